@@ -1,0 +1,195 @@
+"""A profile cut into stages: microseconds and bytes of every op of every stage."""
+
+from collections.abc import Sequence
+from typing import Self
+
+from pydantic import NonNegativeInt, model_validator
+
+from synth.errors import SynthError
+from synth.kinds import OpKind
+from synth.profile import LayerProfile, Links, Profile
+from synth.record import Record
+
+
+class StageCosts(Record):
+    """What one stage costs; the fields mean what they mean in `LayerProfile`."""
+
+    duration_us: dict[OpKind, NonNegativeInt]
+    static_bytes: NonNegativeInt
+    output_bytes: NonNegativeInt
+    saved_bytes: NonNegativeInt
+    saved_w_bytes: NonNegativeInt
+    rise_bytes: dict[OpKind, NonNegativeInt]
+    input_until: OpKind = OpKind.B
+    output_until: OpKind = OpKind.F
+    gradient_until: OpKind = OpKind.B
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if set(self.duration_us) != set(OpKind) or set(self.rise_bytes) != set(OpKind):
+            raise ValueError("duration_us and rise_bytes need each of F, B, W, BW, STEP")
+        return self
+
+    @property
+    def work_us(self) -> int:
+        """F + B + W of one micro-batch."""
+        return sum(self.duration_us[kind] for kind in (OpKind.F, OpKind.B, OpKind.W))
+
+
+class Costs(Record):
+    """All stages in forward order, and the links between ranks."""
+
+    stages: tuple[StageCosts, ...]
+    links: Links = Links()
+
+    @property
+    def num_stages(self) -> int:
+        """Number of stages."""
+        return len(self.stages)
+
+    def boundary_us(self, stage: int, source: int, target: int) -> int:
+        """Time to move stage `stage`'s output, or its gradient, from rank to rank."""
+        return self.links.between(source, target).transfer_us(self.stages[stage].output_bytes)
+
+
+def uniform_costs(
+    num_stages: int,
+    *,
+    forward_us: int,
+    backward_input_us: int,
+    backward_weight_us: int,
+    links: Links | None = None,
+    saved_bytes: int = 0,
+    saved_w_bytes: int = 0,
+    output_bytes: int = 0,
+) -> Costs:
+    """Equal stages, as the papers assume them; BW takes B + W, no op needs workspace."""
+    durations = {
+        OpKind.F: forward_us,
+        OpKind.B: backward_input_us,
+        OpKind.W: backward_weight_us,
+        OpKind.BW: backward_input_us + backward_weight_us,
+        OpKind.STEP: 0,
+    }
+    stages = []
+    for stage in range(num_stages):
+        activation = output_bytes if stage < num_stages - 1 else 0
+        gradient = output_bytes if stage > 0 else 0
+        rises = {
+            OpKind.F: saved_bytes + activation,
+            OpKind.B: max(0, saved_w_bytes - saved_bytes) + gradient,
+            OpKind.W: 0,
+            OpKind.BW: gradient,
+            OpKind.STEP: 0,
+        }
+        stages.append(
+            StageCosts(
+                duration_us=durations,
+                static_bytes=0,
+                output_bytes=activation,
+                saved_bytes=saved_bytes,
+                saved_w_bytes=saved_w_bytes,
+                rise_bytes=rises,
+                input_until=OpKind.F,
+            )
+        )
+    return Costs(stages=tuple(stages), links=links or Links())
+
+
+def cut(profile: Profile, sizes: Sequence[int]) -> Costs:
+    """Add up layers to stages; `sizes[s]` is the number of layers of stage s.
+
+    Raises:
+        SynthError: the sizes are not positive or do not add up to the number of layers.
+    """
+    if sum(sizes) != len(profile.layers) or min(sizes) < 1:
+        raise SynthError(
+            f"partition {list(sizes)} covers {sum(sizes)} layers, the profile has "
+            f"{len(profile.layers)}; every stage needs at least one layer and all must be used"
+        )
+    stages, first = [], 0
+    for size in sizes:
+        layers = [profile.layer_profile(i) for i in range(first, first + size)]
+        stages.append(_add_up(layers, is_first=first == 0))
+        first += size
+    return Costs(stages=tuple(stages), links=profile.links)
+
+
+def _add_up(layers: list[LayerProfile], is_first: bool) -> StageCosts:
+    interior = layers[:-1]
+    held = [_held_until(layers, i) for i in range(len(interior))]
+    sizes = [layer.output_bytes for layer in interior]
+    kept_for_b = sum(s for s, until in zip(sizes, held, strict=True) if until != OpKind.F)
+    kept_for_w = sum(s for s, until in zip(sizes, held, strict=True) if until == OpKind.W)
+    gradients_for_w = sum(
+        layer.output_bytes for layer in interior if layer.gradient_until == OpKind.W
+    )
+    durations = {
+        kind: round(sum(layer.time_us[kind].median_us for layer in layers)) for kind in OpKind
+    }
+    return StageCosts(
+        duration_us=durations,
+        static_bytes=sum(layer.static_bytes for layer in layers),
+        output_bytes=layers[-1].output_bytes,
+        saved_bytes=sum(layer.saved_bytes for layer in layers) + kept_for_b,
+        saved_w_bytes=sum(layer.saved_w_bytes for layer in layers) + kept_for_w + gradients_for_w,
+        rise_bytes={
+            OpKind.F: _forward_rise(layers),
+            OpKind.B: _backward_rise(layers, OpKind.B),
+            OpKind.W: _weight_rise(layers),
+            OpKind.BW: _backward_rise(layers, OpKind.BW),
+            OpKind.STEP: sum(layer.rise_bytes[OpKind.STEP] for layer in layers),
+        },
+        input_until=layers[0].input_until if not is_first else OpKind.F,
+        output_until=layers[-1].output_until,
+        gradient_until=layers[-1].gradient_until,
+    )
+
+
+def _held_until(layers: list[LayerProfile], index: int) -> OpKind:
+    """Until which op the activation between layers `index` and `index + 1` is needed."""
+    moments = (layers[index].output_until, layers[index + 1].input_until)
+    return max(moments, key=lambda kind: kind.rank_in_chain)
+
+
+def _forward_rise(layers: list[LayerProfile]) -> int:
+    """The highest level of F above its start: layers run first to last."""
+    level = rise = 0
+    for i, layer in enumerate(layers):
+        rise = max(rise, level + layer.rise_bytes[OpKind.F])
+        level += layer.saved_bytes + layer.output_bytes
+        if i > 0 and _held_until(layers, i - 1) == OpKind.F:
+            level -= layers[i - 1].output_bytes
+    return rise
+
+
+def _backward_rise(layers: list[LayerProfile], kind: OpKind) -> int:
+    """The highest level of B (or BW) above its start: layers run last to first.
+
+    Between layers i−1 and i lie an activation and its gradient. B of layer i makes that gradient;
+    it dies with B of layer i−1 unless W wants it, and so does the activation unless F or W
+    decided otherwise.
+    """
+    split = kind == OpKind.B
+    level = rise = 0
+    for i in reversed(range(len(layers))):
+        layer = layers[i]
+        rise = max(rise, level + layer.rise_bytes[kind])
+        level += (layer.saved_w_bytes if split else 0) - layer.saved_bytes
+        if i > 0:
+            level += layers[i - 1].output_bytes
+        if i < len(layers) - 1:
+            keeps_gradient = split and layer.gradient_until == OpKind.W
+            held = _held_until(layers, i)
+            frees_activation = held == OpKind.B or (held == OpKind.W and not split)
+            level -= layer.output_bytes * ((not keeps_gradient) + frees_activation)
+    return rise
+
+
+def _weight_rise(layers: list[LayerProfile]) -> int:
+    """The highest level of W above its start: the tasks run in the order B recorded them."""
+    level = rise = 0
+    for layer in reversed(layers):
+        rise = max(rise, level + layer.rise_bytes[OpKind.W])
+        level -= layer.saved_w_bytes
+    return rise

@@ -1,0 +1,33 @@
+"""What can go wrong through no bug of ours, and the exit code that each ends in."""
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """How a command ends; scripts may rely on these."""
+
+    OK = 0
+    FAILURE = 1
+    USAGE = 2
+    INFEASIBLE = 3
+    NOTHING_FOUND = 4
+    MISMATCH = 5
+    INTERRUPTED = 130
+
+
+class SynthError(Exception):
+    """A user's mistake or a broken input: says what was given, what was needed, the way out."""
+
+    exit_code = ExitCode.USAGE
+
+
+class RunFailure(SynthError):
+    """A run that ended because a rank failed; names the rank and the op."""
+
+    exit_code = ExitCode.FAILURE
+
+
+class Mismatch(SynthError):
+    """A check that found a schedule, or a run, not to be what it claims."""
+
+    exit_code = ExitCode.MISMATCH

@@ -1,0 +1,21 @@
+"""1F1B (PipeDream-Flush, DAPPLE): Narayanan et al. 2021 (arXiv 2006.09503), Fan et al. 2021."""
+
+from synth.families.family import Family, Programs, forwards
+from synth.kinds import OpKind
+from synth.schedule.ops import Op
+
+
+def make(num_ranks: int, num_micro_batches: int) -> Programs:
+    """Rank r warms up with p − r − 1 forwards, then alternates; it holds min(m, p − r) at most."""
+    programs = []
+    for s in range(num_ranks):
+        warmup = min(num_micro_batches, num_ranks - s - 1)
+        program = forwards(s, 0, warmup)
+        for j in range(num_micro_batches):
+            program += forwards(s, warmup + j, min(warmup + j + 1, num_micro_batches))
+            program.append(Op(OpKind.BW, s, j))
+        programs.append(program)
+    return programs
+
+
+FAMILY = Family("1f1b", "Narayanan et al. 2021, arXiv 2006.09503", make)

@@ -1,0 +1,189 @@
+"""The profile file: what one model's layers cost on one device, in microseconds and bytes."""
+
+import hashlib
+from typing import ClassVar, Self
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, model_validator
+
+from synth.kinds import OpKind
+from synth.record import FileRecord, Record
+
+ModelArguments = dict[str, int | float | str | bool]
+
+
+class Timing(Record):
+    """One op's time over `n` measurements; a published value has n = 1 and no spread."""
+
+    median_us: NonNegativeFloat
+    p10_us: NonNegativeFloat
+    p90_us: NonNegativeFloat
+    n: int = Field(gt=0)
+
+    @classmethod
+    def exactly(cls, time_us: float) -> Self:
+        """A time that is stated, not measured here."""
+        return cls(median_us=time_us, p10_us=time_us, p90_us=time_us, n=1)
+
+
+class LayerProfile(Record):
+    """What a layer costs; identical layers share one.
+
+    Bytes, per micro-batch unless said otherwise:
+
+    - `parameter_bytes`, `gradient_bytes`, `optimizer_bytes`: static, once per layer;
+    - `output_bytes`: the boundary activation it returns (0 for the last layer, which ends in the
+      loss), and likewise the gradient of that activation;
+    - `saved_bytes`: what F keeps for the backward, without its input and its output;
+    - `saved_w_bytes`: what is left of that after B for W, without input, output and the gradient
+      of the output. It may be larger than `saved_bytes`;
+    - `rise_bytes[op]`: how far memory climbs above its level at the op's start while it runs,
+      everything that it makes included.
+
+    `input_until`, `output_until`, `gradient_until` name the last op of this layer (F, B or W) that
+    needs its input, its output, and the gradient of its output: until then they cannot be freed.
+    """
+
+    time_us: dict[OpKind, Timing]
+    parameter_bytes: NonNegativeInt
+    gradient_bytes: NonNegativeInt
+    optimizer_bytes: NonNegativeInt
+    output_bytes: NonNegativeInt
+    saved_bytes: NonNegativeInt
+    saved_w_bytes: NonNegativeInt
+    rise_bytes: dict[OpKind, NonNegativeInt]
+    input_until: OpKind = OpKind.B
+    output_until: OpKind = OpKind.F
+    gradient_until: OpKind = OpKind.B
+    deferred_share: float = Field(
+        default=1.0, ge=0, le=1, description="share of the weight-gradient elements that W computes"
+    )
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        for table, name in ((self.time_us, "time_us"), (self.rise_bytes, "rise_bytes")):
+            missing = [kind.value for kind in OpKind if kind not in table]
+            if missing:
+                raise ValueError(f"{name} lacks {', '.join(missing)}; needed: F, B, W, BW, STEP")
+        for kind in (self.input_until, self.output_until, self.gradient_until):
+            if kind not in (OpKind.F, OpKind.B, OpKind.W):
+                raise ValueError(f"a value is held until F, B or W, not until {kind}")
+        return self
+
+    @property
+    def static_bytes(self) -> int:
+        """Bytes held all the time: parameters, gradients, optimizer state."""
+        return self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes
+
+    def work_us(self) -> float:
+        """F + B + W of one micro-batch."""
+        return sum(self.time_us[kind].median_us for kind in (OpKind.F, OpKind.B, OpKind.W))
+
+
+class Layer(Record):
+    """One entry of the model's sequential list: its name, and the profile that it shares."""
+
+    name: str
+    profile: str
+
+
+class Link(Record):
+    """A directed link: a transfer takes latency + bytes / bandwidth (none: bytes are free)."""
+
+    latency_us: NonNegativeFloat = 0.0
+    bandwidth_bytes_per_s: PositiveFloat | None = None
+
+    def transfer_us(self, num_bytes: int) -> int:
+        """Time to move so many bytes, rounded to whole microseconds."""
+        bandwidth = self.bandwidth_bytes_per_s
+        return round(self.latency_us + (num_bytes / bandwidth * 1e6 if bandwidth else 0.0))
+
+
+class PairLink(Link):
+    """The link from one given rank to another, where it differs from the default."""
+
+    source: NonNegativeInt
+    target: NonNegativeInt
+
+
+class Links(Record):
+    """All links between ranks: a default, and the pairs that differ from it."""
+
+    default: Link = Link()
+    pairs: tuple[PairLink, ...] = ()
+
+    def between(self, source: int, target: int) -> Link:
+        """The link from rank `source` to rank `target`."""
+        for pair in self.pairs:
+            if (pair.source, pair.target) == (source, target):
+                return pair
+        return self.default
+
+
+class Workload(Record):
+    """What was profiled, enough to build it again: the model and the shape of a micro-batch."""
+
+    model: str = Field(description="a built-in name, or module:function of the user's own")
+    arguments: ModelArguments = {}
+    micro_batch_size: int = Field(gt=0)
+    sequence_length: int = Field(gt=0)
+    dtype: str = "float32"
+    optimizer: str = "adamw"
+    runnable: bool = Field(
+        default=True, description="false for a published profile without code to run"
+    )
+
+
+class Provenance(Record):
+    """Where and how the numbers were got."""
+
+    source: str = Field(description="'measured', or the publication")
+    device: str
+    date: str
+    command: str | None = None
+    cores: int | None = None
+    driver: str | None = None
+    cuda: str | None = None
+    torch: str | None = None
+    commit: str | None = None
+    notes: str | None = None
+
+
+class Profile(FileRecord):
+    """A whole profile file."""
+
+    FORMAT: ClassVar[str] = "synth-profile"
+    VERSION: ClassVar[int] = 1
+    MADE_BY: ClassVar[str] = "synth profile"
+
+    name: str
+    provenance: Provenance
+    workload: Workload
+    capacity_bytes: int | None = Field(
+        default=None, description="memory of the device, for `--mem-limit auto`"
+    )
+    links: Links = Links()
+    layer_profiles: dict[str, LayerProfile]
+    layers: tuple[Layer, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _layers_known(self) -> Self:
+        names = [layer.name for layer in self.layers]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"two layers are called {name!r}; layer names must differ")
+        for layer in self.layers:
+            if layer.profile not in self.layer_profiles:
+                known = ", ".join(self.layer_profiles)
+                raise ValueError(
+                    f"layer {layer.name!r} has profile {layer.profile!r}; known: {known}"
+                )
+        return self
+
+    def layer_profile(self, index: int) -> LayerProfile:
+        """The profile of the layer at a place of the model's list."""
+        return self.layer_profiles[self.layers[index].profile]
+
+    def fingerprint(self) -> str:
+        """A short hash of everything that a schedule depends on."""
+        relevant = self.model_dump_json(include={"workload", "links", "layer_profiles", "layers"})
+        return hashlib.sha256(relevant.encode()).hexdigest()[:16]

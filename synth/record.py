@@ -1,0 +1,126 @@
+"""Validated, immutable records and their JSON files: unknown keys and missing fields are errors."""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, ClassVar, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from synth.errors import SynthError
+
+_Parsed = TypeVar("_Parsed", bound="FileRecord")
+
+
+class Record(BaseModel):
+    """A frozen record; values are checked when it is made and trusted afterwards."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def replace(self, **changes: Any) -> Self:
+        """Return a copy with some fields changed, validated again."""
+        return type(self).model_validate({**dict(self), **changes})
+
+
+class FileRecord(Record):
+    """A record that is the whole of a JSON file, with a format name and a schema version."""
+
+    FORMAT: ClassVar[str]
+    VERSION: ClassVar[int]
+    MADE_BY: ClassVar[str]
+
+    def to_json(self) -> str:
+        """Render the file's text; two equal records give the same text."""
+        head = {"format": self.FORMAT, "schema_version": self.VERSION}
+        body = self.model_dump(mode="json", exclude_none=True)
+        return json.dumps({**head, **body}, indent=1) + "\n"
+
+    def save(self, path: Path) -> None:
+        """Write the file atomically: a reader sees the old one or the new one, never a part."""
+        write_atomically(path, self.to_json())
+
+    @classmethod
+    def load(cls: type[_Parsed], path: Path) -> _Parsed:
+        """Read and validate a file.
+
+        Raises:
+            SynthError: the file is absent, no JSON, of another format, newer, or a field is wrong.
+        """
+        try:
+            text = path.read_text()
+        except OSError as error:
+            raise SynthError(f"cannot read {path}: {error.strerror or error}") from None
+        except UnicodeDecodeError:
+            raise SynthError(f"{path} is no text file; needed: a {cls.FORMAT} file") from None
+        return cls.from_json(text, str(path))
+
+    @classmethod
+    def from_json(cls: type[_Parsed], text: str, name: str = "the text") -> _Parsed:
+        """Parse and validate a file's text; `name` is how errors call it."""
+        try:
+            data = json.loads(text)
+        except ValueError as error:
+            raise SynthError(f"{name} is not JSON: {error}") from None
+        return cls.model_validate_file(data, name)
+
+    @classmethod
+    def model_validate_file(cls: type[_Parsed], data: Any, name: str) -> _Parsed:
+        """Check the format and version of parsed JSON, then its fields."""
+        if not isinstance(data, dict) or data.get("format") != cls.FORMAT:
+            given = data.get("format", "none") if isinstance(data, dict) else type(data).__name__
+            raise SynthError(
+                f'{name}: "format" is {given!r}, needed {cls.FORMAT!r} (made by `{cls.MADE_BY}`)'
+            )
+        version = data.get("schema_version")
+        if version != cls.VERSION:
+            way_out = (
+                "upgrade synth"
+                if isinstance(version, int) and version > cls.VERSION
+                else f"make the file anew with `{cls.MADE_BY}`"
+            )
+            raise SynthError(
+                f"{name}: schema_version is {version!r}, this synth reads {cls.VERSION}; {way_out}"
+            )
+        body = {k: v for k, v in data.items() if k not in ("format", "schema_version")}
+        try:
+            return cls.model_validate(body)
+        except ValidationError as error:
+            raise SynthError(f"{name} is no valid {cls.FORMAT} file:\n{describe(error)}") from None
+
+
+def describe(error: ValidationError, most: int = 5) -> str:
+    """Render pydantic's findings as one line per field: where, what was wrong, what was given."""
+    lines = []
+    for found in error.errors()[:most]:
+        where = ".".join(str(part) for part in found["loc"]) or "(file)"
+        message = found["msg"].removeprefix("Value error, ")
+        given = "" if found["type"] in ("missing", "value_error") else f", given {found['input']!r}"
+        lines.append(f"  {where}: {message}{given[:80]}")
+    if error.error_count() > most:
+        lines.append(f"  … and {error.error_count() - most} more")
+    return "\n".join(lines)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a text file through a temporary one beside it, so that it is never half-written.
+
+    Raises:
+        SynthError: the folder is missing or not writable.
+    """
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise SynthError(f"cannot write {path}: {error.strerror or error}") from None
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)
+        os.replace(temporary, path)
+    except BaseException as error:
+        Path(temporary).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise SynthError(f"cannot write {path}: {error.strerror or error}") from None
+        raise

@@ -1,0 +1,23 @@
+"""What a schedule is: ops, placement, file format, lowering, verification, simulation."""
+
+from synth.schedule.lower import Lowered, lower
+from synth.schedule.memory import MemoryCurve, peak_bytes
+from synth.schedule.model import Buffering, Placement, Schedule
+from synth.schedule.ops import Op
+from synth.schedule.simulate import Timeline, simulate
+from synth.schedule.verify import ScheduleError, verify
+
+__all__ = [
+    "Buffering",
+    "Lowered",
+    "MemoryCurve",
+    "Op",
+    "Placement",
+    "Schedule",
+    "ScheduleError",
+    "Timeline",
+    "lower",
+    "peak_bytes",
+    "simulate",
+    "verify",
+]

@@ -1,0 +1,118 @@
+"""Exact simulation: every op and transfer starts as soon as its predecessors in the DAG ended."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from synth.kinds import OpKind
+from synth.schedule.lower import Lowered
+
+
+class DeadlockError(Exception):
+    """The DAG has a cycle; `nodes` are its members in waiting order."""
+
+    def __init__(self, nodes: list[int]) -> None:
+        super().__init__(nodes)
+        self.nodes = nodes
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """When each node of a lowered schedule starts and ends, in microseconds from the first op."""
+
+    lowered: Lowered
+    start_us: list[int]
+    end_us: list[int]
+
+    @cached_property
+    def makespan_us(self) -> int:
+        """From the first op to the last, over all ranks."""
+        num_ops = self.lowered.first_node[-1]
+        return max(self.end_us[:num_ops], default=0) - min(self.start_us[:num_ops], default=0)
+
+    @cached_property
+    def period_us(self) -> int:
+        """Max over ranks of (end of last op − start of first op): the zero-bubble papers' cost."""
+        first = self.lowered.first_node
+        spans = [
+            self.end_us[first[rank + 1] - 1] - self.start_us[first[rank]]
+            for rank in range(self.lowered.num_ranks)
+            if first[rank + 1] > first[rank]
+        ]
+        return max(spans, default=0)
+
+    @cached_property
+    def work_us(self) -> tuple[int, ...]:
+        """Each rank's own compute time."""
+        first, durations = self.lowered.first_node, self.lowered.durations_us
+        return tuple(
+            sum(durations[first[rank] : first[rank + 1]]) for rank in range(self.lowered.num_ranks)
+        )
+
+    def bubble_rate(self, span_us: int) -> float:
+        """1 − (largest work of a rank) / span, where span is the makespan or the period."""
+        return 1 - max(self.work_us) / span_us if span_us else 0.0
+
+    @cached_property
+    def synchronous_us(self) -> int:
+        """One iteration when every STEP waits for all ranks; see `lower(synchronous_step=True)`."""
+        lowered, ends, steps = self.lowered, [], []
+        for rank, program in enumerate(lowered.ops):
+            is_step = [op.kind == OpKind.STEP for op in program]
+            before = lowered.first_node[rank] + len(program) - sum(is_step)
+            ends.append(self.end_us[before - 1])
+            steps.append(sum(lowered.durations_us[before : lowered.first_node[rank + 1]]))
+        return max(ends) + max(steps)
+
+
+def simulate(lowered: Lowered) -> Timeline:
+    """Run the longest-path recurrence over the DAG.
+
+    Raises:
+        DeadlockError: the DAG has a cycle, that is, the programs wait for each other.
+    """
+    order = topological_order(lowered.predecessors)
+    durations, predecessors = lowered.durations_us, lowered.predecessors
+    start = [0] * len(durations)
+    end = [0] * len(durations)
+    for node in order:
+        at = 0
+        for before in predecessors[node]:
+            if end[before] > at:
+                at = end[before]
+        start[node] = at
+        end[node] = at + durations[node]
+    return Timeline(lowered, start, end)
+
+
+def topological_order(predecessors: list[list[int]]) -> list[int]:
+    """Order nodes after their predecessors (Kahn's algorithm).
+
+    Raises:
+        DeadlockError: there is a cycle.
+    """
+    waiting = [len(before) for before in predecessors]
+    successors: list[list[int]] = [[] for _ in predecessors]
+    for node, before in enumerate(predecessors):
+        for other in before:
+            successors[other].append(node)
+    order = [node for node, count in enumerate(waiting) if count == 0]
+    for node in order:
+        for after in successors[node]:
+            waiting[after] -= 1
+            if waiting[after] == 0:
+                order.append(after)
+    if len(order) < len(predecessors):
+        raise DeadlockError(_find_cycle(predecessors, waiting))
+    return order
+
+
+def _find_cycle(predecessors: list[list[int]], waiting: list[int]) -> list[int]:
+    """Walk back from a stuck node through stuck predecessors until one repeats."""
+    node = next(n for n, count in enumerate(waiting) if count)
+    seen: dict[int, int] = {}
+    path: list[int] = []
+    while node not in seen:
+        seen[node] = len(path)
+        path.append(node)
+        node = next(before for before in predecessors[node] if waiting[before])
+    return path[seen[node] :]

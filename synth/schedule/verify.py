@@ -1,0 +1,152 @@
+"""The one verifier: completeness, order, deadlock-freedom of the lowered programs, memory."""
+
+from collections.abc import Sequence
+
+from synth.costs import Costs
+from synth.errors import ExitCode, SynthError
+from synth.kinds import OpKind
+from synth.schedule.lower import Action, Lowered, lower
+from synth.schedule.memory import memory_curve
+from synth.schedule.model import Schedule
+from synth.schedule.ops import Op, Value
+from synth.schedule.simulate import DeadlockError, Timeline, simulate
+from synth.units import format_bytes_both
+
+
+class ScheduleError(SynthError):
+    """A schedule that must not run; the message names the op in which it fails."""
+
+    exit_code = ExitCode.MISMATCH
+
+
+def verify(
+    schedule: Schedule, costs: Costs, caps_bytes: Sequence[int] | None = None
+) -> tuple[Lowered, Timeline]:
+    """Prove a schedule fit to run, and return its lowered form and simulation.
+
+    Args:
+        schedule: from anywhere.
+        costs: what its stages cost.
+        caps_bytes: the most that each rank may hold at any moment; none: not checked.
+
+    Raises:
+        ScheduleError: an op is missing, doubled, misplaced or out of order; programs that wait for
+            each other; a cap exceeded. The first finding is named with its rank and op.
+    """
+    _check_shape(schedule, costs)
+    for rank, program in enumerate(schedule.programs):
+        _check_ops_exist(schedule, rank, program)
+    _check_complete(schedule)
+    lowered = lower(schedule, costs)
+    for rank, program in enumerate(lowered.ops):
+        _check_local_order(lowered, rank, program)
+    timeline = _check_deadlock(lowered)
+    if caps_bytes is not None:
+        _check_caps(lowered, caps_bytes)
+    return lowered, timeline
+
+
+def _check_shape(schedule: Schedule, costs: Costs) -> None:
+    placement = schedule.placement
+    if placement.num_stages != costs.num_stages:
+        raise ScheduleError(
+            f"the placement has {placement.num_stages} stages, the costs {costs.num_stages}"
+        )
+    if placement.num_ranks != schedule.num_ranks:
+        raise ScheduleError(
+            f"the placement names {placement.num_ranks} ranks, "
+            f"there are programs for {schedule.num_ranks}"
+        )
+    buffering = schedule.buffering
+    if schedule.num_micro_batches < 1 or min(buffering.receive_ahead, buffering.send_behind) < 0:
+        raise ScheduleError("a schedule needs at least one micro-batch and buffering ≥ 0")
+
+
+def _check_ops_exist(schedule: Schedule, rank: int, program: Sequence[Op]) -> None:
+    """Every op names a stage that its rank holds and a micro-batch that there is, once."""
+    held = set(schedule.placement.held[rank])
+    seen: set[Op] = set()
+    for place, op in enumerate(program):
+        where = f"rank {rank}, op {place} ({op})"
+        if (op.stage, op.replica) not in held:
+            stages = ", ".join(str(stage) for stage, _ in sorted(held))
+            raise ScheduleError(f"{where}: this rank holds stage {stages}, not {op.stage}")
+        if op.microbatch >= schedule.num_micro_batches:
+            raise ScheduleError(
+                f"{where}: micro-batches run from 0 to {schedule.num_micro_batches - 1}"
+            )
+        if op in seen:
+            raise ScheduleError(f"{where}: {op} stands here for the second time")
+        seen.add(op)
+
+
+def _check_complete(schedule: Schedule) -> None:
+    """Each micro-batch passes each stage once: F, and B with W, or BW, of one replica."""
+    present = {op for program in schedule.programs for op in program}
+    placement = schedule.placement
+    for stage in range(placement.num_stages):
+        for microbatch in range(schedule.num_micro_batches):
+            found = [
+                op
+                for replica in range(len(placement.ranks))
+                for kind in (OpKind.F, OpKind.B, OpKind.W, OpKind.BW)
+                if (op := Op(kind, stage, microbatch, replica)) in present
+            ]
+            _check_passage(schedule, Op(OpKind.F, stage, microbatch), found)
+
+
+def _check_passage(schedule: Schedule, forward: Op, found: list[Op]) -> None:
+    replicas = {op.replica for op in found}
+    kinds = {op.kind for op in found}
+    rank = schedule.placement.rank_of(forward.stage, min(replicas, default=0))
+    if len(replicas) > 1:
+        listed = ", ".join(str(op) for op in found)
+        raise ScheduleError(f"rank {rank}: one micro-batch is split over replicas: {listed}")
+    for kind in (OpKind.F, OpKind.B, OpKind.W):
+        missing = kind not in kinds and (kind == OpKind.F or OpKind.BW not in kinds)
+        if missing:
+            raise ScheduleError(f"rank {rank}: {forward._replace(kind=kind)} is missing")
+    if OpKind.BW in kinds and kinds & {OpKind.B, OpKind.W}:
+        extra = next(op for op in found if op.kind in (OpKind.B, OpKind.W))
+        raise ScheduleError(
+            f"rank {rank}: {extra} does again what {forward._replace(kind=OpKind.BW)} does"
+        )
+
+
+def _check_local_order(lowered: Lowered, rank: int, program: Sequence[Op]) -> None:
+    """What an op reads and its own rank makes must have been made before."""
+    effects = lowered.effects
+    places = {value: i for i, op in enumerate(program) for value in effects.makes(op)}
+    for place, op in enumerate(program):
+        late: list[Value] = [v for v in effects.reads(op) if places.get(v, -1) >= place]
+        if late:
+            maker = program[places[late[0]]]
+            raise ScheduleError(f"rank {rank}, op {place} ({op}): runs before {maker}")
+
+
+def _check_deadlock(lowered: Lowered) -> Timeline:
+    try:
+        return simulate(lowered)
+    except DeadlockError as error:
+        names = " ← ".join(lowered.node_name(node) for node in error.nodes[:8])
+        more = " ← …" if len(error.nodes) > 8 else ""
+        raise ScheduleError(
+            f"deadlock: {names}{more} ← {lowered.node_name(error.nodes[0])} (each waits for the "
+            f"next)"
+        ) from None
+
+
+def _check_caps(lowered: Lowered, caps_bytes: Sequence[int]) -> None:
+    if len(caps_bytes) != lowered.num_ranks:
+        raise ScheduleError(f"{len(caps_bytes)} caps for {lowered.num_ranks} ranks")
+    for rank, cap in enumerate(caps_bytes):
+        curve = memory_curve(lowered, rank)
+        if curve.peak_bytes > cap:
+            first = next(i for i, level in enumerate(curve.highest) if level > cap)
+            ops = [i.op for i in lowered.programs[rank][first:] if i.action == Action.COMPUTE]
+            at = f"at {ops[0]}" if ops else "at its end"
+            raise ScheduleError(
+                f"rank {rank} {at}: {format_bytes_both(curve.highest[first])} in use, "
+                f"cap {format_bytes_both(cap)} (its peak is "
+                f"{format_bytes_both(curve.peak_bytes)})"
+            )

@@ -1,0 +1,87 @@
+"""Bytes and times between people and integers: parsing what is typed, printing what is shown."""
+
+import re
+
+from synth.errors import SynthError
+
+_FACTORS = {
+    "B": 1,
+    **{f"{p}B": 1000 ** (i + 1) for i, p in enumerate("KMGT")},
+    **{f"{p}IB": 1024 ** (i + 1) for i, p in enumerate("KMGT")},
+}
+
+
+def parse_bytes(text: str) -> int:
+    """Read a size: `40GB` is 40·10⁹ bytes, `40GiB` is 40·2³⁰; any case, decimals allowed.
+
+    Raises:
+        SynthError: no unit, or one with two readings such as `40G`; both readings are spelled out.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", text)
+    if match is None:
+        raise SynthError(f"size {text!r} is not understood; write for example 40GB or 37.5GiB")
+    number, unit = match[1], match[2].upper()
+    if unit in _FACTORS:
+        return round(float(number) * _FACTORS[unit])
+    prefix = unit if unit in ("K", "M", "G", "T") else "G"
+    if unit in ("", "K", "M", "G", "T"):
+        raise SynthError(
+            f"size {text!r} has no clear unit; write {number}{prefix}B "
+            f"(= {float(number) * _FACTORS[prefix + 'B']:,.0f} bytes) or {number}{prefix}iB "
+            f"(= {float(number) * _FACTORS[prefix + 'IB']:,.0f} bytes)"
+        )
+    raise SynthError(f"unit {match[2]!r} in size {text!r} is unknown; write for example 40GB")
+
+
+def format_bytes(num_bytes: float) -> str:
+    """Show a size in the decimal unit that fits, three or four figures: `3.142 GB`."""
+    value = float(num_bytes)
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(value) < 1000:
+            return f"{value:.0f} B" if unit == "B" else f"{value:.4g} {unit}"
+        value /= 1000
+    return f"{value:.4g} TB"
+
+
+def format_bytes_both(num_bytes: float) -> str:
+    """Show a size in both families of units, so that no one has to guess: `40 GB (37.25 GiB)`."""
+    value, unit = float(num_bytes), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(value) < 1024 or unit == "TiB":
+            break
+        value /= 1024
+    return f"{format_bytes(num_bytes)} ({value:.4g} {unit})"
+
+
+def format_us(time_us: float) -> str:
+    """Show a duration given in microseconds: `812 µs`, `18.52 ms`, `1.457 s`."""
+    if abs(time_us) < 1000:
+        return f"{time_us:.0f} µs"
+    if abs(time_us) < 1_000_000:
+        return f"{time_us / 1000:.4g} ms"
+    return f"{time_us / 1_000_000:.4g} s"
+
+
+def parse_seconds(text: str) -> float:
+    """Read a duration: `60`, `60s`, `2m`, `500ms`.
+
+    Raises:
+        SynthError: not a number with one of these units.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|min|h)?\s*", text)
+    if match is None:
+        raise SynthError(f"duration {text!r} is not understood; write for example 60s or 2m")
+    return float(match[1]) * {"ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, None: 1}[match[2]]
+
+
+def parse_fraction(text: str) -> float:
+    """Read a share: `0.5%` and `0.005` are the same.
+
+    Raises:
+        SynthError: not a number between 0 and 1 (0% and 100%).
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(%?)\s*", text)
+    value = float(match[1]) / (100 if match[2] else 1) if match else -1.0
+    if not 0 <= value <= 1:
+        raise SynthError(f"share {text!r} is not understood; write for example 0.5% or 0.005")
+    return value
