@@ -123,7 +123,7 @@ class Workload(Record):
     """What was profiled, enough to build it again: the model and the shape of a micro-batch."""
 
     model: str = Field(description="a built-in name, or module:function of the user's own")
-    arguments: ModelArguments = {}
+    arguments: ModelArguments = Field(default_factory=dict)
     micro_batch_size: int = Field(gt=0)
     sequence_length: int = Field(gt=0)
     dtype: str = "float32"

@@ -4,10 +4,10 @@ import re
 
 from synth.errors import SynthError
 
-_FACTORS = {
+_FACTORS: dict[str, int] = {
     "B": 1,
-    **{f"{p}B": 1000 ** (i + 1) for i, p in enumerate("KMGT")},
-    **{f"{p}IB": 1024 ** (i + 1) for i, p in enumerate("KMGT")},
+    **{f"{p}B": int(10 ** (3 * i + 3)) for i, p in enumerate("KMGT")},
+    **{f"{p}IB": 1 << (10 * i + 10) for i, p in enumerate("KMGT")},
 }
 
 

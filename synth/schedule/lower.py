@@ -1,10 +1,10 @@
-"""Lowering: from an order of compute ops to each rank's full program and the op DAG.
+r"""Lowering: from an order of compute ops to each rank's full program and the op DAG.
 
 Everything that reads a schedule (solver, simulator, verifier, executor) reads this form, so they
 cannot disagree about what it means. One transfer, with the default buffering (1, 2):
 
     sender    | op k, makes v | op k+1        | op k+2        | (1) op k+3
-              |               \\ SEND v                       ^ SENT v: waits, then frees v
+              |               \ SEND v                       ^ SENT v: waits, then frees v
     transfer  |                   [== v ==]
     receiver  | ...          | (2) op n−1           | op n, reads v
                              ^ RECV v: allocates the buffer, posts the receive

@@ -1,4 +1,4 @@
-"""A schedule: a placement of stages on ranks, and the ordered ops of each rank. It holds no clock."""
+"""A schedule: a placement of stages on ranks, and the ordered ops of each. It holds no clock."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,0 +1,134 @@
+"""The schedule file (a plan): one portable JSON with order, costs, workload and what is claimed."""
+
+from typing import ClassVar, Self
+
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+
+from synth.costs import Costs
+from synth.profile import Workload
+from synth.record import FileRecord, Record
+from synth.schedule.lower import Lowered
+from synth.schedule.memory import peak_bytes
+from synth.schedule.model import Buffering, Placement, Schedule
+from synth.schedule.ops import Op
+from synth.schedule.simulate import Timeline
+from synth.schedule.verify import ScheduleError, verify
+
+
+class Claim(Record):
+    """What the solver says of the schedule; `check` simulates it again and compares."""
+
+    objective: str
+    makespan_us: NonNegativeInt
+    period_us: NonNegativeInt
+    peak_bytes: tuple[NonNegativeInt, ...]
+    lower_bound_us: NonNegativeInt
+    gap: float = Field(ge=0, le=1)
+    found_by: str
+    stopped_by: str
+    seed: int | None = None
+    solve_seconds: float | None = None
+    synth_version: str
+
+
+class Plan(FileRecord):
+    """A whole schedule file. It needs no other file to be shown, checked or run."""
+
+    FORMAT: ClassVar[str] = "synth-schedule"
+    VERSION: ClassVar[int] = 1
+    MADE_BY: ClassVar[str] = "synth solve"
+
+    name: str
+    profile_name: str
+    profile_fingerprint: str
+    device: str
+    workload: Workload
+    arguments: dict[str, str] = Field(default_factory=dict)
+    partition: tuple[PositiveInt, ...] = Field(description="layers per stage, in forward order")
+    layers: tuple[str, ...] = Field(description="layer names, in forward order")
+    placement: tuple[tuple[NonNegativeInt, ...], ...] = Field(description="[replica][stage] → rank")
+    receive_ahead: NonNegativeInt = 1
+    send_behind: NonNegativeInt = 2
+    num_micro_batches: PositiveInt
+    caps_bytes: tuple[PositiveInt, ...] | None = None
+    costs: Costs
+    claim: Claim
+    programs: tuple[str, ...] = Field(min_length=1, description="one line of ops per rank")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if sum(self.partition) != len(self.layers):
+            raise ValueError(
+                f"partition covers {sum(self.partition)} layers, there are {len(self.layers)}"
+            )
+        num_stages = len(self.partition)
+        if len(self.costs.stages) != num_stages:
+            raise ValueError(f"{len(self.costs.stages)} stage costs for {num_stages} stages")
+        if not self.placement or any(len(ranks) != num_stages for ranks in self.placement):
+            raise ValueError(f"placement must give a rank to each of the {num_stages} stages")
+        ranks = {rank for replica in self.placement for rank in replica}
+        if ranks != set(range(len(self.programs))):
+            raise ValueError(
+                f"placement names ranks {sorted(ranks)}, there are {len(self.programs)} programs"
+            )
+        if self.caps_bytes is not None and len(self.caps_bytes) != len(self.programs):
+            raise ValueError(f"{len(self.caps_bytes)} caps for {len(self.programs)} ranks")
+        return self
+
+    @property
+    def num_ranks(self) -> int:
+        """Number of ranks, that is, of processes that `synth run` needs."""
+        return len(self.programs)
+
+    def layers_of(self, stage: int) -> range:
+        """The places in the model's list of a stage's layers."""
+        first = sum(self.partition[:stage])
+        return range(first, first + self.partition[stage])
+
+    def schedule(self) -> Schedule:
+        """The order that the file holds.
+
+        Raises:
+            ScheduleError: an op is not understood; names its rank and place.
+        """
+        return Schedule(
+            Placement(self.placement),
+            self.num_micro_batches,
+            tuple(_parse_program(rank, text) for rank, text in enumerate(self.programs)),
+            self.name,
+            Buffering(self.receive_ahead, self.send_behind),
+        )
+
+    def check(self) -> tuple[Lowered, Timeline]:
+        """Verify the schedule, and that it is what the file claims.
+
+        Raises:
+            ScheduleError: see `verify`; or a claimed figure is not what the simulation gives.
+        """
+        lowered, timeline = verify(self.schedule(), self.costs, self.caps_bytes)
+        claimed = (self.claim.makespan_us, self.claim.period_us, self.claim.peak_bytes)
+        found = (timeline.makespan_us, timeline.period_us, peak_bytes(lowered))
+        for name, said, got in zip(
+            ("makespan_us", "period_us", "peak_bytes"), claimed, found, strict=True
+        ):
+            if said != got:
+                raise ScheduleError(
+                    f"the file claims {name} {said}, simulating its programs gives {got}; the "
+                    f"programs or the costs were changed after it was made"
+                )
+        return lowered, timeline
+
+
+def program_text(program: tuple[Op, ...]) -> str:
+    """One rank's ops as a line of tokens."""
+    return " ".join(map(str, program))
+
+
+def _parse_program(rank: int, text: str) -> tuple[Op, ...]:
+    ops = []
+    for place, token in enumerate(text.split()):
+        try:
+            ops.append(Op.parse(token))
+        except ValueError as error:
+            raise ScheduleError(f"rank {rank}, op {place}: {error}") from None
+    return tuple(ops)
