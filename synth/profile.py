@@ -128,6 +128,7 @@ class Workload(Record):
     sequence_length: int = Field(gt=0)
     dtype: str = "float32"
     optimizer: str = "adamw"
+    threads: int = Field(default=1, gt=0, description="CPU threads per rank, where CPUs compute")
     runnable: bool = Field(
         default=True, description="false for a published profile without code to run"
     )

@@ -1,0 +1,63 @@
+"""The commands: each is a module of this folder with a function `command`, found by being here.
+
+A command's heavy imports (torch, ortools, pulp, networkx) stand inside its function, so that
+`synth --help` is instant.
+"""
+
+import importlib
+import pkgutil
+import sys
+from typing import Annotated
+
+import typer
+
+from synth import __version__
+from synth.errors import SynthError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="synth",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Measure a model's pipeline stages, synthesize the best schedule that fits, replay it.",
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"synth {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Options that stand before the command."""
+
+
+def _add_commands() -> None:
+    for found in pkgutil.iter_modules(__path__):
+        module = importlib.import_module(f"{__name__}.{found.name}")
+        command = getattr(module, "command", None)
+        if command is not None:
+            app.command(found.name)(command)
+
+
+_add_commands()
+
+
+def main() -> None:
+    """Run the command line: a user's mistake is one message on stderr, a bug a traceback."""
+    try:
+        app()
+    except SynthError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)

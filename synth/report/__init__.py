@@ -1,0 +1,1 @@
+"""Looking at schedules in a terminal: Gantt charts and tables."""

@@ -30,6 +30,21 @@ class Claim(Record):
     solve_seconds: float | None = None
     synth_version: str
 
+    @model_validator(mode="after")
+    def _adds_up(self) -> Self:
+        values = {"makespan": self.makespan_us, "period": self.period_us}
+        if self.objective not in values:
+            raise ValueError(f"objective is {self.objective!r}; known: makespan, period")
+        value_us = values[self.objective]
+        if self.lower_bound_us > value_us:
+            raise ValueError(
+                f"lower_bound_us {self.lower_bound_us} is above the {self.objective}, {value_us} µs"
+            )
+        gap = (value_us - self.lower_bound_us) / value_us if value_us else 0.0
+        if abs(gap - self.gap) > 1e-9:
+            raise ValueError(f"gap is {self.gap}, but the bound and the value make it {gap}")
+        return self
+
 
 class Plan(FileRecord):
     """A whole schedule file. It needs no other file to be shown, checked or run."""

@@ -1,0 +1,28 @@
+"""Finding schedules: the problem, lower bounds, construction, exact search, improvement."""
+
+from synth.solve.feasible import Shortage, find_shortage
+from synth.solve.portfolio import solve
+from synth.solve.problem import (
+    Incumbent,
+    Objective,
+    Problem,
+    Result,
+    Rival,
+    SolveOptions,
+    SolverName,
+    StoppedBy,
+)
+
+__all__ = [
+    "Incumbent",
+    "Objective",
+    "Problem",
+    "Result",
+    "Rival",
+    "Shortage",
+    "SolveOptions",
+    "SolverName",
+    "StoppedBy",
+    "find_shortage",
+    "solve",
+]

@@ -1,0 +1,314 @@
+"""What splitting the backward costs in time and bytes kept, beside autograd and PyTorch's split.
+
+    python benchmarks/split_cost.py                          # sizes that suit a CPU
+    python benchmarks/split_cost.py --device cuda --dtype bfloat16 --width 4096 --time 4096
+
+Each round runs all four ways once, so that drift of the machine's speed meets all alike; a ratio
+is the median over rounds. Bytes are the allocator's own count of what is still held, the caller
+having dropped input, output and the gradients passed on; `.grad`s were allocated before.
+"""
+
+import argparse
+import gc
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
+from torch.distributed.pipelining import _backward as pytorch
+from torch.profiler import ProfilerActivity, profile
+
+from synth.runtime.models.gpt import GptBlock, GptEmbedding, GptHead
+from synth.runtime.models.llama import LlamaBlock
+from synth.runtime.split import SplitTape, enter
+
+
+@dataclass(frozen=True)
+class Case:
+    """A layer, and how to make what it is called with; the first input is the stage's."""
+
+    name: str
+    layer: nn.Module
+    inputs: Callable[[], tuple[Tensor, ...]]
+
+
+class Mlp(nn.Module):
+    """Width to four times the width and back, added to its input."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Same shape as x."""
+        y: Tensor = x + self.down(F.gelu(self.up(x)))
+        return y
+
+
+def make_cases(options: argparse.Namespace) -> list[Case]:
+    """One case per kind of layer, at the sizes asked for."""
+    width, heads, words = options.width, options.width // 64, options.vocabulary
+    place: dict[str, Any] = {"device": options.device, "dtype": getattr(torch, options.dtype)}
+    shape = (options.batch, options.time)
+
+    def activations() -> tuple[Tensor, ...]:
+        return (torch.randn(*shape, width, **place),)
+
+    def rows() -> tuple[Tensor, ...]:
+        # Of a sequence, the product is a view, which PyTorch's split cannot detach.
+        return (activations()[0].flatten(0, 1),)
+
+    def tokens() -> tuple[Tensor, ...]:
+        return (torch.randint(0, words, shape, device=options.device),)
+
+    hidden = -(-8 * width // (3 * 64)) * 64
+    llama = LlamaBlock(width, heads, max(1, heads // 4), hidden, 10000.0, 1e-5)
+    cases = [
+        Case("linear", nn.Linear(width, width), rows),
+        Case("MLP", Mlp(width), activations),
+        Case("GPT block", GptBlock(width, heads, 12), activations),
+        Case("Llama block", llama, activations),
+        Case("head and loss", GptHead(words, width), lambda: (*activations(), *tokens())),
+        Case("embedding", GptEmbedding(words, options.time, width), tokens),
+    ]
+    for case in cases:
+        case.layer.to(**place)
+        for parameter in case.layer.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+    return cases
+
+
+class Ours:
+    """One micro-batch through our tape, in the steps a schedule runs."""
+
+    def __init__(self, case: Case) -> None:
+        x, *rest = case.inputs()
+        self.tape, self.box = SplitTape(), None
+        if x.is_floating_point():
+            x, self.box = enter(x)
+        y = self.tape.forward(case.layer, x, *rest)
+        self.edge, self.shape = get_gradient_edge(y), (y.shape, y.dtype, y.device)
+
+    def grad(self) -> Tensor | None:
+        """What the next stage would send back."""
+        shape, dtype, device = self.shape
+        return torch.ones(shape, dtype=dtype, device=device) if shape else None
+
+    def input_pass(self) -> None:
+        """B"""
+        self.tape.backward_input(self.edge, self.grad())
+        self._send()
+
+    def fused(self) -> None:
+        """BW"""
+        self.tape.backward_fused(self.edge, self.grad())
+        self._send()
+
+    def _send(self) -> None:
+        del self.edge
+        if self.box is not None:
+            self.box.take()
+
+
+class Autograd:
+    """One micro-batch through ordinary autograd, kept as a pipeline without a split would."""
+
+    def __init__(self, case: Case) -> None:
+        self.layer = case.layer
+        self.x, *rest = case.inputs()
+        if self.x.is_floating_point():
+            self.x.requires_grad_()
+        self.y = case.layer(self.x, *rest)
+        self.groups: list[dict[str, Any]] = []
+
+    def backward(self) -> None:
+        """The whole backward."""
+        self.y.backward(torch.ones_like(self.y))
+
+    def input_pass(self) -> None:
+        """The first half of PyTorch's own split; keeps only what its second half needs."""
+        grads = [torch.ones_like(self.y)]
+        _, self.groups = pytorch.stage_backward_input(
+            [self.y], grads, [self.x], self.layer.parameters()
+        )
+        del self.x, self.y
+
+    def weight_pass(self) -> None:
+        """The second half."""
+        pytorch.stage_backward_weight(self.layer.parameters(), self.groups)
+
+
+def run_split(case: Case) -> None:
+    """F, B, W"""
+    run = Ours(case)
+    run.input_pass()
+    run.tape.backward_weight()
+
+
+def run_pytorch(case: Case) -> None:
+    """PyTorch's forward, input pass and weight pass."""
+    run = Autograd(case)
+    run.input_pass()
+    run.weight_pass()
+
+
+WAYS: dict[str, Callable[[Case], None]] = {
+    "split": run_split,
+    "fused": lambda case: Ours(case).fused(),
+    "autograd": lambda case: Autograd(case).backward(),
+    "pytorch": run_pytorch,
+}
+
+
+def splits_in_pytorch(case: Case) -> bool:
+    """PyTorch's split starts from the stage's input, so it has none for token ids."""
+    return case.inputs()[0].is_floating_point()
+
+
+def seconds(work: Callable[[], None], device: str) -> float:
+    """One run's wall time, the device's queue drained before and after."""
+    synchronise(device)
+    start = time.perf_counter()
+    work()
+    synchronise(device)
+    return time.perf_counter() - start
+
+
+def synchronise(device: str) -> None:
+    """Wait for the device."""
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+
+
+def time_ways(case: Case, options: argparse.Namespace) -> dict[str, list[float]]:
+    """Seconds per round of each way, the ways taking turns, the first changing every round."""
+    names = [way for way in WAYS if way != "pytorch" or splits_in_pytorch(case)]
+    times: dict[str, list[float]] = {name: [] for name in names}
+    for round_ in range(-options.warmup, options.rounds):
+        for turn in range(len(names)):
+            name = names[(turn + round_) % len(names)]
+            taken = seconds(lambda name=name: WAYS[name](case), options.device)  # type: ignore[misc]
+            if round_ >= 0:
+                times[name].append(taken)
+    return times
+
+
+def kept_bytes(make: Callable[[], object], device: str) -> int:
+    """Bytes that what `make` returns still holds, of what was allocated while it ran."""
+    gc.collect()
+    if device.startswith("cuda"):
+        before = torch.cuda.memory_allocated()
+        held = make()
+        return torch.cuda.memory_allocated() - before
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+        held = make()
+    events = recorded.profiler.kineto_results.experimental_event_tree()  # type: ignore[union-attr]
+    total = sum(_allocated(event) for event in events)
+    del held
+    return total
+
+
+def _allocated(event: Any) -> int:
+    own = event.extra_fields.alloc_size if event.name == "[memory]" else 0
+    return own + sum(_allocated(child) for child in event.children)
+
+
+def after_input_pass(kind: type[Ours] | type[Autograd], case: Case) -> object:
+    """A micro-batch in the state between the two halves."""
+    run = kind(case)
+    run.input_pass()
+    return run
+
+
+def ratio(times: dict[str, list[float]], way: str, base: str) -> str:
+    """The median over rounds of one way's time over another's."""
+    if way not in times:
+        return "-"
+    rounds = zip(times[way], times[base], strict=True)
+    return f"{statistics.median(a / b for a, b in rounds):.3f}"
+
+
+HEADINGS = [
+    "layer", "F+BW ms", "F+B+W / F+BW", "F+BW / autograd", "F+B+W / autograd",
+    "PyTorch's split / autograd", "MiB after F", "autograd after F", "after B", "after B / after F",
+    "after PyTorch's input pass",
+]  # fmt: skip
+
+
+def measure(case: Case, options: argparse.Namespace) -> list[str]:
+    """One row of the table."""
+    times = time_ways(case, options)
+    after_f = kept_bytes(lambda: Ours(case), options.device)
+    after_b = kept_bytes(lambda: after_input_pass(Ours, case), options.device)
+    plain = kept_bytes(lambda: _without_output(Autograd(case)), options.device)
+    pytorchs = "-"
+    if splits_in_pytorch(case):
+        pytorchs = mib(kept_bytes(lambda: after_input_pass(Autograd, case), options.device))
+    return [
+        case.name,
+        f"{statistics.median(times['fused']) * 1e3:.1f}",
+        ratio(times, "split", "fused"),
+        ratio(times, "fused", "autograd"),
+        ratio(times, "split", "autograd"),
+        ratio(times, "pytorch", "autograd"),
+        mib(after_f),
+        mib(plain),
+        mib(after_b),
+        f"{after_b / after_f:.3f}",
+        pytorchs,
+    ]
+
+
+def _without_output(run: Autograd) -> object:
+    # The comparison is of what the backward needs: the graph, and the input as its leaf.
+    return run.x, get_gradient_edge(run.y)
+
+
+def mib(count: int) -> str:
+    """Bytes in MiB."""
+    return f"{count / 2**20:.2f}"
+
+
+def show(rows: list[list[str]]) -> None:
+    """An aligned table: the first column to the left, numbers to the right."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for row in rows:
+        cells = [row[0].ljust(widths[0])]
+        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        print("  ".join(cells))
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
+    parser.add_argument("--batch", type=int, default=2)
+    parser.add_argument("--time", type=int, default=256, help="tokens per sequence")
+    parser.add_argument("--width", type=int, default=768, help="a multiple of 64")
+    parser.add_argument("--vocabulary", type=int, default=8192)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--warmup", type=int, default=3, help="rounds before those that count")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Measure every kind of layer and print the table."""
+    options = parse()
+    torch.manual_seed(0)
+    rows = [HEADINGS, *(measure(case, options) for case in make_cases(options))]
+    print(
+        f"torch {torch.__version__}, {options.device}, {options.dtype}, batch {options.batch}, "
+        f"{options.time} tokens, width {options.width}, vocabulary {options.vocabulary}, "
+        f"{options.rounds} rounds"
+    )
+    show(rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""Starting a run's processes with torchrun's engine, and telling what happened when one dies."""
+
+import json
+import os
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from synth.errors import RunFailure, SynthError
+from synth.profile import Links
+from synth.schedule.file import Plan
+from synth.schedule.lower import Lowered
+
+from .progress import last_place
+from .trainer import RankResult, TrainOptions
+from .worker import WorkerOrder, load_results
+
+
+def launch(plan_path: Path, plan: Plan, lowered: Lowered, options: TrainOptions) -> list[RankResult]:
+    """Run a plan with one process per rank on this machine.
+
+    Raises:
+        SynthError: a rank refused (bad data, wrong model); its own message.
+        RunFailure: a rank failed or was killed; says where every rank was.
+    """
+    with tempfile.TemporaryDirectory(prefix="synth-run-") as name:
+        folder = Path(name)
+        order = WorkerOrder(
+            plan=plan_path.resolve(),
+            options=options.replace(data=options.data.resolve()),
+            folder=folder,
+            log_every=max(1, options.steps // 20),
+        )
+        order_path = folder / "order.json"
+        order_path.write_text(order.model_dump_json())
+        try:
+            _start(plan.num_ranks, "synth.runtime.worker", str(order_path))
+        except ChildFailedError as error:
+            codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
+            raise explain(folder, lowered, codes) from None
+        return load_results(folder)
+
+
+def launch_link_probe(num_ranks: int, device: str) -> Links:
+    """Measure the links between so many processes on this machine.
+
+    Raises:
+        RunFailure: a process failed.
+    """
+    with tempfile.TemporaryDirectory(prefix="synth-links-") as name:
+        try:
+            _start(num_ranks, "synth.runtime.link_probe", device, name)
+        except ChildFailedError as error:
+            raise RunFailure(f"measuring the links failed: {error}") from None
+        return Links.model_validate_json((Path(name) / "links.json").read_text())
+
+
+def _start(num_ranks: int, module: str, *arguments: str) -> None:
+    """What `torchrun --standalone -m MODULE` does, on the loopback interface."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", _loopback())
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=num_ranks,
+        run_id=f"synth-{os.getpid()}",
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        local_addr="localhost",
+        max_restarts=0,
+        monitor_interval=0.1,
+    )
+    elastic_launch(config, sys.executable)("-m", module, *arguments)
+
+
+def _loopback() -> str:
+    """The loopback interface's name on this system."""
+    return "lo0" if sys.platform == "darwin" else "lo"
+
+
+def explain(folder: Path, lowered: Lowered, exit_codes: dict[int, int]) -> SynthError:
+    """Make one message of what the ranks left behind: who died first, and where each rank was."""
+    words = {}
+    for rank in range(lowered.num_ranks):
+        path = folder / f"failure-{rank}.json"
+        if path.exists():
+            words[rank] = json.loads(path.read_text())
+    killed = [rank for rank, code in exit_codes.items() if code < 0 and rank not in words]
+    refusals = [w for w in words.values() if w["exit_code"] not in (1, 5)]
+    if refusals and not killed:
+        refusal = SynthError(refusals[0]["message"])
+        refusal.exit_code = refusals[0]["exit_code"]
+        return refusal
+    lines = []
+    for rank in sorted(killed, key=lambda r: exit_codes[r] == -signal.SIGTERM):
+        if exit_codes[rank] != -signal.SIGTERM:
+            name = signal.Signals(-exit_codes[rank]).name
+            lines.append(f"rank {rank} was killed by {name} {where(folder, lowered, rank)}")
+    for rank, word in sorted(words.items(), key=lambda item: item[1]["time"]):
+        lines.append(f"{word['message']}" if "rank" in word["message"] else
+                     f"rank {rank} {where(folder, lowered, rank)}: {word['message']}")
+    if not lines:
+        lines = [f"ranks {sorted(exit_codes)} ended with exit codes {exit_codes}"]
+    return RunFailure("the run ended early:\n  " + "\n  ".join(lines))
+
+
+def where(folder: Path, lowered: Lowered, rank: int) -> str:
+    """Where a rank was last seen: `in step 12, at B2.5`."""
+    place = last_place(folder, rank)
+    if place is None or place[0] < 0:
+        return "before its first step"
+    step, instruction = place
+    if instruction < 0:
+        return f"between steps {step - 1} and {step}"
+    return f"in step {step}, at {lowered.programs[rank][instruction]}"

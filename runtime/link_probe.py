@@ -1,0 +1,110 @@
+"""Measuring links: latency and bandwidth between neighbouring ranks, over the run's own channels."""
+
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from synth.profile import Link, Links, PairLink
+from synth.schedule.lower import Transfer
+from synth.schedule.ops import Value, ValueKind
+
+from .channels import Channels, open_channels
+from .world import World, join_world
+
+_SMALL_BYTES = 64
+_LARGE_BYTES = 4 << 20
+_WARMUP, _ROUNDS = 5, 30
+_SAME_LINK = 0.25
+
+
+def probe_links(world: World) -> Links | None:
+    """Ping-pong between each rank and the next; every rank calls this at the same time.
+
+    A one-way time is half a round trip. Latency is the small message's; bandwidth follows from the
+    large one's. The default is the median; pairs that differ by more than a quarter are listed.
+
+    Returns:
+        The links on rank 0, none elsewhere.
+    """
+    pairs = [(rank, rank + 1) for rank in range(world.size - 1)]
+    both_ways = [_transfer(*pair) for pair in pairs] + [_transfer(b, a) for a, b in pairs]
+    channels = open_channels(world.device, both_ways)
+    found = [_probe_pair(world, channels, pair) for pair in pairs]
+    if world.rank != 0:
+        return None
+    return _summarise(dict(zip(pairs, found, strict=True)))
+
+
+def _transfer(source: int, target: int) -> Transfer:
+    return Transfer(Value(ValueKind.ACT, 0, 0), source, target, 0, 0)
+
+
+def _probe_pair(world: World, channels: Channels, pair: tuple[int, int]) -> Link:
+    """Measured by the pair's first rank, told to all."""
+    times = [0.0, 0.0]
+    if world.rank in pair:
+        times = [
+            _one_way_us(world, channels, pair, size) for size in (_SMALL_BYTES, _LARGE_BYTES)
+        ]
+    shared: list[list[float]] = [times]
+    dist.broadcast_object_list(shared, pair[0])
+    latency_us, large_us = shared[0]
+    per_second = (_LARGE_BYTES - _SMALL_BYTES) / max(1e-3, large_us - latency_us) * 1e6
+    return Link(latency_us=round(latency_us, 3), bandwidth_bytes_per_s=round(per_second))
+
+
+def _one_way_us(world: World, channels: Channels, pair: tuple[int, int], size: int) -> float:
+    buffer = torch.zeros(size, dtype=torch.uint8, device=world.device)
+    times = []
+    for turn in range(_WARMUP + _ROUNDS):
+        start = time.perf_counter()
+        _ping_pong(world.rank, channels, pair, buffer)
+        if turn >= _WARMUP:
+            times.append((time.perf_counter() - start) / 2 * 1e6)
+    return statistics.median(times)
+
+
+def _ping_pong(rank: int, channels: Channels, pair: tuple[int, int], buffer: Tensor) -> None:
+    there, back = _transfer(*pair), _transfer(pair[1], pair[0])
+    if rank == pair[0]:
+        channels.send(buffer, there).wait()
+        channels.receive(buffer, back).wait()
+    else:
+        channels.receive(buffer, there).wait()
+        channels.send(buffer, back).wait()
+    if buffer.is_cuda:
+        torch.cuda.synchronize()
+
+
+def _summarise(found: dict[tuple[int, int], Link]) -> Links:
+    rates = [link.bandwidth_bytes_per_s or 0.0 for link in found.values()]
+    default = Link(
+        latency_us=round(statistics.median(link.latency_us for link in found.values()), 3),
+        bandwidth_bytes_per_s=round(statistics.median(rates)),
+    )
+    usual = default.transfer_us(_LARGE_BYTES)
+    pairs = []
+    for (a, b), link in found.items():
+        if abs(link.transfer_us(_LARGE_BYTES) - usual) > _SAME_LINK * usual:
+            for source, target in ((a, b), (b, a)):
+                pairs.append(PairLink(**link.model_dump(), source=source, target=target))
+    return Links(default=default, pairs=tuple(pairs))
+
+
+def main() -> None:
+    """Entry point of a launched process: `python -m synth.runtime.link_probe DEVICE FOLDER`."""
+    device, folder = sys.argv[1], Path(sys.argv[2])
+    torch.set_num_threads(1)
+    with join_world(device) as world:
+        links = probe_links(world)
+        if links is not None:
+            (folder / "links.json").write_text(links.model_dump_json())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""Exact memory measurement: how far allocated bytes rise and where they end, on CPU and CUDA."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch._C._profiler import _EventType
+from torch.profiler import ProfilerActivity, profile
+
+# Kineto announces every start and stop of a profile on stderr unless told not to.
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+
+
+@dataclass
+class Measurement:
+    """Bytes relative to the start of the window; filled when the window closes."""
+
+    peak_bytes: int = 0
+    net_bytes: int = 0
+
+
+@contextmanager
+def measure(device: torch.device) -> Iterator[Measurement]:
+    """Measure what is allocated in the window.
+
+    On CUDA the caching allocator's own counters are read, so sizes are what it hands out (multiples
+    of 512 bytes). On CPU every allocation is observed through the profiler, which costs time:
+    never time anything inside such a window. Memory allocated before the window and freed inside
+    it is seen on CUDA only; keep such memory alive.
+    """
+    found = Measurement()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        start = torch.cuda.memory_allocated(device)
+        yield found
+        torch.cuda.synchronize(device)
+        found.peak_bytes = torch.cuda.max_memory_allocated(device) - start
+        found.net_bytes = torch.cuda.memory_allocated(device) - start
+        return
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as prof:
+        yield found
+    level = 0
+    for size in _allocations(prof):
+        level += size
+        found.peak_bytes = max(found.peak_bytes, level)
+    found.net_bytes = level
+
+
+def _allocations(prof: profile) -> list[int]:
+    """Sizes of all allocations (positive) and frees (negative) in the order in which they came."""
+    assert prof.profiler is not None and prof.profiler.kineto_results is not None
+    stack = list(prof.profiler.kineto_results.experimental_event_tree())
+    events = []
+    while stack:
+        event = stack.pop()
+        stack.extend(event.children)
+        if event.tag == _EventType.Allocation and event.extra_fields.device.type == "cpu":
+            events.append((event.start_time_ns, event.extra_fields.alloc_size))
+    return [size for _, size in sorted(events, key=lambda event: event[0])]

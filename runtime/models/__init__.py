@@ -1,0 +1,12 @@
+"""Models as lists of layers, the form in which a pipeline cuts them into stages.
+
+The contract, for built-in models and a user's own alike: every layer is an `nn.Module`; the first
+takes token ids (int64 [batch, time]) or whatever the data yields; every other takes what the one
+before it returns; and the last is called `layer(x, targets)` and returns the scalar mean loss.
+"""
+
+from .layers import layer_names, layer_signature
+from .loading import build_layers, load_layers
+from .spec import ModelSpec
+
+__all__ = ["ModelSpec", "build_layers", "layer_names", "layer_signature", "load_layers"]

@@ -1,0 +1,60 @@
+"""A user's function by its address: `path/to/file.py:function` or `package.module:function`."""
+
+import hashlib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from synth.errors import SynthError
+
+
+def import_function(address: str) -> Callable[..., Any]:
+    """The function; SynthError if file, module or function is not there or cannot be imported."""
+    place, _, name = address.rpartition(":")
+    module = _from_file(Path(place)) if place.endswith(".py") else _from_package(place)
+    function = getattr(module, name, None)
+    if not callable(function):
+        offered = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
+        raise SynthError(f"{place} has no function {name!r}; it has {', '.join(offered) or 'none'}")
+    found: Callable[..., Any] = function
+    return found
+
+
+def _from_file(path: Path) -> ModuleType:
+    path = path.expanduser().resolve()
+    if not path.is_file():
+        raise SynthError(
+            f"there is no file {path}; give a path that exists, relative to the current folder"
+        )
+    # One module per file, under a name that can clash with no other, so that what is defined
+    # there is the same class for everyone who names the file.
+    name = f"synth_user_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise SynthError(f"{path} cannot be imported; it needs to be a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise SynthError(f"{path} failed to import: {error!r}; fix the file") from error
+    return module
+
+
+def _from_package(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise SynthError(
+            f"there is no module {error.name!r} (needed for {name!r}); install it, set PYTHONPATH, "
+            "or give the path of a .py file"
+        ) from error
+    except Exception as error:
+        raise SynthError(f"module {name!r} failed to import: {error!r}; fix it") from error

@@ -1,0 +1,67 @@
+"""What can be said of a model's layers from outside: their names, and which are identical."""
+
+from collections.abc import Hashable, Sequence
+
+import torch
+from torch import nn
+
+from .block import Block
+from .gpt import GptEmbedding, GptHead
+from .llama import LlamaEmbedding, LlamaHead
+
+SIMPLE = (int, float, str, bool, type(None), torch.dtype, torch.device, torch.Size)
+
+
+def layer_names(layers: Sequence[nn.Module]) -> list[str]:
+    """Unique, readable names: "embedding", "block.0", …, "head"; a user's by class and index."""
+    names, blocks = [], 0
+    for index, layer in enumerate(layers):
+        if isinstance(layer, Block):
+            names.append(f"block.{blocks}")
+            blocks += 1
+        else:
+            names.append(_name(layer, index))
+    # A user's list may repeat built-in layers.
+    return [
+        name if names.count(name) == 1 else f"{name}.{index}" for index, name in enumerate(names)
+    ]
+
+
+def _name(layer: nn.Module, index: int) -> str:
+    if isinstance(layer, GptEmbedding | LlamaEmbedding):
+        return "embedding"
+    if isinstance(layer, GptHead | LlamaHead):
+        return "head"
+    return f"{type(layer).__name__}.{index}"
+
+
+def layer_signature(layer: nn.Module) -> Hashable:
+    """Equal for layers that cost the same, so that one need be measured only once.
+
+    That is: the same classes throughout, the same shapes and dtypes of parameters and buffers,
+    and the same hyper-parameters. An attribute that is no plain value tells layers apart unless
+    it is the same object. Compare only signatures of layers that are alive.
+    """
+    return tuple((name, _own_signature(module)) for name, module in layer.named_modules())
+
+
+def _own_signature(module: nn.Module) -> Hashable:
+    own = {**module._parameters, **module._buffers}
+    tensors = tuple(
+        (name, None if t is None else (tuple(t.shape), t.dtype, t.requires_grad))
+        for name, t in own.items()
+    )
+    settings = tuple(
+        (name, _value(value))
+        for name, value in sorted(vars(module).items())
+        if not name.startswith("_")
+    )
+    return type(module), tensors, settings
+
+
+def _value(value: object) -> Hashable:
+    if isinstance(value, SIMPLE):
+        return type(value), value
+    if isinstance(value, list | tuple):
+        return type(value), tuple(_value(item) for item in value)
+    return type(value), id(value)

@@ -1,0 +1,139 @@
+"""From a spec to layers: all of them as the factory makes them, or a rank's own, initialised."""
+
+import hashlib
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from synth.errors import SynthError
+
+from .imports import import_function
+from .sizes import SIZES
+from .spec import ModelSpec
+
+Factory = Callable[..., list[nn.Module]]
+
+
+def load_layers(spec: ModelSpec) -> list[nn.Module]:
+    """All layers of the model, initialised from torch's current random state.
+
+    SynthError: no such model, file, module or function; arguments it does not take; or a result
+    that is not a list of modules, at least one.
+    """
+    size = SIZES.get(spec.factory)
+    if size is not None:
+        _check_arguments(spec, size.factory)
+        return size.factory(**{**size.arguments, **spec.arguments})
+    return _checked(spec, _call(spec, _own_factory(spec)))
+
+
+def build_layers(
+    spec: ModelSpec,
+    *,
+    seed: int,
+    indices: Iterable[int] | None = None,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype | None = None,
+) -> dict[int, nn.Module]:
+    """The layers at `indices` (all if None) by index, on `device`, the same for the same seed.
+
+    Layers do not depend on which others are built, nor on the device. Of a built-in model no
+    memory is ever allocated for the others. A user's model is built whole on the CPU, and the
+    others are then dropped. torch's random state is left as it was. SynthError: as `load_layers`,
+    and for an index the model has not.
+    """
+    built_in = spec.factory in SIZES
+    if built_in:
+        with torch.device("meta"):
+            layers = load_layers(spec)
+    else:
+        with _seeded(seed):
+            layers = load_layers(spec)
+    chosen = range(len(layers)) if indices is None else list(indices)
+    _check_indices(spec, chosen, len(layers))
+    return {
+        index: (_materialise(layers[index], seed, index) if built_in else layers[index]).to(
+            device=device, dtype=dtype
+        )
+        for index in chosen
+    }
+
+
+def _materialise(layer: nn.Module, seed: int, index: int) -> nn.Module:
+    """Memory and values for a built-in layer, whose `reset_parameters` sets all it has."""
+    layer.to_empty(device="cpu")
+    digest = hashlib.sha256(f"{seed}/{index}".encode()).digest()
+    with _seeded(int.from_bytes(digest[:8], "big") >> 1):
+        layer.reset_parameters()  # type: ignore[operator]
+    return layer
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    # Layers are initialised on the CPU, so no device's generator is touched.
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
+
+
+def _check_indices(spec: ModelSpec, indices: Iterable[int], count: int) -> None:
+    wrong = [index for index in indices if not 0 <= index < count]
+    if wrong:
+        raise SynthError(
+            f"layers {wrong} of {spec.factory!r} were asked for; it has layers 0 to {count - 1}"
+        )
+
+
+def _check_arguments(spec: ModelSpec, factory: Factory) -> None:
+    known = inspect.signature(factory).parameters
+    for name, value in spec.arguments.items():
+        if name not in known:
+            raise SynthError(
+                f"{spec.factory!r} takes no argument {name!r}; it takes {', '.join(known)}"
+            )
+        needed = type(known[name].default)
+        fits = isinstance(value, needed) and isinstance(value, bool) == (needed is bool)
+        if not (fits or (needed is float and type(value) is int)):
+            raise SynthError(
+                f"{spec.factory!r}: {name} = {value!r} is a {type(value).__name__}; "
+                f"it needs to be of type {needed.__name__}, such as {known[name].default!r}"
+            )
+
+
+def _own_factory(spec: ModelSpec) -> Factory:
+    if ":" not in spec.factory:
+        raise SynthError(
+            f"no model is called {spec.factory!r}; there are {', '.join(SIZES)}, or a function of "
+            "your own, as path/to/file.py:function or package.module:function"
+        )
+    return import_function(spec.factory)
+
+
+def _call(spec: ModelSpec, factory: Factory) -> object:
+    try:
+        inspect.signature(factory).bind(**spec.arguments)
+        return factory(**spec.arguments)
+    except TypeError as error:
+        raise SynthError(
+            f"{spec.factory} could not be called with {dict(spec.arguments)}: {error}; "
+            f"it is declared {inspect.signature(factory)}"
+        ) from error
+
+
+def _checked(spec: ModelSpec, layers: object) -> list[nn.Module]:
+    if not isinstance(layers, list) or not layers:
+        given = "an empty list" if layers == [] else f"a {type(layers).__name__}"
+        raise SynthError(
+            f"{spec.factory} returned {given}; return a list of nn.Module, the pipeline's layers "
+            "in order (list(sequential) makes one of an nn.Sequential)"
+        )
+    for index, layer in enumerate(layers):
+        if not isinstance(layer, nn.Module):
+            raise SynthError(
+                f"{spec.factory} returned a {type(layer).__name__} as layer {index}; "
+                "every layer needs to be an nn.Module: wrap functions in one"
+            )
+    return layers

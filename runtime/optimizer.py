@@ -1,0 +1,82 @@
+"""The synchronous optimizer step: one global gradient norm, then each stage's AdamW."""
+
+from collections.abc import Mapping
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+
+class SynchronousAdamW:
+    """AdamW over this rank's stages, with clipping by the norm of all ranks' gradients.
+
+    Gradients are allocated once and zeroed in place, so that they are static memory, as the plan
+    counts them.
+    """
+
+    def __init__(
+        self,
+        stages: Mapping[int, nn.Module],
+        *,
+        learning_rate: float,
+        clip_norm: float | None,
+        weight_decay: float = 0.0,
+    ) -> None:
+        self._clip_norm = clip_norm
+        self._norm_known = False
+        self.grad_norm: float | None = None
+        self._parameters = [p for m in stages.values() for p in m.parameters() if p.requires_grad]
+        self._optimizers = {
+            number: adamw(module, learning_rate, weight_decay) for number, module in stages.items()
+        }
+
+    def begin_step(self) -> None:
+        """Zero the gradients."""
+        self._norm_known = False
+        for parameter in self._parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            else:
+                parameter.grad.zero_()
+
+    def step(self, stage: int) -> None:
+        """STEP of one stage. The first one of a step clips; it waits for all ranks."""
+        if self._clip_norm is not None and not self._norm_known:
+            self._clip(self._clip_norm)
+            self._norm_known = True
+        optimizer = self._optimizers[stage]
+        if optimizer is not None:
+            optimizer.step()
+
+    @torch.no_grad()
+    def _clip(self, clip_norm: float) -> None:
+        gradients = [p.grad for p in self._parameters if p.grad is not None]
+        norm = nn.utils.get_total_norm(gradients) if gradients else torch.zeros(())
+        squared = norm.float().square()
+        dist.all_reduce(squared)
+        total = squared.sqrt()
+        nn.utils.clip_grads_with_norm_(self._parameters, clip_norm, total)
+        self.grad_norm = float(total)
+
+    def static_bytes(self) -> int:
+        """Bytes of the parameters, gradients and optimizer state that this rank holds now."""
+        tensors = [t for p in self._parameters for t in (p, p.grad) if t is not None]
+        for optimizer in self._optimizers.values():
+            if optimizer is not None:
+                for state in optimizer.state.values():
+                    tensors += [t for t in state.values() if isinstance(t, torch.Tensor)]
+        return sum(t.numel() * t.element_size() for t in tensors)
+
+
+def adamw(
+    module: nn.Module, learning_rate: float, weight_decay: float = 0.0
+) -> torch.optim.AdamW | None:
+    """AdamW over a module's trainable parameters, fused so that it needs no workspace.
+
+    Returns:
+        None if the module has no trainable parameters.
+    """
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    if not parameters:
+        return None
+    return torch.optim.AdamW(parameters, learning_rate, weight_decay=weight_decay, fused=True)

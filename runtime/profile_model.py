@@ -1,0 +1,162 @@
+"""Profiling a whole model: every kind of layer once, the links, and where it was measured."""
+
+import datetime
+import subprocess
+import sys
+from collections.abc import Callable, Hashable, Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+import synth
+from synth.errors import SynthError
+from synth.profile import Layer, LayerProfile, Links, Profile, Provenance, Workload
+
+from .models import ModelSpec, build_layers, layer_names, layer_signature
+from .profiler import Sample, profile_layer
+from .trainer import dtype_of, prepare_device
+from .world import describe_device
+
+_SEED = 0
+Tell = Callable[[str], None]
+
+
+def profile_model(
+    workload: Workload,
+    device: torch.device,
+    *,
+    warmup: int = 3,
+    iterations: int = 20,
+    links: Links | None = None,
+    tell: Tell = lambda line: None,
+) -> Profile:
+    """Measure a model's layers on a device.
+
+    Identical layers (same class, shapes and settings) are measured once and share the result.
+
+    Args:
+        workload: what to build, and the shape of a micro-batch.
+        device: where to measure.
+        warmup: rounds per layer that are not counted.
+        iterations: rounds per layer that are.
+        links: measured before, by `probe_links`; none: transfers are free.
+        tell: called with a line per measured layer.
+
+    Raises:
+        SynthError: the model cannot be built, or a layer does not take what the one before gives.
+    """
+    prepare_device(workload, device)
+    spec = ModelSpec(workload.model, workload.arguments)
+    built = build_layers(spec, seed=_SEED, device=device, dtype=dtype_of(workload.dtype))
+    layers = list(built.values())
+    names = layer_names(layers)
+    profiles: dict[str, LayerProfile] = {}
+    shared: dict[Hashable, str] = {}
+    entries = []
+    for name, sample in zip(names, _samples(layers, names, workload, device), strict=True):
+        signature = (layer_signature(sample.layer), sample.is_first, sample.targets is not None)
+        if signature not in shared:
+            shared[signature] = name
+            profiles[name] = profile_layer(sample, warmup=warmup, iterations=iterations)
+            tell(f"measured {name}: {profiles[name].work_us() / 1000:.3f} ms for F + B + W")
+        entries.append(Layer(name=name, profile=shared[signature]))
+    return Profile(
+        name=workload.model,
+        provenance=_provenance(device, workload),
+        workload=workload,
+        capacity_bytes=_capacity(device),
+        links=links or Links(),
+        layer_profiles=profiles,
+        layers=tuple(entries),
+    )
+
+
+def _samples(
+    layers: list[nn.Module], names: list[str], workload: Workload, device: torch.device
+) -> Iterator[Sample]:
+    """Walk the model with one random micro-batch, so that each layer meets a real input."""
+    generator = torch.Generator().manual_seed(_SEED)
+    shape = (workload.micro_batch_size, workload.sequence_length)
+    vocabulary = _vocabulary_size(layers)
+    x: Tensor = torch.randint(vocabulary, shape, generator=generator).to(device)
+    targets = torch.randint(vocabulary, shape, generator=generator).to(device)
+    for i, (layer, name) in enumerate(zip(layers, names, strict=True)):
+        is_last = i == len(layers) - 1
+        yield Sample(layer, x, targets if is_last else None, is_first=i == 0)
+        try:
+            with torch.no_grad():
+                y = layer(x, targets) if is_last else layer(x)
+        except Exception as error:
+            raise _misfit(name, x, is_last, error) from error
+        if not isinstance(y, Tensor):
+            raise SynthError(
+                f"layer {name!r} returned a {type(y).__name__}; needed: one tensor (the last layer: "
+                f"the scalar loss)"
+            )
+        x = y
+    if x.numel() != 1:
+        raise SynthError(
+            f"the last layer {names[-1]!r} returned a tensor of shape {tuple(x.shape)}; needed: the "
+            f"scalar loss of (x, targets)"
+        )
+
+
+def _misfit(name: str, x: Tensor, is_last: bool, error: Exception) -> SynthError:
+    call = "layer(x, targets)" if is_last else "layer(x)"
+    return SynthError(
+        f"layer {name!r}, called as {call} with x of shape {tuple(x.shape)} and {x.dtype}, failed: "
+        f"{error}"
+    )
+
+
+def _vocabulary_size(layers: list[nn.Module]) -> int:
+    """Ids below the first embedding's size are safe for any layer."""
+    for module in layers[0].modules():
+        if isinstance(module, nn.Embedding):
+            return module.num_embeddings
+    return 256
+
+
+def _capacity(device: torch.device) -> int | None:
+    """The device's memory; a CPU's belongs to everyone, so it has none."""
+    if device.type != "cuda":
+        return None
+    return int(torch.cuda.get_device_properties(device).total_memory)
+
+
+def _provenance(device: torch.device, workload: Workload) -> Provenance:
+    on_cuda = device.type == "cuda"
+    return Provenance(
+        source="measured",
+        device=describe_device(device),
+        date=datetime.date.today().isoformat(),
+        command=" ".join(["synth", *sys.argv[1:]]),
+        cores=None if on_cuda else workload.threads,
+        driver=_driver() if on_cuda else None,
+        cuda=torch.version.cuda if on_cuda else None,
+        torch=torch.__version__,
+        commit=_commit(),
+    )
+
+
+def _driver() -> str | None:
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    lines = _output_of(query, Path.cwd())
+    return lines.splitlines()[0] if lines else None
+
+
+def _commit() -> str | None:
+    """The commit of a checkout of synth; an installed one has its version."""
+    root = Path(synth.__file__).resolve().parent.parent
+    if not (root / ".git").exists():
+        return f"synth {synth.__version__}"
+    return _output_of(["git", "rev-parse", "--short=12", "HEAD"], root)
+
+
+def _output_of(command: list[str], folder: Path) -> str | None:
+    try:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None

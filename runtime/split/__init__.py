@@ -1,0 +1,35 @@
+"""The split backward: B (input gradients) now, W (weight gradients) whenever the schedule says.
+
+F, B and W are the letters of the zero-bubble papers (arXiv 2401.10241). One forward serves both
+B followed by W and the fused BW; which it is, is decided when the backward runs:
+
+    tape = SplitTape()
+    x, arriving = enter(received)          # the graph does not keep the input alive
+    y = tape.forward(stage, x)             # F
+    tape.backward_input(y, grad_of_y)      # B: `arriving.take()` is the gradient to send back
+    tape.backward_weight()                 # W: adds to every `parameter.grad`
+
+Models need no change. While F runs, calls such as `F.linear(x, weight)` on a trainable leaf are
+replaced by a custom autograd function that can put its weight gradient off. What has no `Rule`
+gets its gradient from ordinary autograd within B. See `Rule` and `register` for adding one.
+"""
+
+# Importing a module of rules is what registers them.
+from . import convolution, embedding, linear, matmul, norms
+from .entry import GradientBox, enter
+from .rule import Call, Rule, register
+from .tape import SplitTape
+
+__all__ = [
+    "Call",
+    "GradientBox",
+    "Rule",
+    "SplitTape",
+    "convolution",
+    "embedding",
+    "enter",
+    "linear",
+    "matmul",
+    "norms",
+    "register",
+]

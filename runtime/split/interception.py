@@ -1,0 +1,55 @@
+"""Sends the calls that have a rule to it, while F (or a recomputation within B) runs."""
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from types import FunctionType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.overrides import TorchFunctionMode
+
+from .function import Queue, apply_rule, can_apply
+from .rule import rule_for
+
+# Functions written in Python within which calls with a rule occur (in a backward: when layers are
+# recomputed). Torch offers an override the outermost call only, so these are opened up.
+_COMPOSITES: frozenset[object] = frozenset(
+    {F.multi_head_attention_forward, torch.autograd.backward}
+)
+
+
+class Interception(TorchFunctionMode):
+    """Within it, calls on trainable leaves run by their rules and queue their W in `queue`."""
+
+    def __init__(self, queue: Queue) -> None:
+        super().__init__()
+        self._queue = queue
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Torch calls this in place of `func`."""
+        kwargs = kwargs or {}
+        if func in _COMPOSITES:
+            with self:
+                return _opened(func)(*args, **kwargs)
+        # Nothing is recorded without grad mode: within backward formulas, for one.
+        rule = rule_for(func) if torch.is_grad_enabled() else None
+        call = None if rule is None else rule.bind(*args, **kwargs)
+        if rule is None or call is None or not can_apply(rule, call):
+            return func(*args, **kwargs)
+        return apply_rule(self._queue, rule, call)
+
+
+@cache
+def _opened(func: Any) -> Callable[..., Any]:
+    """`func` without its own check for overrides, so that those of its inner calls count."""
+    namespace = {**func.__globals__, "has_torch_function": lambda _: False}
+    opened = FunctionType(func.__code__, namespace, func.__name__, func.__defaults__)
+    opened.__kwdefaults__ = func.__kwdefaults__
+    return opened

@@ -1,0 +1,68 @@
+"""The rules for x @ W and addmm(b, x, W), with W a matrix of shape [in, out]."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .linear import bind_product, rows
+from .rule import Call, Gradients, Rule, register
+
+
+class _ProductRule(Rule):
+    autocast = "cast"
+
+    def input_gradient(self, grad: Tensor, call: Call) -> Tensor:
+        """[..., in]"""
+        return rows(grad).mm(call.weight().t()).view(call.input.shape)
+
+    def weight_gradients(self, grad: Tensor, call: Call, needs: tuple[bool, ...]) -> Gradients:
+        """[in, out] and [out]"""
+        grad = rows(grad)
+        weight = rows(call.input).t().mm(grad) if needs[0] else None
+        return weight, grad.sum(0) if needs[1] else None
+
+
+@register(torch.matmul, torch.Tensor.matmul, torch.mm, torch.Tensor.mm)
+class MatmulRule(_ProductRule):
+    """x [..., in] @ W; x @ y and W @ x are autograd's."""
+
+    def bind(self, input: Any, other: Any = None, **renamed: Any) -> Call | None:
+        """Names the input and the matrix, where the matrix is a trainable leaf."""
+        matrix = renamed.pop("mat2", other)
+        if renamed or not _is_matrix(matrix) or not isinstance(input, Tensor):
+            return None
+        return bind_product(input, matrix, None)
+
+    def forward(self, call: Call) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Exactly the replaced call."""
+        return torch.matmul(call.input, call.weight()), ()
+
+
+@register(torch.addmm)
+class AddmmRule(_ProductRule):
+    """b + x W with x [rows, in]: the `Conv1D` of the first GPT-2s."""
+
+    def bind(
+        self, input: Any, mat1: Any, mat2: Any, *legacy: Any, beta: Any = 1, alpha: Any = 1,
+        out: Tensor | None = None,
+    ) -> Call | None:  # fmt: skip
+        """Names the input, the matrix and the bias; scaled products are autograd's."""
+        if legacy or out is not None or (beta, alpha) != (1, 1) or not _is_matrix(mat2):
+            return None
+        if input.shape != mat2.shape[1:]:
+            return None
+        return bind_product(mat1, mat2, input)
+
+    def forward(self, call: Call) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Exactly the replaced call."""
+        bias = call.parameter(1)
+        assert bias is not None
+        return torch.addmm(bias, call.input, call.weight()), ()
+
+
+def _is_matrix(matrix: Any) -> bool:
+    """A row-major, trainable leaf: other layouts have kernels of their own in autograd."""
+    if not isinstance(matrix, Tensor) or not matrix.requires_grad:
+        return False
+    return matrix.is_leaf and matrix.ndim == 2 and matrix.is_contiguous()

@@ -1,0 +1,104 @@
+"""What every process of `synth run` does: join, train, gather, and leave word of how it ended."""
+
+import json
+import os
+import pickle
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+import torch.distributed as dist
+
+from synth.errors import SynthError
+from synth.record import Record, write_atomically
+from synth.schedule.file import Plan
+
+from .progress import Progress
+from .trainer import RankResult, RankTrainer, TrainOptions
+from .world import join_world
+
+
+RESULTS = "results.pickle"
+
+
+class WorkerOrder(Record):
+    """What the launcher asks of its workers; it travels as a JSON file."""
+
+    plan: Path
+    options: TrainOptions
+    folder: Path
+    log_every: int = 1
+
+
+def work(order: WorkerOrder) -> list[RankResult] | None:
+    """Train as one rank.
+
+    Returns:
+        All ranks' results on rank 0, none elsewhere.
+    """
+    plan = Plan.load(order.plan)
+    lowered, _ = plan.check()
+    with join_world(order.options.device, order.options.timeout_s) as world:
+        with Progress(order.folder, world.rank) as progress:
+            trainer = RankTrainer(plan, lowered, order.options, world, progress)
+
+            def tell(step: int, loss: float, seconds: float) -> None:
+                if world.rank == 0 and step % order.log_every == 0:
+                    print(f"step {step:4d}  loss {loss:.4f}  {seconds:.3f} s", file=sys.stderr)
+
+            result = trainer.train(tell)
+        gathered: list[RankResult | None] = [None] * world.size
+        dist.all_gather_object(gathered, result)
+    complete = [r for r in gathered if r is not None]
+    return complete if result.rank == 0 else None
+
+
+def work_inside_torchrun(plan: Path, options: TrainOptions) -> list[RankResult] | None:
+    """Train as the rank that torchrun made of this process; results as `work`."""
+    with tempfile.TemporaryDirectory(prefix="synth-run-") as name:
+        steps_per_line = max(1, options.steps // 20)
+        order = WorkerOrder(
+            plan=plan, options=options, folder=Path(name), log_every=steps_per_line
+        )
+        return work(order)
+
+
+def main() -> None:
+    """Entry point of a launched process: `python -m synth.runtime.worker ORDER`."""
+    order = WorkerOrder.model_validate_json(Path(sys.argv[1]).read_text())
+    try:
+        results = work(order)
+    except SynthError as error:
+        leave_word(order.folder, str(error), int(error.exit_code))
+        sys.exit(int(error.exit_code))
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except Exception as error:
+        leave_word(order.folder, f"{type(error).__name__}: {error}", 1)
+        traceback.print_exc()
+        sys.exit(1)
+    if results is not None:
+        (order.folder / RESULTS).write_bytes(dump_results(results))
+
+
+def dump_results(results: list[RankResult]) -> bytes:
+    """Results travel between processes of one user on one machine, hence pickle."""
+    return pickle.dumps(results)
+
+
+def load_results(folder: Path) -> list[RankResult]:
+    """The results that rank 0 left for the launcher."""
+    results: list[RankResult] = pickle.loads((folder / RESULTS).read_bytes())
+    return results
+
+
+def leave_word(folder: Path, message: str, exit_code: int) -> None:
+    """Say how this rank failed, for the launcher to read."""
+    word = {"message": message, "exit_code": exit_code, "time": time.time()}
+    write_atomically(folder / f"failure-{os.environ.get('RANK', '0')}.json", json.dumps(word))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""The processes of a run: which rank this is, on which device, over which backend."""
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from synth.errors import SynthError
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among the others."""
+
+    rank: int
+    size: int
+    device: torch.device
+    backend: str
+    host: str
+    processors: int
+
+
+def under_torchrun() -> bool:
+    """Whether a launcher has set the rendezvous variables of torch.distributed."""
+    return all(name in os.environ for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+
+
+def pick_device(wanted: str, local_rank: int = 0) -> torch.device:
+    """The device of a local rank: `auto` takes CUDA where there is any.
+
+    Raises:
+        SynthError: CUDA was asked for and there is none.
+    """
+    if wanted not in ("auto", "cpu", "cuda"):
+        raise SynthError(f"device {wanted!r} is unknown; write auto, cpu or cuda")
+    available = torch.cuda.is_available()
+    if wanted == "cuda" and not available:
+        raise SynthError("device cuda was asked for, this torch finds none; use --device cpu")
+    if wanted == "cpu" or not available:
+        return torch.device("cpu")
+    return torch.device("cuda", local_rank % torch.cuda.device_count())
+
+
+@contextmanager
+def join_world(wanted_device: str = "auto", timeout_s: float = 300.0) -> Iterator[World]:
+    """Join the process group that the environment describes; leave it at the end.
+
+    NCCL where each local rank has a GPU of its own, gloo otherwise.
+    """
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    local_rank = int(os.environ["LOCAL_RANK"])
+    local_size = int(os.environ.get("LOCAL_WORLD_SIZE", size))
+    device = pick_device(wanted_device, local_rank)
+    own_gpu = device.type == "cuda" and local_size <= torch.cuda.device_count()
+    backend = "nccl" if own_gpu else "gloo"
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        processors = min(local_size, torch.cuda.device_count())
+    else:
+        processors = len(os.sched_getaffinity(0))
+    dist.init_process_group(
+        backend,
+        timeout=timedelta(seconds=timeout_s),
+        device_id=device if backend == "nccl" else None,
+    )
+    try:
+        yield World(rank, size, device, backend, socket.gethostname(), processors)
+    finally:
+        dist.destroy_process_group()
+
+
+def describe_device(device: torch.device) -> str:
+    """The name of the hardware, for provenance."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    try:
+        with open("/proc/cpuinfo") as file:
+            names = [line.split(":", 1)[1].strip() for line in file if "model name" in line]
+    except OSError:
+        names = []
+    return names[0] if names else "CPU"

@@ -1,0 +1,97 @@
+"""What `synth solve` answers: the rivals, the value, what is proven, and memory."""
+
+from typing import TYPE_CHECKING, Any
+
+from synth.cli.output import percent, value_line
+from synth.cli.request import Request
+from synth.cli.show import plan_table
+from synth.report.rivals import Contender, rivals_table
+
+if TYPE_CHECKING:
+    from synth.solve.problem import Result
+
+
+def as_text(request: Request, result: "Result") -> str:
+    """The tables and the sentences between them."""
+    plan = request.plan(result)
+    lowered, timeline = plan.check()
+    objective = plan.claim.objective
+    assert result.value_us is not None and result.gap is not None
+    rate = percent(timeline.bubble_rate(result.value_us))
+    return "\n".join(
+        (
+            rivals_table(_contenders(request, result), objective, max(timeline.work_us)),
+            "",
+            value_line(objective, result.value_us, result.lower_bound_us, result.gap),
+            f"bubble rate {rate} of the {objective}; found by {result.found_by}, stopped by "
+            f"{result.stopped_by} after {result.wall_s:.1f} s",
+            request.limit.explanation,
+            "",
+            plan_table(plan, lowered, timeline),
+        )
+    )
+
+
+def as_json(request: Request, result: "Result") -> dict[str, Any]:
+    """The same for scripts; without a schedule, why there is none."""
+    timeline = result.timeline
+    found = (
+        {}
+        if timeline is None
+        else {
+            "makespan_us": timeline.makespan_us,
+            "period_us": timeline.period_us,
+            "bubble_rate": timeline.bubble_rate(result.value_us or 0),
+            "peak_bytes": result.peak_bytes,
+            "found_by": result.found_by,
+            "gap": result.gap,
+        }
+    )
+    return {
+        "objective": result.problem.objective,
+        "value_us": result.value_us,
+        "lower_bound_us": result.lower_bound_us,
+        **found,
+        "stopped_by": result.stopped_by,
+        "message": result.message,
+        "seconds": round(result.wall_s, 3),
+        "partition": request.partition,
+        "caps_bytes": request.problem.caps_bytes,
+        "rivals": [
+            {
+                "name": rival.name,
+                "makespan_us": rival.makespan_us,
+                "period_us": rival.period_us,
+                "peak_bytes": rival.peak_bytes,
+                "fits": rival.fits,
+            }
+            for rival in result.rivals
+        ],
+        "plan": str(request.output) if request.output and timeline is not None else None,
+    }
+
+
+def _contenders(request: Request, result: "Result") -> list[Contender]:
+    """The published schedules, slowest first, then the one found."""
+    has_cap = request.problem.caps_bytes is not None
+    rivals = [
+        Contender(
+            rival.name,
+            rival.makespan_us,
+            rival.period_us,
+            rival.peak_bytes,
+            rival.fits if has_cap else None,
+        )
+        for rival in result.rivals
+    ]
+    of_period = request.problem.objective == "period"
+    rivals.sort(key=lambda r: -(r.period_us if of_period else r.makespan_us))
+    assert result.timeline is not None and result.peak_bytes is not None
+    ours = Contender(
+        "this plan",
+        result.timeline.makespan_us,
+        result.timeline.period_us,
+        result.peak_bytes,
+        True if has_cap else None,
+    )
+    return [*rivals, ours]

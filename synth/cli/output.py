@@ -1,0 +1,51 @@
+"""What commands share about their streams: stdout is the answer, stderr is the talk."""
+
+import json
+import sys
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from synth.units import format_us
+
+
+class Format(StrEnum):
+    """How the answer is written."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+FormatOption = Annotated[
+    Format, typer.Option("--format", help="What stdout gets: text for people, or only JSON.")
+]
+
+
+def answer(text: str) -> None:
+    """Write to stdout."""
+    typer.echo(text)
+
+
+def answer_json(data: dict[str, Any]) -> None:
+    """Write one JSON object to stdout."""
+    typer.echo(json.dumps(data, indent=1))
+
+
+def talk(text: str) -> None:
+    """Write a line to stderr, at once."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def percent(share: float, decimals: int = 2) -> str:
+    """A share for people: `12.34 %`."""
+    return f"{100 * share:.{decimals}f} %"
+
+
+def value_line(objective: str, value_us: int, lower_bound_us: int, gap: float) -> str:
+    """The value with what it is of and what is proven about it, to the microsecond."""
+    proven = "proven optimal" if gap == 0 else f"gap {percent(gap)}"
+    return (
+        f"{objective} {format_us(value_us)} ({value_us} µs), "
+        f"lower bound {format_us(lower_bound_us)} ({lower_bound_us} µs), {proven}"
+    )

@@ -1,0 +1,59 @@
+"""`synth solve --dry-run`: the problem as it would be solved, and whether anything can fit."""
+
+from synth.cli.output import Format, answer, answer_json
+from synth.cli.request import Request
+from synth.errors import ExitCode, SynthError
+from synth.kinds import OpKind
+from synth.report.tables import milliseconds, size_unit, table
+
+
+class Infeasible(SynthError):
+    """Proven in closed form, before any search."""
+
+    exit_code = ExitCode.INFEASIBLE
+
+
+def preview(request: Request, format: Format) -> None:
+    """Answer with stages, costs and caps.
+
+    Raises:
+        Infeasible: no schedule can keep the caps; the message says why and what would.
+    """
+    from synth.solve.feasible import find_shortage
+
+    shortage = find_shortage(request.problem)
+    if format == Format.JSON:
+        answer_json(
+            {
+                "partition": request.partition,
+                "caps_bytes": request.problem.caps_bytes,
+                "costs": request.problem.costs.model_dump(mode="json"),
+                "feasible": shortage is None,
+                "message": None if shortage is None else str(shortage),
+            }
+        )
+    else:
+        answer(f"{_stages(request)}\n\n{request.limit.explanation}")
+    if shortage is not None:
+        raise Infeasible(str(shortage))
+    if format == Format.TEXT and request.problem.caps_bytes is not None:
+        answer("feasible: every rank fits with one micro-batch at a time")
+
+
+def _stages(request: Request) -> str:
+    stages = request.problem.costs.stages
+    factor, unit = size_unit(max(s.static_bytes + s.saved_bytes for s in stages))
+    header = ["stage", "layers", *(f"{kind}\nms" for kind in OpKind)]
+    header += [f"{name}\n{unit}" for name in ("static", "saved by F", "left for W", "boundary")]
+    rows = []
+    for index, stage in enumerate(stages):
+        sizes = (stage.static_bytes, stage.saved_bytes, stage.saved_w_bytes, stage.output_bytes)
+        rows.append(
+            [
+                str(index),
+                str(request.partition[index]),
+                *(milliseconds(stage.duration_us[kind]) for kind in OpKind),
+                *(f"{size / factor:,.3f}" for size in sizes),
+            ]
+        )
+    return table(header, rows)

@@ -1,0 +1,150 @@
+"""`synth profile`: measure a model's layers on this machine's device."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from synth.cli.output import answer, talk
+from synth.errors import SynthError
+from synth.units import format_bytes, format_us
+
+if TYPE_CHECKING:
+    import torch
+
+    from synth.profile import Links, ModelArguments, Profile, Workload
+
+
+def command(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="A built-in model (gpt-bytes, gpt2-small, llama3-8b, …), or your own as "
+            "path/to/file.py:function or package.module:function returning the list of layers."
+        ),
+    ],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The profile file to write.")],
+    arguments: Annotated[
+        list[str] | None,
+        typer.Option("--arg", help="name=value for the model's function; may be given repeatedly."),
+    ] = None,
+    micro_batch_size: Annotated[int, typer.Option(min=1, help="Sequences per micro-batch.")] = 1,
+    seq_len: Annotated[int, typer.Option(min=1, help="Tokens per sequence.")] = 1024,
+    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads per rank.")] = 1,
+    warmup: Annotated[int, typer.Option(min=0, help="Rounds that are not counted.")] = 3,
+    iters: Annotated[int, typer.Option(min=1, help="Rounds that are.")] = 20,
+    ranks: Annotated[
+        int | None,
+        typer.Option(min=2, help="Also measure the links between so many processes here."),
+    ] = None,
+) -> None:
+    """Measure MODEL layer by layer: seconds and bytes of F, B, W, BW and STEP.
+
+    Inside torchrun, rank 0 measures the layers and all ranks the links between them.
+    """
+    if not output.resolve().parent.is_dir():
+        raise SynthError(f"cannot write {output}: its folder does not exist")
+    from synth.profile import Workload
+    from synth.runtime.world import pick_device, under_torchrun
+
+    workload = Workload(
+        model=model,
+        arguments=_parse_arguments(arguments or []),
+        micro_batch_size=micro_batch_size,
+        sequence_length=seq_len,
+        dtype=dtype,
+        threads=threads,
+    )
+    if under_torchrun():
+        _profile_inside_torchrun(workload, device, warmup, iters, output)
+        return
+    chosen = pick_device(device)
+    links = _links_of_this_machine(ranks, device)
+    _measure(workload, chosen, warmup, iters, links, output)
+
+
+def _parse_arguments(given: list[str]) -> "ModelArguments":
+    parsed: ModelArguments = {}
+    for item in given:
+        name, equals, text = item.partition("=")
+        if not equals or not name.isidentifier():
+            raise SynthError(f"--arg {item!r} is not understood; write name=value, e.g. width=512")
+        parsed[name] = _parse_value(text)
+    return parsed
+
+
+def _parse_value(text: str) -> int | float | str | bool:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _links_of_this_machine(ranks: int | None, device: str) -> "Links | None":
+    if ranks is None:
+        talk("links are not measured, transfers count as free; --ranks N measures them")
+        return None
+    from synth.runtime.launch import launch_link_probe
+
+    talk(f"measuring the links between {ranks} processes")
+    return launch_link_probe(ranks, device)
+
+
+def _profile_inside_torchrun(
+    workload: "Workload", device: str, warmup: int, iters: int, output: Path
+) -> None:
+    import torch.distributed as dist
+
+    from synth.runtime.link_probe import probe_links
+    from synth.runtime.world import join_world
+
+    with join_world(device) as world:
+        links = probe_links(world) if world.size > 1 else None
+        if world.rank == 0:
+            _measure(workload, world.device, warmup, iters, links, output)
+        dist.barrier()
+
+
+def _measure(
+    workload: "Workload",
+    device: "torch.device",
+    warmup: int,
+    iters: int,
+    links: "Links | None",
+    output: Path,
+) -> None:
+    from synth.runtime.profile_model import profile_model
+
+    profile = profile_model(
+        workload, device, warmup=warmup, iterations=iters, links=links, tell=talk
+    )
+    profile.save(output)
+    answer(_summary(profile))
+    talk(f"written: {output}")
+
+
+def _summary(profile: "Profile") -> str:
+    """One line per distinct layer, times in ms, bytes per micro-batch."""
+    from synth.kinds import OpKind
+
+    kinds = (OpKind.F, OpKind.B, OpKind.W, OpKind.BW, OpKind.STEP)
+    head = "layer             count" + "".join(f"{kind + ' ms':>10s}" for kind in kinds)
+    lines = [head + "    kept by F  left for W  parameters"]
+    for name, layer in profile.layer_profiles.items():
+        count = sum(entry.profile == name for entry in profile.layers)
+        times = "".join(f"{layer.time_us[kind].median_us / 1000:10.3f}" for kind in kinds)
+        lines.append(
+            f"{name:16s}{count:7d}{times}{format_bytes(layer.saved_bytes):>13s}"
+            f"{format_bytes(layer.saved_w_bytes):>12s}{format_bytes(layer.parameter_bytes):>12s}"
+        )
+    link = profile.links.default
+    rate = link.bandwidth_bytes_per_s
+    speed = f"{format_bytes(rate)}/s" if rate else "unlimited"
+    lines.append(f"link: latency {format_us(link.latency_us)}, bandwidth {speed}")
+    return "\n".join(lines)

@@ -1,0 +1,45 @@
+"""Progress of a search on stderr: one line per improvement, seldom where nobody watches."""
+
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from synth.cli.output import percent, talk
+from synth.cli.request import Request
+from synth.units import format_bytes, format_us
+
+if TYPE_CHECKING:
+    from synth.solve.problem import Incumbent
+
+_PAUSE_S, _PAUSE_ON_TERMINAL_S = 5.0, 0.5
+
+
+class Progress:
+    """Saves every improvement and tells of it; better bounds are told, not saved, in between."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._objective = request.problem.objective.value
+        self._pause_s = _PAUSE_ON_TERMINAL_S if sys.stderr.isatty() else _PAUSE_S
+        self._told_at = -self._pause_s
+        self._saved: object = None
+
+    def __call__(self, incumbent: "Incumbent") -> None:
+        """Take in an improvement of the schedule or of the bound."""
+        if incumbent.schedule is not self._saved:
+            self._request.save(incumbent)
+            self._saved = incumbent.schedule
+        now = time.monotonic()
+        if now - self._told_at >= self._pause_s:
+            self._told_at = now
+            talk(self._line(incumbent))
+
+    def _line(self, incumbent: "Incumbent") -> str:
+        rate = incumbent.timeline.bubble_rate(incumbent.value_us)
+        peak = max(incumbent.peak_bytes)
+        return (
+            f"{incumbent.elapsed_s:7.1f} s  {self._objective} {format_us(incumbent.value_us)}  "
+            f"bound {format_us(incumbent.lower_bound_us)}  gap {percent(incumbent.gap)}  "
+            f"bubble rate {percent(rate)}  peak {format_bytes(peak)} on rank "
+            f"{incumbent.peak_bytes.index(peak)}  by {incumbent.found_by}"
+        )

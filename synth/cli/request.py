@@ -1,0 +1,97 @@
+"""What `synth solve` was asked: the problem, and how a solution becomes a schedule file."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from synth import __version__
+from synth.cli.limits import MemoryLimit
+from synth.errors import SynthError
+from synth.profile import Profile
+from synth.schedule.file import Claim, Plan, program_text
+
+if TYPE_CHECKING:
+    from synth.solve.problem import Incumbent, Problem, Result, SolveOptions
+
+STILL_SEARCHING = "nothing yet: the search went on when this was written"
+
+
+@dataclass(frozen=True)
+class Request:
+    """A problem with everything about it that a schedule file tells."""
+
+    profile: Profile
+    partition: tuple[int, ...]
+    problem: "Problem"
+    options: "SolveOptions"
+    limit: MemoryLimit
+    arguments: dict[str, str]
+    output: Path | None
+
+    def check_output(self) -> None:
+        """Find out before the search, not after it, that the file cannot be written.
+
+        Raises:
+            SynthError: the folder does not exist, or the path is one.
+        """
+        if self.output is None:
+            return
+        if not self.output.parent.is_dir():
+            raise SynthError(f"cannot write {self.output}: folder {self.output.parent} is missing")
+        if self.output.is_dir():
+            raise SynthError(f"cannot write {self.output}: it is a folder; give a file's name")
+
+    def plan(self, found: "Incumbent | Result") -> Plan:
+        """The schedule file of a solution."""
+        schedule, timeline, peaks = found.schedule, found.timeline, found.peak_bytes
+        assert schedule is not None and timeline is not None and peaks is not None
+        assert found.gap is not None and found.found_by is not None
+        claim = Claim(
+            objective=self.problem.objective.value,
+            makespan_us=timeline.makespan_us,
+            period_us=timeline.period_us,
+            peak_bytes=peaks,
+            lower_bound_us=found.lower_bound_us,
+            gap=found.gap,
+            found_by=found.found_by,
+            stopped_by=_stopped_by(found),
+            seed=self.options.seed,
+            # The same input gives the same file.
+            solve_seconds=None if self.options.deterministic else _seconds(found),
+            synth_version=__version__,
+        )
+        return Plan(
+            name=schedule.name,
+            profile_name=self.profile.name,
+            profile_fingerprint=self.profile.fingerprint(),
+            device=self.profile.provenance.device,
+            workload=self.profile.workload,
+            arguments=self.arguments,
+            partition=self.partition,
+            layers=tuple(layer.name for layer in self.profile.layers),
+            placement=schedule.placement.ranks,
+            receive_ahead=schedule.buffering.receive_ahead,
+            send_behind=schedule.buffering.send_behind,
+            num_micro_batches=schedule.num_micro_batches,
+            caps_bytes=self.problem.caps_bytes,
+            costs=self.problem.costs,
+            claim=claim,
+            programs=tuple(map(program_text, schedule.programs)),
+        )
+
+    def save(self, found: "Incumbent | Result") -> None:
+        """Write the file, if one was asked for."""
+        if self.output is not None:
+            self.plan(found).save(self.output)
+
+
+def _stopped_by(found: "Incumbent | Result") -> str:
+    from synth.solve.problem import Result
+
+    return found.stopped_by.value if isinstance(found, Result) else STILL_SEARCHING
+
+
+def _seconds(found: "Incumbent | Result") -> float:
+    from synth.solve.problem import Result
+
+    return round(found.wall_s if isinstance(found, Result) else found.elapsed_s, 3)

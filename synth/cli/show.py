@@ -1,0 +1,102 @@
+"""`synth show`: a schedule as a Gantt chart and tables."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from synth.cli.output import Format, FormatOption, answer, answer_json, percent, value_line
+from synth.report.gantt import render
+from synth.report.tables import rank_table
+from synth.schedule.file import Plan
+from synth.schedule.lower import Lowered
+from synth.schedule.memory import static_bytes
+from synth.schedule.simulate import Timeline
+from synth.schedule.spans import planned_spans
+
+
+def command(
+    plan_path: Annotated[Path, typer.Argument(metavar="PLAN", help="A schedule file.")],
+    width: Annotated[
+        int | None,
+        typer.Option(min=40, help="Columns of the picture.", show_default="the terminal's"),
+    ] = None,
+    format: FormatOption = Format.TEXT,
+) -> None:
+    """Draw a schedule: who runs what when, and what each rank holds.
+
+    The file is verified first; times are simulated from the costs that it carries.
+    """
+    plan = Plan.load(plan_path)
+    lowered, timeline = plan.check()
+    if format == Format.JSON:
+        answer_json(as_json(plan, lowered, timeline))
+        return
+    answer(headline(plan, timeline) + "\n")
+    answer(render(planned_spans(timeline), width=width) + "\n")
+    answer(plan_table(plan, lowered, timeline))
+
+
+def headline(plan: Plan, timeline: Timeline) -> str:
+    """What it is, what it is worth, and what is proven about it."""
+    claim = plan.claim
+    objective_us = timeline.period_us if claim.objective == "period" else timeline.makespan_us
+    other = "makespan" if claim.objective == "period" else "period"
+    other_us = timeline.makespan_us if other == "makespan" else timeline.period_us
+    return "\n".join(
+        (
+            f"{plan.name}: {plan.num_ranks} ranks, {len(plan.partition)} stages, "
+            f"{plan.num_micro_batches} micro-batches of {plan.profile_name} on {plan.device}",
+            value_line(claim.objective, objective_us, claim.lower_bound_us, claim.gap),
+            f"bubble rate {percent(timeline.bubble_rate(objective_us))} of the {claim.objective}, "
+            f"{percent(timeline.bubble_rate(other_us))} of the {other} ({other_us} µs)",
+            f"found by {claim.found_by}, stopped by {claim.stopped_by}; "
+            f"all times predicted from the profile",
+        )
+    )
+
+
+def plan_table(plan: Plan, lowered: Lowered, timeline: Timeline) -> str:
+    """The table of ranks of a checked plan; idle time is that of the makespan."""
+    ranges = [plan.layers_of(stage) for stage in range(len(plan.partition))]
+    return rank_table(lowered, timeline, ranges, plan.caps_bytes, plan.claim.peak_bytes)
+
+
+def as_json(plan: Plan, lowered: Lowered, timeline: Timeline) -> dict[str, Any]:
+    """Everything that the text shows, for scripts."""
+    claim = plan.claim
+    return {
+        "name": plan.name,
+        "profile": plan.profile_name,
+        "device": plan.device,
+        "num_ranks": plan.num_ranks,
+        "num_micro_batches": plan.num_micro_batches,
+        "objective": claim.objective,
+        "makespan_us": timeline.makespan_us,
+        "period_us": timeline.period_us,
+        "lower_bound_us": claim.lower_bound_us,
+        "gap": claim.gap,
+        "bubble_rate_of_makespan": timeline.bubble_rate(timeline.makespan_us),
+        "bubble_rate_of_period": timeline.bubble_rate(timeline.period_us),
+        "found_by": claim.found_by,
+        "stopped_by": claim.stopped_by,
+        "ranks": _ranks_json(plan, lowered, timeline),
+    }
+
+
+def _ranks_json(plan: Plan, lowered: Lowered, timeline: Timeline) -> list[dict[str, Any]]:
+    spans = planned_spans(timeline)
+    return [
+        {
+            "rank": rank,
+            "stages": [stage for stage, _ in lowered.schedule.placement.held[rank]],
+            "work_us": timeline.work_us[rank],
+            "static_bytes": static_bytes(lowered, rank),
+            "peak_bytes": plan.claim.peak_bytes[rank],
+            "cap_bytes": None if plan.caps_bytes is None else plan.caps_bytes[rank],
+            "ops": [
+                {"op": str(op), "start_us": start, "end_us": end} for op, start, end in spans[rank]
+            ],
+        }
+        for rank in range(plan.num_ranks)
+    ]

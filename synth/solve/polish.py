@@ -1,0 +1,114 @@
+"""From an order to a verified schedule: exact evaluation, boundary buffering, fusing B and W."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from synth.schedule.memory import peak_bytes
+from synth.schedule.model import Buffering, Schedule
+from synth.schedule.ops import Op
+from synth.schedule.simulate import Timeline
+from synth.schedule.verify import ScheduleError, verify
+from synth.solve.problem import Problem
+from synth.solve.ranks import BW, B, W
+
+# The default first. Fewer buffers for a rank at its cap, more for slow links and uneven stages,
+# where a sender would otherwise wait for its receiver.
+BUFFERINGS = tuple(
+    Buffering(ahead, behind)
+    for ahead, behind in ((1, 2), (1, 4), (2, 4), (4, 8), (1, 1), (0, 1), (0, 0))
+)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A verified schedule within the caps, and what it is worth."""
+
+    schedule: Schedule
+    timeline: Timeline
+    value_us: int
+    peak_bytes: tuple[int, ...]
+    found_by: str
+
+
+def evaluate(problem: Problem, schedule: Schedule, found_by: str) -> Candidate | None:
+    """Verify a schedule against the caps and simulate it exactly; None if it must not run."""
+    try:
+        lowered, timeline = verify(schedule, problem.costs, problem.caps_bytes)
+    except ScheduleError:
+        return None
+    value = problem.objective.value_us(timeline)
+    return Candidate(schedule, timeline, value, peak_bytes(lowered), found_by)
+
+
+def evaluate_order(
+    problem: Problem, programs: tuple[tuple[Op, ...], ...], found_by: str, target_us: int = 0
+) -> Candidate | None:
+    """Evaluate an order with the buffering that serves it best.
+
+    Args:
+        target_us: what the order takes when no transfer waits; once reached, no more is tried.
+    """
+    best: Candidate | None = None
+    for buffering in (*BUFFERINGS, _unlimited(problem)):
+        schedule = Schedule(
+            problem.placement, problem.num_micro_batches, programs, "synth", buffering
+        )
+        candidate = evaluate(problem, schedule, found_by)
+        if candidate is not None and (best is None or candidate.value_us < best.value_us):
+            best = candidate
+        if best is not None and best.value_us <= target_us:
+            break
+    return best
+
+
+def _unlimited(problem: Problem) -> Buffering:
+    """No transfer ever waits for a buffer: the end of the ladder, for boundaries of few bytes."""
+    everything = 3 * problem.num_micro_batches
+    return Buffering(everything, everything)
+
+
+def rebuffer(problem: Problem, candidate: Candidate) -> Candidate:
+    """The same order with better buffering, if there is any."""
+    schedule = candidate.schedule
+    tried = evaluate_order(problem, schedule.programs, candidate.found_by)
+    if tried is None or tried.value_us >= candidate.value_us:
+        return candidate
+    return replace(tried, schedule=replace(tried.schedule, name=schedule.name))
+
+
+def fuse(problem: Problem, candidate: Candidate, max_evaluations: int = 64) -> Candidate:
+    """Replace B j W j, where they are neighbours, by BW j wherever that does not hurt.
+
+    All at once first, then in halves: BW sends its gradient later than B, which hurts only on the
+    critical path. The result never has a larger objective and always keeps the caps.
+    """
+    pairs = list(_adjacent_pairs(candidate.schedule))
+    pending = [pairs] if pairs else []
+    while pending and max_evaluations > 0:
+        group = pending.pop()
+        max_evaluations -= 1
+        tried = evaluate(problem, _fused(candidate.schedule, group), candidate.found_by)
+        if tried is not None and tried.value_us <= candidate.value_us:
+            candidate = tried
+        elif len(group) > 1:
+            half = len(group) // 2
+            pending += [group[half:], group[:half]]
+    return candidate
+
+
+def _adjacent_pairs(schedule: Schedule) -> Iterator[Op]:
+    for program in schedule.programs:
+        for op, after in pairwise(program):
+            if op.kind == B and after == op._replace(kind=W):
+                yield op
+
+
+def _fused(schedule: Schedule, backwards: Sequence[Op]) -> Schedule:
+    chosen = set(backwards)
+    dropped = {op._replace(kind=W) for op in chosen}
+    programs = tuple(
+        tuple(op._replace(kind=BW) if op in chosen else op for op in program if op not in dropped)
+        for program in schedule.programs
+    )
+    return replace(schedule, programs=programs)

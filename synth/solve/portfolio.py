@@ -1,0 +1,351 @@
+"""Solve: explain infeasibility, start from the best known schedule, search until proven."""
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from synth.errors import SynthError
+from synth.families import families, generate
+from synth.schedule.model import Buffering, Schedule
+from synth.schedule.verify import ScheduleError, verify
+from synth.solve import bounds, construct, feasible, polish
+from synth.solve.cpsat import Model
+from synth.solve.milp import run_milp
+from synth.solve.polish import BUFFERINGS, Candidate
+from synth.solve.problem import (
+    Incumbent,
+    Problem,
+    Result,
+    Rival,
+    SolveOptions,
+    SolverName,
+    StoppedBy,
+    relative_gap,
+)
+from synth.solve.ranks import Ranks, cautious, certain, relaxed_for_fusion
+from synth.solve.run_cpsat import Outcome, run
+from synth.solve.solution import Solution, keeps_caps, solution_of, split
+
+OnImprovement = Callable[[Incumbent], None]
+
+# Effort of the heuristics: ops placed, and drafts that are verified and simulated exactly.
+_HEURISTIC_OPS = 60_000
+_DRAFTS_EVALUATED = 4
+
+
+def solve(
+    problem: Problem,
+    options: SolveOptions | None = None,
+    on_improvement: OnImprovement | None = None,
+    stop: threading.Event | None = None,
+) -> Result:
+    """Find the best schedule within the caps, and prove how good it is.
+
+    Never returns a schedule that exceeds a cap, nor one worse than a published family that fits.
+
+    Args:
+        options: limits and seeds.
+        on_improvement: called in this thread for every better verified schedule or bound.
+        stop: set it, from any thread, to get the best so far within about a second. The MILP
+            solver heeds it only between its runs.
+    """
+    return _Search(problem, options or SolveOptions(), on_improvement, stop).run()
+
+
+class _Search:
+    """The incumbent, the bound, and the steps that better them."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        options: SolveOptions,
+        on_improvement: OnImprovement | None,
+        stop: threading.Event | None,
+    ) -> None:
+        self.problem, self.options = problem, options
+        self.on_improvement = on_improvement
+        self.stop = stop or threading.Event()
+        self.began = time.monotonic()
+        self.best: Candidate | None = None
+        self.bound_us = 0
+        self.rivals: list[Rival] = []
+        self.proven_infeasible = False
+        self.relaxed = relaxed_for_fusion(problem)
+        self.drafts: list[construct.Draft] = []
+
+    def run(self) -> Result:
+        shortage = feasible.find_shortage(self.problem)
+        self._try_families()
+        if shortage is not None:
+            return self._result(StoppedBy.INFEASIBLE, str(shortage))
+        if self.options.hint is not None:
+            self._try_hint(self.options.hint)
+        self._raise_bound(bounds.work_bound_us(self.relaxed, self.problem.objective))
+        for step in (self._try_heuristics, self._improve_best, self._bound_by_parts, self._search):
+            if self._finished():
+                break
+            step()
+        self._improve_best()
+        return self._result(self._reason())
+
+    # What is known so far
+
+    def elapsed_s(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self.began
+
+    def _left_s(self) -> float:
+        return self.options.time_limit_s - (0 if self.options.deterministic else self.elapsed_s())
+
+    def _finished(self) -> bool:
+        return (
+            self.stop.is_set() or self._left_s() <= 0 or self.proven_infeasible or self._is_close()
+        )
+
+    def _is_close(self) -> bool:
+        best = self.best
+        return best is not None and relative_gap(best.value_us, self.bound_us) <= self.options.gap
+
+    def _offer(self, candidate: Candidate | None) -> None:
+        """Take a candidate if it is better; equal ones change nothing."""
+        if candidate is None:
+            return
+        if self.best is None or candidate.value_us < self.best.value_us:
+            self.best = candidate
+            self._report()
+
+    def _raise_bound(self, bound_us: int) -> None:
+        if bound_us > self.bound_us:
+            self.bound_us = bound_us
+            self._report()
+
+    def _report(self) -> None:
+        best = self.best
+        if best is not None and self.on_improvement is not None:
+            self.on_improvement(
+                Incumbent(
+                    self.elapsed_s(),
+                    best.schedule,
+                    best.timeline,
+                    best.value_us,
+                    self.bound_us,
+                    best.found_by,
+                    best.peak_bytes,
+                )
+            )
+
+    # The steps
+
+    def _try_families(self) -> None:
+        """Every published schedule that exists for this placement: the first incumbent."""
+        problem = self.problem
+        for name in families():
+            try:
+                schedule = generate(name, problem.num_ranks, problem.num_micro_batches)
+                if schedule.placement != problem.placement:
+                    continue
+                _, timeline = verify(schedule, problem.costs)
+            except SynthError:
+                continue  # not defined for these numbers
+            self._try_family(schedule, timeline.makespan_us, timeline.period_us)
+
+    def _try_family(self, schedule: Schedule, makespan_us: int, period_us: int) -> None:
+        uncapped = replace(self.problem, caps_bytes=None)
+        alone = polish.evaluate(uncapped, schedule, schedule.name)
+        assert alone is not None
+        candidate = polish.evaluate(self.problem, schedule, schedule.name)
+        self.rivals.append(
+            Rival(schedule.name, makespan_us, period_us, alone.peak_bytes, candidate is not None)
+        )
+        self._offer(candidate)
+
+    def _try_hint(self, schedule: Schedule) -> None:
+        try:
+            verify(schedule, self.problem.costs)
+        except ScheduleError as error:
+            raise SynthError(
+                f"the hint is no schedule for this problem: {error}; give a plan for the same "
+                f"number of ranks and micro-batches, or none"
+            ) from None
+        self._offer(polish.evaluate(self.problem, schedule, "hint"))
+
+    def _try_heuristics(self) -> None:
+        """The serial schedule, then list scheduling with and without room for boundary buffers."""
+        if self.best is None:
+            serial = feasible.serial_schedule(self.problem)
+            self._offer(polish.evaluate(self.problem, serial, serial.name))
+        bufferings = (Buffering(0, 0), *BUFFERINGS)
+        views = _distinct(cautious(self.problem, buffering) for buffering in bufferings)
+        for ranks in views:
+            if self._finished():
+                return
+            self._try_list_scheduling(ranks, _HEURISTIC_OPS // min(3, len(views)))
+
+    def _try_list_scheduling(self, ranks: Ranks, max_ops: int) -> None:
+        found = construct.search(ranks, self.problem.objective, max_ops, self.options.seed)
+        if found:
+            self.drafts.append(found[0][0])
+        for draft, _ in found[:_DRAFTS_EVALUATED]:
+            if self.best is not None and draft.value_us >= self.best.value_us:
+                break
+            self._offer(
+                polish.evaluate_order(
+                    self.problem, draft.programs(), "list scheduling", draft.value_us
+                )
+            )
+
+    def _improve_best(self) -> None:
+        """Better buffering, and BW for B W where it does not hurt."""
+        if self.best is None:
+            return
+        improved = self.best
+        if not self._is_proven():
+            improved = polish.rebuffer(self.problem, improved)
+        improved = polish.fuse(self.problem, improved)
+        if improved.value_us < self.best.value_us:
+            self._offer(improved)
+        else:
+            self.best = improved
+
+    def _bound_by_parts(self) -> None:
+        """Bound by one rank at a time."""
+        if self.options.solver == SolverName.MILP:
+            return
+        hint, value_us = self._hint_for(self.relaxed, fusible=False)
+        self._raise_bound(
+            bounds.relaxed_bound_us(
+                self.relaxed,
+                self.problem.objective,
+                value_us,
+                self.bound_us,
+                self.options,
+                self.stop.is_set,
+                hint,
+            )
+        )
+
+    def _search(self) -> None:
+        """The whole problem: the relaxation that bounds first, then, if need be, those that find.
+
+        Where BW gains nothing the first two are the same, without boundary bytes all are.
+        """
+        views = [self.relaxed, certain(self.problem)]
+        if self.best is not None:
+            views.append(cautious(self.problem, self.best.schedule.buffering))
+        views = _distinct([*views, cautious(self.problem, BUFFERINGS[0])])
+        for index, ranks in enumerate(views):
+            if self._finished():
+                return
+            self._search_in(ranks, self._left_s() / (len(views) - index))
+
+    def _search_in(self, ranks: Ranks, limit_s: float) -> None:
+        fusible = ranks != self.relaxed
+        hint, value_us = self._hint_for(ranks, fusible)
+        # The relaxation holds for every schedule; so does what counts certain bytes only and
+        # chooses between B W and BW. The cautious views leave out schedules that would fit.
+        proves = not fusible or ranks == certain(self.problem)
+        if self.options.solver == SolverName.MILP:
+            proves = proves and not fusible
+            outcome = run_milp(ranks, self.problem.objective, value_us, limit_s)
+        else:
+            outcome = self._run_cpsat(ranks, hint, value_us, limit_s, proves, fusible)
+        if proves:
+            self._raise_bound(outcome.bound_us)
+            # Without any schedule the horizon is that of the slowest one there could be.
+            self.proven_infeasible = outcome.infeasible and self.best is None
+        if outcome.solution is not None:
+            self._take(ranks, outcome.solution)
+
+    def _run_cpsat(
+        self,
+        ranks: Ranks,
+        hint: Solution | None,
+        value_us: int,
+        limit_s: float,
+        proves: bool,
+        fusible: bool,
+    ) -> Outcome:
+        model = Model(ranks, self.problem.objective, value_us, fusible=fusible)
+        if proves:
+            model.at_least(self.bound_us)
+        if hint is not None:
+            model.hint(hint, value_us)
+
+        def on_event(event: Solution | int) -> None:
+            if isinstance(event, Solution):
+                self._take(ranks, event)
+            elif proves:
+                self._raise_bound(event)
+
+        return run(
+            model, self.options, limit_s, on_event, lambda: self.stop.is_set() or self._is_close()
+        )
+
+    def _take(self, ranks: Ranks, solution: Solution) -> None:
+        """Evaluate a solution exactly, if the model thinks that it is better."""
+        value_us = solution.value_us(ranks, self.problem.objective)
+        if self.best is None or value_us < self.best.value_us:
+            programs = solution.programs(len(ranks))
+            self._offer(
+                polish.evaluate_order(self.problem, programs, str(self.options.solver), value_us)
+            )
+
+    def _hint_for(self, ranks: Ranks, fusible: bool) -> tuple[Solution | None, int]:
+        """The best order known that keeps this view's caps, with its value there."""
+        orders = [draft.programs() for draft in self.drafts]
+        if self.best is not None:
+            orders.append(self.best.schedule.programs)
+        split_orders = [split(order) for order in orders]
+        orders = orders + split_orders if fusible else split_orders
+        known = [solution_of(order, ranks) for order in orders if keeps_caps(order, ranks)]
+        if known:
+            objective = self.problem.objective
+            best = min(known, key=lambda solution: solution.value_us(ranks, objective))
+            return best, best.value_us(ranks, objective)
+        compute_us = sum(sum(rank.duration_us.values()) for rank in ranks.ranks)
+        lags_us = sum(rank.down_us + rank.up_us for rank in ranks.ranks)
+        return None, (compute_us + lags_us) * ranks.num_micro_batches
+
+    # The answer
+
+    def _is_proven(self) -> bool:
+        return self.best is not None and self.best.value_us <= self.bound_us
+
+    def _reason(self) -> StoppedBy:
+        if self.proven_infeasible:
+            return StoppedBy.INFEASIBLE
+        if self._is_proven():
+            return StoppedBy.OPTIMAL
+        if self.stop.is_set():
+            return StoppedBy.INTERRUPT
+        return StoppedBy.GAP if self._is_close() else StoppedBy.TIME_LIMIT
+
+    def _result(self, stopped_by: StoppedBy, message: str | None = None) -> Result:
+        best = self.best
+        if best is None and message is None:
+            message = "no schedule was found in the time given; allow more time or more memory"
+            if stopped_by == StoppedBy.INFEASIBLE:
+                message = "no schedule keeps the caps: proven by an exhausted search"
+        return Result(
+            problem=self.problem,
+            schedule=best.schedule if best else None,
+            timeline=best.timeline if best else None,
+            value_us=best.value_us if best else None,
+            lower_bound_us=self.bound_us,
+            peak_bytes=best.peak_bytes if best else None,
+            found_by=best.found_by if best else None,
+            stopped_by=stopped_by,
+            rivals=tuple(self.rivals),
+            wall_s=self.elapsed_s(),
+            message=message,
+        )
+
+
+def _distinct(views: Iterable[Ranks]) -> list[Ranks]:
+    """Drop what is there already: without boundary bytes all views are one."""
+    distinct: list[Ranks] = []
+    for ranks in views:
+        if ranks not in distinct:
+            distinct.append(ranks)
+    return distinct

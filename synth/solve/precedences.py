@@ -1,0 +1,128 @@
+"""A rank's memory cap as precedences between its ops.
+
+The state of a rank before an op is how many F, B and W are done. By the FIFO lemma (micro-batches
+are identical, so each kind can take them in order) the op fixes its own count; which values of the
+two other counts keep the cap is one linear inequality. Its solutions are a union of quadrants, one
+per Pareto-loosest corner, and a quadrant is two precedences: "at least i of kind P are done" is P
+i−1 before the op, "at most i are done" is the op before P i. This is exact for either sign of B's
+effect on memory.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from synth.kinds import OpKind
+from synth.solve.ranks import SPLIT, B, F, Rank, W
+
+
+class Slot(NamedTuple):
+    """The op of a kind for one micro-batch, on a rank that the context names."""
+
+    kind: OpKind
+    microbatch: int
+
+
+class Before(NamedTuple):
+    """`first` ends before `second` starts."""
+
+    first: Slot
+    second: Slot
+
+
+Alternative = tuple[Before, ...]
+
+
+class Requirement(NamedTuple):
+    """An op fits in memory exactly if all precedences of one of the alternatives hold.
+
+    No alternative: it never fits. Ops that always fit have no requirement.
+    """
+
+    slot: Slot
+    alternatives: tuple[Alternative, ...]
+
+
+def requirements(
+    rank: Rank, num_micro_batches: int, fused: OpKind | None = None
+) -> Iterator[Requirement]:
+    """All that a rank's cap asks of the order of its ops.
+
+    Args:
+        fused: BW for what it asks of a B that is fused, and of nothing else.
+    """
+    if rank.room_bytes is None:
+        return
+    if fused is not None:
+        rank = rank._replace(need_bytes={**rank.need_bytes, B: rank.need_bytes[fused]})
+    for kind in SPLIT if fused is None else (B,):
+        for index in range(num_micro_batches):
+            slot = Slot(kind, index)
+            found = tuple(_alternatives(rank, slot, num_micro_batches))
+            if () not in found:
+                yield Requirement(slot, found)
+
+
+def _alternatives(rank: Rank, slot: Slot, m: int) -> Iterator[Alternative]:
+    """Walk the first other count from loosest to strictest, keep what loosens the second one."""
+    assert rank.room_bytes is not None
+    kind, index = slot
+    effect = {
+        F: rank.live_f_bytes,
+        B: rank.live_b_bytes - rank.live_f_bytes,
+        W: -rank.live_b_bytes,
+    }
+    slack = rank.room_bytes - rank.need_bytes[kind] - effect[kind] * index
+    outer, inner = {F: (B, W), B: (F, W), W: (B, F)}[kind]
+    low, high = (0, index) if kind == F else (index + 1, m)
+    wants_few = effect[outer] > 0
+    counts = range(high, low - 1, -1) if wants_few else range(low, high + 1)
+    loosest: int | None = None
+    for count in counts:
+        limit = _limit(inner, effect[inner], slack - effect[outer] * count, m)
+        if limit is None or (loosest is not None and not _looser(inner, limit, loosest)):
+            continue
+        if outer == B and (limit < count if inner == F else limit > count):
+            continue  # no such state: W's are done after their B's, B's after their F's
+        loosest = limit
+        pair = (
+            _at_most(outer, count, slot, m) if wants_few else _at_least(outer, count, slot),
+            _at_most(inner, limit, slot, m) if inner == F else _at_least(inner, limit, slot),
+        )
+        if None not in pair:
+            yield tuple(before for part in pair if part is not None for before in part)
+
+
+def _limit(kind: OpKind, effect: int, slack: int, m: int) -> int | None:
+    """The loosest count with effect · count ≤ slack: the most for F, which adds, else the least.
+
+    None: no count will do.
+    """
+    if effect == 0:
+        return (m if kind == F else 0) if slack >= 0 else None
+    return slack // effect if kind == F else max(0, -(slack // -effect))
+
+
+def _looser(inner: OpKind, limit: int, than: int) -> bool:
+    return limit > than if inner == F else limit < than
+
+
+def _at_least(kind: OpKind, count: int, slot: Slot) -> Alternative | None:
+    """At least `count` ops of a kind are done when the slot starts; None: impossible."""
+    return _known(Before(Slot(kind, count - 1), slot)) if count > 0 else ()
+
+
+def _at_most(kind: OpKind, count: int, slot: Slot, m: int) -> Alternative | None:
+    """At most `count` ops of a kind are done when the slot starts; None: impossible."""
+    if count < 0:
+        return None
+    return _known(Before(slot, Slot(kind, count))) if count < m else ()
+
+
+def _known(before: Before) -> Alternative | None:
+    """Drop a precedence that F, B, W of a micro-batch and FIFO imply; None if they exclude it."""
+    (a, i), (b, j) = before
+    if a.rank_in_chain <= b.rank_in_chain and i <= j:
+        return ()
+    if a.rank_in_chain >= b.rank_in_chain and i >= j:
+        return None
+    return (before,)

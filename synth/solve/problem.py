@@ -1,0 +1,172 @@
+"""What is asked of the solver, and what it answers."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from synth.costs import Costs
+from synth.errors import SynthError
+from synth.schedule.model import Placement, Schedule
+from synth.schedule.simulate import Timeline
+
+
+class Objective(StrEnum):
+    """What is minimised; both include each rank's STEP, see `Timeline`."""
+
+    MAKESPAN = "makespan"
+    PERIOD = "period"
+
+    def value_us(self, timeline: Timeline) -> int:
+        """The objective of a simulated schedule."""
+        return timeline.makespan_us if self == Objective.MAKESPAN else timeline.period_us
+
+
+class StoppedBy(StrEnum):
+    """Why a search ended."""
+
+    OPTIMAL = "optimal"
+    GAP = "gap"
+    TIME_LIMIT = "time limit"
+    INTERRUPT = "interrupt"
+    INFEASIBLE = "infeasible"
+
+
+class SolverName(StrEnum):
+    """Which exact solver runs after the heuristics."""
+
+    CPSAT = "cpsat"
+    MILP = "milp"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Find the order of F, B, W of every rank that is fastest within the caps.
+
+    `caps_bytes[rank]` is the most that a rank may hold at any moment, everything counted; None is
+    no limit.
+    """
+
+    costs: Costs
+    placement: Placement
+    num_micro_batches: int
+    caps_bytes: tuple[int, ...] | None = None
+    objective: Objective = Objective.MAKESPAN
+
+    def __post_init__(self) -> None:
+        num_stages = self.costs.num_stages
+        if self.num_micro_batches < 1:
+            raise SynthError(
+                f"{self.num_micro_batches} micro-batches given; at least one is needed"
+            )
+        if self.placement.num_stages != num_stages:
+            raise SynthError(
+                f"the placement has {self.placement.num_stages} stages, the costs {num_stages}; "
+                f"cut the profile into as many stages as the placement has"
+            )
+        if self.placement != Placement.linear(num_stages):
+            raise SynthError(
+                "the solver handles one stage per rank in rank order (a linear placement) so far; "
+                "several stages per rank and several replicas are not there yet: use "
+                "Placement.linear, or take one of the published families for this placement"
+            )
+        if self.caps_bytes is not None and len(self.caps_bytes) != self.num_ranks:
+            raise SynthError(
+                f"{len(self.caps_bytes)} caps given for {self.num_ranks} ranks; "
+                f"give one for each rank"
+            )
+
+    @classmethod
+    def linear(
+        cls,
+        costs: Costs,
+        num_micro_batches: int,
+        cap_bytes: int | None = None,
+        objective: Objective = Objective.MAKESPAN,
+    ) -> "Problem":
+        """One stage per rank, one cap for all."""
+        caps = None if cap_bytes is None else (cap_bytes,) * costs.num_stages
+        placement = Placement.linear(costs.num_stages)
+        return cls(costs, placement, num_micro_batches, caps, objective)
+
+    @property
+    def num_ranks(self) -> int:
+        """Number of ranks."""
+        return self.placement.num_ranks
+
+
+@dataclass(frozen=True)
+class SolveOptions:
+    """How long and how to search.
+
+    `gap` is the relative gap at which the search may stop. With `deterministic`, the same input
+    gives the same output: the limit then counts CP-SAT's deterministic seconds, not the clock's.
+    """
+
+    time_limit_s: float = 60.0
+    gap: float = 0.0
+    workers: int | None = None
+    seed: int = 0
+    deterministic: bool = False
+    hint: Schedule | None = None
+    solver: SolverName = SolverName.CPSAT
+    verbose: Callable[[str], None] | None = None
+
+
+@dataclass(frozen=True)
+class Rival:
+    """A published schedule on the same costs; `fits` is whether it keeps the caps."""
+
+    name: str
+    makespan_us: int
+    period_us: int
+    peak_bytes: tuple[int, ...]
+    fits: bool
+
+
+@dataclass(frozen=True)
+class Incumbent:
+    """A step of progress: a better verified schedule, or a better bound on the same one."""
+
+    elapsed_s: float
+    schedule: Schedule
+    timeline: Timeline
+    value_us: int
+    lower_bound_us: int
+    found_by: str
+    peak_bytes: tuple[int, ...]
+
+    @property
+    def gap(self) -> float:
+        """(value − bound) / value."""
+        return relative_gap(self.value_us, self.lower_bound_us)
+
+
+@dataclass(frozen=True)
+class Result:
+    """The best schedule found, with what is proven about it.
+
+    `schedule`, `timeline`, `value_us`, `gap` and `found_by` are None when there is no schedule;
+    `message` then says why. Every value is an exact simulation of a verified schedule.
+    """
+
+    problem: Problem
+    schedule: Schedule | None
+    timeline: Timeline | None
+    value_us: int | None
+    lower_bound_us: int
+    peak_bytes: tuple[int, ...] | None
+    found_by: str | None
+    stopped_by: StoppedBy
+    rivals: tuple[Rival, ...]
+    wall_s: float
+    message: str | None = None
+
+    @property
+    def gap(self) -> float | None:
+        """(value − bound) / value."""
+        return None if self.value_us is None else relative_gap(self.value_us, self.lower_bound_us)
+
+
+def relative_gap(value_us: int, bound_us: int) -> float:
+    """(value − bound) / value, 0 where both are 0."""
+    return (value_us - bound_us) / value_us if value_us else 0.0

@@ -1,0 +1,146 @@
+"""Running CP-SAT so that it can be stopped from outside and reports as it goes."""
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ortools.sat.python import cp_model
+
+from synth.solve.cpsat import Model
+from synth.solve.problem import SolveOptions
+from synth.solve.solution import Solution
+
+_POLL_S = 0.05
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run proved and found; `infeasible` and `optimal` are proofs."""
+
+    bound_us: int
+    solution: Solution | None
+    optimal: bool
+    infeasible: bool
+
+
+def run(
+    model: Model,
+    options: SolveOptions,
+    limit_s: float,
+    on_event: Callable[[Solution | int], None] | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Outcome:
+    """Solve in a worker thread while this one hands on solutions and bounds and watches for a stop.
+
+    CP-SAT's own SIGINT handling is off: in a worker thread it would abort the process. `on_event`
+    gets solutions and bounds in the calling thread, so it may take its time.
+
+    Args:
+        limit_s: seconds of the clock, or deterministic seconds with `options.deterministic`.
+    """
+    if model.infeasible:
+        return Outcome(0, None, optimal=False, infeasible=True)
+    solver = _configured(options, limit_s)
+    events: queue.SimpleQueue[Solution | int | BaseException | None] = queue.SimpleQueue()
+    solver.best_bound_callback = lambda bound: events.put(_integer_bound(bound))
+    status: list[cp_model.CpSolverStatus] = []
+
+    def work() -> None:
+        try:
+            status.append(solver.solve(model.cp, _Listener(model, events)))
+        except BaseException as error:  # handed to the thread that can raise it
+            events.put(error)
+        finally:
+            events.put(None)
+
+    thread = threading.Thread(target=work, name="cp-sat", daemon=True)
+    thread.start()
+    try:
+        _attend(events, on_event, should_stop, solver)
+    finally:
+        solver.stop_search()
+        thread.join()
+    return _outcome(model, solver, status[0])
+
+
+def _attend(
+    events: "queue.SimpleQueue[Solution | int | BaseException | None]",
+    on_event: Callable[[Solution | int], None] | None,
+    should_stop: Callable[[], bool],
+    solver: cp_model.CpSolver,
+) -> None:
+    """Hand on events until the search ends; of several solutions in a row only the last."""
+    asked_at: float | None = None
+    while True:
+        try:
+            event = events.get(timeout=_POLL_S)
+        except queue.Empty:
+            event = 0
+        while isinstance(event, Solution) and not events.empty():
+            following = events.get()
+            if not isinstance(following, Solution) and on_event:
+                on_event(event)
+            event = following
+        if event is None:
+            return
+        if isinstance(event, BaseException):
+            raise event
+        if on_event and event:
+            on_event(event)
+        # A stop asked for before the search has begun is lost, so it is asked for again.
+        if should_stop() and (asked_at is None or time.monotonic() - asked_at > 2 * _POLL_S):
+            asked_at = time.monotonic()
+            solver.stop_search()
+
+
+class _Listener(cp_model.CpSolverSolutionCallback):
+    """Puts each solution into the queue; runs in CP-SAT's thread, so it does nothing else."""
+
+    def __init__(
+        self, model: Model, events: "queue.SimpleQueue[Solution | int | BaseException | None]"
+    ) -> None:
+        super().__init__()
+        self._model, self._events = model, events
+
+    def on_solution_callback(self) -> None:
+        """Called by CP-SAT for every better solution."""
+        self._events.put(self._model.read(self.value))
+
+
+def _configured(options: SolveOptions, limit_s: float) -> cp_model.CpSolver:
+    solver = cp_model.CpSolver()
+    parameters = solver.parameters
+    parameters.random_seed = options.seed
+    parameters.num_workers = options.workers or os.cpu_count() or 1
+    parameters.relative_gap_limit = options.gap
+    parameters.cp_model_probing_level = 0
+    parameters.catch_sigint_signal = False
+    parameters.log_to_stdout = False
+    if options.verbose is not None:
+        parameters.log_search_progress = True
+        solver.log_callback = options.verbose
+    if options.deterministic:
+        parameters.interleave_search = True
+        parameters.max_deterministic_time = max(limit_s, 0.01)
+    else:
+        parameters.max_time_in_seconds = max(limit_s, 0.01)
+    return solver
+
+
+def _integer_bound(bound: float) -> int:
+    """Round a bound up to the next integer, minding the float's own error."""
+    return max(0, int(-(-(bound - 1e-6) // 1)))
+
+
+def _outcome(model: Model, solver: cp_model.CpSolver, status: cp_model.CpSolverStatus) -> Outcome:
+    found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+    known = found or status == cp_model.UNKNOWN
+    return Outcome(
+        _integer_bound(solver.best_objective_bound) if known else 0,
+        model.read(solver.value) if found else None,
+        optimal=status == cp_model.OPTIMAL,
+        infeasible=status == cp_model.INFEASIBLE,
+    )

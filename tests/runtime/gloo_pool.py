@@ -1,0 +1,110 @@
+"""A pool of processes that form process groups for tests: started once, used by many tests."""
+
+import importlib.util
+import multiprocessing
+import queue
+import sys
+import tempfile
+import time
+import traceback
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+
+class GlooPool:
+    """Runs `function(rank, world_size, *arguments)` of a test file on 1 to `size` processes."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["torch", "torch.distributed"])
+        self._results = context.Queue()
+        self._orders = [context.Queue() for _ in range(size)]
+        self._processes = [
+            context.Process(target=serve, args=(rank, order, self._results), daemon=True)
+            for rank, order in enumerate(self._orders)
+        ]
+        for process in self._processes:
+            process.start()
+
+    def run(self, function: Any, world_size: int, *arguments: Any, timeout: float = 60) -> list:
+        """Run a module-level function on every rank and return the results in rank order."""
+        file = Path(sys.modules[function.__module__].__file__ or "")
+        with tempfile.TemporaryDirectory() as folder:
+            order = (str(file), function.__name__, world_size, folder, arguments)
+            for orders in self._orders[:world_size]:
+                orders.put(order)
+            answers: dict[int, Any] = {}
+            errors = []
+            while len(answers) < world_size:
+                rank, error, value = self._next_answer(time.monotonic() + timeout)
+                answers[rank] = value
+                errors += [f"rank {rank}:\n{error}"] if error else []
+        if errors:
+            raise AssertionError("\n".join(errors))
+        return [answers[rank] for rank in range(world_size)]
+
+    def _next_answer(self, deadline: float) -> tuple[int, str | None, Any]:
+        while True:
+            try:
+                return self._results.get(timeout=1)
+            except queue.Empty:
+                dead = [p.pid for p in self._processes if not p.is_alive()]
+                if dead or time.monotonic() > deadline:
+                    raise AssertionError(f"no answer; dead processes: {dead}") from None
+
+    def close(self) -> None:
+        """End the processes."""
+        for orders in self._orders:
+            orders.put(None)
+            orders.close()
+            orders.cancel_join_thread()
+        for process in self._processes:
+            process.join(timeout=10)
+            process.terminate()
+
+
+def serve(rank: int, orders: Any, results: Any) -> None:
+    """A process of the pool: take an order, form the group, answer."""
+    import os
+
+    import torch
+
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
+    torch.set_num_threads(1)
+    while (order := orders.get()) is not None:
+        file, name, world_size, folder, arguments = order
+        try:
+            value = _run_order(rank, file, name, world_size, folder, arguments)
+            results.put((rank, None, value))
+        except BaseException:
+            results.put((rank, traceback.format_exc(), None))
+
+
+def _run_order(
+    rank: int, file: str, name: str, world_size: int, folder: str, arguments: tuple[Any, ...]
+) -> Any:
+    import torch.distributed as dist
+
+    store = dist.FileStore(f"{folder}/store", world_size)
+    timeout = timedelta(seconds=30)
+    dist.init_process_group("gloo", rank=rank, world_size=world_size, store=store, timeout=timeout)
+    try:
+        return getattr(_load(file), name)(rank, world_size, *arguments)
+    finally:
+        dist.destroy_process_group()
+
+
+_LOADED: dict[str, Any] = {}
+
+
+def _load(file: str) -> Any:
+    if file not in _LOADED:
+        spec = importlib.util.spec_from_file_location(f"pool_{Path(file).stem}", file)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module
+        spec.loader.exec_module(module)
+        _LOADED[file] = module
+    return _LOADED[file]

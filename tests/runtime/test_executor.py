@@ -1,0 +1,228 @@
+"""The executor is transparent: losses and gradients are those of one process and plain autograd."""
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from synth.costs import uniform_costs
+from synth.families import generate
+from synth.kinds import OpKind
+from synth.schedule.lower import lower
+from synth.schedule.model import Buffering, Placement, Schedule
+from synth.schedule.ops import Op
+from synth.schedule.verify import verify
+
+MICRO_BATCHES, BATCH, LENGTH, WIDTH, VOCABULARY = 6, 2, 8, 16, 32
+FAMILIES = ("gpipe", "1f1b", "zb-h1", "zb-h2")
+
+
+class Embedding(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(VOCABULARY, WIDTH)
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        return self.table(tokens_BT)
+
+
+class Block(nn.Module):
+    """Norm, linear, convolution, a residual, and a parameter for which there is no split rule."""
+
+    def __init__(self, recompute: bool) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.up = nn.Linear(WIDTH, 2 * WIDTH)
+        self.mix = nn.Conv1d(2 * WIDTH, 2 * WIDTH, 3, padding=1)
+        self.down = nn.Linear(2 * WIDTH, WIDTH, bias=False)
+        self.gain = nn.Parameter(torch.ones(WIDTH))
+        self.recompute = recompute
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        if self.recompute:
+            return checkpoint(self._body, x_BTD, use_reentrant=False)
+        return self._body(x_BTD)
+
+    def _body(self, x_BTD: Tensor) -> Tensor:
+        h_BTE = torch.relu(self.up(self.norm(x_BTD)))
+        h_BTE = torch.tanh(self.mix(h_BTE.transpose(1, 2)).transpose(1, 2))
+        return x_BTD + self.gain * self.down(h_BTE)
+
+
+class Head(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.out = nn.Linear(WIDTH, VOCABULARY)
+
+    def forward(self, x_BTD: Tensor, targets_BT: Tensor) -> Tensor:
+        logits = self.out(self.norm(x_BTD))
+        return nn.functional.cross_entropy(logits.flatten(0, 1), targets_BT.flatten())
+
+
+def build_layers(recompute: bool) -> list[nn.Module]:
+    torch.manual_seed(7)
+    return [Embedding(), *(Block(recompute) for _ in range(4)), Head()]
+
+
+def build_batch() -> tuple[list[Tensor], list[Tensor]]:
+    generator = torch.Generator().manual_seed(11)
+    shape = (2, MICRO_BATCHES, BATCH, LENGTH)
+    tokens = torch.randint(VOCABULARY, shape, generator=generator)
+    return list(tokens[0]), list(tokens[1])
+
+
+def plain_autograd(recompute: bool) -> tuple[Tensor, list[Tensor]]:
+    """The truth: every micro-batch through all layers, one backward each, in order."""
+    torch.set_num_threads(1)  # as the ranks have; threads change the order of sums
+    layers = build_layers(recompute)
+    total = torch.zeros(())
+    for tokens, targets in zip(*build_batch(), strict=True):
+        x: Tensor = tokens
+        for layer in layers[:-1]:
+            x = layer(x)
+        loss = layers[-1](x, targets) / MICRO_BATCHES
+        loss.backward()
+        total += loss.detach()
+    return total, [p.grad for layer in layers for p in layer.parameters()]
+
+
+def partition(num_stages: int) -> list[range]:
+    """Uneven on purpose: six layers over 2 or 4 stages."""
+    ends = {1: [6], 2: [2, 6], 3: [1, 4, 6], 4: [1, 2, 4, 6]}[num_stages]
+    return [range(a, b) for a, b in zip([0, *ends[:-1]], ends, strict=True)]
+
+
+def replay(rank: int, size: int, schedules: list[Schedule], recompute: bool) -> list[Any]:
+    """Run schedules one after another on a rank; (loss, gradients, leftovers) of each."""
+    from synth.runtime.channels import open_channels
+    from synth.runtime.clock import Clock
+    from synth.runtime.executor import Batch, Boundary, Executor
+    from synth.runtime.stage import Stage
+
+    device = torch.device("cpu")
+    costs = costs_of(size)
+    inputs, targets = build_batch()
+    answers = []
+    for schedule in schedules:
+        layers = build_layers(recompute)
+        part = partition(schedule.placement.num_stages)
+        mine = [stage for stage, _ in schedule.placement.held[rank]]
+        last = len(part) - 1
+        stages = {
+            s: Stage([layers[i] for i in part[s]], is_first=s == 0, is_last=s == last)
+            for s in mine
+        }
+        lowered = lower(schedule, costs)
+        channels = open_channels(device, lowered.transfers)
+        boundary = Boundary((BATCH, LENGTH, WIDTH), torch.float32)
+        executor = Executor(
+            lowered, rank, stages, channels, [boundary] * last, device=device, clock=Clock(device)
+        )
+        loss = executor.step(Batch(inputs, targets))
+        gradients = [p.grad for s in mine for p in stages[s].layers.parameters()]
+        answers.append((loss, gradients, executor.held_values))
+    return answers
+
+
+def costs_of(num_stages: int) -> Any:
+    return uniform_costs(
+        num_stages, forward_us=3, backward_input_us=3, backward_weight_us=2, output_bytes=64
+    )
+
+
+def random_order(num_ranks: int, seed: int) -> Schedule:
+    """A random valid schedule: any op may come next whose inputs were made; B, W or BW at random.
+
+    Ops are drawn one by one over all ranks, so that some execution order exists; whether it also
+    survives the blocking of the channels is left to the verifier.
+    """
+    draw = random.Random(seed)
+    programs: list[list[Op]] = [[] for _ in range(num_ranks)]
+    done: set[Op] = set()
+    fused = {(s, j): draw.random() < 0.3 for s in range(num_ranks) for j in range(MICRO_BATCHES)}
+    next_index = {(kind, s): 0 for kind in "FBW" for s in range(num_ranks)}
+
+    def ready(kind: str, s: int) -> Op | None:
+        j = next_index[kind, s]
+        if j == MICRO_BATCHES:
+            return None
+        both = fused[s, j]
+        backward = {s2: OpKind.BW if fused[s2, j] else OpKind.B for s2 in range(num_ranks)}
+        if kind == "F":
+            needs = [Op(OpKind.F, s - 1, j)] if s else []
+            return Op(OpKind.F, s, j) if done.issuperset(needs) else None
+        if kind == "B":
+            needs = [Op(OpKind.F, s, j)]
+            needs += [Op(backward[s + 1], s + 1, j)] if s + 1 < num_ranks else []
+            return Op(backward[s], s, j) if done.issuperset(needs) else None
+        if both:
+            next_index["W", s] += 1
+            return ready("W", s)
+        return Op(OpKind.W, s, j) if Op(OpKind.B, s, j) in done else None
+
+    while True:
+        options = [
+            (kind, op)
+            for kind in "FBW"
+            for s in range(num_ranks)
+            if (op := ready(kind, s)) is not None
+        ]
+        if not options:
+            break
+        kind, op = draw.choice(options)
+        done.add(op)
+        next_index[kind, op.stage] += 1
+        programs[op.stage].append(op)
+    buffering = Buffering(draw.choice([0, 1, 2]), draw.choice([1, 2, 4]))
+    listed = tuple(map(tuple, programs))
+    placement = Placement.linear(num_ranks)
+    return Schedule(placement, MICRO_BATCHES, listed, f"random-{seed}", buffering)
+
+
+@pytest.mark.parametrize("recompute", [False, True], ids=["plain", "checkpointed"])
+@pytest.mark.parametrize("num_ranks", [1, 2, 4])
+def test_every_family_gives_autograds_bits(pool: Any, num_ranks: int, recompute: bool) -> None:
+    schedules = [generate(name, num_ranks, MICRO_BATCHES) for name in FAMILIES]
+    _assert_same_bits(pool, num_ranks, schedules, recompute)
+
+
+@pytest.mark.parametrize("num_ranks", [2, 4])
+def test_random_valid_schedules_give_autograds_gradients(pool: Any, num_ranks: int) -> None:
+    schedules: list[Schedule] = []
+    seed = 0
+    while len(schedules) < 25:
+        schedule = random_order(num_ranks, seed)
+        seed += 1
+        try:
+            verify(schedule, costs_of(num_ranks))
+        except Exception as error:
+            assert "deadlock" in str(error)  # possible: a random order may block its channels
+            continue
+        schedules.append(schedule)
+    _assert_same_bits(pool, num_ranks, schedules, recompute=False)
+
+
+def accumulates_in_order(schedule: Schedule) -> bool:
+    """Whether every rank adds up weight gradients in the order of the micro-batches."""
+    kinds = (OpKind.W, OpKind.BW)
+    orders = [[op.microbatch for op in p if op.kind in kinds] for p in schedule.programs]
+    return all(order == sorted(order) for order in orders)
+
+
+def _assert_same_bits(
+    pool: Any, num_ranks: int, schedules: list[Schedule], recompute: bool
+) -> None:
+    loss, gradients = plain_autograd(recompute)
+    by_rank = pool.run(replay, num_ranks, schedules, recompute)
+    for index, schedule in enumerate(schedules):
+        found = [gradient for rank in by_rank for gradient in rank[index][1]]
+        assert torch.allclose(by_rank[-1][index][0], loss, rtol=1e-6), schedule.name
+        assert len(found) == len(gradients)
+        for mine, true in zip(found, gradients, strict=True):
+            same = torch.equal if accumulates_in_order(schedule) else torch.allclose
+            assert same(mine, true), schedule.name
+        assert [rank[index][2] for rank in by_rank] == [0] * num_ranks  # nothing left behind

@@ -1,0 +1,239 @@
+"""An independent reading of what a schedule means, for tests: ranks as processes, memory by hand.
+
+Written from docs and papers, not from the library: it shares only `Op` and the data classes.
+"""
+
+import random
+from collections import defaultdict
+
+from synth.costs import Costs, StageCosts
+from synth.kinds import OpKind
+from synth.profile import Link, Links
+from synth.schedule.model import Buffering, Placement, Schedule
+from synth.schedule.ops import Op
+
+F, B, W, BW, STEP = OpKind
+
+
+class Naive:
+    """One schedule on its costs, evaluated step by step."""
+
+    def __init__(self, schedule: Schedule, costs: Costs) -> None:
+        self.schedule, self.costs = schedule, costs
+        self.last = costs.num_stages - 1
+        self.programs = [self._with_steps(r) for r in range(schedule.num_ranks)]
+        self._find_messages()
+
+    def _with_steps(self, rank: int) -> list[Op]:
+        program = list(self.schedule.programs[rank])
+        ranks = self.schedule.placement.ranks[0]
+        return program + [
+            Op(STEP, s) for s, r in enumerate(ranks) if r == rank and Op(STEP, s) not in program
+        ]
+
+    def inputs(self, op: Op) -> list[tuple[str, int, int]]:
+        """(name, stage, micro-batch) of the values an op needs; static ones left out."""
+        kind, s, j, _ = op
+        stage = self.costs.stages[s]
+        if kind == STEP:
+            return []
+        if kind == F:
+            return [("act", s - 1, j)] if s else []
+        late = kind == W
+        needs = [("saved_w" if late else "saved", s, j)]
+        wanted = (W,) if late else (B, W)
+        if s and stage.input_until in wanted:
+            needs.append(("act", s - 1, j))
+        if s < self.last and stage.output_until in wanted:
+            needs.append(("act", s, j))
+        if s < self.last and stage.gradient_until in wanted:
+            needs.append(("grad", s, j))
+        return needs
+
+    def outputs(self, op: Op) -> list[tuple[str, int, int]]:
+        """The values that an op leaves behind."""
+        kind, s, j, _ = op
+        made = []
+        if kind == F:
+            made = [("saved", s, j)] + ([("act", s, j)] if s < self.last else [])
+        if kind in (B, BW) and s:
+            made = [("grad", s - 1, j)]
+        return [*made, ("saved_w", s, j)] if kind == B else made
+
+    def size(self, value: tuple[str, int, int]) -> int:
+        """Bytes of a value."""
+        stage = self.costs.stages[value[1]]
+        sizes = {
+            "act": stage.output_bytes,
+            "grad": stage.output_bytes,
+            "saved": stage.saved_bytes,
+            "saved_w": stage.saved_w_bytes,
+        }
+        return sizes[value[0]]
+
+    def _find_messages(self) -> None:
+        """Every value that crosses ranks, link by link in the order in which it was made."""
+        makers = {
+            value: (rank, place)
+            for rank, program in enumerate(self.programs)
+            for place, op in enumerate(program)
+            for value in self.outputs(op)
+        }
+        self.messages = defaultdict(list)
+        self.post, self.wait = {}, {}
+        for target, program in enumerate(self.programs):
+            seen = set()
+            for place, op in enumerate(program):
+                for value in self.inputs(op):
+                    if value in makers and makers[value][0] != target and value not in seen:
+                        seen.add(value)
+                        source, made = makers[value]
+                        self.messages[source, target].append((made, value, place))
+        ahead = self.schedule.buffering.receive_ahead
+        behind = self.schedule.buffering.send_behind
+        for (source, target), queue in self.messages.items():
+            queue.sort(key=lambda m: (m[0], m[1][0] == "grad", m[1][1:]))
+            for index, (made, value, _) in enumerate(queue):
+                later_reads = [read for _, _, read in queue[index:]]
+                self.post[target, value] = max(0, min(later_reads) - ahead)
+                self.wait[source, value] = min(made + 1 + behind, len(self.programs[source]))
+
+    def run(self) -> list[list[tuple[int, int]]] | None:
+        """Start and end of every op, rank by rank; None if all ranks wait for ever."""
+        done: list[list[tuple[int, int]]] = [[] for _ in self.programs]
+        arrived: dict[tuple[int, tuple[str, int, int]], int] = {}
+        sent = {link: 0 for link in self.messages}
+        moved = True
+        while moved:
+            moved = any([self._advance_rank(rank, done, arrived) for rank in range(len(done))])
+            moved |= any([self._advance_link(link, done, arrived, sent) for link in sent])
+        complete = all(len(d) == len(p) for d, p in zip(done, self.programs, strict=True))
+        return done if complete else None
+
+    def _advance_rank(self, rank, done, arrived) -> bool:
+        """Run the rank's next op if all that it waits for has happened."""
+        place = len(done[rank])
+        if place == len(self.programs[rank]):
+            return False
+        op = self.programs[rank][place]
+        ready = [done[rank][-1][1] if place else 0]
+        made_here = {v for earlier in self.programs[rank][:place] for v in self.outputs(earlier)}
+        for value in self.inputs(op):
+            if value not in made_here:
+                if (rank, value) not in arrived:
+                    return False
+                ready.append(arrived[rank, value])
+        for (source, target), queue in self.messages.items():
+            for _, value, _ in queue:
+                if source == rank and self.wait[rank, value] == place:
+                    if (target, value) not in arrived:
+                        return False
+                    ready.append(arrived[target, value])
+        start = max(ready)
+        done[rank].append((start, start + self.costs.stages[op.stage].duration_us[op.kind]))
+        return True
+
+    def _advance_link(self, link, done, arrived, sent) -> bool:
+        """Move the link's next message if it was made and its receive is posted."""
+        queue, (source, target) = self.messages[link], link
+        if sent[link] == len(queue):
+            return False
+        made, value, _ = queue[sent[link]]
+        post = self.post[target, value]
+        if len(done[source]) <= made or len(done[target]) < post:
+            return False
+        free = arrived[target, queue[sent[link] - 1][1]] if sent[link] else 0
+        posted = done[target][post - 1][1] if post else 0
+        duration = self.costs.links.between(source, target).transfer_us(self.size(value))
+        arrived[target, value] = max(done[source][made][1], posted, free) + duration
+        sent[link] += 1
+        return True
+
+    def peak(self, rank: int) -> int:
+        """The highest memory of a rank, from the lifetime of each value.
+
+        Four moments per op: 0 receives are posted, 1 sends were waited for, 2 it runs, 3 it is over.
+        """
+        program = self.programs[rank]
+        birth, death = {}, {}
+        for place, op in enumerate(program):
+            for value in self.outputs(op):
+                birth[value] = 4 * place + 3
+            for value in self.inputs(op):
+                death[value] = 4 * place + 2
+                if (rank, value) in self.post:
+                    birth[value] = 4 * self.post[rank, value]
+        for (source, value), place in self.wait.items():
+            if source == rank:
+                death[value] = max(death.get(value, 0), 4 * place)
+        held = self.schedule.placement.ranks[0]
+        static = sum(self.costs.stages[s].static_bytes for s, r in enumerate(held) if r == rank)
+        highest = 0
+        for moment in range(4 * len(program) + 1):
+            alive = [v for v in birth if birth[v] <= moment <= death.get(v, -1)]
+            level = sum(map(self.size, alive))
+            if moment % 4 == 2:
+                op = program[moment // 4]
+                level += self.costs.stages[op.stage].rise_bytes[op.kind]
+            highest = max(highest, level)
+        return static + highest
+
+
+def random_costs(rng: random.Random, num_stages: int) -> Costs:
+    """Unequal stages, every field drawn at random."""
+    stages = []
+    for _ in range(num_stages):
+        durations = {kind: rng.randint(1, 20) for kind in OpKind}
+        rises = {kind: rng.randint(0, 30) for kind in OpKind}
+        stages.append(
+            StageCosts(
+                duration_us=durations,
+                static_bytes=rng.randint(0, 50),
+                output_bytes=rng.randint(1, 9),
+                saved_bytes=rng.randint(0, 20),
+                saved_w_bytes=rng.randint(0, 20),
+                rise_bytes=rises,
+                input_until=rng.choice((F, B, W)),
+                output_until=rng.choice((F, B, W)),
+                gradient_until=rng.choice((B, W)),
+            )
+        )
+    links = Links(default=Link(latency_us=rng.randint(0, 5), bandwidth_bytes_per_s=1e6))
+    return Costs(stages=tuple(stages), links=links)
+
+
+def random_schedule(rng: random.Random) -> Schedule:
+    """A schedule whose ops respect what they read; its transfers may still deadlock."""
+    num_ranks, num_micro_batches = rng.randint(1, 4), rng.randint(1, 4)
+    chunks = rng.randint(1, 2)
+    ranks = list(range(num_ranks))
+    second = rng.choice((ranks, ranks[::-1]))
+    placement = (ranks + second)[: num_ranks * chunks]
+    num_stages = len(placement)
+    chains = []
+    for j in range(num_micro_batches):
+        fused = [rng.random() < 0.3 for _ in range(num_stages)]
+        chain = [Op(F, s, j) for s in range(num_stages)]
+        chain += [Op(BW if fused[s] else B, s, j) for s in reversed(range(num_stages))]
+        chains.append((chain, [Op(W, s, j) for s in range(num_stages) if not fused[s]]))
+    programs: list[list[Op]] = [[] for _ in ranks]
+    placed: set[Op] = set()
+    while any(chain or weights for chain, weights in chains):
+        chain, weights = rng.choice(chains)
+        ready = [w for w in weights if w._replace(kind=B) in placed]
+        if ready and (not chain or rng.random() < 0.4):
+            op = rng.choice(ready)
+            weights.remove(op)
+        elif chain:
+            op = chain.pop(0)
+        else:
+            continue
+        placed.add(op)
+        programs[placement[op.stage]].append(op)
+    return Schedule(
+        Placement((tuple(placement),)),
+        num_micro_batches,
+        tuple(map(tuple, programs)),
+        "random",
+        Buffering(rng.randint(0, 3), rng.randint(0, 3)),
+    )

@@ -1,0 +1,128 @@
+"""The profile file: what is refused names the field and the way out."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from synth.profiles import find
+
+from synth.errors import SynthError
+from synth.profile import Link, Links, PairLink, Profile
+
+NAME = "zb-1.5b-p8-m24"
+
+
+@pytest.fixture
+def data() -> dict[str, Any]:
+    return json.loads(find(NAME).read_text())
+
+
+def refusal(data: Any) -> str:
+    with pytest.raises(SynthError) as raised:
+        Profile.from_json(json.dumps(data), "my.json")
+    return str(raised.value)
+
+
+def test_a_file_survives_a_round_trip(tmp_path: Path) -> None:
+    profile = Profile.load(find(NAME))
+    profile.save(tmp_path / "again.json")
+    assert Profile.load(tmp_path / "again.json") == profile
+    assert (tmp_path / "again.json").read_text() == find(NAME).read_text()
+
+
+def test_an_unknown_key_is_named(data: dict[str, Any]) -> None:
+    data["layer_profiles"]["block"]["speed"] = 3
+    assert "layer_profiles.block.speed: Extra inputs are not permitted" in refusal(data)
+
+
+@pytest.mark.parametrize("field", ["name", "provenance", "workload", "layer_profiles", "layers"])
+def test_a_missing_field_is_named(data: dict[str, Any], field: str) -> None:
+    del data[field]
+    assert f"{field}: Field required" in refusal(data)
+
+
+def test_a_missing_op_s_time_is_named(data: dict[str, Any]) -> None:
+    del data["layer_profiles"]["block"]["time_us"]["W"]
+    message = refusal(data)
+    assert "layer_profiles.block: time_us lacks W; needed: F, B, W, BW, STEP" in message
+
+
+@pytest.mark.parametrize("value", [-1, 1.5, "many", None])
+def test_bytes_that_are_no_count_are_named(data: dict[str, Any], value: Any) -> None:
+    data["layer_profiles"]["head"]["saved_bytes"] = value
+    assert "layer_profiles.head.saved_bytes" in refusal(data)
+
+
+def test_a_newer_version_says_upgrade(data: dict[str, Any]) -> None:
+    data["schema_version"] = 2
+    assert "schema_version is 2, this synth reads 1; upgrade synth" in refusal(data)
+
+
+@pytest.mark.parametrize("version", [0, None, "1"])
+def test_any_other_version_says_how_to_make_the_file_anew(
+    data: dict[str, Any], version: Any
+) -> None:
+    data["schema_version"] = version
+    assert "make the file anew with `synth profile`" in refusal(data)
+
+
+def test_a_file_of_another_format_is_refused_with_what_makes_the_right_one(
+    data: dict[str, Any],
+) -> None:
+    data["format"] = "synth-schedule"
+    message = refusal(data)
+    assert "\"format\" is 'synth-schedule', needed 'synth-profile'" in message
+    assert "`synth profile`" in message
+
+
+@pytest.mark.parametrize("body", [[], 3, None, "text"])
+def test_json_that_is_no_object_is_refused(body: Any) -> None:
+    assert "needed 'synth-profile'" in refusal(body)
+
+
+def test_what_is_no_json_is_refused_with_its_name() -> None:
+    with pytest.raises(SynthError, match=r"my\.json is not JSON: .*line 1 column 2"):
+        Profile.from_json("{", "my.json")
+
+
+def test_a_missing_file_is_refused_with_its_path(tmp_path: Path) -> None:
+    with pytest.raises(SynthError, match=r"cannot read .*gone\.json: No such file"):
+        Profile.load(tmp_path / "gone.json")
+
+
+def test_a_binary_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(SynthError, match="is no text file"):
+        Profile.load(tmp_path / "x.json")
+
+
+def test_two_layers_of_one_name_are_refused(data: dict[str, Any]) -> None:
+    data["layers"][2]["name"] = "block.0"
+    assert "two layers are called 'block.0'; layer names must differ" in refusal(data)
+
+
+def test_a_layer_without_its_profile_is_refused_with_the_known_ones(data: dict[str, Any]) -> None:
+    data["layers"][2]["profile"] = "attention"
+    message = refusal(data)
+    assert "has profile 'attention'; known: embedding, block, head" in message
+
+
+def test_many_mistakes_are_counted(data: dict[str, Any]) -> None:
+    for index in range(9):
+        data[f"extra{index}"] = 1
+    assert "… and 4 more" in refusal(data)
+
+
+def test_the_fingerprint_changes_with_what_a_schedule_depends_on_only() -> None:
+    profile = Profile.load(find(NAME))
+    faster = profile.replace(links=Links())
+    renamed = profile.replace(name="renamed")
+    assert faster.fingerprint() != profile.fingerprint()
+    assert renamed.fingerprint() == profile.fingerprint()
+
+
+def test_a_pair_s_own_link_wins_over_the_default() -> None:
+    links = Links(default=Link(latency_us=9), pairs=(PairLink(source=0, target=1, latency_us=2),))
+    assert links.between(0, 1).transfer_us(1) == 2
+    assert links.between(1, 0).transfer_us(1) == 9

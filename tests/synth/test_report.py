@@ -1,0 +1,135 @@
+"""Pictures and tables, as they stand on the screen."""
+
+import pytest
+
+from synth.costs import uniform_costs
+from synth.families import generate
+from synth.report.axis import axis
+from synth.report.gantt import gantt, render
+from synth.report.rivals import Contender, rivals_table
+from synth.report.tables import table
+from synth.schedule import Op, verify
+from synth.schedule.spans import Span, Spans, planned_spans
+
+
+def spans_of(name: str, num_ranks: int = 4, num_micro_batches: int = 4) -> Spans:
+    costs = uniform_costs(
+        num_ranks, forward_us=1000, backward_input_us=1000, backward_weight_us=1000
+    )
+    return planned_spans(verify(generate(name, num_ranks, num_micro_batches), costs)[1])
+
+
+def screen(text: str) -> list[str]:
+    return [line.strip() for line in text.split("\n") if line.strip()]
+
+
+def test_a_chart_is_true_to_scale_and_readable_without_colour() -> None:
+    # 15 units of 1 ms in 60 cells: 4 cells each.
+    expected = """
+        rank 0  F0░░F1░░F2░░F3░░············B0▒▒W0▓▓B1▒▒W1▓▓B2▒▒W2▓▓B3▒▒W3▓▓
+        rank 1  ····F0░░F1░░F2░░········B0▒▒F3░░B1▒▒W0▓▓B2▒▒W1▓▓B3▒▒W2▓▓W3▓▓
+        rank 2  ········F0░░F1░░····B0▒▒F2░░B1▒▒F3░░B2▒▒W0▓▓B3▒▒W1▓▓W2▓▓W3▓▓
+        rank 3  ············F0░░B0▒▒F1░░B1▒▒F2░░B2▒▒F3░░B3▒▒W0▓▓W1▓▓W2▓▓W3▓▓
+                ┬───────────────────┬───────────────────┬──────────────────┬
+                0 ms                5                   10                 15
+                F░ forward   B▒ input gradient   W▓ weight gradient   · idle
+                1 column = 250 µs
+    """
+    assert screen(gantt(spans_of("zb-h1"), 68).plain) == screen(expected)
+
+
+def test_measured_stands_under_planned_on_one_scale() -> None:
+    planned = [[Span(Op.parse("F0.0"), 0, 1000), Span(Op.parse("BW0.0"), 1000, 3000)]]
+    measured = [[Span(Op.parse("F0.0"), 0, 2000), Span(Op.parse("BW0.0"), 2000, 4000)]]
+    expected = """
+        rank 0  planned   F0░░░░░░BW0▒▒▒▒▒▒▒▒▒▒▒▒▒········
+                measured  F0░░░░░░░░░░░░░░BW0▒▒▒▒▒▒▒▒▒▒▒▒▒
+    """
+    chart = gantt({"planned": planned, "measured": measured}, 50).plain
+    assert screen(chart)[:2] == screen(expected)
+
+
+def test_an_op_of_one_cell_is_its_letter_and_bw_is_told_from_b() -> None:
+    # What is written into ops is decided for a kind as a whole: no F here has its number.
+    times = [("F0.0", 0, 10), ("BW0.0", 10, 20), ("F0.1", 20, 200)]
+    spans = [[Span(Op.parse(token), start, end) for token, start, end in times]]
+    chart = screen(gantt(spans, 28).plain)
+    assert chart[0] == "rank 0  FXF░░░░░░░░░░░░░░░░░"
+    assert "X▒ BW, both gradients" in "\n".join(chart)
+
+
+@pytest.mark.parametrize("width", [40, 80, 120, 200])
+@pytest.mark.parametrize("size", [(4, 8), (8, 16), (16, 48)])
+def test_no_line_is_wider_than_asked(width: int, size: tuple[int, int]) -> None:
+    lines = gantt(spans_of("1f1b", *size), width).plain.split("\n")
+    legend = lines[size[0] + 2 :]
+    assert all(len(line) == width for line in lines[: size[0]])
+    assert all(len(line) <= max(width, 64) for line in legend)
+
+
+def test_an_empty_chart_is_drawn() -> None:
+    assert gantt([[], []], 40).plain.startswith("rank 0  ···")
+
+
+def test_output_that_is_no_terminal_has_no_colour(capsys: pytest.CaptureFixture[str]) -> None:
+    print(render(spans_of("1f1b"), width=80))
+    assert "\x1b" not in capsys.readouterr().out
+
+
+def test_colours_come_on_a_terminal_unless_no_color_is_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert "\x1b[" in render(spans_of("1f1b"), width=80)
+    monkeypatch.setenv("NO_COLOR", "1")
+    plain = render(spans_of("1f1b"), width=80)
+    assert "\x1b[3" not in plain and "\x1b[4" not in plain
+    assert "F0░" in plain
+
+
+@pytest.mark.parametrize(
+    ("end_us", "first_label", "last_label"),
+    [
+        (80, "0 µs", "80"),
+        (8_000, "0 ms", "8"),
+        (8_000_000, "0 s", "8"),
+        (1_500_000, "0 ms", "1,400"),
+    ],
+)
+def test_an_axis_has_round_ticks_and_one_unit(
+    end_us: int, first_label: str, last_label: str
+) -> None:
+    ruler, labels = axis(0, end_us, 80)
+    assert len(ruler) == 80
+    assert labels.startswith(first_label)
+    assert labels.endswith(last_label)
+
+
+def test_a_table_aligns_numbers_on_the_point_and_text_on_the_left() -> None:
+    rows = [("1f1b", "1.25", "no"), ("zb-h1", "1,000.5", "yes"), ("ours", "12", "no cap")]
+    expected = [
+        "name       time  fits",
+        "             ms",
+        "─────  ────────  ──────",
+        "1f1b       1.25  no",
+        "zb-h1  1,000.5   yes",
+        "ours      12     no cap",
+    ]
+    assert table(("name", "time\nms", "fits"), rows).split("\n") == expected
+
+
+def test_the_rivals_table_says_of_what_the_bubble_rate_is() -> None:
+    contenders = [
+        Contender("1f1b", 2_000_000, 2_000_000, (30_000_000_000, 7_000_000_000), False),
+        Contender("this plan", 1_600_000, 1_250_000, (19_000_000_000, 20_000_000_000), True),
+    ]
+    expected = """
+        schedule    makespan     period  bubble rate  peak memory  on rank  fits
+                          ms         ms  % of period           GB
+        ─────────  ─────────  ─────────  ───────────  ───────────  ───────  ────
+        1f1b       2,000.000  2,000.000        50.00       30.000        0  no
+        this plan  1,600.000  1,250.000        20.00       20.000        1  yes
+    """
+    assert screen(rivals_table(contenders, "period", 1_000_000)) == screen(expected)

@@ -1,0 +1,189 @@
+"""The solver on instances with known answers, its stops, and its explanation of infeasibility."""
+
+import threading
+import time
+
+import pytest
+
+from synth.costs import Costs, uniform_costs
+from synth.errors import SynthError
+from synth.kinds import OpKind
+from synth.profile import Link, Links
+from synth.schedule import Op, Placement, Schedule, verify
+from synth.solve import (
+    Incumbent,
+    Objective,
+    Problem,
+    SolveOptions,
+    StoppedBy,
+    find_shortage,
+    solve,
+)
+
+
+def table_costs(num_ranks: int) -> Costs:
+    """F 55, B 58, W 35, 2 between ranks; F keeps 3, of which 2 are left after B."""
+    return uniform_costs(
+        num_ranks,
+        forward_us=55,
+        backward_input_us=58,
+        backward_weight_us=35,
+        links=Links(default=Link(latency_us=2)),
+        saved_bytes=3,
+        saved_w_bytes=2,
+    )
+
+
+def table_problem(num_ranks: int, m: int, share: float) -> Problem:
+    """A cap of `share` times what 1F1B holds on rank 0."""
+    return Problem.linear(table_costs(num_ranks), m, int(share * 3 * num_ranks))
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "m", "share", "optimum_us"),
+    [
+        (4, 8, 0.75, 1676),
+        (4, 12, 1, 2034),
+        (4, 12, 0.75, 2416),
+        (8, 8, 0.5, 2378),
+        (8, 16, 1, 2970),
+        (8, 32, 1, 5338),
+        (16, 16, 0.75, 4250),
+        (16, 32, 1, 6026),
+    ],
+)
+def test_known_optima_are_proven(num_ranks: int, m: int, share: float, optimum_us: int) -> None:
+    result = solve(table_problem(num_ranks, m, share), SolveOptions(time_limit_s=30, workers=2))
+    assert (result.value_us, result.lower_bound_us) == (optimum_us, optimum_us)
+    assert result.stopped_by == StoppedBy.OPTIMAL
+
+
+def test_the_first_incumbent_comes_within_a_second_and_values_only_fall() -> None:
+    seen: list[Incumbent] = []
+    solve(table_problem(8, 16, 0.75), SolveOptions(time_limit_s=2), seen.append)
+    values = [incumbent.value_us for incumbent in seen]
+    bounds = [incumbent.lower_bound_us for incumbent in seen]
+    assert seen[0].elapsed_s < 1
+    assert values == sorted(values, reverse=True) and bounds == sorted(bounds)
+
+
+def test_published_profile_is_solved_to_zb_h1s_period_in_1f1bs_memory() -> None:
+    # Zero-bubble paper, 1.5B on 8 ranks: both measured there in 1F1B's memory of 8 micro-batches.
+    costs = uniform_costs(
+        8,
+        forward_us=18522,
+        backward_input_us=18086,
+        backward_weight_us=9337,
+        links=Links(default=Link(latency_us=601)),
+        saved_bytes=34,
+        saved_w_bytes=32,
+    )
+    result = solve(Problem.linear(costs, 24, 8 * 34, Objective.PERIOD), SolveOptions(5))
+    zb_h1 = next(rival for rival in result.rivals if rival.name == "zb-h1")
+    assert result.value_us is not None and result.value_us <= zb_h1.period_us
+
+
+def test_an_event_from_another_thread_stops_the_search_with_the_best_so_far() -> None:
+    stop = threading.Event()
+    stopped_at: list[float] = []
+
+    def ring() -> None:
+        stopped_at.append(time.monotonic())
+        stop.set()
+
+    timer = threading.Timer(2.0, ring)
+    timer.start()
+    result = solve(table_problem(8, 32, 0.75), SolveOptions(time_limit_s=60, workers=1), stop=stop)
+    assert time.monotonic() - stopped_at[0] < 2
+    assert result.stopped_by == StoppedBy.INTERRUPT
+    assert result.schedule is not None
+
+
+def test_a_stop_before_the_start_still_gives_the_best_family() -> None:
+    stop = threading.Event()
+    stop.set()
+    result = solve(table_problem(4, 12, 1), stop=stop)
+    assert result.found_by == "zb-h1"
+
+
+def test_a_wide_gap_is_accepted_when_asked_for() -> None:
+    result = solve(table_problem(8, 32, 0.5), SolveOptions(time_limit_s=20, gap=0.2))
+    assert result.stopped_by == StoppedBy.GAP
+    assert result.gap is not None and result.gap <= 0.2
+
+
+def test_deterministic_search_repeats_itself() -> None:
+    options = SolveOptions(time_limit_s=0.2, deterministic=True, workers=2, seed=3)
+    problem = table_problem(4, 16, 0.75)
+    first, second = solve(problem, options), solve(problem, options)
+    assert first.schedule == second.schedule
+    assert first.lower_bound_us == second.lower_bound_us
+
+
+def test_fewer_micro_batches_than_ranks() -> None:
+    # One micro-batch through 3 ranks: 3 (55 + 58) + 4 · 2 on the way, then the W of rank 0.
+    result = solve(Problem.linear(table_costs(3), 1))
+    assert result.value_us == result.lower_bound_us == 3 * (55 + 58) + 4 * 2 + 35
+
+
+def test_a_hint_is_never_made_worse() -> None:
+    problem = table_problem(4, 16, 0.75)
+    best = solve(problem, SolveOptions(time_limit_s=20))
+    again = solve(problem, SolveOptions(time_limit_s=0.1, hint=best.schedule))
+    assert best.value_us is not None and again.value_us is not None
+    assert again.value_us <= best.value_us
+
+
+def test_a_hint_for_another_problem_is_refused() -> None:
+    other = Schedule.linear("other", 1, [[Op(OpKind.F, 0), Op(OpKind.BW, 0)]])
+    with pytest.raises(SynthError, match="hint"):
+        solve(table_problem(4, 4, 1), SolveOptions(hint=other))
+
+
+def test_other_placements_are_refused_with_the_way_out() -> None:
+    placement = Placement(((0, 1, 1, 0),))
+    with pytest.raises(SynthError, match="one stage per rank"):
+        Problem(table_costs(4), placement, 4)
+
+
+def uneven_costs() -> Costs:
+    """Three stages with boundary bytes; on the middle one B adds memory."""
+    costs = uniform_costs(
+        3,
+        forward_us=5,
+        backward_input_us=6,
+        backward_weight_us=4,
+        saved_bytes=30,
+        saved_w_bytes=20,
+        output_bytes=7,
+    )
+    first, middle, last = costs.stages
+    middle = middle.replace(
+        static_bytes=100,
+        saved_w_bytes=45,
+        rise_bytes={**middle.rise_bytes, OpKind.B: 25, OpKind.BW: 30},
+    )
+    return costs.replace(stages=(first.replace(static_bytes=60), middle, last))
+
+
+def test_infeasibility_names_the_smallest_limit_that_is_feasible() -> None:
+    shortage = find_shortage(Problem.linear(uneven_costs(), 4, 50))
+    assert shortage is not None
+    least = shortage.smallest_cap_bytes
+    enough = solve(Problem.linear(uneven_costs(), 4, least), SolveOptions(time_limit_s=1))
+    too_little = solve(Problem.linear(uneven_costs(), 4, least - 1))
+    assert enough.schedule is not None
+    verify(enough.schedule, uneven_costs(), (least,) * 3)
+    assert too_little.schedule is None and too_little.stopped_by == StoppedBy.INFEASIBLE
+    assert (
+        too_little.message is not None and f"--mem-limit:          {least}B" in too_little.message
+    )
+
+
+def test_infeasibility_adds_up() -> None:
+    shortage = find_shortage(Problem.linear(uneven_costs(), 4, 150))
+    # Rank 1: 100 static. Its B: 30 saved, 7 of the gradient received, 25 of B's own.
+    assert shortage is not None
+    assert (shortage.rank, shortage.static_bytes) == (1, 100)
+    assert shortage.micro_batch_bytes == 30 + 7 + 25
+    assert shortage.needed_bytes == shortage.smallest_cap_bytes == 162

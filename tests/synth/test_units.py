@@ -1,0 +1,90 @@
+"""Sizes and times, typed and shown."""
+
+import pytest
+
+from synth.errors import SynthError
+from synth.units import (
+    format_bytes,
+    format_bytes_both,
+    format_us,
+    parse_bytes,
+    parse_fraction,
+    parse_seconds,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "num_bytes"),
+    [
+        ("40GB", 40 * 10**9),
+        ("40GiB", 40 * 2**30),
+        ("40gib", 40 * 2**30),
+        ("1.5 MB", 1_500_000),
+        ("0.5KiB", 512),
+        ("123B", 123),
+        ("2tb", 2 * 10**12),
+        (" 80 GB ", 80 * 10**9),
+    ],
+)
+def test_sizes_with_a_clear_unit_are_read(text: str, num_bytes: int) -> None:
+    assert parse_bytes(text) == num_bytes
+
+
+@pytest.mark.parametrize("text", ["40", "40G", "40g"])
+def test_a_size_with_two_readings_is_refused_with_both(text: str) -> None:
+    with pytest.raises(SynthError) as raised:
+        parse_bytes(text)
+    assert "40GB (= 40,000,000,000 bytes)" in str(raised.value)
+    assert "40GiB (= 42,949,672,960 bytes)" in str(raised.value)
+
+
+@pytest.mark.parametrize("text", ["", "GB", "-4GB", "4 0GB", "forty", "40XB", "1e9B"])
+def test_a_size_that_is_none_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(SynthError, match="40GB"):
+        parse_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (3_141_592_653, "3.142 GB"), (2e12, "2 TB")],
+)
+def test_sizes_are_shown_in_the_unit_that_fits(num_bytes: float, text: str) -> None:
+    assert format_bytes(num_bytes) == text
+
+
+def test_both_families_of_units_are_shown() -> None:
+    assert format_bytes_both(40 * 10**9) == "40 GB (37.25 GiB)"
+    assert format_bytes_both(512) == "512 B (512 B)"
+
+
+@pytest.mark.parametrize(
+    ("time_us", "text"), [(812, "812 µs"), (18522, "18.52 ms"), (1_457_018, "1.457 s")]
+)
+def test_times_are_shown_in_the_unit_that_fits(time_us: float, text: str) -> None:
+    assert format_us(time_us) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("60", 60), ("60s", 60), ("2m", 120), ("500ms", 0.5), ("1.5h", 5400)]
+)
+def test_durations_are_read(text: str, seconds: float) -> None:
+    assert parse_seconds(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "-1s", "1 fortnight", "nan", "1m30s"])
+def test_a_duration_that_is_none_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(SynthError, match="60s or 2m"):
+        parse_seconds(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "share"), [("0.5%", 0.005), ("0.005", 0.005), ("100%", 1), ("0", 0)]
+)
+def test_shares_are_read(text: str, share: float) -> None:
+    assert parse_fraction(text) == pytest.approx(share)
+
+
+@pytest.mark.parametrize("text", ["", "101%", "2", "-1%", "half"])
+def test_a_share_that_is_none_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(SynthError, match="0.5% or 0.005"):
+        parse_fraction(text)

@@ -1,0 +1,114 @@
+"""What is installed, and what importing it costs."""
+
+import ast
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
+HEAVY = ("torch", "ortools", "pulp", "networkx", "numpy", "pandas")
+
+
+def packages_in_the_tree() -> set[str]:
+    """The import name of every folder with an `__init__.py`."""
+    found = set()
+    for top, prefix in (("synth", ""), ("runtime", "synth."), ("profiles", "synth.")):
+        for init in (ROOT / top).rglob("__init__.py"):
+            found.add(prefix + ".".join(init.parent.relative_to(ROOT).parts))
+    return found
+
+
+def test_the_listed_packages_are_those_of_the_tree() -> None:
+    assert set(SETTINGS["tool"]["setuptools"]["packages"]) == packages_in_the_tree()
+
+
+def test_every_folder_with_python_files_is_a_package() -> None:
+    for top in ("synth", "runtime", "profiles"):
+        for module in (ROOT / top).rglob("*.py"):
+            assert (module.parent / "__init__.py").exists(), module.parent
+
+
+def module_level_imports(path: Path) -> set[str]:
+    """What importing a module imports: imports in functions and for type checkers left out."""
+    found: set[str] = set()
+    pending: list[ast.AST] = [ast.parse(path.read_text())]
+    while pending:
+        for node in ast.iter_child_nodes(pending.pop()):
+            if isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                found |= {f"{node.module}.{alias.name}" for alias in node.names}
+            elif not isinstance(node, ast.FunctionDef) and not _is_type_checking(node):
+                pending.append(node)
+    return found
+
+
+def _is_type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "synth").rglob("*.py")), ids=lambda p: str(p.relative_to(ROOT))
+)
+def test_synth_never_imports_torch_or_runtime_at_module_level(path: Path) -> None:
+    banned = ("torch", "synth.runtime", "runtime", "synth.profiles", "profiles")
+    for name in module_level_imports(path):
+        assert not any(name == b or name.startswith(f"{b}.") for b in banned), name
+
+
+def modules_loaded_by(code: str, cwd: Path) -> set[str]:
+    """The top-level modules that are loaded after running some code in a fresh interpreter."""
+    script = f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n{code}\nprint('\\0', *sys.modules)"
+    run = subprocess.run(
+        [sys.executable, "-c", script], cwd=cwd, capture_output=True, text=True, check=True
+    )
+    return {name.split(".")[0] for name in run.stdout.rpartition("\0")[2].split()}
+
+
+HELP = """
+import synth.cli
+sys.argv = ["synth", *{arguments!r}]
+try:
+    synth.cli.main()
+except SystemExit as end:
+    assert end.code in (0, None), end.code
+"""
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["solve", "--help"]])
+def test_help_loads_nothing_heavy(arguments: list[str], tmp_path: Path) -> None:
+    loaded = modules_loaded_by(HELP.format(arguments=arguments), tmp_path)
+    assert "typer" in loaded
+    assert not loaded & set(HEAVY)
+
+
+def test_reading_and_checking_plans_loads_nothing_heavy(tmp_path: Path) -> None:
+    loaded = modules_loaded_by("import synth.schedule.file, synth.families", tmp_path)
+    assert not loaded & set(HEAVY)
+
+
+def test_runtime_and_profiles_are_found_as_parts_of_synth(tmp_path: Path) -> None:
+    loaded = modules_loaded_by("import synth.profiles\nassert synth.profiles.names()", tmp_path)
+    assert "synth" in loaded
+    assert "profiles" not in loaded
+
+
+def test_a_user_s_own_runtime_folder_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "runtime").mkdir()
+    (tmp_path / "runtime" / "__init__.py").write_text("MINE = True")
+    code = "sys.path.insert(0, '')\nimport synth.profiles, runtime\nassert runtime.MINE"
+    modules_loaded_by(code, tmp_path)
+
+
+def test_the_license_and_typing_marker_are_there() -> None:
+    assert (ROOT / "synth" / "py.typed").exists()
+    assert (ROOT / "LICENSE").exists()
+
+
+def test_the_shipped_profiles_are_package_data() -> None:
+    assert SETTINGS["tool"]["setuptools"]["package-data"]["synth.profiles"] == ["*.json"]
+    assert list((ROOT / "profiles").glob("*.json"))
