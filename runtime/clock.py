@@ -3,27 +3,25 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
 from synth.schedule.ops import Op
 from synth.schedule.spans import Span
 
-_Moment = int | torch.cuda.Event
-
 
 class Clock:
-    """Records op spans of the step that runs; read them with `spans` after it."""
+    """Records the ops between one `begin` and the next; read them with `spans`."""
 
     def __init__(self, device: torch.device) -> None:
         self._on_cuda = device.type == "cuda"
-        self._records: list[tuple[Op, _Moment, _Moment]] = []
-        self._zero: _Moment = 0
+        self._records: list[tuple[Op, Any, Any]] = []
+        self._zero: Any = 0
         self._zero_ns = 0
-        self.enabled = True
 
     def begin(self) -> None:
-        """Start a step; forgets the one before."""
+        """Set the zero of time; forgets what was before."""
         self._records = []
         self._zero_ns = time.perf_counter_ns()
         self._zero = self._now()
@@ -31,9 +29,6 @@ class Clock:
     @contextmanager
     def measure(self, op: Op) -> Iterator[None]:
         """Record one op."""
-        if not self.enabled:
-            yield
-            return
         start = self._now()
         yield
         self._records.append((op, start, self._now()))
@@ -43,25 +38,25 @@ class Clock:
         """The host's monotonic time at `begin`; ranks of one host share this clock."""
         return self._zero_ns
 
-    def spans(self) -> list[Span]:
-        """The ops of the last step, in microseconds since `begin`."""
+    def moments_us(self) -> list[tuple[Op, float, float]]:
+        """Start and end of every recorded op, in microseconds since `begin`."""
         if self._on_cuda:
             torch.cuda.synchronize()
-        return [
-            Span(op, self._since_zero(start), self._since_zero(end))
-            for op, start, end in self._records
-        ]
+        return [(op, self._since(start), self._since(end)) for op, start, end in self._records]
 
-    def _now(self) -> _Moment:
+    def spans(self) -> list[Span]:
+        """The same in whole microseconds."""
+        return [Span(op, round(start), round(end)) for op, start, end in self.moments_us()]
+
+    def _now(self) -> Any:
+        """An event on CUDA, nanoseconds on CPU."""
+        if not self._on_cuda:
+            return time.perf_counter_ns()
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event
+
+    def _since(self, moment: Any) -> float:
         if self._on_cuda:
-            event = torch.cuda.Event(enable_timing=True)
-            event.record()
-            return event
-        return time.perf_counter_ns()
-
-    def _since_zero(self, moment: _Moment) -> int:
-        if isinstance(moment, int):
-            assert isinstance(self._zero, int)
-            return round((moment - self._zero) / 1000)
-        assert not isinstance(self._zero, int)
-        return round(self._zero.elapsed_time(moment) * 1000)
+            return float(self._zero.elapsed_time(moment)) * 1000
+        return float(moment - self._zero) / 1000

@@ -6,6 +6,7 @@ value dies; the executor's table of values holds just those that the plan's memo
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -21,6 +22,18 @@ from .progress import Progress
 from .stage import Stage
 
 Handler = Callable[[Op], None]
+
+
+class Stepper(Protocol):
+    """Whoever carries out STEP."""
+
+    def synchronize(self) -> None:
+        """Called before each STEP: what needs all ranks, such as a global norm."""
+        ...
+
+    def step(self, stage: int) -> None:
+        """Update one stage's parameters."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -64,7 +77,7 @@ class Executor:
         *,
         device: torch.device,
         clock: Clock,
-        on_step: Callable[[int], None] | None = None,
+        stepper: Stepper | None = None,
         progress: Progress | None = None,
     ) -> None:
         """Prepare a rank.
@@ -77,7 +90,7 @@ class Executor:
             boundaries: for every stage but the last, what it hands on.
             device: where tensors live.
             clock: records when each op ran.
-            on_step: called with the stage for each STEP; none: the caller steps by itself.
+            stepper: carries out each STEP; none: the caller steps by itself.
             progress: told before each instruction, for a post-mortem.
         """
         self._rank = rank
@@ -87,7 +100,7 @@ class Executor:
         self._boundaries = boundaries
         self._device = device
         self._clock = clock
-        self._on_step = on_step
+        self._stepper = stepper
         self._progress = progress
         self._seed = torch.tensor(1.0 / lowered.schedule.num_micro_batches, device=device)
         self._step = _Step(Batch())
@@ -146,6 +159,8 @@ class Executor:
                         step.values[value] = step.arriving[value].wait()
                         del step.arriving[value]
                 op = instruction.compute
+                if op.kind == OpKind.STEP and self._stepper is not None:
+                    self._stepper.synchronize()
                 with self._clock.measure(op):
                     self._handlers[op.kind](op)
             case Action.RECV:
@@ -204,12 +219,10 @@ class Executor:
         self._hand_back(op, stage.backward(op.microbatch, self._gradient(op)))
 
     def _optimizer_step(self, op: Op) -> None:
-        if self._on_step is not None:
-            self._on_step(op.stage)
+        if self._stepper is not None:
+            self._stepper.step(op.stage)
 
     def _describe(self, instruction: Instruction, error: Exception) -> str:
         waits = ", ".join(str(value) for value in self._step.arriving)
         waiting = f" (receives open: {waits})" if waits else ""
         return f"rank {self._rank} failed in {instruction}{waiting}: {error}"
-
-

@@ -20,7 +20,9 @@ from .trainer import RankResult, TrainOptions
 from .worker import WorkerOrder, load_results
 
 
-def launch(plan_path: Path, plan: Plan, lowered: Lowered, options: TrainOptions) -> list[RankResult]:
+def launch(
+    plan_path: Path, plan: Plan, lowered: Lowered, options: TrainOptions
+) -> list[RankResult]:
     """Run a plan with one process per rank on this machine.
 
     Raises:
@@ -102,8 +104,11 @@ def explain(folder: Path, lowered: Lowered, exit_codes: dict[int, int]) -> Synth
             name = signal.Signals(-exit_codes[rank]).name
             lines.append(f"rank {rank} was killed by {name} {where(folder, lowered, rank)}")
     for rank, word in sorted(words.items(), key=lambda item: item[1]["time"]):
-        lines.append(f"{word['message']}" if "rank" in word["message"] else
-                     f"rank {rank} {where(folder, lowered, rank)}: {word['message']}")
+        lines.append(
+            f"{word['message']}"
+            if "rank" in word["message"]
+            else f"rank {rank} {where(folder, lowered, rank)}: {word['message']}"
+        )
     if not lines:
         lines = [f"ranks {sorted(exit_codes)} ended with exit codes {exit_codes}"]
     return RunFailure("the run ended early:\n  " + "\n  ".join(lines))

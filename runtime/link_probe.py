@@ -1,4 +1,4 @@
-"""Measuring links: latency and bandwidth between neighbouring ranks, over the run's own channels."""
+"""Measuring links: latency and bandwidth between neighbours, over the run's own channels."""
 
 import statistics
 import sys
@@ -48,9 +48,7 @@ def _probe_pair(world: World, channels: Channels, pair: tuple[int, int]) -> Link
     """Measured by the pair's first rank, told to all."""
     times = [0.0, 0.0]
     if world.rank in pair:
-        times = [
-            _one_way_us(world, channels, pair, size) for size in (_SMALL_BYTES, _LARGE_BYTES)
-        ]
+        times = [_one_way_us(world, channels, pair, size) for size in (_SMALL_BYTES, _LARGE_BYTES)]
     shared: list[list[float]] = [times]
     dist.broadcast_object_list(shared, pair[0])
     latency_us, large_us = shared[0]

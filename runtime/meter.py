@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch._C._profiler import _EventType
@@ -57,6 +58,8 @@ def _allocations(prof: profile) -> list[int]:
     while stack:
         event = stack.pop()
         stack.extend(event.children)
-        if event.tag == _EventType.Allocation and event.extra_fields.device.type == "cpu":
-            events.append((event.start_time_ns, event.extra_fields.alloc_size))
+        if event.tag == _EventType.Allocation:
+            allocation: Any = event.extra_fields
+            if allocation.device.type == "cpu":
+                events.append((event.start_time_ns, int(allocation.alloc_size)))
     return [size for _, size in sorted(events, key=lambda event: event[0])]

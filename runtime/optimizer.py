@@ -39,11 +39,14 @@ class SynchronousAdamW:
             else:
                 parameter.grad.zero_()
 
-    def step(self, stage: int) -> None:
-        """STEP of one stage. The first one of a step clips; it waits for all ranks."""
+    def synchronize(self) -> None:
+        """Clip by the global norm, once per step; waits for all ranks."""
         if self._clip_norm is not None and not self._norm_known:
             self._clip(self._clip_norm)
             self._norm_known = True
+
+    def step(self, stage: int) -> None:
+        """STEP of one stage."""
         optimizer = self._optimizers[stage]
         if optimizer is not None:
             optimizer.step()

@@ -14,7 +14,8 @@ from synth.errors import SynthError
 from synth.profile import Layer, LayerProfile, Links, Profile, Provenance, Workload
 
 from .models import ModelSpec, build_layers, layer_names, layer_signature
-from .profiler import Sample, profile_layer
+from .profiler import profile_layer
+from .sample import Sample
 from .trainer import dtype_of, prepare_device
 from .world import describe_device
 
@@ -91,14 +92,14 @@ def _samples(
             raise _misfit(name, x, is_last, error) from error
         if not isinstance(y, Tensor):
             raise SynthError(
-                f"layer {name!r} returned a {type(y).__name__}; needed: one tensor (the last layer: "
-                f"the scalar loss)"
+                f"layer {name!r} returned a {type(y).__name__}; needed: one tensor "
+                f"(from the last layer: the scalar loss)"
             )
         x = y
     if x.numel() != 1:
         raise SynthError(
-            f"the last layer {names[-1]!r} returned a tensor of shape {tuple(x.shape)}; needed: the "
-            f"scalar loss of (x, targets)"
+            f"the last layer {names[-1]!r} returned a tensor of shape {tuple(x.shape)}; "
+            f"needed: the scalar loss of (x, targets)"
         )
 
 

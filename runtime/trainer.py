@@ -97,7 +97,7 @@ class RankTrainer:
             self._find_boundaries(),
             device=world.device,
             clock=self._clock,
-            on_step=self._optimizer.step,
+            stepper=self._optimizer,
             progress=progress,
         )
 
@@ -214,9 +214,7 @@ def build_stages(plan: Plan, rank: int, device: torch.device, seed: int) -> dict
         layers = build_layers(
             spec, seed=seed, indices=plan.layers_of(number), device=device, dtype=dtype
         )
-        stages[number] = Stage(
-            list(layers.values()), is_first=number == 0, is_last=number == last
-        )
+        stages[number] = Stage(list(layers.values()), is_first=number == 0, is_last=number == last)
     return stages
 
 

@@ -19,7 +19,6 @@ from .progress import Progress
 from .trainer import RankResult, RankTrainer, TrainOptions
 from .world import join_world
 
-
 RESULTS = "results.pickle"
 
 
@@ -59,9 +58,7 @@ def work_inside_torchrun(plan: Path, options: TrainOptions) -> list[RankResult] 
     """Train as the rank that torchrun made of this process; results as `work`."""
     with tempfile.TemporaryDirectory(prefix="synth-run-") as name:
         steps_per_line = max(1, options.steps // 20)
-        order = WorkerOrder(
-            plan=plan, options=options, folder=Path(name), log_every=steps_per_line
-        )
+        order = WorkerOrder(plan=plan, options=options, folder=Path(name), log_every=steps_per_line)
         return work(order)
 
 
@@ -70,17 +67,23 @@ def main() -> None:
     order = WorkerOrder.model_validate_json(Path(sys.argv[1]).read_text())
     try:
         results = work(order)
+        if results is not None:
+            (order.folder / RESULTS).write_bytes(dump_results(results))
+        exit_code = 0
     except SynthError as error:
-        leave_word(order.folder, str(error), int(error.exit_code))
-        sys.exit(int(error.exit_code))
+        exit_code = int(error.exit_code)
+        leave_word(order.folder, str(error), exit_code)
     except KeyboardInterrupt:
-        sys.exit(130)
+        exit_code = 130
     except Exception as error:
-        leave_word(order.folder, f"{type(error).__name__}: {error}", 1)
+        exit_code = 1
+        leave_word(order.folder, f"{type(error).__name__}: {error}", exit_code)
         traceback.print_exc()
-        sys.exit(1)
-    if results is not None:
-        (order.folder / RESULTS).write_bytes(dump_results(results))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # All is written. C++ teardown at interpreter exit now and then aborts in torch's own threads
+    # ("terminate called without an active exception", torch 2.13), which would fail a good run.
+    os._exit(exit_code)
 
 
 def dump_results(results: list[RankResult]) -> bytes:

@@ -5,6 +5,7 @@ A command's heavy imports (torch, ortools, pulp, networkx) stand inside its func
 """
 
 import importlib
+import io
 import pkgutil
 import sys
 from typing import Annotated
@@ -56,8 +57,11 @@ _add_commands()
 
 def main() -> None:
     """Run the command line: a user's mistake is one message on stderr, a bug a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # an ASCII terminal gets ? for µ, not a traceback
     try:
-        app()
+        app(prog_name="synth")
     except SynthError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

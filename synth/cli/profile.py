@@ -93,7 +93,8 @@ def _links_of_this_machine(ranks: int | None, device: str) -> "Links | None":
     from synth.runtime.launch import launch_link_probe
 
     talk(f"measuring the links between {ranks} processes")
-    return launch_link_probe(ranks, device)
+    links: Links = launch_link_probe(ranks, device)
+    return links
 
 
 def _profile_inside_torchrun(

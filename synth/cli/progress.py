@@ -39,7 +39,13 @@ class Progress:
         peak = max(incumbent.peak_bytes)
         return (
             f"{incumbent.elapsed_s:7.1f} s  {self._objective} {format_us(incumbent.value_us)}  "
-            f"bound {format_us(incumbent.lower_bound_us)}  gap {percent(incumbent.gap)}  "
+            f"{_bound(incumbent)}  "
             f"bubble rate {percent(rate)}  peak {format_bytes(peak)} on rank "
             f"{incumbent.peak_bytes.index(peak)}  by {incumbent.found_by}"
         )
+
+
+def _bound(incumbent: "Incumbent") -> str:
+    if incumbent.lower_bound_us == 0:
+        return "no bound yet"
+    return f"bound {format_us(incumbent.lower_bound_us)}  gap {percent(incumbent.gap)}"

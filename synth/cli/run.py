@@ -81,8 +81,10 @@ def _train(
     pick_device(options.device)
     load_tokens(options.data, plan.workload.sequence_length)
     if under_torchrun():
-        return work_inside_torchrun(path, options)
-    return launch(path, plan, lowered, options)
+        results: list[RankResult] | None = work_inside_torchrun(path, options)
+    else:
+        results = launch(path, plan, lowered, options)
+    return results
 
 
 def _report(

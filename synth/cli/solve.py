@@ -90,7 +90,7 @@ def command(
         workers=workers,
         seed=seed,
         deterministic=deterministic,
-        hint=_load_hint(hint),
+        hint=_load_hint(hint, problem),
         solver=SolverName(solver),
         verbose=talk if verbose else None,
     )
@@ -144,12 +144,22 @@ def _problem(
     return Problem(costs, placement, num_micro_batches, caps_bytes, Objective(objective))
 
 
-def _load_hint(path: Path | None) -> Schedule | None:
+def _load_hint(path: Path | None, problem: "Problem") -> Schedule | None:
     if path is None:
         return None
     plan = Plan.load(path)
     plan.check()
-    return plan.schedule()
+    schedule = plan.schedule()
+    if (schedule.placement, schedule.num_micro_batches) != (
+        problem.placement,
+        problem.num_micro_batches,
+    ):
+        raise SynthError(
+            f"--hint {path} is for {plan.num_ranks} ranks and {plan.num_micro_batches} "
+            f"micro-batches, asked for are {problem.num_ranks} ranks and "
+            f"{problem.num_micro_batches} micro-batches; give a plan for the same sizes, or none"
+        )
+    return schedule
 
 
 def _solve(request: Request, format: Format) -> None:

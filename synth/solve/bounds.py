@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 from synth.solve.cpsat import Model, Scope
 from synth.solve.problem import Objective, SolveOptions
 from synth.solve.ranks import STEP, B, F, Ranks, W
-from synth.solve.run_cpsat import run
+from synth.solve.run_cpsat import Outcome, run
 from synth.solve.solution import Solution
 
-# A relaxation is worth its time only while it is quick; the whole model bounds as well.
-_SHARE_OF_LIMIT = 0.05
-_MOST_S = 5.0
+# Shares of the time limit: a look at every rank, then a long one at the most promising.
+_FIRST_LOOK = 0.05
+_LONG_LOOK = 0.2
 
 
 def work_bound_us(ranks: Ranks, objective: Objective) -> int:
@@ -61,7 +61,7 @@ def relaxed_bound_us(
     should_stop: Callable[[], bool],
     hint: Solution | None = None,
 ) -> int:
-    """Bound by solving one rank alone, with its order and its memory, exactly: rank 0 first.
+    """Bound by solving one rank alone, with its order and its memory, exactly.
 
     The other ranks become delays: F k cannot arrive before its head and k F's of the slowest rank
     above, B k not before F k's round trip, and after B k the rank above still has its own B's and
@@ -73,14 +73,24 @@ def relaxed_bound_us(
         bound_us: known already.
         hint: a known schedule; its part on the rank is a solution of the rank's relaxation.
     """
-    limit_s = min(_MOST_S, _SHARE_OF_LIMIT * options.time_limit_s)
-    for rank in range(len(ranks)):
-        if bound_us >= value_us or should_stop():
-            break
+
+    def solve_rank(rank: int, limit_s: float) -> Outcome:
         model = Model(ranks, objective, value_us, Scope(rank, rank))
         model.at_least(bound_us)
         if hint is not None:
             model.hint(hint, value_us)
-        outcome = run(model, options, limit_s / (1 + rank), should_stop=should_stop)
+        return run(model, options, limit_s, should_stop=should_stop)
+
+    unsolved: list[tuple[int, int]] = []
+    for rank in range(len(ranks)):
+        if bound_us >= value_us or should_stop():
+            return bound_us
+        outcome = solve_rank(rank, _FIRST_LOOK * options.time_limit_s / len(ranks))
         bound_us = max(bound_us, min(outcome.bound_us, value_us))
+        if not outcome.optimal:
+            unsolved.append((-outcome.bound_us, rank))
+    for _, rank in sorted(unsolved)[:1]:
+        if not should_stop():
+            outcome = solve_rank(rank, _LONG_LOOK * options.time_limit_s)
+            bound_us = max(bound_us, min(outcome.bound_us, value_us))
     return bound_us

@@ -20,6 +20,10 @@ BUFFERINGS = tuple(
 )
 
 
+# Effort of `fuse`: ops verified.
+_FUSE_OPS = 16_000
+
+
 @dataclass(frozen=True)
 class Candidate:
     """A verified schedule within the caps, and what it is worth."""
@@ -77,7 +81,7 @@ def rebuffer(problem: Problem, candidate: Candidate) -> Candidate:
     return replace(tried, schedule=replace(tried.schedule, name=schedule.name))
 
 
-def fuse(problem: Problem, candidate: Candidate, max_evaluations: int = 64) -> Candidate:
+def fuse(problem: Problem, candidate: Candidate) -> Candidate:
     """Replace B j W j, where they are neighbours, by BW j wherever that does not hurt.
 
     All at once first, then in halves: BW sends its gradient later than B, which hurts only on the
@@ -85,6 +89,8 @@ def fuse(problem: Problem, candidate: Candidate, max_evaluations: int = 64) -> C
     """
     pairs = list(_adjacent_pairs(candidate.schedule))
     pending = [pairs] if pairs else []
+    num_ops = sum(len(program) for program in candidate.schedule.programs)
+    max_evaluations = min(24, max(6, _FUSE_OPS // num_ops))
     while pending and max_evaluations > 0:
         group = pending.pop()
         max_evaluations -= 1

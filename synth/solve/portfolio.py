@@ -9,7 +9,7 @@ from synth.errors import SynthError
 from synth.families import families, generate
 from synth.schedule.model import Buffering, Schedule
 from synth.schedule.verify import ScheduleError, verify
-from synth.solve import bounds, construct, feasible, polish
+from synth.solve import bounds, construct, feasible, polish, windows
 from synth.solve.cpsat import Model
 from synth.solve.milp import run_milp
 from synth.solve.polish import BUFFERINGS, Candidate
@@ -30,8 +30,12 @@ from synth.solve.solution import Solution, keeps_caps, solution_of, split
 OnImprovement = Callable[[Incumbent], None]
 
 # Effort of the heuristics: ops placed, and drafts that are verified and simulated exactly.
-_HEURISTIC_OPS = 60_000
+_HEURISTIC_OPS = 40_000
 _DRAFTS_EVALUATED = 4
+
+# Effort of the window search.
+_WINDOWS_SHARE = 0.5
+_WINDOWS_PER_S = 10
 
 
 def solve(
@@ -69,6 +73,7 @@ class _Search:
         self.began = time.monotonic()
         self.best: Candidate | None = None
         self.bound_us = 0
+        self.reported_bound_us = 0
         self.rivals: list[Rival] = []
         self.proven_infeasible = False
         self.relaxed = relaxed_for_fusion(problem)
@@ -82,12 +87,24 @@ class _Search:
         if self.options.hint is not None:
             self._try_hint(self.options.hint)
         self._raise_bound(bounds.work_bound_us(self.relaxed, self.problem.objective))
-        for step in (self._try_heuristics, self._improve_best, self._bound_by_parts, self._search):
+        for step in self._steps():
             if self._finished():
                 break
             step()
         self._improve_best()
+        self._fuse_the_rest()
         return self._result(self._reason())
+
+    def _steps(self) -> tuple[Callable[[], None], ...]:
+        if self.options.solver == SolverName.MILP:
+            return (self._try_heuristics, self._improve_best, self._search)
+        return (
+            self._try_heuristics,
+            self._improve_best,
+            self._bound_by_parts,
+            self._improve_windows,
+            self._search,
+        )
 
     # What is known so far
 
@@ -116,12 +133,15 @@ class _Search:
             self._report()
 
     def _raise_bound(self, bound_us: int) -> None:
+        """Take a better bound; steps of less than 0.1 % are not worth a report."""
         if bound_us > self.bound_us:
             self.bound_us = bound_us
-            self._report()
+            if self._is_proven() or bound_us > 1.001 * self.reported_bound_us:
+                self._report()
 
     def _report(self) -> None:
         best = self.best
+        self.reported_bound_us = self.bound_us
         if best is not None and self.on_improvement is not None:
             self.on_improvement(
                 Incumbent(
@@ -196,22 +216,20 @@ class _Search:
             )
 
     def _improve_best(self) -> None:
-        """Better buffering, and BW for B W where it does not hurt."""
-        if self.best is None:
+        """Better buffering, and BW for B W where it pays."""
+        if self.best is None or self._is_proven() or self.stop.is_set():
             return
-        improved = self.best
-        if not self._is_proven():
-            improved = polish.rebuffer(self.problem, improved)
-        improved = polish.fuse(self.problem, improved)
-        if improved.value_us < self.best.value_us:
-            self._offer(improved)
-        else:
-            self.best = improved
+        self._offer(polish.rebuffer(self.problem, self.best))
+        if self.relaxed != certain(self.problem):
+            self._offer(polish.fuse(self.problem, self.best))
+
+    def _fuse_the_rest(self) -> None:
+        """BW for B W where it does not hurt: the same value with fewer ops."""
+        if self.best is not None and not self.stop.is_set():
+            self.best = polish.fuse(self.problem, self.best)
 
     def _bound_by_parts(self) -> None:
         """Bound by one rank at a time."""
-        if self.options.solver == SolverName.MILP:
-            return
         hint, value_us = self._hint_for(self.relaxed, fusible=False)
         self._raise_bound(
             bounds.relaxed_bound_us(
@@ -223,6 +241,32 @@ class _Search:
                 self.stop.is_set,
                 hint,
             )
+        )
+
+    def _improve_windows(self) -> None:
+        """Large-neighbourhood search, in the strictest view that the best order fits in.
+
+        A problem no larger than a window is left to the exact search.
+        """
+        if 3 * self.problem.num_ranks * self.problem.num_micro_batches <= windows.LARGEST_WINDOW:
+            return
+        ranks = certain(self.problem)
+        if self.best is not None:
+            strict = cautious(self.problem, self.best.schedule.buffering)
+            ranks = strict if self._hint_for(strict, fusible=False)[0] else ranks
+        hint, _ = self._hint_for(ranks, fusible=False)
+        if hint is None:
+            return
+        until_s = self.elapsed_s() + _WINDOWS_SHARE * self._left_s()
+        deterministic = self.options.deterministic
+        windows.improve(
+            ranks,
+            self.problem.objective,
+            hint,
+            windows.Effort(round(_WINDOWS_PER_S * self.options.time_limit_s)),
+            self.options.seed,
+            lambda: self._finished() or (not deterministic and self.elapsed_s() > until_s),
+            lambda solution: self._take(ranks, solution, "window search"),
         )
 
     def _search(self) -> None:
@@ -255,7 +299,7 @@ class _Search:
             # Without any schedule the horizon is that of the slowest one there could be.
             self.proven_infeasible = outcome.infeasible and self.best is None
         if outcome.solution is not None:
-            self._take(ranks, outcome.solution)
+            self._take(ranks, outcome.solution, self.options.solver)
 
     def _run_cpsat(
         self,
@@ -274,7 +318,7 @@ class _Search:
 
         def on_event(event: Solution | int) -> None:
             if isinstance(event, Solution):
-                self._take(ranks, event)
+                self._take(ranks, event, self.options.solver)
             elif proves:
                 self._raise_bound(event)
 
@@ -282,14 +326,12 @@ class _Search:
             model, self.options, limit_s, on_event, lambda: self.stop.is_set() or self._is_close()
         )
 
-    def _take(self, ranks: Ranks, solution: Solution) -> None:
+    def _take(self, ranks: Ranks, solution: Solution, found_by: str) -> None:
         """Evaluate a solution exactly, if the model thinks that it is better."""
         value_us = solution.value_us(ranks, self.problem.objective)
         if self.best is None or value_us < self.best.value_us:
             programs = solution.programs(len(ranks))
-            self._offer(
-                polish.evaluate_order(self.problem, programs, str(self.options.solver), value_us)
-            )
+            self._offer(polish.evaluate_order(self.problem, programs, found_by, value_us))
 
     def _hint_for(self, ranks: Ranks, fusible: bool) -> tuple[Solution | None, int]:
         """The best order known that keeps this view's caps, with its value there."""

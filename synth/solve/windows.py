@@ -23,14 +23,23 @@ from synth.solve.solution import Solution, solution_of
 
 Node = tuple[int, Slot]
 
+# Small windows are solved often, large ones see further; beyond, CP-SAT stalls.
+_WINDOW_OPS = (60, 120, 120, 240)
+LARGEST_WINDOW = max(_WINDOW_OPS)
+
 
 @dataclass(frozen=True)
 class Effort:
-    """How long to search: rounds of windows, and CP-SAT's deterministic seconds for each."""
+    """How long to search, in steps and CP-SAT's deterministic seconds, so that it can be repeated.
+
+    Attributes:
+        rounds: windows at most.
+        patience: windows in a row without a better one, after which the search ends.
+    """
 
     rounds: int
-    seconds_per_window: float = 1.0
-    ops_per_window: int = 120
+    patience: int = 60
+    seconds_per_window: float = 0.5
 
 
 def improve(
@@ -47,10 +56,13 @@ def improve(
     A window is kept when it is not worse for the whole: moves between equals lead out of dead ends.
     """
     search = _Search(ranks, objective, solution, seed)
+    idle = 0
     for _ in range(effort.rounds):
-        if should_stop():
+        if idle >= effort.patience or should_stop():
             break
+        idle += 1
         if search.round(effort):
+            idle = 0
             on_better(search.solution)
     return search.solution
 
@@ -81,7 +93,7 @@ class _Search:
 
     def round(self, effort: Effort) -> bool:
         """Re-solve one random window; whether the whole got better."""
-        window = self._choose(effort.ops_per_window)
+        window = self._choose(self.rng.choice(_WINDOW_OPS))
         found = _Window(self, window).solve(effort.seconds_per_window, self.rng.randrange(1 << 30))
         if found is None:
             return False

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
-from synth.profiles import find, names, zero_bubble
-from synth.profiles.zero_bubble import ROWS, Published
 
 from synth.costs import cut
 from synth.errors import SynthError
 from synth.profile import Profile
+from synth.profiles import find, names, zero_bubble
+from synth.profiles.zero_bubble import ROWS, Published
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)

@@ -113,8 +113,7 @@ def replay(rank: int, size: int, schedules: list[Schedule], recompute: bool) -> 
         mine = [stage for stage, _ in schedule.placement.held[rank]]
         last = len(part) - 1
         stages = {
-            s: Stage([layers[i] for i in part[s]], is_first=s == 0, is_last=s == last)
-            for s in mine
+            s: Stage([layers[i] for i in part[s]], is_first=s == 0, is_last=s == last) for s in mine
         }
         lowered = lower(schedule, costs)
         channels = open_channels(device, lowered.transfers)

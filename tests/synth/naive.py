@@ -14,6 +14,10 @@ from synth.schedule.ops import Op
 
 F, B, W, BW, STEP = OpKind
 
+Named = tuple[str, int, int]
+Times = list[list[tuple[int, int]]]
+Arrivals = dict[tuple[int, Named], int]
+
 
 class Naive:
     """One schedule on its costs, evaluated step by step."""
@@ -31,7 +35,7 @@ class Naive:
             Op(STEP, s) for s, r in enumerate(ranks) if r == rank and Op(STEP, s) not in program
         ]
 
-    def inputs(self, op: Op) -> list[tuple[str, int, int]]:
+    def inputs(self, op: Op) -> list[Named]:
         """(name, stage, micro-batch) of the values an op needs; static ones left out."""
         kind, s, j, _ = op
         stage = self.costs.stages[s]
@@ -50,7 +54,7 @@ class Naive:
             needs.append(("grad", s, j))
         return needs
 
-    def outputs(self, op: Op) -> list[tuple[str, int, int]]:
+    def outputs(self, op: Op) -> list[Named]:
         """The values that an op leaves behind."""
         kind, s, j, _ = op
         made = []
@@ -60,7 +64,7 @@ class Naive:
             made = [("grad", s - 1, j)]
         return [*made, ("saved_w", s, j)] if kind == B else made
 
-    def size(self, value: tuple[str, int, int]) -> int:
+    def size(self, value: Named) -> int:
         """Bytes of a value."""
         stage = self.costs.stages[value[1]]
         sizes = {
@@ -98,10 +102,10 @@ class Naive:
                 self.post[target, value] = max(0, min(later_reads) - ahead)
                 self.wait[source, value] = min(made + 1 + behind, len(self.programs[source]))
 
-    def run(self) -> list[list[tuple[int, int]]] | None:
+    def run(self) -> Times | None:
         """Start and end of every op, rank by rank; None if all ranks wait for ever."""
-        done: list[list[tuple[int, int]]] = [[] for _ in self.programs]
-        arrived: dict[tuple[int, tuple[str, int, int]], int] = {}
+        done: Times = [[] for _ in self.programs]
+        arrived: Arrivals = {}
         sent = {link: 0 for link in self.messages}
         moved = True
         while moved:
@@ -110,7 +114,7 @@ class Naive:
         complete = all(len(d) == len(p) for d, p in zip(done, self.programs, strict=True))
         return done if complete else None
 
-    def _advance_rank(self, rank, done, arrived) -> bool:
+    def _advance_rank(self, rank: int, done: Times, arrived: Arrivals) -> bool:
         """Run the rank's next op if all that it waits for has happened."""
         place = len(done[rank])
         if place == len(self.programs[rank]):
@@ -133,7 +137,13 @@ class Naive:
         done[rank].append((start, start + self.costs.stages[op.stage].duration_us[op.kind]))
         return True
 
-    def _advance_link(self, link, done, arrived, sent) -> bool:
+    def _advance_link(
+        self,
+        link: tuple[int, int],
+        done: Times,
+        arrived: Arrivals,
+        sent: dict[tuple[int, int], int],
+    ) -> bool:
         """Move the link's next message if it was made and its receive is posted."""
         queue, (source, target) = self.messages[link], link
         if sent[link] == len(queue):
@@ -152,7 +162,7 @@ class Naive:
     def peak(self, rank: int) -> int:
         """The highest memory of a rank, from the lifetime of each value.
 
-        Four moments per op: 0 receives are posted, 1 sends were waited for, 2 it runs, 3 it is over.
+        Four moments per op: 0 receives posted, 1 sends waited for, 2 it runs, 3 it is over.
         """
         program = self.programs[rank]
         birth, death = {}, {}

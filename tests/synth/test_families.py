@@ -1,13 +1,13 @@
 """Published schedules: their papers' figures, closed forms and measured bubble rates."""
 
 import pytest
-from synth.profiles import find
 
 from synth.costs import cut, uniform_costs
 from synth.errors import SynthError
 from synth.families import families, generate
 from synth.kinds import OpKind
 from synth.profile import Profile
+from synth.profiles import find
 from synth.schedule import Timeline, peak_bytes, verify
 
 # The papers' figures with F = B = W = 1: one column is one unit; X is BW, which takes two.
@@ -20,11 +20,11 @@ PICTURES = {
         .. .. .. F0 F1 F2 F3 X0 -- X1 -- X2 -- X3 -- .. .. .. .. .. ..
     """,
     # Narayanan et al. 2021: PipeDream-Flush.
-    ("1f1b", 8): """
-        F0 F1 F2 F3 .. .. .. .. .. .. X0 -- F4 X1 -- F5 X2 -- F6 X3 -- F7 X4 -- .. X5 -- .. X6 -- .. X7 --
-        .. F0 F1 F2 .. .. .. .. X0 -- F3 X1 -- F4 X2 -- F5 X3 -- F6 X4 -- F7 X5 -- .. X6 -- .. X7 -- .. ..
-        .. .. F0 F1 .. .. X0 -- F2 X1 -- F3 X2 -- F4 X3 -- F5 X4 -- F6 X5 -- F7 X6 -- .. X7 -- .. .. .. ..
-        .. .. .. F0 X0 -- F1 X1 -- F2 X2 -- F3 X3 -- F4 X4 -- F5 X5 -- F6 X6 -- F7 X7 -- .. .. .. .. .. ..
+    ("1f1b", 6): """
+        F0 F1 F2 F3 .. .. .. .. .. .. X0 -- F4 X1 -- F5 X2 -- .. X3 -- .. X4 -- .. X5 --
+        .. F0 F1 F2 .. .. .. .. X0 -- F3 X1 -- F4 X2 -- F5 X3 -- .. X4 -- .. X5 -- .. ..
+        .. .. F0 F1 .. .. X0 -- F2 X1 -- F3 X2 -- F4 X3 -- F5 X4 -- .. X5 -- .. .. .. ..
+        .. .. .. F0 X0 -- F1 X1 -- F2 X2 -- F3 X3 -- F4 X4 -- F5 X5 -- .. .. .. .. .. ..
     """,
     # Qi et al. 2023: handcrafted, 1F1B's memory.
     ("zb-h1", 8): """

@@ -2,9 +2,12 @@
 
 from synth.costs import uniform_costs
 from synth.schedule import Buffering, Op, Placement, Schedule, lower
+from synth.schedule.lower import Instruction
 
 
-def lowered_lines(buffering: Buffering, *lines: str, placement: Placement | None = None):
+def lowered_lines(
+    buffering: Buffering, *lines: str, placement: Placement | None = None
+) -> list[list[str]]:
     ops = tuple(tuple(map(Op.parse, line.split())) for line in lines)
     m = 1 + max(op.microbatch for program in ops for op in program)
     placement = placement or Placement.linear(len(lines))
@@ -19,7 +22,7 @@ def lowered_lines(buffering: Buffering, *lines: str, placement: Placement | None
     return [[_short(i) for i in program] for program in lowered.programs]
 
 
-def _short(instruction) -> str:
+def _short(instruction: Instruction) -> str:
     """`RECV act(0, 1)`, without the ranks."""
     return str(instruction).split(" from ")[0]
 

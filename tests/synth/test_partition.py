@@ -1,7 +1,7 @@
 """The partition: exact, even where ties allow, mindful of memory."""
 
 import random
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import pytest
 
@@ -41,7 +41,7 @@ def all_partitions(num_layers: int, num_stages: int) -> list[tuple[int, ...]]:
     found = []
     for cuts in combinations(range(1, num_layers), num_stages - 1):
         edges = (0, *cuts, num_layers)
-        found.append(tuple(b - a for a, b in zip(edges, edges[1:], strict=False)))
+        found.append(tuple(b - a for a, b in pairwise(edges)))
     return found
 
 
@@ -76,5 +76,5 @@ def test_stages_that_exceed_the_cap_are_avoided() -> None:
 
 
 def test_fewer_layers_than_stages_is_an_error_with_the_way_out() -> None:
-    with pytest.raises(SynthError, match="at most|1 to 2 ranks"):
+    with pytest.raises(SynthError, match="1 to 2 ranks"):
         balance(profile_of([1, 1]), 3)

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from synth.profiles import find
 
 from synth.errors import SynthError
 from synth.profile import Link, Links, PairLink, Profile
+from synth.profiles import find
 
 NAME = "zb-1.5b-p8-m24"
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from synth.costs import uniform_costs
 from synth.kinds import OpKind
 from synth.profile import Link, Links, PairLink
-from synth.schedule import Op, Schedule, lower, simulate, verify
+from synth.schedule import Op, Schedule, Timeline, lower, simulate, verify
 from synth.schedule.verify import ScheduleError
 from tests.synth.naive import Naive, random_costs, random_schedule
 
@@ -70,7 +70,7 @@ def test_links_in_two_directions_do_not_wait_for_each_other() -> None:
     assert timeline.start_us[grad] == 1 + 100 + 1 + 2
 
 
-def _name(timeline, node: int) -> str:
+def _name(timeline: Timeline, node: int) -> str:
     return timeline.lowered.node_name(node)
 
 

@@ -86,5 +86,5 @@ def test_shares_are_read(text: str, share: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "101%", "2", "-1%", "half"])
 def test_a_share_that_is_none_is_refused_with_an_example(text: str) -> None:
-    with pytest.raises(SynthError, match="0.5% or 0.005"):
+    with pytest.raises(SynthError, match=r"0\.5% or 0\.005"):
         parse_fraction(text)

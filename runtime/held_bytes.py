@@ -1,0 +1,141 @@
+"""What a layer holds of memory after F and after B, and how far each op climbs: exact, in bytes."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from synth.kinds import OpKind
+
+from .meter import measure
+from .sample import Sample
+
+
+@dataclass(frozen=True)
+class HeldBytes:
+    """One layer's bytes; the fields mean what they mean in `LayerProfile`."""
+
+    output_bytes: int
+    saved_bytes: int
+    saved_w_bytes: int
+    rise_bytes: dict[OpKind, int]
+    input_until: OpKind
+    output_until: OpKind
+    gradient_until: OpKind
+
+
+def held_bytes(sample: Sample) -> HeldBytes:
+    """Run F, B and W once, dropping in between all that a pipeline would drop."""
+    passage = _MeasuredPassage(sample)
+    passage.forward()
+    after_f = passage.drop("x", "y")
+    alive_after_f = set(passage.alive())
+    passage.backward_input()
+    after_b = passage.drop("gradient", "returned")
+    alive_after_b = set(passage.alive())
+    passage.backward_weight()
+
+    def until(name: str) -> OpKind:
+        if name in alive_after_b:
+            return OpKind.W
+        return OpKind.B if name in alive_after_f else OpKind.F
+
+    return HeldBytes(
+        output_bytes=0 if sample.targets is not None else passage.sizes["y"],
+        saved_bytes=after_f,
+        saved_w_bytes=max(0, after_b),
+        rise_bytes=passage.rises,
+        input_until=until("x"),
+        output_until=until("y"),
+        gradient_until=OpKind.W if "gradient" in alive_after_b else OpKind.B,
+    )
+
+
+def fused_rise(sample: Sample) -> int:
+    """How far memory climbs during BW."""
+    passage = _MeasuredPassage(sample)
+    passage.forward()
+    passage.drop("x", "y")
+    passage.backward_fused()
+    return passage.rises[OpKind.BW]
+
+
+class _MeasuredPassage:
+    """One micro-batch through one layer, every allocation inside a measuring window.
+
+    `level` is what is allocated now. A boundary tensor (input x, output y, the gradient of y) that
+    was dropped but still lives is held by the layer; it is told by its storage.
+    """
+
+    def __init__(self, sample: Sample) -> None:
+        self.stage = sample.stage()
+        self.sample = sample
+        self.device = sample.x.device
+        self.level = 0
+        self.rises: dict[OpKind, int] = {}
+        self.sizes: dict[str, int] = {}
+        self._tensors: dict[str, Tensor] = {}
+        self._watched: dict[str, Any] = {}
+        like = self.stage.output_like(sample.x, sample.targets)
+        self._like = torch.empty_like(like, device="meta")
+        self._put("x", self._window(sample.x.clone))
+        if sample.is_first:
+            self.sizes["x"] = 0  # token ids: what the layer keeps of them is its own
+
+    def forward(self) -> None:
+        """F."""
+        self._run(OpKind.F, self._forward)
+
+    def backward_input(self) -> None:
+        """B, with a gradient that it is given."""
+        self._put("gradient", self._window(self._make_gradient))
+        self._run(OpKind.B, lambda: self.stage.backward_input(0, self._tensors["gradient"]))
+
+    def backward_weight(self) -> None:
+        """W."""
+        self._run(OpKind.W, lambda: self.stage.backward_weight(0))
+
+    def backward_fused(self) -> None:
+        """BW."""
+        self._put("gradient", self._window(self._make_gradient))
+        self._run(OpKind.BW, lambda: self.stage.backward(0, self._tensors["gradient"]))
+
+    def drop(self, *names: str) -> int:
+        """Let go of boundary tensors; what the layer holds then, besides those that still live."""
+        self._window(lambda: [self._tensors.pop(name, None) for name in names] and None)
+        return self.level - sum(self.sizes[name] for name in self.alive())
+
+    def alive(self) -> list[str]:
+        """The boundary tensors whose storage lives."""
+        return [name for name, watched in self._watched.items() if not watched.expired()]
+
+    def _forward(self) -> None:
+        y = self.stage.forward(0, self._tensors["x"], self.sample.targets)
+        self._put("y", y)
+
+    def _make_gradient(self) -> Tensor:
+        return torch.full_like(self._like, 1e-3, device=self.device)
+
+    def _put(self, name: str, tensor: Tensor) -> None:
+        self._tensors[name] = tensor
+        self._watched[name] = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
+        size = tensor.untyped_storage().nbytes()
+        self.sizes[name] = -(-size // 512) * 512 if tensor.is_cuda else size
+
+    def _run(self, kind: OpKind, action: Callable[[], Tensor | None]) -> None:
+        """An op in a window; what it returns is held, as the gradient to send back."""
+        with measure(self.device) as found:
+            returned = action()
+        self.level += found.net_bytes
+        self.rises[kind] = found.peak_bytes
+        if returned is not None:
+            self._tensors["returned"] = returned
+
+    def _window(self, action: Callable[[], Any]) -> Any:
+        with measure(self.device) as found:
+            result = action()
+        self.level += found.net_bytes
+        return result

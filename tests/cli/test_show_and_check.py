@@ -1,0 +1,86 @@
+"""`synth show` and `synth check`."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Synth
+
+
+def test_show_draws_every_rank_and_says_of_what_each_number_is(
+    synth: Synth, plan_file: Path
+) -> None:
+    ended = synth("show", plan_file, "--width", "100")
+    assert (ended.code, ended.stderr) == (0, "")
+    for part in (
+        "4 ranks, 4 stages, 8 micro-batches of zb-1.5b-p8-m24 on NVIDIA A100 SXM 80G",
+        "proven optimal",
+        "of the makespan",
+        "predicted from the profile",
+        "rank 3  ",
+        "headroom",
+    ):
+        assert part in ended.stdout
+    rows = [line for line in ended.stdout.split("\n") if line.startswith("rank ") and "░" in line]
+    assert len(rows) == 4
+    assert {len(row) for row in rows} == {100}
+
+
+def test_show_as_json_writes_nothing_but_json(synth: Synth, plan_file: Path) -> None:
+    ended = synth("show", plan_file, "--format", "json")
+    shown = json.loads(ended.stdout)
+    assert ended.stderr == ""
+    assert shown["makespan_us"] == max(
+        op["end_us"] for rank in shown["ranks"] for op in rank["ops"]
+    )
+    assert [rank["rank"] for rank in shown["ranks"]] == [0, 1, 2, 3]
+
+
+def test_check_says_what_was_proven_and_what_was_not(synth: Synth, plan_file: Path) -> None:
+    ended = synth("check", plan_file)
+    assert ended.code == 0
+    for part in ("is valid", "complete", "free of deadlock", "keeps its cap", "not proven here"):
+        assert part in ended.stdout
+
+
+def test_check_as_json_writes_nothing_but_json(synth: Synth, plan_file: Path) -> None:
+    assert json.loads(synth("check", plan_file, "--format", "json").stdout)["valid"] is True
+
+
+@pytest.mark.parametrize("command", ["check", "show"])
+def test_a_plan_that_is_not_what_it_claims_ends_in_5_and_names_the_op(
+    synth: Synth, plan_file: Path, tmp_path: Path, command: str
+) -> None:
+    data = json.loads(plan_file.read_text())
+    data["programs"][1] = data["programs"][1].replace("B1.3 ", "", 1)
+    (tmp_path / "bad.json").write_text(json.dumps(data))
+    ended = synth(command, tmp_path / "bad.json")
+    assert ended.code == 5
+    assert ended.stdout == ""
+    assert ended.stderr == "error: rank 1: B1.3 is missing\n"
+
+
+@pytest.mark.parametrize("command", ["check", "show"])
+def test_a_missing_file_ends_in_2_with_one_line(synth: Synth, command: str) -> None:
+    ended = synth(command, "gone.json")
+    assert ended.code == 2
+    assert ended.stderr == "error: cannot read gone.json: No such file or directory\n"
+
+
+def test_a_profile_is_not_a_plan(synth: Synth) -> None:
+    from synth.profiles import find
+
+    ended = synth("check", find("zb-1.5b-p8-m24"))
+    assert ended.code == 2
+    assert "\"format\" is 'synth-profile', needed 'synth-schedule'" in ended.stderr
+
+
+def test_a_folder_is_not_a_plan(synth: Synth, tmp_path: Path) -> None:
+    ended = synth("check", tmp_path)
+    assert ended.code == 2
+    assert "Is a directory" in ended.stderr
+
+
+def test_a_picture_too_narrow_is_refused(synth: Synth, plan_file: Path) -> None:
+    assert synth("show", plan_file, "--width", "3").code == 2

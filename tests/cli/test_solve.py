@@ -1,0 +1,243 @@
+"""`synth solve`: what it answers, what it refuses, and how it ends."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from synth.profile import Profile
+from synth.profiles import find
+from synth.schedule.file import Plan
+from tests.cli.conftest import Synth
+
+NAME = "zb-1.5b-p8-m24"
+# Stages of six layers; 33 GB is enough for one micro-batch at 13.4 GB, not for all four.
+SMALL = ("solve", NAME, "--ranks", "4", "--micro-batches", "4", "--time-limit", "5s")
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_it_answers_with_rivals_value_bound_and_memory(synth: Synth, tmp_path: Path) -> None:
+    ended = synth(*SMALL, "--mem-limit", "33GB", "-o", tmp_path / "plan.json")
+    assert ended.code == 0
+    for part in ("1f1b", "zb-h2", "this plan", "lower bound", "bubble rate", "of the makespan"):
+        assert part in ended.stdout
+    assert "memory limit 33 GB (30.73 GiB) on every rank" in ended.stdout
+    assert "micro-batches; memory limit" in ended.stderr.split("\n")[0]
+    plan = Plan.load(tmp_path / "plan.json")
+    plan.check()
+    assert max(plan.claim.peak_bytes) <= 33 * 10**9
+    assert plan.caps_bytes == (33 * 10**9,) * 4
+
+
+def test_json_on_stdout_is_only_json(synth: Synth, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    ended = synth(*SMALL, "--format", "json", "-o", path, "--objective", "period", "-v")
+    found = json.loads(ended.stdout)
+    claim = Plan.load(path).claim
+    assert found["objective"] == claim.objective == "period"
+    assert found["value_us"] == found["period_us"] == claim.period_us
+    assert {rival["name"] for rival in found["rivals"]} >= {"1f1b", "gpipe", "zb-h1", "zb-h2"}
+    assert found["plan"] == str(path)
+
+
+def test_no_limit_and_no_file_are_said_so(synth: Synth) -> None:
+    ended = synth(*SMALL)
+    assert "no memory limit" in ended.stdout
+    assert "not saved" in ended.stderr
+
+
+def test_the_limit_auto_states_its_reserve(synth: Synth) -> None:
+    ended = synth(*SMALL, "--mem-limit", "auto", "--dry-run")
+    assert ended.code == 0
+    assert "72 GB" in ended.stdout and "80 GB of NVIDIA A100 SXM 80G less 10%" in ended.stdout
+
+
+def test_the_limit_auto_needs_a_profile_that_knows_its_device(synth: Synth, tmp_path: Path) -> None:
+    profile = Profile.load(find(NAME)).replace(capacity_bytes=None)
+    profile.save(tmp_path / "profile.json")
+    command = ("solve", tmp_path / "profile.json", "--ranks", "4", "--micro-batches", "4")
+    ended = synth(*command, "--mem-limit", "auto")
+    assert ended.code == 2
+    assert "does not say how much memory its device has; give a size" in ended.stderr
+
+
+def test_one_limit_per_rank_is_kept_by_each(synth: Synth, tmp_path: Path) -> None:
+    ended = synth(*SMALL, "--mem-limit", "40GB,35GB,30GB,25GB", "-o", tmp_path / "p.json")
+    assert ended.code == 0
+    plan = Plan.load(tmp_path / "p.json")
+    assert plan.caps_bytes == (40 * 10**9, 35 * 10**9, 30 * 10**9, 25 * 10**9)
+
+
+def test_deterministic_runs_write_the_same_file(synth: Synth, tmp_path: Path) -> None:
+    for name in ("a.json", "b.json"):
+        arguments = ("--mem-limit", "33GB", "--deterministic", "-o", tmp_path / name)
+        assert synth(*SMALL, *arguments).code == 0
+    assert (tmp_path / "a.json").read_text() == (tmp_path / "b.json").read_text()
+
+
+def test_a_plan_is_a_hint_that_is_never_bettered_by_something_worse(
+    synth: Synth, tmp_path: Path
+) -> None:
+    first, second = tmp_path / "a.json", tmp_path / "b.json"
+    synth(*SMALL, "--mem-limit", "33GB", "-o", first)
+    ended = synth(*SMALL, "--mem-limit", "33GB", "--hint", first, "-o", second)
+    assert ended.code == 0
+    assert Plan.load(second).claim.makespan_us <= Plan.load(first).claim.makespan_us
+
+
+def test_a_partition_given_is_used(synth: Synth, tmp_path: Path) -> None:
+    ended = synth(*SMALL, "--partition", "9,5,5,5", "-o", tmp_path / "p.json")
+    assert ended.code == 0
+    assert Plan.load(tmp_path / "p.json").partition == (9, 5, 5, 5)
+
+
+def test_a_limit_that_nothing_can_keep_ends_in_3_with_the_way_out(
+    synth: Synth, tmp_path: Path
+) -> None:
+    ended = synth(*SMALL, "--mem-limit", "5GB", "-o", tmp_path / "p.json")
+    assert ended.code == 3
+    assert ended.stdout == ""
+    for part in ("no schedule fits: rank 0", "static", "one micro-batch", "smallest feasible"):
+        assert part in ended.stderr
+    assert not (tmp_path / "p.json").exists()
+
+
+def test_the_smallest_feasible_limit_that_is_named_is_feasible(synth: Synth) -> None:
+    message = synth(*SMALL, "--mem-limit", "5GB").stderr
+    smallest = message.split("smallest feasible --mem-limit:")[1].split()[0]
+    assert synth(*SMALL, "--mem-limit", smallest).code == 0
+    below = f"{int(smallest.removesuffix('B')) - 1}B"
+    assert synth(*SMALL, "--mem-limit", below).code == 3
+
+
+def test_an_infeasible_limit_as_json_is_still_json(synth: Synth) -> None:
+    ended = synth(*SMALL, "--mem-limit", "5GB", "--format", "json")
+    assert ended.code == 3
+    found = json.loads(ended.stdout)
+    assert found["value_us"] is None
+    assert found["stopped_by"] == "infeasible"
+    assert "smallest feasible" in found["message"]
+
+
+@pytest.mark.parametrize("limit", ["5GB", "33GB"])
+def test_a_dry_run_says_whether_anything_fits(synth: Synth, limit: str) -> None:
+    ended = synth(*SMALL, "--mem-limit", limit, "--dry-run")
+    assert ended.code == (3 if limit == "5GB" else 0)
+    assert "saved by F" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--mem-limit", "40"), "40GB (= 40,000,000,000 bytes) or 40GiB (= 42,949,672,960"),
+        (("--mem-limit", "40G"), "has no clear unit"),
+        (("--mem-limit", "1GB,2GB"), "--mem-limit gives 2 sizes for 4 ranks"),
+        (("--mem-limit", "0GB"), "more than 0 bytes"),
+        (("--partition", "6,6,6"), "--partition gives 3 stages for 4 ranks"),
+        (("--partition", "6,6,6,x"), "'6,6,6,x' is not understood; write auto"),
+        (("--partition", "6,6,6,7"), "covers 25 layers, the profile has 24"),
+        (("--time-limit", "soon"), "duration 'soon' is not understood"),
+        (("--gap", "200%"), "share '200%' is not understood"),
+        (("--hint", "gone.json"), "cannot read gone.json"),
+        (("-o", "no/such/plan.json"), "folder no/such is missing"),
+        (("--ranks", "25"), "25 stages asked for, the profile has 24 layers"),
+    ],
+)
+def test_a_bad_argument_ends_in_2_with_what_was_given_and_the_way_out(
+    synth: Synth, arguments: tuple[str, ...], words: str
+) -> None:
+    ended = synth(*SMALL, *arguments)
+    assert ended.code == 2
+    assert ended.stdout == ""
+    assert words in ended.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--ranks", "0"),
+        ("--micro-batches", "0"),
+        ("--objective", "speed"),
+        ("--solver", "gurobi"),
+        ("--workers", "0"),
+        ("--colour",),
+    ],
+)
+def test_a_value_that_is_no_choice_ends_in_2(synth: Synth, arguments: tuple[str, ...]) -> None:
+    ended = synth(*SMALL, *arguments)
+    assert (ended.code, ended.stdout) == (2, "")
+    assert arguments[0] in ended.stderr
+
+
+def test_an_unknown_profile_is_refused_with_the_shipped_ones(synth: Synth) -> None:
+    ended = synth("solve", "gpt5", "--ranks", "4", "--micro-batches", "8")
+    assert ended.code == 2
+    assert "zb-28.3b-p32-m96" in ended.stderr
+
+
+def test_a_plan_is_not_a_profile(synth: Synth, plan_file: Path) -> None:
+    ended = synth("solve", plan_file, "--ranks", "4", "--micro-batches", "8")
+    assert ended.code == 2
+    assert "needed 'synth-profile'" in ended.stderr
+
+
+@pytest.mark.parametrize("size", [("4", "12"), ("4", "2"), ("6", "8")])
+def test_a_hint_for_another_problem_is_refused_with_both_sizes(
+    synth: Synth, plan_file: Path, size: tuple[str, str]
+) -> None:
+    ranks, micro_batches = size
+    command = ("solve", NAME, "--ranks", ranks, "--micro-batches", micro_batches)
+    ended = synth(*command, "--hint", plan_file)
+    assert ended.code == 2
+    assert "is for 4 ranks and 8 micro-batches" in ended.stderr
+    assert f"{ranks} ranks and {micro_batches} micro-batches" in ended.stderr
+
+
+# Ctrl-C, in a process of its own: a problem that takes minutes to prove.
+
+
+def start_long_solve(path: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "synth", "solve", NAME, "--ranks", "8"]
+    command += ["--micro-batches", "32", "--mem-limit", "20GB", "--gap", "0%", "-o", str(path)]
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    until = time.monotonic() + 20
+    while not path.exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert path.exists()
+    return process
+
+
+def test_the_first_ctrl_c_keeps_the_best_so_far(tmp_path: Path) -> None:
+    process = start_long_solve(tmp_path / "plan.json")
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=30)
+    assert process.returncode == 0, stderr
+    assert "stopping and keeping the best so far" in stderr
+    assert "stopped by interrupt" in stdout
+    plan = Plan.load(tmp_path / "plan.json")
+    plan.check()
+    assert plan.claim.stopped_by == "interrupt"
+
+
+def test_the_second_ctrl_c_gives_up_with_130_and_a_whole_file(tmp_path: Path) -> None:
+    process = start_long_solve(tmp_path / "plan.json")
+    process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    while "stopping" not in process.stderr.readline():
+        pass
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=10)
+    assert process.returncode in (130, 0)  # 0: the search had already stopped
+    Plan.load(tmp_path / "plan.json").check()
