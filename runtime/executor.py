@@ -61,7 +61,6 @@ class _Step:
     values: dict[Value, Tensor] = field(default_factory=dict)
     arriving: dict[Value, Pending] = field(default_factory=dict)
     leaving: dict[Value, Pending] = field(default_factory=dict)
-    loss: Tensor | None = None
 
 
 class Executor:
@@ -96,13 +95,16 @@ class Executor:
         self._rank = rank
         self._program = lowered.programs[rank]
         self._stages = stages
+        self._holds_last = any(stage.is_last for stage in stages.values())
         self._channels = channels
         self._boundaries = boundaries
         self._device = device
         self._clock = clock
         self._stepper = stepper
         self._progress = progress
-        self._seed = torch.tensor(1.0 / lowered.schedule.num_micro_batches, device=device)
+        self._share = 1.0 / lowered.schedule.num_micro_batches
+        self._loss = torch.zeros((), device=device)
+        self._seed: Tensor | None = None
         self._step = _Step(Batch())
         self._handlers: dict[OpKind, Handler] = {
             OpKind.F: self._forward,
@@ -131,6 +133,7 @@ class Executor:
             RunFailure: an op failed or another rank is gone; names this rank and the instruction.
         """
         self._step = _Step(batch)
+        self._loss.zero_()
         self._clock.begin()
         for index, instruction in enumerate(self._program):
             if self._progress is not None:
@@ -142,7 +145,7 @@ class Executor:
             except Exception as error:
                 raise RunFailure(self._describe(instruction, error)) from error
         self._step.batch = Batch()
-        return self._step.loss
+        return self._loss.clone() if self._holds_last else None
 
     @property
     def held_values(self) -> int:
@@ -185,8 +188,9 @@ class Executor:
             targets = step.batch.targets[op.microbatch]
         y = stage.forward(op.microbatch, self._stage_input(op), targets)
         if stage.is_last:
-            mean = y * self._seed
-            step.loss = mean if step.loss is None else step.loss + mean
+            self._loss.add_(y, alpha=self._share)
+            if self._seed is None:  # the gradient of the mean by each loss; kept from then on
+                self._seed = torch.full_like(y, self._share)
         else:
             step.values[Value(ValueKind.ACT, op.stage, op.microbatch, op.replica)] = y.contiguous()
 
@@ -198,8 +202,8 @@ class Executor:
 
     def _gradient(self, op: Op) -> Tensor:
         if self._stages[op.stage].is_last:
-            assert self._step.loss is not None
-            return self._seed.to(self._step.loss.dtype)
+            assert self._seed is not None
+            return self._seed
         return self._step.values[Value(ValueKind.GRAD, op.stage, op.microbatch, op.replica)]
 
     def _hand_back(self, op: Op, gradient: Tensor | None) -> None:

@@ -84,7 +84,6 @@ def _samples(
     targets = torch.randint(vocabulary, shape, generator=generator).to(device)
     for i, (layer, name) in enumerate(zip(layers, names, strict=True)):
         is_last = i == len(layers) - 1
-        yield Sample(layer, x, targets if is_last else None, is_first=i == 0)
         try:
             with torch.no_grad():
                 y = layer(x, targets) if is_last else layer(x)
@@ -95,12 +94,13 @@ def _samples(
                 f"layer {name!r} returned a {type(y).__name__}; needed: one tensor "
                 f"(from the last layer: the scalar loss)"
             )
+        if is_last and y.numel() != 1:
+            raise SynthError(
+                f"the last layer {name!r} returned a tensor of shape {tuple(y.shape)}; "
+                f"needed: the scalar loss of (x, targets)"
+            )
+        yield Sample(layer, x, targets if is_last else None, is_first=i == 0)
         x = y
-    if x.numel() != 1:
-        raise SynthError(
-            f"the last layer {names[-1]!r} returned a tensor of shape {tuple(x.shape)}; "
-            f"needed: the scalar loss of (x, targets)"
-        )
 
 
 def _misfit(name: str, x: Tensor, is_last: bool, error: Exception) -> SynthError:

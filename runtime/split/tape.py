@@ -68,12 +68,7 @@ class SplitTape:
         accumulator = Accumulator(self._tasks)
         with torch.no_grad():
             while self._tasks:
-                task = self._tasks.popleft()
-                targets = task.targets()
-                with without_autocast(targets[0].device.type):
-                    gradients = task.run()
-                for parameter, gradient in zip(targets, gradients, strict=True):
-                    accumulator.add(parameter, gradient)
+                _run_task(self._tasks.popleft(), accumulator)
 
     def backward_fused(self, outputs: Outputs, grads: OutputGradients = None) -> None:
         """BW: the ordinary backward; nothing waits."""
@@ -89,3 +84,12 @@ class SplitTape:
         # carries the mode over to its device threads with the rest of the caller's state.
         with Interception(self):
             torch.autograd.backward(outputs, grads)
+
+
+def _run_task(task: WeightTask, accumulator: Accumulator) -> None:
+    """A function of its own, so that no gradient outlives its task into the next one's."""
+    targets = task.targets()
+    with without_autocast(targets[0].device.type):
+        gradients = task.run()
+    for parameter, gradient in zip(targets, gradients, strict=True):
+        accumulator.add(parameter, gradient)

@@ -12,9 +12,9 @@ from synth.solve.ranks import STEP, B, F, Ranks, W
 from synth.solve.run_cpsat import Outcome, run
 from synth.solve.solution import Solution
 
-# Shares of the time limit: a look at every rank, then a long one at the most promising.
-_FIRST_LOOK = 0.05
-_LONG_LOOK = 0.2
+# Shares of the time limit: a long look at one rank, and short ones at all the others together.
+_LONG_LOOK = 0.15
+_SHORT_LOOKS = 0.05
 
 
 def work_bound_us(ranks: Ranks, objective: Objective) -> int:
@@ -81,16 +81,19 @@ def relaxed_bound_us(
             model.hint(hint, value_us)
         return run(model, options, limit_s, should_stop=should_stop)
 
+    # Rank 0 waits longest for its first B, so memory binds there first when caps are alike; the
+    # most promising of those that a short look did not solve gets a long one too.
     unsolved: list[tuple[int, int]] = []
     for rank in range(len(ranks)):
         if bound_us >= value_us or should_stop():
             return bound_us
-        outcome = solve_rank(rank, _FIRST_LOOK * options.time_limit_s / len(ranks))
+        share = _LONG_LOOK if rank == 0 else _SHORT_LOOKS / len(ranks)
+        outcome = solve_rank(rank, share * options.time_limit_s)
         bound_us = max(bound_us, min(outcome.bound_us, value_us))
-        if not outcome.optimal:
+        if rank > 0 and not outcome.optimal:
             unsolved.append((-outcome.bound_us, rank))
     for _, rank in sorted(unsolved)[:1]:
-        if not should_stop():
+        if bound_us < value_us and not should_stop():
             outcome = solve_rank(rank, _LONG_LOOK * options.time_limit_s)
             bound_us = max(bound_us, min(outcome.bound_us, value_us))
     return bound_us

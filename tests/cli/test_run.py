@@ -1,0 +1,178 @@
+"""`synth run` as a user meets it: real processes, real training, and what happens when one dies."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from synth import __version__
+from synth.costs import cut
+from synth.families import generate
+from synth.profile import Link, Links, Workload
+from synth.runtime.profile_model import profile_model
+from synth.schedule import peak_bytes, verify
+from synth.schedule.file import Claim, Plan, program_text
+
+TINY = {"vocabulary_size": 256, "width": 32, "num_blocks": 4, "num_heads": 2, "context_length": 32}
+COMMAND = [sys.executable, "-m", "synth"]
+
+
+@pytest.fixture(scope="module")
+def plan_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """ZB-H1 of a tiny GPT on two ranks."""
+    workload = Workload(model="gpt", arguments=TINY, micro_batch_size=2, sequence_length=32)
+    links = Links(default=Link(latency_us=50.0))
+    profile = profile_model(workload, torch.device("cpu"), warmup=1, iterations=3, links=links)
+    costs, schedule = cut(profile, [3, 3]), generate("zb-h1", 2, 4)
+    lowered, timeline = verify(schedule, costs)
+    plan = Plan(
+        name="zb-h1",
+        profile_name=profile.name,
+        profile_fingerprint=profile.fingerprint(),
+        device=profile.provenance.device,
+        workload=workload,
+        partition=(3, 3),
+        layers=tuple(layer.name for layer in profile.layers),
+        placement=schedule.placement.ranks,
+        num_micro_batches=4,
+        costs=costs,
+        claim=Claim(
+            objective="makespan",
+            makespan_us=timeline.makespan_us,
+            period_us=timeline.period_us,
+            peak_bytes=peak_bytes(lowered),
+            lower_bound_us=timeline.makespan_us,
+            gap=0.0,
+            found_by="zb-h1",
+            stopped_by="optimal",
+            synth_version=__version__,
+        ),
+        programs=tuple(program_text(program) for program in schedule.programs),
+    )
+    path = tmp_path_factory.mktemp("run") / "plan.json"
+    plan.save(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Very learnable data."""
+    path = tmp_path_factory.mktemp("data") / "text.txt"
+    path.write_text("the quick brown fox jumps over the lazy dog. " * 200)
+    return path
+
+
+def run(*arguments: str | Path, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, "run", *map(str, arguments)], capture_output=True, text=True, timeout=timeout
+    )
+
+
+def test_a_run_learns_and_keeps_the_planned_memory(
+    plan_path: Path, text: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "run.json"
+    ended = run(plan_path, "--data", text, "--steps", 20, "--device", "cpu", "-o", output)
+
+    assert ended.returncode == 0, ended.stderr
+    assert "planned" in ended.stdout and "measured" in ended.stdout
+    found = json.loads(output.read_text())
+    assert len(found["losses"]) == 20
+    assert found["losses"][-1] < 0.8 * found["losses"][0]
+    comparison = found["comparison"]
+    for predicted, measured in zip(
+        comparison["predicted_peak_bytes"], comparison["measured_peak_bytes"], strict=True
+    ):
+        assert 0.9 * predicted < measured <= predicted
+    assert comparison["measured_us"] > 0
+    measured_ops = {(op["stage"], op["kind"]) for op in comparison["ops"]}
+    assert measured_ops == {(stage, kind) for stage in (0, 1) for kind in ("F", "B", "W", "STEP")}
+
+
+def test_a_killed_rank_ends_the_others_within_seconds_naming_rank_and_op(
+    plan_path: Path, text: Path
+) -> None:
+    command = [*COMMAND, "run", str(plan_path), "--data", str(text), "--steps", "100000"]
+    process = subprocess.Popen(
+        [*command, "--device", "cpu"], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    try:
+        while "step" not in (line := process.stderr.readline()):
+            assert line, "the run ended before its first step"
+        os.kill(_workers_of(process.pid)[1], signal.SIGKILL)
+        killed_at = time.monotonic()
+        _, stderr = process.communicate(timeout=30)
+    finally:
+        process.kill()
+
+    assert time.monotonic() - killed_at < 15
+    assert process.returncode == 1
+    assert "rank 1 was killed by SIGKILL in step" in stderr
+    assert any(f" at {op}" in stderr for op in ("F1", "B1", "W1", "STEP1", "RECV", "SEN"))
+    assert "Traceback" not in stderr
+
+
+def _workers_of(parent: int) -> list[int]:
+    """The children that run the worker, in the order of their start, that is, of their ranks."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            fields = (folder / "stat").read_text().rsplit(")", 1)[1].split()
+            command = (folder / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if int(fields[1]) == parent and b"synth.runtime.worker" in command:
+            found.append(int(folder.name))
+    return sorted(found)
+
+
+def test_inside_torchrun_a_wrong_world_size_is_named(plan_path: Path, text: Path) -> None:
+    environment = os.environ | {
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "LOCAL_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "0",
+    }
+    ended = subprocess.run(
+        [*COMMAND, "run", str(plan_path), "--data", str(text), "--device", "cpu"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=environment,
+    )
+    assert ended.returncode == 2
+    assert "the plan is for 2 ranks, this run has 1 processes" in ended.stderr
+    assert "--ranks 1" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"short", "has 5 tokens; one sequence of this profile needs 33"), (None, "cannot read data")],
+    ids=["too small", "missing"],
+)
+def test_bad_data_is_refused_before_any_process_starts(
+    plan_path: Path, tmp_path: Path, content: bytes | None, message: str
+) -> None:
+    data = tmp_path / "data.txt"
+    if content is not None:
+        data.write_bytes(content)
+    ended = run(plan_path, "--data", data, "--device", "cpu")
+    assert ended.returncode == 2
+    assert message in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_published_profiles_plan_has_nothing_to_run(plan_file: Path, text: Path) -> None:
+    ended = run(plan_file, "--data", text)
+    assert ended.returncode == 2
+    assert "published profile without a model" in ended.stderr

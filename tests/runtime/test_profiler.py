@@ -1,0 +1,115 @@
+"""The profiler: what it says a layer holds is what a stage of such layers really holds."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from synth.costs import cut
+from synth.errors import SynthError
+from synth.kinds import OpKind
+from synth.profile import Profile, Workload
+from synth.runtime.held_bytes import fused_rise, held_bytes
+from synth.runtime.models import ModelSpec, build_layers
+from synth.runtime.profile_model import profile_model
+from synth.runtime.sample import Sample
+from synth.runtime.stage import Stage
+
+CPU = torch.device("cpu")
+TINY = {"vocabulary_size": 64, "width": 32, "num_blocks": 3, "num_heads": 2, "context_length": 16}
+
+
+def tiny(model: str = "gpt", **changes: int | bool) -> Workload:
+    return Workload(model=model, arguments=TINY | changes, micro_batch_size=2, sequence_length=16)
+
+
+def profiled(workload: Workload) -> Profile:
+    return profile_model(workload, CPU, warmup=1, iterations=3)
+
+
+class _Run(torch.nn.Module):
+    """Several layers as one, to be measured as a whole."""
+
+    def __init__(self, layers: list[torch.nn.Module], targets: torch.Tensor | None) -> None:
+        super().__init__()
+        self.stage = Stage(layers, is_first=True, is_last=targets is not None)
+
+    def forward(self, x: torch.Tensor, *targets: torch.Tensor) -> torch.Tensor:
+        return self.stage._run(x, *targets)
+
+
+@pytest.mark.parametrize("checkpoint", [False, True], ids=["plain", "checkpointed"])
+@pytest.mark.parametrize("model", ["gpt", "llama"])
+def test_adding_up_layers_gives_what_the_stage_really_holds(model: str, checkpoint: bool) -> None:
+    arguments = {"checkpoint": checkpoint} | ({"num_kv_heads": 1} if model == "llama" else {})
+    workload = tiny(model, **arguments)
+    profile = profiled(workload)
+    layers = list(build_layers(ModelSpec(model, workload.arguments), seed=0).values())
+    for parameter in (p for layer in layers for p in layer.parameters()):
+        parameter.grad = torch.zeros_like(parameter)
+    tokens = torch.randint(64, (2, 16))
+    whole = Sample(_Run(layers, tokens), tokens, tokens, is_first=True)
+    real, [added] = held_bytes(whole), cut(profile, [len(layers)]).stages
+
+    assert added.saved_bytes == pytest.approx(real.saved_bytes, rel=0.01)
+    assert added.saved_w_bytes == pytest.approx(real.saved_w_bytes, rel=0.01)
+    for kind in (OpKind.F, OpKind.B, OpKind.W):
+        _assert_covers(added.rise_bytes[kind], real.rise_bytes[kind])
+    _assert_covers(added.rise_bytes[OpKind.BW], fused_rise(whole))
+
+
+def _assert_covers(predicted: int, real: int) -> None:
+    """Never less than the truth (but for a few scalars), and not much more."""
+    assert real - 256 <= predicted <= 1.15 * real + 8192
+
+
+def test_identical_layers_are_measured_once_and_shared() -> None:
+    profile = profiled(tiny())
+    assert [layer.profile for layer in profile.layers] == [
+        "embedding", "block.0", "block.0", "block.0", "head",
+    ]  # fmt: skip
+
+
+def test_b_leaves_no_more_than_f_kept_in_a_block() -> None:
+    block = profiled(tiny()).layer_profiles["block.0"]
+    assert block.saved_w_bytes <= block.saved_bytes
+    assert block.deferred_share == 1.0
+
+
+def test_a_checkpointed_block_keeps_only_its_input_after_f_and_more_after_b() -> None:
+    block = profiled(tiny(checkpoint=True)).layer_profiles["block.0"]
+    assert block.saved_bytes < block.output_bytes  # the input is held, but not its own
+    assert block.input_until != OpKind.F
+    assert block.saved_w_bytes > block.saved_bytes
+
+
+def test_a_users_own_function_is_profiled_from_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import torch\n"
+        "from torch import nn\n"
+        "class Head(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.out = nn.Linear(8, 64)\n"
+        "    def forward(self, x, targets):\n"
+        "        return nn.functional.cross_entropy(self.out(x).flatten(0, 1), targets.flatten())\n"
+        "def layers(depth=2):\n"
+        "    return [nn.Embedding(64, 8), *(nn.Linear(8, 8) for _ in range(depth)), Head()]\n"
+    )
+    workload = Workload(
+        model=f"{file}:layers", arguments={"depth": 3}, micro_batch_size=2, sequence_length=4
+    )
+    profile = profiled(workload)
+    assert len(profile.layers) == 5
+    assert profile.layer_profiles[profile.layers[1].profile].parameter_bytes == (8 * 8 + 8) * 4
+
+
+def test_a_model_without_a_loss_is_refused_with_what_was_needed(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from torch import nn\ndef layers():\n    return [nn.Embedding(64, 8), nn.Linear(8, 8)]\n"
+    )
+    workload = Workload(model=f"{file}:layers", micro_batch_size=2, sequence_length=4)
+    with pytest.raises(SynthError, match=r"linear|Linear.*layer\(x, targets\)"):
+        profiled(workload)
