@@ -7,7 +7,7 @@ from pydantic import NonNegativeInt, model_validator
 
 from synth.errors import SynthError
 from synth.kinds import OpKind
-from synth.profile import LayerProfile, Links, Profile
+from synth.profile import LayerProfile, Links, Profile, check_held_until
 from synth.record import Record
 
 
@@ -28,6 +28,7 @@ class StageCosts(Record):
     def _complete(self) -> Self:
         if set(self.duration_us) != set(OpKind) or set(self.rise_bytes) != set(OpKind):
             raise ValueError("duration_us and rise_bytes need each of F, B, W, BW, STEP")
+        check_held_until(self.input_until, self.output_until, self.gradient_until)
         return self
 
     @property

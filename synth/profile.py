@@ -64,9 +64,7 @@ class LayerProfile(Record):
             missing = [kind.value for kind in OpKind if kind not in table]
             if missing:
                 raise ValueError(f"{name} lacks {', '.join(missing)}; needed: F, B, W, BW, STEP")
-        for kind in (self.input_until, self.output_until, self.gradient_until):
-            if kind not in (OpKind.F, OpKind.B, OpKind.W):
-                raise ValueError(f"a value is held until F, B or W, not until {kind}")
+        check_held_until(self.input_until, self.output_until, self.gradient_until)
         return self
 
     @property
@@ -77,6 +75,22 @@ class LayerProfile(Record):
     def work_us(self) -> float:
         """F + B + W of one micro-batch."""
         return sum(self.time_us[kind].median_us for kind in (OpKind.F, OpKind.B, OpKind.W))
+
+
+def check_held_until(input_until: OpKind, output_until: OpKind, gradient_until: OpKind) -> None:
+    """A layer needs its input and output until F, B or W, and the gradient until B or W.
+
+    Raises:
+        ValueError: one of them names another op.
+    """
+    allowed = (OpKind.F, OpKind.B, OpKind.W)
+    for name, kind, kinds in (
+        ("input_until", input_until, allowed),
+        ("output_until", output_until, allowed),
+        ("gradient_until", gradient_until, allowed[1:]),
+    ):
+        if kind not in kinds:
+            raise ValueError(f"{name} is {kind}; needed: {' or '.join(kinds)}")
 
 
 class Layer(Record):

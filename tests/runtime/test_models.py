@@ -95,7 +95,7 @@ def test_rotary_products_depend_only_on_the_distance() -> None:
 @pytest.mark.parametrize(
     ("name", "millions"),
     [
-        ("gpt-bytes", 4.9),
+        ("gpt-bytes", 6.5),
         ("gpt2-small", 163.0),
         ("gpt2-xl", 1637.8),
         ("llama-7b", 6738.4),
