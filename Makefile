@@ -20,9 +20,9 @@ demo: install
 	mkdir -p $(OUT)
 	$(BIN)/synth profile gpt-bytes --micro-batch-size 4 --seq-len 128 --ranks 4 --device cpu \
 	    -o $(OUT)/profile.json
-	$(BIN)/synth solve $(OUT)/profile.json --ranks 4 --micro-batches 8 --mem-limit 90MB \
+	$(BIN)/synth solve $(OUT)/profile.json --ranks 4 --micro-batches 8 --mem-limit 101MB \
 	    --time-limit 20s -o $(OUT)/plan.json
-	$(BIN)/synth run $(OUT)/plan.json --data "$(STDLIB)" --steps 40 --device cpu \
+	$(BIN)/synth run $(OUT)/plan.json --data "$(STDLIB)" --steps 60 --lr 5e-4 --device cpu \
 	    -o $(OUT)/run.json
 
 test: install

@@ -181,6 +181,13 @@ class _Search:
         self._offer(candidate)
 
     def _try_hint(self, schedule: Schedule) -> None:
+        asked, given = self.problem, schedule
+        if (given.placement, given.num_micro_batches) != (asked.placement, asked.num_micro_batches):
+            raise SynthError(
+                f"the hint has {given.num_ranks} ranks and {given.num_micro_batches} micro-batches "
+                f"on its own placement, the problem {asked.num_ranks} and "
+                f"{asked.num_micro_batches}; give a plan made for the same, or none"
+            )
         try:
             verify(schedule, self.problem.costs)
         except ScheduleError as error:

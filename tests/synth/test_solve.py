@@ -7,6 +7,7 @@ import pytest
 
 from synth.costs import Costs, uniform_costs
 from synth.errors import SynthError
+from synth.families import generate
 from synth.kinds import OpKind
 from synth.profile import Link, Links
 from synth.schedule import Op, Placement, Schedule, verify
@@ -186,3 +187,11 @@ def test_infeasibility_adds_up() -> None:
     assert (shortage.rank, shortage.static_bytes) == (1, 100)
     assert shortage.micro_batch_bytes == 30 + 7 + 25
     assert shortage.needed_bytes == shortage.smallest_cap_bytes == 162
+
+
+def test_a_hint_for_another_number_of_micro_batches_is_refused() -> None:
+    # Fewer micro-batches take less time: taken for an answer, such a hint would "win".
+    costs = uniform_costs(2, forward_us=3, backward_input_us=3, backward_weight_us=2)
+    options = SolveOptions(hint=generate("1f1b", 2, 3))
+    with pytest.raises(SynthError, match="2 ranks and 3 micro-batches"):
+        solve(Problem.linear(costs, 4), options)
