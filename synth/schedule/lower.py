@@ -87,13 +87,16 @@ class Lowered:
     """A schedule on its costs, as programs and as a DAG.
 
     The DAG has one node per compute op (rank by rank, in program order) and then one per transfer.
-    `predecessors[n]` are the nodes that must end before node n starts.
+    `predecessors[n]` are the nodes that must end before node n starts. `reads[rank][place]` and
+    `makes[rank][place]` are the values of the op `ops[rank][place]`.
     """
 
     schedule: Schedule
     costs: Costs
     effects: Effects
     ops: list[tuple[Op, ...]]
+    reads: list[list[list[Value]]]
+    makes: list[list[list[Value]]]
     programs: list[list[Instruction]]
     transfers: list[Transfer]
     durations_us: list[int]
@@ -156,6 +159,8 @@ class _Lowering:
             self.costs,
             self.effects,
             self.ops,
+            self.reads,
+            self.makes,
             [self._program(rank) for rank in range(len(self.ops))],
             [route.transfer for route in self.routes],
             *nodes,
@@ -176,9 +181,10 @@ class _Lowering:
         self.last_read: dict[tuple[Value, int], int] = {}
         self.first_read: dict[tuple[Value, int], int] = {}
         self.reads = [[self.effects.reads(op) for op in program] for program in self.ops]
+        self.makes = [[self.effects.makes(op) for op in program] for program in self.ops]
         for rank, program in enumerate(self.ops):
-            for place, op in enumerate(program):
-                for value in self.effects.makes(op):
+            for place in range(len(program)):
+                for value in self.makes[rank][place]:
                     self.maker[value] = (rank, place)
                 for value in self.reads[rank][place]:
                     self.first_read.setdefault((value, rank), place)
@@ -268,12 +274,13 @@ class _Lowering:
         posts: defaultdict[int, list[Transfer]] = defaultdict(list)
         waits: defaultdict[int, list[Transfer]] = defaultdict(list)
         sends: defaultdict[int, list[Transfer]] = defaultdict(list)
-        for route in self.routes:
-            if route.transfer.target == rank:
-                posts[route.post].append(route.transfer)
-            if route.transfer.source == rank:
-                sends[route.made].append(route.transfer)
-                waits[route.wait].append(route.transfer)
+        for link, routes in self.by_link.items():
+            for route in routes if rank in link else ():
+                if route.transfer.target == rank:
+                    posts[route.post].append(route.transfer)
+                else:
+                    sends[route.made].append(route.transfer)
+                    waits[route.wait].append(route.transfer)
         program: list[Instruction] = []
         for place in range(len(self.ops[rank]) + 1):
             program += [Instruction(Action.RECV, transfer=t) for t in posts[place]]
@@ -281,18 +288,20 @@ class _Lowering:
             if place < len(self.ops[rank]):
                 program.append(Instruction(Action.COMPUTE, op=self.ops[rank][place]))
                 program += [Instruction(Action.SEND, transfer=t) for t in sends[place]]
-        self._mark_deaths(program)
+        self._mark_deaths(rank, program)
         return program
 
-    def _mark_deaths(self, program: list[Instruction]) -> None:
+    def _mark_deaths(self, rank: int, program: list[Instruction]) -> None:
         """A value dies after its last reader and its last SENT; one that nobody wants, at once."""
         death: dict[Value, int] = {}
+        place = 0
         for index, instruction in enumerate(program):
             if instruction.action == Action.COMPUTE:
-                for value in self.effects.makes(instruction.compute):
+                for value in self.makes[rank][place]:
                     death[value] = index
-                for value in self.effects.reads(instruction.compute):
+                for value in self.reads[rank][place]:
                     death[value] = index
+                place += 1
             else:
                 death[instruction.moved.value] = index
         for value, index in death.items():

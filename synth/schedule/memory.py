@@ -39,12 +39,13 @@ def memory_curve(lowered: Lowered, rank: int) -> MemoryCurve:
     effects, stages = lowered.effects, lowered.costs.stages
     level = base = static_bytes(lowered, rank)
     highest, after = [], []
+    makes = iter(lowered.makes[rank])
     for instruction in lowered.programs[rank]:
         top = level
         if instruction.action == Action.COMPUTE:
             op = instruction.compute
             top = level + stages[op.stage].rise_bytes[op.kind]
-            level += sum(effects.bytes_of(value) for value in effects.makes(op))
+            level += sum(effects.bytes_of(value) for value in next(makes))
         elif instruction.action == Action.RECV:
             level += instruction.moved.num_bytes
         level -= sum(effects.bytes_of(value) for value in instruction.frees)

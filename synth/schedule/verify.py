@@ -115,10 +115,9 @@ def _check_passage(schedule: Schedule, forward: Op, found: list[Op]) -> None:
 
 def _check_local_order(lowered: Lowered, rank: int, program: Sequence[Op]) -> None:
     """What an op reads and its own rank makes must have been made before."""
-    effects = lowered.effects
-    places = {value: i for i, op in enumerate(program) for value in effects.makes(op)}
+    places = {value: i for i, made in enumerate(lowered.makes[rank]) for value in made}
     for place, op in enumerate(program):
-        late: list[Value] = [v for v in effects.reads(op) if places.get(v, -1) >= place]
+        late: list[Value] = [v for v in lowered.reads[rank][place] if places.get(v, -1) >= place]
         if late:
             maker = program[places[late[0]]]
             raise ScheduleError(f"rank {rank}, op {place} ({op}): runs before {maker}")
