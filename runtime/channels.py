@@ -6,6 +6,7 @@ that a receive that waits cannot hold up a send that is ready. On gloo one group
 and tags keep them apart; CUDA tensors are staged through host memory.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from typing import Protocol
@@ -14,6 +15,12 @@ import torch
 import torch.distributed as dist
 
 from synth.schedule.lower import Transfer
+
+
+def describe_failure(error: Exception) -> str:
+    """What a communication error says, without the library's source paths and advice."""
+    text = re.sub(r"\[/[^\]]*\]\s*", "", str(error))
+    return text.split(" This is typically caused", 1)[0].split(" This may be", 1)[0].strip(" .")
 
 
 class Pending(Protocol):

@@ -40,27 +40,43 @@ class TokenData:
             yield windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
 
 
-def load_tokens(path: Path, sequence_length: int) -> Tensor:
+def load_tokens(path: Path, sequence_length: int, vocabulary_size: int | None = None) -> Tensor:
     """Read a data source as one sequence of token ids.
 
     Args:
         path: a text file or a folder of them (bytes become ids 0 … 255), or a `.npy` file of
             integer ids (mapped into memory, not read).
         sequence_length: the sequence must be longer than this.
+        vocabulary_size: ids must be below this, where it is known.
 
     Raises:
-        SynthError: nothing there, not integers, or too small.
+        SynthError: nothing there, not integers, ids that no vocabulary has, or too small.
     """
     if path.suffix == ".npy":
         tokens = _load_ids(path)
     else:
-        tokens = torch.frombuffer(bytearray(_read_text(path)) or bytearray(1), dtype=torch.uint8)
+        tokens = torch.from_numpy(np.frombuffer(bytearray(_read_text(path)), dtype=np.uint8))
+    _check_ids(path, tokens, vocabulary_size)
     if len(tokens) < sequence_length + 1:
         raise SynthError(
             f"data {path} has {len(tokens)} tokens; one sequence of this profile needs "
             f"{sequence_length + 1}; give more data, or profile with a smaller --seq-len"
         )
     return tokens
+
+
+def _check_ids(path: Path, tokens: Tensor, vocabulary_size: int | None) -> None:
+    """All ids, block by block, so that a mapped file is not read into memory at once."""
+    size = 1 << 24
+    for start in range(0, len(tokens), size):
+        block = tokens[start : start + size]
+        low, high = (int(x) for x in block.long().aminmax())
+        if low < 0 or (vocabulary_size is not None and high >= vocabulary_size):
+            known = f"0 to {vocabulary_size - 1}" if vocabulary_size else "0 and above"
+            raise SynthError(
+                f"data {path} has the token id {low if low < 0 else high}; the model's vocabulary "
+                f"is {known}; take a model with a larger one, or other data"
+            )
 
 
 def _load_ids(path: Path) -> Tensor:
@@ -74,7 +90,7 @@ def _load_ids(path: Path) -> Tensor:
         )
     try:
         return torch.from_numpy(ids)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise SynthError(f"{path}: {error}; save ids as uint8, uint16 or int64") from None
 
 

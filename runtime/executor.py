@@ -16,7 +16,7 @@ from synth.kinds import OpKind
 from synth.schedule.lower import Action, Instruction, Lowered
 from synth.schedule.ops import Op, Value, ValueKind
 
-from .channels import Channels, Pending
+from .channels import Channels, Pending, describe_failure
 from .clock import Clock
 from .progress import Progress
 from .stage import Stage
@@ -229,4 +229,4 @@ class Executor:
     def _describe(self, instruction: Instruction, error: Exception) -> str:
         waits = ", ".join(str(value) for value in self._step.arriving)
         waiting = f" (receives open: {waits})" if waits else ""
-        return f"rank {self._rank} failed in {instruction}{waiting}: {error}"
+        return f"rank {self._rank} failed in {instruction}{waiting}: {describe_failure(error)}"

@@ -1,16 +1,20 @@
 """Starting a run's processes with torchrun's engine, and telling what happened when one dies."""
 
 import json
+import logging
 import os
 import signal
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
+from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from synth.errors import RunFailure, SynthError
+import synth
+from synth.errors import ExitCode, RunFailure, SynthError
 from synth.profile import Links
 from synth.schedule.file import Plan
 from synth.schedule.lower import Lowered
@@ -44,7 +48,18 @@ def launch(
         except ChildFailedError as error:
             codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
             raise explain(folder, lowered, codes) from None
+        except SignalException as error:
+            raise _interrupted(folder, lowered, error.sigval) from None
         return load_results(folder)
+
+
+def _interrupted(folder: Path, lowered: Lowered, signal_number: signal.Signals) -> SynthError:
+    places = "; ".join(
+        f"rank {rank} {where(folder, lowered, rank)}" for rank in range(lowered.num_ranks)
+    )
+    stopped = SynthError(f"stopped by {signal.Signals(signal_number).name}: {places}")
+    stopped.exit_code = ExitCode.INTERRUPTED
+    return stopped
 
 
 def launch_link_probe(num_ranks: int, device: str) -> Links:
@@ -66,6 +81,11 @@ def _start(num_ranks: int, module: str, *arguments: str) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("GLOO_SOCKET_IFNAME", _loopback())
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "3")
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    root = str(Path(synth.__file__).resolve().parent.parent)
+    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -86,32 +106,40 @@ def _loopback() -> str:
 
 
 def explain(folder: Path, lowered: Lowered, exit_codes: dict[int, int]) -> SynthError:
-    """Make one message of what the ranks left behind: who died first, and where each rank was."""
-    words = {}
-    for rank in range(lowered.num_ranks):
-        path = folder / f"failure-{rank}.json"
-        if path.exists():
-            words[rank] = json.loads(path.read_text())
-    killed = [rank for rank, code in exit_codes.items() if code < 0 and rank not in words]
-    refusals = [w for w in words.values() if w["exit_code"] not in (1, 5)]
-    if refusals and not killed:
+    """Make one message of what the ranks left behind: the cause first, then who met it where."""
+    words = _words(folder, lowered.num_ranks)
+    refusals = [w for w in words.values() if w["exit_code"] not in (0, 1)]
+    timed_out = any("timed out" in word["message"].lower() for word in words.values())
+    killed = [r for r in exit_codes if exit_codes[r] < 0 and r not in words]
+    if refusals:
         refusal = SynthError(refusals[0]["message"])
         refusal.exit_code = refusals[0]["exit_code"]
         return refusal
-    lines = []
-    for rank in sorted(killed, key=lambda r: exit_codes[r] == -signal.SIGTERM):
-        if exit_codes[rank] != -signal.SIGTERM:
-            name = signal.Signals(-exit_codes[rank]).name
-            lines.append(f"rank {rank} was killed by {name} {where(folder, lowered, rank)}")
+    lines = [
+        f"rank {rank} {_ended_by(-exit_codes[rank], timed_out)} {where(folder, lowered, rank)}"
+        for rank in killed
+        if exit_codes[rank] != -signal.SIGTERM
+    ]
     for rank, word in sorted(words.items(), key=lambda item: item[1]["time"]):
-        lines.append(
-            f"{word['message']}"
-            if "rank" in word["message"]
-            else f"rank {rank} {where(folder, lowered, rank)}: {word['message']}"
-        )
+        told = word["message"]
+        named = told.startswith("rank")
+        lines.append(told if named else f"rank {rank} {where(folder, lowered, rank)}: {told}")
     if not lines:
         lines = [f"ranks {sorted(exit_codes)} ended with exit codes {exit_codes}"]
-    return RunFailure("the run ended early:\n  " + "\n  ".join(lines))
+    return RunFailure("the run ended early:\n  " + "\n  ".join(dict.fromkeys(lines)))
+
+
+def _words(folder: Path, num_ranks: int) -> dict[int, dict[str, Any]]:
+    """What ranks said when they failed."""
+    paths = {rank: folder / f"failure-{rank}.json" for rank in range(num_ranks)}
+    return {rank: json.loads(path.read_text()) for rank, path in paths.items() if path.exists()}
+
+
+def _ended_by(signal_number: int, others_timed_out: bool) -> str:
+    """Who hangs until the others time out is in the end killed by the launcher itself."""
+    if signal_number == signal.SIGKILL and others_timed_out:
+        return "did not answer any more and was ended"
+    return f"was killed by {signal.Signals(signal_number).name}"
 
 
 def where(folder: Path, lowered: Lowered, rank: int) -> str:

@@ -83,3 +83,12 @@ def adamw(
     if not parameters:
         return None
     return torch.optim.AdamW(parameters, learning_rate, weight_decay=weight_decay, fused=True)
+
+
+def adamw_static_bytes(module: nn.Module) -> int:
+    """What a module's parameters, gradients and AdamW state take: two moments and a step count."""
+    total = 0
+    for parameter in module.parameters():
+        size = parameter.numel() * parameter.element_size()
+        total += 4 * size + 4 if parameter.requires_grad else size
+    return total

@@ -13,7 +13,7 @@ import synth
 from synth.errors import SynthError
 from synth.profile import Layer, LayerProfile, Links, Profile, Provenance, Workload
 
-from .models import ModelSpec, build_layers, layer_names, layer_signature
+from .models import ModelSpec, build_layers, layer_names, layer_signature, vocabulary_size
 from .profiler import profile_layer
 from .sample import Sample
 from .trainer import dtype_of, prepare_device
@@ -79,7 +79,7 @@ def _samples(
     """Walk the model with one random micro-batch, so that each layer meets a real input."""
     generator = torch.Generator().manual_seed(_SEED)
     shape = (workload.micro_batch_size, workload.sequence_length)
-    vocabulary = _vocabulary_size(layers)
+    vocabulary = vocabulary_size(layers[0]) or 256
     x: Tensor = torch.randint(vocabulary, shape, generator=generator).to(device)
     targets = torch.randint(vocabulary, shape, generator=generator).to(device)
     for i, (layer, name) in enumerate(zip(layers, names, strict=True)):
@@ -109,14 +109,6 @@ def _misfit(name: str, x: Tensor, is_last: bool, error: Exception) -> SynthError
         f"layer {name!r}, called as {call} with x of shape {tuple(x.shape)} and {x.dtype}, failed: "
         f"{error}"
     )
-
-
-def _vocabulary_size(layers: list[nn.Module]) -> int:
-    """Ids below the first embedding's size are safe for any layer."""
-    for module in layers[0].modules():
-        if isinstance(module, nn.Embedding):
-            return module.num_embeddings
-    return 256
 
 
 def _capacity(device: torch.device) -> int | None:

@@ -1,28 +1,28 @@
 """Training under a plan: one rank's part of `synth run`, from the plan to the report."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
-from synth.errors import RunFailure, SynthError
+from synth.errors import Mismatch, RunFailure, SynthError
 from synth.profile import Workload
 from synth.record import Record
 from synth.schedule.file import Plan
 from synth.schedule.lower import Lowered
 from synth.schedule.spans import Span
 
-from .channels import open_channels
+from .channels import describe_failure, open_channels
 from .clock import Clock
 from .data import TokenData, load_tokens
 from .executor import Batch, Boundary, Executor
 from .meter import measure
-from .models import ModelSpec, build_layers
-from .optimizer import SynchronousAdamW
+from .models import ModelSpec, build_layers, vocabulary_size
+from .optimizer import SynchronousAdamW, adamw_static_bytes
 from .progress import Progress
 from .stage import Stage
 from .world import World
@@ -81,8 +81,8 @@ class RankTrainer:
         self._progress = progress
         _check_world(plan, world)
         prepare_device(plan.workload, world.device)
-        self._data = self._load_data()
         self._stages = build_stages(plan, world.rank, world.device, options.seed)
+        self._data = self._load_data()
         self._optimizer = SynchronousAdamW(
             {number: stage.layers for number, stage in self._stages.items()},
             learning_rate=options.learning_rate,
@@ -147,7 +147,13 @@ class RankTrainer:
         value = torch.zeros(1, device=self._world.device)
         if loss is not None:
             value += loss.detach().float()
-        dist.all_reduce(value)
+        try:
+            dist.all_reduce(value)
+        except RuntimeError as error:
+            raise RunFailure(
+                f"rank {self._world.rank} failed in the sum of the losses of step {step}: "
+                f"{describe_failure(error)}"
+            ) from error
         if not torch.isfinite(value):
             raise RunFailure(
                 f"the loss of step {step} is {float(value)}; lower --lr, or clip with --clip"
@@ -170,7 +176,9 @@ class RankTrainer:
 
     def _load_data(self) -> TokenData:
         length = self._plan.workload.sequence_length
-        tokens = load_tokens(self._options.data, length)
+        first = self._stages.get(0)
+        vocabulary = vocabulary_size(first.layers[0]) if first is not None else None
+        tokens = load_tokens(self._options.data, length, vocabulary)
         return TokenData(tokens, length, self._options.seed)
 
     def _find_boundaries(self) -> list[Boundary]:
@@ -212,10 +220,28 @@ def build_stages(plan: Plan, rank: int, device: torch.device, seed: int) -> dict
     stages = {}
     for number, _ in plan.schedule().placement.held[rank]:
         layers = build_layers(
-            spec, seed=seed, indices=plan.layers_of(number), device=device, dtype=dtype
+            spec,
+            seed=seed,
+            indices=plan.layers_of(number),
+            names=plan.layers,
+            device=device,
+            dtype=dtype,
         )
+        _check_bytes(plan, number, layers.values())
         stages[number] = Stage(list(layers.values()), is_first=number == 0, is_last=number == last)
     return stages
+
+
+def _check_bytes(plan: Plan, stage: int, layers: Iterable[nn.Module]) -> None:
+    """A stage's static bytes must be those that the plan counts."""
+    needed = plan.costs.stages[stage].static_bytes
+    found = sum(adamw_static_bytes(layer) for layer in layers)
+    if found != needed:
+        raise Mismatch(
+            f"stage {stage} (layers {', '.join(plan.layers[i] for i in plan.layers_of(stage))}) "
+            f"holds {found} static bytes, the plan counts {needed}: the model or the plan has "
+            f"changed since it was profiled; profile and solve again"
+        )
 
 
 def dtype_of(name: str) -> torch.dtype:

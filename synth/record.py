@@ -16,7 +16,7 @@ _Parsed = TypeVar("_Parsed", bound="FileRecord")
 class Record(BaseModel):
     """A frozen record; values are checked when it is made and trusted afterwards."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy with some fields changed, validated again."""
@@ -60,7 +60,7 @@ class FileRecord(Record):
         """Parse and validate a file's text; `name` is how errors call it."""
         try:
             data = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise SynthError(f"{name} is not JSON: {error}") from None
         return cls.model_validate_file(data, name)
 
@@ -105,9 +105,15 @@ def describe(error: ValidationError, most: int = 5) -> str:
 def write_atomically(path: Path, text: str) -> None:
     """Write a text file through a temporary one beside it, so that it is never half-written.
 
+    A link is followed; what is no regular file (a pipe, /dev/stdout) is written to, not replaced.
+
     Raises:
         SynthError: the folder is missing or not writable.
     """
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        _write_plainly(path, text)
+        return
     try:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:
@@ -124,3 +130,26 @@ def write_atomically(path: Path, text: str) -> None:
         if isinstance(error, OSError):
             raise SynthError(f"cannot write {path}: {error.strerror or error}") from None
         raise
+
+
+def check_writable(path: Path) -> None:
+    """Refuse an output path before work is spent on what it should hold.
+
+    Raises:
+        SynthError: a folder, or in a folder that is missing or not writable.
+    """
+    folder = path.resolve().parent
+    if path.is_dir():
+        raise SynthError(f"cannot write {path}: it is a folder; name a file in it")
+    if not folder.is_dir():
+        what = "is no folder" if folder.exists() else "does not exist"
+        raise SynthError(f"cannot write {path}: {folder} {what}")
+    if not os.access(folder, os.W_OK):
+        raise SynthError(f"cannot write {path}: no permission to write in {folder}")
+
+
+def _write_plainly(path: Path, text: str) -> None:
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise SynthError(f"cannot write {path}: {error.strerror or error}") from None

@@ -5,8 +5,15 @@ takes token ids (int64 [batch, time]) or whatever the data yields; every other t
 before it returns; and the last is called `layer(x, targets)` and returns the scalar mean loss.
 """
 
-from .layers import layer_names, layer_signature
+from .layers import layer_names, layer_signature, vocabulary_size
 from .loading import build_layers, load_layers
 from .spec import ModelSpec
 
-__all__ = ["ModelSpec", "build_layers", "layer_names", "layer_signature", "load_layers"]
+__all__ = [
+    "ModelSpec",
+    "build_layers",
+    "layer_names",
+    "layer_signature",
+    "load_layers",
+    "vocabulary_size",
+]

@@ -65,3 +65,11 @@ def _value(value: object) -> Hashable:
     if isinstance(value, list | tuple):
         return type(value), tuple(_value(item) for item in value)
     return type(value), id(value)
+
+
+def vocabulary_size(first_layer: nn.Module) -> int | None:
+    """How many token ids the first layer takes: its first embedding's size; None if it has none."""
+    for module in first_layer.modules():
+        if isinstance(module, nn.Embedding):
+            return module.num_embeddings
+    return None

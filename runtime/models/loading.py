@@ -2,15 +2,17 @@
 
 import hashlib
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 from torch import nn
 
-from synth.errors import SynthError
+from synth.errors import Mismatch, SynthError
 
 from .imports import import_function
+from .layers import layer_names
 from .sizes import SIZES
 from .spec import ModelSpec
 
@@ -35,6 +37,7 @@ def build_layers(
     *,
     seed: int,
     indices: Iterable[int] | None = None,
+    names: Sequence[str] | None = None,
     device: torch.device | str = "cpu",
     dtype: torch.dtype | None = None,
 ) -> dict[int, nn.Module]:
@@ -43,7 +46,7 @@ def build_layers(
     Layers do not depend on which others are built, nor on the device. Of a built-in model no
     memory is ever allocated for the others. A user's model is built whole on the CPU, and the
     others are then dropped. torch's random state is left as it was. SynthError: as `load_layers`,
-    and for an index the model has not.
+    for an index the model has not, and if `names` are given and not those of its layers.
     """
     built_in = spec.factory in SIZES
     if built_in:
@@ -52,6 +55,8 @@ def build_layers(
     else:
         with _seeded(seed):
             layers = load_layers(spec)
+    if names is not None:
+        _check_names(spec, names, layer_names(layers))
     chosen = range(len(layers)) if indices is None else list(indices)
     _check_indices(spec, chosen, len(layers))
     return {
@@ -77,6 +82,15 @@ def _seeded(seed: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield
+
+
+def _check_names(spec: ModelSpec, needed: Sequence[str], found: Sequence[str]) -> None:
+    if list(needed) != list(found):
+        raise Mismatch(
+            f"the model {spec.factory!r} has changed: it has {len(found)} layers "
+            f"({', '.join(found[:4])}, …), {len(needed)} were profiled ({', '.join(needed[:4])}, "
+            f"…); profile and solve again"
+        )
 
 
 def _check_indices(spec: ModelSpec, indices: Iterable[int], count: int) -> None:
@@ -113,13 +127,21 @@ def _own_factory(spec: ModelSpec) -> Factory:
 
 
 def _call(spec: ModelSpec, factory: Factory) -> object:
+    signature = inspect.signature(factory)
     try:
-        inspect.signature(factory).bind(**spec.arguments)
-        return factory(**spec.arguments)
+        signature.bind(**spec.arguments)
     except TypeError as error:
         raise SynthError(
             f"{spec.factory} could not be called with {dict(spec.arguments)}: {error}; "
-            f"it is declared {inspect.signature(factory)}"
+            f"it is declared {signature}"
+        ) from None
+    try:
+        return factory(**spec.arguments)
+    except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        raise SynthError(
+            f"{spec.factory} failed: {type(error).__name__}: {error} "
+            f"(in {frame.filename}, line {frame.lineno}, {frame.name})"
         ) from error
 
 

@@ -4,6 +4,7 @@ A command's heavy imports (torch, ortools, pulp, networkx) stand inside its func
 `synth --help` is instant.
 """
 
+import errno
 import importlib
 import io
 import pkgutil
@@ -13,7 +14,7 @@ from typing import Annotated
 import typer
 
 from synth import __version__
-from synth.errors import SynthError
+from synth.errors import ExitCode, SynthError
 
 __all__ = ["app", "main"]
 
@@ -65,3 +66,8 @@ def main() -> None:
     except SynthError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EPIPE, errno.EIO):
+            raise
+        print(f"error: cannot write the answer: {error.strerror or error}", file=sys.stderr)
+        sys.exit(ExitCode.FAILURE)

@@ -10,6 +10,7 @@ from synth.report.tables import facts
 from synth.schedule.file import Plan
 from synth.schedule.lower import Lowered
 from synth.schedule.simulate import Timeline
+from synth.schedule.verify import ScheduleError
 from synth.units import format_bytes_both
 
 
@@ -22,7 +23,12 @@ def command(
     Exits with 5 and names the op if it is not.
     """
     plan = Plan.load(plan_path)
-    lowered, timeline = plan.check()
+    try:
+        lowered, timeline = plan.check()
+    except ScheduleError as error:
+        if format == Format.JSON:
+            answer_json({"valid": False, "plan": plan.name, "message": str(error)})
+        raise
     proven = findings(plan, lowered, timeline)
     if format == Format.JSON:
         answer_json({"valid": True, "plan": plan.name, "proven": proven})

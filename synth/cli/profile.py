@@ -7,6 +7,7 @@ import typer
 
 from synth.cli.output import answer, talk
 from synth.errors import SynthError
+from synth.record import check_writable
 from synth.units import format_bytes, format_us
 
 if TYPE_CHECKING:
@@ -44,8 +45,7 @@ def command(
 
     Inside torchrun, rank 0 measures the layers and all ranks the links between them.
     """
-    if not output.resolve().parent.is_dir():
-        raise SynthError(f"cannot write {output}: its folder does not exist")
+    check_writable(output)
     from synth.profile import Workload
     from synth.runtime.world import pick_device, under_torchrun
 

@@ -8,7 +8,7 @@ import typer
 
 from synth.cli.output import Format, FormatOption, answer, talk
 from synth.errors import SynthError
-from synth.record import write_atomically
+from synth.record import check_writable, write_atomically
 from synth.schedule.file import Plan
 from synth.schedule.lower import Lowered
 
@@ -27,16 +27,18 @@ def command(
         Path | None, typer.Option("-o", "--output", help="Write the run's figures here as JSON.")
     ] = None,
     steps: Annotated[int, typer.Option(min=1, help="Optimizer steps.")] = 20,
-    lr: Annotated[float, typer.Option(min=0, help="AdamW's learning rate.")] = 1e-3,
+    lr: Annotated[float, typer.Option(min=0, max=1e6, help="AdamW's learning rate.")] = 1e-3,
     clip: Annotated[
-        float, typer.Option(min=0, help="Clip gradients to this global norm; 0: never.")
+        float, typer.Option(min=0, max=1e30, help="Clip to this global gradient norm; 0: never.")
     ] = 1.0,
-    seed: Annotated[int, typer.Option(help="Of the weights and of the data's order.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**31 - 1, help="Of the weights and of the data's order.")
+    ] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     timeout: Annotated[
         float, typer.Option(min=1, help="Seconds after which a silent rank counts as dead.")
     ] = 300.0,
-    width: Annotated[int | None, typer.Option(help="Columns of the picture.")] = None,
+    width: Annotated[int | None, typer.Option(min=40, help="Columns of the picture.")] = None,
     output_format: FormatOption = Format.TEXT,
 ) -> None:
     """Train under PLAN: start one process per rank, or be one of them inside torchrun."""
@@ -65,8 +67,8 @@ def _check_runnable(plan: Plan, output: Path | None) -> None:
             f"plan {plan.name!r} is for {plan.profile_name!r}, a published profile without a model "
             f"to run; profile a model of yours with `synth profile` and solve that"
         )
-    if output is not None and not output.resolve().parent.is_dir():
-        raise SynthError(f"cannot write {output}: its folder does not exist")
+    if output is not None:
+        check_writable(output)
 
 
 def _train(
@@ -122,7 +124,9 @@ def _report(
         middle = sorted(range(timed), key=seconds.__getitem__)[timed // 2]
         planned = shared_plan(lowered, found.processors)
         answer(render(planned, measured=steps[middle], width=width) + "\n")
-    answer(comparison_text(found))
+        answer(comparison_text(found))
+    else:
+        talk("no step was timed: the first two warm up and measure memory; give --steps 3 or more")
     if output is not None:
         talk(f"written: {output}")
 

@@ -30,20 +30,23 @@ class Claim(Record):
     solve_seconds: float | None = None
     synth_version: str
 
-    @model_validator(mode="after")
-    def _adds_up(self) -> Self:
+    def check_proof(self) -> None:
+        """The bound and the gap must be possible for the value claimed.
+
+        Raises:
+            ScheduleError: they contradict it.
+        """
         values = {"makespan": self.makespan_us, "period": self.period_us}
         if self.objective not in values:
-            raise ValueError(f"objective is {self.objective!r}; known: makespan, period")
+            raise ScheduleError(f"objective is {self.objective!r}; known: makespan, period")
         value_us = values[self.objective]
         if self.lower_bound_us > value_us:
-            raise ValueError(
+            raise ScheduleError(
                 f"lower_bound_us {self.lower_bound_us} is above the {self.objective}, {value_us} µs"
             )
         gap = (value_us - self.lower_bound_us) / value_us if value_us else 0.0
         if abs(gap - self.gap) > 1e-9:
-            raise ValueError(f"gap is {self.gap}, but the bound and the value make it {gap}")
-        return self
+            raise ScheduleError(f"gap is {self.gap}, but the bound and the value make it {gap}")
 
 
 class Plan(FileRecord):
@@ -131,6 +134,7 @@ class Plan(FileRecord):
                     f"the file claims {name} {said}, simulating its programs gives {got}; the "
                     f"programs or the costs were changed after it was made"
                 )
+        self.claim.check_proof()
         return lowered, timeline
 
 

@@ -72,7 +72,7 @@ def test_stages_that_exceed_the_cap_are_avoided() -> None:
     # By work alone (2, 2); but the first two layers weigh 20 together.
     profile = profile_of([1, 1, 1, 1], [10, 10, 1, 1])
     assert balance(profile, 2) == (2, 2)
-    assert balance(profile, 2, cap_bytes=17) == (1, 3)
+    assert balance(profile, 2, caps_bytes=(17, 17)) == (1, 3)
 
 
 def test_fewer_layers_than_stages_is_an_error_with_the_way_out() -> None:
