@@ -9,6 +9,7 @@ and tags keep them apart; CUDA tensors are staged through host memory.
 import re
 from collections import Counter
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import Protocol
 
 import torch
@@ -47,16 +48,19 @@ class Channels(Protocol):
         ...
 
 
-def open_channels(device: torch.device, transfers: Iterable[Transfer]) -> Channels:
+def open_channels(
+    device: torch.device, transfers: Iterable[Transfer], timeout_s: float = 300.0
+) -> Channels:
     """Open the channels that a schedule's transfers need; every rank calls this at the same time.
 
     Args:
         device: where this rank's tensors live.
         transfers: all transfers of the lowered schedule, the same list on every rank.
+        timeout_s: after which a transfer counts as failed; gloo takes that of the process group.
     """
     links = sorted({(t.source, t.target) for t in transfers})
     if dist.get_backend() == "nccl":
-        return NcclChannels(links)
+        return NcclChannels(links, timedelta(seconds=timeout_s))
     return GlooChannels(device)
 
 
@@ -88,8 +92,8 @@ class _Unstaging:
 class NcclChannels:
     """One communicator per directed link; waiting orders streams and does not block the host."""
 
-    def __init__(self, links: list[tuple[int, int]]) -> None:
-        self._groups = {link: dist.new_group(list(link)) for link in links}
+    def __init__(self, links: list[tuple[int, int]], timeout: timedelta) -> None:
+        self._groups = {link: dist.new_group(list(link), timeout=timeout) for link in links}
 
     def send(self, tensor: torch.Tensor, transfer: Transfer) -> Pending:
         """Enqueue on the link's communicator, behind the compute that made the tensor."""

@@ -62,4 +62,5 @@ def _allocations(prof: profile) -> list[int]:
             allocation: Any = event.extra_fields
             if allocation.device.type == "cpu":
                 events.append((event.start_time_ns, int(allocation.alloc_size)))
+    events.reverse()  # the walk came from the end; ties keep the order of the program
     return [size for _, size in sorted(events, key=lambda event: event[0])]

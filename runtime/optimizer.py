@@ -18,13 +18,15 @@ class SynchronousAdamW:
         self,
         stages: Mapping[int, nn.Module],
         *,
+        device: torch.device,
         learning_rate: float,
         clip_norm: float | None,
         weight_decay: float = 0.0,
     ) -> None:
+        self._device = device
         self._clip_norm = clip_norm
         self._norm_known = False
-        self.grad_norm: float | None = None
+        self.grad_norm: torch.Tensor | None = None
         self._parameters = [p for m in stages.values() for p in m.parameters() if p.requires_grad]
         self._optimizers = {
             number: adamw(module, learning_rate, weight_decay) for number, module in stages.items()
@@ -54,12 +56,13 @@ class SynchronousAdamW:
     @torch.no_grad()
     def _clip(self, clip_norm: float) -> None:
         gradients = [p.grad for p in self._parameters if p.grad is not None]
-        norm = nn.utils.get_total_norm(gradients) if gradients else torch.zeros(())
-        squared = norm.float().square()
+        squared = torch.zeros((), device=self._device)
+        for gradient in gradients:  # in float32, whatever the gradient is in
+            squared += torch.linalg.vector_norm(gradient, dtype=torch.float32).square()
         dist.all_reduce(squared)
         total = squared.sqrt()
         nn.utils.clip_grads_with_norm_(self._parameters, clip_norm, total)
-        self.grad_norm = float(total)
+        self.grad_norm = total
 
     def static_bytes(self) -> int:
         """Bytes of the parameters, gradients and optimizer state that this rank holds now."""

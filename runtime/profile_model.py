@@ -56,7 +56,8 @@ def profile_model(
     shared: dict[Hashable, str] = {}
     entries = []
     for name, sample in zip(names, _samples(layers, names, workload, device), strict=True):
-        signature = (layer_signature(sample.layer), sample.is_first, sample.targets is not None)
+        met = (sample.is_first, sample.targets is not None, sample.x.shape, sample.x.stride())
+        signature = (layer_signature(sample.layer), met, sample.x.dtype)
         if signature not in shared:
             shared[signature] = name
             profiles[name] = profile_layer(sample, warmup=warmup, iterations=iterations)

@@ -85,6 +85,7 @@ class RankTrainer:
         self._data = self._load_data()
         self._optimizer = SynchronousAdamW(
             {number: stage.layers for number, stage in self._stages.items()},
+            device=world.device,
             learning_rate=options.learning_rate,
             clip_norm=options.clip_norm,
         )
@@ -93,7 +94,7 @@ class RankTrainer:
             lowered,
             world.rank,
             self._stages,
-            open_channels(world.device, lowered.transfers),
+            open_channels(world.device, lowered.transfers, options.timeout_s),
             self._find_boundaries(),
             device=world.device,
             clock=self._clock,

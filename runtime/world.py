@@ -52,6 +52,8 @@ def join_world(wanted_device: str = "auto", timeout_s: float = 300.0) -> Iterato
 
     NCCL where each local rank has a GPU of its own, gloo otherwise.
     """
+    # Kernels loaded at first use would wait for the device, and so for a receive posted before.
+    os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     local_rank = int(os.environ["LOCAL_RANK"])
     local_size = int(os.environ.get("LOCAL_WORLD_SIZE", size))
@@ -68,10 +70,10 @@ def join_world(wanted_device: str = "auto", timeout_s: float = 300.0) -> Iterato
         timeout=timedelta(seconds=timeout_s),
         device_id=device if backend == "nccl" else None,
     )
-    try:
-        yield World(rank, size, device, backend, socket.gethostname(), processors)
-    finally:
-        dist.destroy_process_group()
+    # After a failure the group is left as it is: shutting NCCL down would wait for transfers whose
+    # other end waits for this rank. The process ends anyway, and the others notice that.
+    yield World(rank, size, device, backend, socket.gethostname(), processors)
+    dist.destroy_process_group()
 
 
 def describe_device(device: torch.device) -> str:

@@ -1,9 +1,9 @@
 """The profile file: what one model's layers cost on one device, in microseconds and bytes."""
 
 import hashlib
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, model_validator
 
 from synth.kinds import OpKind
 from synth.record import FileRecord, Record
@@ -11,12 +11,16 @@ from synth.record import FileRecord, Record
 ModelArguments = dict[str, int | float | str | bool]
 
 
+# A week: beyond any op or transfer, and small enough for every sum to stay exact.
+_TimeUs = Annotated[float, Field(ge=0, le=6.048e11)]
+
+
 class Timing(Record):
     """One op's time over `n` measurements; a published value has n = 1 and no spread."""
 
-    median_us: NonNegativeFloat
-    p10_us: NonNegativeFloat
-    p90_us: NonNegativeFloat
+    median_us: _TimeUs
+    p10_us: _TimeUs
+    p90_us: _TimeUs
     n: int = Field(gt=0)
 
     @classmethod
@@ -103,7 +107,7 @@ class Layer(Record):
 class Link(Record):
     """A directed link: a transfer takes latency + bytes / bandwidth (none: bytes are free)."""
 
-    latency_us: NonNegativeFloat = 0.0
+    latency_us: _TimeUs = 0.0
     bandwidth_bytes_per_s: PositiveFloat | None = None
 
     def transfer_us(self, num_bytes: int) -> int:

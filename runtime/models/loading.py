@@ -55,6 +55,7 @@ def build_layers(
     else:
         with _seeded(seed):
             layers = load_layers(spec)
+    _check_untied(spec, layers)
     if names is not None:
         _check_names(spec, names, layer_names(layers))
     chosen = range(len(layers)) if indices is None else list(indices)
@@ -82,6 +83,20 @@ def _seeded(seed: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield
+
+
+def _check_untied(spec: ModelSpec, layers: Sequence[nn.Module]) -> None:
+    """Each rank builds its own layers, which cannot share a parameter with another rank's."""
+    owners: dict[int, int] = {}
+    for index, layer in enumerate(layers):
+        for name, parameter in layer.named_parameters():
+            other = owners.setdefault(id(parameter), index)
+            if other != index:
+                raise SynthError(
+                    f"{spec.factory!r}: layers {other} and {index} share the parameter {name!r}; "
+                    f"tied weights across layers are not supported yet: untie them (built-in "
+                    f"models have a head of their own)"
+                )
 
 
 def _check_names(spec: ModelSpec, needed: Sequence[str], found: Sequence[str]) -> None:

@@ -96,7 +96,8 @@ class _SplitFunction(torch.autograd.Function):
         ctx.queue, ctx.rule, ctx.options, ctx.dtype, ctx.owners = (
             queue, rule, options, dtype, parameters,
         )  # fmt: skip
-        return output
+        # A view made in here could not be changed in place by the next layer; its alias can.
+        return output.data if output._is_view() else output
 
     @staticmethod
     @once_differentiable

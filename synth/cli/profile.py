@@ -105,7 +105,8 @@ def _profile_inside_torchrun(
     from synth.runtime.link_probe import probe_links
     from synth.runtime.world import join_world
 
-    with join_world(device) as world:
+    # The others wait while rank 0 measures, which may take long.
+    with join_world(device, timeout_s=24 * 3600) as world:
         links = probe_links(world) if world.size > 1 else None
         if world.rank == 0:
             _measure(workload, world.device, warmup, iters, links, output)

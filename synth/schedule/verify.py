@@ -115,6 +115,13 @@ def _check_passage(schedule: Schedule, forward: Op, found: list[Op]) -> None:
 
 def _check_local_order(lowered: Lowered, rank: int, program: Sequence[Op]) -> None:
     """What an op reads and its own rank makes must have been made before."""
+    first_step = next((i for i, op in enumerate(program) if op.kind == OpKind.STEP), len(program))
+    for place in range(first_step, len(program)):
+        if program[place].kind != OpKind.STEP:
+            raise ScheduleError(
+                f"rank {rank}, op {place} ({program[place]}): stands behind "
+                f"{program[first_step]}; STEP waits for all ranks, so it comes last"
+            )
     places = {value: i for i, made in enumerate(lowered.makes[rank]) for value in made}
     for place, op in enumerate(program):
         late: list[Value] = [v for v in lowered.reads[rank][place] if places.get(v, -1) >= place]

@@ -242,3 +242,17 @@ def test_too_long_a_sequence_is_refused() -> None:
     embedding = load_layers(small("gpt", context_length=4))[0]
     with pytest.raises(SynthError, match="5 tokens exceeds context_length = 4"):
         embedding(torch.zeros(1, 5, dtype=torch.int64))
+
+
+def test_weights_tied_across_layers_are_refused(tmp_path: Path) -> None:
+    # Each rank would train its own copy: a different model, silently.
+    file = tmp_path / "tied.py"
+    file.write_text(
+        "from torch import nn\n"
+        "def layers():\n"
+        "    first, last = nn.Linear(4, 4), nn.Linear(4, 4)\n"
+        "    last.weight = first.weight\n"
+        "    return [first, nn.ReLU(), last]\n"
+    )
+    with pytest.raises(SynthError, match="layers 0 and 2 share the parameter 'weight'"):
+        build_layers(ModelSpec(f"{file}:layers"), seed=0)

@@ -468,3 +468,19 @@ def test_rules_hold_on_the_threads_of_a_cuda_backward(recompute: bool) -> None:
     inputs = [x.cuda() for x in batches(4, 33, 64)]
     assert_same(by_split(run(mine), inputs), by_autograd(run(theirs), inputs))
     assert_same(gradients(mine), gradients(theirs))
+
+
+@pytest.mark.parametrize("shape", [(4, 8), (2, 4, 8)], ids=["2-D", "3-D"])
+def test_the_output_may_be_changed_in_place_as_without_the_split(shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(inplace=True), nn.Linear(8, 8))
+    x = torch.randn(shape)
+    (model(x).add_(1) ** 2).sum().backward()
+    expected = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    model.zero_grad()
+    tape = SplitTape()
+    y = tape.forward(lambda: (model(x).add_(1) ** 2).sum())
+    tape.backward_input(y)
+    tape.backward_weight()
+    for parameter, gradient in zip(model.parameters(), expected, strict=True):
+        assert parameter.grad is not None and torch.equal(parameter.grad, gradient)

@@ -1,0 +1,99 @@
+"""A rank builds what the plan says, and refuses a model that has changed since."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from synth import __version__
+from synth.costs import cut
+from synth.errors import Mismatch
+from synth.families import generate
+from synth.profile import Workload
+from synth.runtime.profile_model import profile_model
+from synth.runtime.trainer import build_stages
+from synth.schedule import peak_bytes, verify
+from synth.schedule.file import Claim, Plan, program_text
+
+CPU = torch.device("cpu")
+MODEL = """
+from torch import nn
+class Head(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear({width}, 64)
+    def forward(self, x, targets):
+        return nn.functional.cross_entropy(self.out(x).flatten(0, 1), targets.flatten())
+def layers():
+    blocks = [nn.Linear({width}, {width}) for _ in range({depth})]
+    return [nn.Embedding(64, {width}), *blocks, Head()]
+"""
+
+
+def make_plan(file: Path) -> Plan:
+    """1F1B on two ranks, of the model in a file."""
+    workload = Workload(model=f"{file}:layers", micro_batch_size=1, sequence_length=4)
+    profile = profile_model(workload, CPU, warmup=0, iterations=1)
+    half = len(profile.layers) // 2
+    sizes = (half, len(profile.layers) - half)
+    schedule, costs = generate("1f1b", 2, 2), cut(profile, sizes)
+    lowered, timeline = verify(schedule, costs)
+    return Plan(
+        name="1f1b",
+        profile_name=profile.name,
+        profile_fingerprint=profile.fingerprint(),
+        device=profile.provenance.device,
+        workload=workload,
+        partition=sizes,
+        layers=tuple(layer.name for layer in profile.layers),
+        placement=schedule.placement.ranks,
+        num_micro_batches=2,
+        costs=costs,
+        claim=Claim(
+            objective="makespan",
+            makespan_us=timeline.makespan_us,
+            period_us=timeline.period_us,
+            peak_bytes=peak_bytes(lowered),
+            lower_bound_us=timeline.makespan_us,
+            gap=0.0,
+            found_by="1f1b",
+            stopped_by="optimal",
+            synth_version=__version__,
+        ),
+        programs=tuple(program_text(program) for program in schedule.programs),
+    )
+
+
+def test_ranks_build_the_same_model_whatever_the_partition(tmp_path: Path) -> None:
+    file = tmp_path / "model.py"
+    file.write_text(MODEL.format(width=8, depth=2))
+    plan = make_plan(file)
+    other = plan.replace(partition=(1, 3), costs=_costs_of(plan, (1, 3)))
+    for p in (plan, other):
+        stages = {**build_stages(p, 0, CPU, seed=3), **build_stages(p, 1, CPU, seed=3)}
+        parameters = [q for s in sorted(stages) for q in stages[s].layers.parameters()]
+        if p is plan:
+            first = parameters
+    assert all(torch.equal(a, b) for a, b in zip(first, parameters, strict=True))
+
+
+def _costs_of(plan: Plan, sizes: tuple[int, ...]) -> object:
+    return cut(profile_model(plan.workload, CPU, warmup=0, iterations=1), sizes)
+
+
+@pytest.mark.parametrize(
+    ("width", "depth", "message"),
+    [(16, 2, "static bytes, the plan counts"), (8, 3, "it has 5 layers .* 4 were profiled")],
+    ids=["wider", "deeper"],
+)
+def test_a_model_that_has_changed_since_is_refused(
+    tmp_path: Path, width: int, depth: int, message: str
+) -> None:
+    file = tmp_path / "model.py"
+    file.write_text(MODEL.format(width=8, depth=2))
+    changed = tmp_path / "changed.py"  # a process imports a file once, so take another
+    changed.write_text(MODEL.format(width=width, depth=depth))
+    made = make_plan(file)
+    plan = made.replace(workload=made.workload.replace(model=f"{changed}:layers"))
+    with pytest.raises(Mismatch, match=message):
+        build_stages(plan, 0, CPU, seed=0)
