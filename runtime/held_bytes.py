@@ -44,7 +44,7 @@ def held_bytes(sample: Sample) -> HeldBytes:
         return OpKind.B if name in alive_after_f else OpKind.F
 
     return HeldBytes(
-        output_bytes=0 if sample.targets is not None else passage.sizes["y"],
+        output_bytes=0 if sample.targets is not None else passage.output_bytes,
         saved_bytes=after_f,
         saved_w_bytes=max(0, after_b),
         rise_bytes=passage.rises,
@@ -63,6 +63,12 @@ def fused_rise(sample: Sample) -> int:
     return passage.rises[OpKind.BW]
 
 
+def allocated_bytes(tensor: Tensor) -> int:
+    """What the allocator hands out for a tensor's storage: CUDA's rounds up to 512 bytes."""
+    size = tensor.untyped_storage().nbytes()
+    return -(-size // 512) * 512 if tensor.is_cuda else size
+
+
 class _MeasuredPassage:
     """One micro-batch through one layer, every allocation inside a measuring window.
 
@@ -77,9 +83,10 @@ class _MeasuredPassage:
         self.level = 0
         self.rises: dict[OpKind, int] = {}
         self.sizes: dict[str, int] = {}
+        self.output_bytes = 0
         self._tensors: dict[str, Tensor] = {}
         self._watched: dict[str, Any] = {}
-        like = self.stage.output_like(sample.x, sample.targets)
+        like = self.stage.output_like(sample.x.clone(), sample.targets)
         self._like = torch.empty_like(like, device="meta")
         self._put("x", self._window(sample.x.clone))
         if sample.is_first:
@@ -114,6 +121,7 @@ class _MeasuredPassage:
 
     def _forward(self) -> None:
         y = self.stage.forward(0, self._tensors["x"], self.sample.targets)
+        self.output_bytes = allocated_bytes(y)
         self._put("y", y)
 
     def _make_gradient(self) -> Tensor:
@@ -122,8 +130,9 @@ class _MeasuredPassage:
     def _put(self, name: str, tensor: Tensor) -> None:
         self._tensors[name] = tensor
         self._watched[name] = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
-        size = tensor.untyped_storage().nbytes()
-        self.sizes[name] = -(-size // 512) * 512 if tensor.is_cuda else size
+        places = {t.untyped_storage().data_ptr() for n, t in self._tensors.items() if n != name}
+        is_alias = tensor.untyped_storage().data_ptr() in places  # of an in-place layer: x is y
+        self.sizes[name] = 0 if is_alias else allocated_bytes(tensor)
 
     def _run(self, kind: OpKind, action: Callable[[], Tensor | None]) -> None:
         """An op in a window; what it returns is held, as the gradient to send back."""

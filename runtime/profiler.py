@@ -63,13 +63,14 @@ def _measure_times(
     for round_number in range(warmup + iterations):
         if round_number in (0, warmup):
             clock.begin()
+        x = sample.x.clone()  # a layer may change its input in place
         with clock.measure(Op(OpKind.F, 0)):
-            stage.forward(0, sample.x, sample.targets)
+            stage.forward(0, x, sample.targets)
         with clock.measure(Op(OpKind.B, 0)):
             stage.backward_input(0, gradient)
         with clock.measure(Op(OpKind.W, 0)):
             stage.backward_weight(0)
-        stage.forward(0, sample.x, sample.targets)
+        stage.forward(0, sample.x.clone(), sample.targets)
         with clock.measure(Op(OpKind.BW, 0)):
             stage.backward(0, gradient)
         if optimizer is not None:
@@ -83,7 +84,7 @@ def _measure_times(
 
 def _output_gradient(sample: Sample) -> Tensor:
     """A gradient of the output's shape, dense and small, as training has."""
-    return torch.full_like(sample.stage().output_like(sample.x, sample.targets), 1e-3)
+    return torch.full_like(sample.stage().output_like(sample.x.clone(), sample.targets), 1e-3)
 
 
 def _timing(samples_us: Sequence[float]) -> Timing:
@@ -118,7 +119,7 @@ def _step_rise(optimizer: torch.optim.Optimizer | None, device: torch.device) ->
 def _deferred_share(sample: Sample, parameters: Sequence[Tensor]) -> float:
     """The share of the parameters' elements whose gradient W computes."""
     stage = sample.stage()
-    stage.forward(0, sample.x, sample.targets)
+    stage.forward(0, sample.x.clone(), sample.targets)
     stage.backward_input(0, _output_gradient(sample))
     deferred = sum(p.numel() for p in stage.deferred(0))
     stage.backward_weight(0)

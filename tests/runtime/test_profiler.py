@@ -113,3 +113,17 @@ def test_a_model_without_a_loss_is_refused_with_what_was_needed(tmp_path: Path) 
     workload = Workload(model=f"{file}:layers", micro_batch_size=2, sequence_length=4)
     with pytest.raises(SynthError, match=r"linear|Linear.*layer\(x, targets\)"):
         profiled(workload)
+
+
+def test_a_layer_that_changes_its_input_in_place_is_measured(tmp_path: Path) -> None:
+    file = tmp_path / "inplace.py"
+    file.write_text(
+        "from torch import nn\n"
+        "class Head(nn.Module):\n"
+        "    def forward(self, x, targets):\n"
+        "        return nn.functional.cross_entropy(x.flatten(0, 1), targets.flatten())\n"
+        "def layers():\n"
+        "    return [nn.Embedding(64, 64), nn.ReLU(inplace=True), nn.Linear(64, 64), Head()]\n"
+    )
+    profile = profiled(Workload(model=f"{file}:layers", micro_batch_size=2, sequence_length=4))
+    assert [layer.name.split(".")[0] for layer in profile.layers][1] == "ReLU"
