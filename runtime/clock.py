@@ -1,4 +1,4 @@
-"""When each op ran: the host's clock on CPU, events on CUDA; a step never synchronises."""
+"""When each op ran: the host's clock on CPU, events on CUDA; recording never synchronises."""
 
 import time
 from collections.abc import Iterator

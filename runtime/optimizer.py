@@ -27,6 +27,7 @@ class SynchronousAdamW:
         self._clip_norm = clip_norm
         self._norm_known = False
         self.grad_norm: torch.Tensor | None = None
+        self._modules = list(stages.values())
         self._parameters = [p for m in stages.values() for p in m.parameters() if p.requires_grad]
         self._optimizers = {
             number: adamw(module, learning_rate, weight_decay) for number, module in stages.items()
@@ -65,8 +66,9 @@ class SynchronousAdamW:
         self.grad_norm = total
 
     def static_bytes(self) -> int:
-        """Bytes of the parameters, gradients and optimizer state that this rank holds now."""
-        tensors = [t for p in self._parameters for t in (p, p.grad) if t is not None]
+        """Bytes of the parameters, buffers, gradients and optimizer state that this rank holds now."""
+        tensors = [t for m in self._modules for t in (*m.parameters(), *m.buffers())]
+        tensors += [p.grad for p in self._parameters if p.grad is not None]
         for optimizer in self._optimizers.values():
             if optimizer is not None:
                 for state in optimizer.state.values():
@@ -89,8 +91,8 @@ def adamw(
 
 
 def adamw_static_bytes(module: nn.Module) -> int:
-    """What a module's parameters, gradients and AdamW state take: two moments and a step count."""
-    total = 0
+    """What parameters, buffers, gradients and AdamW state take: two moments and a step count."""
+    total = sum(b.numel() * b.element_size() for b in module.buffers())
     for parameter in module.parameters():
         size = parameter.numel() * parameter.element_size()
         total += 4 * size + 4 if parameter.requires_grad else size

@@ -37,7 +37,7 @@ def profile_layer(sample: Sample, *, warmup: int, iterations: int) -> LayerProfi
     }
     profile = LayerProfile(
         time_us={kind: _timing(times.get(kind, [])) for kind in OpKind},
-        parameter_bytes=_bytes(sample.layer.parameters()),
+        parameter_bytes=_bytes([*sample.layer.parameters(), *sample.layer.buffers()]),
         gradient_bytes=_bytes(parameters),
         optimizer_bytes=_optimizer_bytes(optimizer),
         output_bytes=held.output_bytes,

@@ -34,7 +34,8 @@ class LayerProfile(Record):
 
     Bytes, per micro-batch unless said otherwise:
 
-    - `parameter_bytes`, `gradient_bytes`, `optimizer_bytes`: static, once per layer;
+    - `parameter_bytes` (with the module's buffers), `gradient_bytes`, `optimizer_bytes`: static,
+      once per layer;
     - `output_bytes`: the boundary activation it returns (0 for the last layer, which ends in the
       loss), and likewise the gradient of that activation;
     - `saved_bytes`: what F keeps for the backward, without its input and its output;
