@@ -66,7 +66,7 @@ class SynchronousAdamW:
         self.grad_norm = total
 
     def static_bytes(self) -> int:
-        """Bytes of the parameters, buffers, gradients and optimizer state that this rank holds now."""
+        """Bytes of the parameters, buffers, gradients and optimizer state held now."""
         tensors = [t for m in self._modules for t in (*m.parameters(), *m.buffers())]
         tensors += [p.grad for p in self._parameters if p.grad is not None]
         for optimizer in self._optimizers.values():
