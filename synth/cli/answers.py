@@ -63,7 +63,7 @@ def as_json(request: Request, result: "Result") -> dict[str, Any]:
                 "makespan_us": rival.makespan_us,
                 "period_us": rival.period_us,
                 "peak_bytes": rival.peak_bytes,
-                "fits": rival.fits,
+                "fits": None if request.problem.caps_bytes is None else rival.fits,
             }
             for rival in result.rivals
         ],

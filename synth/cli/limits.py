@@ -62,7 +62,7 @@ def read_partition(text: str, num_ranks: int) -> tuple[int, ...] | None:
     """Read the layers of each stage, `3,3,2`; none for `auto`.
 
     Raises:
-        SynthError: not one whole number per rank.
+        SynthError: not one whole number above 0 per rank.
     """
     if text.strip().lower() == "auto":
         return None
@@ -75,5 +75,10 @@ def read_partition(text: str, num_ranks: int) -> tuple[int, ...] | None:
     if len(sizes) != num_ranks:
         raise SynthError(
             f"--partition gives {len(sizes)} stages for {num_ranks} ranks; give one size per rank"
+        )
+    if min(sizes) < 1:
+        stage = next(stage for stage, size in enumerate(sizes) if size < 1)
+        raise SynthError(
+            f"--partition gives stage {stage} {sizes[stage]} layers; every stage needs at least one"
         )
     return sizes

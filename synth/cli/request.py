@@ -1,5 +1,6 @@
 """What `synth solve` was asked: the problem, and how a solution becomes a schedule file."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,14 +33,13 @@ class Request:
         """Find out before the search, not after it, that the file cannot be written.
 
         Raises:
-            SynthError: the folder does not exist, or the path is one.
+            SynthError: the path is a folder, or its folder is missing, no folder or read-only.
         """
         if self.output is None:
             return
-        if not self.output.parent.is_dir():
-            raise SynthError(f"cannot write {self.output}: folder {self.output.parent} is missing")
-        if self.output.is_dir():
-            raise SynthError(f"cannot write {self.output}: it is a folder; give a file's name")
+        reason = _why_not_writable(self.output)
+        if reason is not None:
+            raise SynthError(f"cannot write {self.output}: {reason}")
 
     def plan(self, found: "Incumbent | Result") -> Plan:
         """The schedule file of a solution."""
@@ -83,6 +83,21 @@ class Request:
         """Write the file, if one was asked for."""
         if self.output is not None:
             self.plan(found).save(self.output)
+
+
+def _why_not_writable(path: Path) -> str | None:
+    """What keeps a file from being written; it is written beside its place and moved there."""
+    folder = path.parent
+    if path.is_dir():
+        return "it is a folder; give a file's name"
+    if not folder.is_dir():
+        there = next((p for p in (folder, *folder.parents) if p.exists()), folder)
+        if there.is_dir() or not there.exists():
+            return f"folder {folder} is missing"
+        return f"{there} is a file, not a folder"
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return f"no permission to write in folder {folder}"
+    return None
 
 
 def _stopped_by(found: "Incumbent | Result") -> str:

@@ -83,14 +83,15 @@ def command(
     profile = _load(profile_name)
     limit = read_limit(mem_limit, ranks, profile)
     sizes = _sizes(partition, ranks, profile, limit.caps_bytes)
-    problem = _problem(profile, sizes, micro_batches, limit.caps_bytes, objective)
+    is_best = read_partition(partition, ranks) is None
+    problem = _problem(profile, sizes, micro_batches, limit.caps_bytes, objective, is_best)
     options = SolveOptions(
         time_limit_s=parse_seconds(time_limit),
         gap=parse_fraction(gap),
         workers=workers,
         seed=seed,
         deterministic=deterministic,
-        hint=_load_hint(hint, problem),
+        hint=_load_hint(hint, problem, profile),
         solver=SolverName(solver),
         verbose=talk if verbose else None,
     )
@@ -103,6 +104,7 @@ def command(
         "deterministic": str(deterministic).lower(),
     }
     request = Request(profile, sizes, problem, options, limit, arguments, output)
+    request.check_output()
     if dry_run:
         preview(request, format)
     else:
@@ -120,15 +122,9 @@ def _sizes(
 ) -> tuple[int, ...]:
     """The partition given, or the most even one under which every rank can fit, if there is one."""
     from synth.plan.partition import balance
-    from synth.solve.feasible import find_shortage
 
     given = read_partition(text, num_ranks)
-    if given is not None:
-        return given
-    sizes = balance(profile, num_ranks, min(caps_bytes) if caps_bytes else None)
-    problem = _problem(profile, sizes, 1, caps_bytes)
-    # Where no partition fits, the even one makes the clearest explanation.
-    return sizes if find_shortage(problem) is None else balance(profile, num_ranks)
+    return balance(profile, num_ranks, caps_bytes) if given is None else given
 
 
 def _problem(
@@ -136,15 +132,23 @@ def _problem(
     sizes: tuple[int, ...],
     num_micro_batches: int,
     caps_bytes: tuple[int, ...] | None,
-    objective: str = "makespan",
+    objective: str,
+    is_best: bool,
 ) -> "Problem":
     from synth.solve.problem import Objective, Problem
 
-    costs, placement = cut(profile, sizes), Placement.linear(len(sizes))
-    return Problem(costs, placement, num_micro_batches, caps_bytes, Objective(objective))
+    return Problem(
+        cut(profile, sizes),
+        Placement.linear(len(sizes)),
+        num_micro_batches,
+        caps_bytes,
+        Objective(objective),
+        sizes,
+        is_best,
+    )
 
 
-def _load_hint(path: Path | None, problem: "Problem") -> Schedule | None:
+def _load_hint(path: Path | None, problem: "Problem", profile: Profile) -> Schedule | None:
     if path is None:
         return None
     plan = Plan.load(path)
@@ -159,13 +163,17 @@ def _load_hint(path: Path | None, problem: "Problem") -> Schedule | None:
             f"micro-batches, asked for are {problem.num_ranks} ranks and "
             f"{problem.num_micro_batches} micro-batches; give a plan for the same sizes, or none"
         )
+    if plan.profile_fingerprint != profile.fingerprint():
+        talk(
+            f"note: --hint {path} was made from another profile ({plan.profile_name}, not this "
+            f"{profile.name}); its order is taken, its times are not"
+        )
     return schedule
 
 
 def _solve(request: Request, format: Format) -> None:
     from synth.solve.portfolio import solve
 
-    request.check_output()
     num_layers = len(request.profile.layers)
     talk(
         f"{request.profile.name}: {num_layers} layers on {request.problem.num_ranks} ranks as "

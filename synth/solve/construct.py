@@ -9,7 +9,7 @@ verified schedule says what they are worth.
 import heapq
 import random
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -209,13 +209,18 @@ def variants(ranks: Ranks) -> Iterator[list[Rule]]:
 
 
 def search(
-    ranks: Ranks, objective: Objective, max_ops: int, seed: int
+    ranks: Ranks,
+    objective: Objective,
+    max_ops: int,
+    seed: int,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> list[tuple[Draft, list[Rule]]]:
     """Try all variants, then change the best one rank by rank; return drafts, best first.
 
     Args:
         max_ops: the effort, in ops placed: a number of steps and not a time, so that the same
             input gives the same drafts.
+        should_stop: asked after each draft, where there is less time than that.
     """
     per_draft = 3 * len(ranks) * ranks.num_micro_batches
     budget = max(12, max_ops // per_draft)
@@ -226,9 +231,12 @@ def search(
         draft = build(ranks, rules, objective)
         if draft is not None:
             found.append((draft, rules))
+        if should_stop():
+            break
     found.sort(key=lambda pair: pair[0].value_us)
     if found:
-        found[:0] = _climb(ranks, objective, found[0], budget - len(starts), rng)
+        steps = budget - len(starts)
+        found[:0] = _climb(ranks, objective, found[0], steps, rng, should_stop)
     return found
 
 
@@ -238,10 +246,13 @@ def _climb(
     best: tuple[Draft, list[Rule]],
     steps: int,
     rng: random.Random,
+    should_stop: Callable[[], bool],
 ) -> list[tuple[Draft, list[Rule]]]:
     """Keep every change of one or two ranks' rules that is not worse; best first."""
     improved = []
     for _ in range(steps):
+        if should_stop():
+            break
         rules = list(best[1])
         for rank in rng.sample(range(len(ranks)), min(len(ranks), rng.choice((1, 1, 2)))):
             rules[rank] = _change(rules[rank], ranks.num_micro_batches, rng)

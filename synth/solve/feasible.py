@@ -12,18 +12,24 @@ from synth.schedule.model import Buffering, Schedule
 from synth.schedule.ops import Op
 from synth.solve.problem import Problem
 from synth.solve.ranks import BW, STEP, B, F, Rank, W, certain
-from synth.units import format_bytes_both
+from synth.units import format_bytes, format_bytes_both
 
 
 @dataclass(frozen=True)
 class Shortage:
-    """Why no schedule fits: what the first failing rank needs at least, and what would fit."""
+    """Why no schedule fits: what the first failing rank needs at least, and what would fit.
+
+    `partition` is what the claim is about; with `of_all` no other one fits, nor does any fit under
+    a smaller limit for all ranks.
+    """
 
     rank: int
     cap_bytes: int
     static_bytes: int
     micro_batch_bytes: int
     smallest_cap_bytes: int
+    partition: tuple[int, ...] | None = None
+    of_all: bool = False
 
     @property
     def needed_bytes(self) -> int:
@@ -32,31 +38,74 @@ class Shortage:
 
     def __str__(self) -> str:
         """The explanation, with every way out."""
+        needed, cap = _told_apart(self.needed_bytes, self.cap_bytes)
         return (
-            f"no schedule fits: rank {self.rank} needs {format_bytes_both(self.needed_bytes)} "
-            f"even with one micro-batch at a time, and may hold "
-            f"{format_bytes_both(self.cap_bytes)}\n"
+            f"no schedule fits{self._scope}: rank {self.rank} needs {needed} "
+            f"even with one micro-batch at a time, and may hold {cap}\n"
             f"  static (weights, gradients, optimizer): {format_bytes_both(self.static_bytes)}\n"
             f"  one micro-batch alone:                  "
             f"{format_bytes_both(self.micro_batch_bytes)}\n"
             f"  smallest feasible --mem-limit:          {self.smallest_cap_bytes}B "
-            f"({format_bytes_both(self.smallest_cap_bytes)}, the largest need of any rank)\n"
-            f"other ways out: more ranks, a smaller micro-batch, activation checkpointing, a "
-            f"partition with fewer layers on rank {self.rank}"
+            f"({format_bytes_both(self.smallest_cap_bytes)}, {self._limit_is})\n"
+            f"other ways out: more ranks, a smaller micro-batch, activation checkpointing"
+            f"{self._other_partition}"
         )
+
+    @property
+    def _sizes(self) -> str:
+        return ",".join(map(str, self.partition or ()))
+
+    @property
+    def _scope(self) -> str:
+        """What the claim is about, words that go before the colon."""
+        if self.of_all:
+            return f" in any partition. In {self._sizes}, which needs the smallest limit"
+        return f" for this partition ({self._sizes})" if self.partition else ""
+
+    @property
+    def _limit_is(self) -> str:
+        if self.of_all:
+            return f"with the partition {self._sizes}; every other one needs that much or more"
+        given = f" for this partition ({self._sizes})" if self.partition else ""
+        return f"the largest need of any rank{given}"
+
+    @property
+    def _other_partition(self) -> str:
+        if self.of_all:
+            return ""
+        automatic = "; --partition auto looks for one" if self.partition else ""
+        return f", a partition with fewer layers on rank {self.rank}{automatic}"
+
+
+def _told_apart(first_bytes: int, second_bytes: int) -> tuple[str, str]:
+    """Both sizes for people, with the exact counts where they would read alike."""
+    alike = format_bytes(first_bytes) == format_bytes(second_bytes)
+    first, second = (
+        f"{format_bytes_both(size)}{f' = {size:,} bytes' if alike else ''}"
+        for size in (first_bytes, second_bytes)
+    )
+    return first, second
 
 
 def find_shortage(problem: Problem) -> Shortage | None:
     """Say why no schedule keeps the caps, or None if the serial one does."""
     if problem.caps_bytes is None:
         return None
-    stages = problem.costs.stages
-    alone = [one_micro_batch_bytes(rank)[0] for rank in certain(problem).ranks]
-    needed = [stage.static_bytes + b for stage, b in zip(stages, alone, strict=True)]
+    needed = needed_bytes(problem)
     for rank, cap in enumerate(problem.caps_bytes):
         if needed[rank] > cap:
-            return Shortage(rank, cap, stages[rank].static_bytes, alone[rank], max(needed))
+            static = problem.costs.stages[rank].static_bytes
+            alone = needed[rank] - static
+            about = (problem.partition, problem.partition_is_best)
+            return Shortage(rank, cap, static, alone, max(needed), *about)
     return None
+
+
+def needed_bytes(problem: Problem) -> tuple[int, ...]:
+    """The least that each rank can hold: its static bytes and one micro-batch alone."""
+    alone = [one_micro_batch_bytes(rank)[0] for rank in certain(problem).ranks]
+    stages = problem.costs.stages
+    return tuple(stage.static_bytes + b for stage, b in zip(stages, alone, strict=True))
 
 
 def one_micro_batch_bytes(rank: Rank) -> tuple[int, bool]:

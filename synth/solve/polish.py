@@ -1,6 +1,6 @@
 """From an order to a verified schedule: exact evaluation, boundary buffering, fusing B and W."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -45,13 +45,23 @@ def evaluate(problem: Problem, schedule: Schedule, found_by: str) -> Candidate |
     return Candidate(schedule, timeline, value, peak_bytes(lowered), found_by)
 
 
+def never() -> bool:
+    """Nothing stops an evaluation early."""
+    return False
+
+
 def evaluate_order(
-    problem: Problem, programs: tuple[tuple[Op, ...], ...], found_by: str, target_us: int = 0
+    problem: Problem,
+    programs: tuple[tuple[Op, ...], ...],
+    found_by: str,
+    target_us: int = 0,
+    should_stop: Callable[[], bool] = never,
 ) -> Candidate | None:
     """Evaluate an order with the buffering that serves it best.
 
     Args:
         target_us: what the order takes when no transfer waits; once reached, no more is tried.
+        should_stop: asked after each buffering.
     """
     best: Candidate | None = None
     for buffering in (*BUFFERINGS, _unlimited(problem)):
@@ -61,7 +71,7 @@ def evaluate_order(
         candidate = evaluate(problem, schedule, found_by)
         if candidate is not None and (best is None or candidate.value_us < best.value_us):
             best = candidate
-        if best is not None and best.value_us <= target_us:
+        if should_stop() or (best is not None and best.value_us <= target_us):
             break
     return best
 
@@ -72,16 +82,20 @@ def _unlimited(problem: Problem) -> Buffering:
     return Buffering(everything, everything)
 
 
-def rebuffer(problem: Problem, candidate: Candidate) -> Candidate:
+def rebuffer(
+    problem: Problem, candidate: Candidate, should_stop: Callable[[], bool] = never
+) -> Candidate:
     """The same order with better buffering, if there is any."""
     schedule = candidate.schedule
-    tried = evaluate_order(problem, schedule.programs, candidate.found_by)
+    tried = evaluate_order(problem, schedule.programs, candidate.found_by, should_stop=should_stop)
     if tried is None or tried.value_us >= candidate.value_us:
         return candidate
     return replace(tried, schedule=replace(tried.schedule, name=schedule.name))
 
 
-def fuse(problem: Problem, candidate: Candidate) -> Candidate:
+def fuse(
+    problem: Problem, candidate: Candidate, should_stop: Callable[[], bool] = never
+) -> Candidate:
     """Replace B j W j, where they are neighbours, by BW j wherever that does not hurt.
 
     All at once first, then in halves: BW sends its gradient later than B, which hurts only on the
@@ -91,7 +105,7 @@ def fuse(problem: Problem, candidate: Candidate) -> Candidate:
     pending = [pairs] if pairs else []
     num_ops = sum(len(program) for program in candidate.schedule.programs)
     max_evaluations = min(24, max(6, _FUSE_OPS // num_ops))
-    while pending and max_evaluations > 0:
+    while pending and max_evaluations > 0 and not should_stop():
         group = pending.pop()
         max_evaluations -= 1
         tried = evaluate(problem, _fused(candidate.schedule, group), candidate.found_by)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from synth.errors import SynthError
 from synth.families import families, generate
 from synth.schedule.model import Buffering, Schedule
+from synth.schedule.ops import Op
 from synth.schedule.verify import ScheduleError, verify
 from synth.solve import bounds, construct, feasible, polish, windows
 from synth.solve.cpsat import Model
@@ -29,9 +30,19 @@ from synth.solve.solution import Solution, keeps_caps, solution_of, split
 
 OnImprovement = Callable[[Incumbent], None]
 
+# The cheapest to verify, and in little memory: it gives the first answer.
+_FIRST_FAMILY = "1f1b"
+
 # Effort of the heuristics: ops placed, and drafts that are verified and simulated exactly.
 _HEURISTIC_OPS = 40_000
 _DRAFTS_EVALUATED = 4
+
+# The published schedules and the closing polish get so long even when the time is up: for problems
+# of ordinary size that is enough for all of them.
+_GRACE_S = 0.5
+
+# The share of the time after which no more published schedules are tried.
+_FAMILIES_SHARE = 0.5
 
 # Effort of the window search.
 _WINDOWS_SHARE = 0.5
@@ -46,7 +57,8 @@ def solve(
 ) -> Result:
     """Find the best schedule within the caps, and prove how good it is.
 
-    Never returns a schedule that exceeds a cap, nor one worse than a published family that fits.
+    Never returns a schedule that exceeds a cap, nor one worse than a published family that fits
+    and that there was time to look at. Where anything fits, there is a schedule.
 
     Args:
         options: limits and seeds.
@@ -76,6 +88,7 @@ class _Search:
         self.reported_bound_us = 0
         self.rivals: list[Rival] = []
         self.proven_infeasible = False
+        self.evaluation_s = 0.0
         self.relaxed = relaxed_for_fusion(problem)
         self.drafts: list[construct.Draft] = []
 
@@ -86,13 +99,14 @@ class _Search:
             return self._result(StoppedBy.INFEASIBLE, str(shortage))
         if self.options.hint is not None:
             self._try_hint(self.options.hint)
+        if self.best is None:
+            self._try_serial()
         self._raise_bound(bounds.work_bound_us(self.relaxed, self.problem.objective))
         for step in self._steps():
             if self._finished():
                 break
             step()
-        self._improve_best()
-        self._fuse_the_rest()
+        self._close()
         return self._result(self._reason())
 
     def _steps(self) -> tuple[Callable[[], None], ...]:
@@ -117,18 +131,23 @@ class _Search:
 
     def _finished(self) -> bool:
         return (
-            self.stop.is_set() or self._left_s() <= 0 or self.proven_infeasible or self._is_close()
+            self._time_is_up() or self._left_s() <= 0 or self.proven_infeasible or self._is_close()
         )
+
+    def _too_late_by(self, until_s: float) -> bool:
+        """Whether to stop, or one more evaluation would end after a moment since the start."""
+        late = self.elapsed_s() + self.evaluation_s > until_s
+        return self.stop.is_set() or (late and not self.options.deterministic)
 
     def _is_close(self) -> bool:
         best = self.best
         return best is not None and relative_gap(best.value_us, self.bound_us) <= self.options.gap
 
     def _offer(self, candidate: Candidate | None) -> None:
-        """Take a candidate if it is better; equal ones change nothing."""
+        """Take a candidate if it is better: faster, or as fast in less memory."""
         if candidate is None:
             return
-        if self.best is None or candidate.value_us < self.best.value_us:
+        if self.best is None or _merit(candidate) < _merit(self.best):
             self.best = candidate
             self._report()
 
@@ -158,27 +177,39 @@ class _Search:
     # The steps
 
     def _try_families(self) -> None:
-        """Every published schedule that exists for this placement: the first incumbent."""
-        problem = self.problem
-        for name in families():
-            try:
-                schedule = generate(name, problem.num_ranks, problem.num_micro_batches)
-                if schedule.placement != problem.placement:
-                    continue
-                _, timeline = verify(schedule, problem.costs)
-            except SynthError:
-                continue  # not defined for these numbers
-            self._try_family(schedule, timeline.makespan_us, timeline.period_us)
+        """The published schedules that exist for this placement: the first incumbent."""
+        for name in sorted(families(), key=lambda name: (name != _FIRST_FAMILY, name)):
+            if self.rivals and self._out_of_grace():
+                return
+            self._try_family(name)
 
-    def _try_family(self, schedule: Schedule, makespan_us: int, period_us: int) -> None:
-        uncapped = replace(self.problem, caps_bytes=None)
-        alone = polish.evaluate(uncapped, schedule, schedule.name)
-        assert alone is not None
-        candidate = polish.evaluate(self.problem, schedule, schedule.name)
-        self.rivals.append(
-            Rival(schedule.name, makespan_us, period_us, alone.peak_bytes, candidate is not None)
-        )
-        self._offer(candidate)
+    def _out_of_grace(self) -> bool:
+        """Whether the families that are left must wait: the time is up, or a stop asked for."""
+        up = self._too_late_by(_FAMILIES_SHARE * self.options.time_limit_s)
+        in_grace = self.elapsed_s() + self.evaluation_s < _GRACE_S
+        return up and not in_grace
+
+    def _try_family(self, name: str) -> None:
+        began, problem = time.monotonic(), self.problem
+        try:
+            schedule = generate(name, problem.num_ranks, problem.num_micro_batches)
+            if schedule.placement != problem.placement:
+                return
+            alone = polish.evaluate(replace(problem, caps_bytes=None), schedule, name)
+        except SynthError:
+            return  # not defined for these numbers
+        if alone is None:
+            return
+        self.evaluation_s = time.monotonic() - began
+        caps, line = problem.caps_bytes or alone.peak_bytes, alone.timeline
+        fits = all(peak <= cap for peak, cap in zip(alone.peak_bytes, caps, strict=True))
+        self.rivals.append(Rival(name, line.makespan_us, line.period_us, alone.peak_bytes, fits))
+        self._offer(alone if fits else None)
+
+    def _try_serial(self) -> None:
+        """One micro-batch at a time: it fits wherever anything does."""
+        serial = feasible.serial_schedule(self.problem)
+        self._offer(polish.evaluate(self.problem, serial, serial.name))
 
     def _try_hint(self, schedule: Schedule) -> None:
         asked, given = self.problem, schedule
@@ -198,42 +229,58 @@ class _Search:
         self._offer(polish.evaluate(self.problem, schedule, "hint"))
 
     def _try_heuristics(self) -> None:
-        """The serial schedule, then list scheduling with and without room for boundary buffers."""
-        if self.best is None:
-            serial = feasible.serial_schedule(self.problem)
-            self._offer(polish.evaluate(self.problem, serial, serial.name))
+        """List scheduling with and without room for boundary buffers."""
         bufferings = (Buffering(0, 0), *BUFFERINGS)
         views = _distinct(cautious(self.problem, buffering) for buffering in bufferings)
-        for ranks in views:
+        for index, ranks in enumerate(views):
             if self._finished():
                 return
-            self._try_list_scheduling(ranks, _HEURISTIC_OPS // min(3, len(views)))
+            share_s = (self._left_s() - 2 * self.evaluation_s) / (len(views) - index)
+            max_ops = _HEURISTIC_OPS // min(3, len(views))
+            self._try_list_scheduling(ranks, max_ops, self.elapsed_s() + share_s)
 
-    def _try_list_scheduling(self, ranks: Ranks, max_ops: int) -> None:
-        found = construct.search(ranks, self.problem.objective, max_ops, self.options.seed)
+    def _try_list_scheduling(self, ranks: Ranks, max_ops: int, until_s: float) -> None:
+        objective, seed = self.problem.objective, self.options.seed
+        found = construct.search(
+            ranks, objective, max_ops, seed, lambda: self._too_late_by(until_s)
+        )
         if found:
             self.drafts.append(found[0][0])
-        for draft, _ in found[:_DRAFTS_EVALUATED]:
+        for draft, _ in found[: 1 if self._time_is_up() else _DRAFTS_EVALUATED]:
             if self.best is not None and draft.value_us >= self.best.value_us:
                 break
-            self._offer(
-                polish.evaluate_order(
-                    self.problem, draft.programs(), "list scheduling", draft.value_us
-                )
-            )
+            self._try_order(draft.programs(), "list scheduling", draft.value_us)
+
+    def _try_order(self, programs: tuple[tuple[Op, ...], ...], found_by: str, value: int) -> None:
+        """Evaluate an order exactly, with as many bufferings as there is time for."""
+        self._offer(
+            polish.evaluate_order(self.problem, programs, found_by, value, self._time_is_up)
+        )
+
+    def _time_is_up(self) -> bool:
+        return self._too_late_by(self.options.time_limit_s)
 
     def _improve_best(self) -> None:
         """Better buffering, and BW for B W where it pays."""
-        if self.best is None or self._is_proven() or self.stop.is_set():
-            return
-        self._offer(polish.rebuffer(self.problem, self.best))
-        if self.relaxed != certain(self.problem):
-            self._offer(polish.fuse(self.problem, self.best))
+        self._polish_best(self._time_is_up)
 
-    def _fuse_the_rest(self) -> None:
-        """BW for B W where it does not hurt: the same value with fewer ops."""
-        if self.best is not None and not self.stop.is_set():
-            self.best = polish.fuse(self.problem, self.best)
+    def _polish_best(self, should_stop: Callable[[], bool]) -> None:
+        if self.best is None or self._is_proven() or should_stop():
+            return
+        self._offer(polish.rebuffer(self.problem, self.best, should_stop))
+        if self.relaxed != certain(self.problem):
+            self._offer(polish.fuse(self.problem, self.best, should_stop))
+
+    def _close(self) -> None:
+        """The last polish, then BW for B W where it does not hurt: fewer ops, the same value."""
+        until_s = max(self.elapsed_s(), self.options.time_limit_s) + _GRACE_S
+
+        def should_stop() -> bool:
+            return self._too_late_by(until_s)
+
+        self._polish_best(should_stop)
+        if self.best is not None:
+            self.best = polish.fuse(self.problem, self.best, should_stop)
 
     def _bound_by_parts(self) -> None:
         """Bound by one rank at a time."""
@@ -245,7 +292,7 @@ class _Search:
                 value_us,
                 self.bound_us,
                 self.options,
-                self.stop.is_set,
+                self._time_is_up,
                 hint,
             )
         )
@@ -337,8 +384,7 @@ class _Search:
         """Evaluate a solution exactly, if the model thinks that it is better."""
         value_us = solution.value_us(ranks, self.problem.objective)
         if self.best is None or value_us < self.best.value_us:
-            programs = solution.programs(len(ranks))
-            self._offer(polish.evaluate_order(self.problem, programs, found_by, value_us))
+            self._try_order(solution.programs(len(ranks)), found_by, value_us)
 
     def _hint_for(self, ranks: Ranks, fusible: bool) -> tuple[Solution | None, int]:
         """The best order known that keeps this view's caps, with its value there."""
@@ -389,6 +435,11 @@ class _Search:
             wall_s=self.elapsed_s(),
             message=message,
         )
+
+
+def _merit(candidate: Candidate) -> tuple[int, int]:
+    """What makes a candidate better, smaller first: ties go to what needs less memory."""
+    return candidate.value_us, max(candidate.peak_bytes)
 
 
 def _distinct(views: Iterable[Ranks]) -> list[Ranks]:

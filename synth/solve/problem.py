@@ -9,6 +9,9 @@ from synth.errors import SynthError
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.simulate import Timeline
 
+# Beyond, even the published schedules take minutes to generate and verify.
+MOST_OPS = 2_000_000
+
 
 class Objective(StrEnum):
     """What is minimised; both include each rank's STEP, see `Timeline`."""
@@ -43,7 +46,8 @@ class Problem:
     """Find the order of F, B, W of every rank that is fastest within the caps.
 
     `caps_bytes[rank]` is the most that a rank may hold at any moment, everything counted; None is
-    no limit.
+    no limit. `partition`, the layers of each stage, only serves explanations; `partition_is_best`
+    says that where it cannot keep the caps no other one can, nor a smaller limit for all ranks.
     """
 
     costs: Costs
@@ -51,12 +55,21 @@ class Problem:
     num_micro_batches: int
     caps_bytes: tuple[int, ...] | None = None
     objective: Objective = Objective.MAKESPAN
+    partition: tuple[int, ...] | None = None
+    partition_is_best: bool = False
 
     def __post_init__(self) -> None:
         num_stages = self.costs.num_stages
         if self.num_micro_batches < 1:
             raise SynthError(
                 f"{self.num_micro_batches} micro-batches given; at least one is needed"
+            )
+        num_ops = 3 * self.num_micro_batches * num_stages
+        if num_ops > MOST_OPS:
+            raise SynthError(
+                f"{self.num_micro_batches} micro-batches on {num_stages} ranks make {num_ops:,} "
+                f"ops, more than the {MOST_OPS:,} that the solver handles; give at most "
+                f"{MOST_OPS // (3 * num_stages):,} micro-batches"
             )
         if self.placement.num_stages != num_stages:
             raise SynthError(
@@ -110,6 +123,10 @@ class SolveOptions:
     hint: Schedule | None = None
     solver: SolverName = SolverName.CPSAT
     verbose: Callable[[str], None] | None = None
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise SynthError(f"the seed is {self.seed}; give 0 or more")
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,9 @@ from synth.solve.solution import Solution
 
 _POLL_S = 0.05
 
+# CP-SAT keeps its seed in 32 bits, signed.
+_SEEDS = 1 << 31
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -113,7 +116,7 @@ class _Listener(cp_model.CpSolverSolutionCallback):
 def _configured(options: SolveOptions, limit_s: float) -> cp_model.CpSolver:
     solver = cp_model.CpSolver()
     parameters = solver.parameters
-    parameters.random_seed = options.seed
+    parameters.random_seed = options.seed % _SEEDS
     parameters.num_workers = options.workers or os.cpu_count() or 1
     parameters.relative_gap_limit = options.gap
     parameters.cp_model_probing_level = 0

@@ -102,7 +102,12 @@ def test_a_limit_that_nothing_can_keep_ends_in_3_with_the_way_out(
     ended = synth(*SMALL, "--mem-limit", "5GB", "-o", tmp_path / "p.json")
     assert ended.code == 3
     assert ended.stdout == ""
-    for part in ("no schedule fits: rank 0", "static", "one micro-batch", "smallest feasible"):
+    for part in (
+        "no schedule fits in any partition",
+        "static",
+        "one micro-batch",
+        "with the partition",
+    ):
         assert part in ended.stderr
     assert not (tmp_path / "p.json").exists()
 
@@ -142,6 +147,10 @@ def test_a_dry_run_says_whether_anything_fits(synth: Synth, limit: str) -> None:
         (("--partition", "6,6,6,x"), "'6,6,6,x' is not understood; write auto"),
         (("--partition", "6,6,6,7"), "covers 25 layers, the profile has 24"),
         (("--time-limit", "soon"), "duration 'soon' is not understood"),
+        (("--partition", "6,0,12,6"), "gives stage 1 0 layers; every stage needs at least one"),
+        (("--partition", "6,-6,18,6"), "gives stage 1 -6 layers"),
+        (("-o", "."), "it is a folder"),
+        (("-o", ".", "--dry-run"), "it is a folder"),
         (("--gap", "200%"), "share '200%' is not understood"),
         (("--hint", "gone.json"), "cannot read gone.json"),
         (("-o", "no/such/plan.json"), "folder no/such is missing"),
@@ -196,6 +205,60 @@ def test_a_hint_for_another_problem_is_refused_with_both_sizes(
     assert ended.code == 2
     assert "is for 4 ranks and 8 micro-batches" in ended.stderr
     assert f"{ranks} ranks and {micro_batches} micro-batches" in ended.stderr
+
+
+def test_a_file_where_the_outputs_folder_should_be_is_called_one(
+    synth: Synth, tmp_path: Path
+) -> None:
+    (tmp_path / "own.json").write_text("kept")
+    for name in ("own.json/plan.json", "own.json/deep/plan.json"):
+        ended = synth(*SMALL, "-o", tmp_path / name)
+        assert ended.code == 2
+        assert "own.json is a file, not a folder" in ended.stderr
+
+
+def test_a_folder_without_permission_is_refused_before_the_search(
+    synth: Synth, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Root may write anywhere, so the permission is denied here and not on disk.
+    monkeypatch.setattr(os, "access", lambda *arguments: False)
+    ended = synth(*SMALL, "-o", tmp_path / "plan.json", "--dry-run")
+    assert ended.code == 2
+    assert "no permission to write in folder" in ended.stderr
+
+
+def test_a_partition_that_is_given_is_all_that_an_infeasibility_is_about(synth: Synth) -> None:
+    ended = synth(*SMALL, "--partition", "6,6,6,6", "--mem-limit", "5GB")
+    assert ended.code == 3
+    assert "no schedule fits for this partition (6,6,6,6): rank 0" in ended.stderr
+    assert "--partition auto" in ended.stderr
+
+
+def test_without_a_limit_json_does_not_say_that_rivals_fit(synth: Synth) -> None:
+    found = json.loads(synth(*SMALL, "--format", "json").stdout)
+    assert {rival["fits"] for rival in found["rivals"]} == {None}
+
+
+def test_without_time_there_is_still_a_plan_where_one_fits(synth: Synth) -> None:
+    command = ("solve", NAME, "--ranks", "4", "--micro-batches", "4", "--mem-limit", "14.4GB")
+    ended = synth(*command, "--time-limit", "0")
+    assert ended.code == 0
+    assert "found by serial" in ended.stdout
+
+
+def test_too_many_micro_batches_are_refused_with_the_most_there_can_be(synth: Synth) -> None:
+    ended = synth("solve", NAME, "--ranks", "4", "--micro-batches", "100000000")
+    assert ended.code == 2
+    assert "give at most 166,666 micro-batches" in ended.stderr
+
+
+def test_a_hint_from_another_profile_is_taken_and_said_so(synth: Synth, plan_file: Path) -> None:
+    command = ("--ranks", "4", "--micro-batches", "8", "--time-limit", "1s", "--hint", plan_file)
+    own = synth("solve", NAME, *command)
+    other = synth("solve", "zb-14.6b-p16-m48", *command)
+    assert (own.code, other.code) == (0, 0)
+    assert "made from another profile" in other.stderr
+    assert "made from another profile" not in own.stderr
 
 
 # Ctrl-C, in a process of its own: a problem that takes minutes to prove.

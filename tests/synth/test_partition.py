@@ -10,6 +10,9 @@ from synth.errors import SynthError
 from synth.kinds import OpKind
 from synth.plan.partition import balance
 from synth.profile import Layer, LayerProfile, Profile, Provenance, Timing, Workload
+from synth.schedule import Placement, ScheduleError, verify
+from synth.solve import Problem, Shortage, find_shortage
+from synth.solve.feasible import serial_schedule
 
 
 def profile_of(work_us: list[int], parameter_bytes: list[int] | None = None) -> Profile:
@@ -73,6 +76,76 @@ def test_stages_that_exceed_the_cap_are_avoided() -> None:
     profile = profile_of([1, 1, 1, 1], [10, 10, 1, 1])
     assert balance(profile, 2) == (2, 2)
     assert balance(profile, 2, caps_bytes=(17, 17)) == (1, 3)
+
+
+def uneven_profile(seed: int) -> Profile:
+    """Layers of different work, weights and workspace."""
+    rng = random.Random(seed)
+    works, weights = ([rng.randint(1, high) for _ in range(7)] for high in (9, 40))
+    profile = profile_of(works, weights)
+    changed = {
+        name: layer.replace(
+            output_bytes=(size := rng.randint(0, 9)),
+            saved_bytes=(saved := rng.randint(0, 20)),
+            saved_w_bytes=(left := rng.randint(0, 20)),
+            rise_bytes={
+                **dict.fromkeys(OpKind, left + 10),
+                OpKind.F: saved + size + rng.randint(0, 30),
+            },
+        )
+        for name, layer in profile.layer_profiles.items()
+    }
+    return profile.replace(layer_profiles=changed)
+
+
+def fits(profile: Profile, sizes: tuple[int, ...], caps_bytes: tuple[int, ...]) -> bool:
+    """Whether the serial schedule keeps the caps, by the verifier and not by the closed form."""
+    problem = Problem.linear(cut(profile, sizes), 2)
+    try:
+        verify(serial_schedule(problem), problem.costs, caps_bytes)
+    except ScheduleError:
+        return False
+    return True
+
+
+def shortage_of(profile: Profile, caps_bytes: tuple[int, ...]) -> Shortage | None:
+    """What the partition chosen for these caps lacks."""
+    sizes = balance(profile, len(caps_bytes), caps_bytes)
+    placement = Placement.linear(len(sizes))
+    return find_shortage(Problem(cut(profile, sizes), placement, 2, caps_bytes, partition=sizes))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_smallest_limit_is_that_of_trying_every_cut(seed: int) -> None:
+    profile = uneven_profile(seed)
+    shortage = shortage_of(profile, (1,) * 3)
+    assert shortage is not None and shortage.partition is not None
+    least = shortage.smallest_cap_bytes
+    assert fits(profile, shortage.partition, (least,) * 3)
+    assert shortage_of(profile, (least,) * 3) is None
+    below = (least - 1,) * 3
+    assert not any(fits(profile, sizes, below) for sizes in all_partitions(7, 3))
+    assert shortage_of(profile, below) is not None
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_each_stage_is_held_against_the_cap_of_its_own_rank(seed: int) -> None:
+    profile, rng = uneven_profile(seed), random.Random(seed)
+    caps = tuple(rng.randint(60, 260) for _ in range(3))
+    fitting = [sizes for sizes in all_partitions(7, 3) if fits(profile, sizes, caps)]
+    sizes = balance(profile, 3, caps)
+    assert (sizes in fitting) == bool(fitting)
+    if fitting:
+        assert score(profile, sizes) == min(score(profile, s) for s in fitting)
+
+
+def test_two_sizes_that_read_alike_are_told_apart_to_the_byte() -> None:
+    profile = profile_of([1, 1], [10**9, 10**9])
+    needed = shortage_of(profile, (1, 1))
+    assert needed is not None
+    just_below = needed.smallest_cap_bytes - 1
+    message = str(shortage_of(profile, (just_below, just_below)))
+    assert f"{just_below:,} bytes" in message and f"{just_below + 1:,} bytes" in message
 
 
 def test_fewer_layers_than_stages_is_an_error_with_the_way_out() -> None:

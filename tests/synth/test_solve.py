@@ -18,6 +18,7 @@ from synth.solve import (
     SolveOptions,
     StoppedBy,
     find_shortage,
+    portfolio,
     solve,
 )
 
@@ -195,3 +196,49 @@ def test_a_hint_for_another_number_of_micro_batches_is_refused() -> None:
     options = SolveOptions(hint=generate("1f1b", 2, 3))
     with pytest.raises(SynthError, match="2 ranks and 3 micro-batches"):
         solve(Problem.linear(costs, 4), options)
+
+
+def test_without_time_the_serial_schedule_is_still_there() -> None:
+    costs = uneven_costs()
+    shortage = find_shortage(Problem.linear(costs, 4, 1))
+    assert shortage is not None
+    problem = Problem.linear(costs, 4, shortage.smallest_cap_bytes)
+    result = solve(problem, SolveOptions(time_limit_s=0))
+    assert result.found_by == "serial" and result.stopped_by == StoppedBy.TIME_LIMIT
+
+
+def test_of_equally_fast_schedules_the_one_in_less_memory_is_kept() -> None:
+    result = solve(table_problem(1, 4, 4))
+    alike = [rival for rival in result.rivals if rival.makespan_us == result.value_us]
+    assert result.peak_bytes == min(rival.peak_bytes for rival in alike) == (3,)
+
+
+def test_any_seed_from_zero_on_is_accepted() -> None:
+    problem = table_problem(3, 5, 0.7)
+    result = solve(problem, SolveOptions(time_limit_s=1, workers=1, seed=9_999_999_999_999))
+    assert result.schedule is not None
+    with pytest.raises(SynthError, match="the seed is -1; give 0 or more"):
+        SolveOptions(seed=-1)
+
+
+def test_the_time_limit_is_kept_on_a_problem_of_many_ops() -> None:
+    result = solve(table_problem(8, 600, 0.75), SolveOptions(time_limit_s=2, workers=2))
+    assert result.schedule is not None
+    assert result.wall_s < 2 + 2
+
+
+def test_a_stop_at_the_start_of_a_problem_of_many_ops_leaves_families_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(portfolio, "_GRACE_S", 0)
+    stop = threading.Event()
+    stop.set()
+    result = solve(table_problem(8, 600, 1), stop=stop)
+    assert [rival.name for rival in result.rivals] == ["1f1b"]
+    assert result.schedule is not None
+    assert result.stopped_by == StoppedBy.INTERRUPT
+
+
+def test_more_ops_than_can_be_handled_are_refused() -> None:
+    with pytest.raises(SynthError, match="more than the 2,000,000 that the solver handles"):
+        table_problem(8, 100_000, 1)
