@@ -1,5 +1,9 @@
 """Proven lower bounds on the objective, valid for every schedule, fused or not.
 
+Of the period they are bounds over schedules that take micro-batches in order on every rank: one
+that began with another than 0 would start later, and its period would count less. For the makespan
+the order is no restriction (micro-batches are identical).
+
 All take `relaxed_for_fusion` ranks: there B and W together never cost more than BW, so a schedule
 with BW is bounded too.
 """

@@ -115,7 +115,7 @@ def one_micro_batch_bytes(rank: Rank) -> tuple[int, bool]:
     the first B of a rank stands an F in every schedule.
     """
     need = rank.need_bytes
-    handover = rank.live_f_bytes + 2 * rank.send_bytes
+    handover = rank.live_f_bytes + rank.sent_bytes + rank.send_bytes
     split = max(rank.live_f_bytes + need[B], rank.live_b_bytes + need[W])
     fused = rank.live_f_bytes + need[BW]
     peak = max(need[F], handover, need[STEP], min(split, fused))

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from synth.errors import SynthError
 from synth.families import families, generate
+from synth.kinds import OpKind
 from synth.schedule.model import Buffering, Schedule
 from synth.schedule.ops import Op
 from synth.schedule.verify import ScheduleError, verify
@@ -16,6 +17,7 @@ from synth.solve.milp import run_milp
 from synth.solve.polish import BUFFERINGS, Candidate
 from synth.solve.problem import (
     Incumbent,
+    Objective,
     Problem,
     Result,
     Rival,
@@ -219,6 +221,8 @@ class _Search:
                 f"on its own placement, the problem {asked.num_ranks} and "
                 f"{asked.num_micro_batches}; give a plan made for the same, or none"
             )
+        if asked.objective == Objective.PERIOD:
+            _check_in_order(schedule)
         try:
             verify(schedule, self.problem.costs)
         except ScheduleError as error:
@@ -414,7 +418,9 @@ class _Search:
             return StoppedBy.OPTIMAL
         if self.stop.is_set():
             return StoppedBy.INTERRUPT
-        return StoppedBy.GAP if self._is_close() else StoppedBy.TIME_LIMIT
+        if self._is_close():
+            return StoppedBy.GAP
+        return StoppedBy.TIME_LIMIT if self._left_s() <= 0 else StoppedBy.EXHAUSTED
 
     def _result(self, stopped_by: StoppedBy, message: str | None = None) -> Result:
         best = self.best
@@ -440,6 +446,19 @@ class _Search:
 def _merit(candidate: Candidate) -> tuple[int, int]:
     """What makes a candidate better, smaller first: ties go to what needs less memory."""
     return candidate.value_us, max(candidate.peak_bytes)
+
+
+def _check_in_order(schedule: Schedule) -> None:
+    """Period bounds hold for programs that take every kind of op in micro-batch order."""
+    for rank, program in enumerate(schedule.programs):
+        last: dict[OpKind, int] = {}
+        for op in program:
+            if op.microbatch < last.get(op.kind, -1):
+                raise SynthError(
+                    f"the hint's rank {rank} takes {op.kind} of micro-batch {last[op.kind]} before "
+                    f"{op.microbatch}; for the period, hints must take micro-batches in order"
+                )
+            last[op.kind] = op.microbatch
 
 
 def _distinct(views: Iterable[Ranks]) -> list[Ranks]:

@@ -25,11 +25,12 @@ class Objective(StrEnum):
 
 
 class StoppedBy(StrEnum):
-    """Why a search ended."""
+    """Why a search ended; exhausted: every part searched to its end, and a gap is left."""
 
     OPTIMAL = "optimal"
     GAP = "gap"
     TIME_LIMIT = "time limit"
+    EXHAUSTED = "exhausted"
     INTERRUPT = "interrupt"
     INFEASIBLE = "infeasible"
 

@@ -20,6 +20,9 @@ class Rank(NamedTuple):
     an op runs and right after it: the boundary values that the op reads and makes, and its
     workspace. `room_bytes` is the cap less the static bytes, None without a cap.
 
+    `receive_bytes` and `send_bytes` are its boundary values to the rank above and below, and
+    `sent_bytes` is what an activation that is being sent adds to the live bytes.
+
     `down_us` is the transfer time of activations to the next rank, `up_us` of gradients from it.
     """
 
@@ -32,6 +35,7 @@ class Rank(NamedTuple):
     up_us: int
     receive_bytes: int
     send_bytes: int
+    sent_bytes: int
 
     def level_bytes(self, forwards: int, backwards: int, weights: int) -> int:
         """Live bytes after so many F, B and W, boundary values in flight not counted."""
@@ -151,6 +155,7 @@ def _rank(problem: Problem, index: int, buffering: Buffering) -> Rank:
         up_us=costs.boundary_us(index, index + 1, index) if index < last else 0,
         receive_bytes=input_bytes,
         send_bytes=output_bytes,
+        sent_bytes=_sent_bytes(stage, output_bytes),
     )
 
 
@@ -164,12 +169,17 @@ def _live_bytes(stage: StageCosts, input_bytes: int, output_bytes: int) -> tuple
     return live_f, live_b
 
 
+def _sent_bytes(stage: StageCosts, output_bytes: int) -> int:
+    """What sending adds to the live bytes: nothing where the layer holds its output anyway."""
+    return output_bytes if stage.output_until == F else 0
+
+
 def _needs(
     stage: StageCosts, input_bytes: int, output_bytes: int, live_f: int, live_b: int
 ) -> dict[OpKind, int]:
     """Bytes above the level before each op: the highest of while it runs and right after it."""
     rise = stage.rise_bytes
-    sent = output_bytes if stage.output_until == F else 0
+    sent = _sent_bytes(stage, output_bytes)
     return {
         F: max(input_bytes + rise[F], live_f + sent),
         B: max(output_bytes + rise[B], live_b - live_f + input_bytes),

@@ -1,16 +1,17 @@
 """The solver on instances with known answers, its stops, and its explanation of infeasibility."""
 
+import random
 import threading
 import time
 
 import pytest
 
-from synth.costs import Costs, uniform_costs
+from synth.costs import Costs, StageCosts, uniform_costs
 from synth.errors import SynthError
 from synth.families import generate
 from synth.kinds import OpKind
 from synth.profile import Link, Links
-from synth.schedule import Op, Placement, Schedule, verify
+from synth.schedule import Op, Placement, Schedule, peak_bytes, verify
 from synth.solve import (
     Incumbent,
     Objective,
@@ -21,6 +22,8 @@ from synth.solve import (
     portfolio,
     solve,
 )
+from synth.solve.feasible import one_micro_batch_bytes, serial_schedule
+from synth.solve.ranks import certain
 
 
 def table_costs(num_ranks: int) -> Costs:
@@ -242,3 +245,58 @@ def test_a_stop_at_the_start_of_a_problem_of_many_ops_leaves_families_out(
 def test_more_ops_than_can_be_handled_are_refused() -> None:
     with pytest.raises(SynthError, match="more than the 2,000,000 that the solver handles"):
         table_problem(8, 100_000, 1)
+
+
+def random_costs(draw: random.Random, num_stages: int) -> Costs:
+    """Stages of every kind: values held until F, B or W, B that frees or adds, workspace."""
+    stages = []
+    for s in range(num_stages):
+        output = draw.randint(0, 6) if s < num_stages - 1 else 0
+        gradient = stages[-1].output_bytes if s else 0
+        saved, saved_w = draw.randint(0, 9), draw.randint(0, 9)
+        work = [draw.randint(0, 4) for _ in range(5)]
+        stages.append(
+            StageCosts(
+                duration_us=dict.fromkeys(OpKind, 1),
+                static_bytes=draw.randint(0, 20),
+                output_bytes=output,
+                saved_bytes=saved,
+                saved_w_bytes=saved_w,
+                rise_bytes={
+                    OpKind.F: saved + output + work[0],
+                    OpKind.B: max(0, saved_w - saved) + gradient + work[1],
+                    OpKind.W: work[2],
+                    OpKind.BW: gradient + work[3],
+                    OpKind.STEP: work[4],
+                },
+                input_until=draw.choice([OpKind.F, OpKind.B, OpKind.W]),
+                output_until=draw.choice([OpKind.F, OpKind.B, OpKind.W]),
+                gradient_until=draw.choice([OpKind.B, OpKind.W]),
+            )
+        )
+    return Costs(stages=tuple(stages))
+
+
+def test_the_closed_form_need_is_what_the_serial_schedule_really_peaks_at() -> None:
+    draw = random.Random(5)
+    for _ in range(300):
+        problem = Problem.linear(random_costs(draw, 3), num_micro_batches=2, cap_bytes=0)
+        lowered, _ = verify(serial_schedule(problem), problem.costs)
+        shortage = find_shortage(problem)
+        assert shortage is not None
+        peak = max(peak_bytes(lowered))
+        assert shortage.smallest_cap_bytes <= peak  # never claims too much
+        ranks = certain(problem).ranks
+        if all(2 * rank.receive_bytes <= one_micro_batch_bytes(rank)[0] for rank in ranks):
+            # Else a fused B's gradient may still be leaving while the next activation comes.
+            assert shortage.smallest_cap_bytes == peak
+
+
+def test_a_hint_out_of_micro_batch_order_is_refused_for_the_period() -> None:
+    # Rank 1 begins with micro-batch 1, starts later and so looks shorter; bounds do not cover it.
+    costs = uniform_costs(2, forward_us=3, backward_input_us=3, backward_weight_us=2)
+    orders = ("F0.0 F0.1 BW0.1 BW0.0", "F1.1 BW1.1 F1.0 BW1.0")
+    hint = Schedule.linear("backwards", 2, [map(Op.parse, order.split()) for order in orders])
+    problem = Problem.linear(costs, 2, objective=Objective.PERIOD)
+    with pytest.raises(SynthError, match="rank 0 takes BW of micro-batch 1 before 0"):
+        solve(problem, SolveOptions(hint=hint))

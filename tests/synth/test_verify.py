@@ -108,7 +108,7 @@ def test_a_micro_batch_split_over_replicas_is_refused() -> None:
 
 def test_a_step_before_the_end_is_refused() -> None:
     # STEP waits for the gradient norm of all ranks: in the middle it deadlocks or clips too early.
-    order = "F0.0 BW0.0 STEP0 F0.1 BW0.1".split()
+    order = ["F0.0", "BW0.0", "STEP0", "F0.1", "BW0.1"]
     schedule = Schedule.linear("early step", 2, [map(Op.parse, order)])
     costs = uniform_costs(1, forward_us=1, backward_input_us=1, backward_weight_us=1)
     with pytest.raises(ScheduleError, match=r"rank 0, op 3 \(F0.1\): stands behind STEP0"):
