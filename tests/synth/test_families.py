@@ -1,5 +1,7 @@
 """Published schedules: their papers' figures, closed forms and measured bubble rates."""
 
+from dataclasses import replace
+
 import pytest
 
 from synth.costs import cut, uniform_costs
@@ -8,7 +10,7 @@ from synth.families import families, generate
 from synth.kinds import OpKind
 from synth.profile import Profile
 from synth.profiles import find
-from synth.schedule import Timeline, peak_bytes, verify
+from synth.schedule import Buffering, Timeline, peak_bytes, verify
 
 # The papers' figures with F = B = W = 1: one column is one unit; X is BW, which takes two.
 PICTURES = {
@@ -161,3 +163,12 @@ def test_an_unknown_family_is_refused_with_the_known_ones() -> None:
 def test_no_ranks_or_no_micro_batches_are_refused() -> None:
     with pytest.raises(SynthError, match="at least one rank and one micro-batch, given 0 and 8"):
         generate("1f1b", 0, 8)
+
+
+def test_with_one_op_of_send_behind_zb_h2_loses_time_to_senders_that_wait() -> None:
+    # Why the default buffering is (1, 2): the published rate of this profile is .0444.
+    profile = Profile.load(find("zb-1.5b-p8-m64"))
+    costs = cut(profile, [3] * 8)
+    tight = replace(generate("zb-h2", 8, 64), buffering=Buffering(1, 1))
+    _, timeline = verify(tight, costs)
+    assert round(timeline.bubble_rate(timeline.period_us), 4) == 0.0666
