@@ -136,16 +136,26 @@ def check_writable(path: Path) -> None:
     """Refuse an output path before work is spent on what it should hold.
 
     Raises:
-        SynthError: a folder, or in a folder that is missing or not writable.
+        SynthError: a folder, or its folder is missing, no folder or read-only.
     """
-    folder = path.resolve().parent
+    reason = _why_not_writable(path)
+    if reason is not None:
+        raise SynthError(f"cannot write {path}: {reason}")
+
+
+def _why_not_writable(path: Path) -> str | None:
+    """What keeps a file from being written; it is written beside its place and moved there."""
+    folder = path.parent
     if path.is_dir():
-        raise SynthError(f"cannot write {path}: it is a folder; name a file in it")
+        return "it is a folder; give a file's name"
     if not folder.is_dir():
-        what = "is no folder" if folder.exists() else "does not exist"
-        raise SynthError(f"cannot write {path}: {folder} {what}")
-    if not os.access(folder, os.W_OK):
-        raise SynthError(f"cannot write {path}: no permission to write in {folder}")
+        there = next((p for p in (folder, *folder.parents) if p.exists()), folder)
+        if there.is_dir() or not there.exists():
+            return f"folder {folder} is missing"
+        return f"{there} is a file, not a folder"
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return f"no permission to write in folder {folder}"
+    return None
 
 
 def _write_plainly(path: Path, text: str) -> None:

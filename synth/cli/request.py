@@ -1,15 +1,14 @@
 """What `synth solve` was asked: the problem, and how a solution becomes a schedule file."""
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from synth import __version__
 from synth.cli.limits import MemoryLimit
-from synth.errors import SynthError
 from synth.profile import Profile
-from synth.schedule.file import Claim, Plan, program_text
+from synth.record import check_writable
+from synth.schedule.file import Claim, Plan
 
 if TYPE_CHECKING:
     from synth.solve.problem import Incumbent, Problem, Result, SolveOptions
@@ -35,11 +34,8 @@ class Request:
         Raises:
             SynthError: the path is a folder, or its folder is missing, no folder or read-only.
         """
-        if self.output is None:
-            return
-        reason = _why_not_writable(self.output)
-        if reason is not None:
-            raise SynthError(f"cannot write {self.output}: {reason}")
+        if self.output is not None:
+            check_writable(self.output)
 
     def plan(self, found: "Incumbent | Result") -> Plan:
         """The schedule file of a solution."""
@@ -60,44 +56,19 @@ class Request:
             solve_seconds=None if self.options.deterministic else _seconds(found),
             synth_version=__version__,
         )
-        return Plan(
-            name=schedule.name,
-            profile_name=self.profile.name,
-            profile_fingerprint=self.profile.fingerprint(),
-            device=self.profile.provenance.device,
-            workload=self.profile.workload,
-            arguments=self.arguments,
-            partition=self.partition,
-            layers=tuple(layer.name for layer in self.profile.layers),
-            placement=schedule.placement.ranks,
-            receive_ahead=schedule.buffering.receive_ahead,
-            send_behind=schedule.buffering.send_behind,
-            num_micro_batches=schedule.num_micro_batches,
-            caps_bytes=self.problem.caps_bytes,
-            costs=self.problem.costs,
+        return Plan.of(
+            self.profile,
+            self.partition,
+            schedule,
             claim=claim,
-            programs=tuple(map(program_text, schedule.programs)),
+            caps_bytes=self.problem.caps_bytes,
+            arguments=self.arguments,
         )
 
     def save(self, found: "Incumbent | Result") -> None:
         """Write the file, if one was asked for."""
         if self.output is not None:
             self.plan(found).save(self.output)
-
-
-def _why_not_writable(path: Path) -> str | None:
-    """What keeps a file from being written; it is written beside its place and moved there."""
-    folder = path.parent
-    if path.is_dir():
-        return "it is a folder; give a file's name"
-    if not folder.is_dir():
-        there = next((p for p in (folder, *folder.parents) if p.exists()), folder)
-        if there.is_dir() or not there.exists():
-            return f"folder {folder} is missing"
-        return f"{there} is a file, not a folder"
-    if not os.access(folder, os.W_OK | os.X_OK):
-        return f"no permission to write in folder {folder}"
-    return None
 
 
 def _stopped_by(found: "Incumbent | Result") -> str:

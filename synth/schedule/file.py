@@ -1,11 +1,13 @@
 """The schedule file (a plan): one portable JSON with order, costs, workload and what is claimed."""
 
+from collections.abc import Sequence
 from typing import ClassVar, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
-from synth.costs import Costs
-from synth.profile import Workload
+from synth import __version__
+from synth.costs import Costs, cut
+from synth.profile import Profile, Workload
 from synth.record import FileRecord, Record
 from synth.schedule.lower import Lowered
 from synth.schedule.memory import peak_bytes
@@ -29,6 +31,27 @@ class Claim(Record):
     seed: int | None = None
     solve_seconds: float | None = None
     synth_version: str
+
+    @classmethod
+    def of(cls, schedule: Schedule, costs: Costs, caps_bytes: Sequence[int] | None = None) -> Self:
+        """What simulating a schedule shows, with the largest work of a rank as the bound.
+
+        Raises:
+            ScheduleError: it is not fit to run.
+        """
+        lowered, timeline = verify(schedule, costs, caps_bytes)
+        value_us, bound_us = timeline.makespan_us, max(timeline.work_us)
+        return cls(
+            objective="makespan",
+            makespan_us=value_us,
+            period_us=timeline.period_us,
+            peak_bytes=peak_bytes(lowered),
+            lower_bound_us=bound_us,
+            gap=(value_us - bound_us) / value_us if value_us else 0.0,
+            found_by=schedule.name,
+            stopped_by="not searched",
+            synth_version=__version__,
+        )
 
     def check_proof(self) -> None:
         """The bound and the gap must be possible for the value claimed.
@@ -92,6 +115,50 @@ class Plan(FileRecord):
         if self.caps_bytes is not None and len(self.caps_bytes) != len(self.programs):
             raise ValueError(f"{len(self.caps_bytes)} caps for {len(self.programs)} ranks")
         return self
+
+    @classmethod
+    def of(
+        cls,
+        profile: Profile,
+        sizes: Sequence[int],
+        schedule: Schedule,
+        *,
+        claim: Claim | None = None,
+        caps_bytes: tuple[int, ...] | None = None,
+        arguments: dict[str, str] | None = None,
+    ) -> Self:
+        """Make the file of a schedule from anywhere, such as a published family.
+
+        Args:
+            profile: what was measured.
+            sizes: layers per stage.
+            schedule: an order for these stages.
+            claim: what is proven of it; none: what simulating it shows.
+            caps_bytes: of each rank.
+            arguments: what was asked for, to be told.
+
+        Raises:
+            ScheduleError: there is no claim, and the schedule is not fit to run.
+        """
+        costs = cut(profile, sizes)
+        return cls(
+            name=schedule.name,
+            profile_name=profile.name,
+            profile_fingerprint=profile.fingerprint(),
+            device=profile.provenance.device,
+            workload=profile.workload,
+            arguments=arguments or {},
+            partition=tuple(sizes),
+            layers=tuple(layer.name for layer in profile.layers),
+            placement=schedule.placement.ranks,
+            receive_ahead=schedule.buffering.receive_ahead,
+            send_behind=schedule.buffering.send_behind,
+            num_micro_batches=schedule.num_micro_batches,
+            caps_bytes=caps_bytes,
+            costs=costs,
+            claim=claim or Claim.of(schedule, costs, caps_bytes),
+            programs=tuple(map(program_text, schedule.programs)),
+        )
 
     @property
     def num_ranks(self) -> int:

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from synth import __version__
 from synth.cli import main
 from synth.costs import cut
 from synth.families import generate
 from synth.profile import Profile
 from synth.profiles import find
-from synth.schedule import peak_bytes, verify
-from synth.schedule.file import Claim, Plan, program_text
+from synth.schedule import lower, peak_bytes
+from synth.schedule.file import Plan
 
 
 @dataclass
@@ -51,33 +50,8 @@ def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small plan, made by a family and not by the solver."""
     profile = Profile.load(find("zb-1.5b-p8-m24"))
     costs, schedule = cut(profile, [6] * 4), generate("zb-h1", 4, 8)
-    lowered, timeline = verify(schedule, costs)
-    peaks = peak_bytes(lowered)
-    plan = Plan(
-        name="zb-h1",
-        profile_name=profile.name,
-        profile_fingerprint=profile.fingerprint(),
-        device=profile.provenance.device,
-        workload=profile.workload,
-        partition=(6,) * 4,
-        layers=tuple(layer.name for layer in profile.layers),
-        placement=schedule.placement.ranks,
-        num_micro_batches=8,
-        caps_bytes=tuple(peak + 1000 for peak in peaks),
-        costs=costs,
-        claim=Claim(
-            objective="makespan",
-            makespan_us=timeline.makespan_us,
-            period_us=timeline.period_us,
-            peak_bytes=peaks,
-            lower_bound_us=timeline.makespan_us,
-            gap=0,
-            found_by="test",
-            stopped_by="optimal",
-            synth_version=__version__,
-        ),
-        programs=tuple(map(program_text, schedule.programs)),
-    )
+    caps = tuple(peak + 1000 for peak in peak_bytes(lower(schedule, costs)))
+    plan = Plan.of(profile, [6] * 4, schedule, caps_bytes=caps)
     path = tmp_path_factory.mktemp("plans") / "plan.json"
     plan.save(path)
     return path

@@ -5,15 +5,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from synth import __version__
 from synth.costs import cut
 from synth.errors import Mismatch
 from synth.families import generate
 from synth.profile import Workload
 from synth.runtime.profile_model import profile_model
 from synth.runtime.trainer import build_stages
-from synth.schedule import peak_bytes, verify
-from synth.schedule.file import Claim, Plan, program_text
+from synth.schedule.file import Plan
 
 CPU = torch.device("cpu")
 MODEL = """
@@ -35,33 +33,7 @@ def make_plan(file: Path) -> Plan:
     workload = Workload(model=f"{file}:layers", micro_batch_size=1, sequence_length=4)
     profile = profile_model(workload, CPU, warmup=0, iterations=1)
     half = len(profile.layers) // 2
-    sizes = (half, len(profile.layers) - half)
-    schedule, costs = generate("1f1b", 2, 2), cut(profile, sizes)
-    lowered, timeline = verify(schedule, costs)
-    return Plan(
-        name="1f1b",
-        profile_name=profile.name,
-        profile_fingerprint=profile.fingerprint(),
-        device=profile.provenance.device,
-        workload=workload,
-        partition=sizes,
-        layers=tuple(layer.name for layer in profile.layers),
-        placement=schedule.placement.ranks,
-        num_micro_batches=2,
-        costs=costs,
-        claim=Claim(
-            objective="makespan",
-            makespan_us=timeline.makespan_us,
-            period_us=timeline.period_us,
-            peak_bytes=peak_bytes(lowered),
-            lower_bound_us=timeline.makespan_us,
-            gap=0.0,
-            found_by="1f1b",
-            stopped_by="optimal",
-            synth_version=__version__,
-        ),
-        programs=tuple(program_text(program) for program in schedule.programs),
-    )
+    return Plan.of(profile, [half, len(profile.layers) - half], generate("1f1b", 2, 2))
 
 
 def test_ranks_build_the_same_model_whatever_the_partition(tmp_path: Path) -> None:

@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from synth import __version__
 from synth.costs import Costs, uniform_costs
 from synth.errors import SynthError
 from synth.families import generate
 from synth.profile import Link, Links, Workload
-from synth.schedule import Op, Schedule, peak_bytes, verify
+from synth.schedule import Op, Schedule
 from synth.schedule.file import Claim, Plan, program_text
 from tests.synth.naive import Naive
 
@@ -34,8 +33,8 @@ COSTS = uniform_costs(
 
 def plan_of(schedule: Schedule, costs: Costs) -> Plan:
     """A plan that claims what is so, with caps as tight as can be."""
-    lowered, timeline = verify(schedule, costs)
-    peaks = peak_bytes(lowered)
+    claim = Claim.of(schedule, costs)
+    claim = claim.replace(lower_bound_us=claim.makespan_us, gap=0)
     return Plan(
         name=schedule.name,
         profile_name="made up",
@@ -47,19 +46,9 @@ def plan_of(schedule: Schedule, costs: Costs) -> Plan:
         layers=tuple(f"layer.{i}" for i in range(costs.num_stages)),
         placement=schedule.placement.ranks,
         num_micro_batches=schedule.num_micro_batches,
-        caps_bytes=peaks,
+        caps_bytes=claim.peak_bytes,
         costs=costs,
-        claim=Claim(
-            objective="makespan",
-            makespan_us=timeline.makespan_us,
-            period_us=timeline.period_us,
-            peak_bytes=peaks,
-            lower_bound_us=timeline.makespan_us,
-            gap=0,
-            found_by="test",
-            stopped_by="optimal",
-            synth_version=__version__,
-        ),
+        claim=claim,
         programs=tuple(map(program_text, schedule.programs)),
     )
 

@@ -43,9 +43,9 @@ def test_an_output_that_cannot_be_written_is_refused_beforehand(tmp_path: Path) 
     file = tmp_path / "file"
     file.write_text("")
     for path, message in (
-        (tmp_path, "is a folder"),
-        (tmp_path / "missing" / "file", "does not exist"),
-        (file / "inner", "is no folder"),
+        (tmp_path, "it is a folder"),
+        (tmp_path / "missing" / "file", "is missing"),
+        (file / "inner", "is a file, not a folder"),
     ):
         with pytest.raises(SynthError, match=message):
             check_writable(path)
