@@ -121,11 +121,14 @@ def explain(folder: Path, lowered: Lowered, exit_codes: dict[int, int]) -> Synth
         if exit_codes[rank] != -signal.SIGTERM
     ]
     for rank, word in sorted(words.items(), key=lambda item: item[1]["time"]):
-        told = word["message"]
-        named = told.startswith("rank")
-        lines.append(told if named else f"rank {rank} {where(folder, lowered, rank)}: {told}")
+        message = word["message"]
+        named = message.startswith("rank")
+        lines.append(message if named else f"rank {rank} {where(folder, lowered, rank)}: {message}")
     if not lines:
         lines = [f"ranks {sorted(exit_codes)} ended with exit codes {exit_codes}"]
+    told = {*words, *(rank for rank in killed if exit_codes[rank] != -signal.SIGTERM)}
+    others = [rank for rank in range(lowered.num_ranks) if rank not in told]
+    lines += [f"rank {rank} was stopped {where(folder, lowered, rank)}" for rank in others]
     return RunFailure("the run ended early:\n  " + "\n  ".join(dict.fromkeys(lines)))
 
 
