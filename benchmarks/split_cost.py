@@ -23,7 +23,8 @@ from torch.autograd.graph import get_gradient_edge
 from torch.distributed.pipelining import _backward as pytorch
 from torch.profiler import ProfilerActivity, profile
 
-from synth.runtime.models.gpt import GptBlock, GptEmbedding, GptHead
+from synth.runtime.models.gpt import GptBlock, GptEmbedding
+from synth.runtime.models.head import Head
 from synth.runtime.models.llama import LlamaBlock
 from synth.runtime.split import SplitTape, enter
 
@@ -73,7 +74,11 @@ def make_cases(options: argparse.Namespace) -> list[Case]:
         Case("MLP", Mlp(width), activations),
         Case("GPT block", GptBlock(width, heads, 12), activations),
         Case("Llama block", llama, activations),
-        Case("head and loss", GptHead(words, width), lambda: (*activations(), *tokens())),
+        Case(
+            "head and loss",
+            Head(nn.LayerNorm(width), words, width),
+            lambda: (*activations(), *tokens()),
+        ),
         Case("embedding", GptEmbedding(words, options.time, width), tokens),
     ]
     for case in cases:

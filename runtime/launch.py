@@ -39,7 +39,6 @@ def launch(
             plan=plan_path.resolve(),
             options=options.replace(data=options.data.resolve()),
             folder=folder,
-            log_every=max(1, options.steps // 20),
         )
         order_path = folder / "order.json"
         order_path.write_text(order.model_dump_json())
@@ -83,9 +82,7 @@ def _start(num_ranks: int, module: str, *arguments: str) -> None:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "3")
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
-    root = str(Path(synth.__file__).resolve().parent.parent)
-    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
-    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    _let_workers_find_a_checkout()
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -98,6 +95,14 @@ def _start(num_ranks: int, module: str, *arguments: str) -> None:
         monitor_interval=0.1,
     )
     elastic_launch(config, sys.executable)("-m", module, *arguments)
+
+
+def _let_workers_find_a_checkout() -> None:
+    """`python path/to/cli.py` finds synth beside itself; its workers start in the user's folder."""
+    root = Path(synth.__file__).resolve().parent.parent
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if (root / "pyproject.toml").exists() and str(root) not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(root), *paths]))
 
 
 def _loopback() -> str:

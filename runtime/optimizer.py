@@ -26,7 +26,6 @@ class SynchronousAdamW:
         self._device = device
         self._clip_norm = clip_norm
         self._norm_known = False
-        self.grad_norm: torch.Tensor | None = None
         self._modules = list(stages.values())
         self._parameters = [p for m in stages.values() for p in m.parameters() if p.requires_grad]
         self._optimizers = {
@@ -61,9 +60,7 @@ class SynchronousAdamW:
         for gradient in gradients:  # in float32, whatever the gradient is in
             squared += torch.linalg.vector_norm(gradient, dtype=torch.float32).square()
         dist.all_reduce(squared)
-        total = squared.sqrt()
-        nn.utils.clip_grads_with_norm_(self._parameters, clip_norm, total)
-        self.grad_norm = total
+        nn.utils.clip_grads_with_norm_(self._parameters, clip_norm, squared.sqrt())
 
     def static_bytes(self) -> int:
         """Bytes of the parameters, buffers, gradients and optimizer state held now."""

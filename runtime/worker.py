@@ -20,6 +20,7 @@ from .trainer import RankResult, RankTrainer, TrainOptions
 from .world import join_world
 
 RESULTS = "results.pickle"
+_MOST_LINES = 20
 
 
 class WorkerOrder(Record):
@@ -28,7 +29,6 @@ class WorkerOrder(Record):
     plan: Path
     options: TrainOptions
     folder: Path
-    log_every: int = 1
 
 
 def work(order: WorkerOrder) -> list[RankResult] | None:
@@ -43,8 +43,10 @@ def work(order: WorkerOrder) -> list[RankResult] | None:
         with Progress(order.folder, world.rank) as progress:
             trainer = RankTrainer(plan, lowered, order.options, world, progress)
 
+            steps_per_line = max(1, order.options.steps // _MOST_LINES)
+
             def tell(step: int, loss: float, seconds: float) -> None:
-                if world.rank == 0 and step % order.log_every == 0:
+                if world.rank == 0 and step % steps_per_line == 0:
                     print(f"step {step:4d}  loss {loss:.4f}  {seconds:.3f} s", file=sys.stderr)
 
             result = trainer.train(tell)
@@ -57,9 +59,7 @@ def work(order: WorkerOrder) -> list[RankResult] | None:
 def work_inside_torchrun(plan: Path, options: TrainOptions) -> list[RankResult] | None:
     """Train as the rank that torchrun made of this process; results as `work`."""
     with tempfile.TemporaryDirectory(prefix="synth-run-") as name:
-        steps_per_line = max(1, options.steps // 20)
-        order = WorkerOrder(plan=plan, options=options, folder=Path(name), log_every=steps_per_line)
-        return work(order)
+        return work(WorkerOrder(plan=plan, options=options, folder=Path(name)))
 
 
 def main() -> None:

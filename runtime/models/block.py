@@ -1,7 +1,6 @@
-"""What the blocks of all built-in models share: activation checkpointing, and the loss."""
+"""What the blocks of all built-in models share: activation checkpointing."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -25,8 +24,3 @@ class Block(nn.Module):
         # The built-in blocks draw no random numbers, so there is no generator state to restore.
         out_BTD: Tensor = checkpoint(self.run, x_BTD, use_reentrant=False, preserve_rng_state=False)
         return out_BTD
-
-
-def mean_loss(logits_BTV: Tensor, targets_BT: Tensor) -> Tensor:
-    """The mean cross entropy in nats per token, computed in float32."""
-    return F.cross_entropy(logits_BTV.flatten(0, 1).float(), targets_BT.flatten())

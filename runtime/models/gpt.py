@@ -10,10 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .block import Block, mean_loss
+from .block import Block
 from .checks import check_divides, check_sizes, check_tokens
-
-STD = 0.02
+from .head import STD, Head
 
 
 class GptEmbedding(nn.Module):
@@ -80,25 +79,6 @@ class GptBlock(Block):
         return out_BTD
 
 
-class GptHead(nn.Module):
-    """(x_BTD, targets_BT) -> the mean loss, a scalar."""
-
-    def __init__(self, vocabulary_size: int, width: int) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(width)
-        self.logits = nn.Linear(width, vocabulary_size, bias=False)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """GPT-2's initialisation."""
-        self.norm.reset_parameters()
-        nn.init.normal_(self.logits.weight, std=STD)
-
-    def forward(self, x_BTD: Tensor, targets_BT: Tensor) -> Tensor:
-        """The mean cross entropy, nats per token."""
-        return mean_loss(self.logits(self.norm(x_BTD)), targets_BT)
-
-
 def gpt(
     vocabulary_size: int = 50257,
     width: int = 768,
@@ -116,5 +96,5 @@ def gpt(
     return [
         GptEmbedding(vocabulary_size, context_length, width),
         *(GptBlock(width, num_heads, num_blocks, checkpoint) for _ in range(num_blocks)),
-        GptHead(vocabulary_size, width),
+        Head(nn.LayerNorm(width), vocabulary_size, width),
     ]

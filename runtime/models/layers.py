@@ -6,8 +6,9 @@ import torch
 from torch import nn
 
 from .block import Block
-from .gpt import GptEmbedding, GptHead
-from .llama import LlamaEmbedding, LlamaHead
+from .gpt import GptEmbedding
+from .head import Head
+from .llama import LlamaEmbedding
 
 SIMPLE = (int, float, str, bool, type(None), torch.dtype, torch.device, torch.Size)
 
@@ -30,7 +31,7 @@ def layer_names(layers: Sequence[nn.Module]) -> list[str]:
 def _name(layer: nn.Module, index: int) -> str:
     if isinstance(layer, GptEmbedding | LlamaEmbedding):
         return "embedding"
-    if isinstance(layer, GptHead | LlamaHead):
+    if isinstance(layer, Head):
         return "head"
     return f"{type(layer).__name__}.{index}"
 

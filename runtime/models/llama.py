@@ -8,10 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .block import Block, mean_loss
+from .block import Block
 from .checks import check_divides, check_sizes, check_tokens
-
-STD = 0.02
+from .head import STD, Head
 
 
 class LlamaEmbedding(nn.Module):
@@ -116,25 +115,6 @@ class LlamaBlock(Block):
         return out_BTD
 
 
-class LlamaHead(nn.Module):
-    """(x_BTD, targets_BT) -> the mean loss, a scalar."""
-
-    def __init__(self, vocabulary_size: int, width: int, epsilon: float) -> None:
-        super().__init__()
-        self.norm = nn.RMSNorm(width, eps=epsilon)
-        self.logits = nn.Linear(width, vocabulary_size, bias=False)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """A normal matrix, a norm of one."""
-        self.norm.reset_parameters()
-        nn.init.normal_(self.logits.weight, std=STD)
-
-    def forward(self, x_BTD: Tensor, targets_BT: Tensor) -> Tensor:
-        """The mean cross entropy, nats per token."""
-        return mean_loss(self.logits(self.norm(x_BTD)), targets_BT)
-
-
 def llama(
     vocabulary_size: int = 32000,
     width: int = 512,
@@ -167,5 +147,5 @@ def llama(
             LlamaBlock(width, num_heads, kv_heads, hidden, rope_base, epsilon, checkpoint)
             for _ in range(num_blocks)
         ),
-        LlamaHead(vocabulary_size, width, epsilon),
+        Head(nn.RMSNorm(width, eps=epsilon), vocabulary_size, width),
     ]

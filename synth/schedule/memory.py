@@ -22,11 +22,6 @@ class MemoryCurve:
         """The highest level of all."""
         return max(self.highest, default=self.static_bytes)
 
-    @property
-    def peak_place(self) -> int:
-        """The first instruction that reaches the peak."""
-        return self.highest.index(self.peak_bytes)
-
 
 def static_bytes(lowered: Lowered, rank: int) -> int:
     """Parameters, gradients and optimizer state of the stages that a rank holds."""

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from functools import cached_property
 
-from synth.kinds import OpKind
 from synth.schedule.lower import Lowered
 
 
@@ -51,17 +50,6 @@ class Timeline:
     def bubble_rate(self, span_us: int) -> float:
         """1 − (largest work of a rank) / span, where span is the makespan or the period."""
         return 1 - max(self.work_us) / span_us if span_us else 0.0
-
-    @cached_property
-    def synchronous_us(self) -> int:
-        """One iteration when every STEP waits for all ranks; see `lower(synchronous_step=True)`."""
-        lowered, ends, steps = self.lowered, [], []
-        for rank, program in enumerate(lowered.ops):
-            is_step = [op.kind == OpKind.STEP for op in program]
-            before = lowered.first_node[rank] + len(program) - sum(is_step)
-            ends.append(self.end_us[before - 1])
-            steps.append(sum(lowered.durations_us[before : lowered.first_node[rank + 1]]))
-        return max(ends) + max(steps)
 
 
 def simulate(lowered: Lowered) -> Timeline:
