@@ -14,9 +14,8 @@ from synth.schedule.verify import ScheduleError, verify
 from synth.solve import bounds, construct, feasible, polish, windows
 from synth.solve.cpsat import Model
 from synth.solve.milp import run_milp
-from synth.solve.polish import BUFFERINGS, Candidate
+from synth.solve.polish import BUFFERINGS
 from synth.solve.problem import (
-    Incumbent,
     Objective,
     Problem,
     Result,
@@ -24,13 +23,11 @@ from synth.solve.problem import (
     SolveOptions,
     SolverName,
     StoppedBy,
-    relative_gap,
 )
 from synth.solve.ranks import Ranks, cautious, certain, relaxed_for_fusion
 from synth.solve.run_cpsat import Outcome, run
 from synth.solve.solution import Solution, keeps_caps, solution_of, split
-
-OnImprovement = Callable[[Incumbent], None]
+from synth.solve.standing import OnImprovement, Standing
 
 # The cheapest to verify, and in little memory: it gives the first answer.
 _FIRST_FAMILY = "1f1b"
@@ -60,7 +57,7 @@ def solve(
     """Find the best schedule within the caps, and prove how good it is.
 
     Never returns a schedule that exceeds a cap, nor one worse than a published family that fits
-    and that there was time to look at. Where anything fits, there is a schedule.
+    and that there was time to look at. Where a cap admits the serial schedule, there is an answer.
 
     Args:
         options: limits and seeds.
@@ -72,7 +69,7 @@ def solve(
 
 
 class _Search:
-    """The incumbent, the bound, and the steps that better them."""
+    """The steps that better the incumbent and the bound, in the order in which they run."""
 
     def __init__(
         self,
@@ -82,16 +79,9 @@ class _Search:
         stop: threading.Event | None,
     ) -> None:
         self.problem, self.options = problem, options
-        self.on_improvement = on_improvement
-        self.stop = stop or threading.Event()
-        self.began = time.monotonic()
-        self.best: Candidate | None = None
-        self.bound_us = 0
-        self.reported_bound_us = 0
-        self.rivals: list[Rival] = []
-        self.proven_infeasible = False
-        self.evaluation_s = 0.0
+        self.now = Standing(problem, options, on_improvement, stop)
         self.relaxed = relaxed_for_fusion(problem)
+        self.rivals: list[Rival] = []
         self.drafts: list[construct.Draft] = []
 
     def run(self) -> Result:
@@ -101,15 +91,15 @@ class _Search:
             return self._result(StoppedBy.INFEASIBLE, str(shortage))
         if self.options.hint is not None:
             self._try_hint(self.options.hint)
-        if self.best is None:
+        if self.now.best is None:
             self._try_serial()
-        self._raise_bound(bounds.work_bound_us(self.relaxed, self.problem.objective))
+        self.now.raise_bound(bounds.work_bound_us(self.relaxed, self.problem.objective))
         for step in self._steps():
-            if self._finished():
+            if self.now.finished():
                 break
             step()
         self._close()
-        return self._result(self._reason())
+        return self._result(self.now.reason())
 
     def _steps(self) -> tuple[Callable[[], None], ...]:
         if self.options.solver == SolverName.MILP:
@@ -122,62 +112,6 @@ class _Search:
             self._search,
         )
 
-    # What is known so far
-
-    def elapsed_s(self) -> float:
-        """Seconds since the start."""
-        return time.monotonic() - self.began
-
-    def _left_s(self) -> float:
-        return self.options.time_limit_s - (0 if self.options.deterministic else self.elapsed_s())
-
-    def _finished(self) -> bool:
-        return (
-            self._time_is_up() or self._left_s() <= 0 or self.proven_infeasible or self._is_close()
-        )
-
-    def _too_late_by(self, until_s: float) -> bool:
-        """Whether to stop, or one more evaluation would end after a moment since the start."""
-        late = self.elapsed_s() + self.evaluation_s > until_s
-        return self.stop.is_set() or (late and not self.options.deterministic)
-
-    def _is_close(self) -> bool:
-        best = self.best
-        return best is not None and relative_gap(best.value_us, self.bound_us) <= self.options.gap
-
-    def _offer(self, candidate: Candidate | None) -> None:
-        """Take a candidate if it is better: faster, or as fast in less memory."""
-        if candidate is None:
-            return
-        if self.best is None or _merit(candidate) < _merit(self.best):
-            self.best = candidate
-            self._report()
-
-    def _raise_bound(self, bound_us: int) -> None:
-        """Take a better bound; steps of less than 0.1 % are not worth a report."""
-        if bound_us > self.bound_us:
-            self.bound_us = bound_us
-            if self._is_proven() or bound_us > 1.001 * self.reported_bound_us:
-                self._report()
-
-    def _report(self) -> None:
-        best = self.best
-        self.reported_bound_us = self.bound_us
-        if best is not None and self.on_improvement is not None:
-            self.on_improvement(
-                Incumbent(
-                    self.elapsed_s(),
-                    best.schedule,
-                    best.timeline,
-                    best.value_us,
-                    self.bound_us,
-                    best.found_by,
-                    best.peak_bytes,
-                )
-            )
-
-    # The steps
-
     def _try_families(self) -> None:
         """The published schedules that exist for this placement: the first incumbent."""
         for name in sorted(families(), key=lambda name: (name != _FIRST_FAMILY, name)):
@@ -187,8 +121,8 @@ class _Search:
 
     def _out_of_grace(self) -> bool:
         """Whether the families that are left must wait: the time is up, or a stop asked for."""
-        up = self._too_late_by(_FAMILIES_SHARE * self.options.time_limit_s)
-        in_grace = self.elapsed_s() + self.evaluation_s < _GRACE_S
+        up = self.now.too_late_by(_FAMILIES_SHARE * self.options.time_limit_s)
+        in_grace = self.now.elapsed_s() + self.now.evaluation_s < _GRACE_S
         return up and not in_grace
 
     def _try_family(self, name: str) -> None:
@@ -202,16 +136,16 @@ class _Search:
             return  # not defined for these numbers
         if alone is None:
             return
-        self.evaluation_s = time.monotonic() - began
+        self.now.evaluation_s = time.monotonic() - began
         caps, line = problem.caps_bytes or alone.peak_bytes, alone.timeline
         fits = all(peak <= cap for peak, cap in zip(alone.peak_bytes, caps, strict=True))
         self.rivals.append(Rival(name, line.makespan_us, line.period_us, alone.peak_bytes, fits))
-        self._offer(alone if fits else None)
+        self.now.offer(alone if fits else None)
 
     def _try_serial(self) -> None:
         """One micro-batch at a time: it fits wherever anything does."""
         serial = feasible.serial_schedule(self.problem)
-        self._offer(polish.evaluate(self.problem, serial, serial.name))
+        self.now.offer(polish.evaluate(self.problem, serial, serial.name))
 
     def _try_hint(self, schedule: Schedule) -> None:
         asked, given = self.problem, schedule
@@ -230,73 +164,70 @@ class _Search:
                 f"the hint is no schedule for this problem: {error}; give a plan for the same "
                 f"number of ranks and micro-batches, or none"
             ) from None
-        self._offer(polish.evaluate(self.problem, schedule, "hint"))
+        self.now.offer(polish.evaluate(self.problem, schedule, "hint"))
 
     def _try_heuristics(self) -> None:
         """List scheduling with and without room for boundary buffers."""
         bufferings = (Buffering(0, 0), *BUFFERINGS)
         views = _distinct(cautious(self.problem, buffering) for buffering in bufferings)
         for index, ranks in enumerate(views):
-            if self._finished():
+            if self.now.finished():
                 return
-            share_s = (self._left_s() - 2 * self.evaluation_s) / (len(views) - index)
+            share_s = (self.now.left_s() - 2 * self.now.evaluation_s) / (len(views) - index)
             max_ops = _HEURISTIC_OPS // min(3, len(views))
-            self._try_list_scheduling(ranks, max_ops, self.elapsed_s() + share_s)
+            self._try_list_scheduling(ranks, max_ops, self.now.elapsed_s() + share_s)
 
     def _try_list_scheduling(self, ranks: Ranks, max_ops: int, until_s: float) -> None:
         objective, seed = self.problem.objective, self.options.seed
         found = construct.search(
-            ranks, objective, max_ops, seed, lambda: self._too_late_by(until_s)
+            ranks, objective, max_ops, seed, lambda: self.now.too_late_by(until_s)
         )
         if found:
             self.drafts.append(found[0][0])
-        for draft, _ in found[: 1 if self._time_is_up() else _DRAFTS_EVALUATED]:
-            if self.best is not None and draft.value_us >= self.best.value_us:
+        for draft, _ in found[: 1 if self.now.time_is_up() else _DRAFTS_EVALUATED]:
+            if self.now.best is not None and draft.value_us >= self.now.best.value_us:
                 break
             self._try_order(draft.programs(), "list scheduling", draft.value_us)
 
     def _try_order(self, programs: tuple[tuple[Op, ...], ...], found_by: str, value: int) -> None:
         """Evaluate an order exactly, with as many bufferings as there is time for."""
-        self._offer(
-            polish.evaluate_order(self.problem, programs, found_by, value, self._time_is_up)
+        self.now.offer(
+            polish.evaluate_order(self.problem, programs, found_by, value, self.now.time_is_up)
         )
-
-    def _time_is_up(self) -> bool:
-        return self._too_late_by(self.options.time_limit_s)
 
     def _improve_best(self) -> None:
         """Better buffering, and BW for B W where it pays."""
-        self._polish_best(self._time_is_up)
+        self._polish_best(self.now.time_is_up)
 
     def _polish_best(self, should_stop: Callable[[], bool]) -> None:
-        if self.best is None or self._is_proven() or should_stop():
+        if self.now.best is None or self.now.is_proven() or should_stop():
             return
-        self._offer(polish.rebuffer(self.problem, self.best, should_stop))
+        self.now.offer(polish.rebuffer(self.problem, self.now.best, should_stop))
         if self.relaxed != certain(self.problem):
-            self._offer(polish.fuse(self.problem, self.best, should_stop))
+            self.now.offer(polish.fuse(self.problem, self.now.best, should_stop))
 
     def _close(self) -> None:
         """The last polish, then BW for B W where it does not hurt: fewer ops, the same value."""
-        until_s = max(self.elapsed_s(), self.options.time_limit_s) + _GRACE_S
+        until_s = max(self.now.elapsed_s(), self.options.time_limit_s) + _GRACE_S
 
         def should_stop() -> bool:
-            return self._too_late_by(until_s)
+            return self.now.too_late_by(until_s)
 
         self._polish_best(should_stop)
-        if self.best is not None:
-            self.best = polish.fuse(self.problem, self.best, should_stop)
+        if self.now.best is not None:
+            self.now.best = polish.fuse(self.problem, self.now.best, should_stop)
 
     def _bound_by_parts(self) -> None:
         """Bound by one rank at a time."""
         hint, value_us = self._hint_for(self.relaxed, fusible=False)
-        self._raise_bound(
+        self.now.raise_bound(
             bounds.relaxed_bound_us(
                 self.relaxed,
                 self.problem.objective,
                 value_us,
-                self.bound_us,
+                self.now.bound_us,
                 self.options,
-                self._time_is_up,
+                self.now.time_is_up,
                 hint,
             )
         )
@@ -309,13 +240,13 @@ class _Search:
         if 3 * self.problem.num_ranks * self.problem.num_micro_batches <= windows.LARGEST_WINDOW:
             return
         ranks = certain(self.problem)
-        if self.best is not None:
-            strict = cautious(self.problem, self.best.schedule.buffering)
+        if self.now.best is not None:
+            strict = cautious(self.problem, self.now.best.schedule.buffering)
             ranks = strict if self._hint_for(strict, fusible=False)[0] else ranks
         hint, _ = self._hint_for(ranks, fusible=False)
         if hint is None:
             return
-        until_s = self.elapsed_s() + _WINDOWS_SHARE * self._left_s()
+        until_s = self.now.elapsed_s() + _WINDOWS_SHARE * self.now.left_s()
         deterministic = self.options.deterministic
         windows.improve(
             ranks,
@@ -323,7 +254,7 @@ class _Search:
             hint,
             windows.Effort(round(_WINDOWS_PER_S * self.options.time_limit_s)),
             self.options.seed,
-            lambda: self._finished() or (not deterministic and self.elapsed_s() > until_s),
+            lambda: self.now.finished() or (not deterministic and self.now.elapsed_s() > until_s),
             lambda solution: self._take(ranks, solution, "window search"),
         )
 
@@ -333,13 +264,13 @@ class _Search:
         Where BW gains nothing the first two are the same, without boundary bytes all are.
         """
         views = [self.relaxed, certain(self.problem)]
-        if self.best is not None:
-            views.append(cautious(self.problem, self.best.schedule.buffering))
+        if self.now.best is not None:
+            views.append(cautious(self.problem, self.now.best.schedule.buffering))
         views = _distinct([*views, cautious(self.problem, BUFFERINGS[0])])
         for index, ranks in enumerate(views):
-            if self._finished():
+            if self.now.finished():
                 return
-            self._search_in(ranks, self._left_s() / (len(views) - index))
+            self._search_in(ranks, self.now.left_s() / (len(views) - index))
 
     def _search_in(self, ranks: Ranks, limit_s: float) -> None:
         fusible = ranks != self.relaxed
@@ -353,9 +284,9 @@ class _Search:
         else:
             outcome = self._run_cpsat(ranks, hint, value_us, limit_s, proves, fusible)
         if proves:
-            self._raise_bound(outcome.bound_us)
+            self.now.raise_bound(outcome.bound_us)
             # Without any schedule the horizon is that of the slowest one there could be.
-            self.proven_infeasible = outcome.infeasible and self.best is None
+            self.now.proven_infeasible = outcome.infeasible and self.now.best is None
         if outcome.solution is not None:
             self._take(ranks, outcome.solution, self.options.solver)
 
@@ -370,7 +301,7 @@ class _Search:
     ) -> Outcome:
         model = Model(ranks, self.problem.objective, value_us, fusible=fusible)
         if proves:
-            model.at_least(self.bound_us)
+            model.at_least(self.now.bound_us)
         if hint is not None:
             model.hint(hint, value_us)
 
@@ -378,23 +309,27 @@ class _Search:
             if isinstance(event, Solution):
                 self._take(ranks, event, self.options.solver)
             elif proves:
-                self._raise_bound(event)
+                self.now.raise_bound(event)
 
         return run(
-            model, self.options, limit_s, on_event, lambda: self.stop.is_set() or self._is_close()
+            model,
+            self.options,
+            limit_s,
+            on_event,
+            lambda: self.now.stop.is_set() or self.now.is_close(),
         )
 
     def _take(self, ranks: Ranks, solution: Solution, found_by: str) -> None:
         """Evaluate a solution exactly, if the model thinks that it is better."""
         value_us = solution.value_us(ranks, self.problem.objective)
-        if self.best is None or value_us < self.best.value_us:
+        if self.now.best is None or value_us < self.now.best.value_us:
             self._try_order(solution.programs(len(ranks)), found_by, value_us)
 
     def _hint_for(self, ranks: Ranks, fusible: bool) -> tuple[Solution | None, int]:
         """The best order known that keeps this view's caps, with its value there."""
         orders = [draft.programs() for draft in self.drafts]
-        if self.best is not None:
-            orders.append(self.best.schedule.programs)
+        if self.now.best is not None:
+            orders.append(self.now.best.schedule.programs)
         split_orders = [split(order) for order in orders]
         orders = orders + split_orders if fusible else split_orders
         known = [solution_of(order, ranks) for order in orders if keeps_caps(order, ranks)]
@@ -408,22 +343,8 @@ class _Search:
 
     # The answer
 
-    def _is_proven(self) -> bool:
-        return self.best is not None and self.best.value_us <= self.bound_us
-
-    def _reason(self) -> StoppedBy:
-        if self.proven_infeasible:
-            return StoppedBy.INFEASIBLE
-        if self._is_proven():
-            return StoppedBy.OPTIMAL
-        if self.stop.is_set():
-            return StoppedBy.INTERRUPT
-        if self._is_close():
-            return StoppedBy.GAP
-        return StoppedBy.TIME_LIMIT if self._left_s() <= 0 else StoppedBy.EXHAUSTED
-
     def _result(self, stopped_by: StoppedBy, message: str | None = None) -> Result:
-        best = self.best
+        best = self.now.best
         if best is None and message is None:
             message = "no schedule was found in the time given; allow more time or more memory"
             if stopped_by == StoppedBy.INFEASIBLE:
@@ -433,19 +354,14 @@ class _Search:
             schedule=best.schedule if best else None,
             timeline=best.timeline if best else None,
             value_us=best.value_us if best else None,
-            lower_bound_us=self.bound_us,
+            lower_bound_us=self.now.bound_us,
             peak_bytes=best.peak_bytes if best else None,
             found_by=best.found_by if best else None,
             stopped_by=stopped_by,
             rivals=tuple(self.rivals),
-            wall_s=self.elapsed_s(),
+            wall_s=self.now.elapsed_s(),
             message=message,
         )
-
-
-def _merit(candidate: Candidate) -> tuple[int, int]:
-    """What makes a candidate better, smaller first: ties go to what needs less memory."""
-    return candidate.value_us, max(candidate.peak_bytes)
 
 
 def _check_in_order(schedule: Schedule) -> None:
