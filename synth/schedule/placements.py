@@ -1,0 +1,61 @@
+"""Named placements: which rank holds which stage, for each pattern of the literature.
+
+    linear            0 1 2 3                         one stage per rank
+    looped:2          0 1 2 3 0 1 2 3                 interleaved (Narayanan et al. 2021, 2104.04473)
+    v                 0 1 2 3 3 2 1 0                 Qi et al. 2024 (2405.15362)
+    wave:2            0 1 2 3 3 2 1 0 0 1 2 3 3 2 1 0 Hanayo (Liu et al. 2023, 2308.15762); v is wave:1
+    bidirectional     linear, and a second copy of the stages the other way round (Chimera)
+    bidirectional-v   v and its mirror (BitPipe); looped:2 and wave:2 have mirrors too
+"""
+
+import re
+
+from synth.errors import SynthError
+from synth.schedule.model import Placement
+
+_MIRROR = "bidirectional"
+_NAMES = "linear, looped:N, v, wave:N, bidirectional, bidirectional-v, bidirectional-looped:N"
+
+
+def placement(name: str, num_ranks: int) -> Placement:
+    """The placement of that name on so many ranks.
+
+    Raises:
+        SynthError: no such name, or a number of ranks or rounds below 1.
+    """
+    if num_ranks < 1:
+        raise SynthError(f"a placement needs at least one rank, given {num_ranks}")
+    base, mirror = name, False
+    if name == _MIRROR or name.startswith(f"{_MIRROR}-"):
+        base, mirror = name.removeprefix(_MIRROR).removeprefix("-") or "linear", True
+    one_way = _one_way(name, base, num_ranks)
+    return mirrored(one_way) if mirror else one_way
+
+
+def looped(num_ranks: int, rounds: int) -> Placement:
+    """Stage s on rank s mod D: every round passes the ranks in order."""
+    return Placement((tuple(range(num_ranks)) * rounds,))
+
+
+def wave(num_ranks: int, waves: int = 1) -> Placement:
+    """Down the ranks and up again: neighbours at the turns share a rank, so nothing is sent."""
+    down = tuple(range(num_ranks))
+    return Placement(((down + down[::-1]) * waves,))
+
+
+def mirrored(one_way: Placement) -> Placement:
+    """A second copy of all stages, with rank r and rank D − 1 − r exchanged."""
+    last = one_way.num_ranks - 1
+    return Placement(one_way.ranks + tuple(tuple(last - r for r in way) for way in one_way.ranks))
+
+
+def _one_way(given: str, base: str, num_ranks: int) -> Placement:
+    match = re.fullmatch(r"(linear|v|looped|wave)(?::(\d{1,4}))?", base)
+    if match is None or (match[2] is None) != (match[1] in ("linear", "v")):
+        raise SynthError(f"placement {given!r} is unknown; known: {_NAMES}")
+    rounds = int(match[2] or 1)
+    if rounds < 1:
+        raise SynthError(f"placement {given!r} has no round; give at least 1")
+    if match[1] == "linear":
+        return Placement.linear(num_ranks)
+    return looped(num_ranks, rounds) if match[1] == "looped" else wave(num_ranks, rounds)
