@@ -1,29 +1,122 @@
-"""What a family of schedules is."""
+"""What a family of schedules is, and what one is made from."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from synth.costs import Costs, uniform_costs
+from synth.errors import SynthError
 from synth.kinds import OpKind
-from synth.schedule.model import Schedule
+from synth.schedule.model import Placement, Schedule
 from synth.schedule.ops import Op
+from synth.schedule.placements import placement
 
-Programs = list[list[Op]]
+Programs = Sequence[Iterable[Op]]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a schedule is asked for: where stages live, how many micro-batches, what ops cost.
+
+    Most families read the first two alone. `costs` are those of the stages asked for, else equal
+    stages with F = B = W, as most of the papers draw them. `caps_bytes` is the most that each rank
+    may hold, where that was given.
+    """
+
+    placement: Placement
+    num_micro_batches: int
+    costs: Costs
+    caps_bytes: tuple[int, ...] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        where: Placement,
+        num_micro_batches: int,
+        costs: Costs | None = None,
+        caps_bytes: Sequence[int] | None = None,
+    ) -> "Setting":
+        """Check the numbers against each other and fill in equal stages where costs are none.
+
+        Raises:
+            SynthError: no micro-batch, or costs or caps for other stages or ranks.
+        """
+        if num_micro_batches < 1:
+            raise SynthError(f"a schedule needs at least one micro-batch, given {num_micro_batches}")
+        if costs is not None and costs.num_stages != where.num_stages:
+            raise SynthError(
+                f"the placement has {where.num_stages} stages, the costs are of "
+                f"{costs.num_stages}; give costs of as many stages"
+            )
+        if caps_bytes is not None and len(caps_bytes) != where.num_ranks:
+            raise SynthError(f"{len(caps_bytes)} caps for {where.num_ranks} ranks; give one each")
+        filled = costs or _equal_stages(where.num_stages)
+        caps = None if caps_bytes is None else tuple(caps_bytes)
+        return cls(where, num_micro_batches, filled, caps)
+
+    @property
+    def num_ranks(self) -> int:
+        """Number of ranks."""
+        return self.placement.num_ranks
+
+    @property
+    def num_stages(self) -> int:
+        """Number of stages, copies not counted."""
+        return self.placement.num_stages
 
 
 @dataclass(frozen=True)
 class Family:
-    """A published schedule: its name, its source, and the rule that makes each rank's program."""
+    """A published schedule: its name, its source, and the rule that makes each rank's program.
+
+    `layout` is the named placement that it is defined on. With `{}` in it (`looped:{}`) the family
+    has a parameter, the number of rounds, written behind its name: `interleaved:3`;
+    `default_rounds` is what the bare name stands for. `make` raises SynthError where the
+    definition does not admit the setting. `timed` families read costs, so they take longer.
+    """
 
     name: str
     source: str
-    make: Callable[[int, int], Programs]
+    make: Callable[[Setting], Programs]
+    layout: str = "linear"
+    default_rounds: int = 0
+    timed: bool = False
 
-    def schedule(self, num_ranks: int, num_micro_batches: int) -> Schedule:
-        """The schedule for so many ranks and micro-batches, stage s on rank s."""
-        programs = self.make(num_ranks, num_micro_batches)
-        return Schedule.linear(self.name, num_micro_batches, programs)
+    @property
+    def has_rounds(self) -> bool:
+        """Whether the family has the number of rounds as a parameter."""
+        return "{}" in self.layout
+
+    def place(self, num_ranks: int, rounds: int = 0) -> Placement:
+        """The placement that the family is defined on.
+
+        Raises:
+            SynthError: a number of ranks or rounds below 1.
+        """
+        return placement(self.layout.format(rounds or self.default_rounds), num_ranks)
+
+    def schedule(self, setting: Setting, rounds: int = 0) -> Schedule:
+        """The schedule of a setting on the family's own placement.
+
+        Raises:
+            SynthError: the definition does not admit the setting.
+        """
+        programs = tuple(tuple(program) for program in self.make(setting))
+        name = f"{self.name}:{rounds or self.default_rounds}" if self.has_rounds else self.name
+        return Schedule(setting.placement, setting.num_micro_batches, programs, name)
 
 
 def forwards(stage: int, first: int, end: int) -> list[Op]:
     """F of micro-batches first … end − 1."""
     return [Op(OpKind.F, stage, j) for j in range(first, end)]
+
+
+def _equal_stages(num_stages: int) -> Costs:
+    """F = B = W, and an activation that is kept until W."""
+    return uniform_costs(
+        num_stages,
+        forward_us=1,
+        backward_input_us=1,
+        backward_weight_us=1,
+        saved_bytes=1,
+        saved_w_bytes=1,
+    )

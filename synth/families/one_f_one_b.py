@@ -1,12 +1,13 @@
 """1F1B (PipeDream-Flush, DAPPLE): Narayanan et al. 2021 (arXiv 2006.09503), Fan et al. 2021."""
 
-from synth.families.family import Family, Programs, forwards
+from synth.families.family import Family, Programs, Setting, forwards
 from synth.kinds import OpKind
 from synth.schedule.ops import Op
 
 
-def make(num_ranks: int, num_micro_batches: int) -> Programs:
+def make(setting: Setting) -> Programs:
     """Rank r warms up with p − r − 1 forwards, then alternates; it holds min(m, p − r) at most."""
+    num_ranks, num_micro_batches = setting.num_ranks, setting.num_micro_batches
     programs = []
     for s in range(num_ranks):
         warmup = min(num_micro_batches, num_ranks - s - 1)

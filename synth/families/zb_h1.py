@@ -1,12 +1,13 @@
 """ZB-H1: 1F1B's memory, a third of its bubble (Qi et al. 2023, arXiv 2401.10241, figure 2)."""
 
-from synth.families.family import Family, Programs
+from synth.families.family import Family, Programs, Setting
 from synth.families.zero_bubble import program
 
 
-def make(num_ranks: int, num_micro_batches: int) -> Programs:
+def make(setting: Setting) -> Programs:
     """1F1B's warm-up; rank r holds back r weight gradients, which balances memory to p."""
-    return [program(s, num_ranks - s, s, num_micro_batches) for s in range(num_ranks)]
+    p, m = setting.num_ranks, setting.num_micro_batches
+    return [program(s, p - s, s, m) for s in range(p)]
 
 
 FAMILY = Family("zb-h1", "Qi et al. 2023, arXiv 2401.10241, section 2.2", make)

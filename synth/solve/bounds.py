@@ -4,60 +4,70 @@ Of the period they are bounds over schedules that take micro-batches in order on
 that began with another than 0 would start later, and its period would count less. For the makespan
 the order is no restriction (micro-batches are identical).
 
-All take `relaxed_for_fusion` ranks: there B and W together never cost more than BW, so a schedule
+All take `relaxed_for_fusion` views: there B and W together never cost more than BW, so a schedule
 with BW is bounded too.
 """
 
 from collections.abc import Callable, Iterator
 
-from synth.solve.cpsat import Model, Scope
+from synth.solve.cpsat import Model
 from synth.solve.problem import Objective, SolveOptions
-from synth.solve.ranks import STEP, B, F, Ranks, W
 from synth.solve.run_cpsat import Outcome, run
 from synth.solve.solution import Solution
+from synth.solve.view import B, F, View, W
 
 # Shares of the time limit: a long look at one rank, and short ones at all the others together.
 _LONG_LOOK = 0.15
 _SHORT_LOOKS = 0.05
 
 
-def work_bound_us(ranks: Ranks, objective: Objective) -> int:
+def work_bound_us(view: View, objective: Objective) -> int:
     """The best of the closed forms over all ranks."""
     return max(
-        bound for rank in range(len(ranks)) for bound in _rank_bounds_us(ranks, rank, objective)
+        bound for rank in range(view.num_ranks) for bound in _bounds_us(view, rank, objective)
     )
 
 
-def _rank_bounds_us(ranks: Ranks, rank: int, objective: Objective) -> Iterator[int]:
+def _bounds_us(view: View, rank: int, objective: Objective) -> Iterator[int]:
     """What one rank's work implies, and what follows from it on the ranks above.
 
-    A rank cannot start before its head: F 0 is its first op, and has passed all ranks before.
+    A rank cannot start before its head: the first F that reaches it has passed all stages before.
 
-    1. It then has all its F, B, W and its STEP to do, one at a time.
+    1. It then has all its F, B, W and its STEPs to do, one at a time.
     2. Its first B starts one F and one round trip after its first start, at the earliest; every B
        and W comes after that.
-    3. Its last B ends after m F's and m B's, and not before m B's after the first B's start. From
-       there the last gradient travels up; each rank above then has a W and its STEP left.
+    3. Its last B ends after all F's and B's, and not before all B's after the first B's start. From
+       there the last gradient travels up; each rank above then has a W and its STEPs left. (Where
+       a rank holds several stages its first stage's last B comes last. One replica only.)
 
-    The makespan counts from 0, the period of a rank from its own head, which no schedule changes.
+    The makespan counts from 0, the period of a rank from its own start; where that is not the same
+    in every schedule, only what follows the first start is counted.
     """
-    durations, m = ranks[rank].duration_us, ranks.num_micro_batches
+    held = view.held[rank]
     is_period = objective == Objective.PERIOD
-    head = ranks.head_us(rank)
-    first_b = head + durations[F] + ranks.round_trip_us(rank)
-    origin = head if is_period else 0
-    work = m * (durations[F] + durations[B] + durations[W]) + durations[STEP]
-    yield head + work - origin
-    yield first_b + m * (durations[B] + durations[W]) + durations[STEP] - origin
-    last_b = max(head + m * (durations[F] + durations[B]), first_b + m * durations[B])
-    for above in range(rank):
-        left = ranks[above].duration_us[W] + ranks[above].duration_us[STEP]
-        origin = ranks.head_us(above) if is_period else 0
-        yield last_b + ranks.way_back_us(rank, above) + left - origin
+    totals = {kind: sum(view[c].total_us(kind) for c in held) for kind in (F, B, W)}
+    head = min(view.head_us[c] for c in held)
+    trips = [view[c].duration_us[F] + view.round_trip_us[c] for c in held]
+    steps, origin = view.step_us(rank), 0
+    first_b = min(view.head_us[c] + trip for c, trip in zip(held, trips, strict=True))
+    if is_period and view.origins_us is None:
+        origin, first_b = head, head + min(trips)
+    elif is_period and view.origins_us is not None:
+        origin = view.origins_us[rank]
+    yield head + sum(totals.values()) + steps - origin
+    yield first_b + totals[B] + totals[W] + steps - origin
+    if any(chunk.replica for chunk in view.chunks):
+        return
+    last_b = max(head + totals[F] + totals[B], first_b + totals[B])
+    for above in view.chain_above(held[0]):
+        chunk = view[above]
+        left = chunk.duration_us[B] + chunk.duration_us[W] + view.step_us(chunk.rank)
+        origin = view.origins_us[chunk.rank] if is_period and view.origins_us else 0
+        yield last_b + view.way_up_us(held[0], above) + left - origin
 
 
 def relaxed_bound_us(
-    ranks: Ranks,
+    view: View,
     objective: Objective,
     value_us: int,
     bound_us: int,
@@ -79,7 +89,7 @@ def relaxed_bound_us(
     """
 
     def solve_rank(rank: int, limit_s: float) -> Outcome:
-        model = Model(ranks, objective, value_us, Scope(rank, rank))
+        model = Model(view, objective, value_us, [rank])
         model.at_least(bound_us)
         if hint is not None:
             model.hint(hint, value_us)
@@ -88,10 +98,10 @@ def relaxed_bound_us(
     # Rank 0 waits longest for its first B, so memory binds there first when caps are alike; the
     # most promising of those that a short look did not solve gets a long one too.
     unsolved: list[tuple[int, int]] = []
-    for rank in range(len(ranks)):
+    for rank in range(view.num_ranks):
         if bound_us >= value_us or should_stop():
             return bound_us
-        share = _LONG_LOOK if rank == 0 else _SHORT_LOOKS / len(ranks)
+        share = _LONG_LOOK if rank == 0 else _SHORT_LOOKS / view.num_ranks
         outcome = solve_rank(rank, share * options.time_limit_s)
         bound_us = max(bound_us, min(outcome.bound_us, value_us))
         if rank > 0 and not outcome.optimal:

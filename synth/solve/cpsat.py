@@ -1,148 +1,165 @@
 """The exact model, for CP-SAT: variables, constraints, objective.
 
-One stage per rank. What makes it fast: the FIFO lemma (see `order`), memory as precedences (see
-`precedences`) instead of a cumulative, a complete feasible hint and the horizon from it.
+What makes it fast: the FIFO lemma (see `order`), memory as precedences where a rank holds one stage
+(see `precedences`) and as a reservoir where it holds more, a complete feasible hint and the horizon
+from it.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ortools.sat.python import cp_model
 
 from synth.kinds import OpKind
 from synth.solve.fusion import Fusion
-from synth.solve.precedences import Alternative, Before, Slot, requirements
+from synth.solve.precedences import Alternative, Before, requirements
 from synth.solve.problem import Objective
-from synth.solve.ranks import BW, SPLIT, STEP, B, F, Ranks, W
+from synth.solve.reservoir import Event, add_reservoir, events_of
 from synth.solve.solution import Solution
-
-
-@dataclass(frozen=True)
-class Scope:
-    """Which ranks are modelled exactly; the others are replaced by delays.
-
-    All ranks: the whole problem. Fewer (neighbours, `first` to `last`): a relaxation, because
-    whatever the ranks outside do, they cannot be faster than an empty rank.
-    """
-
-    first: int
-    last: int
-
-    @property
-    def ranks(self) -> range:
-        """The modelled ranks."""
-        return range(self.first, self.last + 1)
+from synth.solve.view import BW, SPLIT, STEP, B, F, Slot, View, W
 
 
 class Model:
-    """A CP-SAT model of some neighbouring ranks, minimising makespan or period.
+    """A CP-SAT model of some ranks, minimising makespan or period.
+
+    With all ranks it is the whole problem. With fewer it is a relaxation: the ranks outside become
+    delays, because whatever they do, they cannot be faster than empty ranks.
 
     `infeasible` is set where some op never fits in memory. With `fusible` the search also decides
-    which B and W to fuse.
+    which B and W to fuse, on ranks that hold one stage.
     """
 
     def __init__(
         self,
-        ranks: Ranks,
+        view: View,
         objective: Objective,
         horizon_us: int,
-        scope: Scope | None = None,
+        scope: Iterable[int] | None = None,
         *,
         fusible: bool = False,
     ) -> None:
-        self.ranks, self.objective, self.horizon_us = ranks, objective, horizon_us
-        self.m = ranks.num_micro_batches
-        self.scope = scope or Scope(0, len(ranks) - 1)
+        self.view, self.objective, self.horizon_us = view, objective, horizon_us
+        self.ranks = sorted(range(view.num_ranks) if scope is None else scope)
+        self.chunks = sorted(chunk for rank in self.ranks for chunk in view.held[rank])
         self.cp = cp_model.CpModel()
         self.infeasible = False
         self._add_variables()
         self.fusions = {
-            rank: Fusion(self.cp, ranks[rank], rank, self.start)
-            for rank in self.scope.ranks
-            if fusible and ranks[rank].gains_by_fusion
+            chunk: Fusion(self.cp, view, chunk, self.start)
+            for chunk in self.chunks
+            if fusible and view.is_alone(chunk) and view[chunk].gains_by_fusion
         }
-        for rank in self.scope.ranks:
-            self.order(rank)
+        for chunk in self.chunks:
+            self.order(chunk)
+        for rank in self.ranks:
             self.one_at_a_time(rank)
             self.memory(rank)
         self.transfers()
-        self.outside()
         self.minimise()
 
     def _add_variables(self) -> None:
         """A start per op: not before the pipeline above can have delivered, not after the end."""
         self.start: dict[tuple[int, Slot], cp_model.IntVar] = {}
-        slowest = 0
-        for rank, costs in enumerate(self.ranks.ranks):
-            slowest = max(slowest, costs.duration_us[F])
-            head = self.ranks.head_us(rank)
-            for kind in SPLIT:
-                for k in range(self.m):
-                    # At least k forwards have passed the slowest rank up to here.
-                    earliest = head + k * slowest
-                    latest = max(earliest, self._origin_us(rank) + self.horizon_us)
-                    if kind == F and k == 0 and self.objective == Objective.PERIOD:
-                        latest = earliest
-                    if rank in self.scope.ranks:
-                        self.start[rank, Slot(kind, k)] = self.cp.new_int_var(
-                            earliest, latest, f"{kind}{rank}.{k}"
-                        )
+        self._add_origins()
+        for chunk in self.chunks:
+            origins = self.view.origins_us
+            head, slowest = self.view.head_us[chunk], self.view.slowest_f_us[chunk]
+            rank = self.view[chunk].rank
+            is_period = self.objective == Objective.PERIOD
+            latest_us = self.horizon_us
+            if is_period:
+                latest_us += origins[rank] if origins else 2 * self.horizon_us
+            for slot in self.view.slots(chunk):
+                # At least k forwards have passed the slowest stage up to here.
+                earliest = head + slot.microbatch * slowest
+                latest = max(earliest, latest_us)
+                if slot == (F, 0) and is_period and origins and origins[rank] == head:
+                    latest = earliest
+                name = f"{slot.kind}{chunk}.{slot.microbatch}"
+                self.start[chunk, slot] = self.cp.new_int_var(earliest, latest, name)
 
-    def end(self, rank: int, slot: Slot) -> cp_model.LinearExpr:
+    def _add_origins(self) -> None:
+        """From when each rank's time counts, where schedules may differ in that."""
+        self.origin: dict[int, cp_model.IntVar | int] = {}
+        for rank in self.ranks:
+            if self.objective == Objective.MAKESPAN:
+                self.origin[rank] = 0
+            elif self.view.origins_us is not None:
+                self.origin[rank] = self.view.origins_us[rank]
+            else:
+                self.origin[rank] = self.cp.new_int_var(0, 2 * self.horizon_us, f"origin{rank}")
+
+    def end(self, chunk: int, slot: Slot) -> cp_model.LinearExpr:
         """When an op ends."""
-        return self.start[rank, slot] + self._duration_us(rank, slot)
+        return self.start[chunk, slot] + self._duration_us(chunk, slot)
 
-    def _duration_us(self, rank: int, slot: Slot) -> cp_model.LinearExpr | int:
-        if rank in self.fusions:
-            return self.fusions[rank].duration_us(slot)
-        return self.ranks[rank].duration_us[slot.kind]
+    def _duration_us(self, chunk: int, slot: Slot) -> cp_model.LinearExpr | int:
+        if chunk in self.fusions:
+            return self.fusions[chunk].duration_us(slot)
+        return self.view[chunk].duration_us[slot.kind]
 
-    def order(self, rank: int) -> None:
+    def order(self, chunk: int) -> None:
         """F, B, W of a micro-batch follow each other, and each kind takes micro-batches in order.
 
         FIFO loses nothing: micro-batches are identical, so the k-th op of a kind to start may be
         called number k. Sorting keeps every precedence between two kinds, and memory counts ops,
         not names.
         """
-        for k in range(self.m):
+        for k in range(self.view[chunk].num_micro_batches):
             for kind, after in ((F, B), (B, W)):
-                self._precede(rank, Before(Slot(kind, k), Slot(after, k)))
+                self._precede(chunk, Before(Slot(kind, k), Slot(after, k)))
             for kind in SPLIT:
                 if k > 0:
-                    self._precede(rank, Before(Slot(kind, k - 1), Slot(kind, k)))
+                    self._precede(chunk, Before(Slot(kind, k - 1), Slot(kind, k)))
 
-    def _precede(self, rank: int, before: Before) -> cp_model.Constraint:
-        return self.cp.add(self.start[rank, before.second] >= self.end(rank, before.first))
+    def _precede(self, chunk: int, before: Before) -> cp_model.Constraint:
+        return self.cp.add(self.start[chunk, before.second] >= self.end(chunk, before.first))
 
     def one_at_a_time(self, rank: int) -> None:
         """A rank runs one op at a time."""
-        self.cp.add_no_overlap(self._interval(rank, slot) for slot in self._slots())
+        held = self.view.held[rank]
+        self.cp.add_no_overlap(
+            self._interval(chunk, slot) for chunk in held for slot in self.view.slots(chunk)
+        )
 
-    def _interval(self, rank: int, slot: Slot) -> cp_model.IntervalVar:
-        start, size = self.start[rank, slot], self._duration_us(rank, slot)
+    def _interval(self, chunk: int, slot: Slot) -> cp_model.IntervalVar:
+        start, size = self.start[chunk, slot], self._duration_us(chunk, slot)
         if isinstance(size, int):
             return self.cp.new_fixed_size_interval_var(start, size, "")
         end = self.cp.new_int_var(0, 4 * self.horizon_us, "")  # CP-SAT takes no sums here
         return self.cp.new_interval_var(start, size, end, "")
 
-    def _slots(self) -> Iterator[Slot]:
-        return (Slot(kind, k) for kind in SPLIT for k in range(self.m))
-
     def memory(self, rank: int) -> None:
-        """Each op starts in one of the states in which it fits.
+        """Each op starts in one of the states in which it fits."""
+        room = self.view.room_bytes[rank]
+        if room is None:
+            return
+        if len(self.view.held[rank]) == 1:
+            self._memory_of_one_stage(self.view.held[rank][0], room)
+        else:
+            self._memory_of_many_stages(rank, room)
 
-        What all of these ask is asked plainly as well, which helps propagation.
-        """
-        costs = self.ranks[rank]
-        fusion = self.fusions.get(rank)
-        for slot, alternatives in requirements(costs, self.m):
-            self._require(rank, alternatives, fusion.separate(slot) if fusion else None)
+    def _memory_of_one_stage(self, index: int, room: int) -> None:
+        """As precedences; what all alternatives ask is asked plainly as well: it propagates."""
+        chunk, fusion = self.view[index], self.fusions.get(index)
+        for slot, alternatives in requirements(chunk, room):
+            self._require(index, alternatives, fusion.separate(slot) if fusion else None)
         if fusion is not None:
-            for slot, alternatives in requirements(costs, self.m, BW):
-                self._require(rank, alternatives, fusion.fused_b[slot.microbatch])
+            for slot, alternatives in requirements(chunk, room, BW):
+                self._require(index, alternatives, fusion.fused_b[slot.microbatch])
+
+    def _memory_of_many_stages(self, rank: int, room: int) -> None:
+        """As a level that ops raise and lower."""
+        events: list[Event] = []
+        for index in self.view.held[rank]:
+            chunk = self.view[index]
+            self.infeasible |= any(chunk.need_bytes[kind] > room for kind in SPLIT)
+            for slot in self.view.slots(index):
+                start, end = self.start[index, slot], self.end(index, slot)
+                events += events_of(chunk, slot.kind, start, end)
+        add_reservoir(self.cp, events, room)
 
     def _require(
-        self, rank: int, alternatives: Sequence[Alternative], given: cp_model.LiteralT | None
+        self, chunk: int, alternatives: Sequence[Alternative], given: cp_model.LiteralT | None
     ) -> None:
         """One of the alternatives holds, where `given` holds."""
         conditions = [] if given is None else [given]
@@ -152,32 +169,59 @@ class Model:
             return
         if len(alternatives) == 1:
             for before in alternatives[0]:
-                self._precede(rank, before).only_enforce_if(conditions)
+                self._precede(chunk, before).only_enforce_if(conditions)
             return
         choices = [self.cp.new_bool_var("") for _ in alternatives]
         for choice, alternative in zip(choices, alternatives, strict=True):
             for before in alternative:
-                self._precede(rank, before).only_enforce_if(choice)
+                self._precede(chunk, before).only_enforce_if(choice)
         self.cp.add_bool_or(choices).only_enforce_if(conditions)
         for before in _asked_by_all(alternatives):
-            self._precede(rank, before).only_enforce_if(conditions)
+            self._precede(chunk, before).only_enforce_if(conditions)
 
     def transfers(self) -> None:
-        """F waits for the activation from above, B for the gradient from below."""
-        for rank in self.scope.ranks:
-            costs = self.ranks[rank]
-            if rank < self.scope.last:
-                self._link((rank, F), (rank + 1, F), costs.down_us)
-            if rank > self.scope.first:
-                self._link((rank, B), (rank - 1, B), self.ranks[rank - 1].up_us)
+        """F waits for the activation from above, B for the gradient from below.
 
-    def _link(self, source: tuple[int, OpKind], target: tuple[int, OpKind], lag_us: int) -> None:
-        """The k-th transfer starts when its op has ended and the link is free."""
-        takes_turns = lag_us > self.ranks[source[0]].duration_us[source[1]]
+        Chunks outside the scope are the delay of passing them.
+        """
+        modelled, links = set(self.chunks), _Links()
+        for index in self.chunks:
+            above = next((c for c in self.view.chain_above(index) if c in modelled), None)
+            if above is not None:
+                if above == self.view[index].above:
+                    self._link(links, (above, F), (index, F), self.view[above].down_us)
+                    self._link(links, (index, B), (above, B), self.view[above].up_us)
+                else:
+                    self._delay((above, F), (index, F), self.view.way_down_us(above, index))
+                    self._delay((index, B), (above, B), self.view.way_up_us(index, above))
+        lowest = set(self.chunks) - {
+            c for index in self.chunks for c in self.view.chain_above(index)
+        }
+        for index in lowest:
+            self._delay((index, F), (index, B), self.view.round_trip_us[index])
+        for transfers in links.contended():
+            self.cp.add_no_overlap(transfers)
+
+    def _delay(self, source: tuple[int, OpKind], target: tuple[int, OpKind], delay_us: int) -> None:
+        for k in range(self.view[source[0]].num_micro_batches):
+            ready = self.end(source[0], Slot(source[1], k)) + delay_us
+            self.cp.add(self.start[target[0], Slot(target[1], k)] >= ready)
+
+    def _link(
+        self, links: "_Links", source: tuple[int, OpKind], target: tuple[int, OpKind], lag_us: int
+    ) -> None:
+        """The k-th transfer starts when its op has ended and the link is free.
+
+        Ops of one rank end one after the other: where a transfer is over before the next op that
+        sends can end, the link is always free.
+        """
+        chunk, kind = source
+        ends = (self.view[chunk].rank, self.view[target[0]].rank)
+        takes_turns = lag_us > self._quickest_sender_us(*ends)
+        fusion = self.fusions.get(chunk) if kind == B else None
         previous: cp_model.LinearExprT | None = None
-        fusion = self.fusions.get(source[0]) if source[1] == B else None
-        for k in range(self.m):
-            slot = Slot(source[1], k)
+        for k in range(self.view[chunk].num_micro_batches):
+            slot = Slot(kind, k)
             reader = self.start[target[0], Slot(target[1], k)]
             arrival: cp_model.IntVar = reader
             if takes_turns:
@@ -186,45 +230,73 @@ class Model:
                 if previous is not None:
                     self.cp.add(arrival >= previous + lag_us)
                 previous = arrival
-            self.cp.add(arrival >= self.end(source[0], slot) + lag_us)
+                interval = self.cp.new_fixed_size_interval_var(arrival - lag_us, lag_us, "")
+                links.add(ends, source, interval)
+            self.cp.add(arrival >= self.end(chunk, slot) + lag_us)
             if fusion is not None:
-                fused_end = self.start[source[0], slot] + self.ranks[source[0]].duration_us[BW]
+                fused_end = self.start[chunk, slot] + self.view[chunk].duration_us[BW]
                 self.cp.add(arrival >= fused_end + lag_us).only_enforce_if(fusion.fused_b[k])
 
-    def outside(self) -> None:
-        """The ranks below are a delay between F and B (none for the last rank)."""
-        rank = self.scope.last
-        delay_us = self.ranks.round_trip_us(rank)
-        for k in range(self.m):
-            ready = self.end(rank, Slot(F, k)) + delay_us
-            self.cp.add(self.start[rank, Slot(B, k)] >= ready)
+    def _quickest_sender_us(self, source: int, target: int) -> int:
+        """The shortest op on a rank that sends to another one."""
+        view, shortest = self.view, 4 * self.horizon_us
+        for index in view.held[source]:
+            chunk = view[index]
+            if chunk.below is not None and view[chunk.below].rank == target != source:
+                shortest = min(shortest, chunk.duration_us[F])
+            if chunk.above is not None and view[chunk.above].rank == target != source:
+                shortest = min(shortest, chunk.duration_us[B], chunk.duration_us[BW])
+        return shortest
 
     def minimise(self) -> None:
-        """The last end of a rank, with its STEP; for the period less its first start.
+        """The last end of a rank, with its STEPs; for the period less its first start.
 
-        Ranks above the scope end no sooner than the last gradients that reach them and the W's
+        Chunks above the scope end no sooner than the last gradients that reach them and the W's
         that are then still to do.
         """
         self.value = self.cp.new_int_var(0, self.horizon_us, "value")
-        for rank in self.scope.ranks:
-            end = self.end(rank, Slot(W, self.m - 1)) + self.ranks[rank].duration_us[STEP]
-            self.cp.add(self.value >= end - self._origin_us(rank))
-        for above in range(self.scope.first):
-            self._minimise_above(above)
+        for rank in self.ranks:
+            self._minimise_rank(rank)
+        modelled = set(self.chunks)
+        for index in self.chunks:
+            for above in self.view.chain_above(index):
+                if above in modelled:
+                    break
+                self._minimise_above(index, above)
         self.cp.minimize(self.value)
 
-    def _origin_us(self, rank: int) -> int:
-        """From when a rank's time counts; its first op is F 0, as early as can be."""
-        return self.ranks.head_us(rank) if self.objective == Objective.PERIOD else 0
+    def _minimise_rank(self, rank: int) -> None:
+        """STEPs come last, in order, each after its own reduction."""
+        held = self.view.held[rank]
+        lasts = [self.end(c, Slot(W, self.view[c].last)) for c in held]
+        steps_us = self.view.step_us(rank)
+        for index, last in zip(held, lasts, strict=True):
+            if not isinstance(self.origin[rank], int):
+                self.cp.add(self.origin[rank] <= self.start[index, Slot(F, 0)])
+            self.cp.add(self.value >= last + steps_us - self.origin[rank])
+        for place, index in enumerate(held):
+            chunk = self.view[index]
+            if chunk.reduce_us > 0:
+                left_us = sum(self.view[c].duration_us[STEP] for c in held[place:])
+                for copy in self.chunks:
+                    if self.view[copy].stage == chunk.stage:
+                        done = self.end(copy, Slot(W, self.view[copy].last))
+                        ready = done + chunk.reduce_us + left_us
+                        self.cp.add(self.value >= ready - self.origin[rank])
 
-    def _minimise_above(self, above: int) -> None:
-        """After B k has come up to a rank, it has m − 1 − k B's and m − k W's left at least."""
-        durations = self.ranks[above].duration_us
-        way_us = self.ranks.way_back_us(self.scope.first, above)
-        for k in range(self.m):
-            left_us = (self.m - 1 - k) * durations[B] + (self.m - k) * durations[W]
-            tail_us = way_us + left_us + durations[STEP] - self._origin_us(above)
-            self.cp.add(self.value >= self.end(self.scope.first, Slot(B, k)) + tail_us)
+    def _minimise_above(self, index: int, above: int) -> None:
+        """After B k has come up to a chunk, it has m − 1 − k B's and m − k W's left at least."""
+        origins = self.view.origins_us
+        if self.objective == Objective.PERIOD and origins is None:
+            return
+        chunk = self.view[above]
+        origin = origins[chunk.rank] if origins and self.objective == Objective.PERIOD else 0
+        way_us = self.view.way_up_us(index, above) + chunk.duration_us[B]
+        for k in range(chunk.num_micro_batches):
+            left_us = (chunk.num_micro_batches - 1 - k) * chunk.duration_us[B]
+            left_us += (chunk.num_micro_batches - k) * chunk.duration_us[W]
+            tail_us = way_us + left_us + self.view.step_us(chunk.rank) - origin
+            self.cp.add(self.value >= self.end(index, Slot(B, k)) + tail_us)
 
     def at_least(self, bound_us: int) -> None:
         """Tell the search a bound proven elsewhere."""
@@ -234,6 +306,10 @@ class Model:
         """Begin from a complete solution."""
         for key, variable in self.start.items():
             self.cp.add_hint(variable, solution.starts[key])
+        for rank, origin in self.origin.items():
+            if not isinstance(origin, int):
+                firsts = [solution.starts[c, Slot(F, 0)] for c in self.view.held[rank]]
+                self.cp.add_hint(origin, min(firsts))
         for fusion in self.fusions.values():
             fusion.hint(solution.fused)
         self.cp.add_hint(self.value, value_us)
@@ -242,6 +318,30 @@ class Model:
         """The solution, given how to look a variable's value up."""
         pairs = [pair for fusion in self.fusions.values() for pair in fusion.chosen(value)]
         return Solution({key: value(v) for key, v in self.start.items()}, frozenset(pairs))
+
+
+class _Links:
+    """The transfers that take turns, link by link; those of one kind of op do so already."""
+
+    def __init__(self) -> None:
+        self._intervals: dict[tuple[int, int], list[cp_model.IntervalVar]] = {}
+        self._sources: dict[tuple[int, int], set[tuple[int, OpKind]]] = {}
+
+    def add(
+        self,
+        ends: tuple[int, int],
+        source: tuple[int, OpKind],
+        interval: cp_model.IntervalVar,
+    ) -> None:
+        """One more transfer from a rank to another, of what a kind of op of a chunk makes."""
+        self._intervals.setdefault(ends, []).append(interval)
+        self._sources.setdefault(ends, set()).add(source)
+
+    def contended(self) -> Iterator[list[cp_model.IntervalVar]]:
+        """What must not overlap."""
+        for ends, intervals in self._intervals.items():
+            if len(self._sources[ends]) > 1:
+                yield intervals
 
 
 def _asked_by_all(alternatives: Sequence[tuple[Before, ...]]) -> Iterator[Before]:

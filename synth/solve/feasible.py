@@ -1,17 +1,20 @@
 """Whether a cap can be kept at all, in closed form, before any search.
 
 A rank cannot need less than one micro-batch alone: whatever else it holds only adds to that, and
-the serial schedule F0 B0 W0 F1 B1 W1 … (or with BW, where that needs less) reaches it. It cannot
-deadlock, because every rank passes the micro-batches one by one.
+the serial schedule F0 B0 W0 F1 B1 W1 … (or with BW, where that needs less) reaches it where a rank
+holds one stage, and comes close where it holds more. It cannot deadlock, because every rank passes
+the micro-batches one by one.
 """
 
 from dataclasses import dataclass
 
-from synth.kinds import OpKind
+from synth.schedule.memory import peak_bytes
 from synth.schedule.model import Buffering, Schedule
 from synth.schedule.ops import Op
+from synth.schedule.verify import verify
+from synth.solve.chains import chains_of
 from synth.solve.problem import Problem
-from synth.solve.ranks import BW, STEP, B, F, Rank, W, certain
+from synth.solve.view import STEP, F, View, certain
 from synth.units import format_bytes, format_bytes_both
 
 
@@ -88,47 +91,74 @@ def _told_apart(first_bytes: int, second_bytes: int) -> tuple[str, str]:
 
 
 def find_shortage(problem: Problem) -> Shortage | None:
-    """Say why no schedule keeps the caps, or None if the serial one does."""
+    """Say why no schedule keeps the caps, or None if one micro-batch at a time may."""
     if problem.caps_bytes is None:
         return None
     needed = needed_bytes(problem)
     for rank, cap in enumerate(problem.caps_bytes):
         if needed[rank] > cap:
-            static = problem.costs.stages[rank].static_bytes
+            static = static_bytes(problem, rank)
             alone = needed[rank] - static
             about = (problem.partition, problem.partition_is_best)
-            return Shortage(rank, cap, static, alone, max(needed), *about)
+            return Shortage(rank, cap, static, alone, smallest_limit_bytes(problem), *about)
     return None
+
+
+def static_bytes(problem: Problem, rank: int) -> int:
+    """Parameters, gradients and optimizer state of what a rank holds."""
+    held = problem.placement.held[rank]
+    return sum(problem.costs.stages[stage].static_bytes for stage, _ in held)
 
 
 def needed_bytes(problem: Problem) -> tuple[int, ...]:
     """The least that each rank can hold: its static bytes and one micro-batch alone."""
-    alone = [one_micro_batch_bytes(rank)[0] for rank in certain(problem).ranks]
-    stages = problem.costs.stages
-    return tuple(stage.static_bytes + b for stage, b in zip(stages, alone, strict=True))
+    view = certain(problem)
+    return tuple(
+        static_bytes(problem, rank) + one_micro_batch_bytes(problem, view, rank)
+        for rank in range(problem.num_ranks)
+    )
 
 
-def one_micro_batch_bytes(rank: Rank) -> tuple[int, bool]:
-    """The peak of one micro-batch alone above the static bytes, and whether BW is what needs least.
+def smallest_limit_bytes(problem: Problem) -> int:
+    """A limit for all ranks that some schedule keeps; with one stage per rank the least one."""
+    needed = max(needed_bytes(problem))
+    if all(len(held) == 1 for held in problem.placement.held):
+        return needed
+    lowered, _ = verify(serial_schedule(problem), problem.costs)
+    return max(needed, *peak_bytes(lowered))
+
+
+def one_micro_batch_bytes(problem: Problem, view: View, rank: int) -> int:
+    """The peak of one micro-batch alone above the static bytes.
 
     When the gradient's receive is posted, the activation that was just sent is still there: before
-    the first B of a rank stands an F in every schedule.
+    the first B of a rank that holds one stage stands an F in every schedule.
     """
-    need = rank.need_bytes
-    handover = rank.live_f_bytes + rank.sent_bytes + rank.send_bytes
-    split = max(rank.live_f_bytes + need[B], rank.live_b_bytes + need[W])
-    fused = rank.live_f_bytes + need[BW]
-    peak = max(need[F], handover, need[STEP], min(split, fused))
-    return peak, fused < split and split > max(need[F], handover, need[STEP])
+    held = view.held[rank]
+    peaks = [view[chunk].need_bytes[STEP] for chunk in held]
+    peaks += [chain.rest_bytes[0] for chain in chains_of(view, rank)]
+    chunk = view[held[0]]
+    if len(held) == 1 and chunk.below is not None:
+        stage = problem.costs.stages[chunk.stage]
+        sent = stage.output_bytes if stage.output_until == F else 0
+        peaks.append(chunk.effect_bytes[F] + sent + stage.output_bytes)
+    return max(peaks)
 
 
 def serial_schedule(problem: Problem) -> Schedule:
     """One micro-batch at a time, boundary buffers for as short as can be: the least memory."""
-    programs = []
-    for stage, rank in enumerate(certain(problem).ranks):
-        kinds: tuple[OpKind, ...] = (F, BW) if one_micro_batch_bytes(rank)[1] else (F, B, W)
-        rounds = range(problem.num_micro_batches)
-        programs.append(tuple(Op(kind, stage, j) for j in rounds for kind in kinds))
+    view = certain(problem)
+    programs: list[tuple[Op, ...]] = []
+    for rank in range(problem.num_ranks):
+        ops: list[Op] = []
+        chains = chains_of(view, rank)
+        for k in range(max(chunk.num_micro_batches for chunk in view.chunks)):
+            for chain in chains:
+                if k < view[chain.chunks[0]].num_micro_batches:
+                    ops += [view[c].op(F, k) for c in chain.chunks]
+                    for c in reversed(chain.chunks):
+                        ops += [view[c].op(kind, k) for kind in chain.backwards[c]]
+        programs.append(tuple(ops))
     return Schedule(
         problem.placement, problem.num_micro_batches, tuple(programs), "serial", Buffering(0, 0)
     )

@@ -1,4 +1,4 @@
-"""The choice between B W and BW in the exact model, on one rank.
+"""The choice between B W and BW in the exact model, for a chunk that has its rank for itself.
 
 BW k does what B k and, right behind it, some W do: by the FIFO lemma the next W by number, which is
 W k only if none is waiting. So a literal says for each B and W whether one BW does both. A fused B
@@ -9,34 +9,38 @@ from collections.abc import Callable, Iterable, Iterator
 
 from ortools.sat.python import cp_model
 
-from synth.solve.precedences import Slot
-from synth.solve.ranks import BW, B, Rank, W
 from synth.solve.solution import Pair
+from synth.solve.view import BW, B, Slot, View, W
 
 
 class Fusion:
-    """Literals of one rank: `fused_b[k]`, `fused_w[k]`, and which B goes with which W."""
+    """Literals of one chunk: `fused_b[k]`, `fused_w[k]`, and which B goes with which W."""
 
     def __init__(
         self,
         cp: cp_model.CpModel,
-        costs: Rank,
-        rank: int,
+        view: View,
+        chunk: int,
         start: dict[tuple[int, Slot], cp_model.IntVar],
     ) -> None:
-        self.cp, self.costs, self.rank, self.start = cp, costs, rank, start
-        self.m = sum(1 for r, slot in start if r == rank and slot.kind == B)
-        self.fused_b = [cp.new_bool_var(f"fused_b{rank}.{k}") for k in range(self.m)]
-        self.fused_w = [cp.new_bool_var(f"fused_w{rank}.{k}") for k in range(self.m)]
+        self.cp, self.costs, self.chunk, self.start = cp, view[chunk], chunk, start
+        self.m = self.costs.num_micro_batches
+        self.fused_b = [cp.new_bool_var(f"fused_b{chunk}.{k}") for k in range(self.m)]
+        self.fused_w = [cp.new_bool_var(f"fused_w{chunk}.{k}") for k in range(self.m)]
         # At BW k at most `most_waiting` W's wait, and the next W is the first of them.
-        waiting = costs.most_waiting(self.m)
+        waiting = self._most_waiting(view.room_of(chunk))
         self.pairs = {
-            Pair(rank, k, w): cp.new_bool_var(f"bw{rank}.{k}.{w}")
+            Pair(chunk, k, w): cp.new_bool_var(f"bw{chunk}.{k}.{w}")
             for k in range(self.m)
             for w in range(max(0, k - waiting), k + 1)
         }
         self._match()
         self._stay_together()
+
+    def _most_waiting(self, room_bytes: int | None) -> int:
+        """The most micro-batches between their B and their W that memory allows."""
+        each = -self.costs.effect_bytes[W]
+        return self.m if room_bytes is None or each == 0 else min(self.m, room_bytes // each)
 
     def duration_us(self, slot: Slot) -> cp_model.LinearExpr | int:
         """How long an op lasts, by whether it is fused."""
@@ -69,13 +73,13 @@ class Fusion:
         durations = self.costs.duration_us
         backward_us = min(durations[B], durations[BW])
         for pair, literal in self.pairs.items():
-            weight = self.start[self.rank, Slot(W, pair.weight)]
-            backward = self.start[self.rank, Slot(B, pair.backward)]
+            weight = self.start[self.chunk, Slot(W, pair.weight)]
+            backward = self.start[self.chunk, Slot(B, pair.backward)]
             self.cp.add(weight == backward + backward_us).only_enforce_if(literal)
 
     def hint(self, fused: Iterable[Pair]) -> None:
         """Begin from these pairs."""
-        chosen = {pair for pair in fused if pair.rank == self.rank}
+        chosen = {pair for pair in fused if pair.chunk == self.chunk}
         for pair, literal in self.pairs.items():
             self.cp.add_hint(literal, pair in chosen)
         for k in range(self.m):

@@ -9,105 +9,128 @@ from itertools import combinations
 
 import pulp
 
-from synth.kinds import OpKind
-from synth.solve.precedences import Slot
 from synth.solve.problem import Objective
-from synth.solve.ranks import SPLIT, STEP, B, F, Ranks, W
 from synth.solve.run_cpsat import Outcome
 from synth.solve.solution import Solution
+from synth.solve.view import STEP, B, F, Slot, View, W
+
+Node = tuple[int, Slot]
 
 
 class _Program:
     """Variables, constraints, objective of the MILP."""
 
-    def __init__(self, ranks: Ranks, objective: Objective, horizon_us: int) -> None:
-        self.ranks, self.m = ranks, ranks.num_micro_batches
-        self.big_us = horizon_us + ranks.head_us(len(ranks) - 1)
+    def __init__(self, view: View, objective: Objective, horizon_us: int) -> None:
+        self.view, self.is_period = view, objective == Objective.PERIOD
+        self.big_us = 2 * horizon_us + max(view.head_us)
         self.lp = pulp.LpProblem("synth", pulp.LpMinimize)
-        self.start: dict[tuple[int, Slot], pulp.LpVariable] = {}
+        self.start: dict[Node, pulp.LpVariable] = {}
+        self.before: dict[tuple[Node, Node], pulp.LpVariable | int] = {}
         self.value = pulp.LpVariable("value", 0, horizon_us)
         self.lp += self.value
-        for rank in range(len(ranks)):
-            self._add_starts(rank)
+        for chunk in range(len(view)):
+            for slot in view.slots(chunk):
+                name = f"{slot.kind}_{chunk}_{slot.microbatch}"
+                self.start[chunk, slot] = pulp.LpVariable(name, 0, self.big_us)
+        for rank in range(view.num_ranks):
             self._add_orders(rank)
             self._add_memory(rank)
-            self._add_objective(rank, objective)
-        for rank in range(len(ranks) - 1):
-            self._add_link((rank, F), (rank + 1, F), ranks[rank].down_us)
-            self._add_link((rank + 1, B), (rank, B), ranks[rank].up_us)
+            self._add_objective(rank)
+        self._add_links()
 
-    def _add_starts(self, rank: int) -> None:
-        for kind in SPLIT:
-            for k in range(self.m):
-                name = f"{kind}_{rank}_{k}"
-                self.start[rank, Slot(kind, k)] = pulp.LpVariable(name, 0, self.big_us)
-        if rank == 0:
-            self.lp += self.start[0, Slot(F, 0)] == 0
+    def _end(self, node: Node) -> pulp.LpAffineExpression:
+        return self.start[node] + self.view[node[0]].duration_us[node[1].kind]
 
-    def _end(self, rank: int, slot: Slot) -> pulp.LpAffineExpression:
-        return self.start[rank, slot] + self.ranks[rank].duration_us[slot.kind]
+    def _nodes(self, rank: int) -> list[Node]:
+        """All ops of a rank."""
+        view = self.view
+        return [(chunk, slot) for chunk in view.held[rank] for slot in view.slots(chunk)]
 
     def _add_orders(self, rank: int) -> None:
         """For every two ops of a rank: one ends before the other starts, which one y says."""
-        self.before: dict[tuple[Slot, Slot], pulp.LpVariable | int] = {}
-        slots = [Slot(kind, k) for kind in SPLIT for k in range(self.m)]
-        for a, b in combinations(slots, 2):
-            self._add_order(rank, a, b)
+        for a, b in combinations(self._nodes(rank), 2):
+            self._add_order(a, b)
 
-    def _add_order(self, rank: int, a: Slot, b: Slot) -> None:
-        if a.microbatch <= b.microbatch and a.kind.rank_in_chain <= b.kind.rank_in_chain:
+    def _add_order(self, a: Node, b: Node) -> None:
+        follows = a[1].microbatch <= b[1].microbatch
+        if a[0] == b[0] and follows and a[1].kind.rank_in_chain <= b[1].kind.rank_in_chain:
             self.before[a, b], self.before[b, a] = 1, 0
-            self.lp += self.start[rank, b] >= self._end(rank, a)
+            self.lp += self.start[b] >= self._end(a)
             return
-        y = pulp.LpVariable(f"y_{rank}_{a.kind}{a.microbatch}_{b.kind}{b.microbatch}", cat="Binary")
+        y = pulp.LpVariable(f"y_{self.start[a].name}_{self.start[b].name}", cat="Binary")
         self.before[a, b], self.before[b, a] = y, 1 - y
-        big = self.big_us + max(self.ranks[rank].duration_us.values())
-        self.lp += self.start[rank, b] >= self._end(rank, a) - big * (1 - y)
-        self.lp += self.start[rank, a] >= self._end(rank, b) - big * y
+        big = self.big_us + max(max(chunk.duration_us.values()) for chunk in self.view.chunks)
+        self.lp += self.start[b] >= self._end(a) - big * (1 - y)
+        self.lp += self.start[a] >= self._end(b) - big * y
 
     def _add_memory(self, rank: int) -> None:
         """What all ops before an op have left, and what it needs itself, fit into the room."""
-        costs = self.ranks[rank]
-        if costs.room_bytes is None:
+        room = self.view.room_bytes[rank]
+        if room is None:
             return
-        effect = {
-            F: costs.live_f_bytes,
-            B: costs.live_b_bytes - costs.live_f_bytes,
-            W: -costs.live_b_bytes,
-        }
-        slots = [Slot(kind, k) for kind in SPLIT for k in range(self.m)]
+        nodes = self._nodes(rank)
         # Scaled to about 1, because the solver's tolerance is absolute.
-        scale = 1 / max(1, costs.room_bytes)
-        for slot in slots:
+        scale = 1 / max(1, room)
+        for node in nodes:
             level = pulp.lpSum(
-                effect[other.kind] * scale * self.before[other, slot]
-                for other in slots
-                if other != slot
+                self.view[other[0]].effect_bytes[other[1].kind] * scale * self.before[other, node]
+                for other in nodes
+                if other != node
             )
-            room = (costs.room_bytes - costs.need_bytes[slot.kind]) * scale
-            self.lp += level <= room + 1e-9
+            need = self.view[node[0]].need_bytes[node[1].kind]
+            self.lp += level <= (room - need) * scale + 1e-9
 
-    def _add_link(self, source: tuple[int, OpKind], target: tuple[int, OpKind], lag: int) -> None:
-        """Transfers of one link take turns, in the order of the micro-batches."""
-        previous: pulp.LpVariable | None = None
-        for k in range(self.m):
-            arrival = pulp.LpVariable(f"arrive_{source[1]}_{source[0]}_{k}", 0)
-            self.lp += arrival >= self._end(source[0], Slot(source[1], k)) + lag
-            if previous is not None:
-                self.lp += arrival >= previous + lag
-            self.lp += self.start[target[0], Slot(target[1], k)] >= arrival
-            previous = arrival
+    def _add_links(self) -> None:
+        """Transfers of one link take turns."""
+        links: dict[tuple[int, int], list[tuple[pulp.LpVariable, int]]] = {}
+        for index, chunk in enumerate(self.view.chunks):
+            if chunk.below is None:
+                for k in range(chunk.num_micro_batches):
+                    self.lp += self.start[index, Slot(B, k)] >= self._end((index, Slot(F, k)))
+                continue
+            below = chunk.below
+            for kind, source, target, lag in (
+                (F, index, below, chunk.down_us),
+                (B, below, index, chunk.up_us),
+            ):
+                ends = (self.view[source].rank, self.view[target].rank)
+                turns = links.setdefault(ends, [])
+                for k in range(chunk.num_micro_batches):
+                    arrival = pulp.LpVariable(f"arrive_{kind}_{source}_{k}", 0)
+                    self.lp += arrival >= self._end((source, Slot(kind, k))) + lag
+                    self.lp += self.start[target, Slot(kind, k)] >= arrival
+                    if ends[0] != ends[1]:
+                        turns.append((arrival, lag))
+        for turns in links.values():
+            for (a, a_lag), (b, b_lag) in combinations(turns, 2):
+                y = pulp.LpVariable(f"turn_{a.name}_{b.name}", cat="Binary")
+                big = 2 * self.big_us
+                self.lp += b >= a + b_lag - big * (1 - y)
+                self.lp += a >= b + a_lag - big * y
 
-    def _add_objective(self, rank: int, objective: Objective) -> None:
-        end = self._end(rank, Slot(W, self.m - 1)) + self.ranks[rank].duration_us[STEP]
-        if objective == Objective.PERIOD:
-            head = self.ranks.head_us(rank)
-            self.lp += self.start[rank, Slot(F, 0)] == head
-            end = end - head
-        self.lp += self.value >= end
+    def _add_objective(self, rank: int) -> None:
+        """STEPs come last, in order, each after its own reduction."""
+        view, held = self.view, self.view.held[rank]
+        origin = pulp.LpVariable(f"origin_{rank}", 0)
+        if not self.is_period:
+            self.lp += origin == 0
+        elif view.origins_us is not None:
+            self.lp += origin == view.origins_us[rank]
+            self.lp += self.start[held[0], Slot(F, 0)] == view.origins_us[rank]
+        for place, index in enumerate(held):
+            chunk = view[index]
+            last = self._end((index, Slot(W, chunk.last)))
+            if self.is_period:
+                self.lp += origin <= self.start[index, Slot(F, 0)]
+            self.lp += self.value >= last + view.step_us(rank) - origin
+            left_us = sum(view[c].duration_us[STEP] for c in held[place:])
+            for copy, other in enumerate(view.chunks):
+                if other.stage == chunk.stage and chunk.reduce_us > 0:
+                    done = self._end((copy, Slot(W, other.last)))
+                    self.lp += self.value >= done + chunk.reduce_us + left_us - origin
 
 
-def run_milp(ranks: Ranks, objective: Objective, horizon_us: int, limit_s: float) -> Outcome:
+def run_milp(view: View, objective: Objective, horizon_us: int, limit_s: float) -> Outcome:
     """Solve with CBC, PuLP's own solver; it proves the optimum or nothing.
 
     Reads `sol_status`: PuLP calls a solve that ran out of time "Optimal" too.
@@ -115,7 +138,7 @@ def run_milp(ranks: Ranks, objective: Objective, horizon_us: int, limit_s: float
     with warnings.catch_warnings():
         # PuLP 3.3 announces 4.0's way to make variables, which 2.9 does not have yet.
         warnings.simplefilter("ignore", DeprecationWarning)
-        program = _Program(ranks, objective, horizon_us)
+        program = _Program(view, objective, horizon_us)
         program.lp.solve(pulp.PULP_CBC_CMD(msg=False, timeLimit=limit_s, gapRel=0))
     status = program.lp.sol_status
     found = status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)

@@ -10,7 +10,7 @@ from synth.schedule.ops import Op
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import ScheduleError, verify
 from synth.solve.problem import Problem
-from synth.solve.ranks import BW, B, W
+from synth.solve.view import BW, B, W
 
 # The default first. Fewer buffers for a rank at its cap, more for slow links and uneven stages,
 # where a sender would otherwise wait for its receiver.

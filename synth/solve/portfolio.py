@@ -24,10 +24,10 @@ from synth.solve.problem import (
     SolverName,
     StoppedBy,
 )
-from synth.solve.ranks import Ranks, cautious, certain, relaxed_for_fusion
 from synth.solve.run_cpsat import Outcome, run
-from synth.solve.solution import Solution, keeps_caps, solution_of, split
+from synth.solve.solution import Programs, Solution, keeps_caps, shares_alike, solution_of, split
 from synth.solve.standing import OnImprovement, Standing
+from synth.solve.view import View, cautious, certain, relaxed_for_fusion
 
 # The cheapest to verify, and in little memory: it gives the first answer.
 _FIRST_FAMILY = "1f1b"
@@ -82,7 +82,7 @@ class _Search:
         self.now = Standing(problem, options, on_improvement, stop)
         self.relaxed = relaxed_for_fusion(problem)
         self.rivals: list[Rival] = []
-        self.drafts: list[construct.Draft] = []
+        self.drafts: list[Programs] = []
 
     def run(self) -> Result:
         shortage = feasible.find_shortage(self.problem)
@@ -170,24 +170,24 @@ class _Search:
         """List scheduling with and without room for boundary buffers."""
         bufferings = (Buffering(0, 0), *BUFFERINGS)
         views = _distinct(cautious(self.problem, buffering) for buffering in bufferings)
-        for index, ranks in enumerate(views):
+        for index, view in enumerate(views):
             if self.now.finished():
                 return
             share_s = (self.now.left_s() - 2 * self.now.evaluation_s) / (len(views) - index)
             max_ops = _HEURISTIC_OPS // min(3, len(views))
-            self._try_list_scheduling(ranks, max_ops, self.now.elapsed_s() + share_s)
+            self._try_list_scheduling(view, max_ops, self.now.elapsed_s() + share_s)
 
-    def _try_list_scheduling(self, ranks: Ranks, max_ops: int, until_s: float) -> None:
+    def _try_list_scheduling(self, view: View, max_ops: int, until_s: float) -> None:
         objective, seed = self.problem.objective, self.options.seed
         found = construct.search(
-            ranks, objective, max_ops, seed, lambda: self.now.too_late_by(until_s)
+            view, objective, max_ops, seed, lambda: self.now.too_late_by(until_s)
         )
         if found:
-            self.drafts.append(found[0][0])
+            self.drafts.append(found[0][0].programs(view))
         for draft, _ in found[: 1 if self.now.time_is_up() else _DRAFTS_EVALUATED]:
             if self.now.best is not None and draft.value_us >= self.now.best.value_us:
                 break
-            self._try_order(draft.programs(), "list scheduling", draft.value_us)
+            self._try_order(draft.programs(view), "list scheduling", draft.value_us)
 
     def _try_order(self, programs: tuple[tuple[Op, ...], ...], found_by: str, value: int) -> None:
         """Evaluate an order exactly, with as many bufferings as there is time for."""
@@ -237,25 +237,25 @@ class _Search:
 
         A problem no larger than a window is left to the exact search.
         """
-        if 3 * self.problem.num_ranks * self.problem.num_micro_batches <= windows.LARGEST_WINDOW:
+        if certain(self.problem).num_ops <= windows.LARGEST_WINDOW:
             return
-        ranks = certain(self.problem)
+        view = certain(self.problem)
         if self.now.best is not None:
             strict = cautious(self.problem, self.now.best.schedule.buffering)
-            ranks = strict if self._hint_for(strict, fusible=False)[0] else ranks
-        hint, _ = self._hint_for(ranks, fusible=False)
+            view = strict if self._hint_for(strict, fusible=False)[0] else view
+        hint, _ = self._hint_for(view, fusible=False)
         if hint is None:
             return
         until_s = self.now.elapsed_s() + _WINDOWS_SHARE * self.now.left_s()
         deterministic = self.options.deterministic
         windows.improve(
-            ranks,
+            view,
             self.problem.objective,
             hint,
             windows.Effort(round(_WINDOWS_PER_S * self.options.time_limit_s)),
             self.options.seed,
             lambda: self.now.finished() or (not deterministic and self.now.elapsed_s() > until_s),
-            lambda solution: self._take(ranks, solution, "window search"),
+            lambda solution: self._take(view, solution, "window search"),
         )
 
     def _search(self) -> None:
@@ -267,39 +267,39 @@ class _Search:
         if self.now.best is not None:
             views.append(cautious(self.problem, self.now.best.schedule.buffering))
         views = _distinct([*views, cautious(self.problem, BUFFERINGS[0])])
-        for index, ranks in enumerate(views):
+        for index, view in enumerate(views):
             if self.now.finished():
                 return
-            self._search_in(ranks, self.now.left_s() / (len(views) - index))
+            self._search_in(view, self.now.left_s() / (len(views) - index))
 
-    def _search_in(self, ranks: Ranks, limit_s: float) -> None:
-        fusible = ranks != self.relaxed
-        hint, value_us = self._hint_for(ranks, fusible)
+    def _search_in(self, view: View, limit_s: float) -> None:
+        fusible = view != self.relaxed
+        hint, value_us = self._hint_for(view, fusible)
         # The relaxation holds for every schedule; so does what counts certain bytes only and
         # chooses between B W and BW. The cautious views leave out schedules that would fit.
-        proves = not fusible or ranks == certain(self.problem)
+        proves = not fusible or (view == certain(self.problem) and _can_fuse_all(view))
         if self.options.solver == SolverName.MILP:
             proves = proves and not fusible
-            outcome = run_milp(ranks, self.problem.objective, value_us, limit_s)
+            outcome = run_milp(view, self.problem.objective, value_us, limit_s)
         else:
-            outcome = self._run_cpsat(ranks, hint, value_us, limit_s, proves, fusible)
+            outcome = self._run_cpsat(view, hint, value_us, limit_s, proves, fusible)
         if proves:
             self.now.raise_bound(outcome.bound_us)
             # Without any schedule the horizon is that of the slowest one there could be.
             self.now.proven_infeasible = outcome.infeasible and self.now.best is None
         if outcome.solution is not None:
-            self._take(ranks, outcome.solution, self.options.solver)
+            self._take(view, outcome.solution, self.options.solver)
 
     def _run_cpsat(
         self,
-        ranks: Ranks,
+        view: View,
         hint: Solution | None,
         value_us: int,
         limit_s: float,
         proves: bool,
         fusible: bool,
     ) -> Outcome:
-        model = Model(ranks, self.problem.objective, value_us, fusible=fusible)
+        model = Model(view, self.problem.objective, value_us, fusible=fusible)
         if proves:
             model.at_least(self.now.bound_us)
         if hint is not None:
@@ -307,7 +307,7 @@ class _Search:
 
         def on_event(event: Solution | int) -> None:
             if isinstance(event, Solution):
-                self._take(ranks, event, self.options.solver)
+                self._take(view, event, self.options.solver)
             elif proves:
                 self.now.raise_bound(event)
 
@@ -319,27 +319,27 @@ class _Search:
             lambda: self.now.stop.is_set() or self.now.is_close(),
         )
 
-    def _take(self, ranks: Ranks, solution: Solution, found_by: str) -> None:
+    def _take(self, view: View, solution: Solution, found_by: str) -> None:
         """Evaluate a solution exactly, if the model thinks that it is better."""
-        value_us = solution.value_us(ranks, self.problem.objective)
+        value_us = solution.value_us(view, self.problem.objective)
         if self.now.best is None or value_us < self.now.best.value_us:
-            self._try_order(solution.programs(len(ranks)), found_by, value_us)
+            self._try_order(solution.programs(view), found_by, value_us)
 
-    def _hint_for(self, ranks: Ranks, fusible: bool) -> tuple[Solution | None, int]:
+    def _hint_for(self, view: View, fusible: bool) -> tuple[Solution | None, int]:
         """The best order known that keeps this view's caps, with its value there."""
-        orders = [draft.programs() for draft in self.drafts]
-        if self.now.best is not None:
+        orders = [*self.drafts]
+        if self.now.best is not None and shares_alike(view, self.now.best.schedule.programs):
             orders.append(self.now.best.schedule.programs)
-        split_orders = [split(order) for order in orders]
+        split_orders = [split(order, view) for order in orders]
         orders = orders + split_orders if fusible else split_orders
-        known = [solution_of(order, ranks) for order in orders if keeps_caps(order, ranks)]
+        known = [solution_of(order, view) for order in orders if keeps_caps(order, view)]
         if known:
             objective = self.problem.objective
-            best = min(known, key=lambda solution: solution.value_us(ranks, objective))
-            return best, best.value_us(ranks, objective)
-        compute_us = sum(sum(rank.duration_us.values()) for rank in ranks.ranks)
-        lags_us = sum(rank.down_us + rank.up_us for rank in ranks.ranks)
-        return None, (compute_us + lags_us) * ranks.num_micro_batches
+            best = min(known, key=lambda solution: solution.value_us(view, objective))
+            return best, best.value_us(view, objective)
+        times_us = [sum(c.duration_us.values()) + c.down_us + c.up_us for c in view.chunks]
+        chunks = zip(times_us, view.chunks, strict=True)
+        return None, sum(us * c.num_micro_batches + c.reduce_us for us, c in chunks)
 
     # The answer
 
@@ -377,10 +377,15 @@ def _check_in_order(schedule: Schedule) -> None:
             last[op.kind] = op.microbatch
 
 
-def _distinct(views: Iterable[Ranks]) -> list[Ranks]:
+def _can_fuse_all(view: View) -> bool:
+    """Whether the exact model has the choice of BW everywhere where BW gains."""
+    return all(view.is_alone(i) or not chunk.gains_by_fusion for i, chunk in enumerate(view.chunks))
+
+
+def _distinct(views: Iterable[View]) -> list[View]:
     """Drop what is there already: without boundary bytes all views are one."""
-    distinct: list[Ranks] = []
-    for ranks in views:
-        if ranks not in distinct:
-            distinct.append(ranks)
+    distinct: list[View] = []
+    for view in views:
+        if view not in distinct:
+            distinct.append(view)
     return distinct

@@ -1,4 +1,4 @@
-"""A rank's memory cap as precedences between its ops.
+"""The memory cap of a rank that holds one stage, as precedences between its ops.
 
 The state of a rank before an op is how many F, B and W are done. By the FIFO lemma (micro-batches
 are identical, so each kind can take them in order) the op fixes its own count; which values of the
@@ -12,14 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from synth.kinds import OpKind
-from synth.solve.ranks import SPLIT, B, F, Rank, W
-
-
-class Slot(NamedTuple):
-    """The op of a kind for one micro-batch, on a rank that the context names."""
-
-    kind: OpKind
-    microbatch: int
+from synth.solve.view import SPLIT, B, Chunk, F, Slot, W
 
 
 class Before(NamedTuple):
@@ -43,35 +36,29 @@ class Requirement(NamedTuple):
 
 
 def requirements(
-    rank: Rank, num_micro_batches: int, fused: OpKind | None = None
+    chunk: Chunk, room_bytes: int | None, fused: OpKind | None = None
 ) -> Iterator[Requirement]:
-    """All that a rank's cap asks of the order of its ops.
+    """All that the cap asks of the order of a chunk's ops, alone on its rank.
 
     Args:
+        room_bytes: of the rank.
         fused: BW for what it asks of a B that is fused, and of nothing else.
     """
-    if rank.room_bytes is None:
+    if room_bytes is None:
         return
-    if fused is not None:
-        rank = rank._replace(need_bytes={**rank.need_bytes, B: rank.need_bytes[fused]})
     for kind in SPLIT if fused is None else (B,):
-        for index in range(num_micro_batches):
+        slack = room_bytes - chunk.need_bytes[fused or kind]
+        for index in range(chunk.num_micro_batches):
             slot = Slot(kind, index)
-            found = tuple(_alternatives(rank, slot, num_micro_batches))
+            found = tuple(_alternatives(chunk, slack, slot))
             if () not in found:
                 yield Requirement(slot, found)
 
 
-def _alternatives(rank: Rank, slot: Slot, m: int) -> Iterator[Alternative]:
+def _alternatives(chunk: Chunk, slack: int, slot: Slot) -> Iterator[Alternative]:
     """Walk the first other count from loosest to strictest, keep what loosens the second one."""
-    assert rank.room_bytes is not None
-    kind, index = slot
-    effect = {
-        F: rank.live_f_bytes,
-        B: rank.live_b_bytes - rank.live_f_bytes,
-        W: -rank.live_b_bytes,
-    }
-    slack = rank.room_bytes - rank.need_bytes[kind] - effect[kind] * index
+    (kind, index), m, effect = slot, chunk.num_micro_batches, chunk.effect_bytes
+    slack -= effect[kind] * index
     outer, inner = {F: (B, W), B: (F, W), W: (B, F)}[kind]
     low, high = (0, index) if kind == F else (index + 1, m)
     wants_few = effect[outer] > 0

@@ -68,7 +68,7 @@ class Problem:
         num_ops = 3 * self.num_micro_batches * num_stages
         if num_ops > MOST_OPS:
             raise SynthError(
-                f"{self.num_micro_batches} micro-batches on {num_stages} ranks make {num_ops:,} "
+                f"{self.num_micro_batches} micro-batches in {num_stages} stages make {num_ops:,} "
                 f"ops, more than the {MOST_OPS:,} that the solver handles; give at most "
                 f"{MOST_OPS // (3 * num_stages):,} micro-batches"
             )
@@ -77,11 +77,15 @@ class Problem:
                 f"the placement has {self.placement.num_stages} stages, the costs {num_stages}; "
                 f"cut the profile into as many stages as the placement has"
             )
-        if self.placement != Placement.linear(num_stages):
+        held = self.placement.held
+        if not all(held):
             raise SynthError(
-                "the solver handles one stage per rank in rank order (a linear placement) so far; "
-                "several stages per rank and several replicas are not there yet: use "
-                "Placement.linear, or take one of the published families for this placement"
+                f"the placement leaves rank {held.index(())} without a stage; use fewer ranks"
+            )
+        if self.num_micro_batches < self.num_replicas:
+            raise SynthError(
+                f"{self.num_micro_batches} micro-batches for {self.num_replicas} replicas; give at "
+                f"least one for each, or a placement with one replica"
             )
         if self.caps_bytes is not None and len(self.caps_bytes) != self.num_ranks:
             raise SynthError(
@@ -106,6 +110,24 @@ class Problem:
     def num_ranks(self) -> int:
         """Number of ranks."""
         return self.placement.num_ranks
+
+    @property
+    def num_replicas(self) -> int:
+        """Copies of the stages."""
+        return len(self.placement.ranks)
+
+    def share(self, replica: int) -> tuple[int, int]:
+        """The first micro-batch of a replica, and how many pass it: as even as can be."""
+        each, more = divmod(self.num_micro_batches, self.num_replicas)
+        return each * replica + min(replica, more), each + (replica < more)
+
+    def reduction_us(self, stage: int) -> int:
+        """The all-reduce of a stage's gradients between its copies."""
+        return (
+            0
+            if self.num_replicas == 1
+            else self.costs.reduction_us(stage, [ranks[stage] for ranks in self.placement.ranks])
+        )
 
 
 @dataclass(frozen=True)

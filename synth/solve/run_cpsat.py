@@ -120,6 +120,7 @@ def _configured(options: SolveOptions, limit_s: float) -> cp_model.CpSolver:
     parameters.num_workers = options.workers or os.cpu_count() or 1
     parameters.relative_gap_limit = options.gap
     parameters.cp_model_probing_level = 0
+    parameters.expand_reservoir_constraints = False
     parameters.catch_sigint_signal = False
     parameters.log_to_stdout = False
     if options.verbose is not None:

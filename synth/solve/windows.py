@@ -2,30 +2,35 @@
 
     time   | before            | window            | after
     order  | as it is          | free, by CP-SAT   | as it is, after the window's ops on each rank
-    memory | unchanged         | precedences       | unchanged: the same ops precede each op
+    memory | unchanged         | within the cap    | unchanged: the same ops precede each op
 
-What comes after is a fixed graph, so it enters the window's model only as each op's tail: the
-longest way from its end to the end of the schedule. The model stays as small as the window.
+Some windows are short and free on all ranks, others long and free on a few of them. What comes
+after is a fixed graph, so it enters the window's model only as each op's tail: the longest way from
+its end to the end of the schedule. The model stays as small as the window.
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from ortools.sat.python import cp_model
 
-from synth.schedule.ops import Op
-from synth.solve.precedences import Alternative, Before, Slot, requirements
+from synth.solve.precedences import Alternative, Before, requirements
 from synth.solve.problem import Objective
-from synth.solve.ranks import SPLIT, STEP, B, F, Ranks, W
-from synth.solve.solution import Solution, solution_of
+from synth.solve.reservoir import Event, add_reservoir, events_of
+from synth.solve.solution import Orders, Solution, timed
+from synth.solve.view import SPLIT, STEP, B, F, Slot, View, W
 
 Node = tuple[int, Slot]
 
 # Small windows are solved often, large ones see further; beyond, CP-SAT stalls.
 _WINDOW_OPS = (60, 120, 120, 240)
 LARGEST_WINDOW = max(_WINDOW_OPS)
+
+# One window in so many is long, and free on few ranks.
+_NARROW_EVERY = 4
+_FREE_RANKS = 2
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,7 @@ class Effort:
 
 
 def improve(
-    ranks: Ranks,
+    view: View,
     objective: Objective,
     solution: Solution,
     effort: Effort,
@@ -55,7 +60,7 @@ def improve(
 
     A window is kept when it is not worse for the whole: moves between equals lead out of dead ends.
     """
-    search = _Search(ranks, objective, solution, seed)
+    search = _Search(view, objective, solution, seed)
     idle = 0
     for _ in range(effort.rounds):
         if idle >= effort.patience or should_stop():
@@ -70,97 +75,192 @@ def improve(
 class _Search:
     """The current solution, and what its graph says."""
 
-    def __init__(self, ranks: Ranks, objective: Objective, solution: Solution, seed: int) -> None:
-        self.ranks, self.objective, self.m = ranks, objective, ranks.num_micro_batches
+    def __init__(self, view: View, objective: Objective, solution: Solution, seed: int) -> None:
+        self.view, self.objective = view, objective
         self.rng = random.Random(seed)
         self.required: dict[Node, tuple[Alternative, ...]] = {
-            (rank, need.slot): need.alternatives
-            for rank, costs in enumerate(ranks.ranks)
-            for need in requirements(costs, self.m)
+            (index, need.slot): need.alternatives
+            for index, chunk in enumerate(view.chunks)
+            if view.is_alone(index)
+            for need in requirements(chunk, view.room_of(index))
         }
-        self._take(solution.programs(len(ranks)))
+        self._take(solution.orders(view))
 
-    def _take(self, programs: tuple[tuple[Op, ...], ...]) -> None:
+    def _take(self, orders: Orders) -> None:
         """Make orders current, each op as early as its order allows."""
-        self.solution = solution_of(programs, self.ranks)
-        self.value_us = self.solution.value_us(self.ranks, self.objective)
-        starts = self.solution.starts
-        self.sequence = sorted(starts, key=lambda n: (starts[n], n[1].kind.rank_in_chain, n))
+        self._use(timed(orders, self.view))
+
+    def _use(self, solution: Solution) -> None:
+        self.solution = solution
+        self.value_us = solution.value_us(self.view, self.objective)
+        starts = solution.starts
+        # The simulation places ops after what they need, and sorting keeps that among equals.
+        self.sequence = sorted(starts, key=starts.__getitem__)
         self.place = {node: i for i, node in enumerate(self.sequence)}
-        self.orders: list[list[Slot]] = [[] for _ in programs]
-        for rank, slot in self.sequence:
-            self.orders[rank].append(slot)
+        self.orders: list[list[Node]] = [[] for _ in self.view.room_bytes]
+        self.index: dict[Node, int] = {}
+        self.level: list[list[int]] = [[0] for _ in self.view.room_bytes]
+        for node in self.sequence:
+            chunk = self.view[node[0]]
+            order, level = self.orders[chunk.rank], self.level[chunk.rank]
+            self.index[node] = len(order)
+            order.append(node)
+            level.append(level[-1] + chunk.effect_bytes[node[1].kind])
+        self._find_tails()
+
+    def duration_us(self, node: Node) -> int:
+        """How long an op lasts."""
+        return self.view[node[0]].duration_us[node[1].kind]
+
+    def reader(self, node: Node) -> tuple[Node, int] | None:
+        """The op that waits for what F or B makes, and the time of its transfer."""
+        index, (kind, k) = node
+        chunk = self.view[index]
+        if kind == F:
+            if chunk.below is None:
+                return (index, Slot(B, k)), 0
+            return (chunk.below, node[1]), chunk.down_us
+        if kind == B and chunk.above is not None:
+            return (chunk.above, node[1]), self.view[chunk.above].up_us
+        return None
+
+    def _find_tails(self) -> None:
+        """The longest way from the start of each op to the end of the schedule."""
+        self.from_start: dict[Node, int] = {}
+        following: dict[Node, Node] = {}
+        for order in self.orders:
+            following.update(pairwise(order))
+        self.rank_end = [self._rank_tail_us(rank) for rank in range(len(self.orders))]
+        self.chunk_end = self._reduction_tails_us()
+        for node in reversed(self.sequence):
+            rank = self.view[node[0]].rank
+            tail = self.chunk_end.get(node, -self.value_us * 4)
+            after = following.get(node)
+            tail = max(tail, self.from_start[after] if after else self.rank_end[rank])
+            reader = self.reader(node)
+            if reader is not None:
+                tail = max(tail, reader[1] + self.from_start[reader[0]])
+            self.from_start[node] = self.duration_us(node) + tail
+
+    def _rank_tail_us(self, rank: int) -> int:
+        """What a rank's last op has behind it: STEPs, less when the rank's time began."""
+        origin = 0
+        if self.objective == Objective.PERIOD and self.orders[rank]:
+            origin = self.solution.starts[self.orders[rank][0]]
+        return self.view.step_us(rank) - origin
+
+    def _reduction_tails_us(self) -> dict[Node, int]:
+        """What the last W of a stage has behind it, where gradients are reduced."""
+        tails: dict[Node, int] = {}
+        for held in self.view.held:
+            for place, index in enumerate(held):
+                chunk = self.view[index]
+                if chunk.reduce_us == 0:
+                    continue
+                left_us = sum(self.view[c].duration_us[STEP] for c in held[place:])
+                origin = self.view.step_us(chunk.rank) - self.rank_end[chunk.rank]
+                tail = chunk.reduce_us + left_us - origin
+                for copy, other in enumerate(self.view.chunks):
+                    if other.stage == chunk.stage:
+                        last = (copy, Slot(W, other.last))
+                        tails[last] = max(tail, tails.get(last, tail))
+        return tails
 
     def round(self, effort: Effort) -> bool:
         """Re-solve one random window; whether the whole got better."""
-        window = self._choose(self.rng.choice(_WINDOW_OPS))
-        found = _Window(self, window).solve(effort.seconds_per_window, self.rng.randrange(1 << 30))
+        window, free_ranks = self._choose()
+        seed = self.rng.randrange(1 << 30)
+        found = _Window(self, window, free_ranks).solve(effort.seconds_per_window, seed)
         if found is None:
             return False
-        programs = found.programs(len(self.ranks))
-        value_us = solution_of(programs, self.ranks).value_us(self.ranks, self.objective)
+        orders = [[(chunk, slot.kind) for chunk, slot in order] for order in found]
+        solution = timed(orders, self.view)
+        value_us = solution.value_us(self.view, self.objective)
         better = value_us < self.value_us
         if value_us <= self.value_us:
-            self._take(programs)
+            self._use(solution)
         return better
 
-    def _choose(self, num_ops: int) -> tuple[int, int]:
-        """Ops that start around a random moment: a run of the sequence."""
+    def _choose(self) -> tuple[tuple[int, int], frozenset[int]]:
+        """Ops that start around a random moment, a run of the sequence; and the free ranks."""
+        num_ranks, num_ops = self.view.num_ranks, self.rng.choice(_WINDOW_OPS)
+        free = frozenset(range(num_ranks))
+        if num_ranks > _FREE_RANKS and self.rng.randrange(_NARROW_EVERY) == 0:
+            first_rank = self.rng.randrange(num_ranks - _FREE_RANKS + 1)
+            free = frozenset(range(first_rank, first_rank + _FREE_RANKS))
+            num_ops = num_ops * num_ranks // (2 * _FREE_RANKS)
         first = self.rng.randrange(-num_ops // 2, max(1, len(self.sequence) - num_ops // 2))
-        return max(0, first), min(len(self.sequence), first + num_ops)
+        return (max(0, first), min(len(self.sequence), first + num_ops)), free
 
 
 class _Window:
-    """The model of one window: constants before it, variables in it and after it."""
+    """The model of one window: constants before it, variables in it, tails after it."""
 
-    def __init__(self, search: _Search, window: tuple[int, int]) -> None:
-        self.search, self.ranks, self.first = search, search.ranks, window[0]
+    def __init__(self, search: _Search, window: tuple[int, int], free: frozenset[int]) -> None:
+        self.search, self.view, self.first = search, search.view, window[0]
         self.nodes = set(search.sequence[slice(*window)])
         self.cp = cp_model.CpModel()
         self.start: dict[Node, cp_model.IntVar] = {}
-        for rank, order in enumerate(search.orders):
-            self._add_rank(rank, order)
+        self.values: list[cp_model.IntVar] = []
+        self.total = self.cp.new_int_var(0, search.value_us, "")
+        self.inside: dict[int, list[Node]] = {}
+        for node in search.sequence[slice(*window)]:
+            self.inside.setdefault(self.view[node[0]].rank, []).append(node)
+        for rank, nodes in self.inside.items():
+            self._add_rank(rank, nodes, rank in free)
         self._add_transfers()
-        self._minimise()
+        for rank, nodes in self.inside.items():
+            self._add_value(rank, nodes)
+        # The objective first; among equals, ranks that have time left, which gives it a slope.
+        self.cp.minimize(self.total * (2 * len(search.orders)) + sum(self.values))
 
-    def _add_rank(self, rank: int, order: list[Slot]) -> None:
-        """Fix what stands before the window, free what is in it, keep the order after it."""
-        free = [slot for slot in order if (rank, slot) in self.nodes]
-        starts = self.search.solution.starts
-        place = self.search.place
-        before = [slot for slot in order if place[rank, slot] < self.first]
-        after = order[len(before) + len(free) :]
-        earliest = self._end_us((rank, before[-1])) if before else 0
-        for slot in (*free, *after):
-            start = self.cp.new_int_var(earliest, 2 * self.search.value_us, "")
-            self.cp.add_hint(start, starts[rank, slot])
-            self.start[rank, slot] = start
-        self._add_free(rank, free)
-        for slot in free:
-            if after:
-                self._precede(rank, Before(slot, after[0]))
-        for slot, following in pairwise(after):
-            self._precede(rank, Before(slot, following))
-
-    def _add_free(self, rank: int, free: list[Slot]) -> None:
-        """F, B, W in order, each kind in order, one at a time, within memory."""
-        durations = self.ranks[rank].duration_us
+    def _add_rank(self, rank: int, nodes: list[Node], is_free: bool) -> None:
+        """Free the order of a rank's ops in the window, or keep it."""
+        search, order = self.search, self.search.orders[rank]
+        first = search.index[nodes[0]]
+        earliest = self._end_us(order[first - 1]) if first else 0
+        for node in nodes:
+            self.start[node] = self.cp.new_int_var(earliest, 2 * search.value_us, "")
+            self.cp.add_hint(self.start[node], search.solution.starts[node])
+        if not is_free:
+            for node, following in pairwise(nodes):
+                self._precede(node, following)
+            return
         self.cp.add_no_overlap(
-            self.cp.new_fixed_size_interval_var(self.start[rank, slot], durations[slot.kind], "")
-            for slot in free
+            self.cp.new_fixed_size_interval_var(self.start[node], search.duration_us(node), "")
+            for node in nodes
         )
-        for kind, k in free:
-            same = [Slot(SPLIT[i], k) for i in range(kind.rank_in_chain + 1, 3)][:1]
-            for following in (*same, Slot(kind, k + 1)):
-                if (rank, following) in self.nodes:
-                    self._precede(rank, Before(Slot(kind, k), following))
-            self._add_memory(rank, self.search.required.get((rank, Slot(kind, k)), ()))
+        for node in nodes:
+            self._add_order(node)
+        self._add_memory(rank, nodes, search.level[rank][first])
 
-    def _add_memory(self, rank: int, alternatives: tuple[Alternative, ...]) -> None:
+    def _add_order(self, node: Node) -> None:
+        """F, B, W of a micro-batch in order, each kind in order."""
+        chunk, (kind, k) = node
+        same = [Slot(SPLIT[i], k) for i in range(kind.rank_in_chain + 1, 3)][:1]
+        for slot in (*same, Slot(kind, k + 1)):
+            if (chunk, slot) in self.nodes:
+                self._precede(node, (chunk, slot))
+
+    def _add_memory(self, rank: int, nodes: Sequence[Node], level_bytes: int) -> None:
+        room = self.view.room_bytes[rank]
+        if room is None:
+            return
+        if len(self.view.held[rank]) == 1:
+            for node in nodes:
+                self._add_requirement(node[0], self.search.required.get(node, ()))
+            return
+        events: list[Event] = []
+        for node in nodes:
+            chunk, start = self.view[node[0]], self.start[node]
+            events += events_of(chunk, node[1].kind, start, start + self.search.duration_us(node))
+        add_reservoir(self.cp, events, room, level_bytes)
+
+    def _add_requirement(self, chunk: int, alternatives: tuple[Alternative, ...]) -> None:
         """One alternative holds; what lies outside the window is decided already."""
         open_ones = []
         for alternative in alternatives:
-            undecided = self._undecided(rank, alternative)
+            undecided = self._undecided(chunk, alternative)
             if undecided == ():
                 return
             if undecided is not None:
@@ -168,68 +268,88 @@ class _Window:
         choices = [self.cp.new_bool_var("") for _ in open_ones]
         for choice, alternative in zip(choices, open_ones, strict=True):
             for before in alternative:
-                self._precede(rank, before).only_enforce_if(choice)
+                ends = ((chunk, before.first), (chunk, before.second))
+                self._precede(*ends).only_enforce_if(choice)
         if choices:
             self.cp.add_bool_or(choices)
 
-    def _undecided(self, rank: int, alternative: Alternative) -> Alternative | None:
+    def _undecided(self, chunk: int, alternative: Alternative) -> Alternative | None:
         """What of an alternative the window decides; None if the rest already fails."""
-        undecided = []
+        undecided: list[Before] = []
         place = self.search.place
         for before in alternative:
-            ends = ((rank, before.first), (rank, before.second))
+            ends = ((chunk, before.first), (chunk, before.second))
             if all(node in self.nodes for node in ends):
                 undecided.append(before)
             elif place[ends[0]] > place[ends[1]]:
                 return None
         return tuple(undecided)
 
-    def _precede(self, rank: int, before: Before) -> cp_model.Constraint:
-        duration = self.ranks[rank].duration_us[before.first.kind]
-        start = self.start
-        return self.cp.add(start[rank, before.second] >= start[rank, before.first] + duration)
+    def _precede(self, first: Node, second: Node) -> cp_model.Constraint:
+        duration = self.search.duration_us(first)
+        return self.cp.add(self.start[second] >= self.start[first] + duration)
 
     def _add_transfers(self) -> None:
-        """Readers wait for what the neighbouring rank makes."""
-        for (rank, slot), start in self.start.items():
-            source: Node | None = None
-            if slot.kind == F and rank > 0:
-                source, lag = (rank - 1, slot), self.ranks[rank - 1].down_us
-            elif slot.kind == B and rank + 1 < len(self.ranks):
-                source, lag = (rank + 1, slot), self.ranks[rank].up_us
-            if source is None:
-                continue
-            duration = self.ranks[source[0]].duration_us[slot.kind]
-            made = self.start.get(source, self.search.solution.starts[source])
-            self.cp.add(start >= made + duration + lag)
+        """Readers wait for what was made before the window or in it."""
+        for node, start in self.start.items():
+            source = self._source(node)
+            if source is not None:
+                made, lag_us = source
+                at = self.start.get(made, self.search.solution.starts[made])
+                self.cp.add(start >= at + self.search.duration_us(made) + lag_us)
+
+    def _source(self, node: Node) -> tuple[Node, int] | None:
+        """The op that makes what F or B reads from another chunk, and the time of its transfer."""
+        index, (kind, _) = node
+        chunk = self.view[index]
+        if kind == F and chunk.above is not None:
+            return (chunk.above, node[1]), self.view[chunk.above].down_us
+        if kind == B and chunk.below is not None:
+            return (chunk.below, node[1]), chunk.up_us
+        return None
 
     def _end_us(self, node: Node) -> int:
-        return self.search.solution.starts[node] + self.ranks[node[0]].duration_us[node[1].kind]
+        return self.search.solution.starts[node] + self.search.duration_us(node)
 
-    def _minimise(self) -> None:
-        """The objective first; among equals, ranks that end early, which gives it a slope."""
-        search, last = self.search, Slot(W, self.search.m - 1)
-        value = self.cp.new_int_var(0, search.value_us, "")
-        ends = []
-        for rank, costs in enumerate(self.ranks.ranks):
-            if (rank, last) in self.start:
-                end = self.start[rank, last] + costs.duration_us[W] + costs.duration_us[STEP]
-                origin = self.ranks.head_us(rank) if search.objective == Objective.PERIOD else 0
-                self.cp.add(value >= end - origin)
-                ends.append(end)
-        self.cp.minimize(value * (2 * len(self.ranks)) + sum(ends))
+    def _add_value(self, rank: int, nodes: Sequence[Node]) -> None:
+        """What the rank's ops make of the whole, through what comes after the window."""
+        search = self.search
+        order = search.orders[rank]
+        place = search.index[nodes[0]] + len(nodes)
+        behind = search.from_start[order[place]] if place < len(order) else search.rank_end[rank]
+        value = self.cp.new_int_var(0, 2 * search.value_us, "")
+        for node in nodes:
+            end = self.start[node] + search.duration_us(node)
+            for tail in (behind, *self._tails_of(node)):
+                self.cp.add(value >= end + tail)
+        self.cp.add(self.total >= value)
+        self.values.append(value)
 
-    def solve(self, seconds: float, seed: int) -> Solution | None:
-        """The best found for this window, by a deterministic limit."""
+    def _tails_of(self, node: Node) -> Iterator[int]:
+        """What waits for the op behind the window, on other ranks."""
+        search = self.search
+        if node in search.chunk_end:
+            yield search.chunk_end[node]
+        reader = search.reader(node)
+        if reader is not None and reader[0] not in self.nodes:
+            yield reader[1] + search.from_start[reader[0]]
+
+    def solve(self, seconds: float, seed: int) -> list[list[Node]] | None:
+        """All ranks' orders with the best found for this window, by a deterministic limit."""
         solver = cp_model.CpSolver()
         parameters = solver.parameters
         parameters.num_workers = 1
         parameters.random_seed = seed
         parameters.catch_sigint_signal = False
         parameters.cp_model_probing_level = 0
+        parameters.expand_reservoir_constraints = False
         parameters.max_deterministic_time = seconds
         if solver.solve(self.cp) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             return None
-        starts = dict(self.search.solution.starts)
-        starts.update({node: solver.value(start) for node, start in self.start.items()})
-        return Solution(starts)
+        orders = list(self.search.orders)
+        for rank, nodes in self.inside.items():
+            # Sorting keeps the present order among ops that start together.
+            ordered = sorted(nodes, key=lambda node: solver.value(self.start[node]))
+            first = self.search.index[nodes[0]]
+            orders[rank] = [*orders[rank][:first], *ordered, *orders[rank][first + len(nodes) :]]
+        return None if orders == self.search.orders else orders

@@ -23,7 +23,7 @@ from synth.solve import (
     solve,
 )
 from synth.solve.feasible import one_micro_batch_bytes, serial_schedule
-from synth.solve.ranks import certain
+from synth.solve.view import certain
 
 
 def table_costs(num_ranks: int) -> Costs:

@@ -1,0 +1,52 @@
+"""Interleaved 1F1B (Narayanan et al. 2021, arXiv 2104.04473; Llama 3, arXiv 2407.21783, 3.3.2).
+
+With v stages a rank, stage c · D + r on rank r. Micro-batches go in groups; a group passes the
+first round of stages, then the second, and so on. The paper wants groups of D and so m a multiple
+of D; Llama 3 leaves the size of the group free. Groups smaller than D make a rank wait for a
+micro-batch that is still on its way round, larger ones hold more activations: here there are
+⌊m / D⌋ groups (one for m < D) whose sizes differ by at most one, so that every m has the bubble
+of the paper, (D − 1) (F + B) of one of the v stages, from m = D on.
+"""
+
+from itertools import accumulate
+
+from synth.families.family import Family, Programs, Setting
+from synth.kinds import OpKind
+from synth.schedule.ops import Op
+
+
+def make(setting: Setting) -> Programs:
+    """Rank r warms up with (v − 1) · group + 2 (D − r − 1) forwards, then alternates."""
+    num_ranks, m = setting.num_ranks, setting.num_micro_batches
+    rounds = setting.num_stages // num_ranks
+    groups = even_groups(m, max(1, m // num_ranks))
+    programs = []
+    for rank in range(num_ranks):
+        stages = range(rank, setting.num_stages, num_ranks)
+        forwards = [Op(OpKind.F, s, j) for group in groups for s in stages for j in group]
+        backwards = [
+            Op(OpKind.BW, s, j) for group in groups for s in reversed(stages) for j in group
+        ]
+        warmup = (rounds - 1) * len(groups[0]) + 2 * (num_ranks - rank - 1)
+        programs.append(alternate(forwards, backwards, warmup))
+    return programs
+
+
+def even_groups(num_micro_batches: int, num_groups: int) -> list[range]:
+    """Consecutive groups whose sizes differ by at most one, larger ones first."""
+    size, larger = divmod(num_micro_batches, num_groups)
+    ends = list(accumulate(size + (k < larger) for k in range(num_groups)))
+    return [range(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
+
+
+def alternate(forwards: list[Op], backwards: list[Op], warmup: int) -> list[Op]:
+    """`warmup` forwards, then one forward and one backward in turn while there are any."""
+    program = forwards[:warmup]
+    for k, backward in enumerate(backwards):
+        program += [*forwards[warmup + k : warmup + k + 1], backward]
+    return program
+
+
+FAMILY = Family(
+    "interleaved", "Narayanan et al. 2021, arXiv 2104.04473, section 2.2", make, "looped:{}", 2
+)

@@ -1,0 +1,52 @@
+"""The way of one micro-batch through a rank: what memory it needs until it has left for good."""
+
+from collections.abc import Sequence
+
+from synth.kinds import OpKind
+from synth.solve.view import BW, B, F, View, W
+
+
+class Chain:
+    """One replica's chunks on a rank: F's down, then for each chunk, going up, B and W, or BW.
+
+    `rest_bytes[p]` is the most that is needed above the level, from after p of these steps on.
+    """
+
+    def __init__(self, view: View, chunks: tuple[int, ...]) -> None:
+        self.chunks = chunks
+        self.backwards = {c: _cheapest_backward(view, c) for c in chunks}
+        steps = [(view[c].effect_bytes[F], view[c].need_bytes[F]) for c in chunks]
+        for c in reversed(chunks):
+            steps.append((view[c].effect_bytes[BW], _need_bytes(view, c, self.backwards[c])))
+        self.rest_bytes = [0] * (len(steps) + 1)
+        for place in reversed(range(len(steps))):
+            effect, need = steps[place]
+            self.rest_bytes[place] = max(need, effect + self.rest_bytes[place + 1])
+
+    def rest_of_oldest(self, counts: Sequence[Sequence[int]]) -> int:
+        """What the oldest micro-batch on the rank still needs, 0 if there is none.
+
+        Args:
+            counts: F's and B's done, chunk by chunk.
+        """
+        oldest = counts[self.chunks[0]][1]
+        done = sum((counts[c][0] > oldest) + (counts[c][1] > oldest) for c in self.chunks)
+        return self.rest_bytes[done] if done else 0
+
+
+def chains_of(view: View, rank: int) -> list[Chain]:
+    """One chain for each replica on a rank."""
+    held = view.held[rank]
+    replicas = sorted({view[chunk].replica for chunk in held})
+    return [Chain(view, tuple(c for c in held if view[c].replica == r)) for r in replicas]
+
+
+def _cheapest_backward(view: View, chunk: int) -> tuple[OpKind, ...]:
+    """B and W, or BW where that needs less memory."""
+    return min(((B, W), (BW,)), key=lambda kinds: _need_bytes(view, chunk, kinds))
+
+
+def _need_bytes(view: View, chunk: int, kinds: tuple[OpKind, ...]) -> int:
+    """The most above the level before the backward."""
+    effect, need = view[chunk].effect_bytes, view[chunk].need_bytes
+    return need[BW] if kinds == (BW,) else max(need[B], effect[B] + need[W])
