@@ -1,18 +1,31 @@
 """A profile cut into stages: microseconds and bytes of every op of every stage."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Self
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import NonNegativeInt, model_validator
 
 from synth.errors import SynthError
 from synth.kinds import OpKind
-from synth.profile import LayerProfile, Links, Profile, check_held_until
+from synth.profile import LayerProfile, Link, Links, Profile, check_held_until
 from synth.record import Record
+
+IntArray = npt.NDArray[np.int64]
+
+# Up to here (35 years, a pebibyte) whatever is added up stays exact in 64 bits.
+_MOST = 2**50
 
 
 class StageCosts(Record):
-    """What one stage costs; the fields mean what they mean in `LayerProfile`."""
+    """What one stage costs; the fields mean what they mean in `LayerProfile`.
+
+    `gradient_bytes` is what copies of the stage add up among each other before their STEPs; it is
+    part of `static_bytes`.
+    """
 
     duration_us: dict[OpKind, NonNegativeInt]
     static_bytes: NonNegativeInt
@@ -23,6 +36,7 @@ class StageCosts(Record):
     input_until: OpKind = OpKind.B
     output_until: OpKind = OpKind.F
     gradient_until: OpKind = OpKind.B
+    gradient_bytes: NonNegativeInt = 0
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -35,6 +49,43 @@ class StageCosts(Record):
     def work_us(self) -> int:
         """F + B + W of one micro-batch."""
         return sum(self.duration_us[kind] for kind in (OpKind.F, OpKind.B, OpKind.W))
+
+
+@dataclass(frozen=True, eq=False)
+class StageTable:
+    """All stages' costs as arrays, [kind, stage] with kinds in the order of `OpKind`, or [stage]."""
+
+    stages: tuple[StageCosts, ...]
+    duration_us: IntArray
+    rise_bytes: IntArray
+    output_bytes: IntArray
+    saved_bytes: IntArray
+    saved_w_bytes: IntArray
+
+    @classmethod
+    def of(cls, stages: tuple[StageCosts, ...]) -> "StageTable":
+        """Arrange the stages' costs.
+
+        Raises:
+            SynthError: a cost so large that sums of it would not be exact.
+        """
+        rows = [
+            [
+                *(stage.duration_us[kind] for kind in OpKind),
+                *(stage.rise_bytes[kind] for kind in OpKind),
+                *(stage.output_bytes, stage.saved_bytes, stage.saved_w_bytes),
+            ]
+            for stage in stages
+        ]
+        for number, row in enumerate(rows):
+            if max(row) > _MOST:
+                raise SynthError(
+                    f"stage {number} costs up to {max(row)} (µs or bytes); sums are exact up to "
+                    f"{_MOST} each: is a unit wrong in the profile?"
+                )
+        columns = np.array(rows, dtype=np.int64).T.copy()
+        kinds = len(OpKind)
+        return cls(stages, columns[:kinds], columns[kinds : 2 * kinds], *columns[2 * kinds :])
 
 
 class Costs(Record):
@@ -52,6 +103,39 @@ class Costs(Record):
         """Time to move stage `stage`'s output, or its gradient, from rank to rank."""
         return self.links.between(source, target).transfer_us(self.stages[stage].output_bytes)
 
+    def reduction_us(self, stage: int, ranks: Sequence[int]) -> int:
+        """Time to add up the gradients of a stage's copies on different ranks, in rank order.
+
+        A ring all-reduce (Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for
+        clusters of workstations"): 2 (n − 1) rounds, in each of which every rank sends an n-th of
+        the bytes to the next one; the slowest link of the ring sets the pace.
+        """
+        if len(ranks) < 2:
+            return 0
+        ring = zip(ranks, [*ranks[1:], ranks[0]], strict=True)
+        share_bytes = self.stages[stage].gradient_bytes / len(ranks)
+        pace_us = max(_unrounded_us(self.links.between(*ends), share_bytes) for ends in ring)
+        return round(2 * (len(ranks) - 1) * pace_us)
+
+    # The underscore keeps what is cached out of `dict(self)`, that is, out of `replace`.
+    @cached_property
+    def _table(self) -> StageTable:
+        return StageTable.of(self.stages)
+
+    def table(self) -> StageTable:
+        """The stages' costs as arrays.
+
+        Raises:
+            SynthError: a cost is too large to be added up exactly.
+        """
+        return self._table
+
+
+def _unrounded_us(link: Link, num_bytes: float) -> float:
+    """Time of one round of many, which are rounded together."""
+    bandwidth = link.bandwidth_bytes_per_s
+    return link.latency_us + (num_bytes / bandwidth * 1e6 if bandwidth else 0.0)
+
 
 def uniform_costs(
     num_stages: int,
@@ -63,6 +147,7 @@ def uniform_costs(
     saved_bytes: int = 0,
     saved_w_bytes: int = 0,
     output_bytes: int = 0,
+    gradient_bytes: int = 0,
 ) -> Costs:
     """Equal stages, as the papers assume them; BW takes B + W, no op needs workspace."""
     durations = {
@@ -92,6 +177,7 @@ def uniform_costs(
                 saved_w_bytes=saved_w_bytes,
                 rise_bytes=rises,
                 input_until=OpKind.F,
+                gradient_bytes=gradient_bytes,
             )
         )
     return Costs(stages=tuple(stages), links=links or Links())
@@ -144,6 +230,7 @@ def _add_up(layers: list[LayerProfile], is_first: bool) -> StageCosts:
         input_until=layers[0].input_until if not is_first else OpKind.F,
         output_until=layers[-1].output_until,
         gradient_until=layers[-1].gradient_until,
+        gradient_bytes=sum(layer.gradient_bytes for layer in layers),
     )
 
 

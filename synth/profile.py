@@ -1,6 +1,7 @@
 """The profile file: what one model's layers cost on one device, in microseconds and bytes."""
 
 import hashlib
+from functools import cached_property
 from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, model_validator
@@ -132,10 +133,13 @@ class Links(Record):
 
     def between(self, source: int, target: int) -> Link:
         """The link from rank `source` to rank `target`."""
-        for pair in self.pairs:
-            if (pair.source, pair.target) == (source, target):
-                return pair
-        return self.default
+        return self._by_ends.get((source, target), self.default)
+
+    # The underscore keeps what is cached out of `dict(self)`, that is, out of `replace`.
+    @cached_property
+    def _by_ends(self) -> dict[tuple[int, int], PairLink]:
+        """The pairs by source and target; of two for the same ends the first counts."""
+        return {(pair.source, pair.target): pair for pair in reversed(self.pairs)}
 
 
 class Workload(Record):

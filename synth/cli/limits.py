@@ -1,10 +1,15 @@
-"""Reading `--mem-limit` and `--partition`: what is typed, against what the profile says."""
+"""Reading `--mem-limit`, `--target` and `--partition`: what is typed, against the profile."""
 
+import re
 from dataclasses import dataclass
 
 from synth.errors import SynthError
+from synth.plan.target import Target
 from synth.profile import Profile
-from synth.units import format_bytes, format_bytes_both, parse_bytes
+from synth.schedule.model import Placement
+from synth.units import format_bytes, format_bytes_both, parse_bytes, parse_seconds
+
+LEAST = "min"
 
 # What `auto` leaves to others: the CUDA context, communicators' buffers, fragmentation.
 RESERVED_SHARE = 0.1
@@ -19,7 +24,7 @@ class MemoryLimit:
 
 
 def read_limit(text: str | None, num_ranks: int, profile: Profile) -> MemoryLimit:
-    """Read one size for all ranks, one per rank separated by commas, `auto`, or nothing.
+    """Read one size for all ranks, one per rank separated by commas, `auto`, `min` or nothing.
 
     Raises:
         SynthError: sizes without a clear unit, too few or too many, or `auto` without a capacity.
@@ -28,6 +33,8 @@ def read_limit(text: str | None, num_ranks: int, profile: Profile) -> MemoryLimi
         return MemoryLimit(None, "no memory limit: give --mem-limit to keep one")
     if text.strip().lower() == "auto":
         return _automatic(num_ranks, profile)
+    if is_least(text):
+        return MemoryLimit(None, "memory limit: the least under which the target is met is sought")
     caps = tuple(parse_bytes(part) for part in text.split(","))
     if len(caps) == 1:
         caps *= num_ranks
@@ -58,11 +65,48 @@ def _automatic(num_ranks: int, profile: Profile) -> MemoryLimit:
     )
 
 
-def read_partition(text: str, num_ranks: int) -> tuple[int, ...] | None:
+def is_least(text: str | None) -> bool:
+    """Whether the least limit is sought, under which a target is met."""
+    return text is not None and text.strip().lower() == LEAST
+
+
+def read_target(text: str) -> Target:
+    """Read a time (`850ms`, `1.2s`), or a share of the lower bound without a limit (`105%`).
+
+    Raises:
+        SynthError: neither, a time of 0, or a share below 100%, which nothing can meet.
+    """
+    if text.strip().endswith("%"):
+        share = _percentage(text)
+        if share < 1:
+            raise SynthError(
+                f"--target {text!r} is below the lower bound, so no schedule meets it; give 100% "
+                f"or more"
+            )
+        return Target(share_of_bound=share)
+    if re.fullmatch(r"\s*[\d.]+\s*", text):
+        raise SynthError(
+            f"--target {text!r} has no unit; write for example 850ms, 1.2s, or 105% of the lower "
+            f"bound"
+        )
+    time_us = round(parse_seconds(text) * 1e6)
+    if time_us < 1:
+        raise SynthError(f"--target {text!r} is no time; write for example 850ms or 1.2s")
+    return Target(time_us=time_us)
+
+
+def _percentage(text: str) -> float:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", text)
+    if match is None:
+        raise SynthError(f"--target {text!r} is not understood; write for example 105% or 850ms")
+    return float(match[1]) / 100
+
+
+def read_partition(text: str, where: Placement) -> tuple[int, ...] | None:
     """Read the layers of each stage, `3,3,2`; none for `auto`.
 
     Raises:
-        SynthError: not one whole number above 0 per rank.
+        SynthError: not one whole number above 0 per stage.
     """
     if text.strip().lower() == "auto":
         return None
@@ -72,13 +116,20 @@ def read_partition(text: str, num_ranks: int) -> tuple[int, ...] | None:
         raise SynthError(
             f"--partition {text!r} is not understood; write auto, or layers per stage such as 3,3,2"
         ) from None
-    if len(sizes) != num_ranks:
-        raise SynthError(
-            f"--partition gives {len(sizes)} stages for {num_ranks} ranks; give one size per rank"
-        )
+    if len(sizes) != where.num_stages:
+        raise SynthError(f"--partition gives {len(sizes)} stages for {_needed_sizes(where)}")
     if min(sizes) < 1:
         stage = next(stage for stage, size in enumerate(sizes) if size < 1)
         raise SynthError(
             f"--partition gives stage {stage} {sizes[stage]} layers; every stage needs at least one"
         )
     return sizes
+
+
+def _needed_sizes(where: Placement) -> str:
+    if where == Placement.linear(where.num_ranks):
+        return f"{where.num_ranks} ranks; give one size per rank"
+    return (
+        f"{where.num_ranks} ranks that hold {where.num_stages} stages in this placement; give one "
+        f"size per stage"
+    )

@@ -109,5 +109,5 @@ def _find(name: str) -> tuple[Family, int]:
 def _rounds_on(family: Family, placement: Placement) -> list[int]:
     """The numbers of rounds with which a family stands on a placement; 0 where it has none."""
     most = placement.num_stages // placement.num_ranks
-    tried = range(1, most + 1) if family.has_rounds else range(1)
+    tried = range(family.least_rounds, most + 1) if family.has_rounds else range(1)
     return [rounds for rounds in tried if family.place(placement.num_ranks, rounds) == placement]

@@ -1,12 +1,12 @@
 """What a family of schedules is, and what one is made from."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from synth.costs import Costs, uniform_costs
 from synth.errors import SynthError
 from synth.kinds import OpKind
-from synth.schedule.model import Placement, Schedule
+from synth.schedule.model import Buffering, Placement, Schedule
 from synth.schedule.ops import Op
 from synth.schedule.placements import placement
 
@@ -41,7 +41,9 @@ class Setting:
             SynthError: no micro-batch, or costs or caps for other stages or ranks.
         """
         if num_micro_batches < 1:
-            raise SynthError(f"a schedule needs at least one micro-batch, given {num_micro_batches}")
+            raise SynthError(
+                f"a schedule needs at least one micro-batch, given {num_micro_batches}"
+            )
         if costs is not None and costs.num_stages != where.num_stages:
             raise SynthError(
                 f"the placement has {where.num_stages} stages, the costs are of "
@@ -69,9 +71,10 @@ class Family:
     """A published schedule: its name, its source, and the rule that makes each rank's program.
 
     `layout` is the named placement that it is defined on. With `{}` in it (`looped:{}`) the family
-    has a parameter, the number of rounds, written behind its name: `interleaved:3`;
-    `default_rounds` is what the bare name stands for. `make` raises SynthError where the
-    definition does not admit the setting. `timed` families read costs, so they take longer.
+    has a parameter, the number of rounds, written behind its name: `interleaved:3`. The bare name
+    stands for `default_rounds`, and `least_rounds` is the least that the definition admits.
+    `make` raises SynthError where the definition does not admit the setting. `timed` families read
+    costs, so they take longer. `buffering` says what a schedule needs; none: the default.
     """
 
     name: str
@@ -79,7 +82,9 @@ class Family:
     make: Callable[[Setting], Programs]
     layout: str = "linear"
     default_rounds: int = 0
+    least_rounds: int = 1
     timed: bool = False
+    buffering: Callable[[Setting, Schedule], Buffering] | None = None
 
     @property
     def has_rounds(self) -> bool:
@@ -90,8 +95,13 @@ class Family:
         """The placement that the family is defined on.
 
         Raises:
-            SynthError: a number of ranks or rounds below 1.
+            SynthError: too few ranks or rounds.
         """
+        if self.has_rounds and 0 < rounds < self.least_rounds:
+            raise SynthError(
+                f"{self.name}:{rounds} has too few rounds; {self.name} is defined from "
+                f"{self.least_rounds} on"
+            )
         return placement(self.layout.format(rounds or self.default_rounds), num_ranks)
 
     def schedule(self, setting: Setting, rounds: int = 0) -> Schedule:
@@ -102,7 +112,8 @@ class Family:
         """
         programs = tuple(tuple(program) for program in self.make(setting))
         name = f"{self.name}:{rounds or self.default_rounds}" if self.has_rounds else self.name
-        return Schedule(setting.placement, setting.num_micro_batches, programs, name)
+        made = Schedule(setting.placement, setting.num_micro_batches, programs, name)
+        return replace(made, buffering=self.buffering(setting, made)) if self.buffering else made
 
 
 def forwards(stage: int, first: int, end: int) -> list[Op]:

@@ -8,18 +8,19 @@ micro-batch that is still on its way round, larger ones hold more activations: h
 of the paper, (D − 1) (F + B) of one of the v stages, from m = D on.
 """
 
+from dataclasses import replace
 from itertools import accumulate
 
 from synth.families.family import Family, Programs, Setting
 from synth.kinds import OpKind
+from synth.schedule.model import Buffering, Schedule
 from synth.schedule.ops import Op
 
 
 def make(setting: Setting) -> Programs:
     """Rank r warms up with (v − 1) · group + 2 (D − r − 1) forwards, then alternates."""
-    num_ranks, m = setting.num_ranks, setting.num_micro_batches
+    num_ranks, groups = setting.num_ranks, _groups(setting)
     rounds = setting.num_stages // num_ranks
-    groups = even_groups(m, max(1, m // num_ranks))
     programs = []
     for rank in range(num_ranks):
         stages = range(rank, setting.num_stages, num_ranks)
@@ -28,18 +29,19 @@ def make(setting: Setting) -> Programs:
             Op(OpKind.BW, s, j) for group in groups for s in reversed(stages) for j in group
         ]
         warmup = (rounds - 1) * len(groups[0]) + 2 * (num_ranks - rank - 1)
-        programs.append(alternate(forwards, backwards, warmup))
+        programs.append(_alternate(forwards, backwards, warmup))
     return programs
 
 
-def even_groups(num_micro_batches: int, num_groups: int) -> list[range]:
-    """Consecutive groups whose sizes differ by at most one, larger ones first."""
-    size, larger = divmod(num_micro_batches, num_groups)
+def _groups(setting: Setting) -> list[range]:
+    """⌊m / D⌋ groups, at least one, whose sizes differ by at most one, larger ones first."""
+    num_groups = max(1, setting.num_micro_batches // setting.num_ranks)
+    size, larger = divmod(setting.num_micro_batches, num_groups)
     ends = list(accumulate(size + (k < larger) for k in range(num_groups)))
     return [range(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
 
 
-def alternate(forwards: list[Op], backwards: list[Op], warmup: int) -> list[Op]:
+def _alternate(forwards: list[Op], backwards: list[Op], warmup: int) -> list[Op]:
     """`warmup` forwards, then one forward and one backward in turn while there are any."""
     program = forwards[:warmup]
     for k, backward in enumerate(backwards):
@@ -47,6 +49,22 @@ def alternate(forwards: list[Op], backwards: list[Op], warmup: int) -> list[Op]:
     return program
 
 
+def buffering(setting: Setting, _: Schedule) -> Buffering:
+    """The default, and for each micro-batch that a group has beyond D one F and one B more.
+
+    So much longer the output of the last rank has to wait for its turn on the first.
+    """
+    beyond = max(0, len(_groups(setting)[0]) - setting.num_ranks)
+    usual = Buffering()
+    return replace(usual, send_behind=usual.send_behind + 2 * beyond)
+
+
 FAMILY = Family(
-    "interleaved", "Narayanan et al. 2021, arXiv 2104.04473, section 2.2", make, "looped:{}", 2
+    "interleaved",
+    "Narayanan et al. 2021, arXiv 2104.04473, section 2.2",
+    make,
+    "looped:{}",
+    default_rounds=2,
+    least_rounds=2,
+    buffering=buffering,
 )

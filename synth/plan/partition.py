@@ -1,20 +1,14 @@
-"""Cutting a model's layers into stages so that the slowest stage is as fast as possible."""
+"""Cutting a model's layers into stages so that the busiest rank has as little work as possible."""
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
-from synth.costs import cut
 from synth.errors import SynthError
+from synth.plan.rebalance import rebalance
+from synth.plan.stage_table import StageTable
 from synth.profile import Profile
-from synth.solve.feasible import needed_bytes
-from synth.solve.problem import Problem
-
-
-class _Stage(NamedTuple):
-    """A run of layers as one stage: its work, and the least memory of its rank."""
-
-    work_us: int
-    need_bytes: int
+from synth.schedule.model import Placement
 
 
 class _Score(NamedTuple):
@@ -28,87 +22,111 @@ class _Score(NamedTuple):
         return _Score(max(self.largest_us, work_us), self.sum_of_squares + work_us**2)
 
 
-_Stages = dict[tuple[int, int], _Stage]
+_Run = tuple[int, int]
 _Partial = tuple[_Score, tuple[int, ...]]
 
 
 def balance(
-    profile: Profile, num_stages: int, caps_bytes: Sequence[int] | None = None
+    profile: Profile,
+    placement: Placement,
+    caps_bytes: Sequence[int] | None = None,
+    num_micro_batches: int | None = None,
 ) -> tuple[int, ...]:
-    """Choose how many layers each stage gets: exact dynamic programming over all cuts.
+    """Choose how many layers each stage gets.
 
-    Of the partitions in which every stage can run one micro-batch under its rank's cap, the one
-    with the least largest work (F + B + W), then the least sum of squares of the work. Where no
+    Of the partitions in which every rank can run one micro-batch under its cap, the one with the
+    least largest work (F + B + W) of a rank, then the least sum of squares of the work. Where no
     partition keeps the caps, the one that fits under the smallest limit for all ranks alike.
 
+    With stage k on rank k that is exact, by dynamic programming over all cuts. Where ranks hold
+    more, local search: see `rebalance`.
+
     Args:
-        caps_bytes: one for each stage, stage k on rank k; none: memory does not matter.
+        caps_bytes: one for each rank; none: memory does not matter.
+        num_micro_batches: how many the replicas share; none: each gets as many.
 
     Raises:
-        SynthError: fewer layers than stages, or no stage.
+        SynthError: fewer layers than stages.
     """
-    num_layers = len(profile.layers)
-    if not 1 <= num_stages <= num_layers:
+    num_layers, num_stages = len(profile.layers), placement.num_stages
+    is_linear = placement == Placement.linear(num_stages)
+    if num_stages > num_layers:
+        way_out = f"use 1 to {num_layers} ranks" if is_linear else "use fewer ranks or rounds"
         raise SynthError(
             f"{num_stages} stages asked for, the profile has {num_layers} layers; every stage "
-            f"needs one layer at least: use 1 to {num_layers} ranks, or profile a deeper model"
+            f"needs one layer at least: {way_out}, or profile a deeper model"
         )
-    stages = _all_stages(profile)
-    caps: list[int | None] = [None] * num_stages if caps_bytes is None else [*caps_bytes]
-    fitting = _most_even(stages, caps, num_layers)
+    table = StageTable(profile)
+    if is_linear:
+        return _balance_linear(table, num_stages, caps_bytes)
+    return rebalance(table, placement, caps_bytes, num_micro_batches)
+
+
+def _balance_linear(
+    table: StageTable, num_stages: int, caps_bytes: Sequence[int] | None
+) -> tuple[int, ...]:
+    """Exact for one stage per rank."""
+    free = _most_even(table, [None] * num_stages)
+    assert free is not None
+    if caps_bytes is None or _keeps(table, free, caps_bytes):
+        return free
+    fitting = _most_even(table, caps_bytes)
     if fitting is None:
-        limit = _smallest_limit_bytes(stages, num_stages, num_layers)
-        fitting = _most_even(stages, [limit] * num_stages, num_layers)
+        limit = _smallest_limit_bytes(table, num_stages)
+        fitting = _most_even(table, [limit] * num_stages)
     assert fitting is not None
     return fitting
 
 
-def _all_stages(profile: Profile) -> _Stages:
-    """Every run of layers as one stage, by its first layer and its end."""
-    num_layers = len(profile.layers)
-    stages = {}
-    for first in range(num_layers):
-        for end in range(first + 1, num_layers + 1):
-            sizes = [size for size in (first, end - first, num_layers - end) if size]
-            costs = cut(profile, sizes)
-            stage = 1 if first else 0
-            need = needed_bytes(Problem.linear(costs, 1))[stage]
-            stages[first, end] = _Stage(costs.stages[stage].work_us, need)
-    return stages
+def _keeps(table: StageTable, sizes: Sequence[int], caps_bytes: Sequence[int]) -> bool:
+    edges = [sum(sizes[:stage]) for stage in range(len(sizes) + 1)]
+    needs = (table.need_bytes(first, end) for first, end in pairwise(edges))
+    return all(need <= cap for need, cap in zip(needs, caps_bytes, strict=True))
 
 
-def _most_even(
-    stages: _Stages, caps_bytes: Sequence[int | None], num_layers: int
-) -> tuple[int, ...] | None:
+def _most_even(table: StageTable, caps_bytes: Sequence[int | None]) -> tuple[int, ...] | None:
     """The best partition that keeps the caps, if there is one."""
+    num_layers = table.num_layers
     # best[end]: the partitions of the layers before `end` that may still turn out best.
     best: list[list[_Partial]] = [[] for _ in range(num_layers + 1)]
     best[0] = [(_Score(0, 0), ())]
     for cap in caps_bytes:
-        fitting = {run: s for run, s in stages.items() if cap is None or s.need_bytes <= cap}
+        fitting = {
+            (first, end): table.work_us(first, end)
+            for first, end in _runs(num_layers)
+            if best[first] and (cap is None or table.need_bytes(first, end) <= cap)
+        }
         best = [_pareto(_extended(best, fitting, end)) for end in range(num_layers + 1)]
     return min(best[num_layers])[1] if best[num_layers] else None
 
 
-def _smallest_limit_bytes(stages: _Stages, num_stages: int, num_layers: int) -> int:
+def _smallest_limit_bytes(table: StageTable, num_stages: int) -> int:
     """The least over all partitions of the most that a stage needs."""
-    never = sum(stage.need_bytes for stage in stages.values()) + 1
+    num_layers = table.num_layers
+    needs = {run: table.need_bytes(*run) for run in _runs(num_layers)}
+    never = sum(needs.values()) + 1
     least = [0] + [never] * num_layers
     for _ in range(num_stages):
         least = [
-            min((max(least[i], stages[i, end].need_bytes) for i in range(end)), default=never)
+            min((max(least[i], needs[i, end]) for i in range(end)), default=never)
             for end in range(num_layers + 1)
         ]
     return least[num_layers]
 
 
-def _extended(best: list[list[_Partial]], stages: _Stages, end: int) -> Iterator[_Partial]:
+def _runs(num_layers: int) -> Iterator[_Run]:
+    """The first layer and the end of every run of layers."""
+    for first in range(num_layers):
+        for end in range(first + 1, num_layers + 1):
+            yield first, end
+
+
+def _extended(best: list[list[_Partial]], works: dict[_Run, int], end: int) -> Iterator[_Partial]:
     """Every kept partition of fewer layers, with one more stage up to `end`."""
     for first in range(end):
-        if (first, end) in stages:
-            work_us = stages[first, end].work_us
+        if (first, end) in works:
             for score, sizes in best[first]:
-                yield score.plus(work_us), (*sizes, end - first)
+                yield score.plus(works[first, end]), (*sizes, end - first)
 
 
 def _pareto(partials: Iterator[_Partial]) -> list[_Partial]:

@@ -13,296 +13,250 @@ A transfer starts when it is sent, its receive is posted (2) and the link is fre
 transfers in the order in which they were made, and receives are posted in that same order, as
 in-order communicators (NCCL) demand. (1) and (2) sit at fixed places of the programs, so a rank's
 memory follows from the order of its ops alone, never from timing.
+
+What a schedule of hundreds of thousands of ops needs in order to be judged is kept in arrays; the
+objects that an executor or a report reads (`ops`, `transfers`, `programs`, `predecessors`) are
+made when they are asked for.
 """
 
-from collections import defaultdict
-from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
-from synth.costs import Costs
+import numpy as np
+
+from synth.costs import Costs, IntArray
 from synth.kinds import OpKind
-from synth.schedule.effects import Effects
+from synth.schedule.arrays import KIND_CODES, OpArrays
+from synth.schedule.effects import VALUE_KINDS, Effects, EffectTable
 from synth.schedule.model import Schedule
 from synth.schedule.ops import Op, Value
+from synth.schedule.programs import Action, Attached, Instruction, Transfer, weave
+from synth.schedule.reductions import Reduction, Turn, find_turns
+from synth.schedule.routes import Routes, find_routes
+from synth.schedule.uses import Uses, find_uses
+
+__all__ = ["Action", "Instruction", "Lowered", "Reduction", "Transfer", "lower", "lower_arrays"]
 
 
-class Transfer(NamedTuple):
-    """A value's way from one rank to another; `duration_us` includes the latency."""
-
-    value: Value
-    source: int
-    target: int
-    num_bytes: int
-    duration_us: int
-
-    def __str__(self) -> str:
-        """For people: `act(0, 3) from rank 0 to rank 1`."""
-        return f"{self.value} from rank {self.source} to rank {self.target}"
-
-
-class Action(StrEnum):
-    """What an instruction does."""
-
-    RECV = "RECV"
-    SENT = "SENT"
-    COMPUTE = "COMPUTE"
-    SEND = "SEND"
-
-
-@dataclass(slots=True)
-class Instruction:
-    """One step of a rank's full program.
-
-    RECV allocates and posts a receive, COMPUTE first waits for the receives of what it reads, SEND
-    starts a send, SENT waits for it. `frees` are the values whose last use on this rank this was.
-    """
-
-    action: Action
-    op: Op | None = None
-    transfer: Transfer | None = None
-    frees: list[Value] = field(default_factory=list)
-
-    @property
-    def compute(self) -> Op:
-        """The op of a COMPUTE."""
-        assert self.op is not None
-        return self.op
-
-    @property
-    def moved(self) -> Transfer:
-        """The transfer of a RECV, SEND or SENT."""
-        assert self.transfer is not None
-        return self.transfer
-
-    def __str__(self) -> str:
-        """For people and error messages."""
-        if self.action == Action.COMPUTE:
-            return str(self.op)
-        return f"{self.action} {self.transfer}"
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Lowered:
     """A schedule on its costs, as programs and as a DAG.
 
-    The DAG has one node per compute op (rank by rank, in program order) and then one per transfer.
-    `predecessors[n]` are the nodes that must end before node n starts. `reads[rank][place]` and
-    `makes[rank][place]` are the values of the op `ops[rank][place]`.
+    The DAG has one node per compute op (rank by rank, in program order), then one per transfer,
+    then one per reduction. `before[i]` must end before node `after[i]` starts.
     """
 
     schedule: Schedule
     costs: Costs
-    effects: Effects
-    ops: list[tuple[Op, ...]]
-    reads: list[list[list[Value]]]
-    makes: list[list[list[Value]]]
-    programs: list[list[Instruction]]
-    transfers: list[Transfer]
-    durations_us: list[int]
-    predecessors: list[list[int]]
-    first_node: list[int]
+    arrays: OpArrays
+    table: EffectTable
+    uses: Uses
+    routes: Routes
+    turns: list[list[Turn]]
+    durations: IntArray
+    before: IntArray
+    after: IntArray
 
     @property
     def num_ranks(self) -> int:
         """Number of ranks."""
-        return len(self.programs)
+        return len(self.arrays.ops)
+
+    @property
+    def ops(self) -> list[tuple[Op, ...]]:
+        """Each rank's ops, STEPs included."""
+        return self.arrays.ops
+
+    @property
+    def first_node(self) -> list[int]:
+        """The first node of every rank, and at the end the first that is no op."""
+        return self.arrays.first_node
+
+    @cached_property
+    def effects(self) -> Effects:
+        """What the ops read and make."""
+        return Effects(self.costs, self.schedule.num_micro_batches)
+
+    @cached_property
+    def durations_us(self) -> list[int]:
+        """How long each node takes."""
+        durations: list[int] = self.durations.tolist()
+        return durations
+
+    @cached_property
+    def predecessors(self) -> list[list[int]]:
+        """For each node, those that must end before it starts."""
+        lists: list[list[int]] = [[] for _ in range(len(self.durations))]
+        for before, after in zip(self.before.tolist(), self.after.tolist(), strict=True):
+            lists[after].append(before)
+        return lists
+
+    @cached_property
+    def transfers(self) -> list[Transfer]:
+        """All transfers, in the order of their nodes."""
+        routes = self.routes
+        columns = (routes.source, routes.target, routes.num_bytes, routes.duration_us)
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        return [
+            Transfer(self._value(v), *row)
+            for v, row in zip(routes.value.tolist(), rows, strict=True)
+        ]
+
+    @property
+    def reductions(self) -> list[Reduction]:
+        """All reductions, in the order of their nodes."""
+        return [turn.reduction for turns in self.turns for turn in turns]
+
+    @cached_property
+    def programs(self) -> "Programs":
+        """Each rank's full program."""
+        return Programs(self)
 
     def node_name(self, node: int) -> str:
-        """Name a node for people: the op and its rank, or the transfer."""
-        if node >= self.first_node[-1]:
-            return f"transfer of {self.transfers[node - self.first_node[-1]]}"
-        rank = max(r for r in range(self.num_ranks) if self.first_node[r] <= node)
-        return f"{self.ops[rank][node - self.first_node[rank]]} on rank {rank}"
+        """Name a node for people: the op and its rank, the transfer or the reduction."""
+        first = self.first_node
+        beyond = node - first[-1]
+        if beyond >= len(self.routes):
+            return f"reduction of the {self.reductions[beyond - len(self.routes)]}"
+        if beyond >= 0:
+            return f"transfer of {self.transfers[beyond]}"
+        rank = max(r for r in range(self.num_ranks) if first[r] <= node)
+        return f"{self.ops[rank][node - first[rank]]} on rank {rank}"
+
+    def _value(self, number: int) -> Value:
+        """The value of a number; see `EffectTable`."""
+        kind, cell = divmod(number, self.table.num_cells)
+        copy, microbatch = divmod(cell, self.schedule.num_micro_batches)
+        replica, stage = divmod(copy, self.arrays.num_stages)
+        return Value(VALUE_KINDS[kind], stage, microbatch, replica)
+
+
+class Programs:
+    """The full programs of all ranks, each woven when it is first asked for."""
+
+    def __init__(self, lowered: Lowered) -> None:
+        self._lowered = lowered
+        self._woven: dict[int, list[Instruction]] = {}
+
+    def __len__(self) -> int:
+        """Number of ranks."""
+        return self._lowered.num_ranks
+
+    def __iter__(self) -> Iterator[list[Instruction]]:
+        """The programs of all ranks, in order."""
+        return map(self.__getitem__, range(len(self)))
+
+    def __getitem__(self, rank: int) -> list[Instruction]:
+        """One rank's program."""
+        rank = range(len(self))[rank]
+        if rank not in self._woven:
+            attached = _attached(self._lowered, rank)
+            self._woven[rank] = weave(self._lowered.ops[rank], attached, self._lowered.effects)
+        return self._woven[rank]
+
+
+def _attached(lowered: Lowered, rank: int) -> Attached:
+    """What a rank receives, sends, waits for and reduces."""
+    attached, routes, transfers = Attached.nothing(), lowered.routes, lowered.transfers
+    first = lowered.first_node[rank]
+    for i in (routes.target == rank).nonzero()[0].tolist():
+        attached.posts[int(routes.post[i])].append(transfers[i])
+    for i in (routes.source == rank).nonzero()[0].tolist():
+        attached.sends[int(routes.made[i]) - first].append(transfers[i])
+        attached.waits[int(routes.wait[i])].append(transfers[i])
+    for turns in lowered.turns:
+        for reduction, places, *_ in turns:
+            if rank in reduction.ranks:
+                place = places[reduction.ranks.index(rank)]
+                attached.reductions[place].append(reduction)
+    return attached
 
 
 def lower(schedule: Schedule, costs: Costs, *, synchronous_step: bool = False) -> Lowered:
-    """Insert what the order implies: STEPs at the end, transfers, waits, and the death of values.
+    """Insert what the order implies: STEPs, transfers, waits, reductions, and the death of values.
 
     Args:
         schedule: any schedule whose ops exist; `verify` says whether it is a good one.
         costs: as many stages as the placement has.
         synchronous_step: every STEP waits for all ranks (a global gradient norm), as training
             without optimizer post-validation does.
+
+    Raises:
+        SynthError: a cost is too large to be added up exactly.
     """
-    return _Lowering(schedule, costs, synchronous_step).run()
+    return lower_arrays(OpArrays.of(schedule), costs, synchronous_step=synchronous_step)
 
 
-@dataclass(slots=True)
-class _Route:
-    """A transfer with its places: made by the op at `made`, first read at `read`."""
+def lower_arrays(arrays: OpArrays, costs: Costs, *, synchronous_step: bool = False) -> Lowered:
+    """Lower a schedule whose ops are arrays already."""
+    schedule = arrays.schedule
+    table = EffectTable.of(costs, len(schedule.placement.ranks), schedule.num_micro_batches)
+    uses = find_uses(arrays, table)
+    routes = find_routes(arrays, uses, table, costs)
+    turns = find_turns(arrays, costs)
+    reduction_us = [turn.reduction.duration_us for each in turns for turn in each]
+    op_us = table.duration_us[arrays.classes()]
+    durations_us = np.concatenate([op_us, routes.duration_us, np.array(reduction_us, dtype=int)])
+    edges = [_op_edges(arrays, uses), _transfer_edges(arrays, routes)]
+    if turns:
+        edges.append(_reduction_edges(turns, arrays.num_nodes + len(routes)))
+    if synchronous_step:
+        ended = range(len(durations_us) - len(reduction_us), len(durations_us))
+        edges.append(_barrier_edges(arrays, ended))
+    before, after = np.concatenate(edges, axis=1)
+    return Lowered(schedule, costs, arrays, table, uses, routes, turns, durations_us, before, after)
 
-    transfer: Transfer
-    made: int
-    read: int
-    post: int = 0
-    wait: int = 0
+
+def _op_edges(arrays: OpArrays, uses: Uses) -> IntArray:
+    """An op waits for the one before it on its rank, and for what it reads that stands later."""
+    node = np.arange(1, arrays.num_nodes)
+    inner = node[arrays.rank[1:] == arrays.rank[:-1]]
+    return np.stack(
+        [
+            np.concatenate([inner - 1, uses.late_maker]),
+            np.concatenate([inner, uses.late_reader]),
+        ]
+    )
 
 
-class _Lowering:
-    """The steps of `lower`, in the order in which they run."""
+def _transfer_edges(arrays: OpArrays, routes: Routes) -> IntArray:
+    """A transfer's two ends, in the order in which its node, reader and waiting op list them."""
+    first = np.array(arrays.first_node)
+    at_source, at_target = first[routes.source], first[routes.target]
+    node = np.arange(arrays.num_nodes, arrays.num_nodes + len(routes))
+    before = np.stack([node, node, routes.made, at_target + routes.post - 1, node - 1])
+    after = np.stack([routes.read, at_source + routes.wait, node, node, node])
+    exists = np.ones((5, len(routes)), dtype=np.bool_)
+    exists[1] = after[1] < first[routes.source + 1]
+    exists[3] = routes.post > 0
+    exists[4] = ~routes.opens_link
+    return np.stack([before.T[exists.T], after.T[exists.T]])
 
-    def __init__(self, schedule: Schedule, costs: Costs, synchronous_step: bool) -> None:
-        self.schedule = schedule
-        self.costs = costs
-        self.synchronous_step = synchronous_step
-        self.effects = Effects(costs, schedule.num_micro_batches)
-        self.ops = [self._with_steps(rank) for rank in range(schedule.num_ranks)]
 
-    def run(self) -> Lowered:
-        self._find_makers()
-        self._find_routes()
-        self._fix_posts_and_waits()
-        nodes = self._build_graph()
-        return Lowered(
-            self.schedule,
-            self.costs,
-            self.effects,
-            self.ops,
-            self.reads,
-            self.makes,
-            [self._program(rank) for rank in range(len(self.ops))],
-            [route.transfer for route in self.routes],
-            *nodes,
-            self.first_node,
-        )
+def _reduction_edges(turns: list[list[Turn]], node: int) -> IntArray:
+    """A reduction waits for every copy's last W and the one before it; its STEPs wait for it."""
+    edges: list[tuple[int, int]] = []
+    for each in turns:
+        for k, turn in enumerate(each):
+            edges += [(last, node) for last in turn.waits_for]
+            edges += [(node - 1, node)] if k else []
+            edges += [(node, step) for step in turn.steps]
+            node += 1
+    return np.array(edges).T
 
-    def _with_steps(self, rank: int) -> tuple[Op, ...]:
-        """A rank's ops, with the STEPs that it does not list itself at the end."""
-        program = self.schedule.programs[rank]
-        listed = {(op.stage, op.replica) for op in program if op.kind == OpKind.STEP}
-        held = self.schedule.placement.held
-        missing = [pair for pair in held[rank] if pair not in listed] if rank < len(held) else []
-        return (*program, *(Op(OpKind.STEP, stage, 0, replica) for stage, replica in missing))
 
-    def _find_makers(self) -> None:
-        """Who makes each value, and who reads it: (rank, place) pairs."""
-        self.maker: dict[Value, tuple[int, int]] = {}
-        self.last_read: dict[tuple[Value, int], int] = {}
-        self.first_read: dict[tuple[Value, int], int] = {}
-        self.reads = [[self.effects.reads(op) for op in program] for program in self.ops]
-        self.makes = [[self.effects.makes(op) for op in program] for program in self.ops]
-        for rank, program in enumerate(self.ops):
-            for place in range(len(program)):
-                for value in self.makes[rank][place]:
-                    self.maker[value] = (rank, place)
-                for value in self.reads[rank][place]:
-                    self.first_read.setdefault((value, rank), place)
-                    self.last_read[value, rank] = place
-
-    def _find_routes(self) -> None:
-        """One transfer for every value read on a rank that did not make it, link by link."""
-        by_link: defaultdict[tuple[int, int], list[_Route]] = defaultdict(list)
-        for (value, target), read in self.first_read.items():
-            if value not in self.maker:
-                continue
-            source, made = self.maker[value]
-            if source != target:
-                duration = self.costs.boundary_us(value.stage, source, target)
-                size = self.effects.bytes_of(value)
-                transfer = Transfer(value, source, target, size, duration)
-                by_link[source, target].append(_Route(transfer, made, read))
-        for routes in by_link.values():
-            routes.sort(key=lambda route: (route.made, route.transfer.value))
-        self.by_link = by_link
-        self.routes = [route for routes in by_link.values() for route in routes]
-
-    def _fix_posts_and_waits(self) -> None:
-        """Receives are posted in link order, so one is posted early if a later one needs it."""
-        buffering = self.schedule.buffering
-        for routes in self.by_link.values():
-            earliest = len(self.ops[routes[0].transfer.target])
-            for route in reversed(routes):
-                earliest = min(earliest, max(0, route.read - buffering.receive_ahead))
-                route.post = earliest
-                length = len(self.ops[route.transfer.source])
-                route.wait = min(route.made + 1 + buffering.send_behind, length)
-
-    def _build_graph(self) -> tuple[list[int], list[list[int]]]:
-        """Durations and predecessors of all nodes; every edge is finish-to-start."""
-        self.first_node = [0]
-        for program in self.ops:
-            self.first_node.append(self.first_node[-1] + len(program))
-        first = self.first_node
-        durations: list[int] = []
-        preds: list[list[int]] = []
-        for rank, program in enumerate(self.ops):
-            for place, op in enumerate(program):
-                durations.append(self.costs.stages[op.stage].duration_us[op.kind])
-                before = [first[rank] + place - 1] if place else []
-                for value in self.reads[rank][place]:
-                    made = self.maker.get(value)
-                    if made is not None and made[0] == rank and made[1] >= place:
-                        before.append(first[rank] + made[1])
-                preds.append(before)
-        self._add_transfers(durations, preds)
-        if self.synchronous_step:
-            self._add_step_barrier(preds)
-        return durations, preds
-
-    def _add_transfers(self, durations: list[int], preds: list[list[int]]) -> None:
-        first = self.first_node
-        for routes in self.by_link.values():
-            previous = -1
-            for route in routes:
-                node = len(durations)
-                source, target = route.transfer.source, route.transfer.target
-                before = [first[source] + route.made]
-                if route.post:
-                    before.append(first[target] + route.post - 1)
-                if previous >= 0:
-                    before.append(previous)
-                durations.append(route.transfer.duration_us)
-                preds.append(before)
-                preds[first[target] + route.read].append(node)
-                if route.wait < len(self.ops[source]):
-                    preds[first[source] + route.wait].append(node)
-                previous = node
-
-    def _add_step_barrier(self, preds: list[list[int]]) -> None:
-        steps, lasts = [], []
-        for rank, program in enumerate(self.ops):
-            places = [i for i, op in enumerate(program) if op.kind == OpKind.STEP]
-            steps += [self.first_node[rank] + i for i in places]
-            if places and places[0] > 0:
-                lasts.append(self.first_node[rank] + places[0] - 1)
-        for step in steps:
-            preds[step].extend(last for last in lasts if last != step - 1)
-
-    def _program(self, rank: int) -> list[Instruction]:
-        """Weave a rank's receives, waits and sends between its ops, then mark the deaths."""
-        posts: defaultdict[int, list[Transfer]] = defaultdict(list)
-        waits: defaultdict[int, list[Transfer]] = defaultdict(list)
-        sends: defaultdict[int, list[Transfer]] = defaultdict(list)
-        for link, routes in self.by_link.items():
-            for route in routes if rank in link else ():
-                if route.transfer.target == rank:
-                    posts[route.post].append(route.transfer)
-                else:
-                    sends[route.made].append(route.transfer)
-                    waits[route.wait].append(route.transfer)
-        program: list[Instruction] = []
-        for place in range(len(self.ops[rank]) + 1):
-            program += [Instruction(Action.RECV, transfer=t) for t in posts[place]]
-            program += [Instruction(Action.SENT, transfer=t) for t in waits[place]]
-            if place < len(self.ops[rank]):
-                program.append(Instruction(Action.COMPUTE, op=self.ops[rank][place]))
-                program += [Instruction(Action.SEND, transfer=t) for t in sends[place]]
-        self._mark_deaths(rank, program)
-        return program
-
-    def _mark_deaths(self, rank: int, program: list[Instruction]) -> None:
-        """A value dies after its last reader and its last SENT; one that nobody wants, at once."""
-        death: dict[Value, int] = {}
-        place = 0
-        for index, instruction in enumerate(program):
-            if instruction.action == Action.COMPUTE:
-                for value in self.makes[rank][place]:
-                    death[value] = index
-                for value in self.reads[rank][place]:
-                    death[value] = index
-                place += 1
-            else:
-                death[instruction.moved.value] = index
-        for value, index in death.items():
-            program[index].frees.append(value)
+def _barrier_edges(arrays: OpArrays, reductions: Sequence[int]) -> IntArray:
+    """Every STEP waits for all ranks to have come to their first one, and for all reductions."""
+    edges: list[tuple[int, int]] = []
+    steps = (arrays.kind == KIND_CODES[OpKind.STEP]).nonzero()[0]
+    ranks, index = np.unique(arrays.rank[steps], return_index=True)
+    lasts = [
+        int(steps[i]) - 1
+        for rank, i in zip(ranks.tolist(), index.tolist(), strict=True)
+        if steps[i] > arrays.first_node[rank]
+    ]
+    for step in steps.tolist():
+        edges += [(last, step) for last in lasts if last != step - 1]
+        edges += [(reduction, step) for reduction in reductions]
+    return np.array(edges, dtype=int).reshape(-1, 2).T

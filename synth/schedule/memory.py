@@ -6,6 +6,9 @@ it is what is alive then. Receive buffers count from their posting, sent values 
 
 from dataclasses import dataclass
 
+import numpy as np
+
+from synth.costs import IntArray
 from synth.schedule.lower import Action, Lowered
 
 
@@ -34,13 +37,12 @@ def memory_curve(lowered: Lowered, rank: int) -> MemoryCurve:
     effects, stages = lowered.effects, lowered.costs.stages
     level = base = static_bytes(lowered, rank)
     highest, after = [], []
-    makes = iter(lowered.makes[rank])
     for instruction in lowered.programs[rank]:
         top = level
         if instruction.action == Action.COMPUTE:
             op = instruction.compute
             top = level + stages[op.stage].rise_bytes[op.kind]
-            level += sum(effects.bytes_of(value) for value in next(makes))
+            level += sum(effects.bytes_of(value) for value in effects.makes(op))
         elif instruction.action == Action.RECV:
             level += instruction.moved.num_bytes
         level -= sum(effects.bytes_of(value) for value in instruction.frees)
@@ -50,5 +52,47 @@ def memory_curve(lowered: Lowered, rank: int) -> MemoryCurve:
 
 
 def peak_bytes(lowered: Lowered) -> tuple[int, ...]:
-    """The peak of every rank."""
-    return tuple(memory_curve(lowered, rank).peak_bytes for rank in range(lowered.num_ranks))
+    """The peak of every rank, that is, of its memory curve; for all ranks at once.
+
+    A slot's levels are highest when its receives are posted, when its sends were waited for and
+    its op runs, or when that is over.
+    """
+    arrays, num_ranks = lowered.arrays, lowered.num_ranks
+    first_slot = np.array(arrays.first_node) + np.arange(num_ranks + 1)
+    slot = np.arange(arrays.num_nodes) + arrays.rank
+    received, waited, ended = _flows(lowered, slot, first_slot)
+    classes = arrays.classes()
+    rise = np.zeros_like(received)
+    rise[slot] = lowered.table.rise_bytes[classes]
+    made = np.zeros_like(received)
+    made[slot] = lowered.table.made_bytes[classes]
+    change = received - waited + made - ended
+    before = change.cumsum() - change
+    posted = before + received
+    running = posted - waited + rise
+    after = before + change
+    top = np.maximum(np.maximum(posted, running), after)
+    start = first_slot[:-1]
+    peaks = np.maximum.reduceat(top, start) - before[start]
+    return tuple(peak + static_bytes(lowered, rank) for rank, peak in enumerate(peaks.tolist()))
+
+
+def _flows(
+    lowered: Lowered, slot: IntArray, first_slot: IntArray
+) -> tuple[IntArray, IntArray, IntArray]:
+    """By slot the bytes that receives allocate, and that die with its waits and with its op."""
+    table, uses, routes = lowered.table, lowered.uses, lowered.routes
+    num_micro_batches = lowered.schedule.num_micro_batches
+    received = np.zeros(int(first_slot[-1]), dtype=np.int64)
+    np.add.at(received, first_slot[routes.target] + routes.post, routes.num_bytes)
+    # Moments: 2 · slot when its sends were waited for, 2 · slot + 1 when its op is over.
+    made = (uses.maker >= 0).nonzero()[0]
+    death = np.empty_like(uses.maker)
+    death[made] = 2 * slot[uses.last_use[made]] + 1
+    np.maximum.at(death, routes.value, 2 * (first_slot[routes.source] + routes.wait))
+    freed = np.zeros(2 * len(received), dtype=np.int64)
+    np.add.at(freed, death[made], table.value_bytes[made // num_micro_batches])
+    away = uses.away
+    at = 2 * slot[away.last_read] + 1
+    np.add.at(freed, at, table.value_bytes[away.value // num_micro_batches])
+    return received, freed[0::2], freed[1::2]

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
 from synth.schedule.lower import Lowered
 
 
@@ -53,45 +55,31 @@ class Timeline:
 
 
 def simulate(lowered: Lowered) -> Timeline:
-    """Run the longest-path recurrence over the DAG.
+    """Run the longest-path recurrence over the DAG, in topological order (Kahn's algorithm).
 
     Raises:
         DeadlockError: the DAG has a cycle, that is, the programs wait for each other.
     """
-    order = topological_order(lowered.predecessors)
-    durations, predecessors = lowered.durations_us, lowered.predecessors
-    start = [0] * len(durations)
-    end = [0] * len(durations)
-    for node in order:
-        at = 0
-        for before in predecessors[node]:
-            if end[before] > at:
-                at = end[before]
-        start[node] = at
-        end[node] = at + durations[node]
-    return Timeline(lowered, start, end)
-
-
-def topological_order(predecessors: list[list[int]]) -> list[int]:
-    """Order nodes after their predecessors (Kahn's algorithm).
-
-    Raises:
-        DeadlockError: there is a cycle.
-    """
-    waiting = [len(before) for before in predecessors]
-    successors: list[list[int]] = [[] for _ in predecessors]
-    for node, before in enumerate(predecessors):
-        for other in before:
-            successors[other].append(node)
+    durations = lowered.durations_us
+    num_nodes = len(durations)
+    waiting = np.bincount(lowered.after, minlength=num_nodes).tolist()
+    # The successors of node n are flat[begins[n] : begins[n + 1]].
+    flat = lowered.after[lowered.before.argsort()].tolist()
+    begins = [0, *np.bincount(lowered.before, minlength=num_nodes).cumsum().tolist()]
+    start = [0] * num_nodes
+    end = [0] * num_nodes
     order = [node for node, count in enumerate(waiting) if count == 0]
     for node in order:
-        for after in successors[node]:
+        ends = end[node] = start[node] + durations[node]
+        for after in flat[begins[node] : begins[node + 1]]:
+            if start[after] < ends:
+                start[after] = ends
             waiting[after] -= 1
-            if waiting[after] == 0:
+            if not waiting[after]:
                 order.append(after)
-    if len(order) < len(predecessors):
-        raise DeadlockError(_find_cycle(predecessors, waiting))
-    return order
+    if len(order) < num_nodes:
+        raise DeadlockError(_find_cycle(lowered.predecessors, waiting))
+    return Timeline(lowered, start, end)
 
 
 def _find_cycle(predecessors: list[list[int]], waiting: list[int]) -> list[int]:

@@ -2,15 +2,25 @@
 
 from collections.abc import Sequence
 
-from synth.costs import Costs
+import numpy as np
+
+from synth.costs import Costs, IntArray
 from synth.errors import ExitCode, SynthError
 from synth.kinds import OpKind
-from synth.schedule.lower import Action, Lowered, lower
-from synth.schedule.memory import memory_curve
+from synth.schedule.arrays import KIND_CODES, OpArrays
+from synth.schedule.effects import Effects
+from synth.schedule.lower import Action, Lowered, lower_arrays
+from synth.schedule.memory import memory_curve, peak_bytes
 from synth.schedule.model import Schedule
 from synth.schedule.ops import Op, Value
 from synth.schedule.simulate import DeadlockError, Timeline, simulate
 from synth.units import format_bytes_both
+
+# What `_check_complete` adds up for each kind of op, and what makes a micro-batch's passage whole.
+_BIT_OF = {OpKind.F: 1, OpKind.B: 2, OpKind.W: 4, OpKind.BW: 8, OpKind.STEP: 0}
+_BITS = np.array([_BIT_OF[kind] for kind in OpKind])
+_SPLIT = _BIT_OF[OpKind.F] + _BIT_OF[OpKind.B] + _BIT_OF[OpKind.W]
+_FUSED = _BIT_OF[OpKind.F] + _BIT_OF[OpKind.BW]
 
 
 class ScheduleError(SynthError):
@@ -34,12 +44,11 @@ def verify(
             each other; a cap exceeded. The first finding is named with its rank and op.
     """
     _check_shape(schedule, costs)
-    for rank, program in enumerate(schedule.programs):
-        _check_ops_exist(schedule, rank, program)
-    _check_complete(schedule)
-    lowered = lower(schedule, costs)
-    for rank, program in enumerate(lowered.ops):
-        _check_local_order(lowered, rank, program)
+    arrays = OpArrays.of(schedule)
+    _check_ops_exist(arrays)
+    _check_complete(arrays)
+    lowered = lower_arrays(arrays, costs)
+    _check_local_order(lowered)
     timeline = _check_deadlock(lowered)
     if caps_bytes is not None:
         _check_caps(lowered, caps_bytes)
@@ -62,8 +71,37 @@ def _check_shape(schedule: Schedule, costs: Costs) -> None:
         raise ScheduleError("a schedule needs at least one micro-batch and buffering ≥ 0")
 
 
-def _check_ops_exist(schedule: Schedule, rank: int, program: Sequence[Op]) -> None:
+def _check_ops_exist(arrays: OpArrays) -> None:
     """Every op names a stage that its rank holds and a micro-batch that there is, once."""
+    schedule = arrays.schedule
+    holder = np.array(schedule.placement.ranks)
+    within = (
+        _lie_below(arrays.replica, len(holder))
+        and _lie_below(arrays.stage, arrays.num_stages)
+        and _lie_below(arrays.microbatch, schedule.num_micro_batches)
+    )
+    if not (
+        within
+        and (holder[arrays.replica, arrays.stage] == arrays.rank).all()
+        and _counts(arrays).max(initial=0) < 2
+    ):
+        for rank, program in enumerate(schedule.programs):
+            _find_bad_op(schedule, rank, program)
+
+
+def _lie_below(numbers: IntArray, end: int) -> bool:
+    """Whether all are in 0 … end − 1."""
+    return bool(numbers.min(initial=0) >= 0 and numbers.max(initial=0) < end)
+
+
+def _counts(arrays: OpArrays) -> IntArray:
+    """How often each op stands in the programs, [kind, cell]."""
+    key = arrays.kind * arrays.num_cells + arrays.cells()
+    counts = np.bincount(key, minlength=len(OpKind) * arrays.num_cells)
+    return counts.reshape(len(OpKind), -1)
+
+
+def _find_bad_op(schedule: Schedule, rank: int, program: Sequence[Op]) -> None:
     held = set(schedule.placement.held[rank])
     seen: set[Op] = set()
     for place, op in enumerate(program):
@@ -71,7 +109,7 @@ def _check_ops_exist(schedule: Schedule, rank: int, program: Sequence[Op]) -> No
         if (op.stage, op.replica) not in held:
             stages = ", ".join(str(stage) for stage, _ in sorted(held))
             raise ScheduleError(f"{where}: this rank holds stage {stages}, not {op.stage}")
-        if op.microbatch >= schedule.num_micro_batches:
+        if not 0 <= op.microbatch < schedule.num_micro_batches:
             raise ScheduleError(
                 f"{where}: micro-batches run from 0 to {schedule.num_micro_batches - 1}"
             )
@@ -80,19 +118,23 @@ def _check_ops_exist(schedule: Schedule, rank: int, program: Sequence[Op]) -> No
         seen.add(op)
 
 
-def _check_complete(schedule: Schedule) -> None:
+def _check_complete(arrays: OpArrays) -> None:
     """Each micro-batch passes each stage once: F, and B with W, or BW, of one replica."""
-    present = {op for program in schedule.programs for op in program}
-    placement = schedule.placement
-    for stage in range(placement.num_stages):
-        for microbatch in range(schedule.num_micro_batches):
-            found = [
-                op
-                for replica in range(len(placement.ranks))
-                for kind in (OpKind.F, OpKind.B, OpKind.W, OpKind.BW)
-                if (op := Op(kind, stage, microbatch, replica)) in present
-            ]
-            _check_passage(schedule, Op(OpKind.F, stage, microbatch), found)
+    placement = arrays.schedule.placement
+    # One bit per kind, F 1, B 2, W 4, BW 8, by replica and (stage, micro-batch).
+    done = (_BITS @ _counts(arrays)).reshape(len(placement.ranks), -1)
+    whole = (done == _SPLIT) | (done == _FUSED)
+    passages = (whole.sum(axis=0) == 1) & ((done > 0).sum(axis=0) == 1)
+    if not passages.all():
+        stage, microbatch = divmod(int(passages.argmin()), arrays.schedule.num_micro_batches)
+        present = {op for program in arrays.schedule.programs for op in program}
+        found = [
+            op
+            for replica in range(len(placement.ranks))
+            for kind in (OpKind.F, OpKind.B, OpKind.W, OpKind.BW)
+            if (op := Op(kind, stage, microbatch, replica)) in present
+        ]
+        _check_passage(arrays.schedule, Op(OpKind.F, stage, microbatch), found)
 
 
 def _check_passage(schedule: Schedule, forward: Op, found: list[Op]) -> None:
@@ -113,8 +155,17 @@ def _check_passage(schedule: Schedule, forward: Op, found: list[Op]) -> None:
         )
 
 
-def _check_local_order(lowered: Lowered, rank: int, program: Sequence[Op]) -> None:
-    """What an op reads and its own rank makes must have been made before."""
+def _check_local_order(lowered: Lowered) -> None:
+    """What an op reads and its own rank makes must have been made before; STEPs come last."""
+    arrays = lowered.arrays
+    of_step = arrays.kind == KIND_CODES[OpKind.STEP]
+    goes_on = of_step[:-1] & ~of_step[1:] & (arrays.rank[:-1] == arrays.rank[1:])
+    if goes_on.any() or len(lowered.uses.late_reader):
+        for rank, program in enumerate(lowered.ops):
+            _find_bad_order(lowered.effects, rank, program)
+
+
+def _find_bad_order(effects: Effects, rank: int, program: Sequence[Op]) -> None:
     first_step = next((i for i, op in enumerate(program) if op.kind == OpKind.STEP), len(program))
     for place in range(first_step, len(program)):
         if program[place].kind != OpKind.STEP:
@@ -122,9 +173,9 @@ def _check_local_order(lowered: Lowered, rank: int, program: Sequence[Op]) -> No
                 f"rank {rank}, op {place} ({program[place]}): stands behind "
                 f"{program[first_step]}; STEP waits for all ranks, so it comes last"
             )
-    places = {value: i for i, made in enumerate(lowered.makes[rank]) for value in made}
+    places = {value: i for i, op in enumerate(program) for value in effects.makes(op)}
     for place, op in enumerate(program):
-        late: list[Value] = [v for v in lowered.reads[rank][place] if places.get(v, -1) >= place]
+        late: list[Value] = [v for v in effects.reads(op) if places.get(v, -1) >= place]
         if late:
             maker = program[places[late[0]]]
             raise ScheduleError(f"rank {rank}, op {place} ({op}): runs before {maker}")
@@ -145,14 +196,13 @@ def _check_deadlock(lowered: Lowered) -> Timeline:
 def _check_caps(lowered: Lowered, caps_bytes: Sequence[int]) -> None:
     if len(caps_bytes) != lowered.num_ranks:
         raise ScheduleError(f"{len(caps_bytes)} caps for {lowered.num_ranks} ranks")
-    for rank, cap in enumerate(caps_bytes):
-        curve = memory_curve(lowered, rank)
-        if curve.peak_bytes > cap:
+    for rank, (peak, cap) in enumerate(zip(peak_bytes(lowered), caps_bytes, strict=True)):
+        if peak > cap:
+            curve = memory_curve(lowered, rank)
             first = next(i for i, level in enumerate(curve.highest) if level > cap)
             ops = [i.op for i in lowered.programs[rank][first:] if i.action == Action.COMPUTE]
             at = f"at {ops[0]}" if ops else "at its end"
             raise ScheduleError(
                 f"rank {rank} {at}: {format_bytes_both(curve.highest[first])} in use, "
-                f"cap {format_bytes_both(cap)} (its peak is "
-                f"{format_bytes_both(curve.peak_bytes)})"
+                f"cap {format_bytes_both(cap)} (its peak is {format_bytes_both(peak)})"
             )

@@ -54,6 +54,7 @@ class Model:
             self.one_at_a_time(rank)
             self.memory(rank)
         self.transfers()
+        self.reduce()
         self.minimise()
 
     def _add_variables(self) -> None:
@@ -275,14 +276,32 @@ class Model:
                 self.cp.add(self.origin[rank] <= self.start[index, Slot(F, 0)])
             self.cp.add(self.value >= last + steps_us - self.origin[rank])
         for place, index in enumerate(held):
-            chunk = self.view[index]
-            if chunk.reduce_us > 0:
+            reduced = self.reduced.get(self.view[index].stage)
+            if reduced is not None:
                 left_us = sum(self.view[c].duration_us[STEP] for c in held[place:])
-                for copy in self.chunks:
-                    if self.view[copy].stage == chunk.stage:
-                        done = self.end(copy, Slot(W, self.view[copy].last))
-                        ready = done + chunk.reduce_us + left_us
-                        self.cp.add(self.value >= ready - self.origin[rank])
+                self.cp.add(self.value >= reduced + left_us - self.origin[rank])
+
+    def reduce(self) -> None:
+        """Gradients of copies are added up after the last W of all; among one set of ranks in turn.
+
+        Copies outside the scope are taken to be ready.
+        """
+        self.reduced: dict[int, cp_model.IntVar] = {}
+        modelled = set(self.chunks)
+        for stages in self.view.reductions.values():
+            turns = []
+            for stage in stages:
+                copies = [copy for copy in self.view.copies(stage) if copy in modelled]
+                lasts = [self.end(copy, Slot(W, self.view[copy].last)) for copy in copies]
+                if lasts:
+                    reduce_us = self.view[copies[0]].reduce_us
+                    start = self.cp.new_int_var(0, 4 * self.horizon_us, "")
+                    for last in lasts:
+                        self.cp.add(start >= last)
+                    end = self.cp.new_int_var(0, 4 * self.horizon_us + reduce_us, "")
+                    turns.append(self.cp.new_interval_var(start, reduce_us, end, ""))
+                    self.reduced[stage] = end
+            self.cp.add_no_overlap(turns)
 
     def _minimise_above(self, index: int, above: int) -> None:
         """After B k has come up to a chunk, it has m − 1 − k B's and m − k W's left at least."""

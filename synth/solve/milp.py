@@ -32,6 +32,7 @@ class _Program:
             for slot in view.slots(chunk):
                 name = f"{slot.kind}_{chunk}_{slot.microbatch}"
                 self.start[chunk, slot] = pulp.LpVariable(name, 0, self.big_us)
+        self._add_reductions()
         for rank in range(view.num_ranks):
             self._add_orders(rank)
             self._add_memory(rank)
@@ -123,11 +124,27 @@ class _Program:
             if self.is_period:
                 self.lp += origin <= self.start[index, Slot(F, 0)]
             self.lp += self.value >= last + view.step_us(rank) - origin
-            left_us = sum(view[c].duration_us[STEP] for c in held[place:])
-            for copy, other in enumerate(view.chunks):
-                if other.stage == chunk.stage and chunk.reduce_us > 0:
-                    done = self._end((copy, Slot(W, other.last)))
-                    self.lp += self.value >= done + chunk.reduce_us + left_us - origin
+            reduced = self.reduced.get(chunk.stage)
+            if reduced is not None:
+                left_us = sum(view[c].duration_us[STEP] for c in held[place:])
+                self.lp += self.value >= reduced + left_us - origin
+
+    def _add_reductions(self) -> None:
+        """When the gradients of a stage's copies are added up; among one set of ranks in turn."""
+        self.reduced: dict[int, pulp.LpVariable] = {}
+        view = self.view
+        for stages in view.reductions.values():
+            for stage in stages:
+                self.reduced[stage] = end = pulp.LpVariable(f"reduced_{stage}", 0)
+                for copy in view.copies(stage):
+                    last = self._end((copy, Slot(W, view[copy].last)))
+                    self.lp += end >= last + view[copy].reduce_us
+            for a, b in combinations(stages, 2):
+                y = pulp.LpVariable(f"turn_{a}_{b}", cat="Binary")
+                big = 2 * self.big_us
+                times = {stage: view[view.copies(stage)[0]].reduce_us for stage in (a, b)}
+                self.lp += self.reduced[b] >= self.reduced[a] + times[b] - big * (1 - y)
+                self.lp += self.reduced[a] >= self.reduced[b] + times[a] - big * y
 
 
 def run_milp(view: View, objective: Objective, horizon_us: int, limit_s: float) -> Outcome:

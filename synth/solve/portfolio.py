@@ -1,17 +1,18 @@
 """Solve: explain infeasibility, start from the best known schedule, search until proven."""
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from synth.errors import SynthError
-from synth.families import families, generate
+from synth.families import generate_for
 from synth.kinds import OpKind
 from synth.schedule.model import Buffering, Schedule
 from synth.schedule.ops import Op
 from synth.schedule.verify import ScheduleError, verify
-from synth.solve import bounds, construct, feasible, polish, windows
+from synth.solve import bounds, construct, feasible, pattern, polish, windows
 from synth.solve.cpsat import Model
 from synth.solve.milp import run_milp
 from synth.solve.polish import BUFFERINGS
@@ -25,15 +26,22 @@ from synth.solve.problem import (
     StoppedBy,
 )
 from synth.solve.run_cpsat import Outcome, run
-from synth.solve.solution import Programs, Solution, keeps_caps, shares_alike, solution_of, split
+from synth.solve.solution import (
+    Programs,
+    Solution,
+    keeps_caps,
+    number,
+    shares_alike,
+    solution_of,
+    split,
+)
 from synth.solve.standing import OnImprovement, Standing
 from synth.solve.view import View, cautious, certain, relaxed_for_fusion
 
-# The cheapest to verify, and in little memory: it gives the first answer.
-_FIRST_FAMILY = "1f1b"
-
-# Effort of the heuristics: ops placed, and drafts that are verified and simulated exactly.
+# Effort of the heuristics: ops placed at least, and for each second of the time limit; and drafts
+# that are verified and simulated exactly.
 _HEURISTIC_OPS = 40_000
+_HEURISTIC_OPS_PER_S = 10_000
 _DRAFTS_EVALUATED = 4
 
 # The published schedules and the closing polish get so long even when the time is up: for problems
@@ -43,9 +51,9 @@ _GRACE_S = 0.5
 # The share of the time after which no more published schedules are tried.
 _FAMILIES_SHARE = 0.5
 
-# Effort of the window search.
-_WINDOWS_SHARE = 0.5
-_WINDOWS_PER_S = 10
+_PATTERNS_SHARE = 0.05
+_WINDOWS_SHARE = 0.6
+_WINDOWS_STARTS = 3
 
 
 def solve(
@@ -107,6 +115,7 @@ class _Search:
         return (
             self._try_heuristics,
             self._improve_best,
+            self._try_patterns,
             self._bound_by_parts,
             self._improve_windows,
             self._search,
@@ -114,10 +123,14 @@ class _Search:
 
     def _try_families(self) -> None:
         """The published schedules that exist for this placement: the first incumbent."""
-        for name in sorted(families(), key=lambda name: (name != _FIRST_FAMILY, name)):
-            if self.rivals and self._out_of_grace():
+        problem = self.problem
+        made = generate_for(
+            problem.placement, problem.num_micro_batches, problem.costs, problem.caps_bytes
+        )
+        for name, schedule in made:
+            self._try_family(name, schedule)
+            if self._out_of_grace():
                 return
-            self._try_family(name)
 
     def _out_of_grace(self) -> bool:
         """Whether the families that are left must wait: the time is up, or a stop asked for."""
@@ -125,19 +138,13 @@ class _Search:
         in_grace = self.now.elapsed_s() + self.now.evaluation_s < _GRACE_S
         return up and not in_grace
 
-    def _try_family(self, name: str) -> None:
-        began, problem = time.monotonic(), self.problem
-        try:
-            schedule = generate(name, problem.num_ranks, problem.num_micro_batches)
-            if schedule.placement != problem.placement:
-                return
-            alone = polish.evaluate(replace(problem, caps_bytes=None), schedule, name)
-        except SynthError:
-            return  # not defined for these numbers
+    def _try_family(self, name: str, schedule: Schedule) -> None:
+        began = time.monotonic()
+        alone = polish.evaluate(replace(self.problem, caps_bytes=None), schedule, name)
         if alone is None:
             return
         self.now.evaluation_s = time.monotonic() - began
-        caps, line = problem.caps_bytes or alone.peak_bytes, alone.timeline
+        caps, line = self.problem.caps_bytes or alone.peak_bytes, alone.timeline
         fits = all(peak <= cap for peak, cap in zip(alone.peak_bytes, caps, strict=True))
         self.rivals.append(Rival(name, line.makespan_us, line.period_us, alone.peak_bytes, fits))
         self.now.offer(alone if fits else None)
@@ -174,7 +181,8 @@ class _Search:
             if self.now.finished():
                 return
             share_s = (self.now.left_s() - 2 * self.now.evaluation_s) / (len(views) - index)
-            max_ops = _HEURISTIC_OPS // min(3, len(views))
+            max_ops = _HEURISTIC_OPS + round(_HEURISTIC_OPS_PER_S * self.options.time_limit_s)
+            max_ops //= min(3, len(views))
             self._try_list_scheduling(view, max_ops, self.now.elapsed_s() + share_s)
 
     def _try_list_scheduling(self, view: View, max_ops: int, until_s: float) -> None:
@@ -194,6 +202,20 @@ class _Search:
         self.now.offer(
             polish.evaluate_order(self.problem, programs, found_by, value, self.now.time_is_up)
         )
+
+    def _try_patterns(self) -> None:
+        """Schedules that repeat one micro-batch, in the strictest view of memory."""
+        view = cautious(self.problem, BUFFERINGS[0])
+        seconds = _PATTERNS_SHARE * self.options.time_limit_s
+        workers = self.options.workers or os.cpu_count() or 1
+        for found in pattern.search(view, seconds, self.options.seed, workers, self.now.finished):
+            programs = tuple(number(view, order) for order in found.orders(view))
+            if not keeps_caps(programs, view):
+                continue
+            self.drafts.append(programs)
+            value_us = solution_of(programs, view).value_us(view, self.problem.objective)
+            if self.now.best is None or value_us < self.now.best.value_us:
+                self._try_order(programs, "pattern", value_us)
 
     def _improve_best(self) -> None:
         """Better buffering, and BW for B W where it pays."""
@@ -243,16 +265,16 @@ class _Search:
         if self.now.best is not None:
             strict = cautious(self.problem, self.now.best.schedule.buffering)
             view = strict if self._hint_for(strict, fusible=False)[0] else view
-        hint, _ = self._hint_for(view, fusible=False)
-        if hint is None:
+        starts = self._known_in(view, fusible=False)[:_WINDOWS_STARTS]
+        if not starts:
             return
         until_s = self.now.elapsed_s() + _WINDOWS_SHARE * self.now.left_s()
         deterministic = self.options.deterministic
         windows.improve(
             view,
             self.problem.objective,
-            hint,
-            windows.Effort(round(_WINDOWS_PER_S * self.options.time_limit_s)),
+            starts,
+            _WINDOWS_SHARE * self.options.time_limit_s,
             self.options.seed,
             lambda: self.now.finished() or (not deterministic and self.now.elapsed_s() > until_s),
             lambda solution: self._take(view, solution, "window search"),
@@ -327,19 +349,22 @@ class _Search:
 
     def _hint_for(self, view: View, fusible: bool) -> tuple[Solution | None, int]:
         """The best order known that keeps this view's caps, with its value there."""
+        known = self._known_in(view, fusible)
+        if known:
+            return known[0], known[0].value_us(view, self.problem.objective)
+        times_us = [sum(c.duration_us.values()) + c.down_us + c.up_us for c in view.chunks]
+        chunks = zip(times_us, view.chunks, strict=True)
+        return None, sum(us * c.num_micro_batches + c.reduce_us for us, c in chunks)
+
+    def _known_in(self, view: View, fusible: bool) -> list[Solution]:
+        """The orders known that keep this view's caps, best first."""
         orders = [*self.drafts]
         if self.now.best is not None and shares_alike(view, self.now.best.schedule.programs):
             orders.append(self.now.best.schedule.programs)
         split_orders = [split(order, view) for order in orders]
         orders = orders + split_orders if fusible else split_orders
         known = [solution_of(order, view) for order in orders if keeps_caps(order, view)]
-        if known:
-            objective = self.problem.objective
-            best = min(known, key=lambda solution: solution.value_us(view, objective))
-            return best, best.value_us(view, objective)
-        times_us = [sum(c.duration_us.values()) + c.down_us + c.up_us for c in view.chunks]
-        chunks = zip(times_us, view.chunks, strict=True)
-        return None, sum(us * c.num_micro_batches + c.reduce_us for us, c in chunks)
+        return sorted(known, key=lambda known: known.value_us(view, self.problem.objective))
 
     # The answer
 

@@ -123,11 +123,8 @@ class Problem:
 
     def reduction_us(self, stage: int) -> int:
         """The all-reduce of a stage's gradients between its copies."""
-        return (
-            0
-            if self.num_replicas == 1
-            else self.costs.reduction_us(stage, [ranks[stage] for ranks in self.placement.ranks])
-        )
+        ranks = sorted({ranks[stage] for ranks in self.placement.ranks})
+        return self.costs.reduction_us(stage, ranks)
 
 
 @dataclass(frozen=True)

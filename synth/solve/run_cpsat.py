@@ -113,16 +113,34 @@ class _Listener(cp_model.CpSolverSolutionCallback):
         self._events.put(self._model.read(self.value))
 
 
-def _configured(options: SolveOptions, limit_s: float) -> cp_model.CpSolver:
+def quiet_solver(seed: int, workers: int) -> cp_model.CpSolver:
+    """A solver as all parts of the search need it."""
     solver = cp_model.CpSolver()
     parameters = solver.parameters
-    parameters.random_seed = options.seed % _SEEDS
-    parameters.num_workers = options.workers or os.cpu_count() or 1
-    parameters.relative_gap_limit = options.gap
+    parameters.random_seed = seed % _SEEDS
+    parameters.num_workers = workers
     parameters.cp_model_probing_level = 0
     parameters.expand_reservoir_constraints = False
     parameters.catch_sigint_signal = False
     parameters.log_to_stdout = False
+    return solver
+
+
+def solve_briefly(
+    model: cp_model.CpModel, seconds: float, seed: int, workers: int = 1
+) -> cp_model.CpSolver | None:
+    """Solve a small model within CP-SAT's deterministic seconds; None if nothing was found."""
+    solver = quiet_solver(seed, workers)
+    solver.parameters.interleave_search = workers > 1
+    solver.parameters.max_deterministic_time = seconds
+    found = solver.solve(model) in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+    return solver if found else None
+
+
+def _configured(options: SolveOptions, limit_s: float) -> cp_model.CpSolver:
+    solver = quiet_solver(options.seed, options.workers or os.cpu_count() or 1)
+    parameters = solver.parameters
+    parameters.relative_gap_limit = options.gap
     if options.verbose is not None:
         parameters.log_search_progress = True
         solver.log_callback = options.verbose

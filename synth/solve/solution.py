@@ -58,6 +58,7 @@ class Solution:
     def value_us(self, view: View, objective: Objective) -> int:
         """The objective in the model's terms: no transfer waits for a buffer."""
         ends = dict(self._ends_of_chunks(view))
+        reduced = reduced_us(view, ends)
         spans = []
         for held in view.held:
             origin = 0
@@ -65,7 +66,8 @@ class Solution:
                 origin = min(self.starts[chunk, Slot(F, 0)] for chunk in held)
             at = max(ends[chunk] for chunk in held)
             for chunk in held:
-                at = max(at, reduced_us(view, chunk, ends)) + view[chunk].duration_us[STEP]
+                ready = reduced.get(view[chunk].stage, 0)
+                at = max(at, ready) + view[chunk].duration_us[STEP]
             spans.append(at - origin)
         return max(spans)
 
@@ -80,13 +82,19 @@ class Solution:
             yield index, start
 
 
-def reduced_us(view: View, index: int, ends: dict[int, int]) -> int:
-    """When the gradients of a chunk are those of all copies."""
-    chunk = view[index]
-    if chunk.reduce_us == 0:
-        return 0
-    copies = [i for i, other in enumerate(view.chunks) if other.stage == chunk.stage]
-    return max(ends[copy] for copy in copies) + chunk.reduce_us
+def reduced_us(view: View, ends: dict[int, int]) -> dict[int, int]:
+    """When the gradients of each stage are those of all its copies.
+
+    Reductions among the same ranks take turns, here as they become ready.
+    """
+    reduced: dict[int, int] = {}
+    for stages in view.reductions.values():
+        ready = sorted((max(ends[copy] for copy in view.copies(s)), s) for s in stages)
+        free = 0
+        for at, stage in ready:
+            free = max(free, at) + view[view.copies(stage)[0]].reduce_us
+            reduced[stage] = free
+    return reduced
 
 
 def number(view: View, order: Iterable[tuple[int, OpKind]]) -> tuple[Op, ...]:

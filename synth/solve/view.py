@@ -100,10 +100,11 @@ class View:
 
     @cached_property
     def held(self) -> tuple[tuple[int, ...], ...]:
-        """The chunks of each rank, in forward order of each replica."""
+        """The chunks of each rank, by stage and replica: the order of their STEPs."""
         of_rank: list[list[int]] = [[] for _ in self.room_bytes]
-        for index, chunk in enumerate(self.chunks):
-            of_rank[chunk.rank].append(index)
+        for stage, replica in sorted(self.index):
+            chunk = self.index[stage, replica]
+            of_rank[self.chunks[chunk].rank].append(chunk)
         return tuple(map(tuple, of_rank))
 
     @cached_property
@@ -119,6 +120,23 @@ class View:
     def room_of(self, chunk: int) -> int | None:
         """The room on a chunk's rank."""
         return self.room_bytes[self.chunks[chunk].rank]
+
+    @cached_property
+    def reductions(self) -> dict[tuple[int, ...], tuple[int, ...]]:
+        """For each set of ranks, the stages whose gradients they reduce, one after the other."""
+        ranks_of: dict[int, set[int]] = {}
+        for chunk in self.chunks:
+            if chunk.reduce_us > 0:
+                ranks_of.setdefault(chunk.stage, set()).add(chunk.rank)
+        groups: dict[tuple[int, ...], tuple[int, ...]] = {}
+        for stage, ranks in ranks_of.items():
+            among = tuple(sorted(ranks))
+            groups[among] = (*groups.get(among, ()), stage)
+        return groups
+
+    def copies(self, stage: int) -> list[int]:
+        """The chunks of a stage."""
+        return [index for index, chunk in enumerate(self.chunks) if chunk.stage == stage]
 
     def step_us(self, rank: int) -> int:
         """All STEPs of a rank, one after the other at its end."""

@@ -13,63 +13,99 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from ortools.sat.python import cp_model
 
 from synth.solve.precedences import Alternative, Before, requirements
 from synth.solve.problem import Objective
 from synth.solve.reservoir import Event, add_reservoir, events_of
+from synth.solve.run_cpsat import solve_briefly
 from synth.solve.solution import Orders, Solution, timed
 from synth.solve.view import SPLIT, STEP, B, F, Slot, View, W
 
 Node = tuple[int, Slot]
 
-# Small windows are solved often, large ones see further; beyond, CP-SAT stalls.
-_WINDOW_OPS = (60, 120, 120, 240)
-LARGEST_WINDOW = max(_WINDOW_OPS)
+
+class _Level(NamedTuple):
+    """A size of windows, and how long CP-SAT may think about one, in its deterministic seconds."""
+
+    num_ops: int
+    seconds: float
+
+
+# Many small windows gain more than few large ones. Larger ones see further, and are for when the
+# small ones find nothing more; beyond, CP-SAT stalls.
+_LEVELS = (_Level(24, 0.03), _Level(40, 0.1), _Level(64, 0.2), _Level(120, 0.5), _Level(240, 1.0))
+LARGEST_WINDOW = _LEVELS[-1].num_ops
+
+# How often every op should have been in a window before larger ones are tried.
+_COVER = 2
+
+# Several starts race with the smallest sizes for so much of the effort.
+_RACE_LEVELS = 2
+_RACE_SHARE = 0.4
+
+# What a window costs besides, to build and to evaluate, in the same seconds.
+_OVERHEAD_S = 0.01
 
 # One window in so many is long, and free on few ranks.
 _NARROW_EVERY = 4
 _FREE_RANKS = 2
 
 
-@dataclass(frozen=True)
-class Effort:
-    """How long to search, in steps and CP-SAT's deterministic seconds, so that it can be repeated.
-
-    Attributes:
-        rounds: windows at most.
-        patience: windows in a row without a better one, after which the search ends.
-    """
-
-    rounds: int
-    patience: int = 60
-    seconds_per_window: float = 0.5
-
-
 def improve(
     view: View,
     objective: Objective,
-    solution: Solution,
-    effort: Effort,
+    solutions: Sequence[Solution],
+    seconds: float,
     seed: int,
     should_stop: Callable[[], bool],
     on_better: Callable[[Solution], None],
 ) -> Solution:
-    """Re-solve windows of a split solution until the effort is spent; never gets worse.
+    """Re-solve windows of split solutions, small ones first; never gets worse than the best.
 
-    A window is kept when it is not worse for the whole: moves between equals lead out of dead ends.
+    All of them are improved with small windows; whichever is best then, with larger ones. A window
+    is kept when it is not worse for the whole: moves between equals lead out of dead ends. Ends
+    when the largest windows find nothing more.
+
+    Args:
+        seconds: the effort, in CP-SAT's deterministic seconds, so that it can be repeated.
+        on_better: called for what is better than all before.
     """
-    search = _Search(view, objective, solution, seed)
-    idle = 0
-    for _ in range(effort.rounds):
-        if idle >= effort.patience or should_stop():
-            break
-        idle += 1
-        if search.round(effort):
-            idle = 0
+    effort = _Effort(seconds, should_stop)
+    searches = [_Search(view, objective, solution, seed) for solution in solutions]
+    best = min(searches, key=lambda search: search.value_us)
+    best_us = best.value_us
+
+    def tell(search: _Search) -> None:
+        nonlocal best_us
+        if search.value_us < best_us:
+            best_us = search.value_us
             on_better(search.solution)
-    return search.solution
+
+    for search in searches:
+        share = _Effort(seconds * _RACE_SHARE / len(searches), should_stop)
+        effort.seconds_left -= share.seconds_left
+        for level in _LEVELS[:_RACE_LEVELS]:
+            search.improve(level, share, tell)
+        effort.seconds_left += share.seconds_left
+    best = min(searches, key=lambda search: search.value_us)
+    for level in _LEVELS:
+        best.improve(level, effort, tell)
+    return best.solution
+
+
+@dataclass
+class _Effort:
+    """What is left to spend, in CP-SAT's deterministic seconds."""
+
+    seconds_left: float
+    should_stop: Callable[[], bool]
+
+    def is_spent(self) -> bool:
+        """Whether to end."""
+        return self.seconds_left <= 0 or self.should_stop()
 
 
 class _Search:
@@ -166,13 +202,25 @@ class _Search:
                         tails[last] = max(tail, tails.get(last, tail))
         return tails
 
-    def round(self, effort: Effort) -> bool:
-        """Re-solve one random window; whether the whole got better."""
-        window, free_ranks = self._choose()
-        seed = self.rng.randrange(1 << 30)
-        found = _Window(self, window, free_ranks).solve(effort.seconds_per_window, seed)
-        if found is None:
-            return False
+    def improve(self, level: _Level, effort: _Effort, tell: Callable[["_Search"], None]) -> None:
+        """Re-solve windows of one size until they find nothing more."""
+        patience = max(10, _COVER * self.view.num_ops // level.num_ops)
+        idle = 0
+        while idle < patience and not effort.is_spent():
+            better, spent_s = self.round(level)
+            effort.seconds_left -= spent_s + _OVERHEAD_S
+            idle = 0 if better else idle + 1
+            if better:
+                tell(self)
+
+    def round(self, level: _Level) -> tuple[bool, float]:
+        """Re-solve one random window; whether the whole got better, and what it cost."""
+        model = _Window(self, *self._choose(level.num_ops))
+        found = model.solve(level.seconds, self.rng.randrange(1 << 30))
+        return found is not None and self._improves(found), model.spent_s
+
+    def _improves(self, found: Sequence[Sequence[Node]]) -> bool:
+        """Take what is not worse for the whole; whether it is better."""
         orders = [[(chunk, slot.kind) for chunk, slot in order] for order in found]
         solution = timed(orders, self.view)
         value_us = solution.value_us(self.view, self.objective)
@@ -181,9 +229,9 @@ class _Search:
             self._use(solution)
         return better
 
-    def _choose(self) -> tuple[tuple[int, int], frozenset[int]]:
+    def _choose(self, num_ops: int) -> tuple[tuple[int, int], frozenset[int]]:
         """Ops that start around a random moment, a run of the sequence; and the free ranks."""
-        num_ranks, num_ops = self.view.num_ranks, self.rng.choice(_WINDOW_OPS)
+        num_ranks = self.view.num_ranks
         free = frozenset(range(num_ranks))
         if num_ranks > _FREE_RANKS and self.rng.randrange(_NARROW_EVERY) == 0:
             first_rank = self.rng.randrange(num_ranks - _FREE_RANKS + 1)
@@ -202,6 +250,7 @@ class _Window:
         self.cp = cp_model.CpModel()
         self.start: dict[Node, cp_model.IntVar] = {}
         self.values: list[cp_model.IntVar] = []
+        self.spent_s = 0.0
         self.total = self.cp.new_int_var(0, search.value_us, "")
         self.inside: dict[int, list[Node]] = {}
         for node in search.sequence[slice(*window)]:
@@ -336,16 +385,11 @@ class _Window:
 
     def solve(self, seconds: float, seed: int) -> list[list[Node]] | None:
         """All ranks' orders with the best found for this window, by a deterministic limit."""
-        solver = cp_model.CpSolver()
-        parameters = solver.parameters
-        parameters.num_workers = 1
-        parameters.random_seed = seed
-        parameters.catch_sigint_signal = False
-        parameters.cp_model_probing_level = 0
-        parameters.expand_reservoir_constraints = False
-        parameters.max_deterministic_time = seconds
-        if solver.solve(self.cp) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        solver = solve_briefly(self.cp, seconds, seed)
+        if solver is None:
+            self.spent_s = seconds
             return None
+        self.spent_s = solver.response_proto.deterministic_time
         orders = list(self.search.orders)
         for rank, nodes in self.inside.items():
             # Sorting keeps the present order among ops that start together.

@@ -1,16 +1,21 @@
 """Published schedules: their papers' figures, closed forms and measured bubble rates."""
 
+import re
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from synth.costs import cut, uniform_costs
 from synth.errors import SynthError
-from synth.families import families, generate
-from synth.kinds import OpKind
+from synth.families import families, family_placement, generate, generate_for
 from synth.profile import Profile
 from synth.profiles import find
-from synth.schedule import Buffering, Timeline, peak_bytes, verify
+from synth.schedule import Buffering, peak_bytes, verify
+from synth.schedule.placements import placement
+from tests.synth.picture import picture, rows
 
 # The papers' figures with F = B = W = 1: one column is one unit; X is BW, which takes two.
 PICTURES = {
@@ -45,27 +50,11 @@ PICTURES = {
 }
 
 
-def picture(timeline: Timeline) -> list[str]:
-    """Draw a timeline of unit ops."""
-    lowered, rows = timeline.lowered, []
-    for first, program in zip(lowered.first_node, lowered.ops, strict=False):
-        row = [".."] * timeline.makespan_us
-        for node, op in enumerate(program, first):
-            start, end = timeline.start_us[node], timeline.end_us[node]
-            letter = "X" if op.kind == OpKind.BW else op.kind.value
-            row[start:end] = [f"{letter}{op.microbatch}", *["--"] * (end - start - 1)][
-                : end - start
-            ]
-        rows.append(" ".join(row))
-    return rows
-
-
 @pytest.mark.parametrize(("name", "num_micro_batches"), PICTURES)
 def test_a_family_looks_like_its_paper_s_figure(name: str, num_micro_batches: int) -> None:
     costs = uniform_costs(4, forward_us=1, backward_input_us=1, backward_weight_us=1)
     _, timeline = verify(generate(name, 4, num_micro_batches), costs)
-    expected = PICTURES[name, num_micro_batches].split("\n")
-    assert picture(timeline) == [line.strip() for line in expected if line.strip()]
+    assert picture(timeline) == rows(PICTURES[name, num_micro_batches])
 
 
 # F, B, W with W ≤ F, B, the order of the paper's measurements, and 2W below and above F + B.
@@ -124,39 +113,125 @@ def test_memory_follows_its_closed_forms(p: int, m: int) -> None:
     assert held("zb-h2", p, m) == (min(m, 2 * p - 1),) * p
 
 
-# Qi et al. 2023 (ICLR), Table 5: bubble rates of the period, to four decimals.
+NAMES = ("1f1b", "zb-h1", "zb-h2", "zb-1p", "zb-2p")
+
+
+# Qi et al. 2023 (ICLR), Table 5: bubble rates of the period, to four decimals, in this order.
 @pytest.mark.parametrize(
     ("profile", "rates"),
     [
-        ("zb-1.5b-p8-m24", (0.2431, 0.1585, 0.1083)),
-        ("zb-1.5b-p8-m64", (0.1240, 0.0674, 0.0444)),
-        ("zb-6.2b-p8-m24", (0.2347, 0.1323, 0.0698)),
-        ("zb-14.6b-p16-m48", (0.2552, 0.1397, 0.0672)),
-        ("zb-28.3b-p32-m96", (0.2646, 0.1421, 0.0641)),
+        ("zb-1.5b-p8-m24", (0.2431, 0.1585, 0.1083, 0.1585, 0.0433)),
+        ("zb-1.5b-p8-m64", (0.1240, 0.0674, 0.0444, 0.0674, 0.0026)),
+        ("zb-6.2b-p8-m24", (0.2347, 0.1323, 0.0698, 0.1323, 0.0029)),
+        ("zb-14.6b-p16-m48", (0.2552, 0.1397, 0.0672, 0.1397, 0.0066)),
+        ("zb-28.3b-p32-m96", (0.2646, 0.1421, 0.0641, 0.1421, 0.0038)),
     ],
 )
 def test_bubble_rates_are_the_published_ones(profile: str, rates: tuple[float, ...]) -> None:
     loaded = Profile.load(find(profile))
     p, m = (int(part[1:]) for part in profile.split("-")[2:])
     costs = cut(loaded, [len(loaded.layers) // p] * p)
-    timelines = [verify(generate(name, p, m), costs)[1] for name in ("1f1b", "zb-h1", "zb-h2")]
+    timelines = [verify(generate(name, p, m, costs=costs), costs)[1] for name in NAMES]
     assert tuple(round(t.bubble_rate(t.period_us), 4) for t in timelines) == rates
 
 
-@pytest.mark.parametrize("name", sorted(families()))
-@pytest.mark.parametrize(("p", "m"), [(1, 1), (1, 5), (3, 1), (5, 4), (6, 13)])
-def test_every_family_is_valid_for_any_size(name: str, p: int, m: int) -> None:
-    costs = uniform_costs(p, forward_us=2, backward_input_us=3, backward_weight_us=1)
-    verify(generate(name, p, m), costs)
+TIMES_OF_ANY = {"forward_us": 2, "backward_input_us": 3, "backward_weight_us": 1}
+
+
+# Which numbers of ranks p and micro-batches m a definition admits, where not all.
+ADMITS: dict[str, Callable[[int, int], bool]] = {
+    "chimera": lambda p, m: p % 2 == 0,
+    "bitpipe": lambda p, m: p % 2 == 0,
+    "dualpipe": lambda p, m: p % 2 == m % 2 == 0 and m >= 2 * p,
+    "dualpipe-v": lambda p, m: m >= 2 * p,
+    "zb-limit": lambda p, m: False,  # here without caps
+}
+
+
+@given(
+    name=st.sampled_from([*families(), "interleaved:3", "breadth-first:4", "bitpipe:2"]),
+    p=st.integers(1, 8),
+    m=st.integers(1, 17),
+)
+@settings(max_examples=300, deadline=None)
+def test_every_family_is_valid_or_refused_for_any_size(name: str, p: int, m: int) -> None:
+    admitted = ADMITS.get(name.split(":")[0], lambda p, m: True)(p, m)
+    where = family_placement(name, p)
+    costs = uniform_costs(where.num_stages, **TIMES_OF_ANY)
+    if admitted:
+        schedule = generate(name, p, m, costs=costs)
+        assert schedule.placement == where
+        verify(schedule, costs)
+    else:
+        with pytest.raises(SynthError, match=r"given (none|\d)"):
+            generate(name, p, m, costs=costs)
+
+
+@given(
+    name=st.sampled_from(["linear", "looped:2", "looped:3", "v", "wave:2", "bidirectional"]),
+    p=st.integers(1, 6),
+    m=st.integers(1, 9),
+)
+@settings(max_examples=60, deadline=None)
+def test_all_families_of_a_placement_stand_on_exactly_it(name: str, p: int, m: int) -> None:
+    where = placement(name, p)
+    costs = uniform_costs(where.num_stages, **TIMES_OF_ANY)
+    found = dict(generate_for(where, m, costs))
+    for schedule in found.values():
+        assert schedule.placement == where
+        verify(schedule, costs)
+    if name == "linear":
+        assert {"gpipe", "1f1b", "zb-h1", "zb-h2", "zb-1p", "zb-2p"} <= set(found)
+        assert p == 1 or len(found) == 6
+    if name == "v":
+        assert {"zb-v", "v-half", "v-min"} <= set(found)
+    if name == "bidirectional":
+        dual = {"dualpipe"} if ADMITS["dualpipe"](p, m) else set()
+        assert set(found) == {"gems"} | dual | (set() if p % 2 else {"chimera"})
+
+
+def test_a_name_carries_the_number_of_rounds() -> None:
+    assert generate("interleaved", 4, 8).name == "interleaved:2"
+    assert generate("interleaved:3", 4, 8).placement == placement("looped:3", 4)
+    assert [name for name, _ in generate_for(placement("looped:3", 4), 8)] == [
+        "breadth-first:3",
+        "interleaved:3",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("interleaved:0", "takes a number of rounds from 1 behind a colon"),
+        ("interleaved:x", "takes a number of rounds from 1 behind a colon"),
+        ("interleaved:1", "interleaved is defined from 2 on"),
+        ("1f1b:2", "1f1b takes nothing behind a colon"),
+    ],
+)
+def test_a_name_that_is_not_understood_is_refused(name: str, message: str) -> None:
+    with pytest.raises(SynthError, match=message):
+        generate(name, 4, 8)
+
+
+def test_costs_and_caps_must_be_of_the_placement() -> None:
+    costs = uniform_costs(4, **TIMES_OF_ANY)
+    with pytest.raises(SynthError, match="the placement has 8 stages, the costs are of 4"):
+        generate("zb-v", 4, 8, costs=costs)
+    with pytest.raises(SynthError, match="1 caps for 4 ranks"):
+        generate("zb-limit", 4, 8, costs=costs, caps_bytes=[5])
+    with pytest.raises(SynthError, match="at least one micro-batch, given 0"):
+        list(generate_for(placement("v", 4), 0))
 
 
 @pytest.mark.parametrize("name", sorted(families()))
 def test_every_family_names_its_paper(name: str) -> None:
-    assert "arXiv" in families()[name].source
+    assert re.search(r"arXiv \d{4}\.\d{5}", families()[name].source)
 
 
 def test_an_unknown_family_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(SynthError, match=r"family '2f2b' is unknown; known: 1f1b, gpipe, zb-h1"):
+    with pytest.raises(
+        SynthError, match=r"family '2f2b' is unknown; known: 1f1b, bitpipe, breadth-first, chimera"
+    ):
         generate("2f2b", 4, 8)
 
 

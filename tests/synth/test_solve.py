@@ -144,9 +144,9 @@ def test_a_hint_for_another_problem_is_refused() -> None:
         solve(table_problem(4, 4, 1), SolveOptions(hint=other))
 
 
-def test_other_placements_are_refused_with_the_way_out() -> None:
-    placement = Placement(((0, 1, 1, 0),))
-    with pytest.raises(SynthError, match="one stage per rank"):
+def test_a_rank_without_a_stage_is_refused() -> None:
+    placement = Placement(((0, 1, 3, 0),))
+    with pytest.raises(SynthError, match="leaves rank 2 without a stage"):
         Problem(table_costs(4), placement, 4)
 
 
@@ -286,8 +286,10 @@ def test_the_closed_form_need_is_what_the_serial_schedule_really_peaks_at() -> N
         assert shortage is not None
         peak = max(peak_bytes(lowered))
         assert shortage.smallest_cap_bytes <= peak  # never claims too much
-        ranks = certain(problem).ranks
-        if all(2 * rank.receive_bytes <= one_micro_batch_bytes(rank)[0] for rank in ranks):
+        view, stages = certain(problem), problem.costs.stages
+        received = [0, *(stage.output_bytes for stage in stages)]
+        alone = [one_micro_batch_bytes(problem, view, rank) for rank in range(3)]
+        if all(2 * size <= least for size, least in zip(received, alone, strict=False)):
             # Else a fused B's gradient may still be leaving while the next activation comes.
             assert shortage.smallest_cap_bytes == peak
 

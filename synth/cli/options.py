@@ -1,0 +1,70 @@
+"""Arguments that several commands take, and the problem that they ask for."""
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from synth.cli.limits import read_partition
+from synth.costs import cut
+from synth.profile import Profile
+from synth.schedule.model import Placement
+
+if TYPE_CHECKING:
+    from synth.solve.problem import Problem
+
+ProfileArgument = Annotated[
+    str, typer.Argument(metavar="PROFILE", help="A profile file, or a shipped one's name.")
+]
+RanksOption = Annotated[
+    int, typer.Option("--ranks", "-r", min=1, help="Number of pipeline ranks.")
+]
+MicroBatchesOption = Annotated[
+    int, typer.Option("--micro-batches", "-m", min=1, help="Micro-batches per iteration.")
+]
+PlacementOption = Annotated[
+    str,
+    typer.Option(
+        help="Which rank holds which stages: linear, looped:N, v, wave:N, bidirectional, "
+        "bidirectional-v, …"
+    ),
+]
+ObjectiveOption = Annotated[
+    Literal["makespan", "period"],
+    typer.Option(help="makespan: first op to last; period: time when iterations overlap."),
+]
+PartitionOption = Annotated[
+    str, typer.Option(help="Layers per stage (3,3,2), or auto: as even as can be.")
+]
+GapOption = Annotated[str, typer.Option(help="Stop when proven to be within: 0.5%.")]
+SeedOption = Annotated[int, typer.Option(min=0, help="Seed of the search.")]
+
+
+def load_profile(name_or_path: str) -> Profile:
+    """Read a profile file, or a shipped profile."""
+    from synth.profiles import find
+
+    return Profile.load(find(name_or_path))
+
+
+def asked_problem(
+    profile: Profile,
+    where: Placement,
+    num_micro_batches: int,
+    partition: str,
+    objective: str,
+    caps_bytes: tuple[int, ...] | None = None,
+) -> "Problem":
+    """The problem with the partition given, or with the most even one that can keep the caps.
+
+    Raises:
+        SynthError: a partition for other stages or layers, or too few layers or micro-batches.
+    """
+    from synth.plan.partition import balance
+    from synth.solve.problem import Objective, Problem
+
+    given = read_partition(partition, where)
+    sizes = given or balance(profile, where, caps_bytes, num_micro_batches)
+    # Only for one stage per rank is the balance proven to be the best.
+    is_best = given is None and where == Placement.linear(where.num_ranks)
+    costs, kind = cut(profile, sizes), Objective(objective)
+    return Problem(costs, where, num_micro_batches, caps_bytes, kind, sizes, is_best)

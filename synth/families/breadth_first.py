@@ -1,0 +1,41 @@
+"""Breadth-first: all micro-batches pass a round of stages before the next (Lamy-Poirier 2023)."""
+
+from dataclasses import replace
+
+from synth.families.family import Family, Programs, Setting, forwards
+from synth.kinds import OpKind
+from synth.schedule.model import Buffering, Schedule
+from synth.schedule.ops import Op
+
+
+def make(setting: Setting) -> Programs:
+    """GPipe on v stages a rank: all forwards round by round, then all backwards, last round first.
+
+    Its bubble is that of interleaved 1F1B, from m = D on, but it holds all micro-batches. What the
+    paper wins with it is that a stage's weights are needed once and its gradients reduced once.
+    """
+    programs = []
+    for rank in range(setting.num_ranks):
+        stages, m = range(rank, setting.num_stages, setting.num_ranks), setting.num_micro_batches
+        program = [op for s in stages for op in forwards(s, 0, m)]
+        program += [Op(OpKind.BW, s, j) for s in reversed(stages) for j in range(m)]
+        programs.append(program)
+    return programs
+
+
+def buffering(setting: Setting, _: Schedule) -> Buffering:
+    """The last rank's output waits until the first has run the m − D micro-batches in between."""
+    between = max(0, setting.num_micro_batches - setting.num_ranks)
+    usual = Buffering()
+    return replace(usual, send_behind=usual.send_behind + between)
+
+
+FAMILY = Family(
+    "breadth-first",
+    "Lamy-Poirier 2023, arXiv 2211.05953",
+    make,
+    "looped:{}",
+    default_rounds=2,
+    least_rounds=2,
+    buffering=buffering,
+)

@@ -1,0 +1,85 @@
+"""What DualPipe and DualPipeV share (DeepSeek-AI 2024, arXiv 2412.19437, section 3.2.1).
+
+A rank runs two streams of micro-batches. The near stream enters at the rank's own end of a row of
+`length` ranks that the far stream comes back along. Backwards are whole (BW) in the middle, where
+the paper overlaps the F of one stream with the backward of the other; at both ends B and W are
+apart, so that B is handed on early and W fills the gap.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+
+from synth.kinds import OpKind
+from synth.schedule.ops import Op
+
+F, B, W, BW = OpKind.F, OpKind.B, OpKind.W, OpKind.BW
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The stage of a copy through which micro-batches first, first + 1, … pass on a rank."""
+
+    stage: int
+    replica: int = 0
+    first: int = 0
+
+
+def program(near: Stream, far: Stream, place: int, length: int, number: int) -> list[Op]:
+    """The ops of the rank at `place` of the row, with `number` micro-batches in each stream.
+
+    Eight steps; each needs `number` ≥ 2 · length or the counts of the middle step get too small.
+    """
+    rank = _Rank(near, far)
+    behind = length - place - 1
+    rank.repeat(2 * behind, rank.f0)
+    rank.repeat(place + 1, rank.f0, rank.f1)
+    rank.repeat(behind, rank.b1, rank.w, rank.f1)
+    rank.repeat(number - 2 * length + place + 1, rank.f0, rank.bw1, rank.f1, rank.bw0)
+    rank.repeat(behind, rank.bw1, rank.f1, rank.bw0)
+    # Of the place + 1 pairs that are left, the first half are whole and the rest apart.
+    whole, odd = divmod(place + 1, 2)
+    rank.repeat(whole, rank.bw1, rank.bw0)
+    if odd:
+        rank.repeat(1, rank.bw1, rank.b0)
+    rank.repeat(place + 1 - whole - odd, rank.b1, rank.b0)
+    rank.repeat(behind, rank.w, rank.b0)
+    rank.repeat(place + 1, rank.w)
+    return rank.ops
+
+
+class _Rank:
+    """A rank's program in the making: what each stream does next, and which W's are owed."""
+
+    def __init__(self, near: Stream, far: Stream) -> None:
+        self.ops: list[Op] = []
+        self._owed: list[Op] = []
+        self.f0, self.f1 = (self._forward(stream) for stream in (near, far))
+        (self.b0, self.bw0), (self.b1, self.bw1) = (self._backward(s) for s in (near, far))
+
+    def repeat(self, times: int, *steps: Callable[[], None]) -> None:
+        """Do the steps in turn, so many times."""
+        for _ in range(times):
+            for step in steps:
+                step()
+
+    def w(self) -> None:
+        """The W that is owed longest."""
+        self.ops.append(self._owed.pop(0))
+
+    def _forward(self, stream: Stream) -> Callable[[], None]:
+        numbers = count(stream.first)
+        return lambda: self.ops.append(Op(F, stream.stage, next(numbers), stream.replica))
+
+    def _backward(self, stream: Stream) -> tuple[Callable[[], None], Callable[[], None]]:
+        numbers = count(stream.first)
+
+        def apart() -> None:
+            op = Op(B, stream.stage, next(numbers), stream.replica)
+            self.ops.append(op)
+            self._owed.append(op._replace(kind=W))
+
+        def whole() -> None:
+            self.ops.append(Op(BW, stream.stage, next(numbers), stream.replica))
+
+        return apart, whole

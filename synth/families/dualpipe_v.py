@@ -1,0 +1,26 @@
+"""DualPipeV: DualPipe folded in half, one copy on a V (DeepSeek-AI 2024, arXiv 2412.19437).
+
+Where two ranks of DualPipe hold each other's stages in two copies, one rank of half as many holds
+both stages once, and the stream that came from the other end is the one that has turned round.
+"""
+
+from synth.errors import SynthError
+from synth.families.dual import Stream, program
+from synth.families.family import Family, Programs, Setting
+
+
+def make(setting: Setting) -> Programs:
+    """The near stream is the first pass of the ranks, the far one the way back."""
+    num_ranks, m = setting.num_ranks, setting.num_micro_batches
+    if m < 2 * num_ranks:
+        raise SynthError(
+            f"dualpipe-v needs at least two micro-batches per rank, "
+            f"given {num_ranks} ranks and {m} micro-batches"
+        )
+    last = setting.num_stages - 1
+    return [
+        program(Stream(rank), Stream(last - rank), rank, num_ranks, m) for rank in range(num_ranks)
+    ]
+
+
+FAMILY = Family("dualpipe-v", "DeepSeek-AI 2024, arXiv 2412.19437, section 3.2.1", make, "v")

@@ -1,0 +1,23 @@
+"""GEMS: two copies of the stages take micro-batches in turn (Jain et al. 2020, SC20).
+
+Drawn as in Li and Hoefler 2021 (arXiv 2107.06925, figure 2): the F of a micro-batch follows the B
+of the one before it from rank to rank, so that it is where its own B begins when that is due. A
+rank never holds more than one micro-batch. Each costs F + D · B of time, which is the bubble rate
+(D − 1) / (D + 1/2) that they give for many micro-batches and B = 2F.
+"""
+
+from synth.families.family import Family, Programs, Setting
+from synth.kinds import OpKind
+from synth.schedule.ops import Op
+
+
+def make(setting: Setting) -> Programs:
+    """Even micro-batches on copy 0, odd ones on copy 1."""
+    programs: list[list[Op]] = [[] for _ in range(setting.num_ranks)]
+    for j in range(setting.num_micro_batches):
+        for stage, rank in enumerate(setting.placement.ranks[j % 2]):
+            programs[rank] += [Op(OpKind.F, stage, j, j % 2), Op(OpKind.BW, stage, j, j % 2)]
+    return programs
+
+
+FAMILY = Family("gems", "Jain et al. 2020; arXiv 2107.06925, figure 2", make, "bidirectional")

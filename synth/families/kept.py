@@ -1,0 +1,48 @@
+"""What a micro-batch keeps on its rank between its F and its W: the memory of the papers.
+
+Saved values, and boundary values for as long as a layer holds on to them. What is sent and
+received, the parameters, and what an op needs while it runs, are not in it: a schedule's exact
+memory is that of its lowered programs.
+"""
+
+from collections.abc import Sequence
+
+from synth.costs import Costs
+from synth.kinds import OpKind
+from synth.schedule.ops import Op
+
+F, B, W = OpKind.F, OpKind.B, OpKind.W
+
+
+def kept_bytes(costs: Costs, stage: int) -> dict[OpKind, int]:
+    """What one micro-batch keeps after F, and after B.
+
+    Where the costs say nothing of memory, a micro-batch counts 1 from its F to its W.
+    """
+    kept = {kind: _kept_after(costs, stage, kind) for kind in (F, B)}
+    return kept if any(kept.values()) else {F: 1, B: 1}
+
+
+def growth_bytes(costs: Costs, stage: int) -> dict[OpKind, int]:
+    """How much more its rank keeps after F, B and W of one micro-batch than before."""
+    kept = kept_bytes(costs, stage)
+    return {F: kept[F], B: kept[B] - kept[F], W: -kept[B]}
+
+
+def most_kept_bytes(costs: Costs, program: Sequence[Op]) -> int:
+    """The most that a rank keeps while it runs a program."""
+    level = most = 0
+    for op in program:
+        level += growth_bytes(costs, op.stage)[op.kind]
+        most = max(most, level)
+    return most
+
+
+def _kept_after(costs: Costs, stage: int, kind: OpKind) -> int:
+    own = costs.stages[stage]
+    inputs = costs.stages[stage - 1].output_bytes if stage else 0
+    held = [(own.input_until, inputs), (own.output_until, own.output_bytes)]
+    if kind == B:
+        held.append((own.gradient_until, own.output_bytes))
+    saved = own.saved_bytes if kind == F else own.saved_w_bytes
+    return saved + sum(size for until, size in held if until.rank_in_chain > kind.rank_in_chain)

@@ -1,0 +1,29 @@
+"""V-Half: half of 1F1B's activations (Qi et al. 2024, arXiv 2405.15362)."""
+
+from synth.families.buffers import patient
+from synth.families.family import Family, Programs, Setting
+from synth.families.v_shape import Block, repeated
+
+
+def make(setting: Setting) -> Programs:
+    """Steps a = 2, b = 1: ⌊(D + 2) / 2⌋ micro-batches; about half of 1F1B's bubble."""
+    num_ranks = setting.num_ranks
+    # Without the gap, passes of the two halves would meet where D is even.
+    gap = 3 if num_ranks % 2 == 0 else 0
+
+    def block(rank: int) -> Block:
+        up, back = num_ranks - 1 - rank, 3 * num_ranks - 1 + gap
+        turn, end = 2 * num_ranks - 1, back + 2 * num_ranks
+        return Block(2 * rank, turn + up, back + 2 * rank, end + up)
+
+    return repeated(setting, block)
+
+
+FAMILY = Family(
+    "v-half",
+    "Qi et al. 2024, arXiv 2405.15362, section 4",
+    make,
+    "v",
+    timed=True,
+    buffering=patient,
+)

@@ -1,0 +1,23 @@
+"""V-Min: a third of 1F1B's activations (Qi et al. 2024, arXiv 2405.15362)."""
+
+from synth.families.buffers import patient
+from synth.families.family import Family, Programs, Setting
+from synth.families.v_shape import Block, repeated
+
+
+def make(setting: Setting) -> Programs:
+    """Steps a = b = 1: ⌊(D + 4) / 3⌋ micro-batches; about two thirds of 1F1B's bubble."""
+    num_ranks = setting.num_ranks
+    # Without the gap, F of the one half and B of the other would meet where 3 divides D.
+    gap = 2 if num_ranks % 3 == 0 else 0
+
+    def block(rank: int) -> Block:
+        up = num_ranks - 1 - rank
+        return Block(rank, num_ranks + up, 2 * num_ranks + gap + rank, 3 * num_ranks + gap + up)
+
+    return repeated(setting, block)
+
+
+FAMILY = Family(
+    "v-min", "Qi et al. 2024, arXiv 2405.15362, section 4", make, "v", timed=True, buffering=patient
+)

@@ -1,0 +1,97 @@
+"""What the V-shaped schedules share (Qi et al. 2024, arXiv 2405.15362).
+
+Rank r holds stage r and stage 2D − 1 − r (placement `v`). A *building block* is one micro-batch in
+unit slots, F = B = W = 1; the schedule is the block repeated every six slots, the work of a rank
+per micro-batch. A pass goes from rank to rank in steps of a fixed number of slots:
+
+    F of the first half   down, step a        B of the second half  down, step a
+    F of the second half  up,   step b        B of the first half   up,   step b
+
+so that the lifetimes of a rank's two activations add up to the same on every rank: memory is
+balanced, and it is in proportion to a + b. W's go into the two slots of six that are left.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from synth.families.family import Programs, Setting
+from synth.families.kept import kept_bytes, most_kept_bytes
+from synth.families.reorder import fitted
+from synth.kinds import OpKind
+from synth.schedule.ops import Op
+
+INTERVAL = 6
+
+
+class Block(NamedTuple):
+    """The slots of a rank's four passes for micro-batch 0; `first` is stage r, `second` the other.
+
+    All four differ modulo six on every rank, so that the repeated blocks never collide.
+    """
+
+    forward_first: int
+    forward_second: int
+    backward_second: int
+    backward_first: int
+
+
+def repeated(setting: Setting, block: Callable[[int], Block]) -> Programs:
+    """The schedule of a building block, given by rank, fitted to the setting's times.
+
+    The limit of a rank is the peak of the repeated block, in micro-batches of one stage: the
+    same on all ranks.
+    """
+    num_ranks, m = setting.num_ranks, setting.num_micro_batches
+    order = [_weave(num_ranks, r, block(r), m) for r in range(num_ranks)]
+    return fitted(setting, order, limits_bytes(setting, order, peak_of(num_ranks, block)))
+
+
+def limits_bytes(setting: Setting, order: list[list[Op]], peak: int) -> list[int]:
+    """Bytes of so many activations of a mean stage of the rank, or what the order itself keeps."""
+    costs, limits = setting.costs, []
+    for rank, program in enumerate(order):
+        stages = [stage for stage, _ in setting.placement.held[rank]]
+        kept = sum(kept_bytes(costs, stage)[OpKind.F] for stage in stages)
+        limits.append(max(peak * kept // len(stages), most_kept_bytes(costs, program)))
+    return limits
+
+
+def peak_of(num_ranks: int, block: Callable[[int], Block]) -> int:
+    """The most activations that a rank of the endless schedule holds, each until its W."""
+    # A micro-batch lives for less than 12 D slots, so 2 D + 2 of them show the steady state.
+    programs = [_weave(num_ranks, r, block(r), 2 * num_ranks + 2) for r in range(num_ranks)]
+    return max(_most_held(program) for program in programs)
+
+
+def _most_held(program: list[Op]) -> int:
+    held = most = 0
+    for op in program:
+        held += (op.kind == OpKind.F) - (op.kind == OpKind.W)
+        most = max(most, held)
+    return most
+
+
+def _weave(num_ranks: int, rank: int, block: Block, num_micro_batches: int) -> list[Op]:
+    """A rank's ops in the order of their slots: the passes, each B's W in the next free slot."""
+    first, second = rank, 2 * num_ranks - 1 - rank
+    passes = dict(_slots(block, first, second, num_micro_batches))
+    assert len(passes) == 4 * num_micro_batches, "the repeated block collides with itself"
+    program: list[Op] = []
+    owed: list[Op] = []
+    for slot in range(max(passes) + 1):
+        op = passes.get(slot)
+        if op is not None:
+            program.append(op)
+            owed += [op._replace(kind=OpKind.W)] if op.kind == OpKind.B else []
+        elif owed:
+            program.append(owed.pop(0))
+    return program + owed
+
+
+def _slots(block: Block, first: int, second: int, total: int) -> Iterator[tuple[int, Op]]:
+    for j in range(total):
+        start = INTERVAL * j
+        yield start + block.forward_first, Op(OpKind.F, first, j)
+        yield start + block.forward_second, Op(OpKind.F, second, j)
+        yield start + block.backward_second, Op(OpKind.B, second, j)
+        yield start + block.backward_first, Op(OpKind.B, first, j)

@@ -1,0 +1,15 @@
+"""ZB-2p: the zero-bubble greedy within twice 1F1B's memory (Qi et al. 2023, arXiv 2401.10241)."""
+
+from synth.families.buffers import patient
+from synth.families.family import Family, Programs, Setting
+from synth.families.zb_greedy import greedy, micro_batches_bytes
+
+
+def make(setting: Setting) -> Programs:
+    """Each rank keeps at most what 2p micro-batches keep on it."""
+    return greedy("zb-2p", setting, micro_batches_bytes(setting, 2 * setting.num_ranks))
+
+
+FAMILY = Family(
+    "zb-2p", "Qi et al. 2023, arXiv 2401.10241, section 3.1", make, timed=True, buffering=patient
+)

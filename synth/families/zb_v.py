@@ -1,0 +1,62 @@
+"""ZB-V: no bubble at 1F1B's memory (Qi et al. 2023, arXiv 2401.10241; 2024, arXiv 2405.15362)."""
+
+from collections import Counter
+
+from synth.families.buffers import patient
+from synth.families.family import Family, Programs, Setting
+from synth.families.reorder import fitted
+from synth.families.v_shape import limits_bytes
+from synth.kinds import OpKind
+from synth.schedule.ops import Op
+
+F, B, W = OpKind.F, OpKind.B, OpKind.W
+
+
+def make(setting: Setting) -> Programs:
+    """The drawn schedule, fitted to the setting's times within D micro-batches (2D of a stage)."""
+    num_ranks, m = setting.num_ranks, setting.num_micro_batches
+    order = [_drawn(num_ranks, rank, m) for rank in range(num_ranks)]
+    return fitted(setting, order, limits_bytes(setting, order, 2 * num_ranks))
+
+
+def _drawn(num_ranks: int, rank: int, num_micro_batches: int) -> list[Op]:
+    """A rank of the parallelogram that has no bubble for F = B = W, from 2D − 1 micro-batches on.
+
+    With fewer it is drawn for 2D − 1, and the ops of the micro-batches that are not there left out.
+
+    (1) F fills memory until the first micro-batch is back, (2) F, B and W of the second half until
+    the first B reaches the first half, (3) all six in turn, (4) B ahead of W, (5) W fills the end.
+    """
+    up, drawn = num_ranks - rank, max(num_micro_batches, 2 * num_ranks - 1)
+    first, second = rank, 2 * num_ranks - 1 - rank
+    first_half = [(F, first), (B, first), (W, first)]
+    second_half = [(F, second), (B, second), (W, second)]
+    passes = [(F, first)] * (2 * up - 1) + [(F, second), (F, first)] * rank  # (1)
+    passes += second_half * up  # (2)
+    whole = drawn - num_ranks - up + 1
+    passes += (first_half + second_half) * whole  # (3)
+    passes += (first_half[1:] + second_half) * (up - 1)  # (3), F of the first half used up
+    passes += [(B, first), (B, second)] * rank + first_half[1:] * up  # (4)
+    passes += [(W, second)] * rank + [(W, first)] * rank  # (5)
+    return _numbered(passes, num_micro_batches)
+
+
+def _numbered(passes: list[tuple[OpKind, int]], num_micro_batches: int) -> list[Op]:
+    """Passes as ops: those of one kind and stage take micro-batches in order, up to the last."""
+    counts: Counter[tuple[OpKind, int]] = Counter()
+    program = []
+    for kind, stage in passes:
+        if counts[kind, stage] < num_micro_batches:
+            program.append(Op(kind, stage, counts[kind, stage]))
+        counts[kind, stage] += 1
+    return program
+
+
+FAMILY = Family(
+    "zb-v",
+    "Qi et al. 2023, arXiv 2401.10241; 2024, arXiv 2405.15362",
+    make,
+    "v",
+    timed=True,
+    buffering=patient,
+)

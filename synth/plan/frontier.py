@@ -1,0 +1,205 @@
+"""The curve of time against memory: its file, and what its points say of each other.
+
+Every point is a whole plan under one cap for all ranks, so it can be taken out and run. The best
+time never rises with the cap. So a plan serves all larger caps too, and a proven bound holds under
+all smaller ones: points are kept *closed* under both.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from pydantic import NonNegativeInt, PositiveInt, model_validator
+
+from synth import __version__
+from synth.errors import SynthError
+from synth.plan.known import Found, Known
+from synth.profile import Profile
+from synth.record import FileRecord, Record
+from synth.schedule.file import Claim, Plan
+from synth.solve.problem import Problem, StoppedBy, relative_gap
+
+# What a point's arguments call the time that its search had.
+TIME_LIMIT = "time_limit_s"
+
+
+class FamilyPoint(Record):
+    """A published schedule: its time and the highest peak of a rank."""
+
+    name: str
+    value_us: NonNegativeInt
+    peak_bytes: NonNegativeInt
+
+
+@dataclass(frozen=True)
+class Searched:
+    """The answer of a search under one cap; `time_limit_s` is the time that it had."""
+
+    cap_bytes: int
+    found: Found
+    lower_bound_us: int
+    stopped_by: StoppedBy
+    wall_s: float
+    time_limit_s: float
+
+
+class Frontier(FileRecord):
+    """A file of plans for one problem under rising caps, and the published schedules beside them.
+
+    `least_cap_bytes` is a cap that the serial schedule keeps, and `never_below_bytes` one that
+    nothing keeps less than; with one stage per rank they are the same. `has_end` is whether the
+    search without a cap is there, as the point of the cap from which on its schedule fits.
+    """
+
+    FORMAT: ClassVar[str] = "synth-frontier"
+    VERSION: ClassVar[int] = 1
+    MADE_BY: ClassVar[str] = "synth frontier"
+
+    profile_name: str
+    profile_fingerprint: str
+    partition: tuple[PositiveInt, ...]
+    placement: tuple[tuple[NonNegativeInt, ...], ...]
+    num_micro_batches: PositiveInt
+    objective: str
+    never_below_bytes: NonNegativeInt
+    least_cap_bytes: NonNegativeInt
+    has_end: bool = False
+    families: tuple[FamilyPoint, ...] = ()
+    points: tuple[Plan, ...] = ()
+
+    @model_validator(mode="after")
+    def _rising(self) -> Self:
+        caps = [cap_of(plan) for plan in self.points]
+        if caps != sorted(set(caps)):
+            raise ValueError("the points' caps must rise")
+        for plan in self.points:
+            if difference(self, plan) is not None:
+                raise ValueError(f"the point at {cap_of(plan)} bytes is of another problem")
+        return self
+
+    def check(self) -> None:
+        """Verify every plan.
+
+        Raises:
+            ScheduleError: one is not fit to run, or not what it claims.
+        """
+        for plan in self.points:
+            plan.check()
+
+
+def cap_of(plan: Plan) -> int:
+    """The cap of a point, the same for all ranks."""
+    assert plan.caps_bytes is not None
+    return plan.caps_bytes[0]
+
+
+def value_of(plan: Plan) -> int:
+    """The objective of a plan, in microseconds."""
+    claim = plan.claim
+    return claim.period_us if claim.objective == "period" else claim.makespan_us
+
+
+def difference(one: Frontier | Plan, other: Frontier | Plan) -> str | None:
+    """In what two are about different problems: a word and both values; none if in nothing."""
+    for name in ("profile_fingerprint", "partition", "placement", "num_micro_batches"):
+        mine, others = getattr(one, name), getattr(other, name)
+        if mine != others:
+            return f"{name.replace('_', ' ')}: {mine} there, {others} here"
+    objectives = [
+        x.objective if isinstance(x, Frontier) else x.claim.objective for x in (one, other)
+    ]
+    if objectives[0] != objectives[1]:
+        return f"objective: {objectives[0]} there, {objectives[1]} here"
+    return None
+
+
+def empty_frontier(
+    profile: Profile, problem: Problem, never_below_bytes: int, least_cap_bytes: int
+) -> Frontier:
+    """A curve of a problem without points yet."""
+    if problem.partition is None:
+        raise SynthError("a curve needs the problem's partition, the layers of each stage")
+    return Frontier(
+        profile_name=profile.name,
+        profile_fingerprint=profile.fingerprint(),
+        partition=problem.partition,
+        placement=problem.placement.ranks,
+        num_micro_batches=problem.num_micro_batches,
+        objective=problem.objective.value,
+        never_below_bytes=never_below_bytes,
+        least_cap_bytes=least_cap_bytes,
+    )
+
+
+def known_of(points: Iterable[Plan]) -> Known:
+    """What the points of a curve say about all caps."""
+    known = Known()
+    for plan in points:
+        claim = plan.claim
+        found = Found(
+            plan.schedule(),
+            claim.makespan_us,
+            claim.period_us,
+            value_of(plan),
+            claim.peak_bytes,
+            claim.found_by,
+        )
+        known.add(cap_of(plan), found, claim.lower_bound_us)
+    return known
+
+
+def plan_of(profile: Profile, frontier: Frontier, searched: Searched, seed: int) -> Plan:
+    """The point of a search."""
+    found = searched.found
+    claim = Claim(
+        objective=frontier.objective,
+        makespan_us=found.makespan_us,
+        period_us=found.period_us,
+        peak_bytes=found.peak_bytes,
+        lower_bound_us=searched.lower_bound_us,
+        gap=relative_gap(found.value_us, searched.lower_bound_us),
+        found_by=found.found_by,
+        stopped_by=searched.stopped_by.value,
+        seed=seed,
+        solve_seconds=round(searched.wall_s, 3),
+        synth_version=__version__,
+    )
+    return Plan.of(
+        profile,
+        frontier.partition,
+        found.schedule,
+        claim=claim,
+        caps_bytes=(searched.cap_bytes,) * found.schedule.num_ranks,
+        arguments={TIME_LIMIT: f"{searched.time_limit_s:g}"},
+    )
+
+
+def closed(points: Sequence[Plan]) -> tuple[Plan, ...]:
+    """One point per cap, with the best plan of all that keeps it and the best bound that holds.
+
+    Of two points with the same cap the later one says how the search ended.
+    """
+    last = {cap_of(plan): plan for plan in points}
+    result = []
+    for cap in sorted(last):
+        best = min((plan for plan in points if max(plan.claim.peak_bytes) <= cap), key=_merit)
+        bound_us = max(plan.claim.lower_bound_us for plan in points if cap_of(plan) >= cap)
+        result.append(_with(last[cap], best, bound_us))
+    return tuple(result)
+
+
+def _merit(plan: Plan) -> tuple[int, int]:
+    return value_of(plan), max(plan.claim.peak_bytes)
+
+
+def _with(point: Plan, best: Plan, bound_us: int) -> Plan:
+    """A point with another's schedule and a better bound; how long it was searched stays."""
+    gap = relative_gap(value_of(best), bound_us)
+    claim = best.claim.replace(
+        lower_bound_us=bound_us,
+        gap=gap,
+        stopped_by=StoppedBy.OPTIMAL.value if gap == 0 else point.claim.stopped_by,
+        solve_seconds=point.claim.solve_seconds,
+        seed=point.claim.seed,
+    )
+    return best.replace(claim=claim, caps_bytes=point.caps_bytes, arguments=point.arguments)

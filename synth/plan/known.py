@@ -1,0 +1,105 @@
+"""What searches under some caps say about all other caps.
+
+The best time never rises with the cap. So a schedule serves every cap that it keeps, the larger
+ones too; and a bound proven under a cap holds under all smaller ones.
+"""
+
+import math
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from synth.schedule.model import Schedule
+from synth.schedule.simulate import Timeline
+from synth.solve.problem import Incumbent, Result
+
+
+@dataclass(frozen=True)
+class Found:
+    """A verified schedule and what it is worth; one cap for all ranks must be `peak` at least."""
+
+    schedule: Schedule
+    makespan_us: int
+    period_us: int
+    value_us: int
+    peak_bytes: tuple[int, ...]
+    found_by: str
+
+    @classmethod
+    def of(
+        cls,
+        schedule: Schedule,
+        timeline: Timeline,
+        value_us: int,
+        peak_bytes: tuple[int, ...],
+        found_by: str,
+    ) -> "Found":
+        """Keep of a search's answer what is worth keeping."""
+        times_us = (timeline.makespan_us, timeline.period_us)
+        return cls(schedule, *times_us, value_us, peak_bytes, found_by)
+
+    @classmethod
+    def of_result(cls, result: Result) -> "Found | None":
+        """The schedule of a result, if there is one."""
+        if result.schedule is None or result.timeline is None:
+            return None
+        assert result.value_us is not None and result.found_by is not None
+        assert result.peak_bytes is not None
+        found = (result.value_us, result.peak_bytes, result.found_by)
+        return cls.of(result.schedule, result.timeline, *found)
+
+    @property
+    def peak(self) -> int:
+        """The highest peak of all ranks."""
+        return max(self.peak_bytes)
+
+
+@dataclass
+class Known:
+    """Schedules and bounds so far; a cap is one for all ranks, None is no cap."""
+
+    schedules: list[Found] = field(default_factory=list)
+    bounds: list[tuple[float, int]] = field(default_factory=list)
+
+    def add(self, cap_bytes: int | None, found: Found | None, lower_bound_us: int) -> None:
+        """Take in what a search under a cap found and proved."""
+        if found is not None:
+            self.schedules.append(found)
+        self.bounds.append((math.inf if cap_bytes is None else cap_bytes, lower_bound_us))
+
+    def best_within(self, cap_bytes: int | None) -> Found | None:
+        """The fastest schedule that keeps a cap; of equally fast ones that in the least memory."""
+        fitting = [f for f in self.schedules if cap_bytes is None or f.peak <= cap_bytes]
+        return min(fitting, key=lambda found: (found.value_us, found.peak), default=None)
+
+    def least_for(self, target_us: int) -> Found | None:
+        """The schedule in the least memory that takes no longer than a target."""
+        fast = [found for found in self.schedules if found.value_us <= target_us]
+        return min(fast, key=lambda found: (found.peak, found.value_us), default=None)
+
+    def bound_us(self, cap_bytes: int | None) -> int:
+        """The best bound that is proven under a cap: those of larger caps hold too."""
+        cap = math.inf if cap_bytes is None else cap_bytes
+        return max((bound for at, bound in self.bounds if at >= cap), default=0)
+
+
+class Enough(threading.Event):
+    """A stop that also comes when a search has shown what was to be shown.
+
+    Args:
+        stop: somebody else's.
+        is_shown: asked of every incumbent of the search.
+    """
+
+    def __init__(self, stop: threading.Event, is_shown: Callable[[Incumbent], bool]) -> None:
+        super().__init__()
+        self._stop, self._is_shown = stop, is_shown
+
+    def watch(self, incumbent: Incumbent) -> None:
+        """Look at an improvement."""
+        if self._is_shown(incumbent):
+            self.set()
+
+    def is_set(self) -> bool:
+        """Whether to stop, for either reason."""
+        return super().is_set() or self._stop.is_set()

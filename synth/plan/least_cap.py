@@ -1,0 +1,286 @@
+"""The least memory in which a target time is met: bisection over caps, with a proof from below.
+
+Under every cap that is tried the solver either finds a schedule that meets the target, or proves a
+bound above the target, or runs out of its share of the time. The first lowers the least cap known,
+to the peak of the schedule; the second raises what is proven, because the bound holds under all
+smaller caps too; the third leaves a cap open, and the search goes on above it and below it.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from synth.errors import SynthError
+from synth.plan.known import Enough, Found, Known
+from synth.plan.levels import Levels
+from synth.plan.target import Target
+from synth.solve.feasible import needed_bytes
+from synth.solve.polish import evaluate
+from synth.solve.portfolio import solve
+from synth.solve.problem import Problem, Result, Rival, SolveOptions, StoppedBy
+from synth.units import format_us
+
+# Shares of the time that is left: for the problem without a cap, and for each cap tried.
+_FREE_SHARE = 0.25
+_CAP_SHARE = 0.2
+
+# When a range of caps without an open one is narrower than this part of all that are undecided,
+# open ones are looked at again, with so many times the share.
+_RANGES = 16
+_MORE_TIME = 2.0
+
+# Less is not worth a search: the published schedules alone take so long.
+_SHORTEST_S = 0.2
+
+
+@dataclass(frozen=True)
+class LeastCap:
+    """What is known of the least cap, one for all ranks, under which a target is met.
+
+    No schedule meets it with less than `not_below_bytes`: proven. `found` meets it, and needs
+    `cap_bytes`. `fastest_us` is the best time found under any cap, `bound_us` the best bound
+    without a cap.
+    """
+
+    problem: Problem
+    target_us: int
+    not_below_bytes: int
+    found: Found | None
+    lower_bound_us: int
+    fastest_us: int | None
+    bound_us: int
+    stopped_by: StoppedBy
+    rivals: tuple[Rival, ...]
+    wall_s: float
+
+    @property
+    def cap_bytes(self) -> int | None:
+        """The least cap found."""
+        return None if self.found is None else self.found.peak
+
+    @property
+    def gap(self) -> float | None:
+        """(found − proven) / found."""
+        cap = self.cap_bytes
+        return None if cap is None else max(0.0, (cap - self.not_below_bytes) / cap)
+
+    @property
+    def message(self) -> str | None:
+        """Why there is no schedule, if there is none."""
+        if self.found is not None:
+            return None
+        objective, target = self.problem.objective, format_us(self.target_us)
+        if self.stopped_by == StoppedBy.INFEASIBLE:
+            return (
+                f"no schedule has a {objective} of {target} ({self.target_us} µs) or less, however "
+                f"much memory there is: the lower bound is {self.bound_us} µs; give a --target of "
+                f"that at least, other ranks or another placement"
+            )
+        best = "none" if self.fastest_us is None else f"{self.fastest_us} µs"
+        return (
+            f"no schedule with a {objective} of {target} ({self.target_us} µs) or less was found "
+            f"in the time given, with any memory: the best is {best}, the lower bound "
+            f"{self.bound_us} µs; give more time or a larger --target"
+        )
+
+
+OnProgress = Callable[[LeastCap], None]
+
+
+def least_cap(
+    problem: Problem,
+    target: Target,
+    options: SolveOptions | None = None,
+    on_progress: OnProgress | None = None,
+    stop: threading.Event | None = None,
+) -> LeastCap:
+    """Find the least cap, one for all ranks, under which some schedule meets a target.
+
+    Args:
+        problem: without caps; its partition is kept.
+        target: of the problem's objective.
+        options: `time_limit_s` is for the whole; `gap` is that between the cap found and the cap
+            proven at which the search may stop.
+        on_progress: called in this thread whenever one of the two gets better.
+        stop: set it, from any thread, to get the best so far within about a second.
+
+    Raises:
+        SynthError: the problem has caps; or the search should be deterministic, which it is not.
+    """
+    if problem.caps_bytes is not None:
+        raise SynthError("the problem has caps already; the least cap is sought without any")
+    options = options or SolveOptions()
+    if options.deterministic:
+        raise SynthError(
+            "the least memory limit is bisected by the clock, so it cannot be deterministic; "
+            "leave --deterministic out, or give a --mem-limit"
+        )
+    return _Bisection(problem, target, options, on_progress, stop or threading.Event()).run()
+
+
+class _Bisection:
+    """What is known of caps so far, and which one to look at next."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        target: Target,
+        options: SolveOptions,
+        on_progress: OnProgress | None,
+        stop: threading.Event,
+    ) -> None:
+        self.problem, self.options, self.stop = problem, options, stop
+        self.target, self.target_us = target, target.time_us or 0
+        self.on_progress = on_progress
+        self.began = time.monotonic()
+        self.known, self.levels = Known(), Levels(problem)
+        self.not_below = max(needed_bytes(problem))
+        self.open: list[int] = []
+        self.share = _CAP_SHARE
+        self.rivals: tuple[Rival, ...] = ()
+
+    def run(self) -> LeastCap:
+        self._look_without_cap()
+        for cap in self._published_caps():
+            if not self._finished():
+                self._look(cap, self.share)
+        while not self._finished():
+            self._look(self._next_cap(), self.share)
+        return self._answer()
+
+    # Steps
+
+    def _look_without_cap(self) -> None:
+        """Set the target if it is a share of the bound; then find any schedule that meets it."""
+        if self.target.time_us is None:
+            result = self._solve(None, _FREE_SHARE, self.stop, None)
+            self.target_us = self.target.in_us(result.lower_bound_us)
+            self._tell()
+        else:
+            self._look(None, _FREE_SHARE)
+        while self._least() is None and not self._finished():
+            self._look(None, 1.0)
+
+    def _published_caps(self) -> list[int]:
+        """What the published schedules that meet the target need: the least of it."""
+        objective = self.problem.objective
+        peaks = [
+            max(rival.peak_bytes)
+            for rival in self.rivals
+            if (rival.makespan_us, rival.period_us)[objective == "period"] <= self.target_us
+        ]
+        least = self._least()
+        return [] if not peaks or least is None or min(peaks) >= least else [min(peaks)]
+
+    def _next_cap(self) -> int:
+        """The middle of the widest range of caps that has no open one; else an open one again."""
+        least = self._least()
+        assert least is not None
+        last = least - 1
+        self.open = [cap for cap in self.open if self.not_below <= cap <= last]
+        first, end = self._widest(last)
+        if end - first <= max(1, (last - self.not_below) // _RANGES):
+            self.open.clear()
+            self.share = min(1.0, self.share * _MORE_TIME)
+            first, end = self.not_below, last
+        return min(end, self.levels.largest_like((first + end) // 2))
+
+    def _widest(self, last: int) -> tuple[int, int]:
+        """The wider of the ranges below and above all open caps."""
+        if not self.open:
+            return self.not_below, last
+        below, above = (self.not_below, min(self.open) - 1), (max(self.open) + 1, last)
+        if self.levels.largest_like(self.not_below) >= min(self.open):
+            return above  # for bounds, all caps below are like the open one
+        return max(below, above, key=lambda ends: ends[1] - ends[0])
+
+    def _look(self, cap: int | None, share: float) -> None:
+        """Search under a cap until the target is met, or proven out of reach."""
+        target_us = self.target_us
+        enough = Enough(
+            self.stop, lambda now: now.value_us <= target_us or now.lower_bound_us > target_us
+        )
+        result = self._solve(cap, share, enough, enough)
+        missed = (
+            result.stopped_by == StoppedBy.INFEASIBLE or self.known.bound_us(cap) > self.target_us
+        )
+        if cap is not None and missed:
+            self.not_below = max(self.not_below, cap + 1)
+        elif cap is not None and (result.value_us is None or result.value_us > self.target_us):
+            self.open.append(cap)
+        self._tell()
+
+    def _solve(
+        self, cap: int | None, share: float, stop: threading.Event, enough: Enough | None
+    ) -> Result:
+        left_s = self._left_s()
+        limit_s = min(left_s, max(_SHORTEST_S, share * left_s))
+        caps = None if cap is None else (cap,) * self.problem.num_ranks
+        best = self.known.best_within(cap)
+        hint = best.schedule if best else self.options.hint if cap is None else None
+        options = replace(self.options, time_limit_s=limit_s, gap=0.0, hint=hint)
+        watch = enough.watch if enough else None
+        result = solve(replace(self.problem, caps_bytes=caps), options, watch, stop)
+        self.known.add(cap, Found.of_result(result), result.lower_bound_us)
+        if cap is None:
+            self.rivals = result.rivals
+            self._keep_hint()
+        return result
+
+    def _keep_hint(self) -> None:
+        """A slower hint may be one in less memory."""
+        schedule = self.options.hint
+        kept = None if schedule is None else evaluate(self.problem, schedule, "hint")
+        if kept is not None:
+            worth = (kept.value_us, kept.peak_bytes, kept.found_by)
+            self.known.schedules.append(Found.of(kept.schedule, kept.timeline, *worth))
+
+    # Where the search stands
+
+    def _least(self) -> int | None:
+        found = self.known.least_for(self.target_us)
+        return None if found is None else found.peak
+
+    def _left_s(self) -> float:
+        return max(0.0, self.options.time_limit_s - (time.monotonic() - self.began))
+
+    def _finished(self) -> bool:
+        return self.stop.is_set() or self._left_s() <= 0 or self._is_hopeless() or self._is_close()
+
+    def _is_hopeless(self) -> bool:
+        return self.known.bound_us(None) > self.target_us
+
+    def _is_close(self) -> bool:
+        least = self._least()
+        return least is not None and least - self.not_below <= self.options.gap * least
+
+    def _tell(self) -> None:
+        if self.on_progress is not None:
+            self.on_progress(self._answer())
+
+    def _answer(self) -> LeastCap:
+        found, fastest = self.known.least_for(self.target_us), self.known.best_within(None)
+        bound_us = self.known.bound_us(None)
+        return LeastCap(
+            self.problem,
+            self.target_us,
+            self.not_below,
+            found,
+            bound_us if found is None else self.known.bound_us(found.peak),
+            fastest.value_us if fastest else None,
+            bound_us,
+            self._reason(),
+            self.rivals,
+            time.monotonic() - self.began,
+        )
+
+    def _reason(self) -> StoppedBy:
+        least = self._least()
+        if self._is_hopeless():
+            return StoppedBy.INFEASIBLE
+        if least is not None and least <= self.not_below:
+            return StoppedBy.OPTIMAL
+        if self.stop.is_set():
+            return StoppedBy.INTERRUPT
+        return StoppedBy.GAP if self._is_close() else StoppedBy.TIME_LIMIT

@@ -1,0 +1,245 @@
+"""Partitions for ranks that hold several stages: local search over where stages begin.
+
+A move shifts one boundary, or several neighbouring ones together, by a layer: one stage gets a
+layer more, another one less, and those between slide along. All moves are scored at once, by work
+exactly and by memory from an estimate that is corrected where the search stands; a move is taken
+only if the exact score says that it is better. Random kicks, seeded, lead out of local optima.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from synth.plan.stage_table import StageTable
+from synth.schedule.model import Placement
+from synth.solve.feasible import needed_bytes
+from synth.solve.problem import Problem
+
+_Array = npt.NDArray[np.int64]
+_Column = npt.NDArray[np.int64] | npt.NDArray[np.float64]
+
+# Effort: kicks in all, and those in a row without success after which the search ends; partitions
+# whose memory is looked at exactly, in all and before a local optimum is taken for one.
+_KICKS = 60
+_KICKS_IN_VAIN = 20
+_LOOKS = 400
+_TRIES = 12
+
+
+class _Score(NamedTuple):
+    """Smaller is better: bytes above caps, the largest of a rank and the sum; then work."""
+
+    worst_excess: int
+    total_excess: int
+    largest_us: int
+    squares_of_ranks: float
+    squares_of_stages: float
+
+
+class _State(NamedTuple):
+    """A partition by the edges of its stages, its exact score, and what each rank needs."""
+
+    edges: _Array
+    score: _Score
+    need_bytes: _Array
+
+
+def rebalance(
+    table: StageTable,
+    placement: Placement,
+    caps_bytes: Sequence[int] | None = None,
+    num_micro_batches: int | None = None,
+) -> tuple[int, ...]:
+    """Choose the layers of each stage so that the busiest rank has little work.
+
+    First the caps are kept, or exceeded as little as can be found; then the largest work of a rank,
+    then the squares of the works of ranks and of stages are made small. No proof, but the same
+    input gives the same partition.
+
+    Args:
+        caps_bytes: one for each rank; none: memory does not matter.
+        num_micro_batches: how many the replicas share; none: each gets as many.
+    """
+    search = _Search(table, placement, caps_bytes, num_micro_batches)
+    edges = search.run().edges
+    return tuple(int(size) for size in np.diff(edges))
+
+
+class _Search:
+    """Works and bytes of runs of layers as tables, and the steps over them."""
+
+    def __init__(
+        self,
+        table: StageTable,
+        placement: Placement,
+        caps_bytes: Sequence[int] | None,
+        num_micro_batches: int | None,
+    ) -> None:
+        self.table, self.placement = table, placement
+        self.num_micro_batches = num_micro_batches or len(placement.ranks)
+        self.caps = None if caps_bytes is None else np.array(caps_bytes, np.int64)
+        self.weights = self._weights()
+        self.works = self._works()
+        self.bytes = self._bytes()
+        self.held = np.minimum(self._copies(), 1)
+        self.moves = _moves(placement.num_stages)
+        self.exact: dict[bytes, _State] = {}
+
+    def run(self) -> _State:
+        rng = np.random.default_rng(0)
+        best = self._descend(self._state(self._even_start()))
+        in_vain = 0
+        for _ in range(_KICKS):
+            if in_vain == _KICKS_IN_VAIN or self._is_perfect(best) or self._is_tired():
+                break
+            found = self._descend(self._state(self._kicked(best.edges, rng)))
+            in_vain = 0 if found.score < best.score else in_vain + 1
+            best = min(best, found, key=lambda state: state.score)
+        return best
+
+    def _is_tired(self) -> bool:
+        return self.caps is not None and len(self.exact) > _LOOKS
+
+    # Tables
+
+    def _copies(self) -> _Array:
+        """How often each rank holds each stage."""
+        copies = np.zeros((self.placement.num_ranks, self.placement.num_stages), np.int64)
+        for rank, held in enumerate(self.placement.held):
+            for stage, _ in held:
+                copies[rank, stage] += 1
+        return copies
+
+    def _weights(self) -> _Array:
+        """For each rank and stage, the micro-batches that pass there, without common factors."""
+        shares = np.zeros((self.placement.num_ranks, self.placement.num_stages), np.int64)
+        replicas = len(self.placement.ranks)
+        each, more = divmod(self.num_micro_batches, replicas)
+        for rank, held in enumerate(self.placement.held):
+            for stage, replica in held:
+                shares[rank, stage] += each + (replica < more)
+        weights: _Array = shares // math.gcd(*map(int, shares.flat))
+        return weights
+
+    def _works(self) -> _Array:
+        """The work of layers first … end − 1 at [first, end]."""
+        size = self.table.num_layers
+        works = np.zeros((size + 1, size + 1), np.int64)
+        for first in range(size):
+            for end in range(first + 1, size + 1):
+                works[first, end] = self.table.work_us(first, end)
+        return works
+
+    def _bytes(self) -> _Array:
+        """Up to each layer, what a rank that holds it has for good and from one micro-batch."""
+        profiles = map(self.table.profile.layer_profile, range(self.table.num_layers))
+        each = [layer.static_bytes + layer.saved_bytes for layer in profiles]
+        return np.concatenate(([0], np.cumsum(each, dtype=np.int64)))
+
+    # Moves
+
+    def _even_start(self) -> _Array:
+        """Stages of equal work, as far as layers allow."""
+        num_layers, num_stages = self.table.num_layers, self.placement.num_stages
+        up_to = self.works[0]
+        edges = [0]
+        for stage in range(1, num_stages):
+            share = up_to[-1] * stage / num_stages
+            nearest = int(np.argmin(np.abs(up_to - share)))
+            edges.append(min(max(nearest, edges[-1] + 1), num_layers - num_stages + stage))
+        return np.array([*edges, num_layers], np.int64)
+
+    def _kicked(self, edges: _Array, rng: np.random.Generator) -> _Array:
+        """A few random moves that leave every stage a layer."""
+        for _ in range(int(rng.integers(2, 6))):
+            possible = self._neighbours(edges)
+            if len(possible):
+                edges = possible[rng.integers(len(possible))]
+        return edges
+
+    def _neighbours(self, edges: _Array) -> _Array:
+        moved = edges + self.moves
+        possible: _Array = moved[np.all(np.diff(moved, axis=1) > 0, axis=1)]
+        return possible
+
+    def _descend(self, state: _State) -> _State:
+        """Take the best move until none is better."""
+        while True:
+            better = self._better_neighbour(state)
+            if better is None:
+                return state
+            state = better
+
+    def _better_neighbour(self, state: _State) -> _State | None:
+        edges = self._neighbours(state.edges)
+        if len(edges) == 0:
+            return None
+        columns = self._estimate(edges, state)
+        order = np.lexsort(columns[::-1])
+        for index in order[: _TRIES if self.caps is not None else 1]:
+            found = self._state(edges[index])
+            if found.score < state.score:
+                return found
+        return None
+
+    # Scores
+
+    def _state(self, edges: _Array) -> _State:
+        key = edges.tobytes()
+        if key not in self.exact:
+            needs = self._needs(edges)
+            excess = self._excess(needs[None, :])
+            columns = [*excess, *self._work_columns(edges[None, :])]
+            score = _Score(*(column[0].item() for column in columns))
+            self.exact[key] = _State(edges, score, needs)
+        return self.exact[key]
+
+    def _estimate(self, edges: _Array, state: _State) -> list[_Column]:
+        """The columns of the scores of many partitions, near one that is known exactly."""
+        near = self._held_bytes(edges) - self._held_bytes(state.edges[None, :]) + state.need_bytes
+        return [*self._excess(near), *self._work_columns(edges)]
+
+    def _held_bytes(self, edges: _Array) -> _Array:
+        per_stage = np.diff(self.bytes[edges], axis=1)
+        held: _Array = per_stage @ self.held.T
+        return held
+
+    def _work_columns(self, edges: _Array) -> list[_Column]:
+        stages = self.works[edges[:, :-1], edges[:, 1:]]
+        ranks = stages @ self.weights.T
+        squares = [(works.astype(np.float64) ** 2).sum(axis=1) for works in (ranks, stages)]
+        return [ranks.max(axis=1), *squares]
+
+    def _excess(self, needs: _Array) -> list[_Column]:
+        if self.caps is None:
+            return [np.zeros(len(needs), np.int64)] * 2
+        excess = np.maximum(needs - self.caps, 0)
+        return [excess.max(axis=1), excess.sum(axis=1)]
+
+    def _needs(self, edges: _Array) -> _Array:
+        """What each rank needs, exactly; 0 where there are no caps."""
+        if self.caps is None:
+            return np.zeros(self.placement.num_ranks, np.int64)
+        costs = self.table.costs(tuple(map(int, edges)))
+        problem = Problem(costs, self.placement, len(self.placement.ranks))
+        return np.array(needed_bytes(problem), np.int64)
+
+    def _is_perfect(self, state: _State) -> bool:
+        """Whether every rank has the same work, and all fit."""
+        stages = self.works[state.edges[:-1], state.edges[1:]]
+        ranks = self.weights @ stages
+        return state.score.worst_excess == 0 and bool(ranks.max() == ranks.min())
+
+
+def _moves(num_stages: int) -> _Array:
+    """Every run of inner edges, one layer to the left or to the right."""
+    rows: list[Any] = []
+    for first in range(1, num_stages):
+        for last in range(first, num_stages):
+            row = np.zeros(num_stages + 1, np.int64)
+            row[first : last + 1] = 1
+            rows += [row, -row]
+    return np.array(rows, np.int64).reshape(-1, num_stages + 1)

@@ -1,0 +1,25 @@
+"""The time that a schedule must meet."""
+
+import math
+from dataclasses import dataclass
+
+from synth.errors import SynthError
+
+
+@dataclass(frozen=True)
+class Target:
+    """A time that a schedule must meet: microseconds, or a share of the bound without a cap."""
+
+    time_us: int | None = None
+    share_of_bound: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.time_us is None) == (self.share_of_bound is None):
+            raise SynthError("a target is either a time or a share of the lower bound; give one")
+
+    def in_us(self, bound_us: int) -> int:
+        """The target as a time, once the bound without a cap is known."""
+        if self.time_us is not None:
+            return self.time_us
+        assert self.share_of_bound is not None
+        return math.floor(self.share_of_bound * bound_us)

@@ -1,0 +1,162 @@
+"""Solving several problems at once: long-lived processes, fed through pipes.
+
+Ctrl-C in a terminal reaches every process of the group; workers leave it to their parent, which
+asks them all to stop. A worker whose parent is gone ends.
+"""
+
+import multiprocessing
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from multiprocessing.synchronize import Event
+from types import TracebackType
+
+from synth.errors import RunFailure, SynthError
+from synth.plan.known import Enough, Found
+from synth.solve.portfolio import solve
+from synth.solve.problem import Problem, Rival, SolveOptions, StoppedBy, relative_gap
+
+
+@dataclass(frozen=True)
+class Task:
+    """A problem to solve; the search ends early with a value that a known bound proves enough."""
+
+    problem: Problem
+    options: SolveOptions
+    known_bound_us: int = 0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a worker sends back: a result without what is large and can be made again."""
+
+    task: Task
+    found: Found | None
+    lower_bound_us: int
+    stopped_by: StoppedBy
+    rivals: tuple[Rival, ...]
+    wall_s: float
+    message: str | None
+
+
+class Workers(AbstractContextManager["Workers"]):
+    """So many processes that each solve one task at a time."""
+
+    def __init__(self, number: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._stop = context.Event()
+        self._free: list[Connection] = []
+        self._busy: list[Connection] = []
+        self._processes: list[BaseProcess] = []
+        for _ in range(number):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_work, args=(theirs, self._stop), daemon=True)
+            process.start()
+            theirs.close()
+            self._free.append(ours)
+            self._processes.append(process)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End the processes."""
+        self._stop.set()
+        for connection in (*self._free, *self._busy):
+            connection.close()
+        for process in self._processes:
+            process.join(timeout=0 if error else 5)
+            process.terminate()
+
+    @property
+    def has_free(self) -> bool:
+        """Whether a task would be begun at once."""
+        return bool(self._free)
+
+    @property
+    def has_busy(self) -> bool:
+        """Whether an outcome is to come."""
+        return bool(self._busy)
+
+    def start(self, task: Task) -> None:
+        """Give a free worker a task."""
+        connection = self._free.pop()
+        connection.send(task)
+        self._busy.append(connection)
+
+    def stop(self) -> None:
+        """Ask all workers for the best so far; they take no further task seriously."""
+        self._stop.set()
+
+    def outcomes(self, timeout_s: float) -> Iterator[Outcome]:
+        """What has come within a time.
+
+        Raises:
+            SynthError: a task is refused.
+            RunFailure: a worker died.
+        """
+        for ready in wait(self._busy, timeout_s):
+            assert isinstance(ready, Connection)
+            self._busy.remove(ready)
+            try:
+                received = ready.recv()
+            except (EOFError, OSError):
+                raise RunFailure(
+                    "a solver process ended without an answer (killed, or out of memory?); what "
+                    "was found is kept: run the command again, with fewer --jobs"
+                ) from None
+            self._free.append(ready)
+            if isinstance(received, Exception):
+                raise received
+            yield received
+
+
+class _Shared(threading.Event):
+    """The parent's event, for code of this process."""
+
+    def __init__(self, event: Event) -> None:
+        super().__init__()
+        self._event = event
+
+    def is_set(self) -> bool:
+        """Whether the parent asks to stop."""
+        return self._event.is_set()
+
+
+def _work(connection: Connection, stop: Event) -> None:
+    """Solve what comes until the other end is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while True:
+        try:
+            task = connection.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            answer: Outcome | Exception = _solve(task, _Shared(stop))
+        except SynthError as error:
+            answer = error
+        try:
+            connection.send(answer)
+        except OSError:
+            return
+
+
+def _solve(task: Task, stop: threading.Event) -> Outcome:
+    gap = task.options.gap
+    enough = Enough(stop, lambda now: relative_gap(now.value_us, task.known_bound_us) <= gap)
+    result = solve(task.problem, task.options, enough.watch, enough)
+    return Outcome(
+        task,
+        Found.of_result(result),
+        result.lower_bound_us,
+        result.stopped_by,
+        result.rivals,
+        result.wall_s,
+        result.message,
+    )

@@ -1,0 +1,54 @@
+"""From quantities to places on a picture, with ticks at round numbers."""
+
+import math
+from dataclasses import dataclass
+
+# Beyond this ratio of the ends a linear axis would press the lower end flat.
+_LOG_FROM = 4.0
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Maps `low` … `high` to `start` … `end`, linearly or, with `log`, by equal factors."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    log: bool = False
+
+    @classmethod
+    def fitting(cls, low: float, high: float, start: float, end: float) -> "Scale":
+        """Logarithmic where the ends lie far apart; ends that are the same are moved apart."""
+        if high <= low:
+            low, high = 0.9 * low, 1.1 * low or 1.0
+        return cls(low, high, start, end, low > 0 and high / low >= _LOG_FROM)
+
+    def at(self, value: float) -> float:
+        """The place of a value."""
+        if self.log:
+            share = math.log(value / self.low) / math.log(self.high / self.low)
+        else:
+            share = (value - self.low) / (self.high - self.low)
+        return self.start + share * (self.end - self.start)
+
+    def ticks(self, most: int) -> list[float]:
+        """Round values between the ends, so many at most."""
+        if not self.log:
+            return _linear_ticks(self.low, self.high, most)
+        decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
+        factors = next(f for f in _FACTORS if len(decades) * len(f) <= 1.5 * most or len(f) == 1)
+        values = [factor * 10.0**decade for decade in decades for factor in factors]
+        return [value for value in values if self.low <= value <= self.high]
+
+
+_FACTORS = ((1, 1.5, 2, 3, 5, 7), (1, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,))
+
+
+def _linear_ticks(low: float, high: float, most: int) -> list[float]:
+    """Multiples of 1, 2 or 5 · 10ᵏ."""
+    least = (high - low) / most
+    power = 10.0 ** math.floor(math.log10(least))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least)
+    first = math.ceil(low / step - 1e-9)
+    return [k * step for k in range(first, math.floor(high / step + 1e-9) + 1)]

@@ -1,0 +1,92 @@
+"""A schedule's ops as arrays of integers: what is counted by the hundred thousand.
+
+Numbers, with R replicas, S stages and m micro-batches:
+
+    node   an op's place among all ops, rank by rank in program order, STEPs included
+    cell   (replica · S + stage) · m + micro-batch
+    class  kind · S + stage, what costs and effects depend on; kinds in the order of `OpKind`
+    slot   node + rank: each rank has one slot more than ops, for what happens after its last op
+"""
+
+from dataclasses import dataclass
+from itertools import accumulate, chain
+from operator import itemgetter
+
+import numpy as np
+
+from synth.costs import IntArray
+from synth.kinds import OpKind
+from synth.schedule.model import Schedule
+from synth.schedule.ops import Op
+
+KIND_CODES = {kind: code for code, kind in enumerate(OpKind)}
+_kind_of = itemgetter(0)
+
+
+@dataclass(frozen=True, eq=False)
+class OpArrays:
+    """All ops of a schedule, as tuples by rank and as one array per field by node.
+
+    `first_node` has the first node of every rank, and the number of nodes at its end; `listed[r]`
+    is how many of rank r's ops the schedule lists itself.
+    """
+
+    schedule: Schedule
+    ops: list[tuple[Op, ...]]
+    listed: list[int]
+    first_node: list[int]
+    rank: IntArray
+    kind: IntArray
+    stage: IntArray
+    microbatch: IntArray
+    replica: IntArray
+
+    @classmethod
+    def of(cls, schedule: Schedule) -> "OpArrays":
+        """Read a schedule's programs, with the STEPs that they do not list at their ends."""
+        ops = [with_steps(schedule, rank) for rank in range(schedule.num_ranks)]
+        lengths = [len(program) for program in ops]
+        rank = np.repeat(np.arange(len(ops)), lengths)
+        flat: list[int | OpKind] = list(chain.from_iterable(chain.from_iterable(ops)))
+        flat[0::4] = map(KIND_CODES.__getitem__, flat[0::4])
+        fields = np.fromiter(flat, np.int64, len(flat)).reshape(-1, 4).T.copy()
+        first_node = list(accumulate(lengths, initial=0))
+        listed = [len(program) for program in schedule.programs]
+        return cls(schedule, ops, listed, first_node, rank, *fields)
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of ops."""
+        return self.first_node[-1]
+
+    @property
+    def num_stages(self) -> int:
+        """Number of stages, copies not counted."""
+        return self.schedule.placement.num_stages
+
+    @property
+    def num_cells(self) -> int:
+        """Number of (replica, stage, micro-batch)."""
+        placement = self.schedule.placement
+        return len(placement.ranks) * placement.num_stages * self.schedule.num_micro_batches
+
+    def cells(self) -> IntArray:
+        """The cell of every op; that of a STEP is the one of micro-batch 0."""
+        copies = self.replica * self.num_stages + self.stage
+        of_step = self.kind == KIND_CODES[OpKind.STEP]
+        return copies * self.schedule.num_micro_batches + self.microbatch * ~of_step
+
+    def classes(self) -> IntArray:
+        """The class of every op."""
+        return self.kind * self.num_stages + self.stage
+
+
+def with_steps(schedule: Schedule, rank: int) -> tuple[Op, ...]:
+    """A rank's ops, with the STEPs that it does not list itself at the end."""
+    program = schedule.programs[rank]
+    held = schedule.placement.held
+    expected = held[rank] if rank < len(held) else ()
+    if OpKind.STEP in map(_kind_of, program):
+        listed = {(op.stage, op.replica) for op in program if op.kind == OpKind.STEP}
+        expected = tuple(pair for pair in expected if pair not in listed)
+    return (*program, *(Op(OpKind.STEP, stage, 0, replica) for stage, replica in expected))

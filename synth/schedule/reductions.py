@@ -1,0 +1,117 @@
+"""Gradient reduction: copies of a stage on different ranks add up their gradients before STEP.
+
+Bidirectional pipelines hold several replicas of the stages. When every copy of a stage has done its
+last W, the ranks that hold one reduce its gradient in a ring, in place, while they go on computing;
+the STEP of each copy waits for that. Copies on one rank share that rank's part of it.
+
+Reductions among the same set of ranks take turns, as the collectives of one communicator do, so
+their order must be the same on all of them. It is by the place of the last W of the stage in its
+rank's program, the largest over the ranks, then by stage: known from the order of ops alone. It
+cannot deadlock: a reduction waits for ops before STEPs and for earlier reductions, and only STEPs,
+with which programs end, wait for it.
+"""
+
+from collections import defaultdict
+from typing import NamedTuple
+
+import numpy as np
+
+from synth.costs import Costs
+from synth.kinds import OpKind
+from synth.schedule.arrays import KIND_CODES, OpArrays
+
+
+class Reduction(NamedTuple):
+    """The sum of one stage's gradients over the ranks that hold it; `ranks` ascend."""
+
+    stage: int
+    ranks: tuple[int, ...]
+    num_bytes: int
+    duration_us: int
+
+    def __str__(self) -> str:
+        """For people: `gradient of stage 2 among ranks 1, 2`."""
+        return f"gradient of stage {self.stage} among ranks {', '.join(map(str, self.ranks))}"
+
+
+class Turn(NamedTuple):
+    """A reduction with its places.
+
+    `after` has, for each of its ranks, the place of the op behind which it starts there, −1 where
+    it starts before the first one. `waits_for` are the nodes of the last W (or BW) of each copy,
+    `steps` those of the STEPs that wait for it.
+    """
+
+    reduction: Reduction
+    after: tuple[int, ...]
+    waits_for: list[int]
+    steps: list[int]
+
+
+class _Copies(NamedTuple):
+    """A stage's copies: the ranks, and for each copy that has one, its last W and its STEP."""
+
+    stage: int
+    ranks: tuple[int, ...]
+    lasts: list[int]
+    steps: list[int]
+
+
+def find_turns(arrays: OpArrays, costs: Costs) -> list[list[Turn]]:
+    """The reductions of a schedule: for each set of ranks those among it, in turn.
+
+    On a rank a reduction starts behind its copies' last W, or behind the start of the reduction
+    before it in turn, if that is later. A stage whose copies are all on one rank has none: in
+    programs that end with their STEPs, order is enough.
+    """
+    turns: defaultdict[tuple[int, ...], list[Turn]] = defaultdict(list)
+    drafts = []
+    for copies in _all_copies(arrays):
+        after = _places(arrays, copies)
+        drafts.append((max(after), copies.stage, copies, after))
+    for _, stage, copies, after in sorted(drafts):
+        if len(copies.ranks) > 1:
+            others = turns[copies.ranks]
+            if others:
+                after = tuple(map(max, after, others[-1].after))
+            num_bytes = costs.stages[stage].gradient_bytes
+            duration_us = costs.reduction_us(stage, copies.ranks)
+            reduction = Reduction(stage, copies.ranks, num_bytes, duration_us)
+            others.append(Turn(reduction, after, copies.lasts, copies.steps))
+    return list(turns.values())
+
+
+def _all_copies(arrays: OpArrays) -> list[_Copies]:
+    placement = arrays.schedule.placement
+    if len(placement.ranks) == 1:
+        return []
+    lasts = _last_nodes(arrays, OpKind.W, OpKind.BW)
+    steps = _last_nodes(arrays, OpKind.STEP)
+    return [
+        _Copies(
+            stage,
+            tuple(sorted(set(ranks))),
+            [node for node in lasts[stage] if node >= 0],
+            [node for node in steps[stage] if node >= 0],
+        )
+        for stage, ranks in enumerate(zip(*placement.ranks, strict=True))
+    ]
+
+
+def _last_nodes(arrays: OpArrays, *kinds: OpKind) -> list[list[int]]:
+    """The last op of these kinds of every stage's copies, [stage][replica], or −1."""
+    num_replicas = len(arrays.schedule.placement.ranks)
+    last = np.full((arrays.num_stages, num_replicas), -1)
+    node = np.isin(arrays.kind, [KIND_CODES[kind] for kind in kinds]).nonzero()[0]
+    last[arrays.stage[node], arrays.replica[node]] = node
+    found: list[list[int]] = last.tolist()
+    return found
+
+
+def _places(arrays: OpArrays, copies: _Copies) -> tuple[int, ...]:
+    """The place of the last W on each of the stage's ranks, or −1."""
+    where = [(int(arrays.rank[node]), node) for node in copies.lasts]
+    return tuple(
+        max((node - arrays.first_node[r] for r, node in where if r == rank), default=-1)
+        for rank in copies.ranks
+    )

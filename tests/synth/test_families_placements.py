@@ -1,0 +1,234 @@
+"""Published schedules with several stages or two copies a rank: figures and closed forms."""
+
+import pytest
+
+from synth.costs import Costs, uniform_costs
+from synth.errors import SynthError
+from synth.families import family_placement, generate
+from synth.schedule import Timeline, peak_bytes, verify
+from tests.synth.picture import picture, rows
+
+
+def costs_of(name: str, num_ranks: int, times: tuple[int, int, int]) -> Costs:
+    """Equal stages that keep one byte from F to W."""
+    forward, backward, weight = times
+    return uniform_costs(
+        family_placement(name, num_ranks).num_stages,
+        forward_us=forward,
+        backward_input_us=backward,
+        backward_weight_us=weight,
+        saved_bytes=1,
+        saved_w_bytes=1,
+    )
+
+
+def simulated(name: str, num_ranks: int, m: int, times: tuple[int, int, int]) -> Timeline:
+    costs = costs_of(name, num_ranks, times)
+    return verify(generate(name, num_ranks, m, costs=costs), costs)[1]
+
+
+def bubble_us(name: str, num_ranks: int, m: int, times: tuple[int, int, int]) -> tuple[int, int]:
+    """Makespan and period less the work."""
+    line = simulated(name, num_ranks, m, times)
+    assert len(set(line.work_us)) == 1
+    return line.makespan_us - line.work_us[0], line.period_us - line.work_us[0]
+
+
+# Four ranks with F = B = W = 1, lower case the second stage or copy; X is BW (1 where W is 0).
+# Wide ones go on in a second block.
+PICTURES = {
+    # Narayanan et al. 2021, figure 4.
+    ("interleaved", 8, 1): """
+        F0 F1 F2 F3 f0 f1 f2 f3 F4 F5 F6 .. .. .. x0 -- F7 x1 -- .. f4 x2 -- f5 x3 -- f6 X0 --
+        .. F0 F1 F2 F3 f0 f1 f2 f3 F4 .. .. x0 -- F5 x1 -- F6 x2 -- F7 x3 -- f4 X0 -- f5 X1 --
+        .. .. F0 F1 F2 F3 f0 f1 f2 .. x0 -- f3 x1 -- F4 x2 -- F5 x3 -- F6 X0 -- F7 X1 -- f4 X2
+        .. .. .. F0 F1 F2 F3 f0 x0 -- f1 x1 -- f2 x2 -- f3 x3 -- F4 X0 -- F5 X1 -- F6 X2 -- F7
+
+        f7 X1 -- X2 -- .. X3 -- .. x4 -- .. x5 -- .. x6 -- .. x7 -- X4 -- X5 -- X6 -- X7 --
+        f6 X2 -- f7 X3 -- .. x4 -- .. x5 -- .. x6 -- .. x7 -- X4 -- X5 -- X6 -- X7 -- .. ..
+        -- f5 X3 -- f6 x4 -- f7 x5 -- .. x6 -- .. x7 -- X4 -- X5 -- X6 -- X7 -- .. .. .. ..
+        X3 -- f4 x4 -- f5 x5 -- f6 x6 -- f7 x7 -- X4 -- X5 -- X6 -- X7 -- .. .. .. .. .. ..
+    """,
+    ("breadth-first", 4, 0): """
+        F0 F1 F2 F3 f0 f1 f2 f3 .. .. .. .. .. .. x0 x1 x2 x3 X0 X1 X2 X3
+        .. F0 F1 F2 F3 f0 f1 f2 f3 .. .. .. .. x0 x1 x2 x3 X0 X1 X2 X3 ..
+        .. .. F0 F1 F2 F3 f0 f1 f2 f3 .. .. x0 x1 x2 x3 X0 X1 X2 X3 .. ..
+        .. .. .. F0 F1 F2 F3 f0 f1 f2 f3 x0 x1 x2 x3 X0 X1 X2 X3 .. .. ..
+    """,
+    # Li and Hoefler 2021: two bubbles a rank, D/2 − 1 among the F's and as many among the B's.
+    ("chimera", 4, 0): """
+        F0 F1 .. f2 x2 f3 x3 X0 .. X1
+        .. F0 f2 F1 f3 x2 X0 x3 X1 ..
+        .. f2 F0 f3 F1 X0 x2 X1 x3 ..
+        f2 f3 .. F0 X0 F1 X1 x2 .. x3
+    """,
+    # Two units by direct concatenation: F's of the second take the bubbles between them.
+    ("chimera", 8, 0): """
+        F0 F1 .. f2 x2 f3 x3 X0 F4 X1 F5 f6 x6 f7 x7 X4 .. X5
+        .. F0 f2 F1 f3 x2 X0 x3 X1 F4 f6 F5 f7 x6 X4 x7 X5 ..
+        .. f2 F0 f3 F1 X0 x2 X1 x3 f6 F4 f7 F5 X4 x6 X5 x7 ..
+        f2 f3 .. F0 X0 F1 X1 x2 f6 x3 f7 F4 X4 F5 X5 x6 .. x7
+    """,
+    # 2410.19367, figure 3.
+    ("bitpipe", 4, 0): """
+        F0 F1 .. f2 f2 f3 f3 f0 x0 f1 x1 x2 x2 x3 x3 X0 .. X1
+        .. F0 f2 F1 f3 f2 f0 f3 f1 x0 x2 x1 x3 x2 X0 x3 X1 ..
+        .. f2 F0 f3 F1 f0 f2 f1 f3 x2 x0 x3 x1 X0 x2 X1 x3 ..
+        f2 f3 .. F0 f0 F1 f1 f2 x2 f3 x3 x0 X0 x1 X1 x2 .. x3
+    """,
+    # Qi et al. 2023: the V-shaped parallelogram.
+    ("zb-v", 8, 1): """
+        F0 F1 F2 F3 F4 F5 F6 f0 b0 w0 f1 b1 w1 f2 b2 w2 f3 b3 w3 F7 B0 W0 f4 b4 w4 B1
+        .. F0 F1 F2 F3 F4 f0 F5 f1 b0 w0 f2 b1 w1 f3 b2 w2 F6 B0 W0 f4 b3 w3 F7 B1 W1
+        .. .. F0 F1 F2 f0 F3 f1 F4 f2 b0 w0 f3 b1 w1 F5 B0 W0 f4 b2 w2 F6 B1 W1 f5 b3
+        .. .. .. F0 f0 F1 f1 F2 f2 F3 f3 b0 w0 F4 B0 W0 f4 b1 w1 F5 B1 W1 f5 b2 w2 F6
+
+        W1 f5 b5 w5 B2 W2 f6 b6 w6 B3 W3 f7 b7 w7 B4 W4 B5 W5 B6 W6 B7 W7 .. .. ..
+        f5 b4 w4 B2 W2 f6 b5 w5 B3 W3 f7 b6 w6 B4 b7 B5 W4 B6 W5 B7 W6 w7 W7 .. ..
+        w3 F7 B2 W2 f6 b4 w4 B3 W3 f7 b5 w5 B4 b6 B5 b7 B6 W4 B7 W5 w6 w7 W6 W7 ..
+        B2 W2 f6 b3 w3 F7 B3 W3 f7 b4 w4 B4 b5 B5 b6 B6 b7 B7 W4 w5 w6 w7 W5 W6 W7
+    """,
+}
+
+
+@pytest.mark.parametrize(("name", "m", "weight_us"), PICTURES)
+def test_a_family_looks_like_its_figure(name: str, m: int, weight_us: int) -> None:
+    line = simulated(name, 4, m, (1, 1, weight_us))
+    assert picture(line) == rows(PICTURES[name, m, weight_us])
+
+
+@pytest.mark.parametrize("times", [(1, 1, 0), (1, 1, 1), (55, 58, 35)])
+@pytest.mark.parametrize("rounds", [2, 3, 5])
+@pytest.mark.parametrize("name", ["interleaved", "breadth-first"])
+def test_v_rounds_divide_the_bubble_by_v(
+    name: str, rounds: int, times: tuple[int, int, int]
+) -> None:
+    # (D − 1) / (v m + D − 1) of the makespan, for any m from D on, a multiple of D or not.
+    for num_ranks, m in [(1, 3), (2, 5), (4, 4), (4, 7), (4, 8), (5, 13), (8, 15)]:
+        expected = (num_ranks - 1) * sum(times)
+        assert bubble_us(f"{name}:{rounds}", num_ranks, m, times) == (expected, expected)
+
+
+@pytest.mark.parametrize("rounds", [2, 3])
+@pytest.mark.parametrize(("num_ranks", "m"), [(2, 4), (4, 8), (4, 12), (8, 16)])
+def test_interleaving_holds_what_its_paper_says(rounds: int, num_ranks: int, m: int) -> None:
+    # Rank 0 holds its warm-up of (v − 1) D + 2 (D − 1) and one more: 1 + (D − 1) / (v D) times
+    # what 1F1B holds, v D activations of these smaller stages.
+    name = f"interleaved:{rounds}"
+    costs = costs_of(name, num_ranks, (1, 1, 1))
+    held = peak_bytes(verify(generate(name, num_ranks, m), costs)[0])
+    assert max(held) == held[0] == min(m * rounds, rounds * num_ranks + num_ranks - 1)
+
+
+@pytest.mark.parametrize("units", [1, 2, 3])
+@pytest.mark.parametrize("num_ranks", [2, 4, 6, 8])
+def test_two_directions_have_their_papers_closed_forms(num_ranks: int, units: int) -> None:
+    d, m = num_ranks, units * num_ranks
+    # F = B: (D − 2) / (2 m v + D − 2), however many units.
+    for name, v in (("chimera", 1), ("bitpipe", 2), ("bitpipe:2", 4)):
+        line = simulated(name, d, m, (1, 1, 0))
+        assert line.makespan_us == line.period_us == 2 * m * v + d - 2
+    # B = 2F: (D − 2) / (1.5 m + D − 2) and (D − 2) / (3 m + D − 2) for one unit; each further one
+    # brings D − 2 of bubble where 2 B and not 2 F have to fit in between.
+    assert simulated("chimera", d, m, (1, 1, 1)).makespan_us == units * (4 * d - 2) + d - 2
+    assert simulated("bitpipe", d, m, (1, 1, 1)).makespan_us == units * (7 * d - 2) + d - 2
+
+
+@pytest.mark.parametrize("waves", [1, 2, 3])
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 4, 8])
+def test_waves_divide_hanayo_s_bubble(num_ranks: int, waves: int) -> None:
+    d, name = num_ranks, f"hanayo:{waves}"
+    for m in (d, 2 * d, 3 * d):
+        assert bubble_us(name, d, m, (1, 1, 0)) == (2 * (d - 1),) * 2
+    assert bubble_us(name, d, d, (1, 1, 1)) == (4 * (d - 1),) * 2
+    costs = costs_of(name, d, (1, 1, 1))
+    held = peak_bytes(verify(generate(name, d, 3 * d), costs)[0])
+    assert max(held) <= 2 * waves * d  # D micro-batches, as in 1F1B
+
+
+@pytest.mark.parametrize("num_ranks", [2, 4, 8])
+def test_chimera_s_copies_hold_between_them_what_1f1b_s_first_rank_holds(num_ranks: int) -> None:
+    # D/2 + 1 … D micro-batches, the middle ranks least, where 1F1B goes from 1 to D.
+    costs = costs_of("chimera", num_ranks, (1, 1, 1))
+    held = peak_bytes(verify(generate("chimera", num_ranks, 4 * num_ranks), costs)[0])
+    assert max(held) <= num_ranks
+    assert min(held) >= num_ranks // 2 + 1
+
+
+@pytest.mark.parametrize("name", ["chimera", "bitpipe"])
+def test_an_odd_number_of_ranks_has_no_two_directions(name: str) -> None:
+    with pytest.raises(SynthError, match=f"{name} needs an even number of ranks, given 5"):
+        generate(name, 5, 10)
+
+
+def test_micro_batches_that_fill_no_unit_are_shared_out_evenly() -> None:
+    schedule = generate("chimera", 4, 7)
+    firsts = {op.microbatch: op.replica for program in schedule.programs for op in program}
+    assert [firsts[j] for j in range(7)] == [0, 0, 1, 1, 0, 0, 1]
+
+
+@pytest.mark.parametrize("times", [(1, 1, 1), (10, 10, 7), (55, 58, 35), (1, 1, 0)])
+@pytest.mark.parametrize("length", [1, 2, 3, 4])
+def test_dualpipe_has_half_of_zb_1p_s_ranks_in_its_bubble(
+    length: int, times: tuple[int, int, int]
+) -> None:
+    # A row of D / 2 ranks, or of D on the V: (row − 1) (F + B − W), at row · 2 + 1 activations.
+    forward, backward, weight = times
+    expected = (length - 1) * (forward + backward - weight)
+    for name, num_ranks in (("dualpipe", 2 * length), ("dualpipe-v", length)):
+        for m in (2 * num_ranks, 2 * num_ranks + 2, 3 * num_ranks * 2):
+            costs = costs_of(name, num_ranks, times)
+            lowered, line = verify(generate(name, num_ranks, m), costs)
+            assert line.makespan_us - line.work_us[0] == expected
+            assert max(peak_bytes(lowered)) == 2 * length + 1
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("m", [1, 2, 5, 8])
+def test_gems_takes_a_micro_batch_s_way_back_for_each(num_ranks: int, m: int) -> None:
+    # B = 2F: each micro-batch costs F + D · B, and the first its way there.
+    costs = costs_of("gems", num_ranks, (1, 1, 1))
+    lowered, line = verify(generate("gems", num_ranks, m), costs)
+    assert line.makespan_us == (num_ranks - 1) + m * (1 + 2 * num_ranks)
+    assert max(peak_bytes(lowered)) == 1
+
+
+@pytest.mark.parametrize("times", [(1, 1, 1), (10, 10, 7), (10, 12, 8), (5, 4, 4)])
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 4, 5, 8])
+def test_zb_v_has_no_bubble_but_what_times_differ(
+    num_ranks: int, times: tuple[int, int, int]
+) -> None:
+    # Each of the 2 (D − 1) steps of the parallelogram is off by what two ops differ at most.
+    for m in (2 * num_ranks - 1, 2 * num_ranks, 3 * num_ranks + 1):
+        _, period_us = bubble_us("zb-v", num_ranks, m, times)
+        assert period_us <= 2 * (num_ranks - 1) * (max(times) - min(times))
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3, 4, 5, 6, 7, 8])
+def test_the_v_schedules_keep_their_memory_and_their_bubbles(num_ranks: int) -> None:
+    d = num_ranks
+    # (D + 4) // 3, (D + 2) // 2 and D micro-batches, of two stages a rank; 1F1B's bubble, and of
+    # it (in unit times) two thirds, half and nothing.
+    promised = {"v-min": ((d + 4) // 3, 2 / 3), "v-half": ((d + 2) // 2, 1 / 2), "zb-v": (d, 0.0)}
+    for name, (micro_batches, share) in promised.items():
+        for m in (2 * d, 3 * d + 1):
+            costs = costs_of(name, d, (1, 1, 1))
+            lowered, line = verify(generate(name, d, m, costs=costs), costs)
+            assert max(peak_bytes(lowered)) == 2 * micro_batches
+            assert line.period_us - line.work_us[0] <= share * 6 * (d - 1)
+
+
+@pytest.mark.parametrize("name", ["v-min", "v-half", "zb-v"])
+def test_fitting_to_unequal_stages_keeps_the_peak_and_never_loses_time(name: str) -> None:
+    unit = generate(name, 4, 12)
+    equal = costs_of(name, 4, (30, 40, 20))
+    stages = [
+        stage.model_copy(
+            update={"duration_us": {k: us + 3 * (s % 3) for k, us in stage.duration_us.items()}}
+        )
+        for s, stage in enumerate(equal.stages)
+    ]
+    costs = Costs(stages=tuple(stages))
+    drawn, fitted = verify(unit, costs), verify(generate(name, 4, 12, costs=costs), costs)
+    assert fitted[1].period_us <= drawn[1].period_us
+    assert max(peak_bytes(fitted[0])) <= max(peak_bytes(drawn[0]))
