@@ -52,8 +52,8 @@ class StageCosts(Record):
 
 
 @dataclass(frozen=True, eq=False)
-class StageTable:
-    """All stages' costs as arrays, [kind, stage] with kinds in the order of `OpKind`, or [stage]."""
+class CostTable:
+    """All stages' costs as arrays, [kind, stage], kinds in the order of `OpKind`, or [stage]."""
 
     stages: tuple[StageCosts, ...]
     duration_us: IntArray
@@ -63,7 +63,7 @@ class StageTable:
     saved_w_bytes: IntArray
 
     @classmethod
-    def of(cls, stages: tuple[StageCosts, ...]) -> "StageTable":
+    def of(cls, stages: tuple[StageCosts, ...]) -> "CostTable":
         """Arrange the stages' costs.
 
         Raises:
@@ -119,10 +119,10 @@ class Costs(Record):
 
     # The underscore keeps what is cached out of `dict(self)`, that is, out of `replace`.
     @cached_property
-    def _table(self) -> StageTable:
-        return StageTable.of(self.stages)
+    def _table(self) -> CostTable:
+        return CostTable.of(self.stages)
 
-    def table(self) -> StageTable:
+    def table(self) -> CostTable:
         """The stages' costs as arrays.
 
         Raises:

@@ -56,6 +56,7 @@ def as_json(request: Request, result: "Result") -> dict[str, Any]:
         "message": result.message,
         "seconds": round(result.wall_s, 3),
         "partition": request.partition,
+        "placement": request.problem.placement.ranks,
         "caps_bytes": request.problem.caps_bytes,
         "rivals": [
             {

@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 ProfileArgument = Annotated[
     str, typer.Argument(metavar="PROFILE", help="A profile file, or a shipped one's name.")
 ]
-RanksOption = Annotated[
-    int, typer.Option("--ranks", "-r", min=1, help="Number of pipeline ranks.")
-]
+RanksOption = Annotated[int, typer.Option("--ranks", "-r", min=1, help="Number of pipeline ranks.")]
 MicroBatchesOption = Annotated[
     int, typer.Option("--micro-batches", "-m", min=1, help="Micro-batches per iteration.")
 ]

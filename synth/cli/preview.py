@@ -26,6 +26,7 @@ def preview(request: Request, format: Format) -> None:
         answer_json(
             {
                 "partition": request.partition,
+                "placement": request.problem.placement.ranks,
                 "caps_bytes": request.problem.caps_bytes,
                 "costs": request.problem.costs.model_dump(mode="json"),
                 "feasible": shortage is None,
@@ -37,13 +38,28 @@ def preview(request: Request, format: Format) -> None:
     if shortage is not None:
         raise Infeasible(str(shortage))
     if format == Format.TEXT and request.problem.caps_bytes is not None:
-        answer("feasible: every rank fits with one micro-batch at a time")
+        answer(_feasibility(request))
+
+
+def _feasibility(request: Request) -> str:
+    """What is known of caps that are not too small in closed form."""
+    from synth.solve.feasible import smallest_limit_bytes
+
+    caps = request.problem.caps_bytes
+    if caps is None or min(caps) >= smallest_limit_bytes(request.problem):
+        return "feasible: every rank fits with one micro-batch at a time"
+    return (
+        "not decided before the search: each rank alone fits with one micro-batch at a time, the "
+        "simplest schedule of all together does not"
+    )
 
 
 def _stages(request: Request) -> str:
     stages = request.problem.costs.stages
     factor, unit = size_unit(max(s.static_bytes + s.saved_bytes for s in stages))
-    header = ["stage", "layers", *(f"{kind}\nms" for kind in OpKind)]
+    ranks = zip(*request.problem.placement.ranks, strict=True)
+    on_ranks = [", ".join(map(str, held)) for held in ranks]
+    header = ["stage", "rank", "layers", *(f"{kind}\nms" for kind in OpKind)]
     header += [f"{name}\n{unit}" for name in ("static", "saved by F", "left for W", "boundary")]
     rows = []
     for index, stage in enumerate(stages):
@@ -51,6 +67,7 @@ def _stages(request: Request) -> str:
         rows.append(
             [
                 str(index),
+                on_ranks[index],
                 str(request.partition[index]),
                 *(milliseconds(stage.duration_us[kind]) for kind in OpKind),
                 *(f"{size / factor:,.3f}" for size in sizes),

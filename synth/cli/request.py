@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from synth import __version__
 from synth.cli.limits import MemoryLimit
+from synth.cli.output import talk
 from synth.profile import Profile
 from synth.record import check_writable
 from synth.schedule.file import Claim, Plan
@@ -69,6 +70,19 @@ class Request:
         """Write the file, if one was asked for."""
         if self.output is not None:
             self.plan(found).save(self.output)
+
+
+def announce(request: Request) -> None:
+    """Say on stderr what is about to be searched."""
+    problem = request.problem
+    held = ""
+    if problem.num_replicas > 1 or problem.placement.num_stages != problem.num_ranks:
+        held = f" ({request.arguments['placement']})"
+    talk(
+        f"{request.profile.name}: {len(request.profile.layers)} layers on {problem.num_ranks} "
+        f"ranks as {','.join(map(str, request.partition))}{held}, {problem.num_micro_batches} "
+        f"micro-batches; {request.limit.explanation}"
+    )
 
 
 def _stopped_by(found: "Incumbent | Result") -> str:

@@ -45,7 +45,7 @@ def headline(plan: Plan, timeline: Timeline) -> str:
     other_us = timeline.makespan_us if other == "makespan" else timeline.period_us
     return "\n".join(
         (
-            f"{plan.name}: {plan.num_ranks} ranks, {len(plan.partition)} stages, "
+            f"{plan.name}: {plan.num_ranks} ranks, {len(plan.partition)} stages{_copies(plan)}, "
             f"{plan.num_micro_batches} micro-batches of {plan.profile_name} on {plan.device}",
             value_line(claim.objective, objective_us, claim.lower_bound_us, claim.gap),
             f"bubble rate {percent(timeline.bubble_rate(objective_us))} of the {claim.objective}, "
@@ -54,6 +54,12 @@ def headline(plan: Plan, timeline: Timeline) -> str:
             f"all times predicted from the profile",
         )
     )
+
+
+def _copies(plan: Plan) -> str:
+    """Replicas, and how ops name them, where there are several."""
+    copies = len(plan.placement)
+    return f" in {copies} replicas (@1: the second)" if copies > 1 else ""
 
 
 def plan_table(plan: Plan, lowered: Lowered, timeline: Timeline) -> str:
@@ -90,6 +96,7 @@ def _ranks_json(plan: Plan, lowered: Lowered, timeline: Timeline) -> list[dict[s
         {
             "rank": rank,
             "stages": [stage for stage, _ in lowered.schedule.placement.held[rank]],
+            "replicas": [replica for _, replica in lowered.schedule.placement.held[rank]],
             "work_us": timeline.work_us[rank],
             "static_bytes": static_bytes(lowered, rank),
             "peak_bytes": plan.claim.peak_bytes[rank],

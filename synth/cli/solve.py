@@ -8,16 +8,30 @@ import typer
 
 from synth.cli.answers import as_json, as_text
 from synth.cli.interrupt import run_interruptibly
-from synth.cli.limits import read_limit, read_partition
+from synth.cli.least import solve_least
+from synth.cli.limits import LEAST, is_least, read_limit, read_target
+from synth.cli.options import (
+    GapOption,
+    MicroBatchesOption,
+    ObjectiveOption,
+    PartitionOption,
+    PlacementOption,
+    ProfileArgument,
+    RanksOption,
+    SeedOption,
+    asked_problem,
+    load_profile,
+)
 from synth.cli.output import Format, FormatOption, answer, answer_json, talk
 from synth.cli.preview import preview
 from synth.cli.progress import Progress
-from synth.cli.request import Request
-from synth.costs import cut
+from synth.cli.request import Request, announce
 from synth.errors import ExitCode, SynthError
+from synth.plan.target import Target
 from synth.profile import Profile
 from synth.schedule.file import Plan
 from synth.schedule.model import Placement, Schedule
+from synth.schedule.placements import placement as named_placement
 from synth.units import parse_fraction, parse_seconds
 
 if TYPE_CHECKING:
@@ -25,35 +39,34 @@ if TYPE_CHECKING:
 
 
 def command(
-    profile_name: Annotated[
-        str, typer.Argument(metavar="PROFILE", help="A profile file, or a shipped one's name.")
-    ],
-    ranks: Annotated[int, typer.Option("--ranks", "-r", min=1, help="Number of pipeline ranks.")],
-    micro_batches: Annotated[
-        int, typer.Option("--micro-batches", "-m", min=1, help="Micro-batches per iteration.")
-    ],
+    profile_name: ProfileArgument,
+    ranks: RanksOption,
+    micro_batches: MicroBatchesOption,
     mem_limit: Annotated[
         str | None,
         typer.Option(
-            help="The most a rank may hold: 40GB, one per rank (40GB,36GB,…), or auto: the "
-            "device's capacity less a reserve.",
+            help="The most a rank may hold: 40GB, one per rank (40GB,36GB,…), auto: the device's "
+            "capacity less a reserve, or min: the least with which --target is met.",
             show_default="no limit",
+        ),
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            help="With --mem-limit min: the time to meet, 850ms, or 105% of the lower bound "
+            "without a limit."
         ),
     ] = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="The schedule file; written on every improvement."),
     ] = None,
-    objective: Annotated[
-        Literal["makespan", "period"],
-        typer.Option(help="makespan: first op to last; period: time when iterations overlap."),
-    ] = "makespan",
-    partition: Annotated[
-        str, typer.Option(help="Layers per stage (3,3,2), or auto: as even as can be.")
-    ] = "auto",
+    objective: ObjectiveOption = "makespan",
+    placement: PlacementOption = "linear",
+    partition: PartitionOption = "auto",
     time_limit: Annotated[str, typer.Option(help="Stop after so long: 60s, 2m.")] = "60s",
-    gap: Annotated[str, typer.Option(help="Stop when proven to be within: 0.5%.")] = "0.5%",
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the search.")] = 0,
+    gap: GapOption = "0.5%",
+    seed: SeedOption = 0,
     deterministic: Annotated[
         bool,
         typer.Option("--deterministic", help="Same input, same plan; the limit is no clock then."),
@@ -80,11 +93,11 @@ def command(
     """
     from synth.solve.problem import SolveOptions, SolverName
 
-    profile = _load(profile_name)
+    profile, where = load_profile(profile_name), named_placement(placement, ranks)
+    wanted = _target(mem_limit, target)
     limit = read_limit(mem_limit, ranks, profile)
-    sizes = _sizes(partition, ranks, profile, limit.caps_bytes)
-    is_best = read_partition(partition, ranks) is None
-    problem = _problem(profile, sizes, micro_batches, limit.caps_bytes, objective, is_best)
+    problem = asked_problem(profile, where, micro_batches, partition, objective, limit.caps_bytes)
+    assert problem.partition is not None
     options = SolveOptions(
         time_limit_s=parse_seconds(time_limit),
         gap=parse_fraction(gap),
@@ -97,55 +110,36 @@ def command(
     )
     arguments = {
         "mem_limit": mem_limit or "none",
+        "placement": placement,
         "partition": partition,
         "time_limit": time_limit,
         "gap": gap,
         "solver": solver,
         "deterministic": str(deterministic).lower(),
     }
-    request = Request(profile, sizes, problem, options, limit, arguments, output)
+    if target is not None:
+        arguments["target"] = target
+    request = Request(profile, problem.partition, problem, options, limit, arguments, output)
     request.check_output()
     if dry_run:
         preview(request, format)
+    elif wanted is not None:
+        solve_least(request, wanted, format)
     else:
         _solve(request, format)
 
 
-def _load(name_or_path: str) -> Profile:
-    from synth.profiles import find
-
-    return Profile.load(find(name_or_path))
-
-
-def _sizes(
-    text: str, num_ranks: int, profile: Profile, caps_bytes: tuple[int, ...] | None
-) -> tuple[int, ...]:
-    """The partition given, or the most even one under which every rank can fit, if there is one."""
-    from synth.plan.partition import balance
-
-    given = read_partition(text, num_ranks)
-    return balance(profile, num_ranks, caps_bytes) if given is None else given
-
-
-def _problem(
-    profile: Profile,
-    sizes: tuple[int, ...],
-    num_micro_batches: int,
-    caps_bytes: tuple[int, ...] | None,
-    objective: str,
-    is_best: bool,
-) -> "Problem":
-    from synth.solve.problem import Objective, Problem
-
-    return Problem(
-        cut(profile, sizes),
-        Placement.linear(len(sizes)),
-        num_micro_batches,
-        caps_bytes,
-        Objective(objective),
-        sizes,
-        is_best,
-    )
+def _target(mem_limit: str | None, target: str | None) -> Target | None:
+    """The target of `--mem-limit min`; none for any other limit."""
+    if is_least(mem_limit) != (target is not None):
+        given, missing = ("--target", f"--mem-limit {LEAST}")
+        if target is None:
+            given, missing = missing, given
+        raise SynthError(
+            f"{given} is given without {missing}; together they ask for the least memory with "
+            f"which a time is met, for example --mem-limit {LEAST} --target 105%"
+        )
+    return None if target is None else read_target(target)
 
 
 def _load_hint(path: Path | None, problem: "Problem", profile: Profile) -> Schedule | None:
@@ -154,14 +148,17 @@ def _load_hint(path: Path | None, problem: "Problem", profile: Profile) -> Sched
     plan = Plan.load(path)
     plan.check()
     schedule = plan.schedule()
-    if (schedule.placement, schedule.num_micro_batches) != (
-        problem.placement,
-        problem.num_micro_batches,
-    ):
+    sizes = (plan.num_ranks, plan.num_micro_batches)
+    if sizes != (problem.num_ranks, problem.num_micro_batches):
         raise SynthError(
             f"--hint {path} is for {plan.num_ranks} ranks and {plan.num_micro_batches} "
             f"micro-batches, asked for are {problem.num_ranks} ranks and "
             f"{problem.num_micro_batches} micro-batches; give a plan for the same sizes, or none"
+        )
+    if schedule.placement != problem.placement:
+        raise SynthError(
+            f"--hint {path} places its stages on ranks {_placed(schedule.placement)}, asked for is "
+            f"{_placed(problem.placement)}; give a plan with the same --placement, or none"
         )
     if plan.profile_fingerprint != profile.fingerprint():
         talk(
@@ -171,15 +168,15 @@ def _load_hint(path: Path | None, problem: "Problem", profile: Profile) -> Sched
     return schedule
 
 
+def _placed(where: Placement) -> str:
+    """`0,1,1,0`, replicas behind each other."""
+    return " and ".join(",".join(map(str, ranks)) for ranks in where.ranks)
+
+
 def _solve(request: Request, format: Format) -> None:
     from synth.solve.portfolio import solve
 
-    num_layers = len(request.profile.layers)
-    talk(
-        f"{request.profile.name}: {num_layers} layers on {request.problem.num_ranks} ranks as "
-        f"{','.join(map(str, request.partition))}, {request.problem.num_micro_batches} "
-        f"micro-batches; {request.limit.explanation}"
-    )
+    announce(request)
     progress = Progress(request)
 
     def work(stop: threading.Event) -> "Result":

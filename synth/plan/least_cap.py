@@ -15,6 +15,7 @@ from synth.errors import SynthError
 from synth.plan.known import Enough, Found, Known
 from synth.plan.levels import Levels
 from synth.plan.target import Target
+from synth.schedule.verify import verify
 from synth.solve.feasible import needed_bytes
 from synth.solve.polish import evaluate
 from synth.solve.portfolio import solve
@@ -39,8 +40,8 @@ class LeastCap:
     """What is known of the least cap, one for all ranks, under which a target is met.
 
     No schedule meets it with less than `not_below_bytes`: proven. `found` meets it, and needs
-    `cap_bytes`. `fastest_us` is the best time found under any cap, `bound_us` the best bound
-    without a cap.
+    `cap_bytes`; `lower_bound_us` holds under that cap. `fastest_us` is the best time found under
+    any cap, `bound_us` the best bound without a cap.
     """
 
     problem: Problem
@@ -64,6 +65,25 @@ class LeastCap:
         """(found − proven) / found."""
         cap = self.cap_bytes
         return None if cap is None else max(0.0, (cap - self.not_below_bytes) / cap)
+
+    def result(self) -> Result | None:
+        """The schedule found as the answer of a search under its cap, simulated again."""
+        if self.found is None:
+            return None
+        found, cap = self.found, self.found.peak
+        problem = replace(self.problem, caps_bytes=(cap,) * self.problem.num_ranks)
+        return Result(
+            problem=problem,
+            schedule=found.schedule,
+            timeline=verify(found.schedule, problem.costs, problem.caps_bytes)[1],
+            value_us=found.value_us,
+            lower_bound_us=self.lower_bound_us,
+            peak_bytes=found.peak_bytes,
+            found_by=found.found_by,
+            stopped_by=self.stopped_by,
+            rivals=tuple(replace(r, fits=max(r.peak_bytes) <= cap) for r in self.rivals),
+            wall_s=self.wall_s,
+        )
 
     @property
     def message(self) -> str | None:

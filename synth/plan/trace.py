@@ -92,7 +92,8 @@ def trace(
     """Find the curve: the best time, and what is proven, under caps that are one for all ranks.
 
     It begins with the least cap that the serial schedule keeps, and with no cap at all, which gives
-    the cap beyond which nothing got better; then it goes where the curve bends.
+    the cap beyond which nothing got better. Then come caps at which published schedules begin to
+    fit, where these are faster than what is known, and then it goes where the curve bends.
 
     Args:
         profile: what the problem's costs were cut from.
@@ -163,8 +164,22 @@ class _Tracing:
             return [again[0]]
         if len(set(caps) | set(self.pending)) >= self.effort.points or not self.curve.has_end:
             return []
+        published = self._published_caps()
+        if published:
+            return [published[0]]
         widest = max(self._ranges(), key=lambda found: found.area, default=None)
         return [] if widest is None or widest.area <= 0 else [widest.middle]
+
+    def _published_caps(self) -> list[int | None]:
+        """Where published schedules fit that are faster than what is known there, worst first."""
+        known, better = known_of(self.curve.points), []
+        for family in self.curve.families:
+            best, cap = known.best_within(family.peak_bytes), family.peak_bytes
+            beaten = any(_beats(other, family) for other in self.curve.families)
+            if best is None or beaten or cap in self.pending or family.value_us >= best.value_us:
+                continue
+            better.append((family.value_us / best.value_us, cap))
+        return [cap for _, cap in sorted(better)]
 
     def _is_done(self, plan: Plan, cap: int) -> bool:
         enough = plan.claim.gap <= self.effort.gap
@@ -240,3 +255,9 @@ class _Tracing:
         of_period = self.problem.objective == "period"
         value_us = rival.period_us if of_period else rival.makespan_us
         return FamilyPoint(name=rival.name, value_us=value_us, peak_bytes=max(rival.peak_bytes))
+
+
+def _beats(one: FamilyPoint, other: FamilyPoint) -> bool:
+    """Whether one is faster in no more memory, or as fast in less."""
+    mine, others = (one.value_us, one.peak_bytes), (other.value_us, other.peak_bytes)
+    return mine != others and all(a <= b for a, b in zip(mine, others, strict=True))

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from synth.report.scale import Scale
 from synth.report.tables import size_unit
-from synth.units import format_us
 
 
 class Point(NamedTuple):
@@ -44,11 +43,13 @@ class Curve:
 
     @property
     def found(self) -> list[Step]:
-        """(bytes, microseconds): from so many bytes on, so fast."""
+        """(bytes, microseconds): from so many bytes on, so fast; published schedules count."""
+        known = [(point.peak_bytes, point.value_us) for point in self.points]
+        known += [(dot.peak_bytes, dot.value_us) for dot in self.families]
         steps: list[Step] = []
-        for point in sorted(self.points, key=lambda p: (p.peak_bytes, p.value_us)):
-            if not steps or point.value_us < steps[-1][1]:
-                steps.append((point.peak_bytes, point.value_us))
+        for step in sorted(known):
+            if not steps or step[1] < steps[-1][1]:
+                steps.append(step)
         return steps
 
     @property
@@ -86,6 +87,12 @@ class Curve:
         times += [dot.value_us for dot in self.families]
         return 0.97 * min(times), 1.03 * max(times)
 
+    @property
+    def time_unit(self) -> tuple[float, str]:
+        """The unit in which times read well: its microseconds and its name."""
+        longest = self.ends_us[1]
+        return next(u for u in ((1e6, "s"), (1e3, "ms"), (1.0, "µs")) if longest >= u[0])
+
     def found_at(self, num_bytes: float) -> int | None:
         """The best time found in so much memory, if any."""
         return min((us for least, us in self.found if least <= num_bytes), default=None)
@@ -106,7 +113,8 @@ def plot(curve: Curve, width: int = 100, height: int = 18) -> str:
     cells = [[" "] * columns for _ in range(height)]
     _draw_steps(cells, curve, x, y)
     letters = _draw_dots(cells, curve, x, y)
-    labels = {round(y.at(tick)): format_us(tick) for tick in y.ticks(height // 3)}
+    unit_us, unit = curve.time_unit
+    labels = {round(y.at(tick)): f"{tick / unit_us:g} {unit}" for tick in y.ticks(height // 3)}
     lines = []
     for row, line in enumerate(cells):
         edge = "┤" if row in labels else "│"
@@ -154,6 +162,6 @@ def _memory_axis(x: Scale, margin: int, columns: int) -> tuple[str, str]:
 
 
 def _legend(curve: Curve, letters: dict[str, str], margin: int) -> list[str]:
-    entries = [f"─ {curve.objective} found", "· lower bound"]
+    entries = [f"─ best {curve.objective} known", "· lower bound"]
     entries += [f"{letter} {name}" for letter, name in letters.items()]
     return [" " * (margin + 1) + "   ".join(entries)]

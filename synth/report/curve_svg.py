@@ -95,14 +95,15 @@ def _draw_axes(svg: Svg, curve: Curve, x: Scale, y: Scale) -> None:
         place = x.at(tick * factor)
         svg.line([(place, y.start), (place, y.end)], "grid")
         svg.text((place, y.start + 18), f"{tick:g}", "label", "middle")
+    unit_us, time_unit = curve.time_unit
     for tick in y.ticks(8):
         svg.line([(x.start, y.at(tick)), (x.end, y.at(tick))], "grid")
-        svg.text((x.start - 8, y.at(tick) + 4), format_us(tick), "label", "end")
+        svg.text((x.start - 8, y.at(tick) + 4), f"{tick / unit_us:g}", "label", "end")
     corners = [(x.start, y.start), (x.start, y.end), (x.end, y.end), (x.end, y.start)]
     svg.line([*corners, corners[0]], "frame")
     middle = (x.start + x.end) / 2
     svg.text((middle, _HEIGHT - 16), f"memory limit of every rank, {unit}", "axis", "middle")
-    kind = f"{curve.objective}, logarithmic" if y.log else curve.objective
+    kind = f"{curve.objective}, {time_unit}{', logarithmic' if y.log else ''}"
     svg.text((18, (y.start + y.end) / 2), kind, "axis", "middle", turn=-90)
     svg.text((_LEFT, 28), curve.title, "title")
 
@@ -150,7 +151,7 @@ def _boxes_of(line: list[XY]) -> list[_Box]:
 def _draw_legend(svg: Svg, curve: Curve) -> None:
     top, at = 50, float(_LEFT)
     entries = (
-        ("found", f"best {curve.objective} found"),
+        ("found", f"best {curve.objective} known"),
         ("proven", "proven lower bound"),
         ("between", "the best possible lies here"),
         ("family", "published schedules"),

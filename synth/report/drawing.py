@@ -1,6 +1,7 @@
 """How ops look in a text chart: letters, shades and colours, and how much of a name fits."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from synth.kinds import OpKind
@@ -31,7 +32,9 @@ class Drawing:
     """What all rows share: the time that the cells stand for, and how much of a name fits.
 
     `short_us` is the length of a short op of each kind that appears. What is written into an op is
-    decided for a kind as a whole, so that rows read evenly.
+    decided for a kind as a whole, so that rows read evenly. `places` are the (stage, replica) pairs
+    of ranks that hold several, numbered on each rank: where the longest name, `longest` behind its
+    letters, does not fit, every second stage of a rank is written in lower case.
     """
 
     start_us: int
@@ -39,6 +42,8 @@ class Drawing:
     cells: int
     colour: bool
     short_us: dict[OpKind, int]
+    places: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    longest: int = 0
 
     @property
     def cell_us(self) -> float:
@@ -54,7 +59,17 @@ class Drawing:
         kind = op.kind
         letters = kind.value if self.fits(kind, len(kind) + 1) else LOOKS[kind].letter
         number = "" if kind == OpKind.STEP else str(op.microbatch)
+        if self.places:
+            return self._label_with_stage(op, letters, number, length)
         full = f"{letters}{number}"
         if self.fits(kind, len(letters) + 1) and len(full) <= length:
             return full
         return letters[:length]
+
+    def _label_with_stage(self, op: Op, letters: str, number: str, length: int) -> str:
+        """`F2.5` for micro-batch 5 of stage 2, else `F`, or `f` on a second stage."""
+        place = self.places.get((op.stage, op.replica), 0)
+        short = letters.lower() if place % 2 else letters
+        full = str(op).replace(op.kind.value, letters, 1) if number else f"{letters}{op.stage}"
+        fits = self.fits(op.kind, len(letters) + self.longest) and len(full) <= length
+        return full if fits else short[:length]

@@ -75,7 +75,19 @@ def _plan_drawing(named: Mapping[str, Spans], cells: int, colour: bool) -> Drawi
         colour=colour,
         # Not the very shortest: measured ops stray.
         short_us={kind: sorted(found)[len(found) // 10] for kind, found in lengths_us.items()},
+        places=_places(named),
+        longest=max((len(str(span.op)) - len(span.op.kind) for span in every), default=0),
     )
+
+
+def _places(named: Mapping[str, Spans]) -> dict[tuple[int, int], int]:
+    """The (stage, replica) pairs, numbered on each rank; nothing if no rank holds several."""
+    places: dict[tuple[int, int], int] = {}
+    for chart in named.values():
+        for rank in chart:
+            held = sorted({(span.op.stage, span.op.replica) for span in rank})
+            places |= {pair: number for number, pair in enumerate(held)}
+    return places if any(places.values()) else {}
 
 
 def _row_heads(named: Mapping[str, Spans]) -> list[str]:
@@ -128,6 +140,8 @@ def _legend(drawing: Drawing, margin: int, width: int) -> Text:
         sample = Text(f"{letters}{' ' if colour else look.shade}", look.style if colour else "")
         entries.append(sample + Text(f" {meaning}"))
     entries.append(Text(IDLE, "dim" if colour else "") + Text(" idle"))
+    if drawing.places:
+        entries.append(Text("F1.2: stage 1, micro-batch 2; lower case: a rank's second stage"))
     entries.append(Text(f"1 column = {format_us(drawing.cell_us)}"))
     if any(short < drawing.cell_us for short in drawing.short_us.values()):
         entries.append(Text("some ops are shorter than a column; widen to see all"))

@@ -90,7 +90,7 @@ def rank_table(
         header += [f"cap\n{unit}", f"headroom\n{unit}"]
     rows = []
     for rank, peak in enumerate(peaks_bytes):
-        stages = [stage for stage, _ in lowered.schedule.placement.held[rank]]
+        held = lowered.schedule.placement.held[rank]
         work_us = timeline.work_us[rank]
         sizes = [static_bytes(lowered, rank), peak]
         if caps_bytes is not None:
@@ -98,8 +98,8 @@ def rank_table(
         rows.append(
             [
                 str(rank),
-                ", ".join(map(str, stages)),
-                ", ".join(_places(layer_ranges[stage]) for stage in stages),
+                ", ".join(f"{stage}@{copy}" if copy else str(stage) for stage, copy in held),
+                ", ".join(_places(layer_ranges[stage]) for stage, _ in held),
                 milliseconds(work_us),
                 milliseconds(timeline.makespan_us - work_us),
                 *(f"{size / factor:,.3f}" if factor > 1 else f"{size:,.0f}" for size in sizes),

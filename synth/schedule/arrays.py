@@ -9,10 +9,13 @@ Numbers, with R replicas, S stages and m micro-batches:
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, chain
 from operator import itemgetter
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from synth.costs import IntArray
 from synth.kinds import OpKind
@@ -22,20 +25,22 @@ from synth.schedule.ops import Op
 KIND_CODES = {kind: code for code, kind in enumerate(OpKind)}
 _kind_of = itemgetter(0)
 
+Flags = npt.NDArray[np.bool_]
+
 
 @dataclass(frozen=True, eq=False)
 class OpArrays:
     """All ops of a schedule, as tuples by rank and as one array per field by node.
 
-    `first_node` has the first node of every rank, and the number of nodes at its end; `listed[r]`
-    is how many of rank r's ops the schedule lists itself.
+    `first_node` has the first node of every rank, and the number of nodes at its end; `fields` has
+    `kind`, `stage`, `microbatch` and `replica` of all nodes as its rows.
     """
 
     schedule: Schedule
     ops: list[tuple[Op, ...]]
-    listed: list[int]
     first_node: list[int]
     rank: IntArray
+    fields: IntArray
     kind: IntArray
     stage: IntArray
     microbatch: IntArray
@@ -47,38 +52,52 @@ class OpArrays:
         ops = [with_steps(schedule, rank) for rank in range(schedule.num_ranks)]
         lengths = [len(program) for program in ops]
         rank = np.repeat(np.arange(len(ops)), lengths)
-        flat: list[int | OpKind] = list(chain.from_iterable(chain.from_iterable(ops)))
+        flat: list[Any] = list(chain.from_iterable(chain.from_iterable(ops)))
         flat[0::4] = map(KIND_CODES.__getitem__, flat[0::4])
         fields = np.fromiter(flat, np.int64, len(flat)).reshape(-1, 4).T.copy()
         first_node = list(accumulate(lengths, initial=0))
-        listed = [len(program) for program in schedule.programs]
-        return cls(schedule, ops, listed, first_node, rank, *fields)
+        return cls(schedule, ops, first_node, rank, fields, *fields)
 
-    @property
+    @cached_property
     def num_nodes(self) -> int:
         """Number of ops."""
         return self.first_node[-1]
 
-    @property
+    @cached_property
     def num_stages(self) -> int:
         """Number of stages, copies not counted."""
         return self.schedule.placement.num_stages
 
-    @property
+    @cached_property
     def num_cells(self) -> int:
         """Number of (replica, stage, micro-batch)."""
         placement = self.schedule.placement
         return len(placement.ranks) * placement.num_stages * self.schedule.num_micro_batches
 
+    @cached_property
+    def of_step(self) -> Flags:
+        """Which ops are STEPs."""
+        return np.equal(self.kind, KIND_CODES[OpKind.STEP])
+
+    @cached_property
     def cells(self) -> IntArray:
         """The cell of every op; that of a STEP is the one of micro-batch 0."""
-        copies = self.replica * self.num_stages + self.stage
-        of_step = self.kind == KIND_CODES[OpKind.STEP]
-        return copies * self.schedule.num_micro_batches + self.microbatch * ~of_step
+        first = (self.replica * self.num_stages + self.stage) * self.schedule.num_micro_batches
+        cells: IntArray = first + self.microbatch * ~self.of_step
+        return cells
 
+    @cached_property
     def classes(self) -> IntArray:
         """The class of every op."""
-        return self.kind * self.num_stages + self.stage
+        return np.add(self.kind * self.num_stages, self.stage)
+
+    @cached_property
+    def counts(self) -> IntArray:
+        """How often each op stands in the programs, [kind, cell]."""
+        key = self.kind * self.num_cells + self.cells
+        counts = np.bincount(key, minlength=len(OpKind) * self.num_cells)
+        by_kind: IntArray = counts.reshape(len(OpKind), -1)
+        return by_kind
 
 
 def with_steps(schedule: Schedule, rank: int) -> tuple[Op, ...]:

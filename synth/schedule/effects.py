@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from synth.costs import Costs, IntArray, StageCosts, StageTable
+from synth.costs import Costs, CostTable, IntArray, StageCosts
 from synth.kinds import OpKind
 from synth.schedule.arrays import KIND_CODES
 from synth.schedule.ops import Op, Value, ValueKind
@@ -165,7 +165,7 @@ class EffectTable:
 
 
 @lru_cache(maxsize=32)  # a search evaluates thousands of orders on the same costs
-def _effect_table(table: StageTable, num_replicas: int, num_micro_batches: int) -> EffectTable:
+def _effect_table(table: CostTable, num_replicas: int, num_micro_batches: int) -> EffectTable:
     num_stages = len(table.stages)
     num_cells = num_replicas * num_stages * num_micro_batches
     nothing = np.zeros(num_stages, dtype=np.int64)
@@ -189,19 +189,19 @@ def _effect_table(table: StageTable, num_replicas: int, num_micro_batches: int) 
 class _Lists(NamedTuple):
     """The fields of `Touches` while they grow."""
 
-    first: list[int]
-    count: list[int]
-    distance: list[int]
+    firsts: list[int]
+    counts: list[int]
+    distances: list[int]
 
 
-def _touches(table: StageTable, rule: _Rule, num_cells: int, num_micro_batches: int) -> _Lists:
+def _touches(table: CostTable, rule: _Rule, num_cells: int, num_micro_batches: int) -> _Lists:
     lists = _Lists([], [], [])
     for kind in OpKind:
         for stage in range(len(table.stages)):
             touched = rule(table.stages, kind, stage)
-            lists.first.append(len(lists.distance))
-            lists.count.append(len(touched))
-            lists.distance.extend(
+            lists.firsts.append(len(lists.distances))
+            lists.counts.append(len(touched))
+            lists.distances.extend(
                 _VALUE_CODES[value] * num_cells + offset * num_micro_batches
                 for value, offset in touched
             )
@@ -213,13 +213,13 @@ def _add_reads_of_step(
 ) -> None:
     """STEP, whose cell is that of micro-batch 0, reads the WGRAD of every micro-batch."""
     step = KIND_CODES[OpKind.STEP] * num_stages
-    lists.first[step : step + num_stages] = [len(lists.distance)] * num_stages
-    lists.count[step : step + num_stages] = [num_micro_batches] * num_stages
+    lists.firsts[step : step + num_stages] = [len(lists.distances)] * num_stages
+    lists.counts[step : step + num_stages] = [num_micro_batches] * num_stages
     wgrad = _VALUE_CODES[WGRAD] * num_cells
-    lists.distance.extend(range(wgrad, wgrad + num_micro_batches))
+    lists.distances.extend(range(wgrad, wgrad + num_micro_batches))
 
 
-def _made_bytes(table: StageTable, sizes: IntArray) -> IntArray:
+def _made_bytes(table: CostTable, sizes: IntArray) -> IntArray:
     """The bytes that an op of each class leaves on its rank."""
     return np.array(
         [

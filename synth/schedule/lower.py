@@ -22,12 +22,12 @@ made when they are asked for.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple, Self
 
 import numpy as np
 
 from synth.costs import Costs, IntArray
-from synth.kinds import OpKind
-from synth.schedule.arrays import KIND_CODES, OpArrays
+from synth.schedule.arrays import OpArrays
 from synth.schedule.effects import VALUE_KINDS, Effects, EffectTable
 from synth.schedule.model import Schedule
 from synth.schedule.ops import Op, Value
@@ -39,12 +39,24 @@ from synth.schedule.uses import Uses, find_uses
 __all__ = ["Action", "Instruction", "Lowered", "Reduction", "Transfer", "lower", "lower_arrays"]
 
 
+class Edges(NamedTuple):
+    """Edges of the DAG: node `before[i]` must end before node `after[i]` starts."""
+
+    before: IntArray
+    after: IntArray
+
+    @classmethod
+    def of(cls, pairs: list[tuple[int, int]]) -> Self:
+        """From (before, after) pairs."""
+        return cls(*np.array(pairs, dtype=np.int64).reshape(-1, 2).T)
+
+
 @dataclass(frozen=True, eq=False)
 class Lowered:
     """A schedule on its costs, as programs and as a DAG.
 
     The DAG has one node per compute op (rank by rank, in program order), then one per transfer,
-    then one per reduction. `before[i]` must end before node `after[i]` starts.
+    then one per reduction.
     """
 
     schedule: Schedule
@@ -55,8 +67,7 @@ class Lowered:
     routes: Routes
     turns: list[list[Turn]]
     durations: IntArray
-    before: IntArray
-    after: IntArray
+    edges: Edges
 
     @property
     def num_ranks(self) -> int:
@@ -88,7 +99,7 @@ class Lowered:
     def predecessors(self) -> list[list[int]]:
         """For each node, those that must end before it starts."""
         lists: list[list[int]] = [[] for _ in range(len(self.durations))]
-        for before, after in zip(self.before.tolist(), self.after.tolist(), strict=True):
+        for before, after in zip(*(ends.tolist() for ends in self.edges), strict=True):
             lists[after].append(before)
         return lists
 
@@ -196,7 +207,7 @@ def lower_arrays(arrays: OpArrays, costs: Costs, *, synchronous_step: bool = Fal
     routes = find_routes(arrays, uses, table, costs)
     turns = find_turns(arrays, costs)
     reduction_us = [turn.reduction.duration_us for each in turns for turn in each]
-    op_us = table.duration_us[arrays.classes()]
+    op_us = table.duration_us[arrays.classes]
     durations_us = np.concatenate([op_us, routes.duration_us, np.array(reduction_us, dtype=int)])
     edges = [_op_edges(arrays, uses), _transfer_edges(arrays, routes)]
     if turns:
@@ -204,37 +215,34 @@ def lower_arrays(arrays: OpArrays, costs: Costs, *, synchronous_step: bool = Fal
     if synchronous_step:
         ended = range(len(durations_us) - len(reduction_us), len(durations_us))
         edges.append(_barrier_edges(arrays, ended))
-    before, after = np.concatenate(edges, axis=1)
-    return Lowered(schedule, costs, arrays, table, uses, routes, turns, durations_us, before, after)
+    joined = Edges(*(np.concatenate(ends) for ends in zip(*edges, strict=True)))
+    return Lowered(schedule, costs, arrays, table, uses, routes, turns, durations_us, joined)
 
 
-def _op_edges(arrays: OpArrays, uses: Uses) -> IntArray:
+def _op_edges(arrays: OpArrays, uses: Uses) -> Edges:
     """An op waits for the one before it on its rank, and for what it reads that stands later."""
     node = np.arange(1, arrays.num_nodes)
     inner = node[arrays.rank[1:] == arrays.rank[:-1]]
-    return np.stack(
-        [
-            np.concatenate([inner - 1, uses.late_maker]),
-            np.concatenate([inner, uses.late_reader]),
-        ]
+    return Edges(
+        np.concatenate([inner - 1, uses.late_maker]), np.concatenate([inner, uses.late_reader])
     )
 
 
-def _transfer_edges(arrays: OpArrays, routes: Routes) -> IntArray:
+def _transfer_edges(arrays: OpArrays, routes: Routes) -> Edges:
     """A transfer's two ends, in the order in which its node, reader and waiting op list them."""
     first = np.array(arrays.first_node)
     at_source, at_target = first[routes.source], first[routes.target]
     node = np.arange(arrays.num_nodes, arrays.num_nodes + len(routes))
-    before = np.stack([node, node, routes.made, at_target + routes.post - 1, node - 1])
-    after = np.stack([routes.read, at_source + routes.wait, node, node, node])
+    before = np.array([node, node, routes.made, at_target + routes.post - 1, node - 1])
+    after = np.array([routes.read, at_source + routes.wait, node, node, node])
     exists = np.ones((5, len(routes)), dtype=np.bool_)
     exists[1] = after[1] < first[routes.source + 1]
     exists[3] = routes.post > 0
     exists[4] = ~routes.opens_link
-    return np.stack([before.T[exists.T], after.T[exists.T]])
+    return Edges(before.T[exists.T], after.T[exists.T])
 
 
-def _reduction_edges(turns: list[list[Turn]], node: int) -> IntArray:
+def _reduction_edges(turns: list[list[Turn]], node: int) -> Edges:
     """A reduction waits for every copy's last W and the one before it; its STEPs wait for it."""
     edges: list[tuple[int, int]] = []
     for each in turns:
@@ -243,13 +251,13 @@ def _reduction_edges(turns: list[list[Turn]], node: int) -> IntArray:
             edges += [(node - 1, node)] if k else []
             edges += [(node, step) for step in turn.steps]
             node += 1
-    return np.array(edges).T
+    return Edges.of(edges)
 
 
-def _barrier_edges(arrays: OpArrays, reductions: Sequence[int]) -> IntArray:
+def _barrier_edges(arrays: OpArrays, reductions: Sequence[int]) -> Edges:
     """Every STEP waits for all ranks to have come to their first one, and for all reductions."""
     edges: list[tuple[int, int]] = []
-    steps = (arrays.kind == KIND_CODES[OpKind.STEP]).nonzero()[0]
+    steps = arrays.of_step.nonzero()[0]
     ranks, index = np.unique(arrays.rank[steps], return_index=True)
     lasts = [
         int(steps[i]) - 1
@@ -259,4 +267,4 @@ def _barrier_edges(arrays: OpArrays, reductions: Sequence[int]) -> IntArray:
     for step in steps.tolist():
         edges += [(last, step) for last in lasts if last != step - 1]
         edges += [(reduction, step) for reduction in reductions]
-    return np.array(edges, dtype=int).reshape(-1, 2).T
+    return Edges.of(edges)

@@ -61,7 +61,7 @@ def peak_bytes(lowered: Lowered) -> tuple[int, ...]:
     first_slot = np.array(arrays.first_node) + np.arange(num_ranks + 1)
     slot = np.arange(arrays.num_nodes) + arrays.rank
     received, waited, ended = _flows(lowered, slot, first_slot)
-    classes = arrays.classes()
+    classes = arrays.classes
     rise = np.zeros_like(received)
     rise[slot] = lowered.table.rise_bytes[classes]
     made = np.zeros_like(received)

@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from synth.costs import Costs, IntArray
-from synth.schedule.arrays import OpArrays
+from synth.schedule.arrays import Flags, OpArrays
 from synth.schedule.effects import EffectTable
 from synth.schedule.uses import Uses, group_starts
 
@@ -30,7 +29,7 @@ class Routes:
     wait: IntArray
     num_bytes: IntArray
     duration_us: IntArray
-    opens_link: npt.NDArray[np.bool_]
+    opens_link: Flags
 
     def __len__(self) -> int:
         """Number of transfers."""
@@ -61,9 +60,7 @@ def find_routes(arrays: OpArrays, uses: Uses, table: EffectTable, costs: Costs) 
     return Routes(value, source, target, made, read, post, wait, num_bytes, duration_us, opens_link)
 
 
-def _in_link_order(
-    arrays: OpArrays, uses: Uses
-) -> tuple[IntArray, IntArray, npt.NDArray[np.bool_]]:
+def _in_link_order(arrays: OpArrays, uses: Uses) -> tuple[IntArray, IntArray, Flags]:
     """Which of `uses.away` in what order, the nodes that make them, and where links begin."""
     away, num_ranks = uses.away, len(arrays.ops)
     made = uses.maker[away.value]
@@ -88,4 +85,4 @@ def _durations_us(
     for k in (sample >= 0).nonzero()[0].tolist():
         i = sample[k]
         times_us[k] = costs.boundary_us(int(stage[i]), int(source[i]), int(target[i]))
-    return times_us[key]
+    return np.take(times_us, key)

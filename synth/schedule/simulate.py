@@ -60,12 +60,12 @@ def simulate(lowered: Lowered) -> Timeline:
     Raises:
         DeadlockError: the DAG has a cycle, that is, the programs wait for each other.
     """
-    durations = lowered.durations_us
+    durations, (edge_from, edge_to) = lowered.durations_us, lowered.edges
     num_nodes = len(durations)
-    waiting = np.bincount(lowered.after, minlength=num_nodes).tolist()
+    waiting = np.bincount(edge_to, minlength=num_nodes).tolist()
     # The successors of node n are flat[begins[n] : begins[n + 1]].
-    flat = lowered.after[lowered.before.argsort()].tolist()
-    begins = [0, *np.bincount(lowered.before, minlength=num_nodes).cumsum().tolist()]
+    flat = edge_to[edge_from.argsort()].tolist()
+    begins = [0, *np.bincount(edge_from, minlength=num_nodes).cumsum().tolist()]
     start = [0] * num_nodes
     end = [0] * num_nodes
     order = [node for node, count in enumerate(waiting) if count == 0]

@@ -4,10 +4,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from synth.costs import IntArray
-from synth.schedule.arrays import OpArrays
+from synth.schedule.arrays import Flags, OpArrays
 from synth.schedule.effects import VALUE_KINDS, EffectTable
 
 
@@ -44,7 +43,7 @@ class Uses:
 
 def find_uses(arrays: OpArrays, table: EffectTable) -> Uses:
     """Match the reads of all ops with their makers; the last of several makers counts."""
-    cells, classes = arrays.cells(), arrays.classes()
+    cells, classes = arrays.cells, arrays.classes
     makes = table.makes.pairs(classes, cells)
     node, value = table.reads.pairs(classes, cells)
     maker = np.full(len(VALUE_KINDS) * table.num_cells, -1)
@@ -77,7 +76,7 @@ def _first_and_last(
     return Away(value[seen], source[seen], target[seen], node[seen], node[order[last]], seen)
 
 
-def group_starts(sorted_keys: IntArray) -> npt.NDArray[np.bool_]:
+def group_starts(sorted_keys: IntArray) -> Flags:
     """Where in a sorted array another key begins."""
     starts = np.ones(len(sorted_keys), dtype=np.bool_)
     np.not_equal(sorted_keys[1:], sorted_keys[:-1], out=starts[1:])

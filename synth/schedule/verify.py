@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from synth.costs import Costs, IntArray
+from synth.costs import Costs
 from synth.errors import ExitCode, SynthError
 from synth.kinds import OpKind
-from synth.schedule.arrays import KIND_CODES, OpArrays
+from synth.schedule.arrays import OpArrays
 from synth.schedule.effects import Effects
 from synth.schedule.lower import Action, Lowered, lower_arrays
 from synth.schedule.memory import memory_curve, peak_bytes
@@ -73,32 +73,26 @@ def _check_shape(schedule: Schedule, costs: Costs) -> None:
 
 def _check_ops_exist(arrays: OpArrays) -> None:
     """Every op names a stage that its rank holds and a micro-batch that there is, once."""
+    if not _all_exist(arrays):
+        for rank, program in enumerate(arrays.schedule.programs):
+            _find_bad_op(arrays.schedule, rank, program)
+
+
+def _all_exist(arrays: OpArrays) -> bool:
     schedule = arrays.schedule
     holder = np.array(schedule.placement.ranks)
-    within = (
-        _lie_below(arrays.replica, len(holder))
-        and _lie_below(arrays.stage, arrays.num_stages)
-        and _lie_below(arrays.microbatch, schedule.num_micro_batches)
-    )
-    if not (
-        within
+    ends = (len(OpKind), arrays.num_stages, schedule.num_micro_batches, len(holder))
+    return bool(
+        _may_be_complete(arrays)
+        and ((arrays.fields >= 0) & (arrays.fields < np.array(ends)[:, None])).all()
         and (holder[arrays.replica, arrays.stage] == arrays.rank).all()
-        and _counts(arrays).max(initial=0) < 2
-    ):
-        for rank, program in enumerate(schedule.programs):
-            _find_bad_op(schedule, rank, program)
+        and arrays.counts.max() < 2
+    )
 
 
-def _lie_below(numbers: IntArray, end: int) -> bool:
-    """Whether all are in 0 … end − 1."""
-    return bool(numbers.min(initial=0) >= 0 and numbers.max(initial=0) < end)
-
-
-def _counts(arrays: OpArrays) -> IntArray:
-    """How often each op stands in the programs, [kind, cell]."""
-    key = arrays.kind * arrays.num_cells + arrays.cells()
-    counts = np.bincount(key, minlength=len(OpKind) * arrays.num_cells)
-    return counts.reshape(len(OpKind), -1)
+def _may_be_complete(arrays: OpArrays) -> bool:
+    """Whether there are enough ops; if so, a table of all micro-batches is not much larger."""
+    return arrays.num_nodes >= arrays.num_stages * arrays.schedule.num_micro_batches
 
 
 def _find_bad_op(schedule: Schedule, rank: int, program: Sequence[Op]) -> None:
@@ -120,21 +114,31 @@ def _find_bad_op(schedule: Schedule, rank: int, program: Sequence[Op]) -> None:
 
 def _check_complete(arrays: OpArrays) -> None:
     """Each micro-batch passes each stage once: F, and B with W, or BW, of one replica."""
-    placement = arrays.schedule.placement
+    if not _all_complete(arrays):
+        _find_bad_passage(arrays.schedule)
+
+
+def _all_complete(arrays: OpArrays) -> bool:
+    if not _may_be_complete(arrays):
+        return False
     # One bit per kind, F 1, B 2, W 4, BW 8, by replica and (stage, micro-batch).
-    done = (_BITS @ _counts(arrays)).reshape(len(placement.ranks), -1)
+    done = (_BITS @ arrays.counts).reshape(len(arrays.schedule.placement.ranks), -1)
     whole = (done == _SPLIT) | (done == _FUSED)
-    passages = (whole.sum(axis=0) == 1) & ((done > 0).sum(axis=0) == 1)
-    if not passages.all():
-        stage, microbatch = divmod(int(passages.argmin()), arrays.schedule.num_micro_batches)
-        present = {op for program in arrays.schedule.programs for op in program}
-        found = [
-            op
-            for replica in range(len(placement.ranks))
-            for kind in (OpKind.F, OpKind.B, OpKind.W, OpKind.BW)
-            if (op := Op(kind, stage, microbatch, replica)) in present
-        ]
-        _check_passage(arrays.schedule, Op(OpKind.F, stage, microbatch), found)
+    return bool(((whole.sum(axis=0) == 1) & ((done > 0).sum(axis=0) == 1)).all())
+
+
+def _find_bad_passage(schedule: Schedule) -> None:
+    present = {op for program in schedule.programs for op in program}
+    placement = schedule.placement
+    for stage in range(placement.num_stages):
+        for microbatch in range(schedule.num_micro_batches):
+            found = [
+                op
+                for replica in range(len(placement.ranks))
+                for kind in (OpKind.F, OpKind.B, OpKind.W, OpKind.BW)
+                if (op := Op(kind, stage, microbatch, replica)) in present
+            ]
+            _check_passage(schedule, Op(OpKind.F, stage, microbatch), found)
 
 
 def _check_passage(schedule: Schedule, forward: Op, found: list[Op]) -> None:
@@ -158,7 +162,7 @@ def _check_passage(schedule: Schedule, forward: Op, found: list[Op]) -> None:
 def _check_local_order(lowered: Lowered) -> None:
     """What an op reads and its own rank makes must have been made before; STEPs come last."""
     arrays = lowered.arrays
-    of_step = arrays.kind == KIND_CODES[OpKind.STEP]
+    of_step = arrays.of_step
     goes_on = of_step[:-1] & ~of_step[1:] & (arrays.rank[:-1] == arrays.rank[1:])
     if goes_on.any() or len(lowered.uses.late_reader):
         for rank, program in enumerate(lowered.ops):

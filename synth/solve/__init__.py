@@ -5,6 +5,7 @@ from synth.solve.portfolio import solve
 from synth.solve.problem import (
     Incumbent,
     Objective,
+    Part,
     Problem,
     Result,
     Rival,
@@ -16,6 +17,7 @@ from synth.solve.problem import (
 __all__ = [
     "Incumbent",
     "Objective",
+    "Part",
     "Problem",
     "Result",
     "Rival",

@@ -9,6 +9,7 @@ with BW is bounded too.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 
 from synth.solve.cpsat import Model
 from synth.solve.problem import Objective, SolveOptions
@@ -16,9 +17,9 @@ from synth.solve.run_cpsat import Outcome, run
 from synth.solve.solution import Solution
 from synth.solve.view import B, F, View, W
 
-# Shares of the time limit: a long look at one rank, and short ones at all the others together.
-_LONG_LOOK = 0.15
-_SHORT_LOOKS = 0.05
+# How many ranks are tried as the next one of a growing set, and for how long at least.
+_CANDIDATES = 4
+_SHORTEST_LOOK_S = 0.2
 
 
 def work_bound_us(view: View, objective: Objective) -> int:
@@ -66,48 +67,76 @@ def _bounds_us(view: View, rank: int, objective: Objective) -> Iterator[int]:
         yield last_b + view.way_up_us(held[0], above) + left - origin
 
 
-def relaxed_bound_us(
-    view: View,
-    objective: Objective,
-    value_us: int,
-    bound_us: int,
-    options: SolveOptions,
-    should_stop: Callable[[], bool],
-    hint: Solution | None = None,
-) -> int:
-    """Bound by solving one rank alone, with its order and its memory, exactly.
+@dataclass
+class Ladder:
+    """Bounds from modelling some ranks exactly, first one at a time, then more and more together.
 
-    The other ranks become delays: F k cannot arrive before its head and k F's of the slowest rank
-    above, B k not before F k's round trip, and after B k the rank above still has its own B's and
+    The other ranks become delays: F k cannot arrive before its head and k F's of the slowest stage
+    above, B k not before F k's round trip, and after B k a rank above still has its own B's and
     W's. Every schedule of the whole satisfies all of this, so the optimum of the part, or any
-    bound of it, bounds the whole. Where a rank's memory binds, this is nearly tight.
+    bound of it, bounds the whole. Where memory binds, a few ranks that are far apart say nearly
+    all: their ops have to agree over the length of the pipeline.
 
-    Args:
+    Attributes:
         value_us: of a known schedule in the model's terms; nothing above it is of interest.
-        bound_us: known already.
-        hint: a known schedule; its part on the rank is a solution of the rank's relaxation.
+        hint: that schedule; its part on some ranks is a solution of their relaxation.
+        should_stop: asked all the time.
     """
 
-    def solve_rank(rank: int, limit_s: float) -> Outcome:
-        model = Model(view, objective, value_us, [rank])
-        model.at_least(bound_us)
-        if hint is not None:
-            model.hint(hint, value_us)
-        return run(model, options, limit_s, should_stop=should_stop)
+    view: View
+    objective: Objective
+    options: SolveOptions
+    value_us: int
+    hint: Solution | None
+    should_stop: Callable[[], bool]
+    of_rank: dict[int, int] = field(default_factory=dict)
 
-    # Rank 0 waits longest for its first B, so memory binds there first when caps are alike; the
-    # most promising of those that a short look did not solve gets a long one too.
-    unsolved: list[tuple[int, int]] = []
-    for rank in range(view.num_ranks):
-        if bound_us >= value_us or should_stop():
-            return bound_us
-        share = _LONG_LOOK if rank == 0 else _SHORT_LOOKS / view.num_ranks
-        outcome = solve_rank(rank, share * options.time_limit_s)
-        bound_us = max(bound_us, min(outcome.bound_us, value_us))
-        if rank > 0 and not outcome.optimal:
-            unsolved.append((-outcome.bound_us, rank))
-    for _, rank in sorted(unsolved)[:1]:
-        if bound_us < value_us and not should_stop():
-            outcome = solve_rank(rank, _LONG_LOOK * options.time_limit_s)
-            bound_us = max(bound_us, min(outcome.bound_us, value_us))
-    return bound_us
+    def one_by_one(self, limit_s: float) -> Iterator[int]:
+        """Bounds from each rank alone.
+
+        Args:
+            limit_s: for all of them; seconds of the clock, or deterministic ones.
+        """
+        left_s = limit_s
+        for rank in range(self.view.num_ranks):
+            # Rank 0 waits longest for its first B, so memory binds there first when caps are alike.
+            share = 0.5 if rank == 0 else 1 / (self.view.num_ranks - rank)
+            outcome = self._solve((rank,), share * left_s)
+            left_s -= outcome.spent_s
+            self.of_rank[rank] = outcome.bound_us
+            yield outcome.bound_us
+            if self.should_stop():
+                return
+
+    def together(self, limit_s: float) -> Iterator[int]:
+        """Bounds from a growing set of ranks, each time by the rank that raises it most."""
+        ranks = tuple(range(self.view.num_ranks))
+        chosen: tuple[int, ...] = (max(ranks, key=lambda rank: (self.of_rank.get(rank, 0), -rank)),)
+        left_s = limit_s
+        while len(chosen) < len(ranks) and left_s > 0 and not self.should_stop():
+            found: list[tuple[int, bool, tuple[int, ...]]] = []
+            tried = _spread([rank for rank in ranks if rank not in chosen])
+            for rank in tried:
+                if left_s <= 0 or self.should_stop():
+                    break
+                wider = tuple(sorted((*chosen, rank)))
+                outcome = self._solve(wider, max(left_s / (2 * len(tried)), _SHORTEST_LOOK_S))
+                left_s -= outcome.spent_s
+                found.append((outcome.bound_us, outcome.optimal, wider))
+                yield outcome.bound_us
+            if not any(optimal for _, optimal, _ in found):
+                return
+            chosen = max(found)[2]
+
+    def _solve(self, ranks: tuple[int, ...], limit_s: float) -> Outcome:
+        model = Model(self.view, self.objective, self.value_us, ranks)
+        if self.hint is not None:
+            model.hint(self.hint, self.value_us)
+        outcome = run(model, self.options, limit_s, should_stop=self.should_stop)
+        return replace(outcome, bound_us=min(outcome.bound_us, self.value_us))
+
+
+def _spread(ranks: list[int]) -> list[int]:
+    """A few of the ranks, far apart."""
+    size = min(len(ranks), _CANDIDATES)
+    return [ranks[(2 * i + 1) * len(ranks) // (2 * size)] for i in range(size)]

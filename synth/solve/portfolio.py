@@ -1,9 +1,8 @@
 """Solve: explain infeasibility, start from the best known schedule, search until proven."""
 
-import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from synth.errors import SynthError
@@ -13,11 +12,14 @@ from synth.schedule.model import Buffering, Schedule
 from synth.schedule.ops import Op
 from synth.schedule.verify import ScheduleError, verify
 from synth.solve import bounds, construct, feasible, pattern, polish, windows
+from synth.solve.background import Background
 from synth.solve.cpsat import Model
+from synth.solve.known import Known
 from synth.solve.milp import run_milp
 from synth.solve.polish import BUFFERINGS
 from synth.solve.problem import (
     Objective,
+    Part,
     Problem,
     Result,
     Rival,
@@ -26,22 +28,14 @@ from synth.solve.problem import (
     StoppedBy,
 )
 from synth.solve.run_cpsat import Outcome, run
-from synth.solve.solution import (
-    Programs,
-    Solution,
-    keeps_caps,
-    number,
-    shares_alike,
-    solution_of,
-    split,
-)
+from synth.solve.solution import Solution, keeps_caps, number, solution_of
 from synth.solve.standing import OnImprovement, Standing
 from synth.solve.view import View, cautious, certain, relaxed_for_fusion
 
-# Effort of the heuristics: ops placed at least, and for each second of the time limit; and drafts
-# that are verified and simulated exactly.
-_HEURISTIC_OPS = 40_000
-_HEURISTIC_OPS_PER_S = 10_000
+# Effort of list scheduling, in ops placed: at first, and for each second of the time limit when
+# the easy proofs have failed; and drafts that are verified and simulated exactly.
+_QUICK_OPS = 40_000
+_OPS_PER_S = 10_000
 _DRAFTS_EVALUATED = 4
 
 # The published schedules and the closing polish get so long even when the time is up: for problems
@@ -51,9 +45,21 @@ _GRACE_S = 0.5
 # The share of the time after which no more published schedules are tried.
 _FAMILIES_SHARE = 0.5
 
+# Shares of the time limit. Beyond so many ops the exact model is no help, and windows and bounds
+# get most of the time.
+_ONE_BY_ONE_SHARE = 0.08
+_BRIEF_SHARE = 0.1
 _PATTERNS_SHARE = 0.05
 _WINDOWS_SHARE = 0.6
+_WINDOWS_SHARE_OF_MANY = 0.95
+_EXACT_OPS = 1_600
+
 _WINDOWS_STARTS = 3
+
+# Between two exact looks at what the windows find, so many times as long as one look takes.
+_PAUSES = 5
+
+_POLL_S = 0.02
 
 
 def solve(
@@ -90,11 +96,13 @@ class _Search:
         self.now = Standing(problem, options, on_improvement, stop)
         self.relaxed = relaxed_for_fusion(problem)
         self.rivals: list[Rival] = []
-        self.drafts: list[Programs] = []
+        self.known = Known(problem.objective)
+        self.ladder: bounds.Ladder | None = None
 
     def run(self) -> Result:
         shortage = feasible.find_shortage(self.problem)
-        self._try_families()
+        if Part.FAMILIES not in self.options.without:
+            self._try_families()
         if shortage is not None:
             return self._result(StoppedBy.INFEASIBLE, str(shortage))
         if self.options.hint is not None:
@@ -109,17 +117,28 @@ class _Search:
         self._close()
         return self._result(self.now.reason())
 
-    def _steps(self) -> tuple[Callable[[], None], ...]:
+    def _steps(self) -> Iterator[Callable[[], None]]:
+        """Cheap proofs first, then what takes as long as there is."""
+        without = self.options.without
+        if Part.LIST_SCHEDULING not in without:
+            yield lambda: self._try_heuristics(_QUICK_OPS)
+        yield self._improve_best
         if self.options.solver == SolverName.MILP:
-            return (self._try_heuristics, self._improve_best, self._search)
-        return (
-            self._try_heuristics,
-            self._improve_best,
-            self._try_patterns,
-            self._bound_by_parts,
-            self._improve_windows,
-            self._search,
-        )
+            yield lambda: self._search(self.now.left_s())
+            return
+        if Part.BOUNDS not in without:
+            yield self._bound_one_by_one
+        is_small = self.relaxed.num_ops <= _EXACT_OPS
+        if Part.EXACT not in without and is_small:
+            share = 1 if self.relaxed.num_ops <= windows.LARGEST_WINDOW else _BRIEF_SHARE
+            yield lambda: self._search(share * self.now.left_s())
+        if Part.LIST_SCHEDULING not in without:
+            yield lambda: self._try_heuristics(round(_OPS_PER_S * self.options.time_limit_s))
+        if Part.PATTERNS not in without:
+            yield self._try_patterns
+        yield self._improve_and_bound
+        if Part.EXACT not in without:
+            yield lambda: self._search(self.now.left_s())
 
     def _try_families(self) -> None:
         """The published schedules that exist for this placement: the first incumbent."""
@@ -173,7 +192,7 @@ class _Search:
             ) from None
         self.now.offer(polish.evaluate(self.problem, schedule, "hint"))
 
-    def _try_heuristics(self) -> None:
+    def _try_heuristics(self, max_ops: int) -> None:
         """List scheduling with and without room for boundary buffers."""
         bufferings = (Buffering(0, 0), *BUFFERINGS)
         views = _distinct(cautious(self.problem, buffering) for buffering in bufferings)
@@ -181,9 +200,8 @@ class _Search:
             if self.now.finished():
                 return
             share_s = (self.now.left_s() - 2 * self.now.evaluation_s) / (len(views) - index)
-            max_ops = _HEURISTIC_OPS + round(_HEURISTIC_OPS_PER_S * self.options.time_limit_s)
-            max_ops //= min(3, len(views))
-            self._try_list_scheduling(view, max_ops, self.now.elapsed_s() + share_s)
+            ops = max_ops // min(3, len(views))
+            self._try_list_scheduling(view, ops, self.now.elapsed_s() + share_s)
 
     def _try_list_scheduling(self, view: View, max_ops: int, until_s: float) -> None:
         objective, seed = self.problem.objective, self.options.seed
@@ -191,7 +209,7 @@ class _Search:
             view, objective, max_ops, seed, lambda: self.now.too_late_by(until_s)
         )
         if found:
-            self.drafts.append(found[0][0].programs(view))
+            self.known.add(found[0][0].programs(view))
         for draft, _ in found[: 1 if self.now.time_is_up() else _DRAFTS_EVALUATED]:
             if self.now.best is not None and draft.value_us >= self.now.best.value_us:
                 break
@@ -207,12 +225,15 @@ class _Search:
         """Schedules that repeat one micro-batch, in the strictest view of memory."""
         view = cautious(self.problem, BUFFERINGS[0])
         seconds = _PATTERNS_SHARE * self.options.time_limit_s
-        workers = self.options.workers or os.cpu_count() or 1
-        for found in pattern.search(view, seconds, self.options.seed, workers, self.now.finished):
+        options = self.options
+        found_ones = pattern.search(
+            view, seconds, options.seed, options.num_workers, self.now.finished
+        )
+        for found in found_ones:
             programs = tuple(number(view, order) for order in found.orders(view))
             if not keeps_caps(programs, view):
                 continue
-            self.drafts.append(programs)
+            self.known.add(programs)
             value_us = solution_of(programs, view).value_us(view, self.problem.objective)
             if self.now.best is None or value_us < self.now.best.value_us:
                 self._try_order(programs, "pattern", value_us)
@@ -239,52 +260,90 @@ class _Search:
         if self.now.best is not None:
             self.now.best = polish.fuse(self.problem, self.now.best, should_stop)
 
-    def _bound_by_parts(self) -> None:
-        """Bound by one rank at a time."""
+    def _ladder(self, workers: int, should_stop: Callable[[], bool]) -> bounds.Ladder:
+        """Bounds of the relaxed problem, from a part of its ranks."""
         hint, value_us = self._hint_for(self.relaxed, fusible=False)
-        self.now.raise_bound(
-            bounds.relaxed_bound_us(
-                self.relaxed,
-                self.problem.objective,
-                value_us,
-                self.now.bound_us,
-                self.options,
-                self.now.time_is_up,
-                hint,
-            )
-        )
+        options = replace(self.options, workers=workers, gap=0.0)
+        objective = self.problem.objective
+        return bounds.Ladder(self.relaxed, objective, options, value_us, hint, should_stop)
 
-    def _improve_windows(self) -> None:
-        """Large-neighbourhood search, in the strictest view that the best order fits in.
+    def _bound_one_by_one(self) -> None:
+        """Bound by one rank at a time."""
+        self.ladder = self._ladder(self.options.num_workers, self.now.finished)
+        for bound_us in self.ladder.one_by_one(_ONE_BY_ONE_SHARE * self.options.time_limit_s):
+            self.now.raise_bound(bound_us)
 
-        A problem no larger than a window is left to the exact search.
-        """
-        if certain(self.problem).num_ops <= windows.LARGEST_WINDOW:
+    def _improve_and_bound(self) -> None:
+        """Windows and bounds side by side, or one after the other where it has to be repeatable."""
+        is_small = self.relaxed.num_ops <= _EXACT_OPS
+        limit_s = (_WINDOWS_SHARE if is_small else _WINDOWS_SHARE_OF_MANY) * self.now.left_s()
+        until_s = self.now.elapsed_s() + limit_s
+        if self.options.deterministic or self.options.num_workers == 1:
+            for bound_us in self._bounds_together(limit_s / 2, self.now.finished):
+                self.now.raise_bound(bound_us)
+            self._improve_windows(until_s, self.now.finished)
+            return
+        stopped = threading.Event()
+        beside = Background(self._bounds_together(limit_s, stopped.is_set))
+
+        def should_stop() -> bool:
+            beside.collect(self.now.raise_bound)
+            return self.now.finished()
+
+        try:
+            self._improve_windows(until_s, should_stop)
+            while not (beside.is_over or should_stop() or self.now.elapsed_s() > until_s):
+                time.sleep(_POLL_S)
+        finally:
+            stopped.set()
+            beside.join(self.now.raise_bound)
+
+    def _bounds_together(self, limit_s: float, should_stop: Callable[[], bool]) -> Iterator[int]:
+        if Part.BOUNDS in self.options.without or self.ladder is None:
+            return iter(())
+        workers = max(1, self.options.num_workers - 1)
+        ladder = self._ladder(workers, should_stop)
+        ladder.of_rank = self.ladder.of_rank
+        return ladder.together(limit_s)
+
+    def _improve_windows(self, until_s: float, should_stop: Callable[[], bool]) -> None:
+        """Large-neighbourhood search, in the strictest view that the best order fits in."""
+        if Part.WINDOWS in self.options.without:
             return
         view = certain(self.problem)
         if self.now.best is not None:
             strict = cautious(self.problem, self.now.best.schedule.buffering)
-            view = strict if self._hint_for(strict, fusible=False)[0] else view
-        starts = self._known_in(view, fusible=False)[:_WINDOWS_STARTS]
+            view = strict if self._known_in(strict) else view
+        starts = self._known_in(view)[:_WINDOWS_STARTS]
         if not starts:
             return
-        until_s = self.now.elapsed_s() + _WINDOWS_SHARE * self.now.left_s()
         deterministic = self.options.deterministic
-        windows.improve(
+        taken_at = self.now.elapsed_s()
+
+        def take(solution: Solution) -> None:
+            """Not every step, where looking at one exactly takes long."""
+            nonlocal taken_at
+            if self.now.elapsed_s() - taken_at >= _PAUSES * self.now.evaluation_s or deterministic:
+                self._take(view, solution, "windows")
+                taken_at = self.now.elapsed_s()
+
+        best = windows.improve(
             view,
             self.problem.objective,
             starts,
             _WINDOWS_SHARE * self.options.time_limit_s,
             self.options.seed,
-            lambda: self.now.finished() or (not deterministic and self.now.elapsed_s() > until_s),
-            lambda solution: self._take(view, solution, "window search"),
+            lambda: should_stop() or (not deterministic and self.now.elapsed_s() > until_s),
+            take,
         )
+        self._take(view, best, "windows")
 
-    def _search(self) -> None:
+    def _search(self, limit_s: float) -> None:
         """The whole problem: the relaxation that bounds first, then, if need be, those that find.
 
         Where BW gains nothing the first two are the same, without boundary bytes all are.
         """
+        until_s = self.now.elapsed_s() + limit_s
         views = [self.relaxed, certain(self.problem)]
         if self.now.best is not None:
             views.append(cautious(self.problem, self.now.best.schedule.buffering))
@@ -292,7 +351,8 @@ class _Search:
         for index, view in enumerate(views):
             if self.now.finished():
                 return
-            self._search_in(view, self.now.left_s() / (len(views) - index))
+            left_s = limit_s if self.options.deterministic else until_s - self.now.elapsed_s()
+            self._search_in(view, left_s / (len(views) - index))
 
     def _search_in(self, view: View, limit_s: float) -> None:
         fusible = view != self.relaxed
@@ -347,24 +407,14 @@ class _Search:
         if self.now.best is None or value_us < self.now.best.value_us:
             self._try_order(solution.programs(view), found_by, value_us)
 
-    def _hint_for(self, view: View, fusible: bool) -> tuple[Solution | None, int]:
-        """The best order known that keeps this view's caps, with its value there."""
-        known = self._known_in(view, fusible)
-        if known:
-            return known[0], known[0].value_us(view, self.problem.objective)
-        times_us = [sum(c.duration_us.values()) + c.down_us + c.up_us for c in view.chunks]
-        chunks = zip(times_us, view.chunks, strict=True)
-        return None, sum(us * c.num_micro_batches + c.reduce_us for us, c in chunks)
+    def _best_programs(self) -> Sequence[Sequence[Op]] | None:
+        return None if self.now.best is None else self.now.best.schedule.programs
 
-    def _known_in(self, view: View, fusible: bool) -> list[Solution]:
-        """The orders known that keep this view's caps, best first."""
-        orders = [*self.drafts]
-        if self.now.best is not None and shares_alike(view, self.now.best.schedule.programs):
-            orders.append(self.now.best.schedule.programs)
-        split_orders = [split(order, view) for order in orders]
-        orders = orders + split_orders if fusible else split_orders
-        known = [solution_of(order, view) for order in orders if keeps_caps(order, view)]
-        return sorted(known, key=lambda known: known.value_us(view, self.problem.objective))
+    def _hint_for(self, view: View, fusible: bool) -> tuple[Solution | None, int]:
+        return self.known.hint(view, self._best_programs(), fusible)
+
+    def _known_in(self, view: View) -> list[Solution]:
+        return self.known.solutions(view, self._best_programs())
 
     # The answer
 

@@ -1,5 +1,6 @@
 """What is asked of the solver, and what it answers."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -33,6 +34,17 @@ class StoppedBy(StrEnum):
     EXHAUSTED = "exhausted"
     INTERRUPT = "interrupt"
     INFEASIBLE = "infeasible"
+
+
+class Part(StrEnum):
+    """A part of the search that can be left out, to see what it is good for."""
+
+    FAMILIES = "families"
+    LIST_SCHEDULING = "list scheduling"
+    PATTERNS = "patterns"
+    WINDOWS = "windows"
+    BOUNDS = "bounds"
+    EXACT = "exact"
 
 
 class SolverName(StrEnum):
@@ -133,6 +145,7 @@ class SolveOptions:
 
     `gap` is the relative gap at which the search may stop. With `deterministic`, the same input
     gives the same output: the limit then counts CP-SAT's deterministic seconds, not the clock's.
+    `without` leaves parts of the search out.
     """
 
     time_limit_s: float = 60.0
@@ -143,10 +156,16 @@ class SolveOptions:
     hint: Schedule | None = None
     solver: SolverName = SolverName.CPSAT
     verbose: Callable[[str], None] | None = None
+    without: frozenset[Part] = frozenset()
 
     def __post_init__(self) -> None:
         if self.seed < 0:
             raise SynthError(f"the seed is {self.seed}; give 0 or more")
+
+    @property
+    def num_workers(self) -> int:
+        """Threads to use, by default one for each core."""
+        return self.workers or os.cpu_count() or 1
 
 
 @dataclass(frozen=True)

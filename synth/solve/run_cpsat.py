@@ -1,11 +1,10 @@
 """Running CP-SAT so that it can be stopped from outside and reports as it goes."""
 
-import os
 import queue
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ortools.sat.python import cp_model
 
@@ -21,12 +20,16 @@ _SEEDS = 1 << 31
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run proved and found; `infeasible` and `optimal` are proofs."""
+    """What a run proved and found; `infeasible` and `optimal` are proofs.
+
+    `spent_s` is in the terms of the run's limit: deterministic seconds, or those of the clock.
+    """
 
     bound_us: int
     solution: Solution | None
     optimal: bool
     infeasible: bool
+    spent_s: float = 0.0
 
 
 def run(
@@ -66,7 +69,9 @@ def run(
     finally:
         solver.stop_search()
         thread.join()
-    return _outcome(model, solver, status[0])
+    response = solver.response_proto
+    spent_s = response.deterministic_time if options.deterministic else response.wall_time
+    return replace(_outcome(model, solver, status[0]), spent_s=spent_s)
 
 
 def _attend(
@@ -138,7 +143,7 @@ def solve_briefly(
 
 
 def _configured(options: SolveOptions, limit_s: float) -> cp_model.CpSolver:
-    solver = quiet_solver(options.seed, options.workers or os.cpu_count() or 1)
+    solver = quiet_solver(options.seed, options.num_workers)
     parameters = solver.parameters
     parameters.relative_gap_limit = options.gap
     if options.verbose is not None:

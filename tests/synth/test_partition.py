@@ -1,6 +1,7 @@
 """The partition: exact, even where ties allow, mindful of memory."""
 
 import random
+import time
 from itertools import combinations, pairwise
 
 import pytest
@@ -11,8 +12,9 @@ from synth.kinds import OpKind
 from synth.plan.partition import balance
 from synth.profile import Layer, LayerProfile, Profile, Provenance, Timing, Workload
 from synth.schedule import Placement, ScheduleError, verify
+from synth.schedule.placements import placement
 from synth.solve import Problem, Shortage, find_shortage
-from synth.solve.feasible import serial_schedule
+from synth.solve.feasible import needed_bytes, serial_schedule
 
 
 def profile_of(work_us: list[int], parameter_bytes: list[int] | None = None) -> Profile:
@@ -55,33 +57,33 @@ def score(profile: Profile, sizes: tuple[int, ...]) -> tuple[int, int]:
 
 
 def test_a_heavy_last_layer_gets_fewer_neighbours() -> None:
-    assert balance(profile_of([1, 1, 1, 1, 1, 1, 3]), 3) == (3, 3, 1)
+    assert balance(profile_of([1, 1, 1, 1, 1, 1, 3]), Placement.linear(3)) == (3, 3, 1)
 
 
 def test_ties_are_broken_towards_even_stages() -> None:
     # The layer of 9 sets the maximum; the four others could lie 1 + 3, 2 + 2 or 3 + 1.
-    assert balance(profile_of([9, 1, 1, 1, 1]), 3) == (1, 2, 2)
+    assert balance(profile_of([9, 1, 1, 1, 1]), Placement.linear(3)) == (1, 2, 2)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_balance_is_as_good_as_trying_every_cut(seed: int) -> None:
     rng = random.Random(seed)
     profile = profile_of([rng.randint(1, 9) for _ in range(9)])
-    sizes = balance(profile, 4)
+    sizes = balance(profile, Placement.linear(4))
     assert score(profile, sizes) == min(score(profile, s) for s in all_partitions(9, 4))
 
 
 def test_stages_that_exceed_the_cap_are_avoided() -> None:
     # By work alone (2, 2); but the first two layers weigh 20 together.
     profile = profile_of([1, 1, 1, 1], [10, 10, 1, 1])
-    assert balance(profile, 2) == (2, 2)
-    assert balance(profile, 2, caps_bytes=(17, 17)) == (1, 3)
+    assert balance(profile, Placement.linear(2)) == (2, 2)
+    assert balance(profile, Placement.linear(2), caps_bytes=(17, 17)) == (1, 3)
 
 
-def uneven_profile(seed: int) -> Profile:
+def uneven_profile(seed: int, num_layers: int = 7) -> Profile:
     """Layers of different work, weights and workspace."""
     rng = random.Random(seed)
-    works, weights = ([rng.randint(1, high) for _ in range(7)] for high in (9, 40))
+    works, weights = ([rng.randint(1, high) for _ in range(num_layers)] for high in (9, 40))
     profile = profile_of(works, weights)
     changed = {
         name: layer.replace(
@@ -110,8 +112,8 @@ def fits(profile: Profile, sizes: tuple[int, ...], caps_bytes: tuple[int, ...]) 
 
 def shortage_of(profile: Profile, caps_bytes: tuple[int, ...]) -> Shortage | None:
     """What the partition chosen for these caps lacks."""
-    sizes = balance(profile, len(caps_bytes), caps_bytes)
-    placement = Placement.linear(len(sizes))
+    placement = Placement.linear(len(caps_bytes))
+    sizes = balance(profile, placement, caps_bytes)
     return find_shortage(Problem(cut(profile, sizes), placement, 2, caps_bytes, partition=sizes))
 
 
@@ -133,7 +135,7 @@ def test_each_stage_is_held_against_the_cap_of_its_own_rank(seed: int) -> None:
     profile, rng = uneven_profile(seed), random.Random(seed)
     caps = tuple(rng.randint(60, 260) for _ in range(3))
     fitting = [sizes for sizes in all_partitions(7, 3) if fits(profile, sizes, caps)]
-    sizes = balance(profile, 3, caps)
+    sizes = balance(profile, Placement.linear(3), caps)
     assert (sizes in fitting) == bool(fitting)
     if fitting:
         assert score(profile, sizes) == min(score(profile, s) for s in fitting)
@@ -150,4 +152,71 @@ def test_two_sizes_that_read_alike_are_told_apart_to_the_byte() -> None:
 
 def test_fewer_layers_than_stages_is_an_error_with_the_way_out() -> None:
     with pytest.raises(SynthError, match="1 to 2 ranks"):
-        balance(profile_of([1, 1]), 3)
+        balance(profile_of([1, 1]), Placement.linear(3))
+
+
+# Several stages per rank, and replicas: local search, held against every partition.
+
+
+def rank_works(profile: Profile, where: Placement, sizes: tuple[int, ...], m: int) -> list[int]:
+    """The work of each rank: its stages, as often as micro-batches pass its replica."""
+    stages = cut(profile, sizes).stages
+    problem = Problem(cut(profile, sizes), where, m)
+    return [
+        sum(stages[stage].work_us * problem.share(replica)[1] for stage, replica in held)
+        for held in where.held
+    ]
+
+
+def keeps(
+    profile: Profile, where: Placement, sizes: tuple[int, ...], caps_bytes: tuple[int, ...]
+) -> bool:
+    """Whether each rank can hold one micro-batch of what it has."""
+    needs = needed_bytes(Problem(cut(profile, sizes), where, len(where.ranks)))
+    return all(need <= cap for need, cap in zip(needs, caps_bytes, strict=True))
+
+
+@pytest.mark.parametrize("name", ["v", "looped:2", "bidirectional", "bidirectional-v", "wave:2"])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_busiest_rank_has_as_little_as_in_any_partition(name: str, seed: int) -> None:
+    where, m = placement(name, 2), 5
+    profile = uneven_profile(seed, 10)
+    most = {
+        sizes: max(rank_works(profile, where, sizes, m))
+        for sizes in all_partitions(10, where.num_stages)
+    }
+    assert most[balance(profile, where, None, m)] == min(most.values())
+
+
+@pytest.mark.parametrize("name", ["v", "looped:2", "bidirectional"])
+@pytest.mark.parametrize("seed", range(8))
+def test_caps_are_kept_where_any_partition_keeps_them(name: str, seed: int) -> None:
+    where, rng = placement(name, 2), random.Random(seed)
+    profile = uneven_profile(seed, 9)
+    caps = tuple(rng.randint(150, 330) for _ in range(2))
+    every = all_partitions(9, where.num_stages)
+    fitting = [sizes for sizes in every if keeps(profile, where, sizes, caps)]
+    sizes = balance(profile, where, caps)
+    assert (sizes in fitting) == bool(fitting)
+    if fitting:
+        least = min(max(rank_works(profile, where, s, 2)) for s in fitting)
+        assert max(rank_works(profile, where, sizes, 2)) == least
+
+
+def test_equal_layers_give_equal_stages_on_a_v() -> None:
+    assert balance(profile_of([5] * 16), placement("v", 4)) == (2,) * 8
+
+
+def test_sixteen_ranks_of_two_unequal_stages_take_less_than_a_second() -> None:
+    rng = random.Random(1)
+    profile, where = profile_of([rng.randint(50, 200) for _ in range(100)]), placement("v", 16)
+    began = time.process_time()
+    sizes = balance(profile, where)
+    assert time.process_time() - began < 1
+    works = rank_works(profile, where, sizes, 1)
+    assert max(works) < 1.1 * sum(works) / 16
+
+
+def test_more_stages_than_layers_is_an_error_with_the_way_out() -> None:
+    with pytest.raises(SynthError, match="8 stages asked for.*7 layers.*fewer ranks or rounds"):
+        balance(profile_of([1] * 7), placement("v", 4))

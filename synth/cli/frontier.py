@@ -1,0 +1,285 @@
+"""`synth frontier`: the whole curve of time against memory, with what is proven about it."""
+
+import os
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from synth.cli.interrupt import run_interruptibly
+from synth.cli.options import (
+    GapOption,
+    MicroBatchesOption,
+    ObjectiveOption,
+    PartitionOption,
+    PlacementOption,
+    ProfileArgument,
+    RanksOption,
+    SeedOption,
+    asked_problem,
+    load_profile,
+)
+from synth.cli.output import Format, FormatOption, answer, answer_json, talk
+from synth.errors import ExitCode, SynthError
+from synth.profile import Profile
+from synth.record import check_writable, write_atomically
+from synth.report.curve import Curve, Dot, Point, plot
+from synth.report.curve_svg import curve_svg
+from synth.report.tables import milliseconds, size_unit, table
+from synth.schedule.placements import placement as named_placement
+from synth.units import format_bytes, format_bytes_both, format_us, parse_fraction, parse_seconds
+
+if TYPE_CHECKING:
+    from synth.plan.frontier import Frontier
+    from synth.plan.trace import Effort
+    from synth.solve.problem import Problem
+
+# More searches at once than this leave each of them too few workers on most machines.
+_MOST_JOBS = 4
+
+
+def command(
+    profile_name: ProfileArgument,
+    ranks: RanksOption,
+    micro_batches: MicroBatchesOption,
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            help="The curve's file, written after every point; if it is there, it is continued.",
+        ),
+    ],
+    placement: PlacementOption = "linear",
+    objective: ObjectiveOption = "makespan",
+    partition: PartitionOption = "auto",
+    points: Annotated[int, typer.Option(min=2, help="How many memory limits to search.")] = 8,
+    time_limit: Annotated[str, typer.Option(help="For each point: 30s, 2m.")] = "30s",
+    gap: GapOption = "0.5%",
+    jobs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Points searched at once.", show_default="by the cores"),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Solver threads of each.", show_default="cores / jobs"),
+    ] = None,
+    seed: SeedOption = 0,
+    svg: Annotated[
+        Path | None,
+        typer.Option(help="The picture.", show_default="beside the curve's file, as .svg"),
+    ] = None,
+    width: Annotated[int, typer.Option(min=40, help="Columns of the terminal's picture.")] = 100,
+    format: FormatOption = Format.TEXT,
+) -> None:
+    """Trace the best time against the memory limit of every rank, from the least that works.
+
+    Every point is a plan with a proven bound, for one partition. Ctrl-C keeps what is there; the
+    same command again goes on from it.
+    """
+    from synth.plan.trace import Effort
+
+    profile, where = load_profile(profile_name), named_placement(placement, ranks)
+    problem = asked_problem(profile, where, micro_batches, partition, objective)
+    picture = svg or output.with_suffix(".svg")
+    for path in (output, picture):
+        check_writable(path)
+    cores = os.cpu_count() or 1
+    at_once = jobs or max(1, min(_MOST_JOBS, cores // 2, points))
+    effort = Effort(
+        points,
+        parse_seconds(time_limit),
+        at_once,
+        workers or max(1, cores // at_once),
+        parse_fraction(gap),
+        seed,
+    )
+    request = _Request(profile, problem, effort, output, picture, placement)
+    curve = _trace(request)
+    if not curve.points:
+        raise Interrupted("interrupted before the first point; run the same command again")
+    _answer(request, curve, format, width)
+
+
+class Interrupted(SynthError):
+    """Stopped with nothing to keep."""
+
+    exit_code = ExitCode.INTERRUPTED
+
+
+@dataclass(frozen=True)
+class _Request:
+    profile: Profile
+    problem: "Problem"
+    effort: "Effort"
+    output: Path
+    picture: Path
+    placement: str
+
+    def save(self, curve: "Frontier") -> None:
+        """Write the file and the picture."""
+        curve.save(self.output)
+        write_atomically(self.picture, curve_svg(self.curve(curve)))
+
+    def curve(self, frontier: "Frontier") -> Curve:
+        """What is drawn."""
+        from synth.plan.frontier import cap_of, value_of
+
+        problem = self.problem
+        held = "" if self.placement == "linear" else f" ({self.placement})"
+        return Curve(
+            f"{self.profile.name} on {problem.num_ranks} ranks{held}, {problem.num_micro_batches} "
+            f"micro-batches",
+            frontier.objective,
+            tuple(
+                Point(
+                    cap_of(plan),
+                    value_of(plan),
+                    plan.claim.lower_bound_us,
+                    max(plan.claim.peak_bytes),
+                )
+                for plan in frontier.points
+            ),
+            tuple(Dot(f.name, f.value_us, f.peak_bytes) for f in frontier.families),
+            frontier.never_below_bytes,
+        )
+
+
+def _trace(request: _Request) -> "Frontier":
+    from synth.plan.trace import trace
+
+    begun, problem, effort = _begun(request), request.problem, request.effort
+    there = f"; {len(begun.points)} points are there already" if begun else ""
+    talk(
+        f"{request.profile.name}: {problem.num_ranks} ranks as "
+        f"{','.join(map(str, problem.partition or ()))}, {problem.num_micro_batches} micro-batches;"
+        f" {effort.points} points, {effort.jobs} at once with {effort.workers} workers each{there}"
+    )
+    progress = _Progress(request, begun)
+
+    def work(stop: threading.Event) -> "Frontier":
+        return trace(request.profile, problem, effort, begun, progress, stop)
+
+    curve = run_interruptibly(work)
+    if curve.points:
+        request.save(curve)
+    return curve
+
+
+def _begun(request: _Request) -> "Frontier | None":
+    """The curve that the output file holds, verified.
+
+    Raises:
+        SynthError: it is no curve, or that of another problem.
+    """
+    from synth.plan.frontier import Frontier, difference, empty_frontier
+
+    if not request.output.exists():
+        return None
+    begun = Frontier.load(request.output)
+    differs = difference(begun, empty_frontier(request.profile, request.problem, 0, 0))
+    if differs is not None:
+        raise SynthError(
+            f"{request.output} holds the curve of another problem ({differs}); give another -o, or "
+            f"remove the file"
+        )
+    begun.check()
+    return begun
+
+
+class _Progress:
+    """Saves the curve after every point and tells of it."""
+
+    def __init__(self, request: _Request, begun: "Frontier | None") -> None:
+        self._request = request
+        self._told = {} if begun is None else _values(begun)
+
+    def __call__(self, curve: "Frontier") -> None:
+        """Take in a curve with one more search in it."""
+        self._request.save(curve)
+        values = _values(curve)
+        for cap, (value_us, bound_us) in values.items():
+            if self._told.get(cap) != (value_us, bound_us):
+                talk(
+                    f"{len(curve.points)}/{self._request.effort.points}  limit "
+                    f"{format_bytes(cap)}  {curve.objective} {format_us(value_us)}  bound "
+                    f"{format_us(bound_us)}"
+                )
+        self._told = values
+
+
+def _values(curve: "Frontier") -> dict[int, tuple[int, int]]:
+    """Value and bound by cap."""
+    from synth.plan.frontier import cap_of, value_of
+
+    return {cap_of(p): (value_of(p), p.claim.lower_bound_us) for p in curve.points}
+
+
+def _answer(request: _Request, curve: "Frontier", format: Format, width: int) -> None:
+    if format == Format.JSON:
+        answer_json(_json(request, curve))
+    else:
+        picture = plot(request.curve(curve), width)
+        answer(f"{_table(curve)}\n\n{_sentence(curve)}\n\n{picture}")
+    left = request.effort.points - len(curve.points)
+    if any(plan.claim.stopped_by == "interrupt" for plan in curve.points):
+        talk("interrupted: the same command again goes on from here")
+    elif left > 0:
+        talk(f"{left} points were not needed: between those found nothing is left to find")
+    talk(f"saved as {request.output}, drawn in {request.picture}")
+
+
+def _table(curve: "Frontier") -> str:
+    from synth.plan.frontier import cap_of, value_of
+
+    factor, unit = size_unit(max(map(cap_of, curve.points)))
+    header = (f"memory limit\n{unit}", f"peak\n{unit}", f"{curve.objective}\nms")
+    rows = [
+        (
+            f"{cap_of(plan) / factor:,.3f}",
+            f"{max(plan.claim.peak_bytes) / factor:,.3f}",
+            milliseconds(value_of(plan)),
+            milliseconds(plan.claim.lower_bound_us),
+            f"{100 * plan.claim.gap:.2f}",
+            plan.claim.found_by,
+            plan.claim.stopped_by,
+        )
+        for plan in curve.points
+    ]
+    return table((*header, "lower bound\nms", "gap\n%", "found by", "stopped by"), rows)
+
+
+def _sentence(curve: "Frontier") -> str:
+    least, never = curve.least_cap_bytes, curve.never_below_bytes
+    first = f"nothing fits below {format_bytes_both(never)} = {never}B, in this partition"
+    if least == never:
+        return first
+    return f"{first}; from {format_bytes_both(least)} on something always does"
+
+
+def _json(request: _Request, curve: "Frontier") -> dict[str, Any]:
+    from synth.plan.frontier import cap_of, value_of
+
+    return {
+        "objective": curve.objective,
+        "partition": curve.partition,
+        "placement": curve.placement,
+        "never_below_bytes": curve.never_below_bytes,
+        "points": [
+            {
+                "cap_bytes": cap_of(plan),
+                "peak_bytes": plan.claim.peak_bytes,
+                "value_us": value_of(plan),
+                "lower_bound_us": plan.claim.lower_bound_us,
+                "gap": plan.claim.gap,
+                "found_by": plan.claim.found_by,
+                "stopped_by": plan.claim.stopped_by,
+            }
+            for plan in curve.points
+        ],
+        "families": [family.model_dump() for family in curve.families],
+        "curve": str(request.output),
+        "picture": str(request.picture),
+    }

@@ -1,0 +1,127 @@
+"""`synth solve --mem-limit min`: the least memory with which a target time is met."""
+
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from synth.cli.answers import as_json, as_text
+from synth.cli.interrupt import run_interruptibly
+from synth.cli.limits import MemoryLimit
+from synth.cli.output import Format, answer, answer_json, percent, talk
+from synth.cli.request import Request, announce
+from synth.errors import ExitCode, SynthError
+from synth.plan.target import Target
+from synth.units import format_bytes, format_bytes_both, format_us
+
+if TYPE_CHECKING:
+    from synth.plan.least_cap import LeastCap
+    from synth.solve.problem import Result
+
+
+def solve_least(request: Request, target: Target, format: Format) -> None:
+    """Search, save every improvement, and answer.
+
+    Raises:
+        TargetMissed: there is no schedule to give.
+    """
+    from synth.plan.least_cap import least_cap
+
+    announce(request)
+    progress = _Progress(request)
+
+    def work(stop: threading.Event) -> "LeastCap":
+        return least_cap(request.problem, target, request.options, progress, stop)
+
+    least = run_interruptibly(work)
+    result = least.result()
+    if format == Format.JSON:
+        answer_json(_json(request, least, result))
+    if result is None:
+        raise TargetMissed(least)
+    kept = _with_limit(request, least, result)
+    kept.save(result)
+    if format == Format.TEXT:
+        answer(f"{_sentence(least)}\n\n{as_text(kept, result)}")
+    talk(f"saved as {request.output}" if request.output else "not saved: give -o plan.json")
+
+
+class _Progress:
+    """Saves every schedule in less memory, and tells of it and of what is proven."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._told: tuple[int | None, int] | None = None
+        self._saved: int | None = None
+
+    def __call__(self, least: "LeastCap") -> None:
+        """Take in where the search stands."""
+        if least.cap_bytes is not None and least.cap_bytes != self._saved:
+            result = least.result()
+            assert result is not None
+            _with_limit(self._request, least, result).save(result)
+            self._saved = least.cap_bytes
+        if (least.cap_bytes, least.not_below_bytes) != self._told:
+            self._told = (least.cap_bytes, least.not_below_bytes)
+            talk(_line(least))
+
+
+def _line(least: "LeastCap") -> str:
+    proven = f"proven not below {format_bytes(least.not_below_bytes)}"
+    if least.found is None or least.gap is None:
+        fastest = "" if least.fastest_us is None else f"; fastest {format_us(least.fastest_us)}"
+        return f"{least.wall_s:7.1f} s  target not met yet{fastest}  {proven}"
+    return (
+        f"{least.wall_s:7.1f} s  met with {format_bytes(least.found.peak)}  {proven}  gap "
+        f"{percent(least.gap)}  {least.problem.objective} {format_us(least.found.value_us)}  by "
+        f"{least.found.found_by}"
+    )
+
+
+def _with_limit(request: Request, least: "LeastCap", result: "Result") -> Request:
+    """The request as if the limit found had been given."""
+    assert least.cap_bytes is not None
+    limit = f"memory limit found: {format_bytes_both(least.cap_bytes)} on every rank"
+    limited = MemoryLimit((least.cap_bytes,) * result.problem.num_ranks, limit)
+    return replace(request, problem=result.problem, limit=limited)
+
+
+def _sentence(least: "LeastCap") -> str:
+    """What is found and what is proven about memory."""
+    assert least.cap_bytes is not None and least.gap is not None
+    proven = "proven the least" if least.gap == 0 else f"gap {percent(least.gap)}"
+    return (
+        f"target: {least.problem.objective} {format_us(least.target_us)} ({least.target_us} µs) or "
+        f"less\n"
+        f"least memory limit, one for all ranks: found {format_bytes_both(least.cap_bytes)} = "
+        f"{least.cap_bytes}B,\n"
+        f"proven not below {format_bytes_both(least.not_below_bytes)} = "
+        f"{least.not_below_bytes}B, {proven}"
+    )
+
+
+def _json(request: Request, least: "LeastCap", result: "Result | None") -> dict[str, Any]:
+    about = {
+        "target_us": least.target_us,
+        "cap_bytes": least.cap_bytes,
+        "not_below_bytes": least.not_below_bytes,
+        "memory_gap": least.gap,
+        "fastest_us": least.fastest_us,
+        "lower_bound_without_limit_us": least.bound_us,
+    }
+    if result is None:
+        return {**about, "stopped_by": least.stopped_by, "message": least.message, "plan": None}
+    return about | as_json(_with_limit(request, least, result), result)
+
+
+class TargetMissed(SynthError):
+    """No schedule meets the target; the exit code says whether one can."""
+
+    def __init__(self, least: "LeastCap") -> None:
+        from synth.solve.problem import StoppedBy
+
+        super().__init__(least.message or "no schedule meets the target")
+        codes = {
+            StoppedBy.INFEASIBLE: ExitCode.INFEASIBLE,
+            StoppedBy.INTERRUPT: ExitCode.INTERRUPTED,
+        }
+        self.exit_code = codes.get(least.stopped_by, ExitCode.NOTHING_FOUND)

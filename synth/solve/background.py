@@ -1,0 +1,39 @@
+"""Bounding beside the search, in a thread of its own: CP-SAT computes outside Python's lock."""
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+
+
+class Background:
+    """Runs through bounds in a thread; whoever owns it collects what came in the meantime."""
+
+    def __init__(self, bounds: Iterator[int]) -> None:
+        self._found: queue.SimpleQueue[int | BaseException] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, args=(bounds,), daemon=True)
+        self._thread.start()
+
+    def _run(self, bounds: Iterator[int]) -> None:
+        try:
+            for bound in bounds:
+                self._found.put(bound)
+        except BaseException as error:  # handed to the thread that can raise it
+            self._found.put(error)
+
+    def collect(self, take: Callable[[int], None]) -> None:
+        """Hand on what has been found, in the calling thread."""
+        while not self._found.empty():
+            found = self._found.get()
+            if isinstance(found, BaseException):
+                raise found
+            take(found)
+
+    def join(self, take: Callable[[int], None]) -> None:
+        """Wait for the end, and hand on the rest; the bounds must have been told to stop."""
+        self._thread.join()
+        self.collect(take)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all bounds are in."""
+        return not self._thread.is_alive()

@@ -1,0 +1,48 @@
+"""The orders that a search knows, as solutions of its models: where they start from."""
+
+from collections.abc import Sequence
+
+from synth.schedule.ops import Op
+from synth.solve.problem import Objective
+from synth.solve.solution import Programs, Solution, keeps_caps, shares_alike, solution_of, split
+from synth.solve.view import View
+
+
+class Known:
+    """Drafts of the heuristics; each may fit in one view of memory and not in another."""
+
+    def __init__(self, objective: Objective) -> None:
+        self._objective = objective
+        self._drafts: list[Programs] = []
+
+    def add(self, programs: Programs) -> None:
+        """Remember an order."""
+        self._drafts.append(programs)
+
+    def solutions(
+        self, view: View, best: Sequence[Sequence[Op]] | None, fusible: bool = False
+    ) -> list[Solution]:
+        """All that keep a view's caps, best first.
+
+        Args:
+            best: the programs of the incumbent.
+            fusible: with BW where they have it, and else only as B W.
+        """
+        orders: list[Sequence[Sequence[Op]]] = [*self._drafts]
+        if best is not None and shares_alike(view, best):
+            orders.append(best)
+        divided = [split(order, view) for order in orders]
+        tried = [*orders, *divided] if fusible else divided
+        known = [solution_of(order, view) for order in tried if keeps_caps(order, view)]
+        return sorted(known, key=lambda solution: solution.value_us(view, self._objective))
+
+    def hint(
+        self, view: View, best: Sequence[Sequence[Op]] | None, fusible: bool = False
+    ) -> tuple[Solution | None, int]:
+        """The best one with its value there; else no solution, and a value that none exceeds."""
+        known = self.solutions(view, best, fusible)
+        if known:
+            return known[0], known[0].value_us(view, self._objective)
+        times_us = [sum(c.duration_us.values()) + c.down_us + c.up_us for c in view.chunks]
+        chunks = zip(times_us, view.chunks, strict=True)
+        return None, sum(us * c.num_micro_batches + c.reduce_us for us, c in chunks)

@@ -1,0 +1,436 @@
+"""The lowered form once more, op by op with dictionaries, to compare the one in arrays with.
+
+Slow, and plain enough to be checked by reading. It knows any placement, copies of stages and
+schedules that are not fit to run. `tests/synth/naive.py` is the other reading, of processes.
+"""
+
+import random
+from collections import defaultdict
+from typing import NamedTuple
+
+from synth.costs import Costs, StageCosts
+from synth.kinds import OpKind
+from synth.profile import Link, Links, PairLink
+from synth.schedule.model import Buffering, Placement, Schedule
+from synth.schedule.ops import Op, Value, ValueKind
+from synth.schedule.placements import placement
+
+F, B, W, BW, STEP = OpKind
+ACT, GRAD, SAVED, SAVED_W, WGRAD = ValueKind
+
+
+class Route(NamedTuple):
+    """A transfer: between whom, how much, how long; the places of its ends."""
+
+    value: Value
+    source: int
+    target: int
+    num_bytes: int
+    duration_us: int
+    made: int
+    read: int
+    post: int
+    wait: int
+
+
+class Ring(NamedTuple):
+    """A reduction: of what stage, among whom, how long; on each rank the place it stands behind."""
+
+    stage: int
+    ranks: tuple[int, ...]
+    duration_us: int
+    behind: tuple[int, ...]
+
+
+class Plain:
+    """A lowered schedule: programs as text, durations and predecessors by node, peaks, times."""
+
+    def __init__(self, schedule: Schedule, costs: Costs) -> None:
+        self.schedule, self.costs = schedule, costs
+        self.ops = [self._with_steps(rank) for rank in range(schedule.num_ranks)]
+        self.first = [sum(map(len, self.ops[:rank])) for rank in range(len(self.ops) + 1)]
+        self.maker = {
+            value: (rank, place)
+            for rank, program in enumerate(self.ops)
+            for place, op in enumerate(program)
+            for value in self.makes(op)
+        }
+        self._find_routes()
+        self._find_rings()
+        self._find_durations()
+        self._find_predecessors()
+
+    def _with_steps(self, rank: int) -> list[Op]:
+        program = self.schedule.programs[rank]
+        held = sorted(
+            (stage, replica)
+            for replica, ranks in enumerate(self.schedule.placement.ranks)
+            for stage, r in enumerate(ranks)
+            if r == rank
+        )
+        steps = [Op(STEP, stage, 0, replica) for stage, replica in held]
+        return [*program, *(step for step in steps if step not in program)]
+
+    def reads(self, op: Op) -> list[Value]:
+        """What an op reads."""
+        kind, s, j, r = op
+        stage, last = self.costs.stages[s], len(self.costs.stages) - 1
+        if kind == STEP:
+            return [Value(WGRAD, s, k, r) for k in range(self.schedule.num_micro_batches)]
+        # Of what is held until F, B or W: what this op needs.
+        needed = {F: (F, B, W), B: (B, W), BW: (B, W), W: (W,)}[kind]
+        values = []
+        if s > 0 and stage.input_until in needed:
+            values.append(Value(ACT, s - 1, j, r))
+        if s < last and kind != F and stage.output_until in needed:
+            values.append(Value(ACT, s, j, r))
+        if s < last and kind != F and stage.gradient_until in needed:
+            values.append(Value(GRAD, s, j, r))
+        if kind != F:
+            values.append(Value(SAVED_W if kind == W else SAVED, s, j, r))
+        return values
+
+    def makes(self, op: Op) -> list[Value]:
+        """What an op makes."""
+        kind, s, j, r = op
+        last = len(self.costs.stages) - 1
+        above = [Value(ACT, s, j, r)] if s < last else []
+        below = [Value(GRAD, s - 1, j, r)] if s > 0 else []
+        return {
+            F: [Value(SAVED, s, j, r), *above],
+            B: [*below, Value(SAVED_W, s, j, r)],
+            BW: [*below, Value(WGRAD, s, j, r)],
+            W: [Value(WGRAD, s, j, r)],
+            STEP: [],
+        }[kind]
+
+    def size(self, value: Value) -> int:
+        """Bytes of a value."""
+        stage = self.costs.stages[value.stage]
+        return {
+            ACT: stage.output_bytes,
+            GRAD: stage.output_bytes,
+            SAVED: stage.saved_bytes,
+            SAVED_W: stage.saved_w_bytes,
+            WGRAD: 0,
+        }[value.kind]
+
+    def _find_routes(self) -> None:
+        """Link by link, as the programs first mention them."""
+        links: defaultdict[tuple[int, int], list[tuple[int, Value, int]]] = defaultdict(list)
+        for target, program in enumerate(self.ops):
+            seen = set()
+            for place, op in enumerate(program):
+                for value in self.reads(op):
+                    source, made = self.maker.get(value, (target, 0))
+                    if source != target and value not in seen:
+                        seen.add(value)
+                        links[source, target].append((made, value, place))
+        ahead, behind = (
+            self.schedule.buffering.receive_ahead,
+            self.schedule.buffering.send_behind,
+        )
+        self.routes: list[list[Route]] = []
+        for (source, target), queue in links.items():
+            queue.sort()
+            routes = []
+            for index, (made, value, read) in enumerate(queue):
+                post = max(0, min(later for _, _, later in queue[index:]) - ahead)
+                wait = min(made + 1 + behind, len(self.ops[source]))
+                duration_us = self.costs.links.between(source, target).transfer_us(
+                    self.costs.stages[value.stage].output_bytes
+                )
+                ends = (source, target, self.size(value), duration_us, made, read, post, wait)
+                routes.append(Route(value, *ends))
+            self.routes.append(routes)
+
+    def _last_weight(self, rank: int, stage: int) -> int:
+        """The place of a rank's last W of any copy of a stage, −1 without one."""
+        program = self.ops[rank]
+        return max(
+            (i for i, op in enumerate(program) if op.kind in (W, BW) and op.stage == stage),
+            default=-1,
+        )
+
+    def _find_rings(self) -> None:
+        """By set of ranks, in the order of the largest place of the last W, then of stages."""
+        copies = zip(*self.schedule.placement.ranks, strict=True)
+        of_ranks: dict[tuple[int, ...], list[tuple[int, int]]] = {}
+        for stage, ranks in enumerate(copies):
+            latest = max(self._last_weight(rank, stage) for rank in ranks)
+            of_ranks.setdefault(tuple(sorted(set(ranks))), []).append((latest, stage))
+        self.rings: dict[tuple[int, ...], list[Ring]] = {}
+        # Sets stand in the order of the first reduction among each.
+        for ranks, queue in sorted(of_ranks.items(), key=lambda item: min(item[1])):
+            if len(ranks) > 1:
+                queue.sort()
+                self.rings[ranks] = [
+                    Ring(
+                        stage,
+                        ranks,
+                        self._ring_us(stage, ranks),
+                        tuple(
+                            max(self._last_weight(rank, s) for _, s in queue[: k + 1])
+                            for rank in ranks
+                        ),
+                    )
+                    for k, (_, stage) in enumerate(queue)
+                ]
+
+    def _ring_us(self, stage: int, ranks: tuple[int, ...]) -> int:
+        n = len(ranks)
+        share = self.costs.stages[stage].gradient_bytes / n
+        rounds = []
+        for i in range(n):
+            link = self.costs.links.between(ranks[i], ranks[(i + 1) % n])
+            bandwidth = link.bandwidth_bytes_per_s
+            rounds.append(link.latency_us + (share / bandwidth * 1e6 if bandwidth else 0))
+        return round(2 * (n - 1) * max(rounds))
+
+    def _find_durations(self) -> None:
+        ops = [op for program in self.ops for op in program]
+        self.durations_us = [self.costs.stages[op.stage].duration_us[op.kind] for op in ops]
+        self.durations_us += [r.duration_us for routes in self.routes for r in routes]
+        self.durations_us += [r.duration_us for rings in self.rings.values() for r in rings]
+
+    def _find_predecessors(self) -> None:
+        before: list[list[int]] = [[] for _ in self.durations_us]
+        for rank, program in enumerate(self.ops):
+            for place, op in enumerate(program):
+                node = self.first[rank] + place
+                before[node] += [node - 1] if place else []
+                for value in self.reads(op):
+                    maker_rank, made = self.maker.get(value, (rank, -1))
+                    if maker_rank == rank and made >= place:
+                        before[node].append(self.first[rank] + made)
+        node = self.first[-1]
+        for routes in self.routes:
+            for index, route in enumerate(routes):
+                source, target = self.first[route.source], self.first[route.target]
+                before[node].append(source + route.made)
+                before[node] += [target + route.post - 1] if route.post else []
+                before[node] += [node - 1] if index else []
+                before[target + route.read].append(node)
+                if route.wait < len(self.ops[route.source]):
+                    before[source + route.wait].append(node)
+                node += 1
+        for rings in self.rings.values():
+            for index, ring in enumerate(rings):
+                before[node] += [node - 1] if index else []
+                for copy in enumerate(self.schedule.placement.ranks):
+                    self._tie_copy(before, ring, node, copy)
+                node += 1
+        self.predecessors = before
+
+    def _tie_copy(
+        self, before: list[list[int]], ring: Ring, node: int, copy: tuple[int, tuple[int, ...]]
+    ) -> None:
+        """A reduction waits for the copy's last W, the copy's STEP for it."""
+        replica, _ = copy
+        mine = [
+            (self.first[rank] + place, op.kind)
+            for rank, program in enumerate(self.ops)
+            for place, op in enumerate(program)
+            if (op.stage, op.replica) == (ring.stage, replica)
+        ]
+        weights = [n for n, kind in mine if kind in (W, BW)]
+        before[node] += [max(weights)] if weights else []
+        before[max(n for n, kind in mine if kind == STEP)].append(node)
+
+    def program(self, rank: int) -> list[str]:
+        """A rank's instructions, each with the values that die with it behind a bar."""
+        lines: list[tuple[str, list[Value]]] = []
+        self._weave(lines, rank, -1)
+        for place in range(len(self.ops[rank]) + 1):
+            for routes in self.routes:
+                for r in routes:
+                    if (r.target, r.post) == (rank, place):
+                        lines.append((f"RECV {self._named(r)}", [r.value]))
+            for routes in self.routes:
+                for r in routes:
+                    if (r.source, r.wait) == (rank, place):
+                        lines.append((f"SENT {self._named(r)}", [r.value]))
+            if place < len(self.ops[rank]):
+                op = self.ops[rank][place]
+                lines.append((str(op), [*self.makes(op), *self.reads(op)]))
+                for routes in self.routes:
+                    for r in routes:
+                        if (r.source, r.made) == (rank, place):
+                            lines.append((f"SEND {self._named(r)}", [r.value]))
+                self._weave(lines, rank, place)
+        death = {value: i for i, (_, touched) in enumerate(lines) for value in touched}
+        return [
+            " ".join([text, "|", *sorted(str(v) for v in set(touched) if death[v] == i)])
+            for i, (text, touched) in enumerate(lines)
+        ]
+
+    def _named(self, route: Route) -> str:
+        return f"{route.value} from rank {route.source} to rank {route.target}"
+
+    def _weave(self, lines: list[tuple[str, list[Value]]], rank: int, place: int) -> None:
+        """The reductions that start behind the op at a place."""
+        for rings in self.rings.values():
+            for ring in rings:
+                if rank in ring.ranks and ring.behind[ring.ranks.index(rank)] == place:
+                    among = ", ".join(map(str, ring.ranks))
+                    lines.append((f"REDUCE gradient of stage {ring.stage} among ranks {among}", []))
+
+    def ends_us(self) -> list[int] | None:
+        """When each node ends; None if some never do."""
+        ends: dict[int, int] = {}
+        moved = True
+        while moved:
+            moved = False
+            for node, before in enumerate(self.predecessors):
+                if node not in ends and all(other in ends for other in before):
+                    start = max((ends[other] for other in before), default=0)
+                    ends[node] = start + self.durations_us[node]
+                    moved = True
+        return [ends[n] for n in range(len(ends))] if len(ends) == len(self.durations_us) else None
+
+    def peak(self, rank: int) -> int:
+        """The highest level of a rank: what was allocated less what is dead, line by line."""
+        stages = self.costs.stages
+        ways = self.schedule.placement.ranks
+        level = sum(
+            stages[stage].static_bytes for way in ways for stage, r in enumerate(way) if r == rank
+        )
+        values = {str(v): v for program in self.ops for op in program for v in self.reads(op)}
+        values |= {str(v): v for v in self.maker}
+        highest = level
+        for line in self.program(rank):
+            text, dead = line.split(" |")
+            if text.startswith("RECV"):
+                level += self.size(values[text.removeprefix("RECV ").split(" from")[0]])
+            elif not text.startswith(("SEN", "RED")):
+                op = Op.parse(text)
+                highest = max(highest, level + stages[op.stage].rise_bytes[op.kind])
+                level += sum(self.size(value) for value in self.makes(op))
+            level -= sum(self.size(values[name]) for name in _names(dead))
+            highest = max(highest, level)
+        return highest
+
+
+def _names(dead: str) -> list[str]:
+    """`act(0, 1) act(0, 2)@1` without the blanks inside the brackets being taken for ends."""
+    return [name.replace(",", ", ") for name in dead.replace(", ", ",").split()]
+
+
+def random_costs(rng: random.Random, num_stages: int, num_ranks: int) -> Costs:
+    """Unequal stages and links, every field drawn at random."""
+    stages = tuple(
+        StageCosts(
+            duration_us={kind: rng.randint(0, 20) for kind in OpKind},
+            static_bytes=rng.randint(0, 50),
+            output_bytes=rng.randint(1, 9),
+            saved_bytes=rng.randint(0, 20),
+            saved_w_bytes=rng.randint(0, 20),
+            rise_bytes={kind: rng.randint(0, 30) for kind in OpKind},
+            input_until=rng.choice((F, B, W)),
+            output_until=rng.choice((F, B, W)),
+            gradient_until=rng.choice((B, W)),
+            gradient_bytes=rng.randint(0, 60),
+        )
+        for _ in range(num_stages)
+    )
+    pairs = tuple(
+        PairLink(
+            source=rng.randrange(num_ranks),
+            target=rng.randrange(num_ranks),
+            latency_us=rng.randint(0, 9),
+            bandwidth_bytes_per_s=rng.choice((None, 4e5)),
+        )
+        for _ in range(rng.randint(0, 3))
+    )
+    default = Link(latency_us=rng.randint(0, 5), bandwidth_bytes_per_s=1e6)
+    return Costs(stages=stages, links=Links(default=default, pairs=pairs))
+
+
+def random_placement(rng: random.Random) -> Placement:
+    """A named one, or stages and copies anywhere."""
+    names = ("linear", "looped:2", "looped:3", "v", "wave:2")
+    mirrors = ("bidirectional", "bidirectional-v", "bidirectional-looped:2")
+    num_ranks = rng.randint(1, 4)
+    if rng.random() < 0.75:
+        return placement(rng.choice(names + mirrors), num_ranks)
+    num_stages, num_replicas = rng.randint(num_ranks, 5), rng.randint(1, 3)
+    ways = [[rng.randrange(num_ranks) for _ in range(num_stages)] for _ in range(num_replicas)]
+    ways[0][: num_ranks] = range(num_ranks)
+    return Placement(tuple(map(tuple, ways)))
+
+
+def random_schedule(rng: random.Random) -> Schedule:
+    """Ops in an order that respects what they read; its transfers may still deadlock.
+
+    The micro-batches are split over the copies in any way; a copy may get none.
+    """
+    where, num_micro_batches = random_placement(rng), rng.randint(1, 4)
+    num_stages = where.num_stages
+    chains = []
+    for j in range(num_micro_batches):
+        r = rng.randrange(len(where.ranks))
+        fused = [rng.random() < 0.3 for _ in range(num_stages)]
+        chain = [Op(F, s, j, r) for s in range(num_stages)]
+        chain += [Op(BW if fused[s] else B, s, j, r) for s in reversed(range(num_stages))]
+        chains.append((chain, [Op(W, s, j, r) for s in range(num_stages) if not fused[s]]))
+    programs: list[list[Op]] = [[] for _ in range(where.num_ranks)]
+    placed: set[Op] = set()
+    while any(chain or weights for chain, weights in chains):
+        chain, weights = rng.choice(chains)
+        ready = [w for w in weights if w._replace(kind=B) in placed]
+        if ready and (not chain or rng.random() < 0.4):
+            op = rng.choice(ready)
+            weights.remove(op)
+        elif chain:
+            op = chain.pop(0)
+        else:
+            continue
+        placed.add(op)
+        programs[where.rank_of(op.stage, op.replica)].append(op)
+    buffering = Buffering(rng.randint(0, 3), rng.randint(0, 3))
+    ordered = tuple(map(tuple, programs))
+    return Schedule(where, num_micro_batches, ordered, "random", buffering)
+
+
+def shuffled(rng: random.Random, schedule: Schedule) -> Schedule:
+    """Ops of one rank exchanged: all exist, but some may stand before what they read."""
+    programs = [list(program) for program in schedule.programs]
+    for _ in range(rng.randint(1, 2)):
+        program = rng.choice([p for p in programs if p])
+        i, k = rng.randrange(len(program)), rng.randrange(len(program))
+        program[i], program[k] = program[k], program[i]
+    return _with_programs(schedule, programs)
+
+
+def damaged(rng: random.Random, schedule: Schedule) -> Schedule:
+    """One op lost, doubled, on another rank, of another name, or a STEP among the others."""
+    programs = [list(program) for program in schedule.programs]
+    program = rng.choice([p for p in programs if p])
+    place = rng.randrange(len(program))
+    op = program[place]
+    match rng.randrange(6):
+        case 0:
+            del program[place]
+        case 1:
+            program.insert(rng.randint(0, len(program)), op)
+        case 2:
+            rng.choice(programs).append(program.pop(place))
+        case 3:
+            program[place] = op._replace(microbatch=rng.randint(0, schedule.num_micro_batches))
+        case 4:
+            program[place] = op._replace(
+                kind=rng.choice((F, B, W, BW)), replica=rng.randrange(3), stage=rng.randrange(3)
+            )
+        case _:
+            program.insert(place, Op(STEP, op.stage, 0, op.replica))
+    return _with_programs(schedule, programs)
+
+
+def _with_programs(schedule: Schedule, programs: list[list[Op]]) -> Schedule:
+    return Schedule(
+        schedule.placement,
+        schedule.num_micro_batches,
+        tuple(map(tuple, programs)),
+        schedule.name,
+        schedule.buffering,
+    )
