@@ -115,7 +115,7 @@ def trace(
         differs = difference(begun, curve)
         if differs is not None:
             raise SynthError(f"what was begun is the curve of another problem: {differs}")
-        curve = curve.replace(points=closed(begun.points), families=begun.families)
+        curve = begun.replace(points=closed(begun.points))
     tracing = _Tracing(profile, problem, effort or Effort(), curve, on_point)
     return tracing.run(stop or threading.Event())
 
@@ -182,12 +182,10 @@ class _Tracing:
         return [cap for _, cap in sorted(better)]
 
     def _is_done(self, plan: Plan, cap: int) -> bool:
-        enough = plan.claim.gap <= self.effort.gap
         had_s = float(plan.arguments.get(TIME_LIMIT, 0))
-        cut_short = plan.claim.stopped_by == StoppedBy.INTERRUPT
-        return (
-            enough or cap in self.pending or (had_s >= self.effort.time_limit_s and not cut_short)
-        )
+        whole = plan.claim.stopped_by != StoppedBy.INTERRUPT
+        had_enough = whole and had_s >= self.effort.time_limit_s
+        return had_enough or plan.claim.gap <= self.effort.gap or cap in self.pending
 
     def _ranges(self) -> list[_Range]:
         """Where the curve may still lie lower than is known, wide enough to look into."""

@@ -75,6 +75,11 @@ class Workers(AbstractContextManager["Workers"]):
             process.terminate()
 
     @property
+    def pids(self) -> tuple[int, ...]:
+        """The processes."""
+        return tuple(process.pid or 0 for process in self._processes)
+
+    @property
     def has_free(self) -> bool:
         """Whether a task would be begun at once."""
         return bool(self._free)
@@ -151,11 +156,12 @@ def _solve(task: Task, stop: threading.Event) -> Outcome:
     gap = task.options.gap
     enough = Enough(stop, lambda now: relative_gap(now.value_us, task.known_bound_us) <= gap)
     result = solve(task.problem, task.options, enough.watch, enough)
+    ended_here = result.stopped_by == StoppedBy.INTERRUPT and not stop.is_set()
     return Outcome(
         task,
         Found.of_result(result),
         result.lower_bound_us,
-        result.stopped_by,
+        StoppedBy.GAP if ended_here else result.stopped_by,
         result.rivals,
         result.wall_s,
         result.message,

@@ -17,8 +17,10 @@ from synth.solve.run_cpsat import Outcome, run
 from synth.solve.solution import Solution
 from synth.solve.view import B, F, View, W
 
-# How many ranks are tried as the next one of a growing set, and for how long at least.
-_CANDIDATES = 4
+# How many ranks are tried as the second, and as each further one of a growing set; for how long at
+# least.
+_PAIRS = 4
+_WIDER = 2
 _SHORTEST_LOOK_S = 0.2
 
 
@@ -115,12 +117,14 @@ class Ladder:
         left_s = limit_s
         while len(chosen) < len(ranks) and left_s > 0 and not self.should_stop():
             found: list[tuple[int, bool, tuple[int, ...]]] = []
-            tried = _spread([rank for rank in ranks if rank not in chosen])
-            for rank in tried:
+            most = _PAIRS if len(chosen) == 1 else _WIDER
+            tried = _spread([rank for rank in ranks if rank not in chosen], most)
+            for place, rank in enumerate(tried):
                 if left_s <= 0 or self.should_stop():
                     break
                 wider = tuple(sorted((*chosen, rank)))
-                outcome = self._solve(wider, max(left_s / (2 * len(tried)), _SHORTEST_LOOK_S))
+                share_s = left_s / (2 * (len(tried) - place))
+                outcome = self._solve(wider, max(share_s, _SHORTEST_LOOK_S))
                 left_s -= outcome.spent_s
                 found.append((outcome.bound_us, outcome.optimal, wider))
                 yield outcome.bound_us
@@ -136,7 +140,7 @@ class Ladder:
         return replace(outcome, bound_us=min(outcome.bound_us, self.value_us))
 
 
-def _spread(ranks: list[int]) -> list[int]:
+def _spread(ranks: list[int], most: int) -> list[int]:
     """A few of the ranks, far apart."""
-    size = min(len(ranks), _CANDIDATES)
+    size = min(len(ranks), most)
     return [ranks[(2 * i + 1) * len(ranks) // (2 * size)] for i in range(size)]

@@ -216,17 +216,14 @@ class Plain:
                 node += 1
         for rings in self.rings.values():
             for index, ring in enumerate(rings):
+                for replica in range(len(self.schedule.placement.ranks)):
+                    self._tie_copy(before, ring, node, replica)
                 before[node] += [node - 1] if index else []
-                for copy in enumerate(self.schedule.placement.ranks):
-                    self._tie_copy(before, ring, node, copy)
                 node += 1
         self.predecessors = before
 
-    def _tie_copy(
-        self, before: list[list[int]], ring: Ring, node: int, copy: tuple[int, tuple[int, ...]]
-    ) -> None:
+    def _tie_copy(self, before: list[list[int]], ring: Ring, node: int, replica: int) -> None:
         """A reduction waits for the copy's last W, the copy's STEP for it."""
-        replica, _ = copy
         mine = [
             (self.first[rank] + place, op.kind)
             for rank, program in enumerate(self.ops)
@@ -310,6 +307,107 @@ class Plain:
             highest = max(highest, level)
         return highest
 
+    def name(self, node: int) -> str:
+        """A node for people."""
+        for rank, program in enumerate(self.ops):
+            if self.first[rank] <= node < self.first[rank + 1]:
+                return f"{program[node - self.first[rank]]} on rank {rank}"
+        later = [f"transfer of {self._named(r)}" for routes in self.routes for r in routes]
+        for ring in (ring for rings in self.rings.values() for ring in rings):
+            among = ", ".join(map(str, ring.ranks))
+            later.append(f"reduction of the gradient of stage {ring.stage} among ranks {among}")
+        return later[node - self.first[-1]]
+
+
+def refusal(schedule: Schedule, costs: Costs, caps_bytes: list[int] | None = None) -> str | None:
+    """What the verifier must say of a schedule; None if it is good. One check after the other."""
+    ranks = range(schedule.num_ranks)
+    complaints = [_unknown_op(schedule, rank) for rank in ranks]
+    complaints += [
+        _bad_passage(schedule, stage, j)
+        for stage in range(schedule.placement.num_stages)
+        for j in range(schedule.num_micro_batches)
+    ]
+    found = next(filter(None, complaints), None)
+    if found is not None:
+        return found
+    plain = Plain(schedule, costs)
+    found = next(filter(None, (_bad_order(plain, rank) for rank in ranks)), None)
+    if found is not None:
+        return found
+    if plain.ends_us() is None:
+        return _cycle(plain)
+    for rank, cap in enumerate(caps_bytes or []):
+        if plain.peak(rank) > cap:
+            return f"rank {rank} at "
+    return None
+
+
+def _unknown_op(schedule: Schedule, rank: int) -> str | None:
+    program = schedule.programs[rank]
+    ways = enumerate(schedule.placement.ranks)
+    held = sorted((s, r) for r, way in ways for s, holder in enumerate(way) if holder == rank)
+    for place, op in enumerate(program):
+        where = f"rank {rank}, op {place} ({op}): "
+        if (op.stage, op.replica) not in held:
+            stages = ", ".join(str(stage) for stage, _ in held)
+            return where + f"this rank holds stage {stages}, not {op.stage}"
+        if op.microbatch >= schedule.num_micro_batches:
+            return where + f"micro-batches run from 0 to {schedule.num_micro_batches - 1}"
+        if op in program[:place]:
+            return where + f"{op} stands here for the second time"
+    return None
+
+
+def _bad_passage(schedule: Schedule, stage: int, j: int) -> str | None:
+    ways = range(len(schedule.placement.ranks))
+    every = [Op(kind, stage, j, way) for way in ways for kind in (F, B, W, BW)]
+    there = [op for op in every if any(op in program for program in schedule.programs)]
+    copies = {op.replica for op in there}
+    rank = schedule.placement.ranks[min(copies, default=0)][stage]
+    if len(copies) > 1:
+        listed = ", ".join(map(str, there))
+        return f"rank {rank}: one micro-batch is split over replicas: {listed}"
+    kinds = [op.kind for op in there]
+    for kind in (F, B, W):
+        if kind not in kinds and not (BW in kinds and kind != F):
+            return f"rank {rank}: {Op(kind, stage, j)} is missing"
+    if BW in kinds and len(kinds) > 2:
+        extra = next(op for op in there if op.kind in (B, W))
+        return f"rank {rank}: {extra} does again what {Op(BW, stage, j)} does"
+    return None
+
+
+def _bad_order(plain: Plain, rank: int) -> str | None:
+    program = plain.ops[rank]
+    kinds = [op.kind for op in program]
+    first = kinds.index(STEP) if STEP in kinds else len(kinds)
+    for place in range(first, len(program)):
+        if kinds[place] != STEP:
+            return (
+                f"rank {rank}, op {place} ({program[place]}): stands behind {program[first]}; "
+                f"STEP waits for all ranks, so it comes last"
+            )
+    for place, op in enumerate(program):
+        for value in plain.reads(op):
+            maker_rank, made = plain.maker.get(value, (rank, -1))
+            if maker_rank == rank and made >= place:
+                return f"rank {rank}, op {place} ({op}): runs before {program[made]}"
+    return None
+
+
+def _cycle(plain: Plain) -> str:
+    """From the first stuck node back through the first stuck predecessor of each, to a repeat."""
+    stuck = set(range(len(plain.predecessors)))
+    while free := [n for n in stuck if stuck.isdisjoint(plain.predecessors[n])]:
+        stuck -= set(free)
+    path = [min(stuck)]
+    while path[-1] not in path[:-1]:
+        path.append(next(n for n in plain.predecessors[path[-1]] if n in stuck))
+    cycle = path[path.index(path[-1]) : -1]
+    names = " ← ".join(map(plain.name, cycle[:8])) + (" ← …" if len(cycle) > 8 else "")
+    return f"deadlock: {names} ← {plain.name(cycle[0])} (each waits for the next)"
+
 
 def _names(dead: str) -> list[str]:
     """`act(0, 1) act(0, 2)@1` without the blanks inside the brackets being taken for ends."""
@@ -355,7 +453,7 @@ def random_placement(rng: random.Random) -> Placement:
         return placement(rng.choice(names + mirrors), num_ranks)
     num_stages, num_replicas = rng.randint(num_ranks, 5), rng.randint(1, 3)
     ways = [[rng.randrange(num_ranks) for _ in range(num_stages)] for _ in range(num_replicas)]
-    ways[0][: num_ranks] = range(num_ranks)
+    ways[0][:num_ranks] = range(num_ranks)
     return Placement(tuple(map(tuple, ways)))
 
 

@@ -9,7 +9,17 @@ from hypothesis import strategies as st
 from synth.costs import StageCosts, cut, uniform_costs
 from synth.errors import SynthError
 from synth.kinds import OpKind
-from synth.profile import Layer, LayerProfile, Profile, Provenance, Timing, Workload
+from synth.profile import (
+    Layer,
+    LayerProfile,
+    Link,
+    Links,
+    PairLink,
+    Profile,
+    Provenance,
+    Timing,
+    Workload,
+)
 
 F, B, W, BW, STEP = OpKind
 
@@ -148,3 +158,40 @@ def test_stage_costs_need_every_kind_of_op() -> None:
     whole = uniform_costs(1, forward_us=1, backward_input_us=1, backward_weight_us=1).stages[0]
     with pytest.raises(ValueError, match="need each of F, B, W, BW, STEP"):
         StageCosts.model_validate({**dict(whole), "duration_us": {F: 1}})
+
+
+def test_a_stage_s_gradient_is_that_of_its_layers() -> None:
+    layers = [random_layer(random.Random(i)) for i in range(3)]
+    costs = cut(profile_of(layers), [1, 2])
+    expected = [layers[0].gradient_bytes, layers[1].gradient_bytes + layers[2].gradient_bytes]
+    assert [stage.gradient_bytes for stage in costs.stages] == expected
+
+
+def test_a_ring_takes_two_rounds_less_two_per_rank_at_the_pace_of_its_slowest_link() -> None:
+    # 6000 bytes at 1 GB/s: among 2 ranks 2 rounds of 3000 bytes, 2 · (1 + 3) µs; among 3 ranks
+    # 4 rounds of 2000 bytes, 4 · (1 + 2) µs. From 3 back to 0 it takes 10 µs more.
+    slow = PairLink(source=3, target=0, latency_us=11, bandwidth_bytes_per_s=1e9)
+    links = Links(default=Link(latency_us=1, bandwidth_bytes_per_s=1e9), pairs=(slow,))
+    costs = uniform_costs(
+        1,
+        forward_us=1,
+        backward_input_us=1,
+        backward_weight_us=1,
+        links=links,
+        gradient_bytes=6000,
+    )
+    assert costs.reduction_us(0, (2,)) == 0
+    assert costs.reduction_us(0, (0, 1)) == 8
+    assert costs.reduction_us(0, (0, 1, 2)) == 12
+    assert costs.reduction_us(0, (0, 1, 3)) == 4 * (11 + 2)
+    assert costs.reduction_us(0, (0, 3)) == 2 * (11 + 3)
+
+
+def test_what_costs_remember_is_not_part_of_them() -> None:
+    costs = uniform_costs(2, forward_us=1, backward_input_us=1, backward_weight_us=1)
+    fresh = costs.model_copy(deep=True)
+    costs.table()
+    costs.boundary_us(0, 0, 1)
+    assert costs == fresh
+    assert costs.replace(links=Links()) == fresh
+    assert costs.model_dump_json() == fresh.model_dump_json()

@@ -9,6 +9,7 @@ from synth.costs import uniform_costs
 from synth.schedule import Buffering, Op, Placement, Schedule, lower, peak_bytes
 from synth.schedule.memory import memory_curve
 from synth.schedule.simulate import DeadlockError, simulate
+from tests.synth import plain
 from tests.synth.naive import Naive, random_costs, random_schedule
 
 
@@ -118,3 +119,19 @@ def test_memory_does_not_depend_on_durations(seed: int, factor: int) -> None:
     except DeadlockError:
         return
     simulate(lower(schedule, slower))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 10**9), st.booleans())
+def test_peaks_are_those_of_the_plain_version_and_of_the_curves(
+    seed: int, out_of_order: bool
+) -> None:
+    rng = random.Random(seed)
+    schedule = plain.random_schedule(rng)
+    if out_of_order:
+        schedule = plain.shuffled(rng, schedule)
+    costs = plain.random_costs(rng, schedule.placement.num_stages, schedule.num_ranks)
+    lowered, expected = lower(schedule, costs), plain.Plain(schedule, costs)
+    ranks = range(schedule.num_ranks)
+    assert peak_bytes(lowered) == tuple(map(expected.peak, ranks))
+    assert peak_bytes(lowered) == tuple(memory_curve(lowered, rank).peak_bytes for rank in ranks)

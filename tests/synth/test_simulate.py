@@ -6,11 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synth.costs import uniform_costs
+from synth.costs import Costs, uniform_costs
 from synth.kinds import OpKind
 from synth.profile import Link, Links, PairLink
-from synth.schedule import Op, Schedule, Timeline, lower, simulate, verify
+from synth.schedule import Op, Placement, Schedule, Timeline, lower, simulate, verify
+from synth.schedule.contention import simulate_shared
+from synth.schedule.simulate import DeadlockError
 from synth.schedule.verify import ScheduleError
+from tests.synth import plain
 from tests.synth.naive import Naive, random_costs, random_schedule
 
 
@@ -123,3 +126,116 @@ def test_random_schedules_take_what_the_naive_simulation_says(seed: int) -> None
         first = lowered.first_node[rank]
         assert found[first : first + len(times)] == times
     assert timeline.makespan_us == max(t[-1][1] for t in expected) - min(t[0][0] for t in expected)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 10**9), st.booleans())
+def test_every_node_ends_when_the_plain_version_says(seed: int, out_of_order: bool) -> None:
+    rng = random.Random(seed)
+    schedule = plain.random_schedule(rng)
+    if out_of_order:
+        schedule = plain.shuffled(rng, schedule)
+    costs = plain.random_costs(rng, schedule.placement.num_stages, schedule.num_ranks)
+    lowered, expected = lower(schedule, costs), plain.Plain(schedule, costs).ends_us()
+    if expected is None:
+        with pytest.raises(DeadlockError):
+            simulate(lowered)
+    else:
+        assert simulate(lowered).end_us == expected
+
+
+def two_ways(*lines: str) -> Schedule:
+    """One micro-batch up the ranks and one down, each on its copy of the stages."""
+    ops = tuple(tuple(map(Op.parse, line.split())) for line in lines)
+    ranks = tuple(range(len(lines)))
+    return Schedule(Placement((ranks, ranks[::-1])), 2, ops)
+
+
+# Two copies in opposite directions, F = BW = 2, one micro-batch each, transfers of no time:
+#   rank 0  F0.0 F1.1 BW1.1 BW0.0      0 2 4 6 8
+#   rank 1  F0.1 F1.0 BW1.0 BW0.1
+# The last Ws of stage 1 end at 6, those of stage 0 at 8.
+OPPOSITE = two_ways("F0.0 F1.1@1 BW1.1@1 BW0.0", "F0.1@1 F1.0 BW1.0 BW0.1@1")
+
+# The same on three ranks; the middle one holds both copies of stage 1:
+#   rank 0  F0.0 .... .... F2.1 BW2.1 BW0.0 .....    0 2 4 6 8 10 12 14
+#   rank 1  .... F1.0 F1.1 .... BW1.0 BW1.1 .....
+#   rank 2  F0.1 .... F2.0 BW2.0 .... ..... BW0.1
+MIRRORED = two_ways(
+    "F0.0 F2.1@1 BW2.1@1 BW0.0", "F1.0 F1.1@1 BW1.0 BW1.1@1", "F0.1@1 F2.0 BW2.0 BW0.1@1"
+)
+
+
+def opposite(latency_us: float, gradient_bytes: int = 0, stages: int = 2) -> Costs:
+    """F = BW = 2; activations have no bytes, gradients take a round trip at 1 GB/s."""
+    links = Links(default=Link(latency_us=latency_us, bandwidth_bytes_per_s=1e9))
+    return uniform_costs(
+        stages,
+        forward_us=2,
+        backward_input_us=1,
+        backward_weight_us=1,
+        links=links,
+        gradient_bytes=gradient_bytes,
+    )
+
+
+def steps_us(timeline: Timeline) -> dict[str, int]:
+    """When each STEP starts."""
+    lowered = timeline.lowered
+    names = map(lowered.node_name, range(lowered.first_node[-1]))
+    return {n: at for n, at in zip(names, timeline.start_us, strict=False) if "STEP" in n}
+
+
+def test_a_reduction_overlaps_the_ops_behind_it_and_holds_up_the_steps() -> None:
+    # 2000 bytes at 1 GB/s among two ranks: 2 rounds of 1000 bytes, 2 µs. Stage 1's runs 6 … 8,
+    # beside BW0; stage 0's 8 … 10. All STEPs stand last: STEP1 on rank 0 stands behind STEP0.
+    _, timeline = verify(OPPOSITE, opposite(0, 2000))
+    assert timeline.makespan_us == 10
+    assert steps_us(timeline) == {
+        **{"STEP0 on rank 0": 10, "STEP1@1 on rank 0": 10},
+        **{"STEP0@1 on rank 1": 10, "STEP1 on rank 1": 10},
+    }
+
+
+def test_reductions_among_the_same_ranks_take_turns() -> None:
+    # 6 µs each: stage 1's runs 6 … 12, stage 0's, ready at 8, 12 … 18.
+    _, timeline = verify(OPPOSITE, opposite(0, 6000))
+    assert timeline.makespan_us == 18
+    first = timeline.lowered.first_node[-1] + len(timeline.lowered.transfers)
+    assert timeline.lowered.node_name(first) == (
+        "reduction of the gradient of stage 1 among ranks 0, 1"
+    )
+    assert (timeline.start_us[first:], timeline.end_us[first:]) == ([6, 12], [12, 18])
+
+
+def test_a_fast_reduction_costs_nothing() -> None:
+    _, timeline = verify(OPPOSITE, opposite(0, 0))
+    assert timeline.makespan_us == 8
+    _, shorter = verify(OPPOSITE, opposite(0, 100))  # 0.1 µs, rounded as a whole
+    assert shorter.makespan_us == 8
+
+
+def test_the_middle_rank_holds_both_copies_and_reduces_nothing() -> None:
+    # Stage 2 is done at 10 and reduced 10 … 14, stage 0 done at 14 and reduced 14 … 18.
+    assert verify(MIRRORED, opposite(0, 0, 3))[1].makespan_us == 14
+    lowered, timeline = verify(MIRRORED, opposite(0, 4000, 3))
+    assert [(r.stage, r.ranks, r.duration_us) for r in lowered.reductions] == [
+        (2, (0, 2), 4),
+        (0, (0, 2), 4),
+    ]
+    assert timeline.makespan_us == 18
+    at_us = steps_us(timeline)
+    assert (at_us["STEP1 on rank 1"], at_us["STEP1@1 on rank 1"]) == (12, 12)
+
+
+def test_a_synchronous_step_waits_for_all_reductions() -> None:
+    # The norm is of all gradients, so rank 1, which reduces nothing, waits too.
+    timeline = simulate(lower(MIRRORED, opposite(0, 4000, 3), synchronous_step=True))
+    assert set(steps_us(timeline).values()) == {18}
+
+
+def test_reductions_are_not_slowed_by_ranks_that_share_processors() -> None:
+    lowered = lower(OPPOSITE, opposite(0, 6000))
+    assert simulate_shared(lowered, 2).end_us == simulate(lowered).end_us
+    # One processor: every op takes twice as long, stage 1 is ready at 12, stage 0 at 16.
+    assert simulate_shared(lowered, 1).makespan_us == 12 + 6 + 6

@@ -1,10 +1,15 @@
 """The verifier: what it refuses, and what it says."""
 
+import random
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from synth.costs import uniform_costs
 from synth.profile import Link, Links
 from synth.schedule import Buffering, Op, Placement, Schedule, ScheduleError, peak_bytes, verify
+from tests.synth.plain import damaged, random_costs, random_schedule, refusal, shuffled
 
 COSTS = uniform_costs(
     2,
@@ -113,3 +118,44 @@ def test_a_step_before_the_end_is_refused() -> None:
     costs = uniform_costs(1, forward_us=1, backward_input_us=1, backward_weight_us=1)
     with pytest.raises(ScheduleError, match=r"rank 0, op 3 \(F0.1\): stands behind STEP0"):
         verify(schedule, costs)
+
+
+@settings(max_examples=250, deadline=None)
+@given(st.integers(0, 10**9), st.sampled_from(("whole", "shuffled", "damaged")), st.booleans())
+def test_any_schedule_is_judged_as_by_the_plain_version(seed: int, how: str, capped: bool) -> None:
+    rng = random.Random(seed)
+    schedule = random_schedule(rng)
+    if how != "whole":
+        schedule = {"shuffled": shuffled, "damaged": damaged}[how](rng, schedule)
+    costs = random_costs(rng, schedule.placement.num_stages, schedule.num_ranks)
+    caps = [rng.randint(50, 500) for _ in schedule.programs] if capped else None
+    expected = refusal(schedule, costs, caps)
+    try:
+        verify(schedule, costs, caps)
+        found = None
+    except ScheduleError as error:
+        found = str(error)
+    if expected is not None and expected.endswith(" at "):
+        assert found is not None and found.startswith(expected) and "in use, cap" in found
+    else:
+        assert found == expected
+
+
+def test_a_schedule_that_lacks_most_of_its_micro_batches_is_refused_at_once() -> None:
+    # As many micro-batches as a table of them would not fit into memory.
+    schedule = Schedule(GOOD.placement, 10**9, GOOD.programs)
+    with pytest.raises(ScheduleError, match=r"rank 0: F0\.2 is missing"):
+        verify(schedule, COSTS)
+
+
+def test_copies_may_share_the_micro_batches_in_any_way() -> None:
+    first = "F0.0 F1.1@1 BW1.1@1 BW0.0 F0.2 BW0.2"
+    second = "F0.1@1 F1.0 BW1.0 BW0.1@1 F1.2 BW1.2"
+    ops = tuple(tuple(map(Op.parse, line.split())) for line in (first, second))
+    verify(Schedule(Placement(((0, 1), (1, 0))), 3, ops), COSTS)
+
+
+def test_a_negative_micro_batch_is_refused() -> None:
+    programs = ((*GOOD.programs[0], Op(GOOD.programs[0][0].kind, 0, -1)), GOOD.programs[1])
+    with pytest.raises(ScheduleError, match=r"op 5 \(F0\.-1\): micro-batches run from 0 to 1"):
+        verify(Schedule(GOOD.placement, 2, programs), COSTS)

@@ -1,0 +1,8 @@
+"""How good the solver is, and how fast: suites of problems, each run to a table.
+
+    python -m benchmarks.solver SUITE [--time-limit 60] [--only 8,32] [--json out.json]
+    python -m benchmarks.solver --markdown table.json v.json
+
+A row solves one problem, checks the answer by the verifier and against every published schedule
+that fits, and says who found it and when.
+"""

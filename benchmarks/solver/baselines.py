@@ -1,0 +1,78 @@
+"""Published schedules on the problems' costs: what an answer is compared with."""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from synth.costs import Costs
+from synth.families import generate, generate_for
+from synth.kinds import OpKind
+from synth.profile import Link, Links
+from synth.schedule import Schedule, lower, peak_bytes, verify
+from synth.solve import Objective, Problem
+
+
+class Baseline(NamedTuple):
+    """A published schedule: what it takes, and whether it keeps the problem's caps."""
+
+    name: str
+    value_us: int
+    fits: bool
+
+    def __str__(self) -> str:
+        """For a table: its value, in brackets where it does not fit."""
+        return str(self.value_us) if self.fits else f"({self.value_us})"
+
+
+def published(problem: Problem) -> Iterator[Baseline]:
+    """Every family that is defined on the problem's placement, on its costs."""
+    made = generate_for(
+        problem.placement, problem.num_micro_batches, problem.costs, problem.caps_bytes
+    )
+    for _, schedule in made:
+        yield baseline(schedule, problem.costs, problem.objective, problem.caps_bytes)
+
+
+def baseline(
+    schedule: Schedule, costs: Costs, objective: Objective, caps_bytes: tuple[int, ...] | None
+) -> Baseline:
+    """A schedule's exact value and peaks, with its own buffering."""
+    lowered, timeline = verify(schedule, costs)
+    caps = caps_bytes or (None,) * schedule.num_ranks
+    peaks = zip(peak_bytes(lowered), caps, strict=True)
+    fits = all(cap is None or peak <= cap for peak, cap in peaks)
+    return Baseline(schedule.name, objective.value_us(timeline), fits)
+
+
+def best_fitting(baselines: Iterable[Baseline]) -> Baseline | None:
+    """The fastest that fits, if any does."""
+    return min((b for b in baselines if b.fits), key=lambda b: b.value_us, default=None)
+
+
+def peak_of(name: str, num_ranks: int, num_micro_batches: int, costs: Costs) -> int:
+    """The most that a rank holds in a family's schedule, in bytes."""
+    schedule = generate(name, num_ranks, num_micro_batches, costs=costs)
+    return max(peak_bytes(lower(schedule, costs)))
+
+
+def share_of_1f1b(costs: Costs, num_micro_batches: int, share: float) -> int:
+    """A cap for all ranks: static bytes, and a share of what 1F1B holds besides, in bytes.
+
+    One stage per rank. The largest over the ranks, that is, of rank 0 where stages are equal.
+    """
+    schedule = generate("1f1b", costs.num_stages, num_micro_batches)
+    peaks = peak_bytes(lower(schedule, costs))
+    statics = [stage.static_bytes for stage in costs.stages]
+    return max(s + int(share * (p - s)) for p, s in zip(peaks, statics, strict=True))
+
+
+def averaged(costs: Costs) -> Costs:
+    """Every stage with the mean times of all, every link with the mean time of a transfer."""
+    num_stages = costs.num_stages
+    mean_us = {
+        kind: round(sum(stage.duration_us[kind] for stage in costs.stages) / num_stages)
+        for kind in OpKind
+    }
+    lags = [costs.boundary_us(s, s, s + 1) for s in range(num_stages - 1)]
+    links = Links(default=Link(latency_us=round(sum(lags) / max(1, len(lags)))))
+    stages = tuple(stage.replace(duration_us=mean_us) for stage in costs.stages)
+    return costs.replace(stages=stages, links=links)

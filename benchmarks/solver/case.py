@@ -1,0 +1,180 @@
+"""One row of a suite: the problem, the run, and what the answer is checked against."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+
+from benchmarks.solver.baselines import Baseline, best_fitting, published
+from synth.errors import SynthError
+from synth.schedule import ScheduleError, peak_bytes, verify
+from synth.solve import Problem, Result, SolveOptions, solve
+
+Cell = int | float | str | None
+
+
+@dataclass(frozen=True)
+class Known:
+    """A bound proven and a value found before, in µs; they are the same where it is closed."""
+
+    bound_us: int
+    value_us: int
+
+    def __str__(self) -> str:
+        """For the table: `1676`, or `6045-6199`."""
+        closed = self.bound_us == self.value_us
+        return str(self.value_us) if closed else f"{self.bound_us}-{self.value_us}"
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a suite adds to a row: columns of its own, and claims that turned out to be wrong."""
+
+    columns: Mapping[str, Cell] = field(default_factory=dict)
+    failures: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Case:
+    """A problem to solve.
+
+    Attributes:
+        label: of the row; `--only` looks in it.
+        time_limit_s: where the suite's own does not do.
+        without: parts of the search to leave out.
+        look: at the result, for the suite's own columns.
+        judged_by_result: take the published schedules from the result; making them once more would
+            take minutes.
+    """
+
+    label: str
+    problem: Problem
+    time_limit_s: float | None = None
+    without: frozenset[str] = frozenset()
+    known: Known | None = None
+    look: Callable[[Result], Look] | None = None
+    judged_by_result: bool = False
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Cases under one name; they are made when the suite runs."""
+
+    name: str
+    about: str
+    cases: Callable[[], Iterator[Case]]
+    time_limit_s: float = 60.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """What came of a case; times of schedules in µs, those of the search in seconds."""
+
+    label: str
+    objective: str
+    family: str | None
+    family_us: int | None
+    value_us: int | None
+    bound_us: int
+    gap_percent: float | None
+    gain_percent: float | None
+    wall_s: float
+    first_s: float | None
+    found_by: str | None
+    stopped_by: str
+    columns: Mapping[str, Cell]
+    failures: tuple[str, ...]
+
+
+def measure(case: Case, time_limit_s: float, workers: int | None) -> Row:
+    """Solve, and judge the answer.
+
+    Raises:
+        SynthError: parts are to be left out, and the solver cannot.
+    """
+    answers_s: list[float] = []
+    options = _options(case, time_limit_s, workers)
+    result = solve(case.problem, options, lambda incumbent: answers_s.append(incumbent.elapsed_s))
+    rivals = _rivals_of(result) if case.judged_by_result else list(published(case.problem))
+    best = best_fitting(rivals)
+    look = case.look(result) if case.look else Look()
+    known: dict[str, Cell] = {"known": str(case.known)} if case.known else {}
+    return Row(
+        label=case.label,
+        objective=case.problem.objective.value,
+        family=best.name if best else None,
+        family_us=best.value_us if best else None,
+        value_us=result.value_us,
+        bound_us=result.lower_bound_us,
+        gap_percent=None if result.gap is None else round(100 * result.gap, 3),
+        gain_percent=_gain_percent(best, result),
+        wall_s=round(result.wall_s, 3),
+        first_s=round(answers_s[0], 3) if answers_s else None,
+        found_by=result.found_by,
+        stopped_by=result.stopped_by.value,
+        columns=known | dict(look.columns),
+        failures=(*_failures(case, result, best), *look.failures),
+    )
+
+
+def can_leave_out() -> bool:
+    """Whether the solver has the switch that `Case.without` needs."""
+    return "without" in {option.name for option in fields(SolveOptions)}
+
+
+def _options(case: Case, time_limit_s: float, workers: int | None) -> SolveOptions:
+    if not case.without:
+        return SolveOptions(time_limit_s=time_limit_s, workers=workers)
+    if not can_leave_out():
+        raise SynthError(
+            f"{case.label}: {', '.join(sorted(case.without))} should be left out, and SolveOptions "
+            f"has no field `without`; take a solver that has it"
+        )
+    leave_out = {"without": case.without}
+    return SolveOptions(time_limit_s=time_limit_s, workers=workers, **leave_out)  # type: ignore[arg-type]
+
+
+def _rivals_of(result: Result) -> list[Baseline]:
+    is_makespan = result.problem.objective == "makespan"
+    return [
+        Baseline(rival.name, rival.makespan_us if is_makespan else rival.period_us, rival.fits)
+        for rival in result.rivals
+    ]
+
+
+def _gain_percent(best: Baseline | None, result: Result) -> float | None:
+    if best is None or result.value_us is None or best.value_us == 0:
+        return None
+    return round(100 * (1 - result.value_us / best.value_us), 3)
+
+
+def _failures(case: Case, result: Result, best: Baseline | None) -> Iterator[str]:
+    """What must never be, in words."""
+    value_us, bound_us, known = result.value_us, result.lower_bound_us, case.known
+    if known is not None and bound_us > known.value_us:
+        yield f"the bound {bound_us} is above a value found before, {known.value_us}"
+    if best is not None and bound_us > best.value_us and result.problem.objective == "makespan":
+        yield f"the bound {bound_us} is above {best.name}, {best.value_us}"
+    if value_us is None:
+        if best is not None:
+            yield f"no answer, though {best.name} fits"
+        return
+    if value_us < bound_us or (known is not None and value_us < known.bound_us):
+        yield f"the value {value_us} is below a proven bound"
+    if best is not None and value_us > best.value_us and "families" not in case.without:
+        yield f"the value {value_us} is above {best.name}, {best.value_us}"
+    yield from _wrong_schedule(result)
+
+
+def _wrong_schedule(result: Result) -> Iterator[str]:
+    """What the verifier has against the schedule, or against what is said of it."""
+    problem, schedule = result.problem, result.schedule
+    assert schedule is not None
+    try:
+        lowered, timeline = verify(schedule, problem.costs, problem.caps_bytes)
+    except ScheduleError as error:
+        yield f"the verifier refuses the schedule: {error}"
+        return
+    simulated_us = problem.objective.value_us(timeline)
+    if simulated_us != result.value_us:
+        yield f"the schedule takes {simulated_us}, not {result.value_us}"
+    if tuple(peak_bytes(lowered)) != result.peak_bytes:
+        yield f"the schedule's peaks are {peak_bytes(lowered)}, not {result.peak_bytes}"

@@ -1,0 +1,235 @@
+"""The curve of time against memory: true, closed, continued, stopped, refused."""
+
+import os
+import signal
+import threading
+import time
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from synth.costs import cut, uniform_costs
+from synth.errors import RunFailure, SynthError
+from synth.kinds import OpKind
+from synth.plan.frontier import Frontier, cap_of, closed, known_of, value_of
+from synth.plan.known import Known
+from synth.plan.trace import Effort, trace
+from synth.plan.workers import Task, Workers
+from synth.profile import Layer, LayerProfile, Profile, Provenance, Timing, Workload
+from synth.schedule.file import Plan
+from synth.schedule.placements import placement
+from synth.solve import Objective, Problem, SolveOptions
+from tests.synth.every_order import true_curve, true_value
+
+QUICK = Effort(points=7, time_limit_s=5, jobs=2, workers=1, gap=0)
+
+
+def small_profile() -> Profile:
+    """Four unequal layers; B of the third keeps more than it frees."""
+    profiles = {}
+    for name, f, b, w, saved, left in (
+        ("a", 3, 4, 2, 9, 5),
+        ("b", 5, 3, 4, 7, 6),
+        ("c", 2, 6, 3, 5, 8),
+        ("d", 4, 4, 5, 8, 2),
+    ):
+        times = {OpKind.F: f, OpKind.B: b, OpKind.W: w, OpKind.BW: b + w, OpKind.STEP: 1}
+        profiles[name] = LayerProfile(
+            time_us={kind: Timing.exactly(us) for kind, us in times.items()},
+            parameter_bytes=10,
+            gradient_bytes=0,
+            optimizer_bytes=0,
+            output_bytes=0,
+            saved_bytes=saved,
+            saved_w_bytes=left,
+            # BW with as much workspace as B and W have one after the other gains nothing.
+            rise_bytes={**dict.fromkeys(OpKind, 20), OpKind.F: saved, OpKind.W: 0},
+        )
+    return Profile(
+        name="small",
+        provenance=Provenance(source="invented", device="none", date="2024-01-01"),
+        workload=Workload(model="none", micro_batch_size=1, sequence_length=1, runnable=False),
+        layer_profiles=profiles,
+        layers=tuple(Layer(name=name, profile=name) for name in profiles),
+    )
+
+
+PROFILE = small_profile()
+
+
+def small_problem(m: int = 3, objective: Objective = Objective.MAKESPAN) -> Problem:
+    """Two ranks with two layers each."""
+    problem = Problem.linear(cut(PROFILE, (2, 2)), m, None, objective)
+    return replace(problem, partition=(2, 2))
+
+
+@cache
+def traced() -> tuple[Frontier, list[int]]:
+    """The curve of the small problem, and how many points there were after each search."""
+    counts: list[int] = []
+    curve = trace(PROFILE, small_problem(), QUICK, None, lambda c: counts.append(len(c.points)))
+    return curve, counts
+
+
+def test_the_curve_encloses_that_of_all_orders_at_every_cap() -> None:
+    curve, _ = traced()
+    truth, known = true_curve(small_problem()), known_of(curve.points)
+    curve.check()
+    assert curve.least_cap_bytes == curve.never_below_bytes == truth[0][0]
+    for cap in range(truth[0][0], truth[-1][0] + 3):
+        value, best = true_value(truth, cap), known.best_within(cap)
+        assert value is not None and best is not None
+        assert known.bound_us(cap) <= value <= best.value_us
+
+
+def test_the_ends_are_the_least_cap_and_the_best_time() -> None:
+    curve, counts = traced()
+    truth = true_curve(small_problem())
+    assert cap_of(curve.points[0]) == truth[0][0]
+    assert (value_of(curve.points[0]), value_of(curve.points[-1])) == (truth[0][1], truth[-1][1])
+    assert counts == list(range(1, len(curve.points) + 1))
+    assert {family.name for family in curve.families} >= {"1f1b", "zb-h1", "gpipe"}
+
+
+def test_enough_points_find_every_bend() -> None:
+    begun, _ = traced()
+    whole = trace(PROFILE, small_problem(), replace(QUICK, points=60), begun)
+    steps = sorted({(max(p.claim.peak_bytes), value_of(p)) for p in whole.points})
+    truth = true_curve(small_problem())
+    assert {value for _, value in steps} >= {value for _, value in truth}
+    assert len(whole.points) < 60
+
+
+def test_values_and_bounds_fall_with_the_cap_and_caps_are_kept() -> None:
+    points = traced()[0].points
+    for column in (list(map(value_of, points)), [p.claim.lower_bound_us for p in points]):
+        assert column == sorted(column, reverse=True)
+    assert all(max(p.claim.peak_bytes) <= cap_of(p) for p in points)
+
+
+def worse(plan: Plan, by: Plan, bound_us: int) -> Plan:
+    """A point with another's slower plan, and a weaker bound."""
+    gap = (value_of(by) - bound_us) / value_of(by)
+    claim = by.claim.replace(lower_bound_us=bound_us, gap=gap)
+    return by.replace(claim=claim, caps_bytes=plan.caps_bytes)
+
+
+def test_closing_gives_better_plans_upwards_and_better_bounds_downwards() -> None:
+    points = traced()[0].points
+    first, last = points[0], points[-1]
+    spoilt = (worse(first, first, 1), worse(last, first, last.claim.lower_bound_us))
+    bettered = closed(spoilt)
+    assert [p.claim.lower_bound_us for p in bettered] == [last.claim.lower_bound_us] * 2
+    assert closed((*spoilt, *points)) == points
+    for plan in bettered:
+        plan.check()
+
+
+def test_what_is_known_of_one_cap_holds_for_others_on_the_right_side_only() -> None:
+    known = Known()
+    known.add(100, None, 7)
+    known.add(None, None, 5)
+    assert [known.bound_us(cap) for cap in (99, 100, 101, None)] == [7, 7, 5, 5]
+    assert known.best_within(100) is None
+
+
+def test_a_curve_is_continued_and_what_is_there_is_kept(tmp_path: Path) -> None:
+    begun = trace(PROFILE, small_problem(), replace(QUICK, points=2))
+    begun.save(tmp_path / "curve.json")
+    loaded = Frontier.load(tmp_path / "curve.json")
+    assert loaded == begun
+    searches: list[Frontier] = []
+    more = trace(PROFILE, small_problem(), replace(QUICK, points=4), loaded, searches.append)
+    assert len(searches) == 2 and len(more.points) == 4
+    assert set(map(cap_of, begun.points)) < set(map(cap_of, more.points))
+
+
+def test_a_curve_that_is_done_starts_nothing() -> None:
+    curve, _ = traced()
+    began = time.monotonic()
+    searches: list[Frontier] = []
+    enough = replace(QUICK, points=len(curve.points))
+    assert trace(PROFILE, small_problem(), enough, curve, searches.append) == curve
+    assert searches == [] and time.monotonic() - began < 0.5
+
+
+def large_problem() -> tuple[Profile, Problem]:
+    """Eight ranks, thirty-two micro-batches: no point is proven in seconds."""
+    layers = tuple(Layer(name=f"l{i}", profile="abcd"[i * i % 4]) for i in range(24))
+    profile = PROFILE.replace(layers=layers)
+    problem = Problem.linear(cut(profile, (3,) * 8), 32)
+    return profile, replace(problem, partition=(3,) * 8)
+
+
+def test_a_stop_keeps_what_is_there_and_the_rest_comes_later() -> None:
+    profile, problem = large_problem()
+    stop = threading.Event()
+    threading.Timer(4, stop.set).start()
+    effort = Effort(points=4, time_limit_s=60, jobs=1, workers=1)
+    began = time.monotonic()
+    curve = trace(profile, problem, effort, stop=stop)
+    assert time.monotonic() - began < 8
+    curve.check()
+    assert "interrupt" in {plan.claim.stopped_by for plan in curve.points}
+    searches: list[Frontier] = []
+    brief = replace(effort, time_limit_s=0.3, points=len(curve.points))
+    again = trace(profile, problem, brief, curve, searches.append)
+    assert searches, "an interrupted point is searched again"
+    assert "interrupt" not in {plan.claim.stopped_by for plan in again.points}
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (small_problem(2), "num micro batches: 3 there, 2 here"),
+        (small_problem(3, Objective.PERIOD), "objective: makespan there, period here"),
+        (
+            replace(small_problem(), costs=cut(PROFILE, (1, 3)), partition=(1, 3)),
+            r"partition: \(2, 2\) there, \(1, 3\) here",
+        ),
+    ],
+)
+def test_a_curve_of_another_problem_is_refused(other: Problem, words: str) -> None:
+    with pytest.raises(SynthError, match=words):
+        trace(PROFILE, other, QUICK, traced()[0])
+
+
+def test_caps_or_too_few_points_are_refused() -> None:
+    with pytest.raises(SynthError, match="has caps already"):
+        trace(PROFILE, replace(small_problem(), caps_bytes=(50, 50)), QUICK)
+    with pytest.raises(SynthError, match="two points at least"):
+        Effort(points=1)
+    with pytest.raises(SynthError, match="needs the problem's partition"):
+        trace(PROFILE, replace(small_problem(), partition=None), QUICK)
+
+
+@pytest.mark.parametrize("objective", list(Objective))
+def test_several_stages_per_rank_have_a_curve_too(objective: Objective) -> None:
+    sizes = (1, 1, 1, 1)
+    problem = Problem(cut(PROFILE, sizes), placement("v", 2), 3, None, objective, partition=sizes)
+    curve = trace(PROFILE, problem, replace(QUICK, points=4, time_limit_s=1))
+    curve.check()
+    assert len(curve.points) >= 3
+    assert curve.never_below_bytes <= curve.least_cap_bytes
+
+
+def test_a_worker_that_is_killed_is_said_so() -> None:
+    costs = uniform_costs(8, forward_us=5, backward_input_us=6, backward_weight_us=3, saved_bytes=3)
+    task = Task(Problem.linear(costs, 32, 18), SolveOptions(time_limit_s=60, workers=1))
+    with pytest.raises(RunFailure, match="ended without an answer"), Workers(1) as workers:
+        workers.start(task)
+        os.kill(workers.pids[0], signal.SIGKILL)
+        list(workers.outcomes(30))
+
+
+def test_a_refusal_in_a_worker_is_raised_here() -> None:
+    costs = uniform_costs(2, forward_us=5, backward_input_us=6, backward_weight_us=3)
+    problem = Problem.linear(costs, 2)
+    with Workers(1) as workers:
+        serial = known_of(traced()[0].points).best_within(None)
+        assert serial is not None
+        workers.start(Task(problem, SolveOptions(hint=serial.schedule)))
+        with pytest.raises(SynthError, match="the hint has 2 ranks and 3 micro-batches"):
+            list(workers.outcomes(30))
