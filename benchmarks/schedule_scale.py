@@ -6,8 +6,8 @@ One row per schedule, F, B and W split, two stages per rank in a V. Both tables 
 schedule: one grows in ranks, one in micro-batches; `×` is the growth of `verify` from row to row.
 `verify` is with caps, so it contains the three before it and all checks. Seconds are the best of
 the repetitions. Each row runs in a process of its own: `built` is its memory with the schedule
-made, `peak` the highest until it was verified once. Small schedules, which a search judges by the thousand, are
-the third table, in milliseconds.
+made, `peak` the highest until it was verified once. Small schedules, which a search judges by the
+thousand, are the third table, in milliseconds.
 """
 
 import argparse

@@ -100,8 +100,14 @@ class Costs(Record):
         return len(self.stages)
 
     def boundary_us(self, stage: int, source: int, target: int) -> int:
-        """Time to move stage `stage`'s output, or its gradient, from rank to rank."""
-        return self.links.between(source, target).transfer_us(self.stages[stage].output_bytes)
+        """Time to move stage `stage`'s output, or its gradient, from rank to rank.
+
+        Raises:
+            SynthError: it takes too long to be added up exactly.
+        """
+        num_bytes = self.stages[stage].output_bytes
+        time_us = self.links.between(source, target).transfer_us(num_bytes)
+        return _summable_us(time_us, num_bytes)
 
     def reduction_us(self, stage: int, ranks: Sequence[int]) -> int:
         """Time to add up the gradients of a stage's copies on different ranks, in rank order.
@@ -109,13 +115,17 @@ class Costs(Record):
         A ring all-reduce (Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for
         clusters of workstations"): 2 (n − 1) rounds, in each of which every rank sends an n-th of
         the bytes to the next one; the slowest link of the ring sets the pace.
+
+        Raises:
+            SynthError: it takes too long to be added up exactly.
         """
         if len(ranks) < 2:
             return 0
         ring = zip(ranks, [*ranks[1:], ranks[0]], strict=True)
         share_bytes = self.stages[stage].gradient_bytes / len(ranks)
         pace_us = max(_unrounded_us(self.links.between(*ends), share_bytes) for ends in ring)
-        return round(2 * (len(ranks) - 1) * pace_us)
+        time_us = round(2 * (len(ranks) - 1) * pace_us)
+        return _summable_us(time_us, self.stages[stage].gradient_bytes)
 
     # The underscore keeps what is cached out of `dict(self)`, that is, out of `replace`.
     @cached_property
@@ -129,6 +139,16 @@ class Costs(Record):
             SynthError: a cost is too large to be added up exactly.
         """
         return self._table
+
+
+def _summable_us(time_us: int, num_bytes: int) -> int:
+    """The time, if sums of it are exact."""
+    if time_us > _MOST:
+        raise SynthError(
+            f"moving {num_bytes} bytes takes {time_us} µs; sums are exact up to {_MOST} each: is "
+            f"the link's bandwidth in bytes per second?"
+        )
+    return time_us
 
 
 def _unrounded_us(link: Link, num_bytes: float) -> float:

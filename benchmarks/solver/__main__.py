@@ -48,7 +48,9 @@ def _parser() -> argparse.ArgumentParser:
 def _run(suite: Suite, arguments: argparse.Namespace) -> int:
     cases = [case for case in suite.cases() if arguments.only in case.label]
     if not cases:
-        raise SynthError(f"no row of {suite.name} has {arguments.only!r} in its name; try --only ''")
+        raise SynthError(
+            f"no row of {suite.name} has {arguments.only!r} in its name; try --only ''"
+        )
     rows: list[Row] = []
     print(head())
     for case in cases:

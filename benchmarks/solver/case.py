@@ -4,11 +4,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 
 from benchmarks.solver.baselines import Baseline, best_fitting, published
+from benchmarks.solver.probe import Cell, Probe
 from synth.errors import SynthError
 from synth.schedule import ScheduleError, peak_bytes, verify
 from synth.solve import Problem, Result, SolveOptions, solve
-
-Cell = int | float | str | None
 
 
 @dataclass(frozen=True)
@@ -41,8 +40,8 @@ class Case:
         time_limit_s: where the suite's own does not do.
         without: parts of the search to leave out.
         look: at the result, for the suite's own columns.
-        judged_by_result: take the published schedules from the result; making them once more would
-            take minutes.
+        is_large: show memory and where the time goes; and take the published schedules from the
+            result, since making them once more would take minutes.
     """
 
     label: str
@@ -51,7 +50,7 @@ class Case:
     without: frozenset[str] = frozenset()
     known: Known | None = None
     look: Callable[[Result], Look] | None = None
-    judged_by_result: bool = False
+    is_large: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,11 +91,13 @@ def measure(case: Case, time_limit_s: float, workers: int | None) -> Row:
     """
     answers_s: list[float] = []
     options = _options(case, time_limit_s, workers)
-    result = solve(case.problem, options, lambda incumbent: answers_s.append(incumbent.elapsed_s))
-    rivals = _rivals_of(result) if case.judged_by_result else list(published(case.problem))
+    with Probe() as probe:
+        result = solve(case.problem, options, lambda step: answers_s.append(step.elapsed_s))
+    rivals = _rivals_of(result) if case.is_large else list(published(case.problem))
     best = best_fitting(rivals)
     look = case.look(result) if case.look else Look()
-    known: dict[str, Cell] = {"known": str(case.known)} if case.known else {}
+    columns: dict[str, Cell] = {"known": str(case.known)} if case.known else {}
+    columns |= probe.columns() if case.is_large else {}
     return Row(
         label=case.label,
         objective=case.problem.objective.value,
@@ -110,7 +111,7 @@ def measure(case: Case, time_limit_s: float, workers: int | None) -> Row:
         first_s=round(answers_s[0], 3) if answers_s else None,
         found_by=result.found_by,
         stopped_by=result.stopped_by.value,
-        columns=known | dict(look.columns),
+        columns=columns | dict(look.columns),
         failures=(*_failures(case, result, best), *look.failures),
     )
 

@@ -74,7 +74,9 @@ def _load(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise SynthError(f"{path} cannot be read ({error}); give a file that --json wrote") from None
+        raise SynthError(
+            f"{path} cannot be read ({error}); give a file that --json wrote"
+        ) from None
     if not isinstance(document, dict) or document.get("format") != _FORMAT:
         raise SynthError(f"{path} is no answer of this benchmark; give a file that --json wrote")
     return document

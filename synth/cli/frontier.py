@@ -4,10 +4,11 @@ import os
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from synth.cli.curve_answers import as_json, as_text, drawn
 from synth.cli.interrupt import run_interruptibly
 from synth.cli.options import (
     GapOption,
@@ -25,11 +26,9 @@ from synth.cli.output import Format, FormatOption, answer, answer_json, talk
 from synth.errors import ExitCode, SynthError
 from synth.profile import Profile
 from synth.record import check_writable, write_atomically
-from synth.report.curve import Curve, Dot, Point, plot
 from synth.report.curve_svg import curve_svg
-from synth.report.tables import milliseconds, size_unit, table
 from synth.schedule.placements import placement as named_placement
-from synth.units import format_bytes, format_bytes_both, format_us, parse_fraction, parse_seconds
+from synth.units import format_bytes, format_us, parse_fraction, parse_seconds
 
 if TYPE_CHECKING:
     from synth.plan.frontier import Frontier
@@ -83,9 +82,7 @@ def command(
 
     profile, where = load_profile(profile_name), named_placement(placement, ranks)
     problem = asked_problem(profile, where, micro_batches, partition, objective)
-    picture = svg or output.with_suffix(".svg")
-    for path in (output, picture):
-        check_writable(path)
+    picture = _picture(output, svg)
     cores = os.cpu_count() or 1
     at_once = jobs or max(1, min(_MOST_JOBS, cores // 2, points))
     effort = Effort(
@@ -103,6 +100,23 @@ def command(
     _answer(request, curve, format, width)
 
 
+def _picture(output: Path, svg: Path | None) -> Path:
+    """Where the picture goes.
+
+    Raises:
+        SynthError: one of the two paths cannot be written, or both are the same.
+    """
+    check_writable(output)
+    picture = svg or output.with_suffix(".svg")
+    check_writable(picture)
+    if picture.resolve() == output.resolve():
+        raise SynthError(
+            f"the curve and its picture would both be written to {output}; name the curve .json, "
+            f"or give another --svg"
+        )
+    return picture
+
+
 class Interrupted(SynthError):
     """Stopped with nothing to keep."""
 
@@ -118,33 +132,20 @@ class _Request:
     picture: Path
     placement: str
 
+    @property
+    def title(self) -> str:
+        """What the picture is of."""
+        problem = self.problem
+        held = "" if self.placement == "linear" else f" ({self.placement})"
+        return (
+            f"{self.profile.name} on {problem.num_ranks} ranks{held}, {problem.num_micro_batches} "
+            f"micro-batches"
+        )
+
     def save(self, curve: "Frontier") -> None:
         """Write the file and the picture."""
         curve.save(self.output)
-        write_atomically(self.picture, curve_svg(self.curve(curve)))
-
-    def curve(self, frontier: "Frontier") -> Curve:
-        """What is drawn."""
-        from synth.plan.frontier import cap_of, value_of
-
-        problem = self.problem
-        held = "" if self.placement == "linear" else f" ({self.placement})"
-        return Curve(
-            f"{self.profile.name} on {problem.num_ranks} ranks{held}, {problem.num_micro_batches} "
-            f"micro-batches",
-            frontier.objective,
-            tuple(
-                Point(
-                    cap_of(plan),
-                    value_of(plan),
-                    plan.claim.lower_bound_us,
-                    max(plan.claim.peak_bytes),
-                )
-                for plan in frontier.points
-            ),
-            tuple(Dot(f.name, f.value_us, f.peak_bytes) for f in frontier.families),
-            frontier.never_below_bytes,
-        )
+        write_atomically(self.picture, curve_svg(drawn(curve, self.title)))
 
 
 def _trace(request: _Request) -> "Frontier":
@@ -219,67 +220,13 @@ def _values(curve: "Frontier") -> dict[int, tuple[int, int]]:
 
 def _answer(request: _Request, curve: "Frontier", format: Format, width: int) -> None:
     if format == Format.JSON:
-        answer_json(_json(request, curve))
+        files = {"curve": str(request.output), "picture": str(request.picture)}
+        answer_json(as_json(curve) | files)
     else:
-        picture = plot(request.curve(curve), width)
-        answer(f"{_table(curve)}\n\n{_sentence(curve)}\n\n{picture}")
+        answer(as_text(curve, request.title, width))
     left = request.effort.points - len(curve.points)
     if any(plan.claim.stopped_by == "interrupt" for plan in curve.points):
         talk("interrupted: the same command again goes on from here")
     elif left > 0:
         talk(f"{left} points were not needed: between those found nothing is left to find")
     talk(f"saved as {request.output}, drawn in {request.picture}")
-
-
-def _table(curve: "Frontier") -> str:
-    from synth.plan.frontier import cap_of, value_of
-
-    factor, unit = size_unit(max(map(cap_of, curve.points)))
-    header = (f"memory limit\n{unit}", f"peak\n{unit}", f"{curve.objective}\nms")
-    rows = [
-        (
-            f"{cap_of(plan) / factor:,.3f}",
-            f"{max(plan.claim.peak_bytes) / factor:,.3f}",
-            milliseconds(value_of(plan)),
-            milliseconds(plan.claim.lower_bound_us),
-            f"{100 * plan.claim.gap:.2f}",
-            plan.claim.found_by,
-            plan.claim.stopped_by,
-        )
-        for plan in curve.points
-    ]
-    return table((*header, "lower bound\nms", "gap\n%", "found by", "stopped by"), rows)
-
-
-def _sentence(curve: "Frontier") -> str:
-    least, never = curve.least_cap_bytes, curve.never_below_bytes
-    first = f"nothing fits below {format_bytes_both(never)} = {never}B, in this partition"
-    if least == never:
-        return first
-    return f"{first}; from {format_bytes_both(least)} on something always does"
-
-
-def _json(request: _Request, curve: "Frontier") -> dict[str, Any]:
-    from synth.plan.frontier import cap_of, value_of
-
-    return {
-        "objective": curve.objective,
-        "partition": curve.partition,
-        "placement": curve.placement,
-        "never_below_bytes": curve.never_below_bytes,
-        "points": [
-            {
-                "cap_bytes": cap_of(plan),
-                "peak_bytes": plan.claim.peak_bytes,
-                "value_us": value_of(plan),
-                "lower_bound_us": plan.claim.lower_bound_us,
-                "gap": plan.claim.gap,
-                "found_by": plan.claim.found_by,
-                "stopped_by": plan.claim.stopped_by,
-            }
-            for plan in curve.points
-        ],
-        "families": [family.model_dump() for family in curve.families],
-        "curve": str(request.output),
-        "picture": str(request.picture),
-    }

@@ -105,12 +105,12 @@ def difference(one: Frontier | Plan, other: Frontier | Plan) -> str | None:
         mine, others = getattr(one, name), getattr(other, name)
         if mine != others:
             return f"{name.replace('_', ' ')}: {mine} there, {others} here"
-    objectives = [
-        x.objective if isinstance(x, Frontier) else x.claim.objective for x in (one, other)
-    ]
-    if objectives[0] != objectives[1]:
-        return f"objective: {objectives[0]} there, {objectives[1]} here"
-    return None
+    mine, others = _objective(one), _objective(other)
+    return None if mine == others else f"objective: {mine} there, {others} here"
+
+
+def _objective(of: Frontier | Plan) -> str:
+    return of.objective if isinstance(of, Frontier) else of.claim.objective
 
 
 def empty_frontier(

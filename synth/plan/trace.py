@@ -138,6 +138,7 @@ class _Tracing:
     def run(self, stop: threading.Event) -> Frontier:
         if self._next() == []:
             return self.curve
+        stopping = False
         with Workers(self.effort.jobs) as workers:
             while workers.has_busy or (not stop.is_set() and self._next()):
                 while workers.has_free and not stop.is_set() and (caps := self._next()):
@@ -145,7 +146,8 @@ class _Tracing:
                     workers.start(self._task(caps[0]))
                 for outcome in workers.outcomes(_POLL_S):
                     self._take(outcome)
-                if stop.is_set():
+                if stop.is_set() and not stopping:
+                    stopping = True
                     workers.stop()
         return self.curve
 

@@ -1,18 +1,18 @@
 """Solving several problems at once: long-lived processes, fed through pipes.
 
 Ctrl-C in a terminal reaches every process of the group; workers leave it to their parent, which
-asks them all to stop. A worker whose parent is gone ends.
+asks them all to stop. A worker whose parent is gone stops and ends.
 """
 
 import multiprocessing
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from multiprocessing.synchronize import Event
+from queue import SimpleQueue
 from types import TracebackType
 
 from synth.errors import RunFailure, SynthError
@@ -48,13 +48,12 @@ class Workers(AbstractContextManager["Workers"]):
 
     def __init__(self, number: int) -> None:
         context = multiprocessing.get_context("spawn")
-        self._stop = context.Event()
         self._free: list[Connection] = []
         self._busy: list[Connection] = []
         self._processes: list[BaseProcess] = []
         for _ in range(number):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(theirs, self._stop), daemon=True)
+            process = context.Process(target=_work, args=(theirs,), daemon=True)
             process.start()
             theirs.close()
             self._free.append(ours)
@@ -67,7 +66,6 @@ class Workers(AbstractContextManager["Workers"]):
         traceback: TracebackType | None,
     ) -> None:
         """End the processes."""
-        self._stop.set()
         for connection in (*self._free, *self._busy):
             connection.close()
         for process in self._processes:
@@ -96,8 +94,10 @@ class Workers(AbstractContextManager["Workers"]):
         self._busy.append(connection)
 
     def stop(self) -> None:
-        """Ask all workers for the best so far; they take no further task seriously."""
-        self._stop.set()
+        """Ask all workers for the best so far; further tasks end at once."""
+        for connection in (*self._free, *self._busy):
+            with suppress(OSError):  # one that died is found out when its outcome is due
+                connection.send(None)
 
     def outcomes(self, timeout_s: float) -> Iterator[Outcome]:
         """What has come within a time.
@@ -122,34 +122,36 @@ class Workers(AbstractContextManager["Workers"]):
             yield received
 
 
-class _Shared(threading.Event):
-    """The parent's event, for code of this process."""
-
-    def __init__(self, event: Event) -> None:
-        super().__init__()
-        self._event = event
-
-    def is_set(self) -> bool:
-        """Whether the parent asks to stop."""
-        return self._event.is_set()
-
-
-def _work(connection: Connection, stop: Event) -> None:
+def _work(connection: Connection) -> None:
     """Solve what comes until the other end is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    while True:
+    tasks: SimpleQueue[Task | None] = SimpleQueue()
+    stop = threading.Event()
+    threading.Thread(target=_listen, args=(connection, tasks, stop), daemon=True).start()
+    while (task := tasks.get()) is not None:
         try:
-            task = connection.recv()
-        except (EOFError, OSError):
-            return
-        try:
-            answer: Outcome | Exception = _solve(task, _Shared(stop))
+            answer: Outcome | Exception = _solve(task, stop)
         except SynthError as error:
             answer = error
-        try:
+        with suppress(OSError):  # the parent is gone, and the listener says so
             connection.send(answer)
-        except OSError:
+
+
+def _listen(
+    connection: Connection, tasks: "SimpleQueue[Task | None]", stop: threading.Event
+) -> None:
+    """Take in tasks; a None asks to stop, and so does the end of the pipe."""
+    while True:
+        try:
+            received = connection.recv()
+        except (EOFError, OSError):
+            stop.set()
+            tasks.put(None)
             return
+        if received is None:
+            stop.set()
+        else:
+            tasks.put(received)
 
 
 def _solve(task: Task, stop: threading.Event) -> Outcome:

@@ -54,10 +54,10 @@ class Curve:
 
     @property
     def proven(self) -> list[Step]:
-        """(bytes, microseconds): up to so many bytes, not faster."""
+        """(bytes, microseconds): up to so many bytes, not faster; a bound of 0 says nothing."""
         steps: list[Step] = []
         for point in sorted(self.points, reverse=True):
-            if not steps or point.lower_bound_us > steps[-1][1]:
+            if point.lower_bound_us > (steps[-1][1] if steps else 0):
                 steps.append((point.cap_bytes, point.lower_bound_us))
         return steps[::-1]
 

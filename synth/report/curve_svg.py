@@ -3,7 +3,7 @@
 from itertools import pairwise
 from typing import NamedTuple
 
-from synth.report.curve import Curve, Step
+from synth.report.curve import Curve
 from synth.report.scale import Scale
 from synth.report.svg import XY, Svg
 from synth.report.tables import size_unit
@@ -75,11 +75,10 @@ def _proven_line(curve: Curve, x: Scale, y: Scale) -> list[XY]:
     """Down right of each cap, from above the picture on: to the left nothing fits at all."""
     left = x.at(curve.never_below_bytes)
     line: list[XY] = [(left, y.end)]
-    steps = [step for step in curve.proven if step[1] > 0]
-    ends: list[Step | None] = [*steps[:-1], None]
-    for step, end in zip(steps, ends, strict=False):  # without a bound there is no step
-        line.append((line[-1][0], y.at(step[1])))
-        line.append((x.end if end is None else x.at(end[0]), y.at(step[1])))
+    for num_bytes, time_us in curve.proven:
+        line += [(line[-1][0], y.at(time_us)), (x.at(num_bytes), y.at(time_us))]
+    if len(line) > 1:
+        line[-1] = (x.end, line[-1][1])  # beyond the largest cap nothing gets better
     return line
 
 

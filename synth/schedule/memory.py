@@ -54,8 +54,8 @@ def memory_curve(lowered: Lowered, rank: int) -> MemoryCurve:
 def peak_bytes(lowered: Lowered) -> tuple[int, ...]:
     """The peak of every rank, that is, of its memory curve; for all ranks at once.
 
-    A slot's levels are highest when its receives are posted, when its sends were waited for and
-    its op runs, or when that is over.
+    In each slot the level is highest when the receives are posted, or while the op runs; what it is
+    afterwards, the next slot starts from.
     """
     arrays, num_ranks = lowered.arrays, lowered.num_ranks
     first_slot = np.array(arrays.first_node) + np.arange(num_ranks + 1)
@@ -69,9 +69,7 @@ def peak_bytes(lowered: Lowered) -> tuple[int, ...]:
     change = received - waited + made - ended
     before = change.cumsum() - change
     posted = before + received
-    running = posted - waited + rise
-    after = before + change
-    top = np.maximum(np.maximum(posted, running), after)
+    top = np.maximum(posted, posted - waited + rise)
     start = first_slot[:-1]
     peaks = np.maximum.reduceat(top, start) - before[start]
     return tuple(peak + static_bytes(lowered, rank) for rank, peak in enumerate(peaks.tolist()))

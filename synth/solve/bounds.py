@@ -43,6 +43,9 @@ def _bounds_us(view: View, rank: int, objective: Objective) -> Iterator[int]:
        there the last gradient travels up; each rank above then has a W and its STEPs left. (Where
        a rank holds several stages its first stage's last B comes last. One replica only.)
 
+    4. Every micro-batch holds memory for a time: what F keeps until B ends, a round trip later, and
+       what B leaves while W runs. The room times the time that there is must suffice for all.
+
     The makespan counts from 0, the period of a rank from its own start; where that is not the same
     in every schedule, only what follows the first start is counted.
     """
@@ -59,6 +62,7 @@ def _bounds_us(view: View, rank: int, objective: Objective) -> Iterator[int]:
         origin = view.origins_us[rank]
     yield head + sum(totals.values()) + steps - origin
     yield first_b + totals[B] + totals[W] + steps - origin
+    yield head + _memory_time_us(view, rank) + steps - origin
     if any(chunk.replica for chunk in view.chunks):
         return
     last_b = max(head + totals[F] + totals[B], first_b + totals[B])
@@ -67,6 +71,24 @@ def _bounds_us(view: View, rank: int, objective: Objective) -> Iterator[int]:
         left = chunk.duration_us[B] + chunk.duration_us[W] + view.step_us(chunk.rank)
         origin = view.origins_us[chunk.rank] if is_period and view.origins_us else 0
         yield last_b + view.way_up_us(held[0], above) + left - origin
+
+
+def _memory_time_us(view: View, rank: int) -> int:
+    """The time in which a rank's room, always full, holds what its micro-batches hold.
+
+    Where B adds memory, what W needs is not counted: BW may do without it.
+    """
+    room, needed = view.room_bytes[rank], 0
+    if not room:
+        return 0
+    for index in view.held[rank]:
+        chunk = view[index]
+        effect, durations = chunk.effect_bytes, chunk.duration_us
+        each = effect[F] * (view.round_trip_us[index] + durations[B])
+        if effect[B] <= 0:
+            each += (effect[F] + effect[B]) * durations[W]
+        needed += chunk.num_micro_batches * each
+    return -(-needed // room)
 
 
 @dataclass

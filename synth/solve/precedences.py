@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from synth.kinds import OpKind
-from synth.solve.view import SPLIT, B, Chunk, F, Slot, W
+from synth.solve.view import BW, SPLIT, B, Chunk, F, Slot, W
 
 
 class Before(NamedTuple):
@@ -60,7 +60,7 @@ def _alternatives(chunk: Chunk, slack: int, slot: Slot) -> Iterator[Alternative]
     (kind, index), m, effect = slot, chunk.num_micro_batches, chunk.effect_bytes
     slack -= effect[kind] * index
     outer, inner = {F: (B, W), B: (F, W), W: (B, F)}[kind]
-    low, high = (0, index) if kind == F else (index + 1, m)
+    low, high = _feasible(kind, index, slack, effect, m)
     wants_few = effect[outer] > 0
     counts = range(high, low - 1, -1) if wants_few else range(low, high + 1)
     loosest: int | None = None
@@ -68,6 +68,8 @@ def _alternatives(chunk: Chunk, slack: int, slot: Slot) -> Iterator[Alternative]
         limit = _limit(inner, effect[inner], slack - effect[outer] * count, m)
         if limit is None or (loosest is not None and not _looser(inner, limit, loosest)):
             continue
+        if loosest is not None and loosest == (m if inner == F else 0):
+            break
         if outer == B and (limit < count if inner == F else limit > count):
             continue  # no such state: W's are done after their B's, B's after their F's
         loosest = limit
@@ -79,6 +81,25 @@ def _alternatives(chunk: Chunk, slack: int, slot: Slot) -> Iterator[Alternative]
             yield tuple(before for part in pair if part is not None for before in part)
 
 
+def _feasible(
+    kind: OpKind, index: int, slack: int, effect: dict[OpKind, int], m: int
+) -> tuple[int, int]:
+    """The range of the first other count in which the second one can make the op fit.
+
+    For F the first is B, and at most as many W's are done; for B it is F, and at most `index` W's
+    are done; for W it is B, and at least as many F's are done.
+    """
+    if kind == F:
+        low = max(0, -(-slack // effect[BW])) if effect[BW] < 0 else 0
+        return low, index
+    high = m
+    if kind == B and effect[F] > 0:
+        high = min(m, (slack - effect[W] * index) // effect[F])
+    if kind == W and effect[F] + effect[B] > 0:
+        high = min(m, slack // (effect[F] + effect[B]))
+    return index + 1, high
+
+
 def _limit(kind: OpKind, effect: int, slack: int, m: int) -> int | None:
     """The loosest count with effect · count ≤ slack: the most for F, which adds, else the least.
 
@@ -86,7 +107,7 @@ def _limit(kind: OpKind, effect: int, slack: int, m: int) -> int | None:
     """
     if effect == 0:
         return (m if kind == F else 0) if slack >= 0 else None
-    return slack // effect if kind == F else max(0, -(slack // -effect))
+    return min(m, slack // effect) if kind == F else max(0, -(slack // -effect))
 
 
 def _looser(inner: OpKind, limit: int, than: int) -> bool:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from synth.families import generate
 from synth.profile import Profile
 from synth.profiles import find
 from synth.schedule.file import Plan
+from synth.schedule.placements import placement
 from tests.cli.conftest import Synth
 
 NAME = "zb-1.5b-p8-m24"
@@ -261,12 +264,134 @@ def test_a_hint_from_another_profile_is_taken_and_said_so(synth: Synth, plan_fil
     assert "made from another profile" not in own.stderr
 
 
+# Placements other than one stage per rank.
+
+
+@pytest.mark.parametrize(
+    ("name", "num_stages", "family"),
+    [("v", 8, "zb-v"), ("looped:2", 8, "interleaved"), ("bidirectional", 4, "chimera")],
+)
+def test_a_placement_is_solved_written_shown_and_checked(
+    synth: Synth, tmp_path: Path, name: str, num_stages: int, family: str
+) -> None:
+    path = tmp_path / "plan.json"
+    ended = synth(*SMALL, "--placement", name, "--mem-limit", "40GB", "-o", path)
+    assert ended.code == 0, ended.stderr
+    assert family in ended.stdout
+    plan = Plan.load(path)
+    assert (len(plan.partition), plan.arguments["placement"]) == (num_stages, name)
+    assert plan.schedule().placement == placement(name, 4)
+    assert max(plan.claim.peak_bytes) <= 40 * 10**9
+    assert synth("check", path).code == 0
+    shown = synth("show", path, "--width", "300").stdout
+    assert "lower case: a rank's second stage" in shown
+    held = {"v": "0, 7", "looped:2": "0, 4", "bidirectional": "0, 3@1"}[name]
+    assert re.search(rf"^ +0 +{held} ", shown, re.MULTILINE)
+
+
+def test_a_plan_with_replicas_comes_back_from_its_file_as_it_was(tmp_path: Path) -> None:
+    profile = Profile.load(find(NAME))
+    schedule = generate("chimera", 4, 8)
+    plan = Plan.of(profile, [6] * 4, schedule)
+    plan.save(tmp_path / "plan.json")
+    loaded = Plan.load(tmp_path / "plan.json")
+    loaded.check()
+    assert loaded == plan
+    assert loaded.schedule() == schedule
+
+
+def test_a_hint_on_another_placement_is_refused_with_both(synth: Synth, tmp_path: Path) -> None:
+    synth(*SMALL, "-o", tmp_path / "plan.json")
+    ended = synth(*SMALL, "--placement", "v", "--hint", tmp_path / "plan.json")
+    assert ended.code == 2
+    assert "on ranks 0,1,2,3, asked for is 0,1,2,3,3,2,1,0" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--placement", "vv"), "placement 'vv' is unknown; known: linear"),
+        (("--placement", "v", "--partition", "6,6,6,6"), "that hold 8 stages in this placement"),
+        (("--placement", "wave:9"), "72 stages asked for, the profile has 24 layers"),
+        (("--placement", "bidirectional", "--micro-batches", "1"), "for 2 replicas"),
+    ],
+)
+def test_a_bad_placement_ends_in_2(synth: Synth, arguments: tuple[str, ...], words: str) -> None:
+    ended = synth(*SMALL, *arguments)
+    assert (ended.code, ended.stdout) == (2, "")
+    assert words in ended.stderr
+
+
+def test_a_dry_run_names_the_ranks_of_each_stage(synth: Synth) -> None:
+    shown = synth(*SMALL, "--placement", "v", "--dry-run", "--mem-limit", "40GB").stdout
+    assert re.search(r"^ +7 +0 +3 ", shown, re.MULTILINE)
+    assert "feasible" in shown
+
+
+# The least memory for a target.
+
+
+def test_the_least_memory_for_a_target_is_found_and_enclosed(synth: Synth, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    least = ("--mem-limit", "min", "--target", "105%", "--time-limit", "20s", "-o", path)
+    ended = synth(*SMALL, *least)
+    assert ended.code == 0, ended.stderr
+    for part in ("least memory limit", "proven not below", "this plan"):
+        assert part in ended.stdout
+    plan = Plan.load(path)
+    plan.check()
+    assert plan.caps_bytes == (max(plan.claim.peak_bytes),) * 4
+    target_us = int(re.findall(r"target: makespan .* \((\d+) µs\)", ended.stdout)[0])
+    not_below = int(re.findall(r"not below .* = (\d+)B", ended.stdout)[0])
+    assert plan.claim.makespan_us <= target_us
+    # One byte below what is proven, no schedule meets the target: an independent search says so.
+    below = synth(*SMALL, "--mem-limit", f"{not_below - 1}B", "--gap", "0%", "--format", "json")
+    found = json.loads(below.stdout)
+    assert found["value_us"] is None or found["value_us"] > target_us
+
+
+def test_the_least_memory_as_json_is_only_json(synth: Synth) -> None:
+    ended = synth(*SMALL, "--mem-limit", "min", "--target", "2s", "--format", "json")
+    found = json.loads(ended.stdout)
+    assert found["target_us"] == 2_000_000
+    assert found["not_below_bytes"] <= found["cap_bytes"] == max(found["peak_bytes"])
+    assert found["value_us"] <= 2_000_000
+
+
+def test_a_target_that_nothing_meets_ends_in_3(synth: Synth, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    ended = synth(*SMALL, "--mem-limit", "min", "--target", "100ms", "-o", path)
+    assert (ended.code, ended.stdout) == (3, "")
+    assert "however much memory there is: the lower bound is" in ended.stderr
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--mem-limit", "min"), "--mem-limit min is given without --target"),
+        (("--target", "105%"), "--target is given without --mem-limit min"),
+        (("--mem-limit", "min", "--target", "90%"), "below the lower bound"),
+        (("--mem-limit", "min", "--target", "850"), "has no unit; write for example 850ms"),
+        (("--mem-limit", "min", "--target", "0s"), "is no time"),
+        (("--mem-limit", "min", "--target", "soon"), "'soon' is not understood"),
+        (("--mem-limit", "min", "--target", "x%"), "'x%' is not understood"),
+        (("--mem-limit", "min", "--target", "2s", "--deterministic"), "cannot be deterministic"),
+    ],
+)
+def test_a_bad_target_ends_in_2(synth: Synth, arguments: tuple[str, ...], words: str) -> None:
+    ended = synth(*SMALL, *arguments)
+    assert (ended.code, ended.stdout) == (2, "")
+    assert words in ended.stderr
+
+
 # Ctrl-C, in a process of its own: a problem that takes minutes to prove.
 
 
-def start_long_solve(path: Path) -> subprocess.Popen[str]:
+def start_long_solve(path: Path, *limit: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "synth", "solve", NAME, "--ranks", "8"]
-    command += ["--micro-batches", "32", "--mem-limit", "20GB", "--gap", "0%", "-o", str(path)]
+    command += ["--micro-batches", "32", *(limit or ("--mem-limit", "20GB"))]
+    command += ["--gap", "0%", "-o", str(path)]
     process = subprocess.Popen(
         command,
         cwd=ROOT,
@@ -304,3 +429,16 @@ def test_the_second_ctrl_c_gives_up_with_130_and_a_whole_file(tmp_path: Path) ->
     process.communicate(timeout=10)
     assert process.returncode in (130, 0)  # 0: the search had already stopped
     Plan.load(tmp_path / "plan.json").check()
+
+
+def test_ctrl_c_keeps_the_least_memory_so_far(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    process = start_long_solve(path, "--mem-limit", "min", "--target", "105%")
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=30)
+    assert process.returncode == 0, stderr
+    assert "stopping and keeping the best so far" in stderr
+    assert "stopped by interrupt" in stdout
+    plan = Plan.load(path)
+    plan.check()
+    assert plan.caps_bytes == (max(plan.claim.peak_bytes),) * 8

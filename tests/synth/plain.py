@@ -491,8 +491,17 @@ def random_schedule(rng: random.Random) -> Schedule:
 
 
 def shuffled(rng: random.Random, schedule: Schedule) -> Schedule:
-    """Ops of one rank exchanged: all exist, but some may stand before what they read."""
+    """Ops exchanged, a STEP among them or an op lost: they all exist, but not in any good order."""
     programs = [list(program) for program in schedule.programs]
+    if rng.random() < 0.3:
+        program = rng.choice([p for p in programs if p])
+        op = rng.choice(program)
+        program.insert(rng.randint(0, len(program)), Op(STEP, op.stage, 0, op.replica))
+    if rng.random() < 0.3:
+        program = rng.choice([p for p in programs if p])
+        del program[rng.randrange(len(program))]
+    if not any(programs):
+        return _with_programs(schedule, programs)
     for _ in range(rng.randint(1, 2)):
         program = rng.choice([p for p in programs if p])
         i, k = rng.randrange(len(program)), rng.randrange(len(program))

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from synth.costs import uniform_costs
 from synth.errors import SynthError
+from synth.profile import Link, Links
 from synth.schedule import Buffering, Op, Placement, Schedule, lower
 from synth.schedule.lower import Instruction, Lowered
 from tests.synth.plain import Plain, Route, random_costs, random_schedule, shuffled
@@ -190,3 +191,18 @@ def test_a_cost_beyond_exact_sums_is_refused() -> None:
     schedule = Schedule(Placement.linear(1), 1, ((Op.parse("F0.0"), Op.parse("BW0.0")),))
     with pytest.raises(SynthError, match="stage 0 costs up to 2251799813685248"):
         lower(schedule, costs)
+
+
+def test_a_transfer_of_years_is_refused() -> None:
+    links = Links(default=Link(bandwidth_bytes_per_s=1e-9))
+    costs = uniform_costs(
+        2,
+        forward_us=1,
+        backward_input_us=1,
+        backward_weight_us=1,
+        output_bytes=10**9,
+        links=links,
+    )
+    ops = tuple(tuple(map(Op.parse, line.split())) for line in ("F0.0 BW0.0", "F1.0 BW1.0"))
+    with pytest.raises(SynthError, match=r"moving 1000000000 bytes takes .* bytes per second"):
+        lower(Schedule(Placement.linear(2), 1, ops), costs)

@@ -218,5 +218,5 @@ def test_sixteen_ranks_of_two_unequal_stages_take_less_than_a_second() -> None:
 
 
 def test_more_stages_than_layers_is_an_error_with_the_way_out() -> None:
-    with pytest.raises(SynthError, match="8 stages asked for.*7 layers.*fewer ranks or rounds"):
+    with pytest.raises(SynthError, match=r"8 stages asked for.*7 layers.*fewer ranks or rounds"):
         balance(profile_of([1] * 7), placement("v", 4))

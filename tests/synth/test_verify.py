@@ -111,6 +111,19 @@ def test_a_micro_batch_split_over_replicas_is_refused() -> None:
         verify(schedule, COSTS)
 
 
+def test_a_further_op_of_a_whole_passage_s_other_copy_is_refused() -> None:
+    ops = tuple(tuple(map(Op.parse, line.split())) for line in ("F0.0 BW0.0", "F0.0@1 F1.0 BW1.0"))
+    schedule = Schedule(Placement(((0, 1), (1, 0))), 1, ops)
+    with pytest.raises(ScheduleError, match="split over replicas: F0.0, BW0.0, F0.0@1"):
+        verify(schedule, COSTS)
+
+
+def test_a_step_before_another_stage_s_ops_is_refused() -> None:
+    ops = tuple(map(Op.parse, ["F0.0", "F1.0", "BW1.0", "STEP1", "BW0.0"]))
+    with pytest.raises(ScheduleError, match=r"op 4 \(BW0.0\): stands behind STEP1"):
+        verify(Schedule(Placement(((0, 0),)), 1, (ops,)), COSTS)
+
+
 def test_a_step_before_the_end_is_refused() -> None:
     # STEP waits for the gradient norm of all ranks: in the middle it deadlocks or clips too early.
     order = ["F0.0", "BW0.0", "STEP0", "F0.1", "BW0.1"]

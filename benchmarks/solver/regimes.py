@@ -1,0 +1,17 @@
+"""One problem of each kind that the solver meets: to try time limits and parts of the search on."""
+
+from benchmarks.solver.suites import bidirectional, published, table, unequal, v_shaped
+from synth.solve import Problem
+
+
+def regimes() -> dict[str, Problem]:
+    """By name; from tight caps to where a published schedule is optimal already."""
+    return {
+        "half": table.problem(8, 32, 0.5),
+        "three quarters": table.problem(8, 32, 0.75),
+        "published 1x": published.problem("zb-6.2b-p8-m24", 1),
+        "vocabulary 1x": unequal.problem(unequal.with_vocabulary(), 1),
+        "jitter 0.75x": unequal.problem(unequal.jittered(0), 0.75),
+        "v half": v_shaped.problem(8, 32, 0.5),
+        "bidirectional": bidirectional.problem("bidirectional", 8, 16, split=True),
+    }

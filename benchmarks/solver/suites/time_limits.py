@@ -1,0 +1,17 @@
+"""What more time is worth: each regime under growing limits, every one a run of its own."""
+
+from collections.abc import Iterator
+
+from benchmarks.solver.case import Case, Suite
+from benchmarks.solver.regimes import regimes
+
+LIMITS_S = (1, 3, 10, 30, 100)
+
+
+def _cases() -> Iterator[Case]:
+    for name, problem in regimes().items():
+        for limit_s in LIMITS_S:
+            yield Case(f"{name} {limit_s} s", problem, time_limit_s=limit_s)
+
+
+SUITE = Suite("time", "The value by time limit; label: regime, seconds.", _cases)

@@ -1,0 +1,80 @@
+"""What `synth frontier` answers: the table of points, the sentence about the least, the picture."""
+
+from typing import TYPE_CHECKING, Any
+
+from synth.report.curve import Curve, Dot, Point, plot
+from synth.report.tables import milliseconds, size_unit, table
+from synth.units import format_bytes_both
+
+if TYPE_CHECKING:
+    from synth.plan.frontier import Frontier
+
+
+def as_text(curve: "Frontier", title: str, width: int) -> str:
+    """The table, and the picture for a terminal."""
+    return f"{_table(curve)}\n\n{_sentence(curve)}\n\n{plot(drawn(curve, title), width)}"
+
+
+def drawn(curve: "Frontier", title: str) -> Curve:
+    """What the pictures show."""
+    from synth.plan.frontier import cap_of, value_of
+
+    points = tuple(
+        Point(cap_of(plan), value_of(plan), plan.claim.lower_bound_us, max(plan.claim.peak_bytes))
+        for plan in curve.points
+    )
+    dots = tuple(Dot(f.name, f.value_us, f.peak_bytes) for f in curve.families)
+    return Curve(title, curve.objective, points, dots, curve.never_below_bytes)
+
+
+def _table(curve: "Frontier") -> str:
+    from synth.plan.frontier import cap_of, value_of
+
+    factor, unit = size_unit(max(map(cap_of, curve.points)))
+    header = (f"memory limit\n{unit}", f"peak\n{unit}", f"{curve.objective}\nms")
+    rows = [
+        (
+            f"{cap_of(plan) / factor:,.3f}",
+            f"{max(plan.claim.peak_bytes) / factor:,.3f}",
+            milliseconds(value_of(plan)),
+            milliseconds(plan.claim.lower_bound_us),
+            f"{100 * plan.claim.gap:.2f}",
+            plan.claim.found_by,
+            plan.claim.stopped_by,
+        )
+        for plan in curve.points
+    ]
+    return table((*header, "lower bound\nms", "gap\n%", "found by", "stopped by"), rows)
+
+
+def _sentence(curve: "Frontier") -> str:
+    least, never = curve.least_cap_bytes, curve.never_below_bytes
+    first = f"nothing fits below {format_bytes_both(never)} = {never}B, in this partition"
+    if least == never:
+        return first
+    return f"{first}; from {format_bytes_both(least)} on something always does"
+
+
+def as_json(curve: "Frontier") -> dict[str, Any]:
+    """The same for scripts, without the plans."""
+    from synth.plan.frontier import cap_of, value_of
+
+    return {
+        "objective": curve.objective,
+        "partition": curve.partition,
+        "placement": curve.placement,
+        "never_below_bytes": curve.never_below_bytes,
+        "points": [
+            {
+                "cap_bytes": cap_of(plan),
+                "peak_bytes": plan.claim.peak_bytes,
+                "value_us": value_of(plan),
+                "lower_bound_us": plan.claim.lower_bound_us,
+                "gap": plan.claim.gap,
+                "found_by": plan.claim.found_by,
+                "stopped_by": plan.claim.stopped_by,
+            }
+            for plan in curve.points
+        ],
+        "families": [family.model_dump() for family in curve.families],
+    }

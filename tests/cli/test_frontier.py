@@ -1,0 +1,126 @@
+"""`synth frontier`: the table, the files, going on, Ctrl-C, and what it refuses."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from synth.plan.frontier import Frontier, cap_of
+from tests.cli.conftest import Synth
+
+NAME = "zb-1.5b-p8-m24"
+ROOT = Path(__file__).resolve().parents[2]
+SIZE = ("--ranks", "4", "--micro-batches", "4")
+SMALL = ("frontier", NAME, *SIZE, "--time-limit", "2s", "--jobs", "1", "--points")
+
+
+def test_it_answers_with_a_table_a_plot_a_file_and_a_picture(synth: Synth, tmp_path: Path) -> None:
+    ended = synth(*SMALL, "4", "-o", tmp_path / "curve.json")
+    assert ended.code == 0, ended.stderr
+    for part in ("memory limit", "lower bound", "found by", "nothing fits below 14.39 GB", "1f1b"):
+        assert part in ended.stdout
+    curve = Frontier.load(tmp_path / "curve.json")
+    curve.check()
+    assert len(curve.points) == 4
+    ET.parse(tmp_path / "curve.svg")
+    assert "4/4  limit" in ended.stderr
+    assert "drawn in" in ended.stderr
+
+
+def test_the_same_command_again_goes_on_and_another_problem_is_refused(
+    synth: Synth, tmp_path: Path
+) -> None:
+    path = tmp_path / "curve.json"
+    first = json.loads(synth(*SMALL, "2", "-o", path, "--format", "json").stdout)
+    ended = synth(*SMALL, "3", "-o", path, "--format", "json")
+    more = json.loads(ended.stdout)
+    assert "2 points are there already" in ended.stderr
+    assert len(first["points"]) == 2 and len(more["points"]) == 3
+    caps = [point["cap_bytes"] for point in more["points"]]
+    assert {point["cap_bytes"] for point in first["points"]} < set(caps)
+
+    before = path.read_text()
+    for other, words in (
+        (("--objective", "period"), "objective: makespan there, period here"),
+        (("--placement", "v"), "partition"),
+        (("--micro-batches", "8"), "num micro batches: 4 there, 8 here"),
+    ):
+        refused = synth(*SMALL, "3", "-o", path, *other)
+        assert refused.code == 2
+        assert "holds the curve of another problem" in refused.stderr and words in refused.stderr
+        assert "give another -o" in refused.stderr
+    assert path.read_text() == before
+
+
+def test_a_file_of_another_kind_is_not_written_over(
+    synth: Synth, plan_file: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(plan_file.read_text())
+    ended = synth(*SMALL, "3", "-o", path)
+    assert ended.code == 2
+    assert "needed 'synth-frontier'" in ended.stderr
+    assert path.read_text() == plan_file.read_text()
+
+
+def test_a_point_that_is_not_what_it_claims_ends_in_5(synth: Synth, tmp_path: Path) -> None:
+    path = tmp_path / "curve.json"
+    synth(*SMALL, "2", "-o", path)
+    data = json.loads(path.read_text())
+    data["points"][0]["claim"]["period_us"] -= 1
+    path.write_text(json.dumps(data))
+    ended = synth(*SMALL, "3", "-o", path)
+    assert ended.code == 5
+    assert "claims period_us" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("-o", "."), "it is a folder"),
+        (("-o", "no/such/curve.json"), "folder no/such is missing"),
+        (("-o", "c.json", "--svg", "no/such/c.svg"), "folder no/such is missing"),
+        (("-o", "c.svg"), "would both be written to c.svg"),
+        (("-o", "c.json", "--points", "1"), "--points"),
+        (("-o", "c.json", "--placement", "w"), "placement 'w' is unknown"),
+        (("-o", "c.json", "--partition", "6,6"), "--partition gives 2 stages for 4 ranks"),
+    ],
+)
+def test_a_bad_argument_ends_in_2(synth: Synth, arguments: tuple[str, ...], words: str) -> None:
+    ended = synth(*SMALL, "3", *arguments)
+    assert (ended.code, ended.stdout) == (2, "")
+    assert words in ended.stderr
+
+
+def test_ctrl_c_keeps_the_points_so_far(tmp_path: Path) -> None:
+    path = tmp_path / "curve.json"
+    command = [sys.executable, "-m", "synth", "frontier", NAME, "--ranks", "8"]
+    command += ["--micro-batches", "32", "--gap", "0%", "--jobs", "2", "-o", str(path)]
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    until = time.monotonic() + 60
+    while not path.exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers as well
+    stdout, stderr = process.communicate(timeout=30)
+    assert process.returncode == 0, stderr
+    assert "stopping and keeping the best so far" in stderr
+    assert "the same command again goes on from here" in stderr
+    assert "Traceback" not in stderr
+    assert "interrupt" in stdout
+    curve = Frontier.load(path)
+    curve.check()
+    assert [cap_of(plan) for plan in curve.points]
