@@ -10,7 +10,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
-HEAVY = ("torch", "ortools", "pulp", "networkx", "numpy", "pandas")
+# What takes half a second or more to load; numpy, a tenth, is what schedules are checked with.
+HEAVY = ("torch", "ortools", "pulp", "networkx", "pandas")
 
 
 def packages_in_the_tree() -> set[str]:

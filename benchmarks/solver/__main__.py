@@ -45,7 +45,16 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _check(arguments: argparse.Namespace) -> None:
+    """Refuse now what would fail after the first row."""
+    if arguments.time_limit is not None and arguments.time_limit <= 0:
+        raise SynthError(f"the time limit is {arguments.time_limit:g} s; give more than 0")
+    if arguments.json is not None and not arguments.json.absolute().parent.is_dir():
+        raise SynthError(f"{arguments.json} lies in no folder that exists; make it first")
+
+
 def _run(suite: Suite, arguments: argparse.Namespace) -> int:
+    _check(arguments)
     cases = [case for case in suite.cases() if arguments.only in case.label]
     if not cases:
         raise SynthError(

@@ -1,13 +1,12 @@
 """One row of a suite: the problem, the run, and what the answer is checked against."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 from benchmarks.solver.baselines import Baseline, best_fitting, published
 from benchmarks.solver.probe import Cell, Probe
-from synth.errors import SynthError
 from synth.schedule import ScheduleError, peak_bytes, verify
-from synth.solve import Problem, Result, SolveOptions, solve
+from synth.solve import Objective, Part, Problem, Result, SolveOptions, solve
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class Case:
     label: str
     problem: Problem
     time_limit_s: float | None = None
-    without: frozenset[str] = frozenset()
+    without: frozenset[Part] = frozenset()
     known: Known | None = None
     look: Callable[[Result], Look] | None = None
     is_large: bool = False
@@ -84,13 +83,9 @@ class Row:
 
 
 def measure(case: Case, time_limit_s: float, workers: int | None) -> Row:
-    """Solve, and judge the answer.
-
-    Raises:
-        SynthError: parts are to be left out, and the solver cannot.
-    """
+    """Solve, and judge the answer."""
     answers_s: list[float] = []
-    options = _options(case, time_limit_s, workers)
+    options = SolveOptions(time_limit_s=time_limit_s, workers=workers, without=case.without)
     with Probe() as probe:
         result = solve(case.problem, options, lambda step: answers_s.append(step.elapsed_s))
     rivals = _rivals_of(result) if case.is_large else list(published(case.problem))
@@ -116,25 +111,8 @@ def measure(case: Case, time_limit_s: float, workers: int | None) -> Row:
     )
 
 
-def can_leave_out() -> bool:
-    """Whether the solver has the switch that `Case.without` needs."""
-    return "without" in {option.name for option in fields(SolveOptions)}
-
-
-def _options(case: Case, time_limit_s: float, workers: int | None) -> SolveOptions:
-    if not case.without:
-        return SolveOptions(time_limit_s=time_limit_s, workers=workers)
-    if not can_leave_out():
-        raise SynthError(
-            f"{case.label}: {', '.join(sorted(case.without))} should be left out, and SolveOptions "
-            f"has no field `without`; take a solver that has it"
-        )
-    leave_out = {"without": case.without}
-    return SolveOptions(time_limit_s=time_limit_s, workers=workers, **leave_out)  # type: ignore[arg-type]
-
-
 def _rivals_of(result: Result) -> list[Baseline]:
-    is_makespan = result.problem.objective == "makespan"
+    is_makespan = result.problem.objective == Objective.MAKESPAN
     return [
         Baseline(rival.name, rival.makespan_us if is_makespan else rival.period_us, rival.fits)
         for rival in result.rivals
@@ -152,7 +130,11 @@ def _failures(case: Case, result: Result, best: Baseline | None) -> Iterator[str
     value_us, bound_us, known = result.value_us, result.lower_bound_us, case.known
     if known is not None and bound_us > known.value_us:
         yield f"the bound {bound_us} is above a value found before, {known.value_us}"
-    if best is not None and bound_us > best.value_us and result.problem.objective == "makespan":
+    if (
+        best is not None
+        and bound_us > best.value_us
+        and result.problem.objective == Objective.MAKESPAN
+    ):
         yield f"the bound {bound_us} is above {best.name}, {best.value_us}"
     if value_us is None:
         if best is not None:
@@ -160,7 +142,7 @@ def _failures(case: Case, result: Result, best: Baseline | None) -> Iterator[str
         return
     if value_us < bound_us or (known is not None and value_us < known.bound_us):
         yield f"the value {value_us} is below a proven bound"
-    if best is not None and value_us > best.value_us and "families" not in case.without:
+    if best is not None and value_us > best.value_us and Part.FAMILIES not in case.without:
         yield f"the value {value_us} is above {best.name}, {best.value_us}"
     yield from _wrong_schedule(result)
 

@@ -1,0 +1,1 @@
+"""Questions around the solver: partitions, the least memory for a time, time against memory."""

@@ -174,13 +174,14 @@ class _Tracing:
 
     def _published_caps(self) -> list[int | None]:
         """Where published schedules fit that are faster than what is known there, worst first."""
-        known, better = known_of(self.curve.points), []
+        better = []
         for family in self.curve.families:
-            best, cap = known.best_within(family.peak_bytes), family.peak_bytes
+            cap, plans = family.peak_bytes, self.curve.points
+            there_us = [value_of(plan) for plan in plans if max(plan.claim.peak_bytes) <= cap]
             beaten = any(_beats(other, family) for other in self.curve.families)
-            if best is None or beaten or cap in self.pending or family.value_us >= best.value_us:
+            if beaten or cap in self.pending or not there_us or family.value_us >= min(there_us):
                 continue
-            better.append((family.value_us / best.value_us, cap))
+            better.append((family.value_us / min(there_us), cap))
         return [cap for _, cap in sorted(better)]
 
     def _is_done(self, plan: Plan, cap: int) -> bool:

@@ -5,12 +5,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from synth.errors import SynthError
-from synth.families import generate_for
-from synth.kinds import OpKind
-from synth.schedule.model import Buffering, Schedule
+from synth.schedule.model import Buffering
 from synth.schedule.ops import Op
-from synth.schedule.verify import ScheduleError, verify
 from synth.solve import bounds, construct, feasible, pattern, polish, windows
 from synth.solve.background import Background
 from synth.solve.cpsat import Model
@@ -18,7 +14,6 @@ from synth.solve.known import Known
 from synth.solve.milp import run_milp
 from synth.solve.polish import BUFFERINGS
 from synth.solve.problem import (
-    Objective,
     Part,
     Problem,
     Result,
@@ -30,6 +25,7 @@ from synth.solve.problem import (
 from synth.solve.run_cpsat import Outcome, run
 from synth.solve.solution import Solution, keeps_caps, number, solution_of
 from synth.solve.standing import OnImprovement, Standing
+from synth.solve.starts import Starts
 from synth.solve.view import View, cautious, certain, relaxed_for_fusion
 
 # Effort of list scheduling, in ops placed: at first, and for each second of the time limit when
@@ -38,12 +34,8 @@ _QUICK_OPS = 40_000
 _OPS_PER_S = 10_000
 _DRAFTS_EVALUATED = 4
 
-# The published schedules and the closing polish get so long even when the time is up: for problems
-# of ordinary size that is enough for all of them.
+# The closing polish gets so long even when the time is up.
 _GRACE_S = 0.5
-
-# The share of the time after which no more published schedules are tried.
-_FAMILIES_SHARE = 0.5
 
 # Shares of the time limit. Beyond so many ops the exact model is no help, and windows and bounds
 # get most of the time.
@@ -101,14 +93,16 @@ class _Search:
 
     def run(self) -> Result:
         shortage = feasible.find_shortage(self.problem)
+        starts = Starts(self.problem, self.options, self.now)
         if Part.FAMILIES not in self.options.without:
-            self._try_families()
+            starts.try_families()
+        self.rivals = starts.rivals
         if shortage is not None:
             return self._result(StoppedBy.INFEASIBLE, str(shortage))
         if self.options.hint is not None:
-            self._try_hint(self.options.hint)
+            starts.try_hint(self.options.hint)
         if self.now.best is None:
-            self._try_serial()
+            starts.try_serial()
         self.now.raise_bound(bounds.work_bound_us(self.relaxed, self.problem.objective))
         for step in self._steps():
             if self.now.finished():
@@ -139,58 +133,6 @@ class _Search:
         yield self._improve_and_bound
         if Part.EXACT not in without:
             yield lambda: self._search(self.now.left_s())
-
-    def _try_families(self) -> None:
-        """The published schedules that exist for this placement: the first incumbent."""
-        problem = self.problem
-        made = generate_for(
-            problem.placement, problem.num_micro_batches, problem.costs, problem.caps_bytes
-        )
-        for name, schedule in made:
-            self._try_family(name, schedule)
-            if self._out_of_grace():
-                return
-
-    def _out_of_grace(self) -> bool:
-        """Whether the families that are left must wait: the time is up, or a stop asked for."""
-        up = self.now.too_late_by(_FAMILIES_SHARE * self.options.time_limit_s)
-        in_grace = self.now.elapsed_s() + self.now.evaluation_s < _GRACE_S
-        return up and not in_grace
-
-    def _try_family(self, name: str, schedule: Schedule) -> None:
-        began = time.monotonic()
-        alone = polish.evaluate(replace(self.problem, caps_bytes=None), schedule, name)
-        if alone is None:
-            return
-        self.now.evaluation_s = time.monotonic() - began
-        caps, line = self.problem.caps_bytes or alone.peak_bytes, alone.timeline
-        fits = all(peak <= cap for peak, cap in zip(alone.peak_bytes, caps, strict=True))
-        self.rivals.append(Rival(name, line.makespan_us, line.period_us, alone.peak_bytes, fits))
-        self.now.offer(alone if fits else None)
-
-    def _try_serial(self) -> None:
-        """One micro-batch at a time: it fits wherever anything does."""
-        serial = feasible.serial_schedule(self.problem)
-        self.now.offer(polish.evaluate(self.problem, serial, serial.name))
-
-    def _try_hint(self, schedule: Schedule) -> None:
-        asked, given = self.problem, schedule
-        if (given.placement, given.num_micro_batches) != (asked.placement, asked.num_micro_batches):
-            raise SynthError(
-                f"the hint has {given.num_ranks} ranks and {given.num_micro_batches} micro-batches "
-                f"on its own placement, the problem {asked.num_ranks} and "
-                f"{asked.num_micro_batches}; give a plan made for the same, or none"
-            )
-        if asked.objective == Objective.PERIOD:
-            _check_in_order(schedule)
-        try:
-            verify(schedule, self.problem.costs)
-        except ScheduleError as error:
-            raise SynthError(
-                f"the hint is no schedule for this problem: {error}; give a plan for the same "
-                f"number of ranks and micro-batches, or none"
-            ) from None
-        self.now.offer(polish.evaluate(self.problem, schedule, "hint"))
 
     def _try_heuristics(self, max_ops: int) -> None:
         """List scheduling with and without room for boundary buffers."""
@@ -259,6 +201,8 @@ class _Search:
         self._polish_best(should_stop)
         if self.now.best is not None:
             self.now.best = polish.fuse(self.problem, self.now.best, should_stop)
+        if self.now.best is not None and not should_stop():
+            self.now.best = polish.loosen(self.problem, self.now.best, should_stop)
 
     def _ladder(self, workers: int, should_stop: Callable[[], bool]) -> bounds.Ladder:
         """Bounds of the relaxed problem, from a part of its ranks."""
@@ -437,19 +381,6 @@ class _Search:
             wall_s=self.now.elapsed_s(),
             message=message,
         )
-
-
-def _check_in_order(schedule: Schedule) -> None:
-    """Period bounds hold for programs that take every kind of op in micro-batch order."""
-    for rank, program in enumerate(schedule.programs):
-        last: dict[OpKind, int] = {}
-        for op in program:
-            if op.microbatch < last.get(op.kind, -1):
-                raise SynthError(
-                    f"the hint's rank {rank} takes {op.kind} of micro-batch {last[op.kind]} before "
-                    f"{op.microbatch}; for the period, hints must take micro-batches in order"
-                )
-            last[op.kind] = op.microbatch
 
 
 def _can_fuse_all(view: View) -> bool:

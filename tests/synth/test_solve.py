@@ -19,8 +19,8 @@ from synth.solve import (
     SolveOptions,
     StoppedBy,
     find_shortage,
-    portfolio,
     solve,
+    starts,
 )
 from synth.solve.feasible import one_micro_batch_bytes, serial_schedule
 from synth.solve.view import certain
@@ -233,7 +233,7 @@ def test_the_time_limit_is_kept_on_a_problem_of_many_ops() -> None:
 def test_a_stop_at_the_start_of_a_problem_of_many_ops_leaves_families_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(portfolio, "_GRACE_S", 0)
+    monkeypatch.setattr(starts, "_GRACE_S", 0)
     stop = threading.Event()
     stop.set()
     result = solve(table_problem(8, 600, 1), stop=stop)

@@ -114,7 +114,7 @@ def test_a_micro_batch_split_over_replicas_is_refused() -> None:
 def test_a_further_op_of_a_whole_passage_s_other_copy_is_refused() -> None:
     ops = tuple(tuple(map(Op.parse, line.split())) for line in ("F0.0 BW0.0", "F0.0@1 F1.0 BW1.0"))
     schedule = Schedule(Placement(((0, 1), (1, 0))), 1, ops)
-    with pytest.raises(ScheduleError, match="split over replicas: F0.0, BW0.0, F0.0@1"):
+    with pytest.raises(ScheduleError, match=r"split over replicas: F0\.0, BW0\.0, F0\.0@1"):
         verify(schedule, COSTS)
 
 

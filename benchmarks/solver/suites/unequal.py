@@ -2,8 +2,9 @@
 
 8 ranks, 32 micro-batches; the period, which the zero-bubble greedy minimises. The greedy comes
 twice: given the costs of every stage, and given their average but simulated on the true ones,
-which is what the released system does. It is ZB-1p at 1F1B's memory; below, where that cannot fit,
-the greedy under the caps.
+which is what the released system does. It is ZB-1p at 1F1B's memory, where the order follows from
+memory and both are the same; below, where ZB-1p cannot fit, and above, it is the greedy under the
+caps.
 """
 
 import random
@@ -22,6 +23,7 @@ from synth.profile import Link, Links
 from synth.solve import Objective, Problem, Result
 
 NUM_RANKS, NUM_MICRO_BATCHES = 8, 32
+SHARES = (0.75, 1, 1.5)
 _FORWARD_US, _BACKWARD_US, _LAG_US = 10_600, 21_000, 200
 
 
@@ -76,10 +78,10 @@ def problem(costs: Costs, share: float) -> Problem:
 
 
 def _cases() -> Iterator[Case]:
-    for (name, make), share in product(VARIANTS.items(), (1, 0.75)):
-        greedy = "zb-1p" if share >= 1 else "zb-limit"
+    for (name, make), share in product(VARIANTS.items(), SHARES):
+        greedy = "zb-1p" if share == 1 else "zb-limit"
         look = partial(_look, greedy)
-        yield Case(f"{name} {share}x", problem(make(), share), look=look)
+        yield Case(f"{name} {share:g}x", problem(make(), share), look=look)
 
 
 def _look(greedy: str, result: Result) -> Look:

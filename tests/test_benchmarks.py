@@ -1,0 +1,96 @@
+"""The solver's benchmark suites: their problems are what they say, their judgement can fail."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.solver.__main__ import main
+from benchmarks.solver.baselines import averaged, published, share_of_1f1b
+from benchmarks.solver.case import Known, measure
+from benchmarks.solver.suites import SUITES, bidirectional, table, unequal, v_shaped
+from synth.kinds import OpKind
+from synth.solve import Problem, find_shortage
+
+SMALL = next(case for case in SUITES["table"].cases() if case.label == "4,8,1.5")
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_every_row_of_a_suite_can_be_solved_and_told_from_the_others(name: str) -> None:
+    cases = list(SUITES[name].cases())
+    assert len({case.label for case in cases}) == len(cases) > 1
+    assert [case.label for case in cases if find_shortage(case.problem)] == []
+
+
+def test_the_table_s_shares_are_of_1f1b_s_memory() -> None:
+    costs = table.problem(8, 32, 1).costs
+    assert share_of_1f1b(costs, 32, 1) == 3 * 8
+    assert share_of_1f1b(costs, 32, 0.6) == 14
+
+
+def test_at_a_family_s_own_peak_it_fits_and_below_it_does_not() -> None:
+    cases = {case.label: case.problem for case in SUITES["v"].cases()}
+    for family in v_shaped.FAMILIES:
+        problem = cases[f"4,16 1:1:1 +2/-1/-1 as {family}"]
+        assert problem.caps_bytes is not None
+        tighter = replace(problem, caps_bytes=tuple(cap - 1 for cap in problem.caps_bytes))
+        assert _fits(family, problem) and not _fits(family, tighter)
+
+
+def _fits(family: str, problem: Problem) -> bool:
+    return next(rival.fits for rival in published(problem) if rival.name == family)
+
+
+def test_a_whole_backward_takes_as_long_as_its_parts_and_leaves_nothing_to_w() -> None:
+    split, whole = (bidirectional.problem("bidirectional", 4, 8, how) for how in (True, False))
+    assert split.caps_bytes == whole.caps_bytes
+    for parts, one in zip(split.costs.stages, whole.costs.stages, strict=True):
+        assert parts.work_us == one.work_us == 300
+        assert one.duration_us[OpKind.W] == one.saved_w_bytes == 0
+
+
+def test_averages_keep_the_total_time_of_all_stages() -> None:
+    costs = unequal.with_head(2)
+    even = averaged(costs)
+    assert len({stage.work_us for stage in even.stages}) == 1
+    totals = [sum(stage.work_us for stage in each.stages) for each in (costs, even)]
+    assert totals[0] == pytest.approx(totals[1], abs=3 * len(costs.stages))
+
+
+def test_a_run_is_saved_and_printed_again_as_a_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved = tmp_path / "table.json"
+    assert main(["table", "--only", SMALL.label, "--time-limit", "1", "--json", str(saved)]) == 0
+    (row,) = json.loads(saved.read_text())["rows"]
+    # The last rank begins behind 3 F's and transfers, 171, and has 8 · 148 to do.
+    assert row["value_us"] == row["bound_us"] == 1355
+    capsys.readouterr()
+    assert main(["--markdown", str(saved)]) == 0
+    printed = capsys.readouterr().out
+    assert "| 4,8,1.5 |" in printed and "| 1355 | 1355 | 0.00 |" in printed
+
+
+def test_an_answer_that_contradicts_what_is_known_is_a_failure() -> None:
+    too_good = replace(SMALL, known=Known(1356, 1356))
+    too_bad = replace(SMALL, known=Known(1, 1354))
+    assert measure(SMALL, 1, None).failures == ()
+    assert measure(too_good, 1, None).failures == ("the value 1355 is below a proven bound",)
+    assert "above a value found before" in measure(too_bad, 1, None).failures[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["table", "--only", "nothing"], "no row of table has 'nothing'"),
+        (["table", "--time-limit", "0"], "the time limit is 0 s"),
+        (["table", "--json", "/no/such/folder/out.json"], "lies in no folder"),
+        (["--markdown", "/no/such/file.json"], "cannot be read"),
+    ],
+)
+def test_bad_requests_are_one_message(
+    given: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(given) == 2
+    assert said in capsys.readouterr().err
