@@ -94,10 +94,10 @@ def command(
         seed,
     )
     request = _Request(profile, problem, effort, output, picture, placement)
-    curve = _trace(request)
+    curve, is_cut_short = _trace(request)
     if not curve.points:
         raise Interrupted("interrupted before the first point; run the same command again")
-    _answer(request, curve, format, width)
+    _answer(request, curve, is_cut_short, format, width)
 
 
 def _picture(output: Path, svg: Path | None) -> Path:
@@ -148,7 +148,8 @@ class _Request:
         write_atomically(self.picture, curve_svg(drawn(curve, self.title)))
 
 
-def _trace(request: _Request) -> "Frontier":
+def _trace(request: _Request) -> "tuple[Frontier, bool]":
+    """The curve, and whether a stop was asked for."""
     from synth.plan.trace import trace
 
     begun, problem, effort = _begun(request), request.problem, request.effort
@@ -160,13 +161,14 @@ def _trace(request: _Request) -> "Frontier":
     )
     progress = _Progress(request, begun)
 
-    def work(stop: threading.Event) -> "Frontier":
-        return trace(request.profile, problem, effort, begun, progress, stop)
+    def work(stop: threading.Event) -> "tuple[Frontier, bool]":
+        traced = trace(request.profile, problem, effort, begun, progress, stop)
+        return traced, stop.is_set()
 
-    curve = run_interruptibly(work)
+    curve, is_cut_short = run_interruptibly(work)
     if curve.points:
         request.save(curve)
-    return curve
+    return curve, is_cut_short
 
 
 def _begun(request: _Request) -> "Frontier | None":
@@ -218,14 +220,16 @@ def _values(curve: "Frontier") -> dict[int, tuple[int, int]]:
     return {cap_of(p): (value_of(p), p.claim.lower_bound_us) for p in curve.points}
 
 
-def _answer(request: _Request, curve: "Frontier", format: Format, width: int) -> None:
+def _answer(
+    request: _Request, curve: "Frontier", is_cut_short: bool, format: Format, width: int
+) -> None:
     if format == Format.JSON:
         files = {"curve": str(request.output), "picture": str(request.picture)}
         answer_json(as_json(curve) | files)
     else:
         answer(as_text(curve, request.title, width))
     left = request.effort.points - len(curve.points)
-    if any(plan.claim.stopped_by == "interrupt" for plan in curve.points):
+    if is_cut_short:
         talk("interrupted: the same command again goes on from here")
     elif left > 0:
         talk(f"{left} points were not needed: between those found nothing is left to find")
