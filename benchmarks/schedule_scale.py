@@ -1,6 +1,6 @@
 """What judging a schedule costs as it grows: lowering, simulation, memory and verification.
 
-    python benchmarks/schedule_scale.py [--ranks 64] [--micro-batches 512] [--repeat 3]
+    python benchmarks/schedule_scale.py [--ranks 64] [--micro-batches 512] [--repeat 3] [--svg FILE]
 
 One row per schedule, F, B and W split, two stages per rank in a V. Both tables end at the largest
 schedule: one grows in ranks, one in micro-batches; `×` is the growth of `verify` from row to row.
@@ -15,13 +15,17 @@ import multiprocessing
 import platform
 import resource
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 from typing import NamedTuple
 
 from synth.costs import Costs, uniform_costs
 from synth.kinds import OpKind
 from synth.profile import Link, Links
+from synth.record import write_atomically
+from synth.report.scale import Scale
+from synth.report.svg import Svg
 from synth.schedule import Op, Schedule, lower, peak_bytes, simulate, verify
 from synth.schedule.placements import placement
 
@@ -131,17 +135,57 @@ def line(row: Row, before: Row | None, unit_s: float) -> str:
     )
 
 
-def table(title: str, sizes: Iterable[tuple[int, int]], repeat: int, unit_s: float = 1.0) -> None:
-    """Measure and print a table."""
+def table(
+    title: str, sizes: Iterable[tuple[int, int]], repeat: int, unit_s: float = 1.0
+) -> list[Row]:
+    """Measure and print a table; its rows."""
     unit = "s" if unit_s == 1.0 else "ms"
     steps = " ".join(f"{f'{name} {unit}':>8}" for name in ("lower", "simul.", "memory", "verify"))
     head = f"{'ranks':>5} {'micro.':>6} {'ops':>8} {'transfers':>9} {steps} {'×':>5}"
     print(f"\n{title}\n{head} {'built MB':>8} {'peak MB':>8}")
-    before = None
+    rows: list[Row] = []
     for num_ranks, num_micro_batches in sizes:
         row = alone(num_ranks, num_micro_batches, repeat)
-        print(line(row, before, unit_s), flush=True)
-        before = row
+        print(line(row, rows[-1] if rows else None, unit_s), flush=True)
+        rows.append(row)
+    return rows
+
+
+def picture(curves: Mapping[str, Sequence[Row]]) -> str:
+    """Seconds of `verify` against ops, both by equal factors, as SVG."""
+    points = [(row.num_ops, row.verify_s) for rows in curves.values() for row in rows]
+    across = Scale.fitting(min(x for x, _ in points), max(x for x, _ in points), 70, 460)
+    up = Scale.fitting(min(y for _, y in points), max(y for _, y in points), 250, 40)
+    svg = Svg(640, 310, STYLES)
+    for x in across.ticks(6):
+        svg.line([(across.at(x), up.start), (across.at(x), up.end)], "grid")
+        svg.text((across.at(x), up.start + 20), f"{x:,.0f}", "tick", "middle")
+    for y in up.ticks(6):
+        svg.line([(across.start, up.at(y)), (across.end, up.at(y))], "grid")
+        svg.text((across.start - 8, up.at(y) + 4), f"{y:g}", "tick", "end")
+    svg.text((265, 295), "ops (F, B, W; two stages per rank, V)", "name", "middle")
+    svg.text((20, 145), "seconds to verify", "name", "middle", -90)
+    for place, (name, rows) in enumerate(curves.items()):
+        style = f"curve{place}"
+        line_points = [(across.at(row.num_ops), up.at(row.verify_s)) for row in rows]
+        svg.line(line_points, style)
+        for row, point in zip(rows, line_points, strict=True):
+            tip = f"{row.num_ranks} ranks, {row.num_micro_batches} micro-batches"
+            svg.circle(point, 4, f"dot{place}", tip)
+        svg.circle((485, 60 + 24 * place), 4, f"dot{place}")
+        svg.text((495, 64 + 24 * place), name, "tick")
+    return str(svg)
+
+
+STYLES = {
+    "grid": "fill:none;stroke:#dddddd",
+    "tick": "font-size:12px;fill:#444444",
+    "name": "font-size:13px;fill:#222222",
+    "curve0": "fill:none;stroke:#1f6fb4;stroke-width:2",
+    "dot0": "fill:#1f6fb4",
+    "curve1": "fill:none;stroke:#d1662b;stroke-width:2",
+    "dot1": "fill:#d1662b",
+}
 
 
 def halved(number: int, times: int) -> list[int]:
@@ -155,11 +199,16 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=64)
     parser.add_argument("--micro-batches", type=int, default=512)
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--svg", type=Path, help="draw the growth into this file")
     arguments = parser.parse_args()
     ranks, micro_batches, repeat = arguments.ranks, arguments.micro_batches, arguments.repeat
     print(f"{platform.machine()}, Python {platform.python_version()}, one core")
-    table("by ranks", [(r, micro_batches) for r in halved(ranks, 4)], repeat)
-    table("by micro-batches", [(ranks, m) for m in halved(micro_batches, 4)], repeat)
+    by_ranks = table("by ranks", [(r, micro_batches) for r in halved(ranks, 4)], repeat)
+    by_m = table("by micro-batches", [(ranks, m) for m in halved(micro_batches, 4)], repeat)
+    if arguments.svg:
+        write_atomically(
+            arguments.svg, picture({"more ranks": by_ranks, "more micro-batches": by_m})
+        )
     small = [(1, 2), (2, 8), (4, 32), (8, 128)]
     table("small schedules", small, 20 * repeat, unit_s=1e-3)
 
