@@ -11,6 +11,9 @@ from synth.units import format_bytes, format_bytes_both, parse_bytes, parse_seco
 
 LEAST = "min"
 
+# The target of a pipeline without bubble once it is full.
+STEADY = "steady"
+
 # What `auto` leaves to others: the CUDA context, communicators' buffers, fragmentation.
 RESERVED_SHARE = 0.1
 

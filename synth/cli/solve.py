@@ -1,6 +1,7 @@
 """`synth solve`: the best schedule that fits in memory, and how good it is proven to be."""
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -9,7 +10,7 @@ import typer
 from synth.cli.answers import as_json, as_text
 from synth.cli.interrupt import run_interruptibly
 from synth.cli.least import solve_least
-from synth.cli.limits import LEAST, is_least, read_limit, read_target
+from synth.cli.limits import LEAST, STEADY, MemoryLimit, is_least, read_limit, read_target
 from synth.cli.options import (
     GapOption,
     MicroBatchesOption,
@@ -22,7 +23,7 @@ from synth.cli.options import (
     asked_problem,
     load_profile,
 )
-from synth.cli.output import Format, FormatOption, answer, answer_json, talk
+from synth.cli.output import Format, FormatOption, answer, answer_json, percent, talk
 from synth.cli.preview import preview
 from synth.cli.progress import Progress
 from synth.cli.request import Request, announce
@@ -32,10 +33,13 @@ from synth.profile import Profile
 from synth.schedule.file import Plan
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.placements import placement as named_placement
-from synth.units import parse_fraction, parse_seconds
+from synth.units import format_bytes, format_bytes_both, parse_fraction, parse_seconds
 
 if TYPE_CHECKING:
     from synth.solve.problem import Problem, Result
+
+# A smaller bubble rate is none: times are whole microseconds.
+_NOTHING = 1e-4
 
 
 def command(
@@ -54,7 +58,7 @@ def command(
         str | None,
         typer.Option(
             help="With --mem-limit min: the time to meet, 850ms, or 105% of the lower bound "
-            "without a limit."
+            "without a limit; or steady: no bubble once the pipeline is full."
         ),
     ] = None,
     output: Annotated[
@@ -123,6 +127,8 @@ def command(
     request.check_output()
     if dry_run:
         preview(request, format)
+    elif target == STEADY:
+        _solve(_in_least_steady(request), format)
     elif wanted is not None:
         solve_least(request, wanted, format)
     else:
@@ -139,7 +145,39 @@ def _target(mem_limit: str | None, target: str | None) -> Target | None:
             f"{given} is given without {missing}; together they ask for the least memory with "
             f"which a time is met, for example --mem-limit {LEAST} --target 105%"
         )
-    return None if target is None else read_target(target)
+    return None if target in (None, STEADY) else read_target(target)
+
+
+def _in_least_steady(request: Request) -> Request:
+    """The request with the least limit under which the pipeline, once full, has no bubble.
+
+    Raises:
+        SynthError: no such limit was found in the time given.
+    """
+    from synth.plan.steady import least_steady
+
+    found = least_steady(request.problem, request.options)
+    if found is None:
+        raise SynthError(
+            "--target steady: no schedule that repeats without bubble was found in "
+            f"{request.options.time_limit_s:g} s; allow more --time-limit, or give a time as target"
+        )
+    rest = "" if found.bubble_rate < _NOTHING else f" ({percent(found.bubble_rate)} bubble)"
+    least = "times are too fine for a proof that it is the least"
+    if found.not_below_bytes is not None:
+        least = f"proven not below {format_bytes(found.not_below_bytes)} for such a pattern"
+    explanation = (
+        f"memory limit found: {format_bytes_both(found.cap_bytes)} on every rank, in which one "
+        f"more micro-batch takes {found.each_us:,.0f} µs where the busiest rank works "
+        f"{found.work_us:,} µs{rest}; {least}"
+    )
+    caps = (found.cap_bytes,) * request.problem.num_ranks
+    return replace(
+        request,
+        problem=replace(request.problem, caps_bytes=caps),
+        limit=MemoryLimit(caps, explanation),
+        options=replace(request.options, hint=found.schedule),
+    )
 
 
 def _load_hint(path: Path | None, problem: "Problem", profile: Profile) -> Schedule | None:

@@ -1,11 +1,11 @@
 """Named placements: which rank holds which stage, for each pattern of the literature.
 
-    linear            0 1 2 3                          one stage per rank
-    looped:2          0 1 2 3 0 1 2 3                  interleaved (arXiv 2104.04473)
-    v                 0 1 2 3 3 2 1 0                  zero-bubble V (arXiv 2405.15362)
-    wave:2            0 1 2 3 3 2 1 0 0 1 2 3 3 2 1 0  Hanayo (arXiv 2308.15762); v is wave:1
-    bidirectional     linear, and a second copy of the stages the other way round (Chimera)
-    bidirectional-v   v and its mirror (BitPipe); looped:2 and wave:2 have mirrors too
+linear            0 1 2 3                          one stage per rank
+looped:2          0 1 2 3 0 1 2 3                  interleaved (arXiv 2104.04473)
+v                 0 1 2 3 3 2 1 0                  zero-bubble V (arXiv 2405.15362)
+wave:2            0 1 2 3 3 2 1 0 0 1 2 3 3 2 1 0  Hanayo (arXiv 2308.15762); v is wave:1
+bidirectional     linear, and a second copy of the stages the other way round (Chimera)
+bidirectional-v   v and its mirror (BitPipe); looped:2 and wave:2 have mirrors too
 """
 
 import re

@@ -11,16 +11,20 @@ is the sum over y of effect(y) · ([r(y) < r(x)] − q(y)). Beginning and end ho
 and so less. Times are coarse: what counts is the order, which is timed exactly afterwards.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from math import gcd
 from typing import NamedTuple
 
 from ortools.sat.python import cp_model
 
 from synth.kinds import OpKind
 from synth.solve.run_cpsat import solve_briefly
-from synth.solve.view import SPLIT, B, F, View, W
+from synth.solve.view import SPLIT, STEP, B, F, View, W
+
+# Where all times are whole multiples of a tick, so many are not too many.
+_MOST_TICKS = 400
 
 # Periods tried, as multiples of the largest work of a rank, until so many patterns are found.
 _SHARES = (1.0, 1.03, 1.06, 1.1, 1.15, 1.2, 1.3, 1.5)
@@ -100,16 +104,62 @@ def find(
     return _Model(view, period_share, ticks).solve(seconds, seed, workers)
 
 
+class LeastMemory(NamedTuple):
+    """A limit for all ranks under which a pattern without bubble was found, and what is proven.
+
+    No pattern of one micro-batch in these ticks needs less than `not_below_bytes`; `is_exact` says
+    whether the ticks are the true times and not rounded ones.
+    """
+
+    cap_bytes: int
+    not_below_bytes: int
+    is_exact: bool
+    ticks: int
+
+
+def least_memory(
+    view: View, static_bytes: Sequence[int], seconds: float, seed: int = 0, workers: int = 1
+) -> LeastMemory | None:
+    """The least limit with which some pattern keeps the busiest rank always busy.
+
+    Args:
+        view: without caps.
+        static_bytes: of each rank.
+        seconds: CP-SAT's deterministic seconds.
+    """
+    ticks, is_exact = _exact_ticks(view)
+    model = _Model(view, 1.0, ticks, static_bytes)
+    return model.least(seconds, seed, workers, ticks, is_exact)
+
+
+def _exact_ticks(view: View) -> tuple[int, bool]:
+    """So many ticks that all times are whole ones, if they are not too many."""
+    times = [chunk.duration_us[kind] for chunk in view.chunks for kind in SPLIT]
+    times += [lag for chunk in view.chunks for lag in (chunk.down_us, chunk.up_us)]
+    unit = gcd(*times)
+    work_us = max(sum(view[c].work_us for c in held) for held in view.held)
+    if unit and work_us // unit <= _MOST_TICKS:
+        return work_us // unit, True
+    return _TICKS, False
+
+
 class _Model:
     """Starts of one micro-batch's ops, split into whole periods and the rest, rank by rank."""
 
-    def __init__(self, view: View, period_share: float, ticks: int) -> None:
-        self.view = view
+    def __init__(
+        self,
+        view: View,
+        period_share: float,
+        ticks: int,
+        static_bytes: Sequence[int] | None = None,
+    ) -> None:
+        self.view, self.static_bytes = view, static_bytes
         work_us = max(sum(view[c].work_us for c in held) for held in view.held)
         self.tick_us = max(1.0, work_us / ticks)
         works = [sum(self._ticks(c, kind) for c in held for kind in SPLIT) for held in view.held]
         self.period = round(max(works) * period_share)
         self.cp = cp_model.CpModel()
+        self.cap = self.cp.new_int_var(0, self._most_bytes(), "cap")
         trips = [self._trip(index) for index in range(len(view))]
         self.latest = 2 * max(trips) + 6 * self.period
         self.start = {
@@ -120,7 +170,6 @@ class _Model:
         for held in view.held:
             self._add_rank([Item(chunk, kind) for chunk in held for kind in SPLIT])
         self._add_ways()
-        self._minimise()
 
     def _ticks(self, chunk: int, kind: OpKind) -> int:
         duration = self.view[chunk].duration_us[kind]
@@ -149,7 +198,10 @@ class _Model:
             cp.new_fixed_size_interval_var(rest[item], self._ticks(item.chunk, item.kind), "")
             for item in items
         )
-        room = self.view.room_bytes[self.view[items[0].chunk].rank]
+        rank = self.view[items[0].chunk].rank
+        room: cp_model.LinearExprT | None = self.view.room_bytes[rank]
+        if self.static_bytes is not None:
+            room = self.cap - self.static_bytes[rank]
         if room is not None:
             self._add_memory(items, whole, rest, room)
 
@@ -158,7 +210,7 @@ class _Model:
         items: list[Item],
         whole: dict[Item, cp_model.LinearExprT],
         rest: dict[Item, cp_model.LinearExprT],
-        room: int,
+        room: cp_model.LinearExprT,
     ) -> None:
         cp = self.cp
         before: dict[tuple[Item, Item], cp_model.LinearExprT] = {}
@@ -190,6 +242,30 @@ class _Model:
         end = self.start[first] + self._ticks(first.chunk, first.kind)
         self.cp.add(self.start[second] >= end + lag)
 
+    def _most_bytes(self) -> int:
+        """More than any pattern needs: as many micro-batches as there can be at once."""
+        if self.static_bytes is None:
+            return 0
+        each = sum(abs(bytes_) for c in self.view.chunks for bytes_ in c.effect_bytes.values())
+        needs = sum(max(chunk.need_bytes.values()) for chunk in self.view.chunks)
+        return max(self.static_bytes) + 8 * len(self.view) * each + needs
+
+    def least(
+        self, seconds: float, seed: int, workers: int, ticks: int, is_exact: bool
+    ) -> LeastMemory | None:
+        """Minimise the cap; what STEPs need comes on top."""
+        assert self.static_bytes is not None
+        for rank, held in enumerate(self.view.held):
+            for chunk in held:
+                steps = self.view[chunk].need_bytes[STEP]
+                self.cp.add(self.cap >= self.static_bytes[rank] + steps)
+        self.cp.minimize(self.cap)
+        solver = solve_briefly(self.cp, seconds, seed, workers)
+        if solver is None:
+            return None
+        proven = -int(-solver.best_objective_bound // 1)
+        return LeastMemory(solver.value(self.cap), proven, is_exact, ticks)
+
     def _minimise(self) -> None:
         """The time until a micro-batch has left every rank: what beginning and end add."""
         span = self.cp.new_int_var(0, self.latest + self.period, "span")
@@ -199,6 +275,7 @@ class _Model:
 
     def solve(self, seconds: float, seed: int, workers: int) -> Pattern | None:
         """The best found by a deterministic limit; None if there is none."""
+        self._minimise()
         solver = solve_briefly(self.cp, seconds, seed, workers)
         if solver is None:
             return None

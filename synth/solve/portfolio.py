@@ -46,6 +46,9 @@ _WINDOWS_SHARE = 0.6
 _WINDOWS_SHARE_OF_MANY = 0.95
 _EXACT_OPS = 1_600
 
+# Beyond so many, building it takes longer than it could ever repay.
+_MOST_EXACT_OPS = 12_000
+
 _WINDOWS_STARTS = 3
 
 # Between two exact looks at what the windows find, so many times as long as one look takes.
@@ -115,7 +118,7 @@ class _Search:
         """Cheap proofs first, then what takes as long as there is."""
         without = self.options.without
         if Part.LIST_SCHEDULING not in without:
-            yield lambda: self._try_heuristics(_QUICK_OPS)
+            yield lambda: self._try_heuristics(_QUICK_OPS, (Buffering(0, 0), *BUFFERINGS))
         yield self._improve_best
         if self.options.solver == SolverName.MILP:
             yield lambda: self._search(self.now.left_s())
@@ -127,16 +130,16 @@ class _Search:
             share = 1 if self.relaxed.num_ops <= windows.LARGEST_WINDOW else _BRIEF_SHARE
             yield lambda: self._search(share * self.now.left_s())
         if Part.LIST_SCHEDULING not in without:
-            yield lambda: self._try_heuristics(round(_OPS_PER_S * self.options.time_limit_s))
+            ops = round(_OPS_PER_S * self.options.time_limit_s)
+            yield lambda: self._try_heuristics(ops, self._best_bufferings())
         if Part.PATTERNS not in without:
             yield self._try_patterns
         yield self._improve_and_bound
-        if Part.EXACT not in without:
+        if Part.EXACT not in without and self.relaxed.num_ops <= _MOST_EXACT_OPS:
             yield lambda: self._search(self.now.left_s())
 
-    def _try_heuristics(self, max_ops: int) -> None:
-        """List scheduling with and without room for boundary buffers."""
-        bufferings = (Buffering(0, 0), *BUFFERINGS)
+    def _try_heuristics(self, max_ops: int, bufferings: Sequence[Buffering]) -> None:
+        """List scheduling with room for the boundary buffers of each buffering."""
         views = _distinct(cautious(self.problem, buffering) for buffering in bufferings)
         for index, view in enumerate(views):
             if self.now.finished():
@@ -144,6 +147,12 @@ class _Search:
             share_s = (self.now.left_s() - 2 * self.now.evaluation_s) / (len(views) - index)
             ops = max_ops // min(3, len(views))
             self._try_list_scheduling(view, ops, self.now.elapsed_s() + share_s)
+
+    def _best_bufferings(self) -> Sequence[Buffering]:
+        """The one that the incumbent has, and the usual one."""
+        if self.now.best is None:
+            return BUFFERINGS
+        return (self.now.best.schedule.buffering, BUFFERINGS[0])
 
     def _try_list_scheduling(self, view: View, max_ops: int, until_s: float) -> None:
         objective, seed = self.problem.objective, self.options.seed

@@ -37,6 +37,19 @@ def test_it_answers_with_rivals_value_bound_and_memory(synth: Synth, tmp_path: P
     assert plan.caps_bytes == (33 * 10**9,) * 4
 
 
+def test_the_least_limit_without_a_bubble_once_full(synth: Synth, tmp_path: Path) -> None:
+    wanted = ("--mem-limit", "min", "--target", "steady", "--placement", "v")
+    ended = synth(*SMALL, *wanted, "-o", tmp_path / "plan.json")
+    assert ended.code == 0
+    assert "one more micro-batch takes" in ended.stdout
+    plan = Plan.load(tmp_path / "plan.json")
+    plan.check()
+    assert plan.caps_bytes is not None
+    assert max(plan.claim.peak_bytes) <= plan.caps_bytes[0]
+    with_1f1b_bytes = 36_695_000_000
+    assert plan.caps_bytes[0] < with_1f1b_bytes
+
+
 def test_json_on_stdout_is_only_json(synth: Synth, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     ended = synth(*SMALL, "--format", "json", "-o", path, "--objective", "period", "-v")
