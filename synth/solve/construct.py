@@ -333,7 +333,7 @@ def search(
     budget = max(12, max_ops // view.num_ops)
     found: list[tuple[Draft, list[Rule]]] = []
     rng, builder = random.Random(seed), Builder(view, objective)
-    starts = list(variants(view))[: budget * 2 // 3]
+    starts = list(variants(view))[: max(6, budget // 3)]
     for rules in starts:
         draft = builder.build(rules)
         if draft is not None:

@@ -31,7 +31,7 @@ from synth.solve.view import View, cautious, certain, relaxed_for_fusion
 # Effort of list scheduling, in ops placed: at first, and for each second of the time limit when
 # the easy proofs have failed; and drafts that are verified and simulated exactly.
 _QUICK_OPS = 40_000
-_OPS_PER_S = 10_000
+_OPS_PER_S = 6_000
 _DRAFTS_EVALUATED = 4
 
 # The closing polish gets so long even when the time is up.

@@ -1,10 +1,13 @@
 """The first answers: published schedules, a given one, and the one that needs least memory."""
 
 import time
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 
+from synth.costs import Costs
 from synth.errors import SynthError
-from synth.families import generate_for
+from synth.families import families, generate_for
 from synth.kinds import OpKind
 from synth.schedule.model import Schedule
 from synth.schedule.verify import ScheduleError, verify
@@ -33,10 +36,23 @@ class Starts:
         made = generate_for(
             problem.placement, problem.num_micro_batches, problem.costs, problem.caps_bytes
         )
-        for name, schedule in made:
+        for name, schedule in chain(made, self._made_for_averages()):
             self._try_family(name, schedule)
             if self._out_of_grace():
                 return
+
+    def _made_for_averages(self) -> Iterator[tuple[str, Schedule]]:
+        """Those that read times, as their authors make them: from the averages of all stages."""
+        problem = self.problem
+        averaged = _averaged(problem.costs)
+        if averaged != problem.costs:
+            timed = {name for name, family in families().items() if family.timed}
+            made = generate_for(
+                problem.placement, problem.num_micro_batches, averaged, problem.caps_bytes
+            )
+            for name, schedule in made:
+                if name.partition(":")[0] in timed:
+                    yield f"{name}, averaged", schedule
 
     def _out_of_grace(self) -> bool:
         """Whether the families that are left must wait: the time is up, or a stop asked for."""
@@ -78,6 +94,16 @@ class Starts:
                 f"number of ranks and micro-batches, or none"
             ) from None
         self.now.offer(polish.evaluate(self.problem, schedule, "hint"))
+
+
+def _averaged(costs: Costs) -> Costs:
+    """Every stage with the mean times of all."""
+    stages = costs.stages
+    mean_us = {
+        kind: round(sum(stage.duration_us[kind] for stage in stages) / len(stages))
+        for kind in OpKind
+    }
+    return costs.replace(stages=tuple(stage.replace(duration_us=mean_us) for stage in stages))
 
 
 def _check_in_order(schedule: Schedule) -> None:
