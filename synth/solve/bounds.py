@@ -43,8 +43,8 @@ def _bounds_us(view: View, rank: int, objective: Objective) -> Iterator[int]:
        there the last gradient travels up; each rank above then has a W and its STEPs left. (Where
        a rank holds several stages its first stage's last B comes last. One replica only.)
 
-    4. Every micro-batch holds memory for a time: what F keeps until B ends, a round trip later, and
-       what B leaves while W runs. The room times the time that there is must suffice for all.
+    4. Every micro-batch holds memory for a time: what F keeps, for example, until B ends, a round
+       trip later. The room times the time that there is must suffice for all.
 
     The makespan counts from 0, the period of a rank from its own start; where that is not the same
     in every schedule, only what follows the first start is counted.
@@ -63,7 +63,7 @@ def _bounds_us(view: View, rank: int, objective: Objective) -> Iterator[int]:
     yield head + sum(totals.values()) + steps - origin
     yield first_b + totals[B] + totals[W] + steps - origin
     yield head + _memory_time_us(view, rank) + steps - origin
-    if any(chunk.replica for chunk in view.chunks):
+    if any(chunk.replica for chunk in view.chunks) or (is_period and view.origins_us is None):
         return
     last_b = max(head + totals[F] + totals[B], first_b + totals[B])
     for above in view.chain_above(held[0]):
@@ -74,20 +74,16 @@ def _bounds_us(view: View, rank: int, objective: Objective) -> Iterator[int]:
 
 
 def _memory_time_us(view: View, rank: int) -> int:
-    """The time in which a rank's room, always full, holds what its micro-batches hold.
-
-    Where B adds memory, what W needs is not counted: BW may do without it.
-    """
-    room, needed = view.room_bytes[rank], 0
+    """The time in which a rank's room, always full, holds all that its micro-batches hold."""
+    room = view.room_bytes[rank]
     if not room:
         return 0
-    for index in view.held[rank]:
-        chunk = view[index]
-        effect, durations = chunk.effect_bytes, chunk.duration_us
-        each = effect[F] * (view.round_trip_us[index] + durations[B])
-        if effect[B] <= 0:
-            each += (effect[F] + effect[B]) * durations[W]
-        needed += chunk.num_micro_batches * each
+    needed = 0
+    for life in view.lives:
+        chunk = view[life.made[0]]
+        if chunk.rank == rank:
+            each = life.num_bytes * view.shortest_life_us(life)
+            needed += chunk.num_micro_batches * each
     return -(-needed // room)
 
 

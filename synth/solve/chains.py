@@ -1,8 +1,7 @@
-"""The way of one micro-batch through a rank: what memory it needs until it has left for good."""
+"""The way of one micro-batch through a rank, each W right behind its B: what memory it needs."""
 
 from collections.abc import Sequence
 
-from synth.kinds import OpKind
 from synth.solve.view import BW, B, F, View, W
 
 
@@ -14,10 +13,9 @@ class Chain:
 
     def __init__(self, view: View, chunks: tuple[int, ...]) -> None:
         self.chunks = chunks
-        self.backwards = {c: _cheapest_backward(view, c) for c in chunks}
         steps = [(view[c].effect_bytes[F], view[c].need_bytes[F]) for c in chunks]
         for c in reversed(chunks):
-            steps.append((view[c].effect_bytes[BW], _need_bytes(view, c, self.backwards[c])))
+            steps.append((view[c].effect_bytes[BW], _need_bytes(view, c)))
         self.rest_bytes = [0] * (len(steps) + 1)
         for place in reversed(range(len(steps))):
             effect, need = steps[place]
@@ -41,12 +39,7 @@ def chains_of(view: View, rank: int) -> list[Chain]:
     return [Chain(view, tuple(c for c in held if view[c].replica == r)) for r in replicas]
 
 
-def _cheapest_backward(view: View, chunk: int) -> tuple[OpKind, ...]:
-    """B and W, or BW where that needs less memory."""
-    return min(((B, W), (BW,)), key=lambda kinds: _need_bytes(view, chunk, kinds))
-
-
-def _need_bytes(view: View, chunk: int, kinds: tuple[OpKind, ...]) -> int:
-    """The most above the level before the backward."""
+def _need_bytes(view: View, chunk: int) -> int:
+    """The most above the level before the backward, B and W or BW, whichever needs less."""
     effect, need = view[chunk].effect_bytes, view[chunk].need_bytes
-    return need[BW] if kinds == (BW,) else max(need[B], effect[B] + need[W])
+    return min(need[BW], max(need[B], effect[B] + need[W]))

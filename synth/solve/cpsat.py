@@ -73,7 +73,8 @@ class Model:
                 # At least k forwards have passed the slowest stage up to here.
                 earliest = head + slot.microbatch * slowest
                 latest = max(earliest, latest_us)
-                if slot == (F, 0) and is_period and origins and origins[rank] == head:
+                is_first = slot == (F, 0) and chunk == self.view.held[rank][0]
+                if is_first and is_period and origins:
                     latest = earliest
                 name = f"{slot.kind}{chunk}.{slot.microbatch}"
                 self.start[chunk, slot] = self.cp.new_int_var(earliest, latest, name)
@@ -218,7 +219,8 @@ class Model:
         """
         chunk, kind = source
         ends = (self.view[chunk].rank, self.view[target[0]].rank)
-        takes_turns = lag_us > self._quickest_sender_us(*ends)
+        quickest_us, slowest_us = self._senders_us(*ends)
+        takes_turns = slowest_us > quickest_us and ends[0] != ends[1]
         fusion = self.fusions.get(chunk) if kind == B else None
         previous: cp_model.LinearExprT | None = None
         for k in range(self.view[chunk].num_micro_batches):
@@ -238,16 +240,18 @@ class Model:
                 fused_end = self.start[chunk, slot] + self.view[chunk].duration_us[BW]
                 self.cp.add(arrival >= fused_end + lag_us).only_enforce_if(fusion.fused_b[k])
 
-    def _quickest_sender_us(self, source: int, target: int) -> int:
-        """The shortest op on a rank that sends to another one."""
-        view, shortest = self.view, 4 * self.horizon_us
+    def _senders_us(self, source: int, target: int) -> tuple[int, int]:
+        """The shortest op on a rank that sends to another one, and the longest of the transfers."""
+        view, shortest, longest = self.view, 4 * self.horizon_us, 0
         for index in view.held[source]:
             chunk = view[index]
             if chunk.below is not None and view[chunk.below].rank == target != source:
                 shortest = min(shortest, chunk.duration_us[F])
+                longest = max(longest, chunk.down_us)
             if chunk.above is not None and view[chunk.above].rank == target != source:
                 shortest = min(shortest, chunk.duration_us[B], chunk.duration_us[BW])
-        return shortest
+                longest = max(longest, view[chunk.above].up_us)
+        return shortest, longest
 
     def minimise(self) -> None:
         """The last end of a rank, with its STEPs; for the period less its first start.

@@ -1,9 +1,9 @@
 """Whether a cap can be kept at all, in closed form, before any search.
 
-A rank cannot need less than one micro-batch alone: whatever else it holds only adds to that, and
-the serial schedule F0 B0 W0 F1 B1 W1 … (or with BW, where that needs less) reaches it where a rank
-holds one stage, and comes close where it holds more. It cannot deadlock, because every rank passes
-the micro-batches one by one.
+A rank cannot need less than one micro-batch alone, in the order of its ops that needs least (see
+`alone`): whatever else it holds only adds to that. The serial schedule, one micro-batch after the
+other in that order, reaches it where a rank holds one stage, and comes close where it holds more.
+It cannot deadlock, because every rank passes the micro-batches one by one.
 """
 
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ from synth.schedule.memory import peak_bytes
 from synth.schedule.model import Buffering, Schedule
 from synth.schedule.ops import Op
 from synth.schedule.verify import verify
+from synth.solve.alone import least_peak
 from synth.solve.chains import chains_of
 from synth.solve.problem import Problem
 from synth.solve.view import STEP, F, View, certain
@@ -136,7 +137,7 @@ def one_micro_batch_bytes(problem: Problem, view: View, rank: int) -> int:
     """
     held = view.held[rank]
     peaks = [view[chunk].need_bytes[STEP] for chunk in held]
-    peaks += [chain.rest_bytes[0] for chain in chains_of(view, rank)]
+    peaks += [least_peak(view, chain.chunks).proven_bytes for chain in chains_of(view, rank)]
     chunk = view[held[0]]
     if len(held) == 1 and chunk.below is not None:
         stage = problem.costs.stages[chunk.stage]
@@ -151,13 +152,11 @@ def serial_schedule(problem: Problem) -> Schedule:
     programs: list[tuple[Op, ...]] = []
     for rank in range(problem.num_ranks):
         ops: list[Op] = []
-        chains = chains_of(view, rank)
+        orders = [least_peak(view, chain.chunks).order for chain in chains_of(view, rank)]
         for k in range(max(chunk.num_micro_batches for chunk in view.chunks)):
-            for chain in chains:
-                if k < view[chain.chunks[0]].num_micro_batches:
-                    ops += [view[c].op(F, k) for c in chain.chunks]
-                    for c in reversed(chain.chunks):
-                        ops += [view[c].op(kind, k) for kind in chain.backwards[c]]
+            for order in orders:
+                if k <= view[order[0][0]].last:
+                    ops += [view[chunk].op(kind, k) for chunk, kind in order]
         programs.append(tuple(ops))
     return Schedule(
         problem.placement, problem.num_micro_batches, tuple(programs), "serial", Buffering(0, 0)

@@ -1,10 +1,19 @@
 """The orders that a search knows, as solutions of its models: where they start from."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from synth.schedule.ops import Op
 from synth.solve.problem import Objective
-from synth.solve.solution import Programs, Solution, keeps_caps, shares_alike, solution_of, split
+from synth.solve.solution import (
+    Programs,
+    Solution,
+    StuckError,
+    keeps_caps,
+    shares_alike,
+    solution_of,
+    split,
+)
 from synth.solve.view import View
 
 
@@ -33,7 +42,11 @@ class Known:
             orders.append(best)
         divided = [split(order, view) for order in orders]
         tried = [*orders, *divided] if fusible else divided
-        known = [solution_of(order, view) for order in tried if keeps_caps(order, view)]
+        known = []
+        for order in tried:
+            if keeps_caps(order, view):
+                with suppress(StuckError):
+                    known.append(solution_of(order, view))
         return sorted(known, key=lambda solution: solution.value_us(view, self._objective))
 
     def hint(

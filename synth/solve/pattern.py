@@ -50,10 +50,12 @@ class Pattern:
 
     def orders(self, view: View) -> list[list[tuple[int, OpKind]]]:
         """Unroll: for each rank, (chunk, kind) in order, all micro-batches."""
-        timed: list[list[tuple[int, int, int, OpKind]]] = [[] for _ in view.room_bytes]
+        timed: list[list[tuple[int, int, int, int, OpKind]]] = [[] for _ in view.room_bytes]
         for at, chunk, kind, k in self.moments(view):
-            timed[view[chunk].rank].append((at, k, chunk, kind))
-        return [[(chunk, kind) for *_, chunk, kind in sorted(ops)] for ops in timed]
+            # Ops of no duration: F, B, W, and later stages' B's before those of earlier stages.
+            depth = chunk if kind == F else -chunk
+            timed[view[chunk].rank].append((at, kind.rank_in_chain, k, depth, kind))
+        return [[(abs(depth), kind) for *_, depth, kind in sorted(ops)] for ops in timed]
 
     def moments(self, view: View) -> Iterator[tuple[int, int, OpKind, int]]:
         """The tick, chunk, kind and number of every op."""

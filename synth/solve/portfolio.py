@@ -23,7 +23,7 @@ from synth.solve.problem import (
     StoppedBy,
 )
 from synth.solve.run_cpsat import Outcome, run
-from synth.solve.solution import Solution, keeps_caps, number, solution_of
+from synth.solve.solution import Solution, keeps_caps, number, timed
 from synth.solve.standing import OnImprovement, Standing
 from synth.solve.starts import Starts
 from synth.solve.view import View, cautious, certain, relaxed_for_fusion
@@ -181,11 +181,12 @@ class _Search:
             view, seconds, options.seed, options.num_workers, self.now.finished
         )
         for found in found_ones:
-            programs = tuple(number(view, order) for order in found.orders(view))
+            orders = found.orders(view)
+            programs = tuple(number(view, order) for order in orders)
             if not keeps_caps(programs, view):
                 continue
             self.known.add(programs)
-            value_us = solution_of(programs, view).value_us(view, self.problem.objective)
+            value_us = timed(orders, view).value_us(view, self.problem.objective)
             if self.now.best is None or value_us < self.now.best.value_us:
                 self._try_order(programs, "pattern", value_us)
 
@@ -304,10 +305,13 @@ class _Search:
         for index, view in enumerate(views):
             if self.now.finished():
                 return
-            left_s = limit_s if self.options.deterministic else until_s - self.now.elapsed_s()
-            self._search_in(view, left_s / (len(views) - index))
+            left_s = until_s - self.now.elapsed_s()
+            if self.options.deterministic:
+                left_s = limit_s
+            limit_s -= self._search_in(view, left_s / (len(views) - index))
 
-    def _search_in(self, view: View, limit_s: float) -> None:
+    def _search_in(self, view: View, limit_s: float) -> float:
+        """Search in one view; what was spent of the limit, in its terms."""
         fusible = view != self.relaxed
         hint, value_us = self._hint_for(view, fusible)
         # The relaxation holds for every schedule; so does what counts certain bytes only and
@@ -324,6 +328,7 @@ class _Search:
             self.now.proven_infeasible = outcome.infeasible and self.now.best is None
         if outcome.solution is not None:
             self._take(view, outcome.solution, self.options.solver)
+        return outcome.spent_s
 
     def _run_cpsat(
         self,

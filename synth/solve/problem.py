@@ -96,8 +96,8 @@ class Problem:
             )
         if self.num_micro_batches < self.num_replicas:
             raise SynthError(
-                f"{self.num_micro_batches} micro-batches for {self.num_replicas} replicas; give at "
-                f"least one for each, or a placement with one replica"
+                f"too few micro-batches ({self.num_micro_batches}) for {self.num_replicas} "
+                f"replicas; give at least one for each, or a placement with one replica"
             )
         if self.caps_bytes is not None and len(self.caps_bytes) != self.num_ranks:
             raise SynthError(

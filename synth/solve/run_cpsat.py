@@ -65,7 +65,7 @@ def run(
     thread = threading.Thread(target=work, name="cp-sat", daemon=True)
     thread.start()
     try:
-        _attend(events, on_event, should_stop, solver)
+        _attend(events, on_event, should_stop, solver, options.deterministic)
     finally:
         solver.stop_search()
         thread.join()
@@ -79,15 +79,19 @@ def _attend(
     on_event: Callable[[Solution | int], None] | None,
     should_stop: Callable[[], bool],
     solver: cp_model.CpSolver,
+    every_one: bool,
 ) -> None:
-    """Hand on events until the search ends; of several solutions in a row only the last."""
+    """Hand on events until the search ends; of several solutions in a row only the last.
+
+    Which are in a row is a matter of time, so a repeatable search hands on every one.
+    """
     asked_at: float | None = None
     while True:
         try:
             event = events.get(timeout=_POLL_S)
         except queue.Empty:
             event = 0
-        while isinstance(event, Solution) and not events.empty():
+        while isinstance(event, Solution) and not every_one and not events.empty():
             following = events.get()
             if not isinstance(following, Solution) and on_event:
                 on_event(event)
@@ -118,13 +122,15 @@ class _Listener(cp_model.CpSolverSolutionCallback):
         self._events.put(self._model.read(self.value))
 
 
-def quiet_solver(seed: int, workers: int) -> cp_model.CpSolver:
-    """A solver as all parts of the search need it."""
+def quiet_solver(seed: int, workers: int, *, repeatable: bool) -> cp_model.CpSolver:
+    """A solver as all parts of the search need it; `repeatable` whatever the threads do."""
     solver = cp_model.CpSolver()
     parameters = solver.parameters
     parameters.random_seed = seed % _SEEDS
     parameters.num_workers = workers
-    parameters.cp_model_probing_level = 0
+    # Repeatable means interleaved; then OR-Tools 9.15 aborts on infeasible models without probing.
+    parameters.interleave_search = repeatable and workers > 1
+    parameters.cp_model_probing_level = 1 if parameters.interleave_search else 0
     parameters.expand_reservoir_constraints = False
     parameters.catch_sigint_signal = False
     parameters.log_to_stdout = False
@@ -135,22 +141,20 @@ def solve_briefly(
     model: cp_model.CpModel, seconds: float, seed: int, workers: int = 1
 ) -> cp_model.CpSolver | None:
     """Solve a small model within CP-SAT's deterministic seconds; None if nothing was found."""
-    solver = quiet_solver(seed, workers)
-    solver.parameters.interleave_search = workers > 1
+    solver = quiet_solver(seed, workers, repeatable=True)
     solver.parameters.max_deterministic_time = seconds
     found = solver.solve(model) in (cp_model.OPTIMAL, cp_model.FEASIBLE)
     return solver if found else None
 
 
 def _configured(options: SolveOptions, limit_s: float) -> cp_model.CpSolver:
-    solver = quiet_solver(options.seed, options.num_workers)
+    solver = quiet_solver(options.seed, options.num_workers, repeatable=options.deterministic)
     parameters = solver.parameters
     parameters.relative_gap_limit = options.gap
     if options.verbose is not None:
         parameters.log_search_progress = True
         solver.log_callback = options.verbose
     if options.deterministic:
-        parameters.interleave_search = True
         parameters.max_deterministic_time = max(limit_s, 0.01)
     else:
         parameters.max_time_in_seconds = max(limit_s, 0.01)

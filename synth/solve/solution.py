@@ -137,13 +137,21 @@ def shares_alike(view: View, programs: Sequence[Sequence[Op]]) -> bool:
 
 
 def solution_of(programs: Sequence[Sequence[Op]], view: View) -> Solution:
-    """Simulate orders, each op as early as possible, transfers of a link in turns."""
+    """Simulate orders, each op as early as possible, transfers of a link in turns.
+
+    Raises:
+        StuckError: ops wait for each other.
+    """
     return timed([order_of(view, program) for program in programs], view)
 
 
 def timed(orders: Orders, view: View) -> Solution:
     """The same for orders of (chunk, kind)."""
     return _Simulation(orders, view).run()
+
+
+class StuckError(Exception):
+    """Orders whose ops wait for each other."""
 
 
 class _Simulation:
@@ -165,6 +173,8 @@ class _Simulation:
         pending = set(range(len(self.orders)))
         while pending:
             pending = {other for rank in pending for other in self._advance(rank)}
+        if any(place < len(o) for place, o in zip(self.places, self.orders, strict=True)):
+            raise StuckError
         return Solution(self.starts, frozenset(self.fused))
 
     def _advance(self, rank: int) -> set[int]:

@@ -77,15 +77,25 @@ class Chunk(NamedTuple):
         return Op(kind, self.stage, 0 if kind == STEP else self.first + k, self.replica)
 
 
+class Life(NamedTuple):
+    """Bytes of each micro-batch that are there from the end of one op to the end of another."""
+
+    num_bytes: int
+    made: tuple[int, OpKind]
+    freed: tuple[int, OpKind]
+
+
 @dataclass(frozen=True)
 class View:
     """All chunks of a problem, replica by replica in forward order, and the room of each rank.
 
-    `room_bytes[rank]` is the cap less the static bytes, None without a cap.
+    `room_bytes[rank]` is the cap less the static bytes, None without a cap. `lives` are what the
+    effects add up: each on the rank of the chunk that makes it.
     """
 
     chunks: tuple[Chunk, ...]
     room_bytes: tuple[int | None, ...]
+    lives: tuple[Life, ...] = ()
 
     def __len__(self) -> int:
         return len(self.chunks)
@@ -213,13 +223,27 @@ class View:
     def origins_us(self) -> tuple[int, ...] | None:
         """When each rank starts, where every schedule starts it then: else None.
 
-        That is so with one replica where the ranks' first stages are stages 0, 1, 2, …: then F of
-        micro-batch 0 of these is the first op of each rank, and nothing delays it.
+        That is so with one replica where the first stages of the ranks are, in some order, stages
+        0, 1, 2, …: then F of micro-batch 0 of these is the first op of each rank, and nothing
+        delays it.
         """
-        firsts = [held[0] if held else -1 for held in self.held]
-        if any(chunk.replica for chunk in self.chunks) or firsts != list(range(self.num_ranks)):
+        firsts = [held[0] for held in self.held]
+        if any(chunk.replica for chunk in self.chunks) or max(firsts) >= self.num_ranks:
             return None
-        return self.head_us[: self.num_ranks]
+        return tuple(self.head_us[first] for first in firsts)
+
+    def shortest_life_us(self, life: Life) -> int:
+        """The least time from the end of the op that makes it to the end of that which frees it."""
+        (made, made_by), (freed, freed_by) = life.made, life.freed
+        durations = self.chunks[freed].duration_us
+        if made_by == F and freed_by == F:
+            return self.way_down_us(made, freed) + durations[F]
+        if made_by == F:
+            way_us = 0 if made == freed else self.way_down_us(made, freed) + durations[F]
+            way_us += self.round_trip_us[freed] + durations[B]
+        else:
+            way_us = 0 if made == freed else self.way_up_us(made, freed) + durations[B]
+        return way_us + (durations[W] if freed_by == W else 0)
 
     # Memory
 
@@ -252,7 +276,11 @@ def relaxed_for_fusion(problem: Problem) -> View:
     used, hence the minimum of both. So a bound on this problem bounds split and fused schedules.
     """
     view = certain(problem)
-    return View(tuple(_fusible(chunk) for chunk in view.chunks), view.room_bytes)
+    chunks = tuple(_fusible(chunk) for chunk in view.chunks)
+    # What B makes for W is never there when BW does both.
+    fused = {index for index, chunk in enumerate(view.chunks) if chunk.gains_by_fusion}
+    lives = [life for life in view.lives if life.made[1] != B or life.made[0] not in fused]
+    return View(chunks, view.room_bytes, tuple(lives))
 
 
 def _fusible(chunk: Chunk) -> Chunk:
@@ -274,6 +302,7 @@ class _Builder:
         self.problem, self.buffering, self.is_cautious = problem, buffering, is_cautious
         self.costs, self.placement = problem.costs, problem.placement
         self.num_stages = self.placement.num_stages
+        self.lives: list[Life] = []
         self.effects = [
             dict.fromkeys(SPLIT, 0) for _ in range(len(self.placement.ranks) * self.num_stages)
         ]
@@ -291,7 +320,8 @@ class _Builder:
             else caps[rank] - sum(stages[s].static_bytes for s, _ in held[rank])
             for rank in range(self.placement.num_ranks)
         )
-        return View(tuple(self._chunk(chunk, in_flight) for chunk in chunks), rooms)
+        made = tuple(self._chunk(chunk, in_flight) for chunk in chunks)
+        return View(made, rooms, tuple(self.lives))
 
     def _rank(self, chunk: int) -> int:
         replica, stage = divmod(chunk, self.num_stages)
@@ -308,6 +338,7 @@ class _Builder:
 
     def _lives(self, num_bytes: int, made: tuple[int, OpKind], freed: tuple[int, OpKind]) -> None:
         """Something is there from the end of one op to the end of another."""
+        self.lives.append(Life(num_bytes, made, freed))
         self.effects[made[0]][made[1]] += num_bytes
         self.effects[freed[0]][freed[1]] -= num_bytes
 
@@ -355,7 +386,8 @@ class _Builder:
                 size = self.costs.stages[chunk % self.num_stages].output_bytes
                 for rank in (self._rank(chunk), self._rank(below)):
                     largest[rank] = max(largest[rank], size)
-        ops = self.buffering.receive_ahead + self.buffering.send_behind
+        # The next receive is posted before the present send is waited for.
+        ops = self.buffering.receive_ahead + self.buffering.send_behind + self.is_cautious
         return [ops * size for size in largest]
 
     def _chunk(self, chunk: int, in_flight: list[int]) -> Chunk:

@@ -21,7 +21,7 @@ from synth.solve.precedences import Alternative, Before, requirements
 from synth.solve.problem import Objective
 from synth.solve.reservoir import Event, add_reservoir, events_of
 from synth.solve.run_cpsat import solve_briefly
-from synth.solve.solution import Orders, Solution, timed
+from synth.solve.solution import Orders, Solution, StuckError, timed
 from synth.solve.view import SPLIT, STEP, B, F, Slot, View, W
 
 Node = tuple[int, Slot]
@@ -222,7 +222,10 @@ class _Search:
     def _improves(self, found: Sequence[Sequence[Node]]) -> bool:
         """Take what is not worse for the whole; whether it is better."""
         orders = [[(chunk, slot.kind) for chunk, slot in order] for order in found]
-        solution = timed(orders, self.view)
+        try:
+            solution = timed(orders, self.view)
+        except StuckError:  # ops of no duration in a wrong order
+            return False
         value_us = solution.value_us(self.view, self.objective)
         better = value_us < self.value_us
         if value_us <= self.value_us:

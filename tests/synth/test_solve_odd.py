@@ -1,0 +1,159 @@
+"""What the solver claims, against random valid schedules of odd problems; and traps once met."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ortools.sat.python import cp_model
+
+from synth.costs import Costs, StageCosts
+from synth.kinds import OpKind
+from synth.schedule import Buffering, Op, Placement, Schedule, ScheduleError, peak_bytes, verify
+from synth.schedule.placements import placement
+from synth.solve import Objective, Problem, SolveOptions, StoppedBy, pattern, solve
+from synth.solve.bounds import work_bound_us
+from synth.solve.feasible import find_shortage
+from synth.solve.polish import BUFFERINGS
+from synth.solve.run_cpsat import solve_briefly
+from synth.solve.solution import order_of, timed
+from synth.solve.view import cautious, certain, relaxed_for_fusion
+from tests.synth.odd_problems import BW, STEP, B, F, RandomOrders, W, odd_costs
+
+NAMES = ["linear", "v", "looped:2", "wave:2", "bidirectional", "bidirectional-v"]
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.integers(0, 10**9),
+    st.sampled_from(NAMES),
+    st.integers(1, 3),
+    st.integers(2, 6),
+    st.sampled_from([(1, 2), (0, 0), (0, 1), (1, 1), (9, 9)]),
+    st.sampled_from(list(Objective)),
+)
+def test_no_claim_excludes_a_schedule_that_there_is(
+    seed: int, name: str, num_ranks: int, m: int, sizes: tuple[int, int], objective: Objective
+) -> None:
+    rng = random.Random(seed)
+    where = placement(name, num_ranks)
+    costs = odd_costs(rng, where.num_stages, num_ranks)
+    free = Problem(costs, where, m, None, objective)
+    programs = RandomOrders(rng, free).programs()
+    schedule = Schedule(where, m, programs, "random", Buffering(*sizes))
+    try:
+        lowered, timeline = verify(schedule, costs)
+    except ScheduleError:  # buffers too small for this order
+        return
+    peaks = peak_bytes(lowered)
+    problem = replace(free, caps_bytes=peaks)
+    assert find_shortage(problem) is None
+    assert work_bound_us(relaxed_for_fusion(problem), objective) <= objective.value_us(timeline)
+    view = certain(problem)
+    for rank, program in enumerate(programs):
+        level = 0
+        for chunk, kind in order_of(view, program):
+            assert view.allows(chunk, kind, level), (rank, chunk, kind)
+            level += view[chunk].effect_bytes[kind]
+
+
+def stage(
+    times: tuple[int, int, int],
+    saved: int = 0,
+    saved_w: int = 0,
+    output: int = 0,
+    output_until: OpKind = F,
+    rises: tuple[int, int, int] = (0, 0, 0),
+) -> StageCosts:
+    """Durations of F, B, W; rises of F, W, BW."""
+    return StageCosts(
+        duration_us={F: times[0], B: times[1], W: times[2], BW: times[1] + times[2], STEP: 0},
+        static_bytes=0,
+        output_bytes=output,
+        saved_bytes=saved,
+        saved_w_bytes=saved_w,
+        rise_bytes={F: rises[0], B: 0, W: rises[1], BW: rises[2], STEP: 0},
+        input_until=OpKind.B if output else F,
+        output_until=output_until,
+        gradient_until=B,
+    )
+
+
+def test_memory_time_counts_a_local_boundary_only_while_it_lives() -> None:
+    """A gradient between two stages of a rank dies at B of the upper one, not at a late W."""
+    plain = stage((1, 1, 1)).replace(input_until=F)
+    stages = [plain] * 8
+    stages[3] = plain.replace(output_bytes=10, output_until=B)
+    stages[4] = stage((1, 1, 100), saved=10).replace(input_until=F)
+    stages[5] = stage((100, 1, 1)).replace(input_until=F)
+    costs, where, m = Costs(stages=tuple(stages)), placement("wave:2", 2), 6
+    programs: list[list[Op]] = [[], []]
+    for j in range(m):
+        names = "F0 F1 F2 F3 F4 F5 F6 F7 B7 W7 B6 W6 B5 W5 B4 B3 W3 B2 W2 B1 W1 B0 W0"
+        for name in names.split():
+            at = int(name[1:])
+            programs[where.rank_of(at)].append(Op(OpKind(name[0]), at, j))
+            if name == "F4" and j:
+                programs[0].append(Op(W, 4, j - 1))
+    programs[0].append(Op(W, 4, m - 1))
+    schedule = Schedule(where, m, tuple(map(tuple, programs)), "late W", Buffering(0, 0))
+    lowered, timeline = verify(schedule, costs)
+    problem = Problem(costs, where, m, peak_bytes(lowered))
+    bound = work_bound_us(relaxed_for_fusion(problem), Objective.MAKESPAN)
+    assert bound <= timeline.makespan_us
+
+
+def test_a_w_put_off_may_need_less_memory() -> None:
+    costs = Costs(
+        stages=(
+            stage((1, 1, 1), saved=50, output=1, rises=(50, 0, 0)),
+            stage((1, 1, 1), saved=10, saved_w=5, rises=(10, 100, 105)),
+        )
+    )
+    where = placement("v", 1)
+    order = "F0.0 F1.0 B1.0 B0.0 W1.0 W0.0"
+    schedule = Schedule(where, 1, (tuple(map(Op.parse, order.split())),), "late", Buffering(0, 0))
+    lowered, _ = verify(schedule, costs)
+    caps = peak_bytes(lowered)
+    result = solve(Problem(costs, where, 1, caps), SolveOptions(time_limit_s=3, workers=1))
+    assert result.schedule is not None
+    less = Problem(costs, where, 1, (caps[0] - 1,))
+    assert find_shortage(less) is not None
+
+
+@pytest.mark.parametrize("ranks", [(2, 1, 0), (1, 0, 2), (0, 1, 2)])
+def test_the_period_does_not_depend_on_what_ranks_are_called(ranks: tuple[int, ...]) -> None:
+    costs = Costs(stages=(stage((100, 1, 0)), stage((1, 1, 50)), stage((1, 1, 1))))
+    problem = Problem(costs, Placement((ranks,)), 1, None, Objective.PERIOD)
+    result = solve(problem, SolveOptions(time_limit_s=5, workers=1))
+    assert (result.stopped_by, result.value_us, result.lower_bound_us) == (
+        StoppedBy.OPTIMAL,
+        105,
+        105,
+    )
+
+
+def test_an_infeasible_model_is_survived_where_threads_take_turns() -> None:
+    """OR-Tools 9.15 aborts the process on some when it interleaves without probing."""
+    rng = random.Random(0)
+    where = placement("v", 2)
+    problem = Problem(odd_costs(rng, 4, 2), where, 6, (9, 9))
+    options = SolveOptions(time_limit_s=0.05, workers=2, deterministic=True)
+    for cap in range(4, 40, 6):
+        solve(replace(problem, caps_bytes=(cap, cap)), options)
+    model = cp_model.CpModel()
+    start = model.new_int_var(0, 5, "")
+    model.add_no_overlap(model.new_fixed_size_interval_var(start + k, 4, "") for k in range(3))
+    assert solve_briefly(model, 1.0, seed=1, workers=2) is None
+
+
+def test_patterns_with_ops_of_no_duration_can_be_run() -> None:
+    found = 0
+    for seed in range(25):
+        costs = odd_costs(random.Random(seed), 4, 2)
+        view = cautious(Problem(costs, placement("v", 2), 4), BUFFERINGS[0])
+        for each in pattern.search(view, 0.4, 0, 1):
+            assert len(timed(each.orders(view), view).starts) == view.num_ops
+            found += 1
+    assert found > 10
