@@ -38,6 +38,9 @@ class Model:
         fusible: bool = False,
     ) -> None:
         self.view, self.objective, self.horizon_us = view, objective, horizon_us
+        # Where starts have no other limit: a rank's time is within the horizon, and it begins, as
+        # late as can be, when that of the ranks before it ends.
+        self.far_us = 4 * horizon_us
         self.ranks = sorted(range(view.num_ranks) if scope is None else scope)
         self.chunks = sorted(chunk for rank in self.ranks for chunk in view.held[rank])
         self.cp = cp_model.CpModel()
@@ -127,7 +130,7 @@ class Model:
         start, size = self.start[chunk, slot], self._duration_us(chunk, slot)
         if isinstance(size, int):
             return self.cp.new_fixed_size_interval_var(start, size, "")
-        end = self.cp.new_int_var(0, 4 * self.horizon_us, "")  # CP-SAT takes no sums here
+        end = self.cp.new_int_var(0, self.far_us, "")  # CP-SAT takes no sums here
         return self.cp.new_interval_var(start, size, end, "")
 
     def memory(self, rank: int) -> None:
@@ -228,7 +231,7 @@ class Model:
             reader = self.start[target[0], Slot(target[1], k)]
             arrival: cp_model.IntVar = reader
             if takes_turns:
-                arrival = self.cp.new_int_var(0, 4 * self.horizon_us + lag_us, "")
+                arrival = self.cp.new_int_var(0, self.far_us + lag_us, "")
                 self.cp.add(reader >= arrival)
                 if previous is not None:
                     self.cp.add(arrival >= previous + lag_us)
@@ -242,7 +245,7 @@ class Model:
 
     def _senders_us(self, source: int, target: int) -> tuple[int, int]:
         """The shortest op on a rank that sends to another one, and the longest of the transfers."""
-        view, shortest, longest = self.view, 4 * self.horizon_us, 0
+        view, shortest, longest = self.view, self.far_us, 0
         for index in view.held[source]:
             chunk = view[index]
             if chunk.below is not None and view[chunk.below].rank == target != source:
@@ -299,10 +302,10 @@ class Model:
                 lasts = [self.end(copy, Slot(W, self.view[copy].last)) for copy in copies]
                 if lasts:
                     reduce_us = self.view[copies[0]].reduce_us
-                    start = self.cp.new_int_var(0, 4 * self.horizon_us, "")
+                    start = self.cp.new_int_var(0, self.far_us, "")
                     for last in lasts:
                         self.cp.add(start >= last)
-                    end = self.cp.new_int_var(0, 4 * self.horizon_us + reduce_us, "")
+                    end = self.cp.new_int_var(0, self.far_us + reduce_us, "")
                     turns.append(self.cp.new_interval_var(start, reduce_us, end, ""))
                     self.reduced[stage] = end
             self.cp.add_no_overlap(turns)
