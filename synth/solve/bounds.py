@@ -26,65 +26,75 @@ _SHORTEST_LOOK_S = 0.2
 
 def work_bound_us(view: View, objective: Objective) -> int:
     """The best of the closed forms over all ranks."""
-    return max(
-        bound for rank in range(view.num_ranks) for bound in _bounds_us(view, rank, objective)
-    )
+    ranks = [_RankBounds(view, objective, rank) for rank in range(view.num_ranks)]
+    return max(bound for rank in ranks for bound in rank.all_us())
 
 
-def _bounds_us(view: View, rank: int, objective: Objective) -> Iterator[int]:
-    """What one rank's work implies, and what follows from it on the ranks above.
+class _RankBounds:
+    """What one rank's work and memory imply, and what follows from it on the ranks above.
 
     A rank cannot start before its head: the first F that reaches it has passed all stages before.
-
-    1. It then has all its F, B, W and its STEPs to do, one at a time.
-    2. Its first B starts one F and one round trip after its first start, at the earliest; every B
-       and W comes after that.
-    3. Its last B ends after all F's and B's, and not before all B's after the first B's start. From
-       there the last gradient travels up; each rank above then has a W and its STEPs left. (Where
-       a rank holds several stages its first stage's last B comes last. One replica only.)
-
-    4. Every micro-batch holds memory for a time: what F keeps, for example, until B ends, a round
-       trip later. The room times the time that there is must suffice for all.
-
-    The makespan counts from 0, the period of a rank from its own start; where that is not the same
-    in every schedule, only what follows the first start is counted.
+    The makespan counts from 0, the period of a rank from its own start, its origin; where that is
+    not the same in every schedule, only what follows the first start is counted.
     """
-    held = view.held[rank]
-    is_period = objective == Objective.PERIOD
-    totals = {kind: sum(view[c].total_us(kind) for c in held) for kind in (F, B, W)}
-    head = min(view.head_us[c] for c in held)
-    trips = [view[c].duration_us[F] + view.round_trip_us[c] for c in held]
-    steps, origin = view.step_us(rank), 0
-    first_b = min(view.head_us[c] + trip for c, trip in zip(held, trips, strict=True))
-    if is_period and view.origins_us is None:
-        origin, first_b = head, head + min(trips)
-    elif is_period and view.origins_us is not None:
-        origin = view.origins_us[rank]
-    yield head + sum(totals.values()) + steps - origin
-    yield first_b + totals[B] + totals[W] + steps - origin
-    yield head + _memory_time_us(view, rank) + steps - origin
-    if any(chunk.replica for chunk in view.chunks) or (is_period and view.origins_us is None):
-        return
-    last_b = max(head + totals[F] + totals[B], first_b + totals[B])
-    for above in view.chain_above(held[0]):
-        chunk = view[above]
-        left = chunk.duration_us[B] + chunk.duration_us[W] + view.step_us(chunk.rank)
-        origin = view.origins_us[chunk.rank] if is_period and view.origins_us else 0
-        yield last_b + view.way_up_us(held[0], above) + left - origin
 
+    def __init__(self, view: View, objective: Objective, rank: int) -> None:
+        self.view, self.rank, self.held = view, rank, view.held[rank]
+        self.is_period = objective == Objective.PERIOD
+        self.starts_vary = self.is_period and view.origins_us is None
+        self.head = min(view.head_us[c] for c in self.held)
+        self.origin = self._origin(rank)
+        self.total = {kind: sum(view[c].total_us(kind) for c in self.held) for kind in (F, B, W)}
+        self.steps = view.step_us(rank)
 
-def _memory_time_us(view: View, rank: int) -> int:
-    """The time in which a rank's room, always full, holds all that its micro-batches hold."""
-    room = view.room_bytes[rank]
-    if not room:
-        return 0
-    needed = 0
-    for life in view.lives:
-        chunk = view[life.made[0]]
-        if chunk.rank == rank:
-            each = life.num_bytes * view.shortest_life_us(life)
-            needed += chunk.num_micro_batches * each
-    return -(-needed // room)
+    def _origin(self, rank: int) -> int:
+        if not self.is_period:
+            return 0
+        return self.head if self.view.origins_us is None else self.view.origins_us[rank]
+
+    def all_us(self) -> Iterator[int]:
+        """Every closed form."""
+        yield self.head + sum(self.total.values()) + self.steps - self.origin
+        yield self._first_b() + self.total[B] + self.total[W] + self.steps - self.origin
+        yield self.head + self._memory_time() + self.steps - self.origin
+        if not self.starts_vary and not any(chunk.replica for chunk in self.view.chunks):
+            yield from self._ways_up()
+
+    def _first_b(self) -> int:
+        """The first B starts an F and a round trip after the first start; all B and W follow it."""
+        view = self.view
+        trips = [view[c].duration_us[F] + view.round_trip_us[c] for c in self.held]
+        if self.starts_vary:
+            return self.head + min(trips)
+        return min(view.head_us[c] + trip for c, trip in zip(self.held, trips, strict=True))
+
+    def _memory_time(self) -> int:
+        """The time in which the room, always full, holds all that the micro-batches hold.
+
+        Each holds memory for a time: what F keeps, for example, until B ends, a round trip later.
+        """
+        view, room, needed = self.view, self.view.room_bytes[self.rank], 0
+        if not room:
+            return 0
+        for life in view.lives:
+            chunk = view[life.made[0]]
+            if chunk.rank == self.rank:
+                each = life.num_bytes * view.shortest_life_us(life)
+                needed += chunk.num_micro_batches * each
+        return -(-needed // room)
+
+    def _ways_up(self) -> Iterator[int]:
+        """The last B ends after all F's and B's, and no sooner than all B's after the first start.
+
+        It is that of the rank's first stage. From there the last gradient travels up; each rank
+        above then has a W and its STEPs left.
+        """
+        view, first = self.view, self.held[0]
+        last_b = max(self.head + self.total[F], self._first_b()) + self.total[B]
+        for above in view.chain_above(first):
+            chunk = view[above]
+            left = chunk.duration_us[B] + chunk.duration_us[W] + view.step_us(chunk.rank)
+            yield last_b + view.way_up_us(first, above) + left - self._origin(chunk.rank)
 
 
 @dataclass
