@@ -17,7 +17,16 @@ from synth.schedule.ops import Op
 from synth.schedule.verify import verify
 
 MICRO_BATCHES, BATCH, LENGTH, WIDTH, VOCABULARY = 6, 2, 8, 16, 32
-FAMILIES = ("gpipe", "1f1b", "zb-h1", "zb-h2")
+FAMILIES = ("gpipe", "1f1b", "zb-h1", "zb-h2", "zb-1p", "zb-2p")
+TWO_STAGES = (
+    "interleaved:2",
+    "breadth-first:2",
+    "hanayo:1",
+    "zb-v",
+    "v-half",
+    "v-min",
+    "dualpipe-v",
+)
 
 
 class Embedding(nn.Module):
@@ -97,14 +106,13 @@ def partition(num_stages: int) -> list[range]:
 
 
 def replay(rank: int, size: int, schedules: list[Schedule], recompute: bool) -> list[Any]:
-    """Run schedules one after another on a rank; (loss, gradients, leftovers) of each."""
+    """Run schedules one after another on a rank; (loss, gradients by stage, leftovers) of each."""
     from synth.runtime.channels import open_channels
     from synth.runtime.clock import Clock
     from synth.runtime.executor import Batch, Boundary, Executor
     from synth.runtime.stage import Stage
 
     device = torch.device("cpu")
-    costs = costs_of(size)
     inputs, targets = build_batch()
     answers = []
     for schedule in schedules:
@@ -115,14 +123,14 @@ def replay(rank: int, size: int, schedules: list[Schedule], recompute: bool) -> 
         stages = {
             s: Stage([layers[i] for i in part[s]], is_first=s == 0, is_last=s == last) for s in mine
         }
-        lowered = lower(schedule, costs)
+        lowered = lower(schedule, costs_of(len(part)))
         channels = open_channels(device, lowered.transfers)
         boundary = Boundary((BATCH, LENGTH, WIDTH), torch.float32)
         executor = Executor(
             lowered, rank, stages, channels, [boundary] * last, device=device, clock=Clock(device)
         )
         loss = executor.step(Batch(inputs, targets))
-        gradients = [p.grad for s in mine for p in stages[s].layers.parameters()]
+        gradients = {s: [p.grad for p in stages[s].layers.parameters()] for s in mine}
         answers.append((loss, gradients, executor.held_values))
     return answers
 
@@ -189,6 +197,12 @@ def test_every_family_gives_autograds_bits(pool: Any, num_ranks: int, recompute:
     _assert_same_bits(pool, num_ranks, schedules, recompute)
 
 
+@pytest.mark.parametrize("recompute", [False, True], ids=["plain", "checkpointed"])
+def test_two_stages_per_rank_give_autograds_bits(pool: Any, recompute: bool) -> None:
+    schedules = [generate(name, 2, MICRO_BATCHES) for name in TWO_STAGES]
+    _assert_same_bits(pool, 2, schedules, recompute)
+
+
 @pytest.mark.parametrize("num_ranks", [2, 4])
 def test_random_valid_schedules_give_autograds_gradients(pool: Any, num_ranks: int) -> None:
     schedules: list[Schedule] = []
@@ -206,10 +220,13 @@ def test_random_valid_schedules_give_autograds_gradients(pool: Any, num_ranks: i
 
 
 def accumulates_in_order(schedule: Schedule) -> bool:
-    """Whether every rank adds up weight gradients in the order of the micro-batches."""
-    kinds = (OpKind.W, OpKind.BW)
-    orders = [[op.microbatch for op in p if op.kind in kinds] for p in schedule.programs]
-    return all(order == sorted(order) for order in orders)
+    """Whether every stage adds up weight gradients in the order of the micro-batches."""
+    orders: dict[int, list[int]] = {}
+    for program in schedule.programs:
+        for op in program:
+            if op.kind in (OpKind.W, OpKind.BW):
+                orders.setdefault(op.stage, []).append(op.microbatch)
+    return all(order == sorted(order) for order in orders.values())
 
 
 def _assert_same_bits(
@@ -218,8 +235,12 @@ def _assert_same_bits(
     loss, gradients = plain_autograd(recompute)
     by_rank = pool.run(replay, num_ranks, schedules, recompute)
     for index, schedule in enumerate(schedules):
-        found = [gradient for rank in by_rank for gradient in rank[index][1]]
-        assert torch.allclose(by_rank[-1][index][0], loss, rtol=1e-6), schedule.name
+        by_stage: dict[int, list[Tensor]] = {}
+        for rank in by_rank:
+            by_stage.update(rank[index][1])
+        found = [gradient for stage in sorted(by_stage) for gradient in by_stage[stage]]
+        last = schedule.placement.rank_of(schedule.placement.num_stages - 1)
+        assert torch.allclose(by_rank[last][index][0], loss, rtol=1e-6), schedule.name
         assert len(found) == len(gradients)
         for mine, true in zip(found, gradients, strict=True):
             same = torch.equal if accumulates_in_order(schedule) else torch.allclose
