@@ -40,9 +40,9 @@ _GRACE_S = 0.5
 # Shares of the time limit. Beyond so many ops the exact model is no help, and windows and bounds
 # get most of the time.
 _ONE_BY_ONE_SHARE = 0.08
-_BRIEF_SHARE = 0.1
+_BRIEF_SHARE = 0.15
 _PATTERNS_SHARE = 0.05
-_WINDOWS_SHARE = 0.6
+_WINDOWS_SHARE = 0.4
 _WINDOWS_SHARE_OF_MANY = 0.95
 _EXACT_OPS = 1_600
 
@@ -129,7 +129,7 @@ class _Search:
         if Part.EXACT not in without and is_small:
             share = 1 if self.relaxed.num_ops <= windows.LARGEST_WINDOW else _BRIEF_SHARE
             yield lambda: self._search(share * self.now.left_s())
-        if Part.LIST_SCHEDULING not in without:
+        if Part.LIST_SCHEDULING not in without and not is_small:
             ops = round(_OPS_PER_S * self.options.time_limit_s)
             yield lambda: self._try_heuristics(ops, self._best_bufferings())
         if Part.PATTERNS not in without:
@@ -285,7 +285,7 @@ class _Search:
             view,
             self.problem.objective,
             starts,
-            _WINDOWS_SHARE * self.options.time_limit_s,
+            (_WINDOWS_SHARE if deterministic else 1) * self.options.time_limit_s,
             self.options.seed,
             lambda: should_stop() or (not deterministic and self.now.elapsed_s() > until_s),
             take,
