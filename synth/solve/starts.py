@@ -68,7 +68,9 @@ class Starts:
         self.now.evaluation_s = time.monotonic() - began
         caps, line = self.problem.caps_bytes or alone.peak_bytes, alone.timeline
         fits = all(peak <= cap for peak, cap in zip(alone.peak_bytes, caps, strict=True))
-        self.rivals.append(Rival(name, line.makespan_us, line.period_us, alone.peak_bytes, fits))
+        rival = Rival(name, line.makespan_us, line.period_us, alone.peak_bytes, fits)
+        if not any(replace(rival, name=other.name) == other for other in self.rivals):
+            self.rivals.append(rival)
         self.now.offer(alone if fits else None)
 
     def try_serial(self) -> None:
