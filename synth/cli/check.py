@@ -1,17 +1,18 @@
 """`synth check`: prove a schedule file fit to run, independently of who made it."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from synth.cli.output import Format, FormatOption, answer, answer_json
 from synth.report.tables import facts
-from synth.schedule.file import Plan
-from synth.schedule.lower import Lowered
-from synth.schedule.simulate import Timeline
-from synth.schedule.verify import ScheduleError
 from synth.units import format_bytes_both
+
+if TYPE_CHECKING:
+    from synth.schedule.file import Plan
+    from synth.schedule.lower import Lowered
+    from synth.schedule.simulate import Timeline
 
 
 def command(
@@ -22,6 +23,9 @@ def command(
 
     Exits with 5 and names the op if it is not.
     """
+    from synth.schedule.file import Plan
+    from synth.schedule.verify import ScheduleError
+
     plan = Plan.load(plan_path)
     try:
         lowered, timeline = plan.check()
@@ -36,7 +40,7 @@ def command(
         answer(f"{plan_path} is valid\n{facts(proven)}")
 
 
-def findings(plan: Plan, lowered: Lowered, timeline: Timeline) -> dict[str, str]:
+def findings(plan: "Plan", lowered: "Lowered", timeline: "Timeline") -> dict[str, str]:
     """What a check that did not raise has proven, and what it has not."""
     num_ops = sum(map(len, lowered.ops))
     claim = plan.claim
@@ -52,7 +56,7 @@ def findings(plan: Plan, lowered: Lowered, timeline: Timeline) -> dict[str, str]
     }
 
 
-def _closest_call(plan: Plan) -> str:
+def _closest_call(plan: "Plan") -> str:
     peaks, caps = plan.claim.peak_bytes, plan.caps_bytes
     if caps is None:
         rank = max(range(len(peaks)), key=lambda r: peaks[r])

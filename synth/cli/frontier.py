@@ -26,8 +26,6 @@ from synth.cli.output import Format, FormatOption, answer, answer_json, talk
 from synth.errors import ExitCode, SynthError
 from synth.profile import Profile
 from synth.record import check_writable, write_atomically
-from synth.report.curve_svg import curve_svg
-from synth.schedule.placements import placement as named_placement
 from synth.units import format_bytes, format_us, parse_fraction, parse_seconds
 
 if TYPE_CHECKING:
@@ -79,6 +77,7 @@ def command(
     same command again goes on from it.
     """
     from synth.plan.trace import Effort
+    from synth.schedule.placements import placement as named_placement
 
     profile, where = load_profile(profile_name), named_placement(placement, ranks)
     problem = asked_problem(profile, where, micro_batches, partition, objective)
@@ -144,6 +143,8 @@ class _Request:
 
     def save(self, curve: "Frontier") -> None:
         """Write the file and the picture."""
+        from synth.report.curve_svg import curve_svg
+
         curve.save(self.output)
         write_atomically(self.picture, curve_svg(drawn(curve, self.title)))
 

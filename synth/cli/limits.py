@@ -2,12 +2,15 @@
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from synth.errors import SynthError
 from synth.plan.target import Target
 from synth.profile import Profile
-from synth.schedule.model import Placement
 from synth.units import format_bytes, format_bytes_both, parse_bytes, parse_seconds
+
+if TYPE_CHECKING:
+    from synth.schedule.model import Placement
 
 LEAST = "min"
 
@@ -105,7 +108,7 @@ def _percentage(text: str) -> float:
     return float(match[1]) / 100
 
 
-def read_partition(text: str, where: Placement) -> tuple[int, ...] | None:
+def read_partition(text: str, where: "Placement") -> tuple[int, ...] | None:
     """Read the layers of each stage, `3,3,2`; none for `auto`.
 
     Raises:
@@ -129,7 +132,9 @@ def read_partition(text: str, where: Placement) -> tuple[int, ...] | None:
     return sizes
 
 
-def _needed_sizes(where: Placement) -> str:
+def _needed_sizes(where: "Placement") -> str:
+    from synth.schedule.model import Placement
+
     if where == Placement.linear(where.num_ranks):
         return f"{where.num_ranks} ranks; give one size per rank"
     return (

@@ -5,11 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from synth.cli.limits import read_partition
-from synth.costs import cut
 from synth.profile import Profile
-from synth.schedule.model import Placement
 
 if TYPE_CHECKING:
+    from synth.schedule.model import Placement
     from synth.solve.problem import Problem
 
 ProfileArgument = Annotated[
@@ -46,7 +45,7 @@ def load_profile(name_or_path: str) -> Profile:
 
 def asked_problem(
     profile: Profile,
-    where: Placement,
+    where: "Placement",
     num_micro_batches: int,
     partition: str,
     objective: str,
@@ -57,7 +56,9 @@ def asked_problem(
     Raises:
         SynthError: a partition for other stages or layers, or too few layers or micro-batches.
     """
+    from synth.costs import cut
     from synth.plan.partition import balance
+    from synth.schedule.model import Placement
     from synth.solve.problem import Objective, Problem
 
     given = read_partition(partition, where)

@@ -9,9 +9,9 @@ from synth.cli.limits import MemoryLimit
 from synth.cli.output import talk
 from synth.profile import Profile
 from synth.record import check_writable
-from synth.schedule.file import Claim, Plan
 
 if TYPE_CHECKING:
+    from synth.schedule.file import Plan
     from synth.solve.problem import Incumbent, Problem, Result, SolveOptions
 
 STILL_SEARCHING = "nothing yet: the search went on when this was written"
@@ -38,8 +38,10 @@ class Request:
         if self.output is not None:
             check_writable(self.output)
 
-    def plan(self, found: "Incumbent | Result") -> Plan:
+    def plan(self, found: "Incumbent | Result") -> "Plan":
         """The schedule file of a solution."""
+        from synth.schedule.file import Claim, Plan
+
         schedule, timeline, peaks = found.schedule, found.timeline, found.peak_bytes
         assert schedule is not None and timeline is not None and peaks is not None
         assert found.gap is not None and found.found_by is not None

@@ -9,12 +9,12 @@ import typer
 from synth.cli.output import Format, FormatOption, answer, talk
 from synth.errors import SynthError
 from synth.record import check_writable, write_atomically
-from synth.schedule.file import Plan
-from synth.schedule.lower import Lowered
 
 if TYPE_CHECKING:
     from synth.report.comparison import Comparison
     from synth.runtime.trainer import RankResult, TrainOptions
+    from synth.schedule.file import Plan
+    from synth.schedule.lower import Lowered
 
 
 def command(
@@ -42,6 +42,8 @@ def command(
     output_format: FormatOption = Format.TEXT,
 ) -> None:
     """Train under PLAN: start one process per rank, or be one of them inside torchrun."""
+    from synth.schedule.file import Plan
+
     checked = Plan.load(plan)
     lowered, _ = checked.check()
     _check_runnable(checked, output)
@@ -61,7 +63,7 @@ def command(
         _report(checked, lowered, results, output, output_format, width)
 
 
-def _check_runnable(plan: Plan, output: Path | None) -> None:
+def _check_runnable(plan: "Plan", output: Path | None) -> None:
     if not plan.workload.runnable:
         raise SynthError(
             f"plan {plan.name!r} is for {plan.profile_name!r}, a published profile without a model "
@@ -77,7 +79,7 @@ def _check_runnable(plan: Plan, output: Path | None) -> None:
 
 
 def _train(
-    path: Path, plan: Plan, lowered: Lowered, options: "TrainOptions"
+    path: Path, plan: "Plan", lowered: "Lowered", options: "TrainOptions"
 ) -> "list[RankResult] | None":
     """All ranks' results; none on a torchrun worker that is not the first."""
     from synth.runtime.data import load_tokens
@@ -95,8 +97,8 @@ def _train(
 
 
 def _report(
-    plan: Plan,
-    lowered: Lowered,
+    plan: "Plan",
+    lowered: "Lowered",
     results: "list[RankResult]",
     output: Path | None,
     output_format: Format,
@@ -136,7 +138,7 @@ def _report(
         talk(f"written: {output}")
 
 
-def _as_json(plan: Plan, results: "list[RankResult]", found: "Comparison") -> str:
+def _as_json(plan: "Plan", results: "list[RankResult]", found: "Comparison") -> str:
     body = {
         "format": "synth-run",
         "schema_version": 1,

@@ -1,18 +1,16 @@
 """`synth show`: a schedule as a Gantt chart and tables."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from synth.cli.output import Format, FormatOption, answer, answer_json, percent, value_line
-from synth.report.gantt import render
-from synth.report.tables import rank_table
-from synth.schedule.file import Plan
-from synth.schedule.lower import Lowered
-from synth.schedule.memory import static_bytes
-from synth.schedule.simulate import Timeline
-from synth.schedule.spans import planned_spans
+
+if TYPE_CHECKING:
+    from synth.schedule.file import Plan
+    from synth.schedule.lower import Lowered
+    from synth.schedule.simulate import Timeline
 
 
 def command(
@@ -27,6 +25,10 @@ def command(
 
     The file is verified first; times are simulated from the costs that it carries.
     """
+    from synth.report.gantt import render
+    from synth.schedule.file import Plan
+    from synth.schedule.spans import planned_spans
+
     plan = Plan.load(plan_path)
     lowered, timeline = plan.check()
     if format == Format.JSON:
@@ -37,7 +39,7 @@ def command(
     answer(plan_table(plan, lowered, timeline))
 
 
-def headline(plan: Plan, timeline: Timeline) -> str:
+def headline(plan: "Plan", timeline: "Timeline") -> str:
     """What it is, what it is worth, and what is proven about it."""
     claim = plan.claim
     objective_us = timeline.period_us if claim.objective == "period" else timeline.makespan_us
@@ -56,19 +58,21 @@ def headline(plan: Plan, timeline: Timeline) -> str:
     )
 
 
-def _copies(plan: Plan) -> str:
+def _copies(plan: "Plan") -> str:
     """Replicas, and how ops name them, where there are several."""
     copies = len(plan.placement)
     return f" in {copies} replicas (@1: the second)" if copies > 1 else ""
 
 
-def plan_table(plan: Plan, lowered: Lowered, timeline: Timeline) -> str:
+def plan_table(plan: "Plan", lowered: "Lowered", timeline: "Timeline") -> str:
     """The table of ranks of a checked plan; idle time is that of the makespan."""
+    from synth.report.tables import rank_table
+
     ranges = [plan.layers_of(stage) for stage in range(len(plan.partition))]
     return rank_table(lowered, timeline, ranges, plan.caps_bytes, plan.claim.peak_bytes)
 
 
-def as_json(plan: Plan, lowered: Lowered, timeline: Timeline) -> dict[str, Any]:
+def as_json(plan: "Plan", lowered: "Lowered", timeline: "Timeline") -> dict[str, Any]:
     """Everything that the text shows, for scripts."""
     claim = plan.claim
     return {
@@ -90,7 +94,10 @@ def as_json(plan: Plan, lowered: Lowered, timeline: Timeline) -> dict[str, Any]:
     }
 
 
-def _ranks_json(plan: Plan, lowered: Lowered, timeline: Timeline) -> list[dict[str, Any]]:
+def _ranks_json(plan: "Plan", lowered: "Lowered", timeline: "Timeline") -> list[dict[str, Any]]:
+    from synth.schedule.memory import static_bytes
+    from synth.schedule.spans import planned_spans
+
     spans = planned_spans(timeline)
     return [
         {

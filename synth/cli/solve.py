@@ -30,12 +30,10 @@ from synth.cli.request import Request, announce
 from synth.errors import ExitCode, SynthError
 from synth.plan.target import Target
 from synth.profile import Profile
-from synth.schedule.file import Plan
-from synth.schedule.model import Placement, Schedule
-from synth.schedule.placements import placement as named_placement
 from synth.units import format_bytes, format_bytes_both, parse_fraction, parse_seconds
 
 if TYPE_CHECKING:
+    from synth.schedule.model import Placement, Schedule
     from synth.solve.problem import Problem, Result
 
 # A smaller bubble rate is none: times are whole microseconds.
@@ -95,6 +93,7 @@ def command(
 
     Ctrl-C keeps the best so far. Exits with 3 if nothing can fit, with 4 if nothing was found.
     """
+    from synth.schedule.placements import placement as named_placement
     from synth.solve.problem import SolveOptions, SolverName
 
     profile, where = load_profile(profile_name), named_placement(placement, ranks)
@@ -180,9 +179,11 @@ def _in_least_steady(request: Request) -> Request:
     )
 
 
-def _load_hint(path: Path | None, problem: "Problem", profile: Profile) -> Schedule | None:
+def _load_hint(path: Path | None, problem: "Problem", profile: Profile) -> "Schedule | None":
     if path is None:
         return None
+    from synth.schedule.file import Plan
+
     plan = Plan.load(path)
     plan.check()
     schedule = plan.schedule()
@@ -206,7 +207,7 @@ def _load_hint(path: Path | None, problem: "Problem", profile: Profile) -> Sched
     return schedule
 
 
-def _placed(where: Placement) -> str:
+def _placed(where: "Placement") -> str:
     """`0,1,1,0`, replicas behind each other."""
     return " and ".join(",".join(map(str, ranks)) for ranks in where.ranks)
 

@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from synth.schedule.lower import Lowered
-from synth.schedule.memory import static_bytes
-from synth.schedule.simulate import Timeline
+if TYPE_CHECKING:
+    from synth.schedule.lower import Lowered
+    from synth.schedule.simulate import Timeline
+
 
 Row = Sequence[str]
 
@@ -70,8 +72,8 @@ def size_unit(largest_bytes: float) -> tuple[float, str]:
 
 
 def rank_table(
-    lowered: Lowered,
-    timeline: Timeline,
+    lowered: "Lowered",
+    timeline: "Timeline",
     layer_ranges: Sequence[range],
     caps_bytes: Sequence[int] | None,
     peaks_bytes: Sequence[int],
@@ -83,6 +85,8 @@ def rank_table(
         caps_bytes: none: no cap, and no headroom.
         peaks_bytes: as simulated, rank by rank.
     """
+    from synth.schedule.memory import static_bytes
+
     factor, unit = size_unit(max(peaks_bytes))
     header = ["rank", "stage", "layers", "work\nms", "idle\nms", f"static\n{unit}"]
     header.append(f"peak\n{unit}")
