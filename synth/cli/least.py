@@ -8,8 +8,8 @@ from synth.cli.answers import as_json, as_text
 from synth.cli.interrupt import run_interruptibly
 from synth.cli.limits import MemoryLimit
 from synth.cli.output import Format, answer, answer_json, percent, talk
-from synth.cli.request import Request, announce
-from synth.errors import ExitCode, SynthError
+from synth.cli.request import Request, announce, failure_code
+from synth.errors import SynthError
 from synth.plan.target import Target
 from synth.units import format_bytes, format_bytes_both, format_us
 
@@ -117,11 +117,5 @@ class TargetMissed(SynthError):
     """No schedule meets the target; the exit code says whether one can."""
 
     def __init__(self, least: "LeastCap") -> None:
-        from synth.solve.problem import StoppedBy
-
         super().__init__(least.message or "no schedule meets the target")
-        codes = {
-            StoppedBy.INFEASIBLE: ExitCode.INFEASIBLE,
-            StoppedBy.INTERRUPT: ExitCode.INTERRUPTED,
-        }
-        self.exit_code = codes.get(least.stopped_by, ExitCode.NOTHING_FOUND)
+        self.exit_code = failure_code(least.stopped_by)

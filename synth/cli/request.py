@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 from synth import __version__
 from synth.cli.limits import MemoryLimit
 from synth.cli.output import talk
+from synth.errors import ExitCode
 from synth.profile import Profile
 from synth.record import check_writable
 
 if TYPE_CHECKING:
     from synth.schedule.file import Plan
-    from synth.solve.problem import Incumbent, Problem, Result, SolveOptions
+    from synth.solve.problem import Incumbent, Problem, Result, SolveOptions, StoppedBy
 
 STILL_SEARCHING = "nothing yet: the search went on when this was written"
 
@@ -97,3 +98,14 @@ def _seconds(found: "Incumbent | Result") -> float:
     from synth.solve.problem import Result
 
     return round(found.wall_s if isinstance(found, Result) else found.elapsed_s, 3)
+
+
+def failure_code(stopped_by: "StoppedBy") -> ExitCode:
+    """The exit code of a search that ended without what was asked for."""
+    from synth.solve.problem import StoppedBy
+
+    codes = {
+        StoppedBy.INFEASIBLE: ExitCode.INFEASIBLE,
+        StoppedBy.INTERRUPT: ExitCode.INTERRUPTED,
+    }
+    return codes.get(stopped_by, ExitCode.NOTHING_FOUND)

@@ -26,8 +26,8 @@ from synth.cli.options import (
 from synth.cli.output import Format, FormatOption, answer, answer_json, percent, talk
 from synth.cli.preview import preview
 from synth.cli.progress import Progress
-from synth.cli.request import Request, announce
-from synth.errors import ExitCode, SynthError
+from synth.cli.request import Request, announce, failure_code
+from synth.errors import SynthError
 from synth.plan.target import Target
 from synth.profile import Profile
 from synth.units import format_bytes, format_bytes_both, parse_fraction, parse_seconds
@@ -242,11 +242,5 @@ class NoSchedule(SynthError):
     """There is no schedule to give; the exit code says whether there can be one."""
 
     def __init__(self, result: "Result") -> None:
-        from synth.solve.problem import StoppedBy
-
         super().__init__(result.message or "no schedule was found")
-        codes = {
-            StoppedBy.INFEASIBLE: ExitCode.INFEASIBLE,
-            StoppedBy.INTERRUPT: ExitCode.INTERRUPTED,
-        }
-        self.exit_code = codes.get(result.stopped_by, ExitCode.NOTHING_FOUND)
+        self.exit_code = failure_code(result.stopped_by)

@@ -10,9 +10,9 @@ from bisect import bisect_right
 import numpy as np
 
 from synth.kinds import OpKind
-from synth.solve.feasible import static_bytes
+from synth.solve.memory_views import certain, relaxed_for_fusion
 from synth.solve.problem import Problem
-from synth.solve.view import B, F, View, W, certain, relaxed_for_fusion
+from synth.solve.view import B, F, View, W
 
 # Beyond so many sums the table is not worth its time.
 _MOST = 2_000_000
@@ -31,7 +31,7 @@ class Levels:
                 level
                 for rank in range(problem.num_ranks)
                 for view in views
-                for level in _levels_of(view, rank, static_bytes(problem, rank))
+                for level in _levels_of(view, rank, problem.static_bytes(rank))
             }
             self._levels = sorted(found)
 

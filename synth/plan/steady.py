@@ -8,12 +8,12 @@ on how many there are, so a small model decides it (`synth.solve.pattern`).
 from dataclasses import dataclass, replace
 
 from synth.schedule.model import Schedule
-from synth.solve.feasible import static_bytes
+from synth.solve.memory_views import cautious, certain
 from synth.solve.pattern import Pattern, find, least_memory
 from synth.solve.polish import BUFFERINGS, evaluate_order
 from synth.solve.problem import Objective, Problem, SolveOptions
 from synth.solve.solution import number, timed
-from synth.solve.view import View, cautious, certain
+from synth.solve.view import View
 
 # Of the time limit: for the proof, for the pattern that can be run, and for its shortest way.
 _SHARE = 0.2
@@ -51,7 +51,7 @@ def least_steady(problem: Problem, options: SolveOptions) -> SteadyCap | None:
     """
     free = replace(problem, caps_bytes=None)
     ranks = range(problem.num_ranks)
-    static = [static_bytes(problem, rank) for rank in ranks]
+    static = [problem.static_bytes(rank) for rank in ranks]
     seconds, workers = _SHARE * options.time_limit_s, options.num_workers
     proof = least_memory(certain(free), static, seconds, options.seed, workers)
     runnable = least_memory(cautious(free, BUFFERINGS[0]), static, seconds, options.seed, workers)

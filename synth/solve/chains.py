@@ -32,13 +32,6 @@ class Chain:
         return self.rest_bytes[done] if done else 0
 
 
-def chains_of(view: View, rank: int) -> list[Chain]:
-    """One chain for each replica on a rank."""
-    held = view.held[rank]
-    replicas = sorted({view[chunk].replica for chunk in held})
-    return [Chain(view, tuple(c for c in held if view[c].replica == r)) for r in replicas]
-
-
 def _need_bytes(view: View, chunk: int) -> int:
     """The most above the level before the backward, B and W or BW, whichever needs less."""
     effect, need = view[chunk].effect_bytes, view[chunk].need_bytes

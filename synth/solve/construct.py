@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from synth.kinds import OpKind
-from synth.solve.chains import chains_of
+from synth.solve.chains import Chain
 from synth.solve.problem import Objective
 from synth.solve.solution import Programs, number
 from synth.solve.view import BW, STEP, B, F, View, W
@@ -72,7 +72,9 @@ class Builder:
 
     def __init__(self, view: View, objective: Objective) -> None:
         self.view, self.objective = view, objective
-        self.chains = [chains_of(view, rank) for rank in range(view.num_ranks)]
+        self.chains = [
+            [Chain(view, chunks) for chunks in view.chains(rank)] for rank in range(view.num_ranks)
+        ]
 
     def build(self, rules: Sequence[Rule]) -> Draft | None:
         """Run the greedy; None if it cannot go on, which tight and odd memory can cause."""

@@ -13,9 +13,9 @@ from synth.schedule.model import Buffering, Schedule
 from synth.schedule.ops import Op
 from synth.schedule.verify import verify
 from synth.solve.alone import least_peak
-from synth.solve.chains import chains_of
+from synth.solve.memory_views import certain
 from synth.solve.problem import Problem
-from synth.solve.view import STEP, F, View, certain
+from synth.solve.view import STEP, F, View
 from synth.units import format_bytes, format_bytes_both
 
 
@@ -98,24 +98,18 @@ def find_shortage(problem: Problem) -> Shortage | None:
     needed = needed_bytes(problem)
     for rank, cap in enumerate(problem.caps_bytes):
         if needed[rank] > cap:
-            static = static_bytes(problem, rank)
+            static = problem.static_bytes(rank)
             alone = needed[rank] - static
             about = (problem.partition, problem.partition_is_best)
             return Shortage(rank, cap, static, alone, smallest_limit_bytes(problem), *about)
     return None
 
 
-def static_bytes(problem: Problem, rank: int) -> int:
-    """Parameters, gradients and optimizer state of what a rank holds."""
-    held = problem.placement.held[rank]
-    return sum(problem.costs.stages[stage].static_bytes for stage, _ in held)
-
-
 def needed_bytes(problem: Problem) -> tuple[int, ...]:
     """The least that each rank can hold: its static bytes and one micro-batch alone."""
     view = certain(problem)
     return tuple(
-        static_bytes(problem, rank) + one_micro_batch_bytes(problem, view, rank)
+        problem.static_bytes(rank) + one_micro_batch_bytes(problem, view, rank)
         for rank in range(problem.num_ranks)
     )
 
@@ -137,7 +131,7 @@ def one_micro_batch_bytes(problem: Problem, view: View, rank: int) -> int:
     """
     held = view.held[rank]
     peaks = [view[chunk].need_bytes[STEP] for chunk in held]
-    peaks += [least_peak(view, chain.chunks).proven_bytes for chain in chains_of(view, rank)]
+    peaks += [least_peak(view, chunks).proven_bytes for chunks in view.chains(rank)]
     chunk = view[held[0]]
     if len(held) == 1 and chunk.below is not None:
         stage = problem.costs.stages[chunk.stage]
@@ -152,7 +146,7 @@ def serial_schedule(problem: Problem) -> Schedule:
     programs: list[tuple[Op, ...]] = []
     for rank in range(problem.num_ranks):
         ops: list[Op] = []
-        orders = [least_peak(view, chain.chunks).order for chain in chains_of(view, rank)]
+        orders = [least_peak(view, chunks).order for chunks in view.chains(rank)]
         for k in range(max(chunk.num_micro_batches for chunk in view.chunks)):
             for order in orders:
                 if k <= view[order[0][0]].last:

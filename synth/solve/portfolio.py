@@ -10,7 +10,8 @@ from synth.schedule.ops import Op
 from synth.solve import bounds, construct, feasible, pattern, polish, windows
 from synth.solve.background import Background
 from synth.solve.cpsat import Model
-from synth.solve.known import Known
+from synth.solve.known_orders import KnownOrders
+from synth.solve.memory_views import cautious, certain, relaxed_for_fusion
 from synth.solve.milp import run_milp
 from synth.solve.polish import BUFFERINGS
 from synth.solve.problem import (
@@ -26,7 +27,7 @@ from synth.solve.run_cpsat import Outcome, run
 from synth.solve.solution import Solution, keeps_caps, number, timed
 from synth.solve.standing import OnImprovement, Standing
 from synth.solve.starts import Starts
-from synth.solve.view import View, cautious, certain, relaxed_for_fusion
+from synth.solve.view import View
 
 # Effort of list scheduling, in ops placed: at first, and for each second of the time limit when
 # the easy proofs have failed; and drafts that are verified and simulated exactly.
@@ -91,7 +92,7 @@ class _Search:
         self.now = Standing(problem, options, on_improvement, stop)
         self.relaxed = relaxed_for_fusion(problem)
         self.rivals: list[Rival] = []
-        self.known = Known(problem.objective)
+        self.known = KnownOrders(problem.objective)
         self.ladder: bounds.Ladder | None = None
 
     def run(self) -> Result:

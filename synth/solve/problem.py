@@ -133,6 +133,11 @@ class Problem:
         each, more = divmod(self.num_micro_batches, self.num_replicas)
         return each * replica + min(replica, more), each + (replica < more)
 
+    def static_bytes(self, rank: int) -> int:
+        """Parameters, gradients and optimizer state of what a rank holds."""
+        held = self.placement.held[rank]
+        return sum(self.costs.stages[stage].static_bytes for stage, _ in held)
+
     def reduction_us(self, stage: int) -> int:
         """The all-reduce of a stage's gradients between its copies."""
         ranks = sorted({ranks[stage] for ranks in self.placement.ranks})

@@ -1,8 +1,7 @@
 """What the search needs of a problem, as plain integers: durations, bytes, delays, chunk by chunk.
 
 Memory is seen as a sum over the ops that a rank has done: each op changes the level by its effect,
-and needs so much above the level before it. What boundary buffers in flight add is not a sum of
-effects; two views bracket it, `certain` from below and `cautious` from above.
+and needs so much above the level before it. `synth.solve.memory_views` makes views of a problem.
 """
 
 from collections.abc import Iterator
@@ -11,9 +10,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from synth.kinds import OpKind
-from synth.schedule.model import Buffering
 from synth.schedule.ops import Op
-from synth.solve.problem import Problem
 
 F, B, W, BW, STEP = OpKind.F, OpKind.B, OpKind.W, OpKind.BW, OpKind.STEP
 SPLIT = (F, B, W)
@@ -70,11 +67,24 @@ class Chunk(NamedTuple):
     @property
     def gains_by_fusion(self) -> bool:
         """Whether BW is ever better than B with W right behind it, in time or in memory."""
-        return _fusible(self) != self
+        return fusible(self) != self
 
     def op(self, kind: OpKind, k: int) -> Op:
         """The k-th op of a kind."""
         return Op(kind, self.stage, 0 if kind == STEP else self.first + k, self.replica)
+
+
+def fusible(chunk: Chunk) -> Chunk:
+    """B and W as cheap as BW allows, see `relaxed_for_fusion`."""
+    durations, need = chunk.duration_us, chunk.need_bytes
+    backward_us = min(durations[B], durations[BW])
+    weight_us = min(durations[W], durations[BW] - backward_us)
+    # At W the level already has B's change in it; at BW it has not.
+    fused_need = need[BW] - chunk.effect_bytes[B]
+    return chunk._replace(
+        duration_us={**durations, B: backward_us, W: weight_us},
+        need_bytes={**need, B: min(need[B], need[BW]), W: min(need[W], fused_need)},
+    )
 
 
 class Life(NamedTuple):
@@ -144,6 +154,12 @@ class View:
             groups[among] = (*groups.get(among, ()), stage)
         return groups
 
+    def chains(self, rank: int) -> list[tuple[int, ...]]:
+        """A rank's chunks by replica, in forward order: a micro-batch passes one of these."""
+        held = self.held[rank]
+        replicas = sorted({self.chunks[c].replica for c in held})
+        return [tuple(c for c in held if self.chunks[c].replica == r) for r in replicas]
+
     def copies(self, stage: int) -> list[int]:
         """The chunks of a stage."""
         return [index for index, chunk in enumerate(self.chunks) if chunk.stage == stage]
@@ -210,14 +226,13 @@ class View:
 
     def way_up_us(self, chunk: int, above: int) -> int:
         """The least time from the end of B on `chunk` to the start of B on `above`."""
-        way_us, at = 0, chunk
+        way_us = 0
         for other in self.chain_above(chunk):
             way_us += self.chunks[other].up_us
             if other == above:
-                return way_us
+                break
             way_us += self.chunks[other].duration_us[B]
-            at = other
-        raise ValueError(f"chunk {above} is not above {at}")
+        return way_us
 
     @cached_property
     def origins_us(self) -> tuple[int, ...] | None:
@@ -251,190 +266,3 @@ class View:
         """Whether an op fits on top of its rank's level."""
         room = self.room_of(chunk)
         return room is None or level_bytes + self.chunks[chunk].need_bytes[kind] <= room
-
-
-def certain(problem: Problem) -> View:
-    """Count only what is there in every schedule of this order: a relaxation of the memory rule.
-
-    While F runs its received activation is on the rank, while B runs its received gradient;
-    receives posted for later ops and sends waited for later are left out.
-    """
-    return _Builder(problem, Buffering(0, 0), is_cautious=False).view()
-
-
-def cautious(problem: Problem, buffering: Buffering) -> View:
-    """Count the most that receives posted ahead and sends waited for behind can add to any op."""
-    return _Builder(problem, buffering, is_cautious=True).view()
-
-
-def relaxed_for_fusion(problem: Problem) -> View:
-    """Make `certain` valid with fused BW too, by lowering B and W where BW is cheaper.
-
-    A schedule with BW j becomes one with B j and W j in its place, B first: with B' = min(B, BW)
-    and W' = min(W, BW − B') it takes no longer and the gradient leaves no later. In memory B'
-    needs no more than BW did, and W' no more than the larger of what it needs itself and what BW
-    used, hence the minimum of both. So a bound on this problem bounds split and fused schedules.
-    """
-    view = certain(problem)
-    chunks = tuple(_fusible(chunk) for chunk in view.chunks)
-    # What B makes for W is never there when BW does both.
-    fused = {index for index, chunk in enumerate(view.chunks) if chunk.gains_by_fusion}
-    lives = [life for life in view.lives if life.made[1] != B or life.made[0] not in fused]
-    return View(chunks, view.room_bytes, tuple(lives))
-
-
-def _fusible(chunk: Chunk) -> Chunk:
-    durations, need = chunk.duration_us, chunk.need_bytes
-    backward_us = min(durations[B], durations[BW])
-    weight_us = min(durations[W], durations[BW] - backward_us)
-    # At W the level already has B's change in it; at BW it has not.
-    fused_need = need[BW] - chunk.effect_bytes[B]
-    return chunk._replace(
-        duration_us={**durations, B: backward_us, W: weight_us},
-        need_bytes={**need, B: min(need[B], need[BW]), W: min(need[W], fused_need)},
-    )
-
-
-class _Builder:
-    """Adds up, chunk by chunk, what lives from which op to which."""
-
-    def __init__(self, problem: Problem, buffering: Buffering, is_cautious: bool) -> None:
-        self.problem, self.buffering, self.is_cautious = problem, buffering, is_cautious
-        self.costs, self.placement = problem.costs, problem.placement
-        self.num_stages = self.placement.num_stages
-        self.lives: list[Life] = []
-        self.effects = [
-            dict.fromkeys(SPLIT, 0) for _ in range(len(self.placement.ranks) * self.num_stages)
-        ]
-
-    def view(self) -> View:
-        chunks = range(len(self.effects))
-        for chunk in chunks:
-            self._add_effects(chunk)
-        in_flight = self._in_flight_bytes()
-        caps, held = self.problem.caps_bytes, self.placement.held
-        stages = self.costs.stages
-        rooms = tuple(
-            None
-            if caps is None
-            else caps[rank] - sum(stages[s].static_bytes for s, _ in held[rank])
-            for rank in range(self.placement.num_ranks)
-        )
-        made = tuple(self._chunk(chunk, in_flight) for chunk in chunks)
-        return View(made, rooms, tuple(self.lives))
-
-    def _rank(self, chunk: int) -> int:
-        replica, stage = divmod(chunk, self.num_stages)
-        return self.placement.rank_of(stage, replica)
-
-    def _above(self, chunk: int) -> int | None:
-        return chunk - 1 if chunk % self.num_stages else None
-
-    def _below(self, chunk: int) -> int | None:
-        return chunk + 1 if (chunk + 1) % self.num_stages else None
-
-    def _is_local(self, chunk: int, other: int | None) -> bool:
-        return other is not None and self._rank(chunk) == self._rank(other)
-
-    def _lives(self, num_bytes: int, made: tuple[int, OpKind], freed: tuple[int, OpKind]) -> None:
-        """Something is there from the end of one op to the end of another."""
-        self.lives.append(Life(num_bytes, made, freed))
-        self.effects[made[0]][made[1]] += num_bytes
-        self.effects[freed[0]][freed[1]] -= num_bytes
-
-    def _add_effects(self, chunk: int) -> None:
-        """What F keeps, what B leaves, and the boundary values above and below."""
-        stage = self.costs.stages[chunk % self.num_stages]
-        self._lives(stage.saved_bytes, (chunk, F), (chunk, B))
-        self._lives(stage.saved_w_bytes, (chunk, B), (chunk, W))
-        above, below = self._above(chunk), self._below(chunk)
-        if above is not None:
-            size = self.costs.stages[above % self.num_stages].output_bytes
-            if self._is_local(chunk, above):
-                self._add_local_boundary(above, chunk, size)
-            elif stage.input_until != F:
-                self._lives(size, (chunk, F), (chunk, stage.input_until))
-        if below is not None and not self._is_local(chunk, below):
-            size = stage.output_bytes
-            if stage.output_until != F:
-                self._lives(size, (chunk, F), (chunk, stage.output_until))
-            if stage.gradient_until == W:
-                self._lives(size, (chunk, B), (chunk, W))
-
-    def _add_local_boundary(self, above: int, below: int, size: int) -> None:
-        """An activation and its gradient between two stages of one rank: made once, not sent."""
-        upper = self.costs.stages[above % self.num_stages]
-        lower = self.costs.stages[below % self.num_stages]
-        self._lives(size, (below, B), (above, upper.gradient_until))
-        # Until the stage above lets go of its output, and the one below of its input. B above
-        # comes after B below; W's have no order, and then one of the two counts, or both.
-        if upper.output_until == F or (upper.output_until, lower.input_until) == (B, W):
-            self._lives(size, (above, F), (below, lower.input_until))
-            if upper.output_until == B and self.is_cautious:
-                self._lives(size, (above, F), (above, B))
-            return
-        self._lives(size, (above, F), (above, upper.output_until))
-        if lower.input_until == W and self.is_cautious:
-            self._lives(size, (above, F), (below, W))
-
-    def _in_flight_bytes(self) -> list[int]:
-        """For each rank, what receives posted ahead and sends waited for behind can add."""
-        largest = [0] * self.placement.num_ranks
-        for chunk in range(len(self.effects)):
-            below = self._below(chunk)
-            if below is not None and not self._is_local(chunk, below):
-                size = self.costs.stages[chunk % self.num_stages].output_bytes
-                for rank in (self._rank(chunk), self._rank(below)):
-                    largest[rank] = max(largest[rank], size)
-        # The next receive is posted before the present send is waited for.
-        ops = self.buffering.receive_ahead + self.buffering.send_behind + self.is_cautious
-        return [ops * size for size in largest]
-
-    def _chunk(self, chunk: int, in_flight: list[int]) -> Chunk:
-        replica, stage = divmod(chunk, self.num_stages)
-        rank, above, below = self._rank(chunk), self._above(chunk), self._below(chunk)
-        first, count = self.problem.share(replica)
-        effect = {**self.effects[chunk]}
-        effect[BW] = effect[B] + effect[W]
-        need = self._needs(chunk, effect)
-        ways = (0, 0)
-        if below is not None and not self._is_local(chunk, below):
-            ends = (rank, self._rank(below))
-            ways = (
-                self.costs.boundary_us(stage, *ends),
-                self.costs.boundary_us(stage, *ends[::-1]),
-            )
-        return Chunk(
-            rank=rank,
-            stage=stage,
-            replica=replica,
-            first=first,
-            num_micro_batches=count,
-            duration_us={kind: self.costs.stages[stage].duration_us[kind] for kind in OpKind},
-            effect_bytes=effect,
-            need_bytes={kind: size + in_flight[rank] for kind, size in need.items()},
-            above=above,
-            below=below,
-            down_us=ways[0],
-            up_us=ways[1],
-            reduce_us=self.problem.reduction_us(stage),
-        )
-
-    def _needs(self, chunk: int, effect: dict[OpKind, int]) -> dict[OpKind, int]:
-        """Bytes above the level before each op: the highest of while it runs and right after it."""
-        stage = self.costs.stages[chunk % self.num_stages]
-        above, below = self._above(chunk), self._below(chunk)
-        received = sent_up = received_up = sent = 0
-        if above is not None and not self._is_local(chunk, above):
-            received = sent_up = self.costs.stages[above % self.num_stages].output_bytes
-        if below is not None and not self._is_local(chunk, below):
-            received_up = stage.output_bytes
-            sent = stage.output_bytes if stage.output_until == F else 0
-        rise = stage.rise_bytes
-        return {
-            F: max(received + rise[F], effect[F] + sent),
-            B: max(received_up + rise[B], effect[B] + sent_up),
-            W: max(rise[W], effect[W], 0),
-            BW: max(received_up + rise[BW], effect[BW] + sent_up),
-            STEP: rise[STEP],
-        }

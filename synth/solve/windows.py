@@ -21,7 +21,7 @@ from synth.solve.precedences import Alternative, Before, requirements
 from synth.solve.problem import Objective
 from synth.solve.reservoir import Event, add_reservoir, events_of
 from synth.solve.run_cpsat import solve_briefly
-from synth.solve.solution import Orders, Solution, StuckError, timed
+from synth.solve.solution import Solution, StuckError, timed
 from synth.solve.view import SPLIT, STEP, B, F, Slot, View, W
 
 Node = tuple[int, Slot]
@@ -120,13 +120,10 @@ class _Search:
             if view.is_alone(index)
             for need in requirements(chunk, view.room_of(index))
         }
-        self._take(solution.orders(view))
-
-    def _take(self, orders: Orders) -> None:
-        """Make orders current, each op as early as its order allows."""
-        self._use(timed(orders, self.view))
+        self._use(timed(solution.orders(view), view))
 
     def _use(self, solution: Solution) -> None:
+        """Make a solution current, each of whose ops is as early as its order allows."""
         self.solution = solution
         self.value_us = solution.value_us(self.view, self.objective)
         starts = solution.starts
@@ -196,10 +193,9 @@ class _Search:
                 left_us = sum(self.view[c].duration_us[STEP] for c in held[place:])
                 origin = self.view.step_us(chunk.rank) - self.rank_end[chunk.rank]
                 tail = chunk.reduce_us + left_us - origin
-                for copy, other in enumerate(self.view.chunks):
-                    if other.stage == chunk.stage:
-                        last = (copy, Slot(W, other.last))
-                        tails[last] = max(tail, tails.get(last, tail))
+                for copy in self.view.copies(chunk.stage):
+                    last = (copy, Slot(W, self.view[copy].last))
+                    tails[last] = max(tail, tails.get(last, tail))
         return tails
 
     def improve(self, level: _Level, effort: _Effort, tell: Callable[["_Search"], None]) -> None:
@@ -248,7 +244,7 @@ class _Window:
     """The model of one window: constants before it, variables in it, tails after it."""
 
     def __init__(self, search: _Search, window: tuple[int, int], free: frozenset[int]) -> None:
-        self.search, self.view, self.first = search, search.view, window[0]
+        self.search, self.view = search, search.view
         self.nodes = set(search.sequence[slice(*window)])
         self.cp = cp_model.CpModel()
         self.start: dict[Node, cp_model.IntVar] = {}

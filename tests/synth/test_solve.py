@@ -23,7 +23,7 @@ from synth.solve import (
     starts,
 )
 from synth.solve.feasible import one_micro_batch_bytes, serial_schedule
-from synth.solve.view import certain
+from synth.solve.memory_views import certain
 
 
 def table_costs(num_ranks: int) -> Costs:

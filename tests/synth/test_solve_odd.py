@@ -15,10 +15,10 @@ from synth.schedule.placements import placement
 from synth.solve import Objective, Problem, SolveOptions, StoppedBy, pattern, solve
 from synth.solve.bounds import work_bound_us
 from synth.solve.feasible import find_shortage
+from synth.solve.memory_views import cautious, certain, relaxed_for_fusion
 from synth.solve.polish import BUFFERINGS
 from synth.solve.run_cpsat import solve_briefly
 from synth.solve.solution import order_of, timed
-from synth.solve.view import cautious, certain, relaxed_for_fusion
 from tests.synth.odd_problems import BW, STEP, B, F, RandomOrders, W, odd_costs
 
 NAMES = ["linear", "v", "looped:2", "wave:2", "bidirectional", "bidirectional-v"]

@@ -16,7 +16,7 @@ from synth.schedule import Buffering, Op, Schedule, ScheduleError, verify
 from synth.schedule.placements import placement
 from synth.solve import Objective, Problem, SolveOptions, SolverName, StoppedBy, solve
 from synth.solve.feasible import find_shortage, serial_schedule, smallest_limit_bytes
-from synth.solve.view import cautious, certain
+from synth.solve.memory_views import cautious, certain
 from tests.synth.test_solve_exact import check_sound, random_costs
 
 KINDS = (OpKind.F, OpKind.B, OpKind.W)

@@ -8,9 +8,9 @@ from synth.profile import Link, Links
 from synth.schedule import peak_bytes, verify
 from synth.schedule.placements import placement
 from synth.solve import Problem, SolveOptions
+from synth.solve.memory_views import certain
 from synth.solve.pattern import find
 from synth.solve.solution import keeps_caps, number, timed
-from synth.solve.view import certain
 
 
 def problem(name: str, num_ranks: int, m: int, times: tuple[int, int, int], lag: int) -> Problem:

@@ -12,6 +12,7 @@ from benchmarks.solver.suites import table, v_shaped
 
 def _cases() -> Iterator[Case]:
     yield Case("32,256 0.75x", table.problem(32, 256, 0.75), time_limit_s=300, is_large=True)
+    yield Case("v 64,512 1x", v_shaped.problem(64, 512, 1), time_limit_s=120, is_large=True)
     yield Case("v 64,512 0.5x", v_shaped.problem(64, 512, 0.5), time_limit_s=600, is_large=True)
 
 

@@ -17,7 +17,7 @@ from synth.solve.solution import (
 from synth.solve.view import View
 
 
-class Known:
+class KnownOrders:
     """Drafts of the heuristics; each may fit in one view of memory and not in another."""
 
     def __init__(self, objective: Objective) -> None:
