@@ -6,16 +6,25 @@ kind of placement; `generate` asks for it by name, `generate_for` for all that a
 
 import importlib
 import pkgutil
-import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 
 from synth.costs import Costs
 from synth.errors import SynthError
 from synth.families.family import Family, Setting
+from synth.families.options import Options, parse, spelled, variants
 from synth.schedule.model import Placement, Schedule
 
-__all__ = ["Family", "Setting", "families", "family_placement", "generate", "generate_for"]
+__all__ = [
+    "Family",
+    "Setting",
+    "families",
+    "family_placement",
+    "family_variants",
+    "generate",
+    "generate_for",
+]
 
 
 @cache
@@ -40,8 +49,8 @@ def generate(
     """Make a family's schedule on the placement that the family is defined on.
 
     Args:
-        name: of a family; behind a colon, where it has one, its number of rounds:
-            `interleaved:3`.
+        name: of a family; behind a colon its options, such as the number of rounds:
+            `interleaved:3`, `interleaved:3,group=5`, `chimera:doubling`.
         num_ranks: the placement follows from it and from the family.
         num_micro_batches: in one mini-batch.
         costs: of the placement's stages, for families that are made to measure; none: equal
@@ -51,24 +60,34 @@ def generate(
     Raises:
         SynthError: no such family, or numbers that its definition does not admit.
     """
-    family, rounds = _find(name)
+    family, options = _find(name)
     if num_ranks < 1 or num_micro_batches < 1:
         raise SynthError(
             f"{name} needs at least one rank and one micro-batch, "
             f"given {num_ranks} and {num_micro_batches}"
         )
-    where = family.place(num_ranks, rounds)
-    return family.schedule(Setting.of(where, num_micro_batches, costs, caps_bytes), rounds)
+    where = family.place(num_ranks, options)
+    setting = Setting.of(where, num_micro_batches, costs, caps_bytes)
+    return family.schedule(replace(setting, options=options))
 
 
 def family_placement(name: str, num_ranks: int) -> Placement:
     """The placement that `generate` puts a family on, so that a model can be cut for it.
 
     Raises:
-        SynthError: no such family, or a number of ranks or rounds below 1.
+        SynthError: no such family or option, or a number of ranks below 1.
     """
-    family, rounds = _find(name)
-    return family.place(num_ranks, rounds)
+    family, options = _find(name)
+    return family.place(num_ranks, options)
+
+
+def family_variants() -> list[str]:
+    """The names of all schedules worth comparing: every family, in every way that it has."""
+    return [
+        spelled(family.name, family.options, options)
+        for family in families().values()
+        for options in variants(family.options)
+    ]
 
 
 def generate_for(
@@ -86,28 +105,25 @@ def generate_for(
     """
     setting = Setting.of(placement, num_micro_batches, costs, caps_bytes)
     for family in sorted(families().values(), key=lambda family: (family.timed, family.name)):
-        for rounds in _rounds_on(family, placement):
+        for options in _options_on(family, placement):
             try:
-                schedule = family.schedule(setting, rounds)
+                schedule = family.schedule(replace(setting, options=options))
             except SynthError:
                 continue  # its definition does not admit the numbers
             yield schedule.name, schedule
 
 
-def _find(name: str) -> tuple[Family, int]:
-    """A family and the number of rounds behind its name, 0 for none given."""
-    base, colon, parameter = name.partition(":")
+def _find(name: str) -> tuple[Family, Options]:
+    """A family, and its options as they are behind the name."""
+    base, colon, behind = name.partition(":")
     known = families()
     if base not in known:
         raise SynthError(f"family {name!r} is unknown; known: {', '.join(sorted(known))}")
-    if colon and not (known[base].has_rounds and re.fullmatch("[1-9][0-9]{0,3}", parameter)):
-        rule = "a number of rounds from 1" if known[base].has_rounds else "nothing"
-        raise SynthError(f"family {name!r} is not understood; {base} takes {rule} behind a colon")
-    return known[base], int(parameter or 0)
+    return known[base], parse(base, known[base].options, behind if colon else None)
 
 
-def _rounds_on(family: Family, placement: Placement) -> list[int]:
-    """The numbers of rounds with which a family stands on a placement; 0 where it has none."""
+def _options_on(family: Family, placement: Placement) -> list[Options]:
+    """The options with which a family stands on a placement."""
     most = placement.num_stages // placement.num_ranks
-    tried = range(family.least_rounds, most + 1) if family.has_rounds else range(1)
-    return [rounds for rounds in tried if family.place(placement.num_ranks, rounds) == placement]
+    tried = variants(family.options, most)
+    return [chosen for chosen in tried if family.place(placement.num_ranks, chosen) == placement]

@@ -5,6 +5,7 @@ V, and its appendix A generalises.
 """
 
 from synth.families.family import Family, Programs, Setting
+from synth.families.options import rounds
 from synth.families.units import check_even, concatenated
 
 
@@ -24,6 +25,6 @@ FAMILY = Family(
     "bitpipe",
     "Wu et al. 2024, arXiv 2410.19367",
     make,
-    "bidirectional-wave:{}",
-    default_rounds=1,
+    "bidirectional-wave:{rounds}",
+    options=(rounds(1),),
 )

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from synth.families.family import Family, Programs, Setting, forwards
+from synth.families.options import rounds
 from synth.kinds import OpKind
 from synth.schedule.model import Buffering, Schedule
 from synth.schedule.ops import Op
@@ -34,8 +35,7 @@ FAMILY = Family(
     "breadth-first",
     "Lamy-Poirier 2023, arXiv 2211.05953",
     make,
-    "looped:{}",
-    default_rounds=2,
-    least_rounds=2,
+    "looped:{rounds}",
+    options=(rounds(2, 2),),
     buffering=buffering,
 )

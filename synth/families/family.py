@@ -1,10 +1,11 @@
 """What a family of schedules is, and what one is made from."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from synth.costs import Costs, uniform_costs
 from synth.errors import SynthError
+from synth.families.options import Option, Options, spelled
 from synth.kinds import OpKind
 from synth.schedule.model import Buffering, Placement, Schedule
 from synth.schedule.ops import Op
@@ -19,13 +20,14 @@ class Setting:
 
     Most families read the first two alone. `costs` are those of the stages asked for, else equal
     stages with F = B = W, as most of the papers draw them. `caps_bytes` is the most that each rank
-    may hold, where that was given.
+    may hold, where that was given. `options` are the family's own, all of them.
     """
 
     placement: Placement
     num_micro_batches: int
     costs: Costs
     caps_bytes: tuple[int, ...] | None = None
+    options: Options = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -65,53 +67,47 @@ class Setting:
         """Number of stages, copies not counted."""
         return self.placement.num_stages
 
+    def count(self, name: str) -> int:
+        """A number among the family's options."""
+        number = self.options[name]
+        assert isinstance(number, int)
+        return number
+
 
 @dataclass(frozen=True)
 class Family:
     """A published schedule: its name, its source, and the rule that makes each rank's program.
 
-    `layout` is the named placement that it is defined on. With `{}` in it (`looped:{}`) the family
-    has a parameter, the number of rounds, written behind its name: `interleaved:3`. The bare name
-    stands for `default_rounds`, and `least_rounds` is the least that the definition admits.
-    `make` raises SynthError where the definition does not admit the setting. `timed` families read
-    costs, so they take longer. `buffering` says what a schedule needs; none: the default.
+    `layout` is the named placement that it is defined on; numbers and words of `options`, which
+    stand behind the name (see `options.py`), may be part of it: `looped:{rounds}`. `make` raises
+    SynthError where the definition does not admit the setting. `timed` families read costs, so they
+    take longer. `buffering` says what a schedule needs; none: the default.
     """
 
     name: str
     source: str
     make: Callable[[Setting], Programs]
     layout: str = "linear"
-    default_rounds: int = 0
-    least_rounds: int = 1
+    options: tuple[Option, ...] = ()
     timed: bool = False
     buffering: Callable[[Setting, Schedule], Buffering] | None = None
 
-    @property
-    def has_rounds(self) -> bool:
-        """Whether the family has the number of rounds as a parameter."""
-        return "{}" in self.layout
-
-    def place(self, num_ranks: int, rounds: int = 0) -> Placement:
+    def place(self, num_ranks: int, options: Options) -> Placement:
         """The placement that the family is defined on.
 
         Raises:
-            SynthError: too few ranks or rounds.
+            SynthError: too few ranks.
         """
-        if self.has_rounds and 0 < rounds < self.least_rounds:
-            raise SynthError(
-                f"{self.name}:{rounds} has too few rounds; {self.name} is defined from "
-                f"{self.least_rounds} on"
-            )
-        return placement(self.layout.format(rounds or self.default_rounds), num_ranks)
+        return placement(self.layout.format(**options), num_ranks)
 
-    def schedule(self, setting: Setting, rounds: int = 0) -> Schedule:
+    def schedule(self, setting: Setting) -> Schedule:
         """The schedule of a setting on the family's own placement.
 
         Raises:
             SynthError: the definition does not admit the setting.
         """
         programs = tuple(tuple(program) for program in self.make(setting))
-        name = f"{self.name}:{rounds or self.default_rounds}" if self.has_rounds else self.name
+        name = spelled(self.name, self.options, setting.options)
         made = Schedule(setting.placement, setting.num_micro_batches, programs, name)
         return replace(made, buffering=self.buffering(setting, made)) if self.buffering else made
 

@@ -5,6 +5,7 @@ copy: what ran there on the mirrored ranks runs here on the way back.
 """
 
 from synth.families.family import Family, Programs, Setting
+from synth.families.options import rounds
 from synth.families.units import concatenated
 
 
@@ -17,4 +18,6 @@ def make(setting: Setting) -> Programs:
     return concatenated(setting)
 
 
-FAMILY = Family("hanayo", "Liu et al. 2023, arXiv 2308.15762", make, "wave:{}", default_rounds=1)
+FAMILY = Family(
+    "hanayo", "Liu et al. 2023, arXiv 2308.15762", make, "wave:{rounds}", options=(rounds(1),)
+)

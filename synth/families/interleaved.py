@@ -2,16 +2,19 @@
 
 With v stages a rank, stage c · D + r on rank r. Micro-batches go in groups; a group passes the
 first round of stages, then the second, and so on. The paper wants groups of D and so m a multiple
-of D; Llama 3 leaves the size of the group free. Groups smaller than D make a rank wait for a
-micro-batch that is still on its way round, larger ones hold more activations: here there are
-⌊m / D⌋ groups (one for m < D) whose sizes differ by at most one, so that every m has the bubble
-of the paper, (D − 1) (F + B) of one of the v stages, from m = D on.
+of D; Llama 3 leaves the size of the group free. In groups smaller than D a rank would wait for
+backwards that wait for it, larger ones hold more activations. With none given there are ⌊m / D⌋
+groups (one for m < D) whose sizes differ by at most one, so that every m has the bubble of the
+paper, (D − 1) (F + B) of one of the v stages, from m = D on. `group=` sets the size: where it does
+not divide m, the last group is smaller, and ranks wait for it if it is smaller than D.
 """
 
 from dataclasses import replace
 from itertools import accumulate
 
+from synth.errors import SynthError
 from synth.families.family import Family, Programs, Setting
+from synth.families.options import Count, rounds
 from synth.kinds import OpKind
 from synth.schedule.model import Buffering, Schedule
 from synth.schedule.ops import Op
@@ -20,7 +23,6 @@ from synth.schedule.ops import Op
 def make(setting: Setting) -> Programs:
     """Rank r warms up with (v − 1) · group + 2 (D − r − 1) forwards, then alternates."""
     num_ranks, groups = setting.num_ranks, _groups(setting)
-    rounds = setting.num_stages // num_ranks
     programs = []
     for rank in range(num_ranks):
         stages = range(rank, setting.num_stages, num_ranks)
@@ -28,15 +30,31 @@ def make(setting: Setting) -> Programs:
         backwards = [
             Op(OpKind.BW, s, j) for group in groups for s in reversed(stages) for j in group
         ]
-        warmup = (rounds - 1) * len(groups[0]) + 2 * (num_ranks - rank - 1)
+        warmup = (setting.count("rounds") - 1) * len(groups[0]) + 2 * (num_ranks - rank - 1)
         programs.append(_alternate(forwards, backwards, warmup))
     return programs
 
 
 def _groups(setting: Setting) -> list[range]:
-    """⌊m / D⌋ groups, at least one, whose sizes differ by at most one, larger ones first."""
-    num_groups = max(1, setting.num_micro_batches // setting.num_ranks)
-    size, larger = divmod(setting.num_micro_batches, num_groups)
+    """The micro-batches of each group.
+
+    Raises:
+        SynthError: several groups, smaller than the number of ranks.
+    """
+    total, num_ranks, group = setting.num_micro_batches, setting.num_ranks, setting.count("group")
+    if group == 0:
+        return _even_groups(total, max(1, total // num_ranks))
+    if group < min(num_ranks, total):
+        raise SynthError(
+            f"interleaved needs groups of {num_ranks} micro-batches at least, as many as ranks, "
+            f"given group={group}: with less the ranks wait for each other for ever"
+        )
+    return [range(first, min(first + group, total)) for first in range(0, total, group)]
+
+
+def _even_groups(total: int, num_groups: int) -> list[range]:
+    """Groups whose sizes differ by at most one, larger ones first."""
+    size, larger = divmod(total, num_groups)
     ends = list(accumulate(size + (k < larger) for k in range(num_groups)))
     return [range(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
 
@@ -63,8 +81,7 @@ FAMILY = Family(
     "interleaved",
     "Narayanan et al. 2021, arXiv 2104.04473, section 2.2",
     make,
-    "looped:{}",
-    default_rounds=2,
-    least_rounds=2,
+    "looped:{rounds}",
+    options=(rounds(2, 2), Count("group", 0)),
     buffering=buffering,
 )

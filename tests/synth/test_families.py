@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 
 from synth.costs import cut, uniform_costs
 from synth.errors import SynthError
-from synth.families import families, family_placement, generate, generate_for
+from synth.families import (
+    families,
+    family_placement,
+    family_variants,
+    generate,
+    generate_for,
+)
 from synth.profile import Profile
 from synth.profiles import find
 from synth.schedule import Buffering, peak_bytes, verify
@@ -149,7 +155,9 @@ ADMITS: dict[str, Callable[[int, int], bool]] = {
 
 
 @given(
-    name=st.sampled_from([*families(), "interleaved:3", "breadth-first:4", "bitpipe:2"]),
+    name=st.sampled_from(
+        [*families(), "interleaved:3", "breadth-first:4", "bitpipe:2", *family_variants()]
+    ),
     p=st.integers(1, 8),
     m=st.integers(1, 17),
 )
@@ -193,6 +201,7 @@ def test_all_families_of_a_placement_stand_on_exactly_it(name: str, p: int, m: i
 def test_a_name_carries_the_number_of_rounds() -> None:
     assert generate("interleaved", 4, 8).name == "interleaved:2"
     assert generate("interleaved:3", 4, 8).placement == placement("looped:3", 4)
+    assert generate("interleaved:3,group=5", 4, 8).name == "interleaved:3,group=5"
     assert [name for name, _ in generate_for(placement("looped:3", 4), 8)] == [
         "breadth-first:3",
         "interleaved:3",
@@ -202,9 +211,12 @@ def test_a_name_carries_the_number_of_rounds() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("interleaved:0", "takes a number of rounds from 1 behind a colon"),
-        ("interleaved:x", "takes a number of rounds from 1 behind a colon"),
+        ("interleaved:x", "interleaved takes a number of rounds from 2"),
+        ("interleaved:", "family 'interleaved:' is not understood"),
+        ("interleaved:rounds=2", "not understood"),
+        ("interleaved:2,3", "has rounds twice"),
         ("interleaved:1", "interleaved is defined from 2 on"),
+        ("hanayo:0", "too small a number of rounds, given 0; hanayo is defined from 1 on"),
         ("1f1b:2", "1f1b takes nothing behind a colon"),
     ],
 )

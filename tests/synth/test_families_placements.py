@@ -120,6 +120,34 @@ def test_interleaving_holds_what_its_paper_says(rounds: int, num_ranks: int, m: 
     assert max(held) == held[0] == min(m * rounds, rounds * num_ranks + num_ranks - 1)
 
 
+@pytest.mark.parametrize("rounds", [2, 3])
+@pytest.mark.parametrize(
+    ("num_ranks", "m", "group"), [(4, 8, 8), (4, 15, 5), (2, 9, 3), (4, 14, 9)]
+)
+def test_larger_groups_keep_the_bubble_and_hold_more(
+    rounds: int, num_ranks: int, m: int, group: int
+) -> None:
+    # Llama 3: what is left for the last group is D at least here, so that nothing waits for it.
+    name = f"interleaved:{rounds},group={group}"
+    assert bubble_us(name, num_ranks, m, (1, 1, 1)) == ((num_ranks - 1) * 3,) * 2
+    costs = costs_of(name, num_ranks, (1, 1, 1))
+    held = peak_bytes(verify(generate(name, num_ranks, m), costs)[0])
+    assert max(held) == min(m * rounds, (rounds - 1) * group + 2 * (num_ranks - 1) + 1)
+
+
+def test_a_last_group_smaller_than_the_ranks_is_waited_for() -> None:
+    even, left_over = (
+        bubble_us(f"interleaved:2{group}", 4, 9, (1, 1, 1))[0] for group in ("", ",group=4")
+    )
+    assert even == 9 < left_over
+
+
+def test_groups_smaller_than_the_ranks_are_refused() -> None:
+    with pytest.raises(SynthError, match=r"groups of 4 .* at least.* given group=3"):
+        generate("interleaved:2,group=3", 4, 8)
+    assert len(generate("interleaved:2,group=3", 4, 3).programs) == 4  # one group
+
+
 @pytest.mark.parametrize("units", [1, 2, 3])
 @pytest.mark.parametrize("num_ranks", [2, 4, 6, 8])
 def test_two_directions_have_their_papers_closed_forms(num_ranks: int, units: int) -> None:

@@ -1,0 +1,138 @@
+"""What a family leaves open, and how it is written behind the family's name.
+
+    interleaved:3            a whole number: the number of rounds
+    chimera:doubling         a word: one of several ways, the first of which needs no word
+    interleaved:3,group=5    any other number, with its name
+
+The same spelling everywhere: in `generate`, on the command line and as a schedule's name, which
+always says the rounds, and of the rest what is not the default.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from synth.errors import SynthError
+
+ROUNDS = "rounds"
+
+Options = Mapping[str, int | str]
+
+
+@dataclass(frozen=True)
+class Count:
+    """A number from `least` on; `default` stands for none given, and may lie below `least`."""
+
+    name: str
+    default: int
+    least: int = 1
+
+    def __str__(self) -> str:
+        """For people: how it is written."""
+        written = "a number of rounds" if self.name == ROUNDS else f"{self.name}=a number"
+        return f"{written} from {self.least}"
+
+
+@dataclass(frozen=True)
+class Way:
+    """One of several words, the first of which is the default.
+
+    `is_tried` is whether each of them is a schedule to be compared with others, and not only the
+    first: false for what is never better.
+    """
+
+    name: str
+    words: tuple[str, ...]
+    is_tried: bool = True
+
+    @property
+    def default(self) -> str:
+        """The word that needs not be written."""
+        return self.words[0]
+
+    def __str__(self) -> str:
+        """For people: how it is written."""
+        return " or ".join(self.words)
+
+
+Option = Count | Way
+
+
+def rounds(default: int, least: int = 1) -> Count:
+    """The number of rounds, of which every rank holds one stage each, or two on waves."""
+    return Count(ROUNDS, default, least)
+
+
+def defaults(options: Sequence[Option]) -> dict[str, int | str]:
+    """Nothing chosen."""
+    return {option.name: option.default for option in options}
+
+
+def parse(family: str, options: Sequence[Option], text: str | None) -> dict[str, int | str]:
+    """Read what stands behind a family's name; none: nothing, not even a colon.
+
+    Raises:
+        SynthError: a part is no option of the family, given twice, or below its least.
+    """
+    chosen: dict[str, int | str] = {}
+    for part in () if text is None else text.split(","):
+        name, value = _parse_part(options, part) or ("", "")
+        if not name or name in chosen:
+            takes = "; ".join(map(str, options)) or "nothing"
+            what = f"has {name} twice" if name else "is not understood"
+            raise SynthError(
+                f"family '{family}:{text}' {what}; {family} takes {takes} behind a colon"
+            )
+        chosen[name] = value
+    for option in options:
+        given = chosen.get(option.name)
+        if isinstance(option, Count) and isinstance(given, int) and given < option.least:
+            raise SynthError(
+                f"family '{family}:{text}' has too small a number of {option.name}, given {given}; "
+                f"{family} is defined from {option.least} on"
+            )
+    return defaults(options) | chosen
+
+
+def _parse_part(options: Sequence[Option], part: str) -> tuple[str, int | str] | None:
+    """The option's name and value, if the family has such an option."""
+    name, equals, number = part.rpartition("=")
+    wanted = name if equals else ROUNDS
+    for option in options:
+        if isinstance(option, Way) and part in option.words:
+            return option.name, part
+        is_number = isinstance(option, Count) and re.fullmatch(r"\d{1,4}", number)
+        if is_number and option.name == wanted and not (equals and name == ROUNDS):
+            return option.name, int(number)
+    return None
+
+
+def spelled(family: str, options: Sequence[Option], chosen: Options) -> str:
+    """The name of a family with its options, as `parse` reads it."""
+    parts = []
+    for option in options:
+        value = chosen[option.name]
+        if option.name == ROUNDS:
+            parts.append(str(value))
+        elif value != option.default:
+            parts.append(str(value) if isinstance(option, Way) else f"{option.name}={value}")
+    return f"{family}:{','.join(parts)}" if parts else family
+
+
+def variants(options: Sequence[Option], most_rounds: int = 0) -> Iterator[dict[str, int | str]]:
+    """The choices to be compared: words that are tried, and rounds up to a number.
+
+    Args:
+        most_rounds: none: the default number of rounds alone.
+    """
+    values: list[Sequence[int | str]] = []
+    for option in options:
+        if isinstance(option, Way) and option.is_tried:
+            values.append(option.words)
+        elif isinstance(option, Count) and option.name == ROUNDS and most_rounds:
+            values.append(range(option.least, most_rounds + 1))
+        else:
+            values.append((option.default,))
+    for chosen in product(*values):
+        yield dict(zip((option.name for option in options), chosen, strict=True))
