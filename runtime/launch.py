@@ -20,7 +20,8 @@ from synth.schedule.file import Plan
 from synth.schedule.lower import Lowered
 
 from .progress import last_place
-from .trainer import RankResult, TrainOptions
+from .rank_result import RankResult
+from .train_options import TrainOptions
 from .worker import WorkerOrder, load_results
 
 

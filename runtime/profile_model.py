@@ -13,10 +13,10 @@ import synth
 from synth.errors import SynthError
 from synth.profile import Layer, LayerProfile, Links, Profile, Provenance, Workload
 
+from .building import dtype_of, prepare_device
 from .models import ModelSpec, build_layers, layer_names, layer_signature, vocabulary_size
 from .profiler import profile_layer
 from .sample import Sample
-from .trainer import dtype_of, prepare_device
 from .world import describe_device
 
 _SEED = 0

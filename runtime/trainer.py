@@ -1,62 +1,28 @@
 """Training under a plan: one rank's part of `synth run`, from the plan to the report."""
 
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
-from synth.errors import Mismatch, RunFailure, SynthError
-from synth.profile import Workload
-from synth.record import Record
+from synth.errors import RunFailure, SynthError
 from synth.schedule.file import Plan
 from synth.schedule.lower import Lowered
-from synth.schedule.spans import Span
 
+from .building import build_stages, prepare_device
 from .channels import describe_failure, open_channels
 from .clock import Clock
 from .data import TokenData, load_tokens
 from .executor import Batch, Boundary, Executor
 from .meter import measure
-from .models import ModelSpec, build_layers, vocabulary_size
-from .optimizer import SynchronousAdamW, adamw_static_bytes
+from .models import vocabulary_size
+from .optimizer import SynchronousAdamW
 from .progress import Progress
-from .stage import Stage
+from .rank_result import RankResult
+from .train_options import TrainOptions
 from .world import World
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-
-
-class TrainOptions(Record):
-    """What a run may choose; everything else the plan says."""
-
-    data: Path
-    steps: int = 20
-    learning_rate: float = 1e-3
-    clip_norm: float | None = 1.0
-    seed: int = 0
-    device: str = "auto"
-    timeout_s: float = 300.0
-
-
-@dataclass
-class RankResult:
-    """What one rank measured."""
-
-    rank: int
-    host: str
-    device: str
-    processors: int
-    losses: list[float] = field(default_factory=list)
-    step_seconds: list[float] = field(default_factory=list)
-    static_bytes: int = 0
-    peak_bytes: int = 0
-    zero_ns: list[int] = field(default_factory=list)
-    spans: list[list[Span]] = field(default_factory=list)
-
 
 OnStep = Callable[[int, float, float], None]
 
@@ -200,60 +166,6 @@ class RankTrainer:
             assert found[0] is not None
             boundaries.append(found[0])
         return boundaries
-
-
-def prepare_device(workload: Workload, device: torch.device) -> None:
-    """Set what the profile was measured with: on CPU, the number of threads."""
-    if device.type == "cpu":
-        torch.set_num_threads(workload.threads)
-
-
-def build_stages(plan: Plan, rank: int, device: torch.device, seed: int) -> dict[int, Stage]:
-    """Build the stages that the placement gives a rank, and no others.
-
-    Raises:
-        SynthError: the workload's dtype is unknown, or its model cannot be built.
-    """
-    workload = plan.workload
-    spec = ModelSpec(workload.model, workload.arguments)
-    dtype = dtype_of(workload.dtype)
-    last = len(plan.partition) - 1
-    stages = {}
-    for number, _ in plan.schedule().placement.held[rank]:
-        layers = build_layers(
-            spec,
-            seed=seed,
-            indices=plan.layers_of(number),
-            names=plan.layers,
-            device=device,
-            dtype=dtype,
-        )
-        _check_bytes(plan, number, layers.values())
-        stages[number] = Stage(list(layers.values()), is_first=number == 0, is_last=number == last)
-    return stages
-
-
-def _check_bytes(plan: Plan, stage: int, layers: Iterable[nn.Module]) -> None:
-    """A stage's static bytes must be those that the plan counts."""
-    needed = plan.costs.stages[stage].static_bytes
-    found = sum(adamw_static_bytes(layer) for layer in layers)
-    if found != needed:
-        raise Mismatch(
-            f"stage {stage} (layers {', '.join(plan.layers[i] for i in plan.layers_of(stage))}) "
-            f"holds {found} static bytes, the plan counts {needed}: the model or the plan has "
-            f"changed since it was profiled; profile and solve again"
-        )
-
-
-def dtype_of(name: str) -> torch.dtype:
-    """The parameters' dtype by name.
-
-    Raises:
-        SynthError: no such dtype.
-    """
-    if name not in DTYPES:
-        raise SynthError(f"dtype {name!r} is unknown; known: {', '.join(DTYPES)}")
-    return DTYPES[name]
 
 
 def _check_world(plan: Plan, world: World) -> None:

@@ -16,7 +16,9 @@ from synth.record import Record, write_atomically
 from synth.schedule.file import Plan
 
 from .progress import Progress
-from .trainer import RankResult, RankTrainer, TrainOptions
+from .rank_result import RankResult
+from .train_options import TrainOptions
+from .trainer import RankTrainer
 from .world import join_world
 
 RESULTS = "results.pickle"

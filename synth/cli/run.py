@@ -1,18 +1,18 @@
 """`synth run`: train under a plan on real devices, and lay the measurement beside the plan."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from synth.cli.output import Format, FormatOption, answer, talk
+from synth.cli.output import Format, FormatOption
+from synth.cli.run_answer import report
 from synth.errors import SynthError
-from synth.record import check_writable, write_atomically
+from synth.record import check_writable
 
 if TYPE_CHECKING:
-    from synth.report.comparison import Comparison
-    from synth.runtime.trainer import RankResult, TrainOptions
+    from synth.runtime.rank_result import RankResult
+    from synth.runtime.train_options import TrainOptions
     from synth.schedule.file import Plan
     from synth.schedule.lower import Lowered
 
@@ -47,7 +47,7 @@ def command(
     checked = Plan.load(plan)
     lowered, _ = checked.check()
     _check_runnable(checked, output)
-    from synth.runtime.trainer import TrainOptions
+    from synth.runtime.train_options import TrainOptions
 
     options = TrainOptions(
         data=data,
@@ -60,7 +60,7 @@ def command(
     )
     results = _train(plan, checked, lowered, options)
     if results is not None:
-        _report(checked, lowered, results, output, output_format, width)
+        report(checked, lowered, results, output, output_format, width)
 
 
 def _check_runnable(plan: "Plan", output: Path | None) -> None:
@@ -94,70 +94,3 @@ def _train(
     else:
         results = launch(path, plan, lowered, options)
     return results
-
-
-def _report(
-    plan: "Plan",
-    lowered: "Lowered",
-    results: "list[RankResult]",
-    output: Path | None,
-    output_format: Format,
-    width: int | None,
-) -> None:
-    from synth.report.comparison import align, compare, comparison_text, shared_plan
-    from synth.report.gantt import render
-
-    timed = len(results[0].spans)
-    steps = [
-        align([r.zero_ns[i] for r in results], [r.spans[i] for r in results]) for i in range(timed)
-    ]
-    seconds = results[0].step_seconds[-timed:] if timed else results[0].step_seconds
-    found = compare(
-        plan,
-        lowered,
-        [s * 1e6 for s in seconds],
-        steps,
-        [r.peak_bytes for r in results],
-        results[0].processors,
-    )
-    record = _as_json(plan, results, found)
-    if output is not None:
-        write_atomically(output, record)
-    if output_format == Format.JSON:
-        answer(record.rstrip())
-        return
-    answer(_loss_curve(results[0].losses))
-    if timed:
-        middle = sorted(range(timed), key=seconds.__getitem__)[timed // 2]
-        planned = shared_plan(lowered, found.processors)
-        answer(render(planned, measured=steps[middle], width=width) + "\n")
-        answer(comparison_text(found))
-    else:
-        talk("no step was timed: the first two warm up and measure memory; give --steps 3 or more")
-    if output is not None:
-        talk(f"written: {output}")
-
-
-def _as_json(plan: "Plan", results: "list[RankResult]", found: "Comparison") -> str:
-    body = {
-        "format": "synth-run",
-        "schema_version": 1,
-        "plan": plan.name,
-        "profile": plan.profile_name,
-        "devices": [r.device for r in results],
-        "losses": results[0].losses,
-        "step_seconds": results[0].step_seconds,
-        "static_bytes": [r.static_bytes for r in results],
-        "comparison": found.model_dump(mode="json"),
-    }
-    return json.dumps(body, indent=1) + "\n"
-
-
-def _loss_curve(losses: list[float], columns: int = 60) -> str:
-    """The loss as a line of eighths, first and last value beside it."""
-    bars = "▁▂▃▄▅▆▇█"
-    low, high = min(losses), max(losses)
-    picked = [losses[i * len(losses) // columns] for i in range(columns)]
-    shown = picked if len(losses) > columns else losses
-    line = "".join(bars[round((x - low) / (high - low or 1) * 7)] for x in shown)
-    return f"loss {losses[0]:.4f} {line} {losses[-1]:.4f} after {len(losses)} steps\n"
