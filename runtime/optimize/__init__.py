@@ -1,0 +1,20 @@
+"""Optimizer steps: their arithmetic, the global norm, in lock-step or validated afterwards."""
+
+from .build import StageSteps, build_steps
+from .norm import GradientNorm, Verdict
+from .post_validation import PostValidatedStep
+from .settings import StepSettings
+from .stage import StageOptimizer, static_bytes
+from .synchronous import SynchronousStep
+
+__all__ = [
+    "GradientNorm",
+    "PostValidatedStep",
+    "StageOptimizer",
+    "StageSteps",
+    "StepSettings",
+    "SynchronousStep",
+    "Verdict",
+    "build_steps",
+    "static_bytes",
+]

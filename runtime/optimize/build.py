@@ -1,0 +1,71 @@
+"""From an optimizer's description and a rank's modules to whoever carries out STEP."""
+
+from collections.abc import Mapping
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from synth.errors import SynthError
+from synth.optimizer import OptimizerSpec
+
+from .gradients import Gradients, Owned
+from .norm import GradientNorm
+from .origin import Origin
+from .post_validation import PostValidatedStep
+from .settings import StepSettings
+from .stage import StageOptimizer
+from .synchronous import SynchronousStep
+
+StageSteps = SynchronousStep | PostValidatedStep
+
+
+def build_steps(
+    modules: Mapping[int, nn.Module],
+    spec: OptimizerSpec,
+    settings: StepSettings,
+    *,
+    device: torch.device,
+    clip_norm: float | None = None,
+    skip_nonfinite: bool = True,
+    group: dist.ProcessGroup | None = None,
+    owned: Owned | None = None,
+) -> StageSteps:
+    """Make the optimizer steps of a rank.
+
+    Args:
+        modules: the rank's stages, by number; a parameter in several of them is updated once.
+        spec: which optimizer, and how.
+        settings: of the first steps.
+        device: where the parameters are.
+        clip_norm: the largest global gradient norm; none: whatever it is.
+        skip_nonfinite: whether a step is skipped, on all ranks, when a gradient is not finite.
+        group: all ranks of the pipeline, for nothing but the norm; none: this process is alone.
+        owned: see `Gradients`.
+
+    Raises:
+        SynthError: post-validation, and nothing to validate.
+    """
+    needs_norm = clip_norm is not None or skip_nonfinite
+    norm = GradientNorm(clip_norm, device, group) if needs_norm else None
+    gradients = Gradients(modules, owned)
+    optimizers = _optimizers(modules, spec)
+    if not spec.post_validation:
+        return SynchronousStep(optimizers, gradients, settings, norm)
+    if norm is None:
+        raise SynthError(
+            "post-validation was asked for, and there is nothing to validate: neither clipping nor "
+            "skipping; steps do not wait for each other then anyway, so leave it out"
+        )
+    origin = Origin(modules.values(), device)
+    return PostValidatedStep(optimizers, gradients, settings, norm, origin)
+
+
+def _optimizers(modules: Mapping[int, nn.Module], spec: OptimizerSpec) -> dict[int, StageOptimizer]:
+    seen: set[nn.Parameter] = set()
+    optimizers = {}
+    for number, module in modules.items():
+        own = [parameter for parameter in module.parameters() if parameter not in seen]
+        seen.update(own)
+        optimizers[number] = StageOptimizer(own, spec)
+    return optimizers

@@ -1,0 +1,90 @@
+"""The norm of all ranks' gradients, gathered while other work goes on, and what follows from it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the global norm means for a step; the same numbers on every rank.
+
+    `norm` is a float64 scalar, `scale` the float32 scalar that clips (none: there is no clipping),
+    `found_inf` a float32 scalar: 1 if a gradient is not finite, and the step is to be skipped.
+    """
+
+    norm: Tensor
+    scale: Tensor | None
+    found_inf: Tensor
+
+    @property
+    def skips(self) -> bool:
+        """Whether the step is to be skipped; waits for the device."""
+        return bool(self.found_inf)
+
+    @property
+    def clips(self) -> bool:
+        """Whether the gradients are to be scaled; waits for the device."""
+        return self.scale is not None and float(self.scale) < 1.0
+
+
+class GradientNorm:
+    """Gathers each rank's sum of squares and judges by their sum.
+
+    Sums are added in the order of the ranks, each addition rounded as IEEE 754 says, so that all
+    ranks come to the same verdict whatever their hardware.
+    """
+
+    def __init__(
+        self,
+        clip_norm: float | None,
+        device: torch.device,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
+        """Prepare to gather.
+
+        Args:
+            clip_norm: the global norm above which gradients are scaled down to it; none: never.
+            device: where gradients live.
+            group: of all ranks of the pipeline, used for nothing else, so that no other collective
+                waits behind a rank that is late; none: this process is alone.
+        """
+        self._clip_norm = clip_norm
+        self._group = group
+        size = 1 if group is None else dist.get_world_size(group)
+        self._own = torch.zeros(1, dtype=torch.float64, device=device)
+        self._gathered = torch.zeros(size, dtype=torch.float64, device=device)
+        self._work: dist.Work | None = None
+
+    @torch.no_grad()
+    def start(self, gradients: Iterable[Tensor]) -> None:
+        """Contribute this rank's gradients; does not wait for the others."""
+        self._own.zero_()
+        for gradient in gradients:  # in float32, whatever the gradient is in
+            norm = torch.linalg.vector_norm(gradient, dtype=torch.float32)
+            self._own += norm.double().square()
+        if self._group is None:
+            self._gathered.copy_(self._own)
+        else:
+            self._work = dist.all_gather_into_tensor(
+                self._gathered, self._own, self._group, async_op=True
+            )
+
+    def verdict(self) -> Verdict:
+        """Wait for the others' contributions, and judge."""
+        if self._work is not None:
+            self._work.wait()
+            self._work = None
+        squared = self._gathered[0]
+        for other in self._gathered[1:]:
+            squared = squared + other
+        norm = squared.sqrt()
+        found_inf = (~norm.isfinite()).float()
+        if self._clip_norm is None:
+            return Verdict(norm, None, found_inf)
+        # As torch.nn.utils.clip_grad_norm_ has it.
+        scale = (self._clip_norm / (norm + 1e-6)).clamp(max=1.0).float()
+        return Verdict(norm, scale, found_inf)

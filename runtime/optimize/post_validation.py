@@ -1,0 +1,110 @@
+"""The post-validated step: update at once, and make up for it where that was wrong.
+
+Zero Bubble Pipeline Parallelism, arXiv 2401.10241, section 4. There the global state passes along
+the ranks, and a step that was wrong is undone by computing backwards. Here the copy that is updated
+stays as it is until the norm is known, so that undoing gives back the same bits:
+
+    layers see  | p ........ | p' = preview of (kept, moments, gradients)   | p'  (or p'' if redone)
+    kept        | p .................................................. p    | p' = the same kernels
+    gradients   | g accumulates | ... must not change until then ...   g    | zeroed
+                             STEP (no waiting)                      validation
+"""
+
+from collections.abc import Mapping
+
+from .gradients import Gradients
+from .norm import GradientNorm
+from .origin import Origin
+from .settings import StepSettings
+from .stage import StageOptimizer
+
+
+class PostValidatedStep:
+    """Carries out STEP without waiting for other ranks.
+
+    What the layers hold is final only after `validate` or `finish`.
+    """
+
+    late = True
+
+    def __init__(
+        self,
+        optimizers: Mapping[int, StageOptimizer],
+        gradients: Gradients,
+        settings: StepSettings,
+        norm: GradientNorm,
+        origin: Origin,
+    ) -> None:
+        """Prepare a rank.
+
+        Args:
+            optimizers: of this rank's stages, by number; made with `post_validation`.
+            gradients: of the same.
+            settings: of the next steps; assign to `settings` to change them.
+            norm: of all ranks' gradients.
+            origin: remembers what else an iteration changes.
+        """
+        self._optimizers = optimizers
+        self._gradients = gradients
+        self._norm = norm
+        self._origin = origin
+        self.settings = settings
+        self._taken: StepSettings | None = None
+        self.num_redone = 0
+        self.num_skipped = 0
+
+    def begin(self) -> None:
+        """See `Stepper`."""
+        self._origin.mark()
+
+    def validate(self) -> bool:
+        """See `Stepper`."""
+        was_right = self.finish()
+        if not was_right:
+            self._origin.restore()
+        self._gradients.open()
+        return was_right
+
+    def synchronize(self) -> None:
+        """See `Stepper`: start gathering the norm, once per step."""
+        if self._taken is None:
+            self._taken = self.settings
+            self._gradients.consume()
+            self._norm.start(self._gradients.counted())
+
+    def step(self, stage: int) -> None:
+        """See `Stepper`."""
+        assert self._taken is not None
+        self._optimizers[stage].preview(self._taken)
+
+    def finish(self) -> bool:
+        """Make the last step final; waits for all ranks to have taken it.
+
+        Returns:
+            Whether it was right as it was taken; if not, the parameters have changed.
+        """
+        if self._taken is None:
+            return True
+        settings, self._taken = self._taken, None
+        verdict = self._norm.verdict()
+        if verdict.skips:
+            self.num_skipped += 1
+        elif verdict.clips:
+            assert verdict.scale is not None
+            self.num_redone += 1
+            self._gradients.scale(verdict.scale)
+            self._commit(settings)
+        else:
+            self._commit(settings)
+            return True
+        for optimizer in self._optimizers.values():
+            optimizer.show()
+        return False
+
+    def _commit(self, settings: StepSettings) -> None:
+        """The same kernels on the same numbers: what the layers hold if the preview was right.
+
+        They are not written, because ops of the next iteration have saved them for their backward.
+        """
+        for optimizer in self._optimizers.values():
+            optimizer.step(settings)

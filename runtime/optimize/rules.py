@@ -1,0 +1,133 @@
+"""Update rules: torch's fused kernels, in place on lists of tensors.
+
+They are element by element, so that a tensor may be updated piece by piece with the same bits as
+at once (pieces start at multiples of a cache line, as the kernels' own).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.optim.adamw import adamw
+from torch.optim.sgd import sgd
+
+from synth.optimizer import OptimizerKind, OptimizerSpec
+
+from .settings import StepSettings
+
+
+class Rule(Protocol):
+    """How parameters follow from gradients and moments."""
+
+    moments: tuple[str, ...]
+    """Names of what is kept of a parameter in its own shape; torch.optim's."""
+
+    counts: bool
+    """Whether it also counts a parameter's steps."""
+
+    def update(
+        self,
+        parameters: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        moments: Sequence[Sequence[Tensor]],
+        counts: Sequence[Tensor],
+        settings: StepSettings,
+        found_inf: Tensor | None = None,
+    ) -> None:
+        """Update parameters, moments and counts in place.
+
+        Args:
+            parameters: of one device and dtype.
+            gradients: one for each.
+            moments: for each name in `moments`, one for each parameter.
+            counts: scalars, one for each parameter, if the rule counts.
+            settings: of this step.
+            found_inf: float32 scalar on the device; 1: leave everything as it is.
+        """
+        ...
+
+
+class AdamWRule:
+    """Loshchilov and Hutter, arXiv 1711.05101."""
+
+    moments: tuple[str, ...] = ("exp_avg", "exp_avg_sq")
+    counts = True
+
+    def update(
+        self,
+        parameters: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        moments: Sequence[Sequence[Tensor]],
+        counts: Sequence[Tensor],
+        settings: StepSettings,
+        found_inf: Tensor | None = None,
+    ) -> None:
+        """See `Rule`."""
+        adamw(
+            list(parameters),
+            list(gradients),
+            list(moments[0]),
+            list(moments[1]),
+            [],
+            list(counts),
+            fused=True,
+            found_inf=found_inf,
+            amsgrad=False,
+            beta1=settings.betas[0],
+            beta2=settings.betas[1],
+            lr=settings.learning_rate,
+            weight_decay=settings.weight_decay,
+            eps=settings.eps,
+            maximize=False,
+        )
+
+
+class SgdRule:
+    """Stochastic gradient descent, with momentum or without."""
+
+    counts = False
+
+    def __init__(self, momentum: float) -> None:
+        self._momentum = momentum
+        self.moments: tuple[str, ...] = ("momentum_buffer",) if momentum else ()
+
+    def update(
+        self,
+        parameters: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        moments: Sequence[Sequence[Tensor]],
+        counts: Sequence[Tensor],
+        settings: StepSettings,
+        found_inf: Tensor | None = None,
+    ) -> None:
+        """See `Rule`."""
+        buffers: list[Tensor | None] = list(moments[0]) if moments else [None] * len(parameters)
+        sgd(
+            list(parameters),
+            list(gradients),
+            buffers,
+            fused=True,
+            found_inf=found_inf,
+            weight_decay=settings.weight_decay,
+            momentum=self._momentum,
+            lr=settings.learning_rate,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+        )
+
+
+def rule_of(spec: OptimizerSpec) -> Rule:
+    """The arithmetic of an optimizer."""
+    if spec.kind == OptimizerKind.ADAMW:
+        return AdamWRule()
+    return SgdRule(spec.momentum)
+
+
+def new_state(rule: Rule, updated: Tensor) -> Mapping[str, Tensor]:
+    """All that a rule keeps of a tensor before its first step: zeros."""
+    state = {name: torch.zeros_like(updated) for name in rule.moments}
+    if rule.counts:
+        state["step"] = torch.zeros((), dtype=torch.float32, device=updated.device)
+    return state

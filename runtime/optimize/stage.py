@@ -1,0 +1,183 @@
+"""The optimizer of one stage: an update in place, or a preview of it that can be taken back."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from synth.optimizer import OptimizerSpec
+
+from .rules import Rule, new_state, rule_of
+from .settings import StepSettings
+
+# What is copied or widened is so piece by piece, so that the workspace stays small. On a device
+# pieces are larger, because each costs several launches.
+_PIECE_ELEMENTS = {"cpu": 1 << 17, "cuda": 1 << 21}
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A trainable parameter, what is updated for it, and what the rule keeps of it.
+
+    `kept` is the parameter itself; or its float32 master copy; or, for steps that can be taken
+    back, the copy that holds the last step that was valid.
+    """
+
+    live: nn.Parameter
+    kept: Tensor
+    state: Mapping[str, Tensor]
+
+    @property
+    def gradient(self) -> Tensor:
+        """The accumulated gradient, there from the first step's start."""
+        assert self.live.grad is not None
+        return self.live.grad
+
+    def copied_count(self) -> list[Tensor]:
+        """A copy of the number of its steps, where the rule counts them."""
+        return [self.state["step"].clone()] if "step" in self.state else []
+
+    @property
+    def widened(self) -> bool:
+        """Whether the update is done in another dtype than the layers compute in."""
+        return self.kept.dtype != self.live.dtype
+
+
+class StageOptimizer:
+    """Updates a stage's trainable parameters.
+
+    Everything it keeps is allocated at once, so that it is static memory, as the plan counts it.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], spec: OptimizerSpec) -> None:
+        self._rule = rule_of(spec)
+        self._weights = [_weight_of(p, spec, self._rule) for p in parameters if p.requires_grad]
+
+    @property
+    def weights(self) -> list[Weight]:
+        """The trainable parameters, in the order given."""
+        return self._weights
+
+    @torch.no_grad()
+    def step(self, settings: StepSettings, found_inf: Tensor | None = None) -> None:
+        """Update what is kept, and its moments, by the gradients.
+
+        Args:
+            settings: of this step.
+            found_inf: float32 scalar; 1: change nothing.
+        """
+        self._step_whole([w for w in self._weights if not w.widened], settings, found_inf)
+        for weight in self._weights:
+            if weight.widened:
+                self._step_in_pieces(weight, settings, found_inf)
+
+    @torch.no_grad()
+    def preview(self, settings: StepSettings) -> None:
+        """Show the layers what `step` would give; what is kept and its moments stay."""
+        for weight in self._weights:
+            for piece in _pieces(weight, self._rule):
+                updated = piece.kept.clone() if weight.widened else piece.live.copy_(piece.kept)
+                gradient = piece.gradient.to(updated.dtype)
+                moments = [[moment.clone()] for moment in piece.moments]
+                self._rule.update([updated], [gradient], moments, weight.copied_count(), settings)
+                if weight.widened:
+                    piece.live.copy_(updated)
+
+    @torch.no_grad()
+    def show(self) -> None:
+        """Show the layers what is kept."""
+        for weight in self._weights:
+            if weight.kept is not weight.live:
+                weight.live.copy_(weight.kept)
+
+    @torch.no_grad()
+    def adopt(self) -> None:
+        """Keep what the layers hold, after it was changed from outside (loaded)."""
+        for weight in self._weights:
+            if weight.kept is not weight.live:
+                weight.kept.copy_(weight.live)
+
+    def held_bytes(self) -> int:
+        """Bytes of the gradients and of all that is kept, as they are allocated."""
+        tensors = [w.live.grad for w in self._weights if w.live.grad is not None]
+        tensors += [w.kept for w in self._weights if w.kept is not w.live]
+        tensors += [t for w in self._weights for t in w.state.values()]
+        return sum(t.numel() * t.element_size() for t in tensors)
+
+    def _step_whole(
+        self, weights: list[Weight], settings: StepSettings, found_inf: Tensor | None
+    ) -> None:
+        rule = self._rule
+        if weights:
+            rule.update(
+                [weight.kept for weight in weights],
+                [weight.gradient for weight in weights],
+                [[weight.state[name] for weight in weights] for name in rule.moments],
+                [weight.state["step"] for weight in weights] if rule.counts else [],
+                settings,
+                found_inf,
+            )
+
+    def _step_in_pieces(
+        self, weight: Weight, settings: StepSettings, found_inf: Tensor | None
+    ) -> None:
+        count = weight.copied_count()
+        for piece in _pieces(weight, self._rule):
+            count = weight.copied_count()
+            gradient = piece.gradient.to(piece.kept.dtype)
+            moments = [[moment] for moment in piece.moments]
+            self._rule.update([piece.kept], [gradient], moments, count, settings, found_inf)
+        for counted in count:
+            weight.state["step"].copy_(counted)
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A part of a weight's tensors."""
+
+    live: Tensor
+    kept: Tensor
+    gradient: Tensor
+    moments: list[Tensor]
+
+
+def _pieces(weight: Weight, rule: Rule) -> Iterator[_Piece]:
+    moments = [weight.state[name] for name in rule.moments]
+    tensors = [weight.live.detach(), weight.kept, weight.gradient, *moments]
+    if all(tensor.is_contiguous() for tensor in tensors):
+        size = piece_elements(weight.live.device)
+        parts = zip(*(torch.split(tensor.view(-1), size) for tensor in tensors), strict=True)
+    else:
+        parts = zip(*([tensor] for tensor in tensors), strict=True)
+    for live, kept, gradient, *rest in parts:
+        yield _Piece(live, kept, gradient, rest)
+
+
+def piece_elements(device: torch.device) -> int:
+    """How many elements are copied or widened at once."""
+    return _PIECE_ELEMENTS["cpu" if device.type == "cpu" else "cuda"]
+
+
+def _weight_of(parameter: nn.Parameter, spec: OptimizerSpec, rule: Rule) -> Weight:
+    kept = parameter.detach()
+    if spec.master_weights and parameter.dtype != torch.float32:
+        kept = kept.float()
+    elif spec.post_validation:
+        kept = kept.clone()
+    else:
+        kept = parameter
+    return Weight(parameter, kept, new_state(rule, kept.detach()))
+
+
+def static_bytes(modules: Iterable[nn.Module], spec: OptimizerSpec) -> int:
+    """What parameters, buffers, gradients and all that an optimizer keeps of them take."""
+    total = 0
+    for module in modules:
+        total += sum(b.numel() * b.element_size() for b in module.buffers())
+        for parameter in module.parameters():
+            size = parameter.numel() * parameter.element_size()
+            total += size
+            if parameter.requires_grad:
+                total += size + spec.state_bytes(parameter.numel(), parameter.element_size())
+    return total

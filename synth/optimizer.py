@@ -1,0 +1,90 @@
+"""Which optimizer trains, and what it keeps of each parameter: names and bytes, no arithmetic."""
+
+import re
+from enum import StrEnum
+from typing import Self
+
+from pydantic import Field
+
+from synth.errors import SynthError
+from synth.record import Record
+
+_FLOAT32_BYTES = 4
+_COUNT_BYTES = 4
+
+
+class OptimizerKind(StrEnum):
+    """An update rule."""
+
+    ADAMW = "adamw"
+    SGD = "sgd"
+
+
+class OptimizerSpec(Record):
+    """An optimizer, as far as memory and the time of STEP depend on it.
+
+    Written `adamw`, `sgd:0.9` (with its momentum), `adamw+master`, `adamw+post-validation`:
+
+    - master: parameters that are not float32 get a float32 copy, which is what is updated;
+    - post-validation: ranks step without waiting for each other, and a kept copy of the parameters
+      makes up for steps that should have been clipped or skipped. With master copies there is
+      one already.
+    """
+
+    kind: OptimizerKind = OptimizerKind.ADAMW
+    momentum: float = Field(default=0.0, ge=0, lt=1, description="of sgd")
+    master_weights: bool = False
+    post_validation: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read the written form.
+
+        Raises:
+            SynthError: the text is none.
+        """
+        match = _WRITTEN.fullmatch(text)
+        if match is None:
+            raise SynthError(
+                f"optimizer {text!r} is not understood; write adamw or sgd:MOMENTUM, and behind it "
+                f"+master (float32 master weights) and +post-validation where wanted"
+            )
+        return cls(
+            kind=OptimizerKind(match[1] or match[2]),
+            momentum=float(match[3] or 0.0),
+            master_weights=bool(match[4]),
+            post_validation=bool(match[5]),
+        )
+
+    def __str__(self) -> str:
+        """The written form."""
+        momentum = f":{self.momentum:g}" if self.momentum else ""
+        master = "+master" if self.master_weights else ""
+        late = "+post-validation" if self.post_validation else ""
+        return f"{self.kind}{momentum}{master}{late}"
+
+    def state_bytes(self, numel: int, element_bytes: int) -> int:
+        """What is kept of a trainable parameter, besides it and its gradient.
+
+        Args:
+            numel: its elements.
+            element_bytes: the size of each.
+        """
+        updated = _FLOAT32_BYTES if self.master_weights else element_bytes
+        return numel * (updated * self._num_moments + self._copy_bytes(element_bytes)) + (
+            _COUNT_BYTES if self.kind == OptimizerKind.ADAMW else 0
+        )
+
+    @property
+    def _num_moments(self) -> int:
+        if self.kind == OptimizerKind.ADAMW:
+            return 2
+        return 1 if self.momentum else 0
+
+    def _copy_bytes(self, element_bytes: int) -> int:
+        if self.master_weights and element_bytes != _FLOAT32_BYTES:
+            return _FLOAT32_BYTES
+        return element_bytes if self.post_validation else 0
+
+
+_WRITTEN = re.compile(r"(?:(adamw)|(sgd)(?::(0?\.\d+|0))?)(\+master)?(\+post-validation)?")

@@ -1,0 +1,230 @@
+"""Optimizer steps of one process: torch's bits, taken back and redone without a trace."""
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from synth.errors import SynthError
+from synth.optimizer import OptimizerKind, OptimizerSpec
+from synth.runtime.optimize import (
+    PostValidatedStep,
+    StageOptimizer,
+    StepSettings,
+    build_steps,
+    static_bytes,
+)
+
+CPU = torch.device("cpu")
+STEPS = 8
+SPECS = {
+    "adamw": OptimizerSpec(),
+    "sgd": OptimizerSpec(kind=OptimizerKind.SGD),
+    "momentum": OptimizerSpec(kind=OptimizerKind.SGD, momentum=0.9),
+}
+Disturb = Callable[[int, Tensor], None]
+
+
+def build_module(dtype: torch.dtype = torch.float32) -> nn.Module:
+    """Sizes beyond one piece and no multiple of a vector; a buffer; a frozen parameter."""
+    torch.manual_seed(3)
+    module = nn.Sequential(nn.Linear(521, 509), nn.BatchNorm1d(509), nn.Linear(509, 3, bias=False))
+    for frozen in module[2].parameters():
+        frozen.requires_grad = False
+    return module.to(dtype)
+
+
+def gradient(step: int, index: int, like: Tensor) -> Tensor:
+    generator = torch.Generator().manual_seed(1000 * step + index)
+    return torch.randn(like.shape, generator=generator).to(like.dtype)
+
+
+def no_disturbance(step: int, gradient: Tensor) -> None:
+    pass
+
+
+def sometimes_large(step: int, gradient: Tensor) -> None:
+    gradient.mul_(100 if step % 3 == 1 else 1e-3)
+
+
+def sometimes_infinite(step: int, gradient: Tensor) -> None:
+    if step in (0, 3, 4):
+        gradient.view(-1)[-1] = float("nan" if step == 3 else "inf")
+
+
+def train(
+    spec: OptimizerSpec,
+    disturb: Disturb,
+    *,
+    clip_norm: float | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> tuple[nn.Module, object]:
+    module = build_module(dtype)
+    steps = build_steps({0: module}, spec, settings(0), device=CPU, clip_norm=clip_norm)
+    for step in range(STEPS):
+        steps.settings = settings(step)
+        steps.begin()
+        steps.validate()
+        trainable = [p for p in module.parameters() if p.requires_grad]
+        for index, parameter in enumerate(trainable):
+            assert parameter.grad is not None and not parameter.grad.any()
+            parameter.grad += gradient(step, index, parameter)
+            disturb(step, parameter.grad)
+        steps.synchronize()
+        steps.step(0)
+    steps.finish()
+    return module, steps
+
+
+def settings(step: int) -> StepSettings:
+    """The learning rate changes, so that a step redone later must remember its own."""
+    return StepSettings(learning_rate=1e-2 / (1 + step), weight_decay=0.1)
+
+
+def same_bits(one: nn.Module, other: nn.Module) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+
+def late(spec: OptimizerSpec) -> OptimizerSpec:
+    return spec.replace(post_validation=True)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_the_synchronous_step_is_torch_s(name: str) -> None:
+    module, _ = train(SPECS[name], no_disturbance)
+    truth = build_module()
+    if name == "adamw":
+        optimizer: torch.optim.Optimizer = torch.optim.AdamW(
+            truth.parameters(), weight_decay=0.1, fused=True
+        )
+    else:
+        momentum = SPECS[name].momentum
+        optimizer = torch.optim.SGD(
+            truth.parameters(), momentum=momentum, weight_decay=0.1, fused=True
+        )
+    for step in range(STEPS):
+        optimizer.param_groups[0]["lr"] = settings(step).learning_rate
+        for index, parameter in enumerate(p for p in truth.parameters() if p.requires_grad):
+            parameter.grad = gradient(step, index, parameter)
+        optimizer.step()
+    assert same_bits(module, truth)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("master", [False, True], ids=["", "master"])
+@pytest.mark.parametrize("clip_norm", [None, 1e-4, 1.0, 1e9], ids=str)
+@pytest.mark.parametrize("disturb", [no_disturbance, sometimes_large, sometimes_infinite])
+@pytest.mark.parametrize("name", SPECS)
+def test_post_validation_gives_the_bits_of_the_synchronous_step(
+    name: str, disturb: Disturb, clip_norm: float | None, master: bool, dtype: torch.dtype
+) -> None:
+    spec = SPECS[name].replace(master_weights=master)
+    truth, _ = train(spec, disturb, clip_norm=clip_norm, dtype=dtype)
+    module, _ = train(late(spec), disturb, clip_norm=clip_norm, dtype=dtype)
+    assert same_bits(module, truth)
+    assert all(p.isfinite().all() for p in module.parameters())
+
+
+def test_the_cases_above_are_what_they_say() -> None:
+    def counts(disturb: Disturb, clip_norm: float | None) -> tuple[int, int]:
+        _, steps = train(late(SPECS["adamw"]), disturb, clip_norm=clip_norm)
+        assert isinstance(steps, PostValidatedStep)
+        return steps.num_redone, steps.num_skipped
+
+    assert counts(no_disturbance, 1e9) == (0, 0)
+    assert counts(no_disturbance, 1e-4) == (STEPS, 0)
+    assert counts(sometimes_large, 1.0) == (3, 0)
+    assert counts(sometimes_infinite, None) == (0, 3)
+    assert counts(sometimes_infinite, 1e-4) == (STEPS - 3, 3)
+
+
+@pytest.mark.parametrize("post_validation", [False, True])
+def test_master_weights_keep_steps_too_small_for_bfloat16(post_validation: bool) -> None:
+    def moved(master: bool) -> bool:
+        spec = OptimizerSpec(
+            kind=OptimizerKind.SGD, master_weights=master, post_validation=post_validation
+        )
+        weight = nn.Linear(1, 1, bias=False).to(torch.bfloat16)
+        nn.init.constant_(weight.weight, 1.0)
+        steps = build_steps({0: weight}, spec, StepSettings(1.0), device=CPU)
+        for _ in range(64):  # half of bfloat16's distance from 1 to the next below is 2 ** -9
+            steps.begin()
+            steps.validate()
+            assert weight.weight.grad is not None
+            weight.weight.grad += 2.0**-12
+            steps.synchronize()
+            steps.step(0)
+        steps.finish()
+        return weight.weight.item() != 1.0
+
+    assert moved(master=True)
+    assert not moved(master=False)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("master", [False, True], ids=["", "master"])
+@pytest.mark.parametrize("post_validation", [False, True], ids=["", "late"])
+@pytest.mark.parametrize("name", SPECS)
+def test_the_bytes_said_are_the_bytes_held(
+    name: str, post_validation: bool, master: bool, dtype: torch.dtype
+) -> None:
+    spec = SPECS[name].replace(master_weights=master, post_validation=post_validation)
+    module = build_module(dtype)
+    optimizer = StageOptimizer(module.parameters(), spec)
+    for parameter in module.parameters():
+        if parameter.requires_grad:
+            parameter.grad = torch.zeros_like(parameter)
+    tensors = [*module.parameters(), *module.buffers()]
+    held = sum(t.numel() * t.element_size() for t in tensors) + optimizer.held_bytes()
+    assert static_bytes([module], spec) == held
+
+
+def test_post_validation_costs_a_copy_of_the_parameters_or_none_beside_master_weights() -> None:
+    def extra(dtype: torch.dtype, master: bool) -> int:
+        spec = OptimizerSpec(master_weights=master)
+        module = build_module(dtype)
+        return static_bytes([module], late(spec)) - static_bytes([module], spec)
+
+    trainable = sum(p.numel() for p in build_module().parameters() if p.requires_grad)
+    assert extra(torch.float32, master=False) == 4 * trainable
+    assert extra(torch.bfloat16, master=False) == 2 * trainable
+    assert extra(torch.bfloat16, master=True) == 0
+
+
+def test_what_is_loaded_from_outside_is_kept() -> None:
+    module = build_module()
+    optimizer = StageOptimizer(module.parameters(), late(OptimizerSpec()))
+    truth = copy.deepcopy(module)
+    with torch.no_grad():
+        for a, b in zip(module.parameters(), truth.parameters(), strict=True):
+            a.fill_(0.5)
+            b.fill_(0.5)
+    optimizer.adopt()
+    optimizer.show()
+    assert same_bits(module, truth)
+
+
+def test_nothing_to_validate_is_refused() -> None:
+    with pytest.raises(SynthError, match="nothing to validate"):
+        build_steps(
+            {0: build_module()},
+            late(OptimizerSpec()),
+            StepSettings(0.1),
+            device=CPU,
+            skip_nonfinite=False,
+        )
+
+
+@pytest.mark.parametrize(
+    "text", ["adamw", "sgd", "sgd:0.9", "adamw+master", "sgd:0.95+master+post-validation"]
+)
+def test_an_optimizer_is_written_as_it_is_read(text: str) -> None:
+    assert str(OptimizerSpec.parse(text)) == text
+
+
+@pytest.mark.parametrize("text", ["", "adam", "adamw:0.9", "sgd:1", "adamw+", "+master"])
+def test_an_unknown_optimizer_is_refused_with_what_can_be_written(text: str) -> None:
+    with pytest.raises(SynthError, match="write adamw or sgd:MOMENTUM"):
+        OptimizerSpec.parse(text)
