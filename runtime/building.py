@@ -10,7 +10,7 @@ from synth.profile import Workload
 from synth.schedule.file import Plan
 
 from .models import ModelSpec, build_layers
-from .optimizer import adamw_static_bytes
+from .optimize import static_bytes
 from .stage import Stage
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -50,7 +50,7 @@ def build_stages(plan: Plan, rank: int, device: torch.device, seed: int) -> dict
 def _check_bytes(plan: Plan, stage: int, layers: Iterable[nn.Module]) -> None:
     """A stage's static bytes must be those that the plan counts."""
     needed = plan.costs.stages[stage].static_bytes
-    found = sum(adamw_static_bytes(layer) for layer in layers)
+    found = static_bytes(layers, plan.workload.optimizer)
     if found != needed:
         raise Mismatch(
             f"stage {stage} (layers {', '.join(plan.layers[i] for i in plan.layers_of(stage))}) "

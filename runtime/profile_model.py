@@ -11,10 +11,12 @@ from torch import Tensor, nn
 
 import synth
 from synth.errors import SynthError
+from synth.kinds import OpKind
 from synth.profile import Layer, LayerProfile, Links, Profile, Provenance, Workload
 
 from .building import dtype_of, prepare_device
 from .models import ModelSpec, build_layers, layer_names, layer_signature, vocabulary_size
+from .optimize import commit_bytes
 from .profiler import profile_layer
 from .sample import Sample
 from .world import describe_device
@@ -60,9 +62,13 @@ def profile_model(
         signature = (layer_signature(sample.layer), met, sample.x.dtype)
         if signature not in shared:
             shared[signature] = name
-            profiles[name] = profile_layer(sample, warmup=warmup, iterations=iterations)
+            profiles[name] = profile_layer(
+                sample, workload.optimizer, warmup=warmup, iterations=iterations
+            )
             tell(f"measured {name}: {profiles[name].work_us() / 1000:.3f} ms for F + B + W")
         entries.append(Layer(name=name, profile=shared[signature]))
+    if workload.optimizer.post_validation:
+        profiles = _with_commits(profiles, commit_bytes(layers, workload.optimizer))
     return Profile(
         name=workload.model,
         provenance=_provenance(device, workload),
@@ -72,6 +78,19 @@ def profile_model(
         layer_profiles=profiles,
         layers=tuple(entries),
     )
+
+
+def _with_commits(profiles: dict[str, LayerProfile], rise_bytes: int) -> dict[str, LayerProfile]:
+    """A step validated late is committed before the first op that writes gradients, whichever that
+    is, and climbs by so much then."""
+    writers = (OpKind.B, OpKind.W, OpKind.BW)
+    return {
+        name: profile.replace(
+            rise_bytes=profile.rise_bytes
+            | {kind: max(profile.rise_bytes[kind], rise_bytes) for kind in writers}
+        )
+        for name, profile in profiles.items()
+    }
 
 
 def _samples(

@@ -1,45 +1,49 @@
 """Measuring one layer: seconds and bytes of F, B, W, BW and STEP on its device."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from synth.kinds import OpKind
+from synth.optimizer import OptimizerSpec
 from synth.profile import LayerProfile, Timing
 from synth.schedule.ops import Op
 
 from .clock import Clock
 from .held_bytes import fused_rise, held_bytes
 from .meter import measure
-from .optimizer import adamw
+from .optimize import StageOptimizer, StepSettings
 from .sample import Sample
 
 
-def profile_layer(sample: Sample, *, warmup: int, iterations: int) -> LayerProfile:
+def profile_layer(
+    sample: Sample, spec: OptimizerSpec, *, warmup: int, iterations: int
+) -> LayerProfile:
     """Measure one layer.
 
     Args:
         sample: the layer on its device, with a micro-batch.
+        spec: the optimizer that will train it.
         warmup: rounds that are not counted.
         iterations: rounds that are; F, B, W, BW and STEP are measured in each.
     """
     parameters = [p for p in sample.layer.parameters() if p.requires_grad]
     for parameter in parameters:
         parameter.grad = torch.zeros_like(parameter)
-    optimizer = adamw(sample.layer, 0.0)
-    times = _measure_times(sample, optimizer, warmup, iterations)
+    update = _Update(sample.layer, spec)
+    times = _measure_times(sample, update if parameters else None, warmup, iterations)
     held = held_bytes(sample)
     rises = held.rise_bytes | {
         OpKind.BW: fused_rise(sample),
-        OpKind.STEP: _step_rise(optimizer, sample.x.device),
+        OpKind.STEP: _rise(update, sample.x.device),
     }
     profile = LayerProfile(
         time_us={kind: _timing(times.get(kind, [])) for kind in OpKind},
         parameter_bytes=_bytes([*sample.layer.parameters(), *sample.layer.buffers()]),
         gradient_bytes=_bytes(parameters),
-        optimizer_bytes=_optimizer_bytes(optimizer),
+        optimizer_bytes=update.kept_bytes,
         output_bytes=held.output_bytes,
         saved_bytes=held.saved_bytes,
         saved_w_bytes=held.saved_w_bytes,
@@ -55,7 +59,7 @@ def profile_layer(sample: Sample, *, warmup: int, iterations: int) -> LayerProfi
 
 
 def _measure_times(
-    sample: Sample, optimizer: torch.optim.Optimizer | None, warmup: int, iterations: int
+    sample: Sample, update: Callable[[], None] | None, warmup: int, iterations: int
 ) -> Mapping[OpKind, list[float]]:
     """Alternate F+B+W and F+BW, so that drift of the machine hits both alike."""
     stage, clock = sample.stage(), Clock(sample.x.device)
@@ -73,9 +77,9 @@ def _measure_times(
         stage.forward(0, sample.x.clone(), sample.targets)
         with clock.measure(Op(OpKind.BW, 0)):
             stage.backward(0, gradient)
-        if optimizer is not None:
+        if update is not None:
             with clock.measure(Op(OpKind.STEP, 0)):
-                optimizer.step()
+                update()
     times: defaultdict[OpKind, list[float]] = defaultdict(list)
     for op, start_us, end_us in clock.moments_us():
         times[op.kind].append(end_us - start_us)
@@ -100,19 +104,27 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
     return sum(t.numel() * t.element_size() for t in tensors)
 
 
-def _optimizer_bytes(optimizer: torch.optim.Optimizer | None) -> int:
-    if optimizer is None:
-        return 0
-    states = optimizer.state.values()
-    return _bytes(t for state in states for t in state.values() if isinstance(t, Tensor))
+class _Update:
+    """All that STEP does for a layer, whenever it does it: a step validated later is done twice."""
+
+    def __init__(self, layer: nn.Module, spec: OptimizerSpec) -> None:
+        self._optimizer = StageOptimizer(layer.parameters(), spec)
+        self._late = spec.post_validation
+        self.kept_bytes = self._optimizer.kept_bytes()
+
+    def __call__(self) -> None:
+        settings = StepSettings(learning_rate=0.0)
+        if self._late:
+            self._optimizer.preview(settings)
+        self._optimizer.step(settings)
+        if not self._late:
+            self._optimizer.show()
 
 
-def _step_rise(optimizer: torch.optim.Optimizer | None, device: torch.device) -> int:
-    """How far memory climbs during STEP, once its state is there."""
-    if optimizer is None:
-        return 0
+def _rise(action: Callable[[], None], device: torch.device) -> int:
+    """How far memory climbs during an action."""
     with measure(device) as found:
-        optimizer.step()
+        action()
     return found.peak_bytes
 
 

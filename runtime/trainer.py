@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -18,7 +19,7 @@ from .data import TokenData, load_tokens
 from .executor import Batch, Boundary, Executor
 from .meter import measure
 from .models import vocabulary_size
-from .optimizer import SynchronousAdamW
+from .optimize import StepSettings, build_steps, held_bytes
 from .progress import Progress
 from .rank_result import RankResult
 from .train_options import TrainOptions
@@ -49,11 +50,13 @@ class RankTrainer:
         prepare_device(plan.workload, world.device)
         self._stages = build_stages(plan, world.rank, world.device, options.seed)
         self._data = self._load_data()
-        self._optimizer = SynchronousAdamW(
+        self._optimizer = build_steps(
             {number: stage.layers for number, stage in self._stages.items()},
+            plan.workload.optimizer,
+            StepSettings(options.learning_rate),
             device=world.device,
-            learning_rate=options.learning_rate,
             clip_norm=options.clip_norm,
+            group=dist.new_group(timeout=timedelta(seconds=options.timeout_s)),
         )
         self._clock = Clock(world.device)
         self._executor = Executor(
@@ -99,11 +102,13 @@ class RankTrainer:
         return result
 
     def _step(self, batch: Batch) -> Tensor | None:
-        self._optimizer.begin_step()
+        self._optimizer.begin()
         return self._executor.step(batch)
 
     def _measured_step(self, batch: Batch, result: RankResult) -> Tensor | None:
-        result.static_bytes = self._optimizer.static_bytes()
+        result.static_bytes = held_bytes(
+            (stage.layers for stage in self._stages.values()), self._optimizer
+        )
         with measure(self._world.device) as found:
             loss = self._step(batch)
         result.peak_bytes = result.static_bytes + found.peak_bytes

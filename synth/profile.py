@@ -4,9 +4,18 @@ import hashlib
 from functools import cached_property
 from typing import Annotated, ClassVar, Self
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    NonNegativeInt,
+    PlainSerializer,
+    PositiveFloat,
+    model_validator,
+)
 
+from synth.errors import SynthError
 from synth.kinds import OpKind
+from synth.optimizer import OptimizerSpec
 from synth.record import FileRecord, Record
 
 ModelArguments = dict[str, int | float | str | bool]
@@ -142,6 +151,20 @@ class Links(Record):
         return {(pair.source, pair.target): pair for pair in reversed(self.pairs)}
 
 
+def _read_optimizer(given: object) -> object:
+    if not isinstance(given, str):
+        return given
+    try:
+        return OptimizerSpec.parse(given)
+    except SynthError as error:
+        raise ValueError(str(error)) from None
+
+
+_WrittenOptimizer = Annotated[
+    OptimizerSpec, BeforeValidator(_read_optimizer), PlainSerializer(str, return_type=str)
+]
+
+
 class Workload(Record):
     """What was profiled, enough to build it again: the model and the shape of a micro-batch."""
 
@@ -150,7 +173,7 @@ class Workload(Record):
     micro_batch_size: int = Field(gt=0)
     sequence_length: int = Field(gt=0)
     dtype: str = "float32"
-    optimizer: str = "adamw"
+    optimizer: _WrittenOptimizer = OptimizerSpec()
     threads: int = Field(default=1, gt=0, description="CPU threads per rank, where CPUs compute")
     runnable: bool = Field(
         default=True, description="false for a published profile without code to run"

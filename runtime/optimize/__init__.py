@@ -1,10 +1,10 @@
 """Optimizer steps: their arithmetic, the global norm, in lock-step or validated afterwards."""
 
-from .build import StageSteps, build_steps
+from .build import StageSteps, build_steps, held_bytes
 from .norm import GradientNorm, Verdict
 from .post_validation import PostValidatedStep
 from .settings import StepSettings
-from .stage import StageOptimizer, static_bytes
+from .stage import StageOptimizer, commit_bytes, static_bytes
 from .synchronous import SynchronousStep
 
 __all__ = [
@@ -16,5 +16,7 @@ __all__ = [
     "SynchronousStep",
     "Verdict",
     "build_steps",
+    "commit_bytes",
+    "held_bytes",
     "static_bytes",
 ]

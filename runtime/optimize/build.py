@@ -1,6 +1,6 @@
 """From an optimizer's description and a rank's modules to whoever carries out STEP."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 import torch.distributed as dist
@@ -18,6 +18,14 @@ from .stage import StageOptimizer
 from .synchronous import SynchronousStep
 
 StageSteps = SynchronousStep | PostValidatedStep
+
+
+def held_bytes(modules: Iterable[nn.Module], steps: StageSteps) -> int:
+    """Bytes of parameters, buffers, gradients and all that is kept, as they are allocated now."""
+    tensors = {t for module in modules for t in (*module.parameters(), *module.buffers())}
+    tensors |= {t.grad for t in tensors if t.grad is not None}
+    own = sum(t.numel() * t.element_size() for t in tensors)
+    return own + sum(optimizer.kept_bytes() for optimizer in steps.optimizers.values())
 
 
 def build_steps(

@@ -44,7 +44,7 @@ class PostValidatedStep:
             norm: of all ranks' gradients.
             origin: remembers what else an iteration changes.
         """
-        self._optimizers = optimizers
+        self.optimizers = optimizers
         self._gradients = gradients
         self._norm = norm
         self._origin = origin
@@ -75,7 +75,7 @@ class PostValidatedStep:
     def step(self, stage: int) -> None:
         """See `Stepper`."""
         assert self._taken is not None
-        self._optimizers[stage].preview(self._taken)
+        self.optimizers[stage].preview(self._taken)
 
     def finish(self) -> bool:
         """Make the last step final; waits for all ranks to have taken it.
@@ -97,7 +97,7 @@ class PostValidatedStep:
         else:
             self._commit(settings)
             return True
-        for optimizer in self._optimizers.values():
+        for optimizer in self.optimizers.values():
             optimizer.show()
         return False
 
@@ -106,5 +106,5 @@ class PostValidatedStep:
 
         They are not written, because ops of the next iteration have saved them for their backward.
         """
-        for optimizer in self._optimizers.values():
+        for optimizer in self.optimizers.values():
             optimizer.step(settings)

@@ -98,10 +98,9 @@ class StageOptimizer:
             if weight.kept is not weight.live:
                 weight.kept.copy_(weight.live)
 
-    def held_bytes(self) -> int:
-        """Bytes of the gradients and of all that is kept, as they are allocated."""
-        tensors = [w.live.grad for w in self._weights if w.live.grad is not None]
-        tensors += [w.kept for w in self._weights if w.kept is not w.live]
+    def kept_bytes(self) -> int:
+        """Bytes of all that is kept besides parameters and gradients, as allocated."""
+        tensors = [w.kept for w in self._weights if w.kept is not w.live]
         tensors += [t for w in self._weights for t in w.state.values()]
         return sum(t.numel() * t.element_size() for t in tensors)
 
@@ -168,6 +167,19 @@ def _weight_of(parameter: nn.Parameter, spec: OptimizerSpec, rule: Rule) -> Weig
     else:
         kept = parameter
     return Weight(parameter, kept, new_state(rule, kept.detach()))
+
+
+def commit_bytes(modules: Iterable[nn.Module], spec: OptimizerSpec) -> int:
+    """How far memory climbs while the updates of these modules are made in place, one by one."""
+    if not spec.master_weights:
+        return 0
+    widened = [
+        min(p.numel(), piece_elements(p.device))
+        for module in modules
+        for p in module.parameters()
+        if p.requires_grad and p.dtype != torch.float32
+    ]
+    return max(widened, default=0) * torch.float32.itemsize
 
 
 def static_bytes(modules: Iterable[nn.Module], spec: OptimizerSpec) -> int:

@@ -28,7 +28,7 @@ class SynchronousStep:
             settings: of the next steps; assign to `settings` to change them.
             norm: of all ranks' gradients; none: neither clip nor look for infinities.
         """
-        self._optimizers = optimizers
+        self.optimizers = optimizers
         self._gradients = gradients
         self._norm = norm
         self.settings = settings
@@ -55,8 +55,8 @@ class SynchronousStep:
     def step(self, stage: int) -> None:
         """See `Stepper`."""
         found_inf = self._verdict.found_inf if self._verdict is not None else None
-        self._optimizers[stage].step(self.settings, found_inf)
-        self._optimizers[stage].show()
+        self.optimizers[stage].step(self.settings, found_inf)
+        self.optimizers[stage].show()
 
     def finish(self) -> bool:
         """See `Stepper`: nothing is open between steps."""

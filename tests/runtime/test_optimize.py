@@ -177,7 +177,8 @@ def test_the_bytes_said_are_the_bytes_held(
         if parameter.requires_grad:
             parameter.grad = torch.zeros_like(parameter)
     tensors = [*module.parameters(), *module.buffers()]
-    held = sum(t.numel() * t.element_size() for t in tensors) + optimizer.held_bytes()
+    tensors += [p.grad for p in module.parameters() if p.grad is not None]
+    held = sum(t.numel() * t.element_size() for t in tensors) + optimizer.kept_bytes()
     assert static_bytes([module], spec) == held
 
 
