@@ -8,7 +8,7 @@ and tags keep them apart; CUDA tensors are staged through host memory.
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Protocol
 
@@ -16,6 +16,9 @@ import torch
 import torch.distributed as dist
 
 from synth.schedule.lower import Transfer
+
+from .boundary import Tensors
+from .groups import Group
 
 
 def describe_failure(error: Exception) -> str:
@@ -27,8 +30,8 @@ def describe_failure(error: Exception) -> str:
 class Pending(Protocol):
     """A transfer under way."""
 
-    def wait(self) -> torch.Tensor:
-        """Return the tensor once it may be read (received) or freed (sent).
+    def wait(self) -> Tensors:
+        """Return the tensors once they may be read (received) or freed (sent).
 
         Raises:
             RuntimeError: the other rank is gone, or the time-out passed.
@@ -37,19 +40,22 @@ class Pending(Protocol):
 
 
 class Channels(Protocol):
-    """Starts transfers; one object per rank."""
+    """Starts transfers; one object per rank. A transfer's tensors are the same row at both ends."""
 
-    def send(self, tensor: torch.Tensor, transfer: Transfer) -> Pending:
-        """Start sending; the tensor must live until `wait`."""
+    def send(self, tensors: Tensors, transfer: Transfer) -> Pending:
+        """Start sending contiguous tensors, which must live until `wait`."""
         ...
 
-    def receive(self, buffer: torch.Tensor, transfer: Transfer) -> Pending:
-        """Post a receive into a buffer."""
+    def receive(self, buffers: Tensors, transfer: Transfer) -> Pending:
+        """Post a receive into buffers."""
         ...
 
 
 def open_channels(
-    device: torch.device, transfers: Iterable[Transfer], timeout_s: float = 300.0
+    device: torch.device,
+    transfers: Iterable[Transfer],
+    timeout_s: float = 300.0,
+    group: Group | None = None,
 ) -> Channels:
     """Open the channels that a schedule's transfers need; every rank calls this at the same time.
 
@@ -57,73 +63,93 @@ def open_channels(
         device: where this rank's tensors live.
         transfers: all transfers of the lowered schedule, the same list on every rank.
         timeout_s: after which a transfer counts as failed; gloo takes that of the process group.
+        group: the pipeline's ranks; none: all processes.
     """
+    group = group or Group.world()
     links = sorted({(t.source, t.target) for t in transfers})
-    if dist.get_backend() == "nccl":
-        return NcclChannels(links, timedelta(seconds=timeout_s))
-    return GlooChannels(device)
+    if group.backend == "nccl":
+        return NcclChannels(group, links, timedelta(seconds=timeout_s))
+    return GlooChannels(group, device)
 
 
 class _Plain:
-    """A transfer whose tensor is the user's own."""
+    """A transfer whose tensors are the user's own."""
 
-    def __init__(self, work: dist.Work, tensor: torch.Tensor) -> None:
-        self._work = work
-        self._tensor = tensor
+    def __init__(self, works: Sequence[dist.Work], tensors: Tensors) -> None:
+        self._works = works
+        self._tensors = tensors
 
-    def wait(self) -> torch.Tensor:
-        self._work.wait()
-        return self._tensor
+    def wait(self) -> Tensors:
+        for work in self._works:
+            work.wait()
+        return self._tensors
 
 
 class _Unstaging:
-    """A receive into host memory, copied to the device's buffer when waited for."""
+    """A receive into host memory, copied to the device's buffers when waited for."""
 
-    def __init__(self, work: dist.Work, staged: torch.Tensor, buffer: torch.Tensor) -> None:
-        self._work = work
+    def __init__(self, works: Sequence[dist.Work], staged: Tensors, buffers: Tensors) -> None:
+        self._works = works
         self._staged = staged
-        self._buffer = buffer
+        self._buffers = buffers
 
-    def wait(self) -> torch.Tensor:
-        self._work.wait()
-        return self._buffer.copy_(self._staged)
+    def wait(self) -> Tensors:
+        for work in self._works:
+            work.wait()
+        for buffer, staged in zip(self._buffers, self._staged, strict=True):
+            buffer.copy_(staged)
+        return self._buffers
 
 
 class NcclChannels:
     """One communicator per directed link; waiting orders streams and does not block the host."""
 
-    def __init__(self, links: list[tuple[int, int]], timeout: timedelta) -> None:
-        self._groups = {link: dist.new_group(list(link), timeout=timeout) for link in links}
+    def __init__(self, group: Group, links: list[tuple[int, int]], timeout: timedelta) -> None:
+        self._group = group
+        self._links = {link: group.subgroup(link, timeout) for link in links}
 
-    def send(self, tensor: torch.Tensor, transfer: Transfer) -> Pending:
-        """Enqueue on the link's communicator, behind the compute that made the tensor."""
-        group = self._groups[transfer.source, transfer.target]
-        return _Plain(_started(dist.isend(tensor, transfer.target, group)), tensor)
+    def send(self, tensors: Tensors, transfer: Transfer) -> Pending:
+        """Enqueue on the link's communicator, behind the compute that made the tensors."""
+        link = self._links[transfer.source, transfer.target]
+        target = self._group.ranks[transfer.target]
+        return _Plain([_started(dist.isend(t, target, link)) for t in tensors], tensors)
 
-    def receive(self, buffer: torch.Tensor, transfer: Transfer) -> Pending:
+    def receive(self, buffers: Tensors, transfer: Transfer) -> Pending:
         """Enqueue on the link's communicator; later receives of this link queue behind it."""
-        group = self._groups[transfer.source, transfer.target]
-        return _Plain(_started(dist.irecv(buffer, transfer.source, group)), buffer)
+        link = self._links[transfer.source, transfer.target]
+        source = self._group.ranks[transfer.source]
+        return _Plain([_started(dist.irecv(b, source, link)) for b in buffers], buffers)
 
 
 class GlooChannels:
-    """One group and a running tag per link: both ends count transfers in the same (link) order."""
+    """One group and a running tag per link: both ends count tensors in the same (link) order."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, group: Group, device: torch.device) -> None:
+        self._group = group
         self._staged = device.type != "cpu"
         self._count: Counter[tuple[int, int]] = Counter()
 
-    def send(self, tensor: torch.Tensor, transfer: Transfer) -> Pending:
-        """Start sending a contiguous tensor, through host memory if it is on a device."""
-        outgoing = tensor.cpu() if self._staged else tensor
-        work = dist.isend(outgoing, transfer.target, tag=self._next_tag(transfer))
-        return _Plain(_started(work), outgoing)
+    def send(self, tensors: Tensors, transfer: Transfer) -> Pending:
+        """Start sending contiguous tensors, through host memory if they are on a device."""
+        outgoing = tuple(t.cpu() for t in tensors) if self._staged else tensors
+        target = self._group.ranks[transfer.target]
+        works = [
+            _started(dist.isend(t, target, self._group.handle, self._next_tag(transfer)))
+            for t in outgoing
+        ]
+        return _Plain(works, outgoing)
 
-    def receive(self, buffer: torch.Tensor, transfer: Transfer) -> Pending:
-        """Post a receive, into host memory if the buffer is on a device."""
-        incoming = torch.empty_like(buffer, device="cpu") if self._staged else buffer
-        work = _started(dist.irecv(incoming, transfer.source, tag=self._next_tag(transfer)))
-        return _Unstaging(work, incoming, buffer) if self._staged else _Plain(work, buffer)
+    def receive(self, buffers: Tensors, transfer: Transfer) -> Pending:
+        """Post a receive, into host memory if the buffers are on a device."""
+        incoming = buffers
+        if self._staged:
+            incoming = tuple(torch.empty_like(b, device="cpu") for b in buffers)
+        source = self._group.ranks[transfer.source]
+        works = [
+            _started(dist.irecv(b, source, self._group.handle, self._next_tag(transfer)))
+            for b in incoming
+        ]
+        return _Unstaging(works, incoming, buffers) if self._staged else _Plain(works, buffers)
 
     def _next_tag(self, transfer: Transfer) -> int:
         link = (transfer.source, transfer.target)

@@ -4,31 +4,35 @@ It decides nothing. The program says when a receive is posted, when a send is wa
 value dies; the executor's table of values holds just those that the plan's memory counts.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from synth.errors import RunFailure
+from synth.errors import RunFailure, SynthError
 from synth.kinds import OpKind
-from synth.schedule.lower import Action, Instruction, Lowered
+from synth.schedule.lower import Action, Instruction, Lowered, Transfer
 from synth.schedule.ops import Op, Value, ValueKind
 
+from .batch import Batch
+from .boundary import Boundary, Tensors
 from .channels import Channels, Pending, describe_failure
 from .clock import Clock
 from .progress import Progress
-from .stage import Stage
+from .reducer import GradientReducer
+from .stage import Passages
 
-Handler = Callable[[Op], None]
+Shapes = Sequence[Sequence[Boundary]]
 
 
 class Stepper(Protocol):
     """Whoever carries out STEP."""
 
     def synchronize(self) -> None:
-        """Called before each STEP: what needs all ranks, such as a global norm."""
+        """Called before the first STEP, when all gradients are there: a global norm, say."""
         ...
 
     def step(self, stage: int) -> None:
@@ -36,31 +40,37 @@ class Stepper(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Boundary:
-    """Shape and dtype of the tensor between a stage and the next."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-
-
-@dataclass
-class Batch:
-    """One mini-batch's micro-batches; a rank gets inputs if it holds the first stage, targets if
-    it holds the last."""
-
-    inputs: Sequence[Tensor] | None = None
-    targets: Sequence[Tensor] | None = None
-
-
 @dataclass
 class _Step:
-    """What lives during one step."""
+    """What lives during one step. Values and transfers are by slot, see `_Slots`."""
 
     batch: Batch
-    values: dict[Value, Tensor] = field(default_factory=dict)
-    arriving: dict[Value, Pending] = field(default_factory=dict)
-    leaving: dict[Value, Pending] = field(default_factory=dict)
+    shapes: Shapes
+    weight: float
+    values: list[Tensors | None]
+    arriving: list[Pending | None]
+    leaving: list[Pending | None]
+    updating: bool = False
+
+    @classmethod
+    def none(cls) -> "_Step":
+        """Between steps."""
+        return cls(Batch(), (), 1.0, [], [], [])
+
+
+@dataclass
+class _Slots:
+    """Numbers the values that ever lie in the executor's table: activations and gradients."""
+
+    numbers: dict[Value, int] = field(default_factory=dict)
+
+    def of(self, kind: ValueKind, stage: int, op: Op) -> int:
+        """The slot of a value of an op's micro-batch."""
+        return self.number(Value(kind, stage, op.microbatch, op.replica))
+
+    def number(self, value: Value) -> int:
+        """The slot of a value."""
+        return self.numbers.setdefault(value, len(self.numbers))
 
 
 class Executor:
@@ -70,12 +80,12 @@ class Executor:
         self,
         lowered: Lowered,
         rank: int,
-        stages: Mapping[int, Stage],
+        stages: Mapping[int, Passages],
         channels: Channels,
-        boundaries: Sequence[Boundary],
         *,
         device: torch.device,
         clock: Clock,
+        reducer: GradientReducer | None = None,
         stepper: Stepper | None = None,
         progress: Progress | None = None,
     ) -> None:
@@ -84,11 +94,12 @@ class Executor:
         Args:
             lowered: a verified schedule, lowered.
             rank: whose program to run.
-            stages: the stages that the placement gives this rank, by number.
+            stages: the stages that the placement gives this rank, by number; two copies of a
+                stage on one rank are one.
             channels: opened for the lowered schedule's transfers.
-            boundaries: for every stage but the last, what it hands on.
             device: where tensors live.
             clock: records when each op ran.
+            reducer: adds up the gradients that several ranks hold; none: no stage has copies.
             stepper: carries out each STEP; none: the caller steps by itself.
             progress: told before each instruction, for a post-mortem.
         """
@@ -97,34 +108,35 @@ class Executor:
         self._stages = stages
         self._holds_last = any(stage.is_last for stage in stages.values())
         self._channels = channels
-        self._boundaries = boundaries
         self._device = device
         self._clock = clock
+        self._reducer = reducer
         self._stepper = stepper
         self._progress = progress
         self._share = 1.0 / lowered.schedule.num_micro_batches
         self._loss = torch.zeros((), device=device)
-        self._seed: Tensor | None = None
-        self._step = _Step(Batch())
-        self._handlers: dict[OpKind, Handler] = {
-            OpKind.F: self._forward,
-            OpKind.B: self._backward_input,
-            OpKind.W: self._backward_weight,
-            OpKind.BW: self._backward,
-            OpKind.STEP: self._optimizer_step,
-        }
-        arrivals = {i.moved.value for i in self._program if i.action == Action.RECV}
-        self._inputs = [
-            [v for v in lowered.effects.reads(i.compute) if v in arrivals]
-            if i.action == Action.COMPUTE
-            else []
-            for i in self._program
-        ]
+        self._seeds: dict[tuple[torch.Size, torch.dtype, float], Tensors] = {}
+        self._seed: Tensors | None = None
+        self._step = _Step.none()
+        self._slots = _Slots()
+        self._actions = [self._compile(lowered, i) for i in self._program]
+        self._frees = [self._freed(i) for i in self._program]
+        self._all = range(len(self._program))
+        self._without_update = [i for i in self._all if not _updates(self._program[i])]
 
-    def step(self, batch: Batch) -> Tensor | None:
+    def step(
+        self, batch: Batch, shapes: Shapes, *, weight: float = 1.0, update: bool = True
+    ) -> Tensor | None:
         """Run the program once on a mini-batch.
 
         Gradients accumulate into the parameters: of the mean of the micro-batches' losses.
+
+        Args:
+            batch: its micro-batches.
+            shapes: by micro-batch and stage, what each stage but the last hands on.
+            weight: the loss, and with it every gradient, is multiplied by this.
+            update: whether gradients are reduced and STEPs carried out; without, they stay for
+                the next call to add to.
 
         Returns:
             The mean loss on the rank with the last stage, none elsewhere.
@@ -132,101 +144,188 @@ class Executor:
         Raises:
             RunFailure: an op failed or another rank is gone; names this rank and the instruction.
         """
-        self._step = _Step(batch)
+        num_slots = len(self._slots.numbers)
+        rows: list[list[Any]] = [[None] * num_slots for _ in range(3)]
+        self._step = _Step(batch, shapes, weight, *rows)
         self._loss.zero_()
         self._clock.begin()
-        for index, instruction in enumerate(self._program):
-            if self._progress is not None:
-                self._progress.at(index)
-            try:
-                self._execute(instruction, self._inputs[index])
-            except RunFailure:
-                raise
-            except Exception as error:
-                raise RunFailure(self._describe(instruction, error)) from error
-        self._step.batch = Batch()
+        self._run(self._all if update else self._without_update)
+        self._step = _Step.none()
         return self._loss.clone() if self._holds_last else None
 
     @property
     def held_values(self) -> int:
         """How many values and open transfers are held now; none between steps."""
         step = self._step
-        return len(step.values) + len(step.arriving) + len(step.leaving)
+        return sum(x is not None for x in (*step.values, *step.arriving, *step.leaving))
 
-    def _execute(self, instruction: Instruction, inputs: list[Value]) -> None:
-        step = self._step
-        match instruction.action:
-            case Action.COMPUTE:
-                for value in inputs:
-                    if value in step.arriving:
-                        step.values[value] = step.arriving[value].wait()
-                        del step.arriving[value]
-                op = instruction.compute
-                if op.kind == OpKind.STEP and self._stepper is not None:
-                    self._stepper.synchronize()
-                with self._clock.measure(op):
-                    self._handlers[op.kind](op)
-            case Action.RECV:
-                transfer = instruction.moved
-                boundary = self._boundaries[transfer.value.stage]
-                buffer = torch.empty(boundary.shape, dtype=boundary.dtype, device=self._device)
-                step.arriving[transfer.value] = self._channels.receive(buffer, transfer)
-            case Action.SEND:
-                transfer = instruction.moved
-                tensor = step.values[transfer.value]
-                step.leaving[transfer.value] = self._channels.send(tensor, transfer)
-            case Action.SENT:
-                step.leaving.pop(instruction.moved.value).wait()
-        for value in instruction.frees:
-            step.values.pop(value, None)
+    def _run(self, places: Iterable[int]) -> None:
+        """Carry out the instructions at some places of the program."""
+        values = self._step.values
+        for index in places:
+            if self._progress is not None:
+                self._progress.at(index)
+            try:
+                self._actions[index]()
+            except RunFailure:
+                raise
+            except Exception as error:
+                raise RunFailure(self._describe(self._program[index], error)) from error
+            for slot in self._frees[index]:
+                values[slot] = None
 
-    def _forward(self, op: Op) -> None:
-        stage, step = self._stages[op.stage], self._step
-        targets = None
-        if stage.is_last:
-            assert step.batch.targets is not None
-            targets = step.batch.targets[op.microbatch]
-        y = stage.forward(op.microbatch, self._stage_input(op), targets)
-        if stage.is_last:
-            self._loss.add_(y, alpha=self._share)
-            if self._seed is None:  # the gradient of the mean by each loss; kept from then on
-                self._seed = torch.full_like(y, self._share)
+    def _compile(self, lowered: Lowered, instruction: Instruction) -> Callable[[], None]:
+        """What to do at an instruction, with all that is known beforehand looked up."""
+        if instruction.action == Action.COMPUTE:
+            return self._compile_op(lowered, instruction.compute)
+        if instruction.action == Action.REDUCE:
+            if self._reducer is None:
+                raise SynthError("this schedule has copies of stages; it needs a GradientReducer")
+            return partial(self._reducer.start, instruction.reduced)
+        transfer = instruction.moved
+        run = {Action.RECV: self._receive, Action.SEND: self._send, Action.SENT: self._sent}
+        return partial(run[instruction.action], self._slots.number(transfer.value), transfer)
+
+    def _compile_op(self, lowered: Lowered, op: Op) -> Callable[[], None]:
+        arrivals = [
+            self._slots.number(value)
+            for value in lowered.effects.reads(op)
+            if value.kind in (ValueKind.ACT, ValueKind.GRAD)
+        ]
+        handlers: dict[OpKind, Callable[[Op], Callable[[], None]]] = {
+            OpKind.F: self._compile_forward,
+            OpKind.B: self._compile_backward,
+            OpKind.BW: self._compile_backward,
+            OpKind.W: lambda op: partial(
+                self._stages[op.stage].backward_weight, op.microbatch
+            ),
+            OpKind.STEP: lambda op: partial(self._optimizer_step, op.stage),
+        }
+        return partial(self._compute, op, arrivals, handlers[op.kind](op))
+
+    def _freed(self, instruction: Instruction) -> list[int]:
+        numbers = self._slots.numbers
+        return [numbers[value] for value in instruction.frees if value in numbers]
+
+    def _receive(self, slot: int, transfer: Transfer) -> None:
+        boundary = self._step.shapes[transfer.value.microbatch][transfer.value.stage]
+        if transfer.value.kind == ValueKind.ACT:
+            buffers = boundary.activations(self._device)
         else:
-            step.values[Value(ValueKind.ACT, op.stage, op.microbatch, op.replica)] = y.contiguous()
+            buffers = boundary.gradients(self._device)
+        self._step.arriving[slot] = self._channels.receive(buffers, transfer)
 
-    def _stage_input(self, op: Op) -> Tensor:
-        if op.stage == 0:
-            assert self._step.batch.inputs is not None
-            return self._step.batch.inputs[op.microbatch]
-        return self._step.values[Value(ValueKind.ACT, op.stage - 1, op.microbatch, op.replica)]
+    def _send(self, slot: int, transfer: Transfer) -> None:
+        tensors = self._step.values[slot]
+        assert tensors is not None
+        self._step.leaving[slot] = self._channels.send(tensors, transfer)
 
-    def _gradient(self, op: Op) -> Tensor:
-        if self._stages[op.stage].is_last:
-            assert self._seed is not None
-            return self._seed
-        return self._step.values[Value(ValueKind.GRAD, op.stage, op.microbatch, op.replica)]
+    def _sent(self, slot: int, transfer: Transfer) -> None:
+        pending, self._step.leaving[slot] = self._step.leaving[slot], None
+        assert pending is not None
+        pending.wait()
 
-    def _hand_back(self, op: Op, gradient: Tensor | None) -> None:
-        if gradient is not None:
-            value = Value(ValueKind.GRAD, op.stage - 1, op.microbatch, op.replica)
-            self._step.values[value] = gradient.contiguous()
+    def _compute(self, op: Op, arrivals: list[int], work: Callable[[], None]) -> None:
+        """Wait for the inputs that are under way, then run the op."""
+        step = self._step
+        for slot in arrivals:
+            pending = step.arriving[slot]
+            if pending is not None:
+                step.values[slot] = pending.wait()
+                step.arriving[slot] = None
+        if op.kind == OpKind.STEP and not step.updating:
+            self._before_first_step()
+        with self._clock.measure(op):
+            work()
 
-    def _backward_input(self, op: Op) -> None:
+    def _compile_forward(self, op: Op) -> Callable[[], None]:
         stage = self._stages[op.stage]
-        self._hand_back(op, stage.backward_input(op.microbatch, self._gradient(op)))
+        source = self._slots.of(ValueKind.ACT, op.stage - 1, op) if op.stage else None
+        if stage.is_last:
+            return partial(self._forward_to_loss, op, stage, source)
+        return partial(
+            self._forward, op, stage, source, self._slots.of(ValueKind.ACT, op.stage, op)
+        )
 
-    def _backward_weight(self, op: Op) -> None:
-        self._stages[op.stage].backward_weight(op.microbatch)
+    def _forward(self, op: Op, stage: Passages, source: int | None, made: int) -> None:
+        arguments, entry = self._stage_input(op, source)
+        keywords = self._step.batch.named(op.microbatch)
+        outputs = stage.forward(op.microbatch, arguments, entry=entry, keywords=keywords)
+        self._step.values[made] = tuple(y.contiguous() for y in outputs)
 
-    def _backward(self, op: Op) -> None:
+    def _forward_to_loss(self, op: Op, stage: Passages, source: int | None) -> None:
+        step = self._step
+        arguments, entry = self._stage_input(op, source)
+        targets = None if step.batch.targets is None else step.batch.targets[op.microbatch]
+        keywords = step.batch.named(op.microbatch)
+        (loss,) = stage.forward(
+            op.microbatch, arguments, entry=entry, targets=targets, keywords=keywords
+        )
+        if loss.numel() != 1:
+            raise SynthError(
+                f"the last stage gave a tensor of shape {tuple(loss.shape)}; it must give the loss, "
+                f"a single number: give the pipeline a loss function, or end the model in one"
+            )
+        weight = self._share * step.weight
+        self._loss.add_(loss.reshape(()), alpha=weight)
+        key = (loss.shape, loss.dtype, weight)  # of the mean by each loss: the same every time
+        if key not in self._seeds:
+            self._seeds[key] = (torch.full_like(loss, weight),)
+        self._seed = self._seeds[key]
+
+    def _stage_input(
+        self, op: Op, source: int | None
+    ) -> tuple[tuple[Any, ...], Boundary | None]:
+        step = self._step
+        if source is None:
+            if step.batch.inputs is None:
+                raise SynthError("this rank holds the first stage; its batch needs inputs")
+            return step.batch.arguments(op.microbatch), None
+        tensors = step.values[source]
+        assert tensors is not None
+        return tensors, step.shapes[op.microbatch][op.stage - 1]
+
+    def _compile_backward(self, op: Op) -> Callable[[], None]:
         stage = self._stages[op.stage]
-        self._hand_back(op, stage.backward(op.microbatch, self._gradient(op)))
+        backward = stage.backward_input if op.kind == OpKind.B else stage.backward
+        source = None if stage.is_last else self._slots.of(ValueKind.GRAD, op.stage, op)
+        made = self._slots.of(ValueKind.GRAD, op.stage - 1, op) if op.stage else None
+        return partial(self._backward, op.microbatch, backward, source, made)
 
-    def _optimizer_step(self, op: Op) -> None:
+    def _backward(
+        self,
+        microbatch: int,
+        backward: Callable[[int, Tensors], Tensors],
+        source: int | None,
+        made: int | None,
+    ) -> None:
+        values = self._step.values
+        gradients = self._seed if source is None else values[source]
+        assert gradients is not None
+        found = backward(microbatch, gradients)
+        if made is not None:
+            values[made] = found
+
+    def _before_first_step(self) -> None:
+        self._step.updating = True
+        if self._reducer is not None:
+            self._reducer.finish()
         if self._stepper is not None:
-            self._stepper.step(op.stage)
+            self._stepper.synchronize()
+
+    def _optimizer_step(self, stage: int) -> None:
+        if self._stepper is not None:
+            self._stepper.step(stage)
 
     def _describe(self, instruction: Instruction, error: Exception) -> str:
-        waits = ", ".join(str(value) for value in self._step.arriving)
+        numbers, arriving = self._slots.numbers, self._step.arriving
+        waits = ", ".join(str(value) for value, slot in numbers.items() if arriving[slot])
         waiting = f" (receives open: {waits})" if waits else ""
         return f"rank {self._rank} failed in {instruction}{waiting}: {describe_failure(error)}"
+
+
+def _updates(instruction: Instruction) -> bool:
+    """Whether it is left out where gradients only accumulate."""
+    if instruction.action == Action.COMPUTE:
+        return instruction.compute.kind == OpKind.STEP
+    return instruction.action == Action.REDUCE

@@ -10,6 +10,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from synth.kinds import OpKind
 
+from .boundary import Tensors
 from .meter import measure
 from .sample import Sample
 
@@ -86,7 +87,7 @@ class _MeasuredPassage:
         self.output_bytes = 0
         self._tensors: dict[str, Tensor] = {}
         self._watched: dict[str, Any] = {}
-        like = self.stage.output_like(sample.x.clone(), sample.targets)
+        like = sample.output_like(self.stage)
         self._like = torch.empty_like(like, device="meta")
         self._put("x", self._window(sample.x.clone))
         if sample.is_first:
@@ -99,7 +100,7 @@ class _MeasuredPassage:
     def backward_input(self) -> None:
         """B, with a gradient that it is given."""
         self._put("gradient", self._window(self._make_gradient))
-        self._run(OpKind.B, lambda: self.stage.backward_input(0, self._tensors["gradient"]))
+        self._run(OpKind.B, lambda: self.stage.backward_input(0, (self._tensors["gradient"],)))
 
     def backward_weight(self) -> None:
         """W."""
@@ -108,7 +109,7 @@ class _MeasuredPassage:
     def backward_fused(self) -> None:
         """BW."""
         self._put("gradient", self._window(self._make_gradient))
-        self._run(OpKind.BW, lambda: self.stage.backward(0, self._tensors["gradient"]))
+        self._run(OpKind.BW, lambda: self.stage.backward(0, (self._tensors["gradient"],)))
 
     def drop(self, *names: str) -> int:
         """Let go of boundary tensors; what the layer holds then, besides those that still live."""
@@ -120,7 +121,7 @@ class _MeasuredPassage:
         return [name for name, watched in self._watched.items() if not watched.expired()]
 
     def _forward(self) -> None:
-        y = self.stage.forward(0, self._tensors["x"], self.sample.targets)
+        (y,) = self.sample.forward(self.stage, self._tensors["x"])
         self.output_bytes = allocated_bytes(y)
         self._put("y", y)
 
@@ -134,14 +135,14 @@ class _MeasuredPassage:
         is_alias = tensor.untyped_storage().data_ptr() in places  # of an in-place layer: x is y
         self.sizes[name] = 0 if is_alias else allocated_bytes(tensor)
 
-    def _run(self, kind: OpKind, action: Callable[[], Tensor | None]) -> None:
+    def _run(self, kind: OpKind, action: Callable[[], Tensors | None]) -> None:
         """An op in a window; what it returns is held, as the gradient to send back."""
         with measure(self.device) as found:
             returned = action()
         self.level += found.net_bytes
         self.rises[kind] = found.peak_bytes
-        if returned is not None:
-            self._tensors["returned"] = returned
+        if returned:
+            (self._tensors["returned"],) = returned
 
     def _window(self, action: Callable[[], Any]) -> Any:
         with measure(self.device) as found:

@@ -70,11 +70,11 @@ def _one_way_us(world: World, channels: Channels, pair: tuple[int, int], size: i
 def _ping_pong(rank: int, channels: Channels, pair: tuple[int, int], buffer: Tensor) -> None:
     there, back = _transfer(*pair), _transfer(pair[1], pair[0])
     if rank == pair[0]:
-        channels.send(buffer, there).wait()
-        channels.receive(buffer, back).wait()
+        channels.send((buffer,), there).wait()
+        channels.receive((buffer,), back).wait()
     else:
-        channels.receive(buffer, there).wait()
-        channels.send(buffer, back).wait()
+        channels.receive((buffer,), there).wait()
+        channels.send((buffer,), back).wait()
     if buffer.is_cuda:
         torch.cuda.synchronize()
 

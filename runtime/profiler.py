@@ -69,14 +69,14 @@ def _measure_times(
             clock.begin()
         x = sample.x.clone()  # a layer may change its input in place
         with clock.measure(Op(OpKind.F, 0)):
-            stage.forward(0, x, sample.targets)
+            sample.forward(stage, x)
         with clock.measure(Op(OpKind.B, 0)):
-            stage.backward_input(0, gradient)
+            stage.backward_input(0, (gradient,))
         with clock.measure(Op(OpKind.W, 0)):
             stage.backward_weight(0)
-        stage.forward(0, sample.x.clone(), sample.targets)
+        sample.forward(stage, sample.x.clone())
         with clock.measure(Op(OpKind.BW, 0)):
-            stage.backward(0, gradient)
+            stage.backward(0, (gradient,))
         if update is not None:
             with clock.measure(Op(OpKind.STEP, 0)):
                 update()
@@ -88,7 +88,7 @@ def _measure_times(
 
 def _output_gradient(sample: Sample) -> Tensor:
     """A gradient of the output's shape, dense and small, as training has."""
-    return torch.full_like(sample.stage().output_like(sample.x.clone(), sample.targets), 1e-3)
+    return torch.full_like(sample.output_like(sample.stage()), 1e-3)
 
 
 def _timing(samples_us: Sequence[float]) -> Timing:
@@ -131,8 +131,8 @@ def _rise(action: Callable[[], None], device: torch.device) -> int:
 def _deferred_share(sample: Sample, parameters: Sequence[Tensor]) -> float:
     """The share of the parameters' elements whose gradient W computes."""
     stage = sample.stage()
-    stage.forward(0, sample.x.clone(), sample.targets)
-    stage.backward_input(0, _output_gradient(sample))
+    sample.forward(stage, sample.x.clone())
+    stage.backward_input(0, (_output_gradient(sample),))
     deferred = sum(p.numel() for p in stage.deferred(0))
     stage.backward_weight(0)
     total = sum(p.numel() for p in parameters)

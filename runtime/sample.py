@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from .boundary import Boundary, Tensors
 from .stage import Stage
 
 
@@ -19,3 +20,13 @@ class Sample:
     def stage(self) -> Stage:
         """The layer as a stage of its own, so that it is measured by what will run it."""
         return Stage([self.layer], is_first=self.is_first, is_last=self.targets is not None)
+
+    def forward(self, stage: Stage, x: Tensor) -> Tensors:
+        """F of the layer, of a micro-batch like `x`, as in the middle of a pipeline."""
+        entry = None if self.is_first else Boundary.of(x, trained=True)
+        return stage.forward(0, (x,), entry=entry, targets=self.targets)
+
+    def output_like(self, stage: Stage) -> Tensor:
+        """What F gives, made without autograd."""
+        output: Tensor = stage.output_like((self.x.clone(),), self.targets)
+        return output

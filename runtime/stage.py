@@ -1,81 +1,238 @@
-"""One stage of the model on this rank: its layers, and the micro-batches under way in it."""
+"""One stage of the model on this rank: its module, and the micro-batches under way in it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
+from .boundary import Boundary, Tensors, flatten
 from .split import GradientBox, SplitTape, enter
+
+Loss = Callable[[Any, Any], Tensor]
+
+
+class Passages(Protocol):
+    """What the executor needs of a stage: F, B, W and BW of its micro-batches.
+
+    Tensors go in and out as rows; gradients are those of the differentiable ones of a row.
+    """
+
+    @property
+    def is_last(self) -> bool:
+        """Whether F gives the loss."""
+        ...
+
+    def forward(
+        self,
+        microbatch: int,
+        arguments: tuple[Any, ...],
+        *,
+        entry: Boundary | None = None,
+        targets: Any = None,
+        keywords: Mapping[str, Any] | None = None,
+    ) -> Tensors:
+        """F; `entry` says of what kind the arguments are, None on the first stage."""
+        ...
+
+    def backward_input(self, microbatch: int, gradients: Tensors) -> Tensors:
+        """B: the gradients of the differentiable inputs."""
+        ...
+
+    def backward_weight(self, microbatch: int) -> None:
+        """W."""
+        ...
+
+    def backward(self, microbatch: int, gradients: Tensors) -> Tensors:
+        """BW."""
+        ...
+
+    def parameters(self) -> Iterable[Tensor]:
+        """The trainable parameters."""
+        ...
+
+    def forget(self) -> None:
+        """Drop the micro-batches under way."""
+        ...
 
 
 @dataclass(slots=True)
 class _Passage:
-    """A micro-batch between its F and its W: what autograd needs, and nothing else."""
+    """A micro-batch between its F and its W: what autograd needs, and nothing else.
+
+    `wanted` are the places, among the gradients that come back, of the outputs that have an edge.
+    """
 
     tape: SplitTape
-    edge: GradientEdge | None
-    box: GradientBox | None
+    edges: list[GradientEdge]
+    wanted: list[int]
+    boxes: list[GradientBox]
+    entry: Boundary | None
+
+
+class Chain(nn.Module):
+    """Layers one after another; what comes besides the input goes to the last one."""
+
+    def __init__(self, layers: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, x: Any, *targets: Any) -> Any:
+        """Run the layers."""
+        last = len(self.layers) - 1
+        for i, layer in enumerate(self.layers):
+            x = layer(x, *targets) if i == last else layer(x)
+        return x
 
 
 class Stage:
-    """F, B, W and BW of a run of layers.
+    """F, B, W and BW of a module.
 
-    A stage keeps neither its input nor its output alive: the graph hangs on a gradient edge, and
-    the input enters without a leaf. What autograd saved of them lives on as long as it needs.
+    A stage keeps neither its input nor its output alive: the graph hangs on gradient edges, and
+    inputs enter without a leaf. What autograd saved of them lives on as long as it needs.
     """
 
-    def __init__(self, layers: Sequence[nn.Module], *, is_first: bool, is_last: bool) -> None:
-        self.layers = nn.ModuleList(layers)
+    def __init__(
+        self,
+        module: nn.Module | Sequence[nn.Module],
+        *,
+        is_first: bool,
+        is_last: bool,
+        loss: Loss | None = None,
+    ) -> None:
+        """Wrap a module, or layers that follow each other.
+
+        Args:
+            module: takes what the stage before gives. The last stage's gives the loss, and takes
+                the targets as its last positional argument, unless `loss` is given.
+            is_first: whether its inputs are the batch's.
+            is_last: whether it ends in the loss.
+            loss: of the last stage's output and the targets, a scalar.
+        """
+        self.module = module if isinstance(module, nn.Module) else Chain(module)
         self.is_first = is_first
         self.is_last = is_last
+        self._loss = loss
         self._passages: dict[int, _Passage] = {}
 
-    def forward(self, microbatch: int, x: Tensor, targets: Tensor | None = None) -> Tensor:
-        """F: run the layers; the last stage's last layer also takes the targets.
+    def forward(
+        self,
+        microbatch: int,
+        arguments: tuple[Any, ...],
+        *,
+        entry: Boundary | None = None,
+        targets: Any = None,
+        keywords: Mapping[str, Any] | None = None,
+    ) -> Tensors:
+        """F: run the module.
+
+        Args:
+            microbatch: which one.
+            arguments: the batch's inputs on the first stage, else the row of tensors received.
+            entry: what that row is; None on the first stage.
+            targets: for the loss, on the last stage.
+            keywords: given to the module by name.
 
         Returns:
-            The boundary activation, or on the last stage the scalar loss; detached.
+            The boundary tensors, or on the last stage the loss alone; detached.
         """
-        box = None
-        if not self.is_first:
-            x, box = enter(x)
+        boxes: list[GradientBox] = []
+        if entry is not None:
+            arguments, boxes = _enter(arguments, entry)
         tape = SplitTape()
-        y = tape.forward(self._run, x, targets) if self.is_last else tape.forward(self._run, x)
-        self._passages[microbatch] = _Passage(tape, get_gradient_edge(y), box)
-        return y.detach()
+        output = tape.forward(self._run, arguments, targets, keywords)
+        tensors, _ = flatten(output)
+        floating = [t for t in tensors if t.is_floating_point()]
+        wanted = [i for i, t in enumerate(floating) if t.requires_grad]
+        edges = [get_gradient_edge(floating[i]) for i in wanted]
+        self._passages[microbatch] = _Passage(tape, edges, wanted, boxes, entry)
+        return tuple(t.detach() for t in tensors)
 
-    def _run(self, x: Tensor, targets: Tensor | None = None) -> Tensor:
-        last = len(self.layers) - 1
-        for i, layer in enumerate(self.layers):
-            x = layer(x, targets) if self.is_last and i == last else layer(x)
-        return x
+    def _run(
+        self, arguments: tuple[Any, ...], targets: Any, keywords: Mapping[str, Any] | None
+    ) -> Any:
+        if not self.is_last:
+            return self.module(*arguments, **(keywords or {}))
+        if self._loss is not None:
+            return self._loss(self.module(*arguments, **(keywords or {})), targets)
+        given = arguments if targets is None else (*arguments, targets)
+        return self.module(*given, **(keywords or {}))
 
-    def backward_input(self, microbatch: int, gradient: Tensor) -> Tensor | None:
-        """B: the gradient of the input (none on the first stage); weight gradients wait for W."""
+    def backward_input(self, microbatch: int, gradients: Tensors) -> Tensors:
+        """B: the gradients of the inputs (none on the first stage); weight gradients wait for W."""
         passage = self._passages[microbatch]
-        edge, passage.edge = passage.edge, None
-        assert edge is not None
-        passage.tape.backward_input([edge], [gradient])
-        return passage.box.take() if passage.box else None
+        edges, passage.edges = passage.edges, []
+        if edges:
+            passage.tape.backward_input(edges, [gradients[i] for i in passage.wanted])
+        return _leave(passage)
 
     def backward_weight(self, microbatch: int) -> None:
         """W: accumulate what B put off into the parameters' gradients."""
         self._passages.pop(microbatch).tape.backward_weight()
 
-    def backward(self, microbatch: int, gradient: Tensor) -> Tensor | None:
+    def backward(self, microbatch: int, gradients: Tensors) -> Tensors:
         """BW: an ordinary backward."""
         passage = self._passages.pop(microbatch)
-        assert passage.edge is not None
-        passage.tape.backward_fused([passage.edge], [gradient])
-        return passage.box.take() if passage.box else None
+        if passage.edges:
+            passage.tape.backward_fused(passage.edges, [gradients[i] for i in passage.wanted])
+        return _leave(passage)
 
     def deferred(self, microbatch: int) -> tuple[Tensor, ...]:
         """The parameters whose gradients wait for W, between a micro-batch's B and W."""
         return self._passages[microbatch].tape.deferred
 
+    @property
+    def device(self) -> torch.device:
+        """Where its parameters or buffers are; the CPU if it has none."""
+        kept = (*self.module.parameters(), *self.module.buffers())
+        return kept[0].device if kept else torch.device("cpu")
+
+    def parameters(self) -> Iterable[Tensor]:
+        """The trainable parameters."""
+        return (p for p in self.module.parameters() if p.requires_grad)
+
+    def forget(self) -> None:
+        """Drop the micro-batches under way."""
+        self._passages.clear()
+
     @torch.no_grad()
-    def output_like(self, x: Tensor, targets: Tensor | None = None) -> Tensor:
-        """Run once without autograd, to learn the output's shape and dtype."""
-        return self._run(x, targets) if self.is_last else self._run(x)
+    def output_like(
+        self,
+        arguments: tuple[Any, ...],
+        targets: Any = None,
+        keywords: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Run once without autograd, to learn what the output is like."""
+        return self._run(arguments, targets, keywords)
+
+
+def _enter(tensors: Tensors, entry: Boundary) -> tuple[tuple[Any, ...], list[GradientBox]]:
+    """The arguments that a row of tensors stands for, and where their gradients will come to."""
+    boxes, twins = [], []
+    for tensor, leaf in zip(tensors, entry.leaves, strict=True):
+        if leaf.differentiable:
+            tensor, box = enter(tensor)
+            boxes.append(box)
+        twins.append(tensor)
+    return entry.arguments(twins), boxes
+
+
+def _leave(passage: _Passage) -> Tensors:
+    """The gradients that came; an input among several that was not used has zeros."""
+    boxes = passage.boxes
+    came = [box.gradient for box in boxes if box.gradient is not None]
+    if len(came) < len(boxes):
+        if not came:
+            boxes[0].take()  # raises, saying that none came
+        _fill(passage, came[0].device)
+    return tuple(box.take().contiguous() for box in boxes)
+
+
+def _fill(passage: _Passage, device: torch.device) -> None:
+    assert passage.entry is not None
+    leaves = (leaf for leaf in passage.entry.leaves if leaf.differentiable)
+    for box, leaf in zip(passage.boxes, leaves, strict=True):
+        if box.gradient is None:
+            box.put(torch.zeros(leaf.shape, dtype=leaf.dtype, device=device))

@@ -19,6 +19,11 @@ class GradientBox:
     def __init__(self) -> None:
         self._gradient: Tensor | None = None
 
+    @property
+    def gradient(self) -> Tensor | None:
+        """What has come so far."""
+        return self._gradient
+
     def put(self, gradient: Tensor) -> None:
         """Called by the backward."""
         self._gradient = gradient

@@ -1,0 +1,98 @@
+"""One mini-batch as the stages take it: micro-batch by micro-batch, trees of tensors."""
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from synth.errors import SynthError
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The micro-batches of one step; each list has one entry per micro-batch.
+
+    `inputs` are what the first stage takes: a tensor, or a tuple of positional arguments, each a
+    tree of tensors. `targets`, such trees too, are what the loss takes besides the last stage's
+    output. `keywords` are given to this rank's stages by name. A rank without the first or the last
+    stage needs no inputs or targets; where shapes change from step to step, every rank gives the
+    inputs (tensors on the meta device do), as the shapes between stages follow from them.
+    """
+
+    inputs: Sequence[Any] | None = None
+    targets: Sequence[Any] | None = None
+    keywords: Sequence[Mapping[str, Any]] | None = None
+
+    @classmethod
+    def split(
+        cls, num_micro_batches: int, *inputs: Any, targets: Any = None, **keywords: Any
+    ) -> Self:
+        """Cut a mini-batch along the first dimension of every tensor into equal micro-batches.
+
+        What is no tensor (a flag, a number) is given to every micro-batch as it is.
+
+        Raises:
+            SynthError: a first dimension is not a multiple of the number of micro-batches.
+        """
+        cut_inputs = _cut(inputs, num_micro_batches) if inputs else None
+        return cls(
+            cut_inputs,
+            None if targets is None else _cut(targets, num_micro_batches),
+            _cut(keywords, num_micro_batches) if keywords else None,
+        )
+
+    def arguments(self, microbatch: int) -> tuple[Any, ...]:
+        """The first stage's positional arguments."""
+        assert self.inputs is not None
+        given = self.inputs[microbatch]
+        return given if isinstance(given, tuple) else (given,)
+
+    def named(self, microbatch: int) -> Mapping[str, Any]:
+        """What this rank's stages are given by name."""
+        return self.keywords[microbatch] if self.keywords is not None else {}
+
+    def signature(self, microbatch: int) -> Hashable:
+        """What the shapes between stages can depend on; None if no inputs were given."""
+        if self.inputs is None:
+            return None
+        given = self.inputs[microbatch]
+        if isinstance(given, Tensor) and self.keywords is None:
+            return given.shape, given.dtype
+        leaves, spec = pytree.tree_flatten((given, self.named(microbatch)))
+        described = [(x.shape, x.dtype) if isinstance(x, Tensor) else str(x) for x in leaves]
+        return str(spec), *described
+
+    def check(self, num_micro_batches: int) -> None:
+        """Every list must have one entry per micro-batch.
+
+        Raises:
+            SynthError: one has not.
+        """
+        for name in ("inputs", "targets", "keywords"):
+            given = getattr(self, name)
+            if given is not None and len(given) != num_micro_batches:
+                raise SynthError(
+                    f"the batch has {name} for {len(given)} micro-batches, the schedule has "
+                    f"{num_micro_batches}; Batch.split({num_micro_batches}, …) cuts a mini-batch"
+                )
+
+
+def _cut(tree: Any, count: int) -> list[Any]:
+    leaves, spec = pytree.tree_flatten(tree)
+    columns = [_cut_leaf(leaf, count) for leaf in leaves]
+    return [pytree.tree_unflatten([column[j] for column in columns], spec) for j in range(count)]
+
+
+def _cut_leaf(leaf: Any, count: int) -> Sequence[Any]:
+    if not isinstance(leaf, Tensor):
+        return [leaf] * count
+    if leaf.dim() == 0:
+        raise SynthError("a tensor without dimensions cannot be cut into micro-batches")
+    if leaf.shape[0] % count:
+        raise SynthError(
+            f"a mini-batch of {leaf.shape[0]} cannot be cut into {count} equal micro-batches; "
+            f"give a multiple of {count}, or make a Batch of micro-batches of any sizes yourself"
+        )
+    return leaf.chunk(count)

@@ -1,0 +1,85 @@
+"""What crosses from a stage to the next: a tree of tensors, flattened."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from synth.errors import SynthError
+
+Tensors = tuple[Tensor, ...]
+
+
+class Leaf(NamedTuple):
+    """One tensor of a boundary; only a differentiable one has a gradient that comes back."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    differentiable: bool
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """The tensors that a stage hands on for one micro-batch; `spec` is None for a lone tensor."""
+
+    leaves: tuple[Leaf, ...]
+    spec: pytree.TreeSpec | None = None
+
+    @classmethod
+    def of(cls, output: Any, *, trained: bool) -> Self:
+        """Describe a stage's output.
+
+        Args:
+            output: a tensor or a tree of tensors.
+            trained: whether gradients flow into the stage at all.
+
+        Raises:
+            SynthError: something in it is no tensor.
+        """
+        tensors, spec = flatten(output)
+        leaves = tuple(
+            Leaf(tuple(t.shape), t.dtype, trained and t.is_floating_point()) for t in tensors
+        )
+        return cls(leaves, spec)
+
+    @property
+    def trained(self) -> bool:
+        """Whether any gradient comes back."""
+        return any(leaf.differentiable for leaf in self.leaves)
+
+    def activations(self, device: torch.device | str) -> Tensors:
+        """Empty tensors to receive the output into."""
+        return tuple(torch.empty(x.shape, dtype=x.dtype, device=device) for x in self.leaves)
+
+    def gradients(self, device: torch.device | str) -> Tensors:
+        """Empty tensors to receive the gradients of the differentiable ones into."""
+        wanted = (leaf for leaf in self.leaves if leaf.differentiable)
+        return tuple(torch.empty(x.shape, dtype=x.dtype, device=device) for x in wanted)
+
+    def arguments(self, tensors: Sequence[Tensor]) -> tuple[Any, ...]:
+        """The next stage's positional arguments: a tuple or list is spread out."""
+        if self.spec is None:
+            return tuple(tensors)
+        tree = pytree.tree_unflatten(list(tensors), self.spec)
+        return tuple(tree) if isinstance(tree, tuple | list) else (tree,)
+
+
+def flatten(output: Any) -> tuple[Tensors, pytree.TreeSpec | None]:
+    """A stage's output as a row of tensors, and how to make it again.
+
+    Raises:
+        SynthError: something in it is no tensor.
+    """
+    if isinstance(output, Tensor):
+        return (output,), None
+    leaves, spec = pytree.tree_flatten(output)
+    for leaf in leaves:
+        if not isinstance(leaf, Tensor):
+            raise SynthError(
+                f"a stage gave a {type(leaf).__name__} in its output; only tensors go from stage "
+                f"to stage: wrap it in a tensor, or give it to each rank as a keyword"
+            )
+    return tuple(leaves), spec

@@ -1,0 +1,191 @@
+"""The pipeline as a library: a schedule, this rank's stage modules, and `step`.
+
+    plan = Plan.load("plan.json")
+    pipeline = Pipeline(plan, {rank: my_stage}, group=mesh["pp"], loss=cross_entropy)
+    for tokens, labels in loader:
+        loss = pipeline.step(pipeline.split(tokens, targets=labels))
+        optimizer.step()
+        optimizer.zero_grad()
+
+Optimizer, data and precision stay the caller's.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+from torch.distributed.device_mesh import DeviceMesh
+
+from synth.costs import uniform_costs
+from synth.errors import Mismatch, SynthError
+from synth.schedule.file import Plan
+from synth.schedule.lower import Lowered
+from synth.schedule.model import Schedule
+from synth.schedule.verify import verify
+
+from .batch import Batch
+from .channels import Channels, open_channels
+from .clock import Clock
+from .executor import Executor, Stepper
+from .groups import Group
+from .progress import Progress
+from .reducer import GradientReducer
+from .shapes import ShapeFinder
+from .stage import Loss, Stage
+
+Modules = nn.Module | Sequence[nn.Module] | Mapping[int, nn.Module | Sequence[nn.Module] | Stage]
+
+
+class Pipeline:
+    """One rank of a pipeline; every rank makes one, with the same schedule, at the same time."""
+
+    def __init__(
+        self,
+        schedule: Plan | Schedule | Lowered | str | Path,
+        stages: Modules,
+        *,
+        group: ProcessGroup | DeviceMesh | None = None,
+        loss: Loss | None = None,
+        tied: Mapping[str, nn.Parameter] | None = None,
+        device: torch.device | str | None = None,
+        timeout_s: float = 300.0,
+        stepper: Stepper | None = None,
+        clock: Clock | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """Verify the schedule, open its channels, and prepare this rank.
+
+        Args:
+            schedule: a plan (or its file), or any schedule, such as a published family's.
+            stages: this rank's modules by stage number; or just the module, of a rank that holds
+                one stage. A sequence of modules is run one after another.
+            group: the pipeline's processes: a process group, or one dimension of a device mesh;
+                none: all of them. The group's rank r runs the schedule's rank r.
+            loss: of the last stage's output and the targets; none: the last stage's module takes
+                the targets as its last argument and gives the loss itself.
+            tied: parameters that this rank shares with others, under names common to all of them
+                (an embedding and a head): they start equal and their gradients are added up.
+            device: where this rank computes; none: where its parameters are.
+            timeout_s: after which a transfer counts as failed (NCCL; gloo takes the group's).
+            stepper: carries out the STEPs; none: the caller steps its optimizer after `step`.
+            clock: records when each op ran.
+            progress: told before each instruction, for a post-mortem.
+
+        Raises:
+            SynthError: the schedule is not fit to run, or not for this many ranks or these stages.
+        """
+        self._group = Group.of(group)
+        self.lowered = _lower(schedule)
+        _check_size(self.lowered, self._group)
+        self.stages = _make_stages(self.lowered, self._group.rank, stages, loss)
+        self.device = torch.device(device) if device is not None else _device(self.stages)
+        self.clock = clock or Clock(self.device)
+        self._reducer = GradientReducer(self.lowered, self._group, self.stages, tied)
+        self._shapes = ShapeFinder(self._group, self.lowered.schedule.placement, self.stages)
+        self._executor = Executor(
+            self.lowered,
+            self._group.rank,
+            self.stages,
+            open_channels(self.device, self.lowered.transfers, timeout_s, self._group),
+            device=self.device,
+            clock=self.clock,
+            reducer=self._reducer,
+            stepper=stepper,
+            progress=progress,
+        )
+
+    @property
+    def num_micro_batches(self) -> int:
+        """How many micro-batches one step takes."""
+        return self.lowered.schedule.num_micro_batches
+
+    @property
+    def held_values(self) -> int:
+        """How many boundary values and transfers are held now; none between steps."""
+        return self._executor.held_values
+
+    def owns(self, parameter: Tensor) -> bool:
+        """Whether this rank is the one that counts a parameter, where several hold it.
+
+        For sums over all ranks, such as the norm of the gradients.
+        """
+        return self._reducer.owns(parameter)
+
+    def split(self, *inputs: Any, targets: Any = None, **keywords: Any) -> Batch:
+        """Cut a mini-batch along the first dimension into the schedule's micro-batches.
+
+        Raises:
+            SynthError: it cannot be cut into equal ones.
+        """
+        return Batch.split(self.num_micro_batches, *inputs, targets=targets, **keywords)
+
+    def step(self, batch: Batch, *, weight: float = 1.0, update: bool = True) -> Tensor | None:
+        """Forward and backward of a mini-batch; gradients accumulate into the parameters.
+
+        Args:
+            batch: this rank's part is enough, see `Batch`.
+            weight: the loss, and with it every gradient, is multiplied by this.
+            update: False for all but the last of several steps whose gradients add up: copies and
+                tied parameters are then not reduced, and nothing is updated.
+
+        Returns:
+            The mean of the micro-batches' losses on ranks that hold the last stage, else None.
+
+        Raises:
+            RunFailure: an op failed or another rank is gone; names this rank and the instruction.
+            SynthError: the batch has another number of micro-batches.
+        """
+        batch.check(self.num_micro_batches)
+        shapes = self._shapes.of(batch, self.num_micro_batches)
+        return self._executor.step(batch, shapes, weight=weight, update=update)
+
+
+def _lower(schedule: Plan | Schedule | Lowered | str | Path) -> Lowered:
+    if isinstance(schedule, Lowered):
+        return schedule
+    if isinstance(schedule, str | Path):
+        schedule = Plan.load(Path(schedule))
+    if isinstance(schedule, Plan):
+        return schedule.check()[0]
+    # Order is all that a bare schedule says. When values die does not depend on what they cost.
+    equal = uniform_costs(
+        schedule.placement.num_stages, forward_us=1, backward_input_us=1, backward_weight_us=1
+    )
+    return verify(schedule, equal)[0]
+
+
+def _check_size(lowered: Lowered, group: Group) -> None:
+    if lowered.num_ranks != group.size:
+        raise SynthError(
+            f"the schedule is for {lowered.num_ranks} ranks, the group has {group.size}; start as "
+            f"many processes, or take a schedule for {group.size} ranks"
+        )
+
+
+def _make_stages(
+    lowered: Lowered, rank: int, given: Modules, loss: Loss | None
+) -> dict[int, Stage]:
+    placement = lowered.schedule.placement
+    held = sorted({stage for stage, _ in placement.held[rank]})
+    if not isinstance(given, Mapping):
+        given = dict.fromkeys(held[:1], given) if len(held) == 1 else {}
+    if sorted(given) != held:
+        raise Mismatch(
+            f"rank {rank} holds stage{'s' * (len(held) > 1)} {', '.join(map(str, held))}; it was "
+            f"given modules for {sorted(given) or 'none of them by number'}: pass "
+            f"{{stage: module}} for each"
+        )
+    last = placement.num_stages - 1
+    return {
+        number: module
+        if isinstance(module := given[number], Stage)
+        else Stage(module, is_first=number == 0, is_last=number == last, loss=loss)
+        for number in held
+    }
+
+
+def _device(stages: Mapping[int, Stage]) -> torch.device:
+    return next(iter(stages.values())).device if stages else torch.device("cpu")

@@ -1,0 +1,121 @@
+"""Gradients that several ranks hold a part of, added up before their STEP.
+
+Copies of a stage (replicas) and tied parameters (an embedding and a head) have a gradient on each
+of their ranks. A copy's reduction starts where the lowered program says; the tied ones start at the
+rank's first STEP, when all its gradients are there. Both work in place, and STEP waits for them.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from synth.errors import SynthError
+from synth.schedule.lower import Lowered
+from synth.schedule.reductions import Reduction
+
+from .groups import Group
+from .stage import Passages
+
+
+class _Tied(NamedTuple):
+    """A parameter of this rank that other ranks hold too."""
+
+    parameter: Tensor
+    ranks: tuple[int, ...]
+
+
+class GradientReducer:
+    """One rank's part of all reductions."""
+
+    def __init__(
+        self,
+        lowered: Lowered,
+        group: Group,
+        stages: Mapping[int, Passages],
+        tied: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        """Make the process groups; every rank of the pipeline calls this at the same time.
+
+        Copies and tied parameters start from the values of the lowest rank that holds them.
+
+        Args:
+            lowered: which stages have copies, and where their reductions start.
+            group: the pipeline's ranks.
+            stages: this rank's, by number.
+            tied: this rank's tied parameters, by a name that the other ranks know them by.
+
+        Raises:
+            SynthError: a tied parameter's shape or dtype is not the same on all its ranks.
+        """
+        self._group = group
+        holders = _holders(group, tied or {})
+        self._tied = [_Tied((tied or {})[n], r) for n, r in holders.items() if group.rank in r]
+        tied_ids = {id(parameter) for parameter, _ in self._tied}
+        ranks_of = {reduction.stage: reduction.ranks for reduction in lowered.reductions}
+        self._copied = {
+            number: [p for p in stage.parameters() if id(p) not in tied_ids]
+            for number, stage in stages.items()
+            if number in ranks_of
+        }
+        self._groups = {r: group.subgroup(r) for r in sorted({*ranks_of.values(), *holders.values()})}
+        self._working: dict[int, list[dist.Work | None]] = {}
+        shared = [_Tied(p, ranks_of[s]) for s, ps in self._copied.items() for p in ps] + self._tied
+        self._foreign = {id(p) for p, ranks in shared if group.rank != ranks[0]}
+        self._spread(shared)
+
+    def owns(self, parameter: Tensor) -> bool:
+        """Whether this rank is the one that counts the parameter, for a norm over all ranks."""
+        return id(parameter) not in self._foreign
+
+    def start(self, reduction: Reduction) -> None:
+        """REDUCE: start adding up the gradients of a stage's copies."""
+        handle = self._groups[reduction.ranks]
+        self._working[reduction.stage] = [
+            dist.all_reduce(_gradient(p), group=handle, async_op=True)
+            for p in self._copied[reduction.stage]
+        ]
+
+    def finish(self) -> None:
+        """Wait until this rank's gradients are those of all copies, the tied ones added up."""
+        works = [work for stage in self._working.values() for work in stage]
+        self._working.clear()
+        works += [
+            dist.all_reduce(_gradient(parameter), group=self._groups[ranks], async_op=True)
+            for parameter, ranks in self._tied
+        ]
+        for work in works:
+            if work is not None:
+                work.wait()
+
+    @torch.no_grad()
+    def _spread(self, shared: list[_Tied]) -> None:
+        for parameter, ranks in shared:
+            source = self._group.ranks[ranks[0]]
+            dist.broadcast(parameter, source, group=self._groups[ranks])
+
+
+def _gradient(parameter: Tensor) -> Tensor:
+    if parameter.grad is None:  # nothing flowed into it here; elsewhere something may have
+        parameter.grad = torch.zeros_like(parameter)
+    return parameter.grad
+
+
+def _holders(group: Group, tied: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    """The ranks that hold each tied parameter, where there are several, by name."""
+    mine = {name: (tuple(p.shape), str(p.dtype)) for name, p in tied.items()}
+    everyones: list[dict[str, tuple[tuple[int, ...], str]]] = group.gather(mine)
+    holders = {}
+    for name in sorted({name for theirs in everyones for name in theirs}):
+        ranks = tuple(rank for rank, theirs in enumerate(everyones) if name in theirs)
+        kinds = {everyones[rank][name] for rank in ranks}
+        if len(kinds) > 1:
+            raise SynthError(
+                f"the tied parameter {name!r} differs between ranks {list(ranks)}: "
+                f"{sorted(map(str, kinds))}; it must have one shape and dtype"
+            )
+        if len(ranks) > 1:
+            holders[name] = ranks
+    return holders
