@@ -33,7 +33,7 @@ def build_stages(plan: Plan, rank: int, device: torch.device, seed: int) -> dict
     dtype = dtype_of(workload.dtype)
     last = len(plan.partition) - 1
     stages = {}
-    for number, _ in plan.schedule().placement.held[rank]:
+    for number in sorted({stage for stage, _ in plan.schedule().placement.held[rank]}):
         layers = build_layers(
             spec,
             seed=seed,

@@ -53,9 +53,15 @@ class _Step:
     updating: bool = False
 
     @classmethod
+    def begun(cls, batch: Batch, shapes: Shapes, weight: float, num_slots: int) -> "_Step":
+        """A step that holds nothing yet."""
+        none = [None] * num_slots
+        return cls(batch, shapes, weight, [*none], [*none], [*none])
+
+    @classmethod
     def none(cls) -> "_Step":
         """Between steps."""
-        return cls(Batch(), (), 1.0, [], [], [])
+        return cls.begun(Batch(), (), 1.0, 0)
 
 
 @dataclass
@@ -86,7 +92,6 @@ class Executor:
         device: torch.device,
         clock: Clock,
         reducer: GradientReducer | None = None,
-        stepper: Stepper | None = None,
         progress: Progress | None = None,
     ) -> None:
         """Prepare a rank.
@@ -100,7 +105,6 @@ class Executor:
             device: where tensors live.
             clock: records when each op ran.
             reducer: adds up the gradients that several ranks hold; none: no stage has copies.
-            stepper: carries out each STEP; none: the caller steps by itself.
             progress: told before each instruction, for a post-mortem.
         """
         self._rank = rank
@@ -111,7 +115,7 @@ class Executor:
         self._device = device
         self._clock = clock
         self._reducer = reducer
-        self._stepper = stepper
+        self.stepper: Stepper | None = None
         self._progress = progress
         self._share = 1.0 / lowered.schedule.num_micro_batches
         self._loss = torch.zeros((), device=device)
@@ -144,9 +148,7 @@ class Executor:
         Raises:
             RunFailure: an op failed or another rank is gone; names this rank and the instruction.
         """
-        num_slots = len(self._slots.numbers)
-        rows: list[list[Any]] = [[None] * num_slots for _ in range(3)]
-        self._step = _Step(batch, shapes, weight, *rows)
+        self._step = _Step.begun(batch, shapes, weight, len(self._slots.numbers))
         self._loss.zero_()
         self._clock.begin()
         self._run(self._all if update else self._without_update)
@@ -196,9 +198,7 @@ class Executor:
             OpKind.F: self._compile_forward,
             OpKind.B: self._compile_backward,
             OpKind.BW: self._compile_backward,
-            OpKind.W: lambda op: partial(
-                self._stages[op.stage].backward_weight, op.microbatch
-            ),
+            OpKind.W: lambda op: partial(self._stages[op.stage].backward_weight, op.microbatch),
             OpKind.STEP: lambda op: partial(self._optimizer_step, op.stage),
         }
         return partial(self._compute, op, arrivals, handlers[op.kind](op))
@@ -263,8 +263,8 @@ class Executor:
         )
         if loss.numel() != 1:
             raise SynthError(
-                f"the last stage gave a tensor of shape {tuple(loss.shape)}; it must give the loss, "
-                f"a single number: give the pipeline a loss function, or end the model in one"
+                f"the last stage gave a tensor of shape {tuple(loss.shape)}; it must give the "
+                f"loss, one number: give the pipeline a loss function, or end the model in one"
             )
         weight = self._share * step.weight
         self._loss.add_(loss.reshape(()), alpha=weight)
@@ -273,9 +273,7 @@ class Executor:
             self._seeds[key] = (torch.full_like(loss, weight),)
         self._seed = self._seeds[key]
 
-    def _stage_input(
-        self, op: Op, source: int | None
-    ) -> tuple[tuple[Any, ...], Boundary | None]:
+    def _stage_input(self, op: Op, source: int | None) -> tuple[tuple[Any, ...], Boundary | None]:
         step = self._step
         if source is None:
             if step.batch.inputs is None:
@@ -310,12 +308,12 @@ class Executor:
         self._step.updating = True
         if self._reducer is not None:
             self._reducer.finish()
-        if self._stepper is not None:
-            self._stepper.synchronize()
+        if self.stepper is not None:
+            self.stepper.synchronize()
 
     def _optimizer_step(self, stage: int) -> None:
-        if self._stepper is not None:
-            self._stepper.step(stage)
+        if self.stepper is not None:
+            self.stepper.step(stage)
 
     def _describe(self, instruction: Instruction, error: Exception) -> str:
         numbers, arriving = self._slots.numbers, self._step.arriving

@@ -27,7 +27,7 @@ from synth.schedule.model import Schedule
 from synth.schedule.verify import verify
 
 from .batch import Batch
-from .channels import Channels, open_channels
+from .channels import open_channels
 from .clock import Clock
 from .executor import Executor, Stepper
 from .groups import Group
@@ -52,7 +52,6 @@ class Pipeline:
         tied: Mapping[str, nn.Parameter] | None = None,
         device: torch.device | str | None = None,
         timeout_s: float = 300.0,
-        stepper: Stepper | None = None,
         clock: Clock | None = None,
         progress: Progress | None = None,
     ) -> None:
@@ -70,7 +69,6 @@ class Pipeline:
                 (an embedding and a head): they start equal and their gradients are added up.
             device: where this rank computes; none: where its parameters are.
             timeout_s: after which a transfer counts as failed (NCCL; gloo takes the group's).
-            stepper: carries out the STEPs; none: the caller steps its optimizer after `step`.
             clock: records when each op ran.
             progress: told before each instruction, for a post-mortem.
 
@@ -93,9 +91,17 @@ class Pipeline:
             device=self.device,
             clock=self.clock,
             reducer=self._reducer,
-            stepper=stepper,
             progress=progress,
         )
+
+    @property
+    def stepper(self) -> Stepper | None:
+        """Carries out the STEPs; none: the caller steps its optimizer after `step`."""
+        return self._executor.stepper
+
+    @stepper.setter
+    def stepper(self, stepper: Stepper | None) -> None:
+        self._executor.stepper = stepper
 
     @property
     def num_micro_batches(self) -> int:

@@ -60,7 +60,9 @@ class GradientReducer:
             for number, stage in stages.items()
             if number in ranks_of
         }
-        self._groups = {r: group.subgroup(r) for r in sorted({*ranks_of.values(), *holders.values()})}
+        self._groups = {
+            r: group.subgroup(r) for r in sorted({*ranks_of.values(), *holders.values()})
+        }
         self._working: dict[int, list[dist.Work | None]] = {}
         shared = [_Tied(p, ranks_of[s]) for s, ps in self._copied.items() for p in ps] + self._tied
         self._foreign = {id(p) for p, ranks in shared if group.rank != ranks[0]}

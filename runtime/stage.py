@@ -184,6 +184,11 @@ class Stage:
         return self._passages[microbatch].tape.deferred
 
     @property
+    def layers(self) -> Sequence[nn.Module]:
+        """The layers that it runs one after another; a lone module is one."""
+        return list(self.module.layers) if isinstance(self.module, Chain) else [self.module]
+
+    @property
     def device(self) -> torch.device:
         """Where its parameters or buffers are; the CPU if it has none."""
         kept = (*self.module.parameters(), *self.module.buffers())

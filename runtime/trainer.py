@@ -12,14 +12,15 @@ from synth.errors import RunFailure, SynthError
 from synth.schedule.file import Plan
 from synth.schedule.lower import Lowered
 
+from .batch import Batch
 from .building import build_stages, prepare_device
-from .channels import describe_failure, open_channels
+from .channels import describe_failure
 from .clock import Clock
 from .data import TokenData, load_tokens
-from .executor import Batch, Boundary, Executor
 from .meter import measure
 from .models import vocabulary_size
 from .optimize import StepSettings, build_steps, held_bytes
+from .pipeline import Pipeline
 from .progress import Progress
 from .rank_result import RankResult
 from .train_options import TrainOptions
@@ -50,26 +51,25 @@ class RankTrainer:
         prepare_device(plan.workload, world.device)
         self._stages = build_stages(plan, world.rank, world.device, options.seed)
         self._data = self._load_data()
+        self._clock = Clock(world.device)
+        self._pipeline = Pipeline(
+            lowered,
+            self._stages,
+            device=world.device,
+            timeout_s=options.timeout_s,
+            clock=self._clock,
+            progress=progress,
+        )
         self._optimizer = build_steps(
-            {number: stage.layers for number, stage in self._stages.items()},
+            {number: stage.module for number, stage in self._stages.items()},
             plan.workload.optimizer,
             StepSettings(options.learning_rate),
             device=world.device,
             clip_norm=options.clip_norm,
             group=dist.new_group(timeout=timedelta(seconds=options.timeout_s)),
+            owned=self._pipeline.owns,
         )
-        self._clock = Clock(world.device)
-        self._executor = Executor(
-            lowered,
-            world.rank,
-            self._stages,
-            open_channels(world.device, lowered.transfers, options.timeout_s),
-            self._find_boundaries(),
-            device=world.device,
-            clock=self._clock,
-            stepper=self._optimizer,
-            progress=progress,
-        )
+        self._pipeline.stepper = self._optimizer
 
     def train(self, on_step: OnStep | None = None) -> RankResult:
         """Run all steps; the second one (the first with all state allocated) measures memory.
@@ -103,11 +103,11 @@ class RankTrainer:
 
     def _step(self, batch: Batch) -> Tensor | None:
         self._optimizer.begin()
-        return self._executor.step(batch)
+        return self._pipeline.step(batch)
 
     def _measured_step(self, batch: Batch, result: RankResult) -> Tensor | None:
         result.static_bytes = held_bytes(
-            (stage.layers for stage in self._stages.values()), self._optimizer
+            (stage.module for stage in self._stages.values()), self._optimizer
         )
         with measure(self._world.device) as found:
             loss = self._step(batch)
@@ -152,25 +152,6 @@ class RankTrainer:
         vocabulary = vocabulary_size(first.layers[0]) if first is not None else None
         tokens = load_tokens(self._options.data, length, vocabulary)
         return TokenData(tokens, length, self._options.seed)
-
-    def _find_boundaries(self) -> list[Boundary]:
-        """Pass one micro-batch through without autograd, so that every rank knows the shapes."""
-        plan, device = self._plan, self._world.device
-        x, y = next(self._data.mini_batch(0, 1, plan.workload.micro_batch_size))
-        x, y = x.to(device), y.to(device)
-        boundaries: list[Boundary] = []
-        for number in range(len(plan.partition) - 1):
-            found: list[Boundary | None] = [None]
-            owner = plan.placement[0][number]
-            if owner == self._world.rank:
-                if boundaries:
-                    x = torch.zeros(boundaries[-1].shape, dtype=boundaries[-1].dtype, device=device)
-                output = self._stages[number].output_like(x)
-                found = [Boundary(tuple(output.shape), output.dtype)]
-            dist.broadcast_object_list(found, owner)
-            assert found[0] is not None
-            boundaries.append(found[0])
-        return boundaries
 
 
 def _check_world(plan: Plan, world: World) -> None:

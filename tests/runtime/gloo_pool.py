@@ -28,7 +28,7 @@ class GlooPool:
         for process in self._processes:
             process.start()
 
-    def run(self, function: Any, world_size: int, *arguments: Any, timeout: float = 60) -> list:
+    def run(self, function: Any, world_size: int, *arguments: Any, timeout: float = 240) -> list:
         """Run a module-level function on every rank and return the results in rank order."""
         file = Path(sys.modules[function.__module__].__file__ or "")
         with tempfile.TemporaryDirectory() as folder:

@@ -11,7 +11,6 @@ from torch.utils.checkpoint import checkpoint
 from synth.costs import uniform_costs
 from synth.families import generate
 from synth.kinds import OpKind
-from synth.schedule.lower import lower
 from synth.schedule.model import Buffering, Placement, Schedule
 from synth.schedule.ops import Op
 from synth.schedule.verify import verify
@@ -107,31 +106,20 @@ def partition(num_stages: int) -> list[range]:
 
 def replay(rank: int, size: int, schedules: list[Schedule], recompute: bool) -> list[Any]:
     """Run schedules one after another on a rank; (loss, gradients by stage, leftovers) of each."""
-    from synth.runtime.channels import open_channels
-    from synth.runtime.clock import Clock
-    from synth.runtime.executor import Batch, Boundary, Executor
-    from synth.runtime.stage import Stage
+    from synth.runtime.batch import Batch
+    from synth.runtime.pipeline import Pipeline
 
-    device = torch.device("cpu")
     inputs, targets = build_batch()
     answers = []
     for schedule in schedules:
         layers = build_layers(recompute)
         part = partition(schedule.placement.num_stages)
-        mine = [stage for stage, _ in schedule.placement.held[rank]]
-        last = len(part) - 1
-        stages = {
-            s: Stage([layers[i] for i in part[s]], is_first=s == 0, is_last=s == last) for s in mine
-        }
-        lowered = lower(schedule, costs_of(len(part)))
-        channels = open_channels(device, lowered.transfers)
-        boundary = Boundary((BATCH, LENGTH, WIDTH), torch.float32)
-        executor = Executor(
-            lowered, rank, stages, channels, [boundary] * last, device=device, clock=Clock(device)
-        )
-        loss = executor.step(Batch(inputs, targets))
-        gradients = {s: [p.grad for p in stages[s].layers.parameters()] for s in mine}
-        answers.append((loss, gradients, executor.held_values))
+        mine = {stage for stage, _ in schedule.placement.held[rank]}
+        modules = {s: [layers[i] for i in part[s]] for s in mine}
+        pipeline = Pipeline(schedule, modules)
+        loss = pipeline.step(Batch(inputs, targets))
+        gradients = {s: [p.grad for m in modules[s] for p in m.parameters()] for s in mine}
+        answers.append((loss, gradients, pipeline.held_values))
     return answers
 
 
