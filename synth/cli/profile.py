@@ -5,6 +5,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from synth.cli.optimizer import (
+    MasterWeightsOption,
+    OptimizerOption,
+    PostValidationOption,
+    read_optimizer,
+)
 from synth.cli.output import answer, talk
 from synth.errors import SynthError
 from synth.record import check_writable
@@ -32,6 +38,9 @@ def command(
     micro_batch_size: Annotated[int, typer.Option(min=1, help="Sequences per micro-batch.")] = 1,
     seq_len: Annotated[int, typer.Option(min=1, help="Tokens per sequence.")] = 1024,
     dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+    optimizer: OptimizerOption = "adamw",
+    master_weights: MasterWeightsOption = False,
+    post_validation: PostValidationOption = False,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     threads: Annotated[int, typer.Option(min=1, help="CPU threads per rank.")] = 1,
     warmup: Annotated[int, typer.Option(min=0, help="Rounds that are not counted.")] = 3,
@@ -55,6 +64,7 @@ def command(
         micro_batch_size=micro_batch_size,
         sequence_length=seq_len,
         dtype=dtype,
+        optimizer=read_optimizer(optimizer, master_weights, post_validation),
         threads=threads,
     )
     if under_torchrun():

@@ -5,6 +5,8 @@ cores, two ranks on one GPU) their ops slow each other down: with n ops running 
 each progresses at rate min(1, P / n). Transfers are not slowed.
 """
 
+from dataclasses import dataclass
+
 from synth.schedule.lower import Lowered
 from synth.schedule.simulate import Timeline
 
@@ -15,25 +17,74 @@ def simulate_shared(lowered: Lowered, num_processors: int) -> Timeline:
     With at least as many processors as ranks this equals `simulate`, up to rounding. The lowered
     form must be free of deadlock (`verify` proves it).
     """
-    return _Fluid(lowered, num_processors).run()
+    start, end = _Fluid(_Work.of(lowered), num_processors).run()
+    return Timeline(lowered, start, end)
+
+
+def shared_period_us(lowered: Lowered, num_processors: int, num_iterations: int = 4) -> int:
+    """What an iteration takes in the long run when ranks that share processors need not wait for
+    each other between iterations: the distance of the last two ends of several back to back.
+
+    With a processor for each rank this is at most `Timeline.period_us`.
+    """
+    work = _Work.of(lowered)
+    _, end = _Fluid(work.repeated(lowered, num_iterations), num_processors).run()
+    size = len(work.durations_us)
+    last, before = (
+        max(end[k * size + node] for node in range(size) if work.computes[node])
+        for k in (num_iterations - 1, num_iterations - 2)
+    )
+    return last - before
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Nodes with their durations, what each waits for, and which of them need a processor."""
+
+    durations_us: list[int]
+    predecessors: list[list[int]]
+    computes: list[bool]
+
+    @classmethod
+    def of(cls, lowered: Lowered) -> "_Work":
+        """One iteration."""
+        num_ops, size = lowered.first_node[-1], len(lowered.durations_us)
+        computes = [node < num_ops for node in range(size)]
+        return cls(lowered.durations_us, lowered.predecessors, computes)
+
+    def repeated(self, lowered: Lowered, times: int) -> "_Work":
+        """Several iterations: a rank's first op waits for its last op of the one before, and a
+        transfer or reduction for the same one."""
+        first, size = lowered.first_node, len(self.durations_us)
+        before = {
+            first[r]: first[r + 1] - 1 for r in range(lowered.num_ranks) if first[r] < first[r + 1]
+        }
+        before |= {node: node for node in range(first[-1], size)}
+        lists = [
+            [k * size + other for other in self.predecessors[node]]
+            + ([(k - 1) * size + before[node]] if k and node in before else [])
+            for k in range(times)
+            for node in range(size)
+        ]
+        return _Work(self.durations_us * times, lists, self.computes * times)
 
 
 class _Fluid:
     """Event by event: the next event is the first node to have no work left."""
 
-    def __init__(self, lowered: Lowered, num_processors: int) -> None:
-        self.lowered = lowered
+    def __init__(self, work: _Work, num_processors: int) -> None:
         self.num_processors = num_processors
-        self.num_ops = lowered.first_node[-1]
-        self.left = [float(duration) for duration in lowered.durations_us]
-        self.waiting = [len(before) for before in lowered.predecessors]
+        self.computes = work.computes
+        self.left = [float(duration) for duration in work.durations_us]
+        self.waiting = [len(before) for before in work.predecessors]
         self.successors: list[list[int]] = [[] for _ in self.left]
-        for node, before in enumerate(lowered.predecessors):
+        for node, before in enumerate(work.predecessors):
             for other in before:
                 self.successors[other].append(node)
         self.running: set[int] = {n for n, count in enumerate(self.waiting) if count == 0}
 
-    def run(self) -> Timeline:
+    def run(self) -> tuple[list[int], list[int]]:
+        """When each node starts and ends."""
         now = 0.0
         start = [0] * len(self.left)
         end = [0] * len(self.left)
@@ -42,7 +93,7 @@ class _Fluid:
             now += step
             done = []
             for node in self.running:
-                self.left[node] -= step * (rate if node < self.num_ops else 1.0)
+                self.left[node] -= step * (rate if self.computes[node] else 1.0)
                 if self.left[node] <= 1e-6:
                     done.append(node)
             for node in done:
@@ -51,13 +102,13 @@ class _Fluid:
                 for after in self._released(node):
                     start[after] = round(now)
                     self.running.add(after)
-        return Timeline(self.lowered, start, end)
+        return start, end
 
     def _next_event(self) -> tuple[float, float]:
         """Time until the first running node ends, and the rate at which ops progress until then."""
-        active = sum(1 for n in self.running if n < self.num_ops and self.left[n] > 0)
+        active = sum(1 for n in self.running if self.computes[n] and self.left[n] > 0)
         rate = min(1.0, self.num_processors / active) if active else 1.0
-        step = min(self.left[n] / (rate if n < self.num_ops else 1.0) for n in self.running)
+        step = min(self.left[n] / (rate if self.computes[n] else 1.0) for n in self.running)
         return step, rate
 
     def _released(self, node: int) -> list[int]:

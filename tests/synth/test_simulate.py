@@ -7,10 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from synth.costs import Costs, uniform_costs
+from synth.families import generate
 from synth.kinds import OpKind
 from synth.profile import Link, Links, PairLink
 from synth.schedule import Op, Placement, Schedule, Timeline, lower, simulate, verify
-from synth.schedule.contention import simulate_shared
+from synth.schedule.contention import shared_period_us, simulate_shared
 from synth.schedule.simulate import DeadlockError
 from synth.schedule.verify import ScheduleError
 from tests.synth import plain
@@ -239,3 +240,14 @@ def test_reductions_are_not_slowed_by_ranks_that_share_processors() -> None:
     assert simulate_shared(lowered, 2).end_us == simulate(lowered).end_us
     # One processor: every op takes twice as long, stage 1 is ready at 12, stage 0 at 16.
     assert simulate_shared(lowered, 1).makespan_us == 12 + 6 + 6
+
+
+def test_iterations_on_shared_processors_take_the_work_or_the_period_whichever_is_longer() -> None:
+    # rank 0  F0 F1 .. B0 F2 B1 F3 B2 . B3    4 F of 1 and 4 BW of 2, and 3 of waiting: 15
+    # rank 1  . F0 B0 F1 B1 F2 B2 F3 B3       12, back to back. One processor has 24 to do.
+    schedule = generate("1f1b", 2, 4)
+    costs = uniform_costs(2, forward_us=1, backward_input_us=1, backward_weight_us=1)
+    lowered = lower(schedule, costs)
+    assert simulate(lowered).period_us == 15
+    assert shared_period_us(lowered, 2) <= 15
+    assert shared_period_us(lowered, 1) == 24

@@ -1,0 +1,37 @@
+"""The optimizer's options, as `synth profile` and `synth run` take them."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from synth.optimizer import OptimizerSpec
+
+OptimizerOption = Annotated[str, typer.Option(help="adamw, sgd, or sgd:MOMENTUM.")]
+MasterWeightsOption = Annotated[
+    bool,
+    typer.Option("--master-weights", help="Update float32 copies of the parameters (bfloat16)."),
+]
+PostValidationOption = Annotated[
+    bool,
+    typer.Option(
+        "--post-validation",
+        help="Step without waiting for the global norm; clip or skip afterwards where needed. "
+        "Keeps a copy of the parameters.",
+    ),
+]
+
+
+def read_optimizer(written: str, master_weights: bool, post_validation: bool) -> "OptimizerSpec":
+    """Read the optimizer; the two switches may also be part of what is written.
+
+    Raises:
+        SynthError: there is no such optimizer.
+    """
+    from synth.optimizer import OptimizerSpec
+
+    spec = OptimizerSpec.parse(written)
+    return spec.replace(
+        master_weights=spec.master_weights or master_weights,
+        post_validation=spec.post_validation or post_validation,
+    )
