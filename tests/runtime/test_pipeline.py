@@ -1,0 +1,291 @@
+"""The library: whatever crosses stages, gradients are those of one process and plain autograd."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from synth.errors import SynthError
+from synth.families import generate
+from synth.schedule.model import Schedule
+
+WIDTH, CLASSES, MICRO_BATCHES = 8, 5, 4
+COPIED = ("chimera", "gems", "dualpipe", "bitpipe")
+
+
+class Start(nn.Module):
+    """Two inputs and a keyword; gives on a tuple: activations, a whole-number mask, a skip."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(16, WIDTH)
+        self.scale = nn.Parameter(torch.ones(WIDTH))
+
+    def forward(
+        self, tokens_BT: Tensor, where_BT: Tensor, *, gain: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        x_BTD = self.table(tokens_BT) * self.scale * gain
+        return x_BTD, where_BT, x_BTD.mean(1)
+
+
+class Middle(nn.Module):
+    """Takes and gives the same tuple; passes the mask on as it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(WIDTH, WIDTH)
+
+    def forward(
+        self, x_BTD: Tensor, where_BT: Tensor, skip_BD: Tensor, *, gain: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        return torch.tanh(self.inner(x_BTD)) * where_BT[..., None] * gain, where_BT, skip_BD
+
+
+class End(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(WIDTH, CLASSES)
+
+    def forward(
+        self, x_BTD: Tensor, where_BT: Tensor, skip_BD: Tensor, *, gain: Tensor
+    ) -> dict[str, Tensor]:
+        return {"logits": self.out(x_BTD.sum(1) + skip_BD), "gain": gain}
+
+
+def loss_of(output: dict[str, Tensor], targets: dict[str, Tensor]) -> Tensor:
+    loss = nn.functional.cross_entropy(output["logits"], targets["labels"])
+    return loss * targets["weight"].mean()
+
+
+def build_stages(count: int) -> list[nn.Module]:
+    torch.manual_seed(3)
+    return [Start(), *(Middle() for _ in range(count - 2)), End()]
+
+
+def build_micro_batches(length: int, seed: int = 5) -> list[tuple[Any, Any, Any]]:
+    """(inputs, targets, keywords) of each micro-batch; lengths grow by one each."""
+    draw = torch.Generator().manual_seed(seed)
+    made = []
+    for j in range(MICRO_BATCHES):
+        shape = (2, length + j)
+        tokens = torch.randint(16, shape, generator=draw)
+        where = torch.randint(2, shape, generator=draw)
+        labels = torch.randint(CLASSES, (2,), generator=draw)
+        targets = {"labels": labels, "weight": torch.rand(2, generator=draw)}
+        made.append(((tokens, where), targets, {"gain": torch.rand((), generator=draw)}))
+    return made
+
+
+def plain_autograd(count: int, steps: list[list[tuple[Any, Any, Any]]]) -> list[list[Tensor]]:
+    """Each stage's gradients, of the sum over the steps of the mean loss."""
+    torch.set_num_threads(1)
+    stages = build_stages(count)
+    for step in steps:
+        for inputs, targets, keywords in step:
+            x: Any = inputs
+            for stage in stages:
+                x = stage(*x, **keywords)
+            (loss_of(x, targets) / MICRO_BATCHES).backward()
+    return [[p.grad for p in stage.parameters()] for stage in stages]
+
+
+def run_trees(rank: int, size: int, schedule: Schedule, lengths: list[int]) -> Any:
+    """Steps with sequences of these lengths; the rank's gradients by stage."""
+    from synth.runtime.batch import Batch
+    from synth.runtime.pipeline import Pipeline
+
+    stages = build_stages(schedule.placement.num_stages)
+    mine = {stage for stage, _ in schedule.placement.held[rank]}
+    pipeline = Pipeline(schedule, {s: stages[s] for s in mine}, loss=loss_of)
+    losses = []
+    for length in lengths:
+        inputs, targets, keywords = zip(*build_micro_batches(length), strict=True)
+        losses.append(pipeline.step(Batch(inputs, targets, keywords)))
+    return losses, {s: [p.grad for p in stages[s].parameters()] for s in mine}
+
+
+def assert_close(found: list[Any], wanted: list[list[Tensor]]) -> None:
+    for _, by_stage in found:
+        for stage, gradients in by_stage.items():
+            for mine, true in zip(gradients, wanted[stage], strict=True):
+                torch.testing.assert_close(mine, true)
+
+
+@pytest.mark.parametrize("name", ["1f1b", "zb-h2", "zb-v"])
+def test_trees_keywords_and_changing_lengths_cross_stages(pool: Any, name: str) -> None:
+    schedule = generate(name, 2, MICRO_BATCHES)
+    lengths = [4, 9, 4]
+    found = pool.run(run_trees, 2, schedule, lengths)
+    steps = [build_micro_batches(length) for length in lengths]
+    assert_close(found, plain_autograd(schedule.placement.num_stages, steps))
+
+
+@pytest.mark.parametrize("name", COPIED)
+def test_copies_of_stages_add_up_to_autograds_gradients(pool: Any, name: str) -> None:
+    num_ranks = 2 if name != "bitpipe" else 4
+    schedule = generate(name, num_ranks, MICRO_BATCHES)
+    found = pool.run(run_trees, num_ranks, schedule, [6])
+    assert_close(found, plain_autograd(schedule.placement.num_stages, [build_micro_batches(6)]))
+    assert sorted(s for _, held in found for s in held) == sorted(
+        [*range(schedule.placement.num_stages)] * 2
+    )
+
+
+class Table(nn.Module):
+    """An embedding and a head share its weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(CLASSES, WIDTH))
+
+
+class Embed(Table):
+    def forward(self, tokens_B: Tensor) -> Tensor:
+        return nn.functional.embedding(tokens_B, self.weight)
+
+
+class Unembed(Table):
+    def forward(self, x_BD: Tensor) -> Tensor:
+        return nn.functional.linear(torch.tanh(x_BD), self.weight)
+
+
+def run_tied(rank: int, size: int, name: str) -> Any:
+    from synth.runtime.pipeline import Pipeline
+
+    torch.manual_seed(rank)  # they start from rank 0's value all the same
+    schedule = generate(name, size, 2)
+    ends: dict[int, Table] = {0: Embed(), size - 1: Unembed()}
+    held = {stage for stage, _ in schedule.placement.held[rank]}
+    if len(held & set(ends)) == 2:
+        ends[size - 1].weight = ends[0].weight
+    stages = {s: ends.get(s, nn.Tanh()) for s in held}
+    tied = {"table": ends[s].weight for s in held & set(ends)}
+    pipeline = Pipeline(schedule, stages, loss=nn.functional.cross_entropy, tied=tied)
+    tokens, labels = torch.tensor([0, 1, 4, 2]), torch.tensor([3, 1, 1, 0])
+    pipeline.step(pipeline.split(tokens, targets=labels))
+    weights = [ends[s].weight for s in sorted(held & set(ends))]
+    return [(w.detach(), w.grad, pipeline.owns(w)) for w in weights[:1]]
+
+
+@pytest.mark.parametrize("name", ["zb-h1", "chimera"])
+def test_tied_weights_start_equal_and_get_the_sum_of_their_gradients(pool: Any, name: str) -> None:
+    found = [entry for rank in pool.run(run_tied, 2, name) for entry in rank]
+    weight = found[0][0].clone().requires_grad_()
+    tokens, labels = torch.tensor([0, 1, 4, 2]), torch.tensor([3, 1, 1, 0])
+    x = nn.functional.embedding(tokens, weight)
+    nn.functional.cross_entropy(torch.tanh(x) @ weight.T, labels).backward()
+    assert [owned for _, _, owned in found] == [True, False]
+    for value, gradient, _ in found:
+        torch.testing.assert_close(value, weight.detach(), rtol=0, atol=0)
+        torch.testing.assert_close(gradient, weight.grad)
+
+
+def run_frozen(rank: int, size: int) -> Any:
+    from synth.runtime.pipeline import Pipeline
+
+    torch.manual_seed(1)
+    layers = [nn.Linear(4, 4), nn.Linear(4, 4)]
+    layers[0].requires_grad_(False)
+    pipeline = Pipeline(generate("zb-h1", 2, 2), layers[rank], loss=nn.functional.mse_loss)
+    x = torch.arange(8.0).reshape(2, 4)
+    pipeline.step(pipeline.split(x, targets=x))
+    return [p.grad for p in layers[rank].parameters()], layers
+
+
+def test_no_gradient_goes_back_to_a_frozen_first_stage(pool: Any) -> None:
+    (frozen, _), (found, layers) = pool.run(run_frozen, 2)
+    x = torch.arange(8.0).reshape(2, 4)
+    for half in x.chunk(2):
+        (nn.functional.mse_loss(layers[1](layers[0](half)), half) / 2).backward()
+    assert frozen == [None, None]
+    for mine, parameter in zip(found, layers[1].parameters(), strict=True):
+        torch.testing.assert_close(mine, parameter.grad)
+
+
+def run_repetitions(rank: int, size: int) -> Any:
+    """The same mini-batch in one step, and as two halves that add up."""
+    from synth.runtime.pipeline import Pipeline
+
+    x = torch.arange(32.0).reshape(8, 4) / 32
+    gradients = []
+    for halves in (1, 2):
+        torch.manual_seed(2)
+        layers = [nn.Linear(4, 4), nn.Linear(4, 4)]
+        schedule = generate("chimera", 2, 4 // halves)
+        pipeline = Pipeline(schedule, dict(enumerate(layers)), loss=nn.functional.mse_loss)
+        for k, part in enumerate(x.chunk(halves)):
+            batch = pipeline.split(part, targets=part)
+            pipeline.step(batch, weight=1 / halves, update=k == halves - 1)
+        gradients.append([p.grad for layer in layers for p in layer.parameters()])
+    return gradients
+
+
+def test_gradients_add_up_over_repetitions_and_are_reduced_once(pool: Any) -> None:
+    for whole, halves in pool.run(run_repetitions, 2):
+        for one, two in zip(whole, halves, strict=True):
+            torch.testing.assert_close(one, two)
+
+
+def run_mesh(rank: int, size: int) -> Any:
+    """Two pipelines of two ranks beside each other."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    from synth.runtime.pipeline import Pipeline
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "pp"))
+    torch.manual_seed(2)
+    layers = [nn.Linear(4, 4), nn.Linear(4, 4)]
+    mine = layers[mesh["pp"].get_local_rank()]
+    schedule = generate("1f1b", 2, 2)
+    pipeline = Pipeline(schedule, mine, group=mesh["pp"], loss=nn.functional.mse_loss)
+    x = torch.full((2, 4), float(mesh["dp"].get_local_rank()))
+    return pipeline.step(pipeline.split(x, targets=-x)), layers
+
+
+def test_pipelines_run_beside_each_other_on_a_mesh(pool: Any) -> None:
+    found = pool.run(run_mesh, 4)
+    for replica in (0, 1):
+        (nothing, _), (loss, layers) = found[2 * replica : 2 * replica + 2]
+        x = torch.full((2, 4), float(replica))
+        assert nothing is None
+        torch.testing.assert_close(loss, nn.functional.mse_loss(layers[1](layers[0](x)), -x).data)
+
+
+def run_mistake(rank: int, size: int, mistake: str) -> str:
+    from synth.runtime.batch import Batch
+    from synth.runtime.pipeline import Pipeline
+
+    x = torch.zeros(4, 4)
+    tries: dict[str, Callable[[], Any]] = {
+        "ranks": lambda: Pipeline(generate("1f1b", 2, 4), nn.Linear(4, 4)),
+        "stages": lambda: Pipeline(generate("gpipe", 1, 4), {1: nn.Linear(4, 4)}),
+        "split": lambda: Batch.split(3, x),
+        "count": lambda: one_rank(nn.Linear(4, 4)).step(Batch([x])),
+        "loss": lambda: one_rank(nn.Linear(4, 4)).step(Batch([x, x])),
+    }
+
+    def one_rank(module: nn.Module) -> Pipeline:
+        return Pipeline(generate("gpipe", 1, 2), module)
+
+    try:
+        tries[mistake]()
+    except SynthError as error:
+        return str(error)
+    return "nothing"
+
+
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [
+        ("ranks", "the schedule is for 2 ranks, the group has 1; start as many processes"),
+        ("stages", "rank 0 holds stage 0; it was given modules for [1]"),
+        ("split", "a mini-batch of 4 cannot be cut into 3 equal micro-batches; give a multiple"),
+        ("count", "the batch has inputs for 1 micro-batches, the schedule has 2"),
+        ("loss", "it must give the loss, one number: give the pipeline a loss function"),
+    ],
+)
+def test_a_mistake_gets_one_clear_sentence(pool: Any, mistake: str, message: str) -> None:
+    (found,) = pool.run(run_mistake, 1, mistake)
+    assert message in found
