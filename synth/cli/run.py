@@ -69,11 +69,6 @@ def _check_runnable(plan: "Plan", output: Path | None) -> None:
             f"plan {plan.name!r} is for {plan.profile_name!r}, a published profile without a model "
             f"to run; profile a model of yours with `synth profile` and solve that"
         )
-    if len(plan.placement) > 1:
-        raise SynthError(
-            f"plan {plan.name!r} holds {len(plan.placement)} replicas of the stages; summing their "
-            f"gradients is not there yet, so only plans with one replica run"
-        )
     if output is not None:
         check_writable(output)
 

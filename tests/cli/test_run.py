@@ -15,7 +15,7 @@ import torch
 from synth.families import generate
 from synth.profile import Link, Links, Workload
 from synth.runtime.profile_model import profile_model
-from synth.schedule.file import Plan
+from synth.schedule.file import Claim, Plan, program_text
 
 TINY = {"vocabulary_size": 256, "width": 32, "num_blocks": 4, "num_heads": 2, "context_length": 32}
 COMMAND = [sys.executable, "-m", "synth"]
@@ -66,6 +66,36 @@ def test_a_run_learns_and_keeps_the_planned_memory(
     assert comparison["measured_us"] > 0
     measured_ops = {(op["stage"], op["kind"]) for op in comparison["ops"]}
     assert measured_ops == {(stage, kind) for stage in (0, 1) for kind in ("F", "B", "W", "STEP")}
+
+
+def test_two_copies_of_the_stages_learn_what_one_copy_learns(
+    plan_path: Path, text: Path, tmp_path: Path
+) -> None:
+    plan = Plan.load(plan_path)
+    copied = generate("chimera", 2, 4)
+    costs = plan.costs
+    other = plan.replace(
+        name=copied.name,
+        placement=copied.placement.ranks,
+        receive_ahead=copied.buffering.receive_ahead,
+        send_behind=copied.buffering.send_behind,
+        programs=tuple(map(program_text, copied.programs)),
+        claim=Claim.of(copied, costs),
+    )
+    other.save(tmp_path / "copied.json")
+    losses = []
+    for path in (plan_path, tmp_path / "copied.json"):
+        output = tmp_path / "run.json"
+        ended = run(path, "--data", text, "--steps", 6, "--device", "cpu", "-o", output)
+        assert ended.returncode == 0, ended.stderr
+        found = json.loads(output.read_text())
+        losses.append(found["losses"])
+        comparison = found["comparison"]
+        for predicted, measured in zip(
+            comparison["predicted_peak_bytes"], comparison["measured_peak_bytes"], strict=True
+        ):
+            assert measured <= predicted
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
 def test_a_killed_rank_ends_the_others_within_seconds_naming_rank_and_op(

@@ -161,11 +161,11 @@ def run_tied(rank: int, size: int, name: str) -> Any:
     if len(held & set(ends)) == 2:
         ends[size - 1].weight = ends[0].weight
     stages = {s: ends.get(s, nn.Tanh()) for s in held}
-    tied = {"table": ends[s].weight for s in held & set(ends)}
+    weights = [ends[s].weight for s in sorted(held & set(ends))]
+    tied = {"table": weights[0]} if weights else None
     pipeline = Pipeline(schedule, stages, loss=nn.functional.cross_entropy, tied=tied)
     tokens, labels = torch.tensor([0, 1, 4, 2]), torch.tensor([3, 1, 1, 0])
     pipeline.step(pipeline.split(tokens, targets=labels))
-    weights = [ends[s].weight for s in sorted(held & set(ends))]
     return [(w.detach(), w.grad, pipeline.owns(w)) for w in weights[:1]]
 
 
