@@ -40,7 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--time-limit", type=float, help="seconds per row, instead of each row's")
     parser.add_argument("--workers", type=int, help="of the solver; default: all cores")
     parser.add_argument("--only", default="", help="rows that have this in their name")
-    parser.add_argument("--objective", type=Objective, choices=Objective, help="for every row")
+    parser.add_argument("--objective", type=Objective.parse, help="for every row")
     parser.add_argument("--json", type=Path, help="where to save the rows, after each of them")
     return parser
 

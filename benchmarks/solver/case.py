@@ -95,7 +95,7 @@ def measure(case: Case, time_limit_s: float, workers: int | None) -> Row:
     columns |= probe.columns() if case.is_large else {}
     return Row(
         label=case.label,
-        objective=case.problem.objective.value,
+        objective=str(case.problem.objective),
         family=best.name if best else None,
         family_us=best.value_us if best else None,
         value_us=result.value_us,
@@ -112,11 +112,8 @@ def measure(case: Case, time_limit_s: float, workers: int | None) -> Row:
 
 
 def _rivals_of(result: Result) -> list[Baseline]:
-    is_makespan = result.problem.objective == Objective.MAKESPAN
-    return [
-        Baseline(rival.name, rival.makespan_us if is_makespan else rival.period_us, rival.fits)
-        for rival in result.rivals
-    ]
+    objective = result.problem.objective
+    return [Baseline(r.name, objective.value_us(r), r.fits) for r in result.rivals]
 
 
 def _gain_percent(best: Baseline | None, result: Result) -> float | None:

@@ -15,15 +15,15 @@ def as_text(request: Request, result: "Result") -> str:
     """The tables and the sentences between them."""
     plan = request.plan(result)
     lowered, timeline = plan.check()
-    objective = plan.claim.objective
+    objective = plan.claim.judged_by
     assert result.value_us is not None and result.gap is not None
-    rate = percent(timeline.bubble_rate(result.value_us))
+    rate = percent(objective.bubble_rate(timeline, max(timeline.work_us)))
     return "\n".join(
         (
             rivals_table(_contenders(request, result), objective, max(timeline.work_us)),
             "",
-            value_line(objective, result.value_us, result.lower_bound_us, result.gap),
-            f"bubble rate {rate} of the {objective}; found by {result.found_by}, stopped by "
+            value_line(objective.words, result.value_us, result.lower_bound_us, result.gap),
+            f"bubble rate {rate} of the {objective.words}; found by {result.found_by}, stopped by "
             f"{result.stopped_by} after {result.wall_s:.1f} s",
             request.limit.explanation,
             "",
@@ -34,21 +34,21 @@ def as_text(request: Request, result: "Result") -> str:
 
 def as_json(request: Request, result: "Result") -> dict[str, Any]:
     """The same for scripts; without a schedule, why there is none."""
-    timeline = result.timeline
+    timeline, objective = result.timeline, result.problem.objective
     found = (
         {}
         if timeline is None
         else {
             "makespan_us": timeline.makespan_us,
             "period_us": timeline.period_us,
-            "bubble_rate": timeline.bubble_rate(result.value_us or 0),
+            "bubble_rate": objective.bubble_rate(timeline, max(timeline.work_us)),
             "peak_bytes": result.peak_bytes,
             "found_by": result.found_by,
             "gap": result.gap,
         }
     )
     return {
-        "objective": result.problem.objective,
+        "objective": str(objective),
         "value_us": result.value_us,
         "lower_bound_us": result.lower_bound_us,
         **found,
@@ -85,8 +85,7 @@ def _contenders(request: Request, result: "Result") -> list[Contender]:
         )
         for rival in result.rivals
     ]
-    of_period = request.problem.objective == "period"
-    rivals.sort(key=lambda r: -(r.period_us if of_period else r.makespan_us))
+    rivals.sort(key=lambda rival: -request.problem.objective.value_us(rival))
     assert result.timeline is not None and result.peak_bytes is not None
     ours = Contender(
         "this plan",

@@ -24,14 +24,14 @@ def drawn(curve: "Frontier", title: str) -> Curve:
         for plan in curve.points
     )
     dots = tuple(Dot(f.name, f.value_us, f.peak_bytes) for f in curve.families)
-    return Curve(title, curve.objective, points, dots, curve.never_below_bytes)
+    return Curve(title, curve.judged_by.words, points, dots, curve.never_below_bytes)
 
 
 def _table(curve: "Frontier") -> str:
     from synth.plan.frontier import cap_of, value_of
 
     factor, unit = size_unit(max(map(cap_of, curve.points)))
-    header = (f"memory limit\n{unit}", f"peak\n{unit}", f"{curve.objective}\nms")
+    header = (f"memory limit\n{unit}", f"peak\n{unit}", f"{curve.judged_by.words}\nms")
     rows = [
         (
             f"{cap_of(plan) / factor:,.3f}",

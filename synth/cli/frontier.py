@@ -208,7 +208,7 @@ class _Progress:
             if self._told.get(cap) != (value_us, bound_us):
                 talk(
                     f"{len(curve.points)}/{self._request.effort.points}  limit "
-                    f"{format_bytes(cap)}  {curve.objective} {format_us(value_us)}  bound "
+                    f"{format_bytes(cap)}  {curve.judged_by.words} {format_us(value_us)}  bound "
                     f"{format_us(bound_us)}"
                 )
         self._told = values

@@ -72,8 +72,8 @@ def _line(least: "LeastCap") -> str:
         return f"{least.wall_s:7.1f} s  target not met yet{fastest}  {proven}"
     return (
         f"{least.wall_s:7.1f} s  met with {format_bytes(least.found.peak)}  {proven}  gap "
-        f"{percent(least.gap)}  {least.problem.objective} {format_us(least.found.value_us)}  by "
-        f"{least.found.found_by}"
+        f"{percent(least.gap)}  {least.problem.objective.words} "
+        f"{format_us(least.found.value_us)}  by {least.found.found_by}"
     )
 
 
@@ -90,8 +90,8 @@ def _sentence(least: "LeastCap") -> str:
     assert least.cap_bytes is not None and least.gap is not None
     proven = "proven the least" if least.gap == 0 else f"gap {percent(least.gap)}"
     return (
-        f"target: {least.problem.objective} {format_us(least.target_us)} ({least.target_us} µs) or "
-        f"less\n"
+        f"target: {least.problem.objective.words} {format_us(least.target_us)} "
+        f"({least.target_us} µs) or less\n"
         f"least memory limit, one for all ranks: found {format_bytes_both(least.cap_bytes)} = "
         f"{least.cap_bytes}B,\n"
         f"proven not below {format_bytes_both(least.not_below_bytes)} = "

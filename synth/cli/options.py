@@ -1,13 +1,15 @@
 """Arguments that several commands take, and the problem that they ask for."""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from synth.cli.limits import read_partition
+from synth.errors import SynthError
 from synth.profile import Profile
 
 if TYPE_CHECKING:
+    from synth.objective import Objective
     from synth.schedule.model import Placement
     from synth.solve.problem import Problem
 
@@ -26,14 +28,31 @@ PlacementOption = Annotated[
     ),
 ]
 ObjectiveOption = Annotated[
-    Literal["makespan", "period"],
-    typer.Option(help="makespan: first op to last; period: time when iterations overlap."),
+    str,
+    typer.Option(
+        help="makespan: first op to last; period: time when iterations overlap; iterations:8: "
+        "the time of 8 iterations, a makespan and 7 periods."
+    ),
 ]
 PartitionOption = Annotated[
     str, typer.Option(help="Layers per stage (3,3,2), or auto: as even as can be.")
 ]
 GapOption = Annotated[str, typer.Option(help="Stop when proven to be within: 0.5%.")]
 SeedOption = Annotated[int, typer.Option(min=0, help="Seed of the search.")]
+
+
+def read_objective(text: str) -> "Objective":
+    """Read `makespan`, `period` or `iterations:8`.
+
+    Raises:
+        SynthError: none of these.
+    """
+    from synth.objective import Objective
+
+    try:
+        return Objective.parse(text)
+    except ValueError as error:
+        raise SynthError(f"--objective {error}") from None
 
 
 def load_profile(name_or_path: str) -> Profile:
@@ -59,11 +78,12 @@ def asked_problem(
     from synth.costs import cut
     from synth.plan.partition import balance
     from synth.schedule.model import Placement
-    from synth.solve.problem import Objective, Problem
+    from synth.solve.problem import Problem
 
+    kind = read_objective(objective)
     given = read_partition(partition, where)
     sizes = given or balance(profile, where, caps_bytes, num_micro_batches)
     # Only for one stage per rank is the balance proven to be the best.
     is_best = given is None and where == Placement.linear(where.num_ranks)
-    costs, kind = cut(profile, sizes), Objective(objective)
+    costs = cut(profile, sizes)
     return Problem(costs, where, num_micro_batches, caps_bytes, kind, sizes, is_best)

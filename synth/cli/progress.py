@@ -19,7 +19,7 @@ class Progress:
 
     def __init__(self, request: Request) -> None:
         self._request = request
-        self._objective = request.problem.objective.value
+        self._objective = request.problem.objective
         self._pause_s = _PAUSE_ON_TERMINAL_S if sys.stderr.isatty() else _PAUSE_S
         self._told_at = -self._pause_s
         self._saved: object = None
@@ -35,11 +35,12 @@ class Progress:
             talk(self._line(incumbent))
 
     def _line(self, incumbent: "Incumbent") -> str:
-        rate = incumbent.timeline.bubble_rate(incumbent.value_us)
+        line = incumbent.timeline
+        rate = self._objective.bubble_rate(line, max(line.work_us))
         peak = max(incumbent.peak_bytes)
         return (
-            f"{incumbent.elapsed_s:7.1f} s  {self._objective} {format_us(incumbent.value_us)}  "
-            f"{_bound(incumbent)}  "
+            f"{incumbent.elapsed_s:7.1f} s  {self._objective.words} "
+            f"{format_us(incumbent.value_us)}  {_bound(incumbent)}  "
             f"bubble rate {percent(rate)}  peak {format_bytes(peak)} on rank "
             f"{incumbent.peak_bytes.index(peak)}  by {incumbent.found_by}"
         )

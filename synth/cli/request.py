@@ -47,7 +47,7 @@ class Request:
         assert schedule is not None and timeline is not None and peaks is not None
         assert found.gap is not None and found.found_by is not None
         claim = Claim(
-            objective=self.problem.objective.value,
+            objective=str(self.problem.objective),
             makespan_us=timeline.makespan_us,
             period_us=timeline.period_us,
             peak_bytes=peaks,

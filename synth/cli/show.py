@@ -8,6 +8,9 @@ import typer
 from synth.cli.output import Format, FormatOption, answer, answer_json, percent, value_line
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from synth.objective import Objective
     from synth.schedule.file import Plan
     from synth.schedule.lower import Lowered
     from synth.schedule.simulate import Timeline
@@ -42,20 +45,29 @@ def command(
 def headline(plan: "Plan", timeline: "Timeline") -> str:
     """What it is, what it is worth, and what is proven about it."""
     claim = plan.claim
-    objective_us = timeline.period_us if claim.objective == "period" else timeline.makespan_us
-    other = "makespan" if claim.objective == "period" else "period"
-    other_us = timeline.makespan_us if other == "makespan" else timeline.period_us
+    asked = claim.judged_by
     return "\n".join(
         (
             f"{plan.name}: {plan.num_ranks} ranks, {len(plan.partition)} stages{_copies(plan)}, "
             f"{plan.num_micro_batches} micro-batches of {plan.profile_name} on {plan.device}",
-            value_line(claim.objective, objective_us, claim.lower_bound_us, claim.gap),
-            f"bubble rate {percent(timeline.bubble_rate(objective_us))} of the {claim.objective}, "
-            f"{percent(timeline.bubble_rate(other_us))} of the {other} ({other_us} µs)",
+            value_line(asked.words, asked.value_us(timeline), claim.lower_bound_us, claim.gap),
+            f"bubble rate {', '.join(_bubble_rates(asked, timeline))}",
             f"found by {claim.found_by}, stopped by {claim.stopped_by}; "
             f"all times predicted from the profile",
         )
     )
+
+
+def _bubble_rates(asked: "Objective", timeline: "Timeline") -> "Iterator[str]":
+    """Of what was asked for, then of the makespan and the period with what they are."""
+    from synth.objective import Objective
+
+    work_us = max(timeline.work_us)
+    yield f"{percent(asked.bubble_rate(timeline, work_us))} of the {asked.words}"
+    for other in (Objective.MAKESPAN, Objective.PERIOD):
+        if other != asked:
+            rate, other_us = other.bubble_rate(timeline, work_us), other.value_us(timeline)
+            yield f"{percent(rate)} of the {other} ({other_us} µs)"
 
 
 def _copies(plan: "Plan") -> str:

@@ -28,7 +28,7 @@ from synth.cli.preview import preview
 from synth.cli.progress import Progress
 from synth.cli.request import Request, announce, failure_code
 from synth.errors import SynthError
-from synth.plan.target import Target
+from synth.plan.target import NOT_REPEATABLE, Target
 from synth.profile import Profile
 from synth.units import format_bytes, format_bytes_both, parse_fraction, parse_seconds
 
@@ -96,8 +96,10 @@ def command(
     from synth.schedule.placements import placement as named_placement
     from synth.solve.problem import SolveOptions, SolverName
 
-    profile, where = load_profile(profile_name), named_placement(placement, ranks)
     wanted = _target(mem_limit, target)
+    if wanted is not None and deterministic:
+        raise SynthError(NOT_REPEATABLE)
+    profile, where = load_profile(profile_name), named_placement(placement, ranks)
     limit = read_limit(mem_limit, ranks, profile)
     problem = asked_problem(profile, where, micro_batches, partition, objective, limit.caps_bytes)
     assert problem.partition is not None

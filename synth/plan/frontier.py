@@ -13,6 +13,7 @@ from pydantic import NonNegativeInt, PositiveInt, model_validator
 
 from synth import __version__
 from synth.errors import SynthError
+from synth.objective import Objective
 from synth.plan.known import Found, Known
 from synth.profile import Profile
 from synth.record import FileRecord, Record
@@ -67,8 +68,14 @@ class Frontier(FileRecord):
     families: tuple[FamilyPoint, ...] = ()
     points: tuple[Plan, ...] = ()
 
+    @property
+    def judged_by(self) -> Objective:
+        """Of what the points' times are."""
+        return Objective.parse(self.objective)
+
     @model_validator(mode="after")
     def _rising(self) -> Self:
+        Objective.parse(self.objective)
         caps = [cap_of(plan) for plan in self.points]
         if caps != sorted(set(caps)):
             raise ValueError("the points' caps must rise")
@@ -95,8 +102,7 @@ def cap_of(plan: Plan) -> int:
 
 def value_of(plan: Plan) -> int:
     """The objective of a plan, in microseconds."""
-    claim = plan.claim
-    return claim.period_us if claim.objective == "period" else claim.makespan_us
+    return plan.claim.value_us
 
 
 def difference(one: Frontier | Plan, other: Frontier | Plan) -> str | None:
@@ -125,7 +131,7 @@ def empty_frontier(
         partition=problem.partition,
         placement=problem.placement.ranks,
         num_micro_batches=problem.num_micro_batches,
-        objective=problem.objective.value,
+        objective=str(problem.objective),
         never_below_bytes=never_below_bytes,
         least_cap_bytes=least_cap_bytes,
     )

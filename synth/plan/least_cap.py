@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from synth.errors import SynthError
 from synth.plan.known import Enough, Found, Known
 from synth.plan.levels import Levels
-from synth.plan.target import Target
+from synth.plan.target import NOT_REPEATABLE, Target
 from synth.schedule.verify import verify
 from synth.solve.feasible import needed_bytes
 from synth.solve.polish import evaluate
@@ -90,7 +90,7 @@ class LeastCap:
         """Why there is no schedule, if there is none."""
         if self.found is not None:
             return None
-        objective, target = self.problem.objective, format_us(self.target_us)
+        objective, target = self.problem.objective.words, format_us(self.target_us)
         if self.stopped_by == StoppedBy.INFEASIBLE:
             return (
                 f"no schedule has a {objective} of {target} ({self.target_us} µs) or less, however "
@@ -132,10 +132,7 @@ def least_cap(
         raise SynthError("the problem has caps already; the least cap is sought without any")
     options = options or SolveOptions()
     if options.deterministic:
-        raise SynthError(
-            "the least memory limit is bisected by the clock, so it cannot be deterministic; "
-            "leave --deterministic out, or give a --mem-limit"
-        )
+        raise SynthError(NOT_REPEATABLE)
     return _Bisection(problem, target, options, on_progress, stop or threading.Event()).run()
 
 
@@ -188,7 +185,7 @@ class _Bisection:
         peaks = [
             max(rival.peak_bytes)
             for rival in self.rivals
-            if (rival.makespan_us, rival.period_us)[objective == "period"] <= self.target_us
+            if objective.value_us(rival) <= self.target_us
         ]
         least = self._least()
         return [] if not peaks or least is None or min(peaks) >= least else [min(peaks)]

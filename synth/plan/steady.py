@@ -7,11 +7,12 @@ on how many there are, so a small model decides it (`synth.solve.pattern`).
 
 from dataclasses import dataclass, replace
 
+from synth.objective import Objective
 from synth.schedule.model import Schedule
 from synth.solve.memory_views import cautious, certain
 from synth.solve.pattern import Pattern, find, least_memory
 from synth.solve.polish import BUFFERINGS, evaluate_order
-from synth.solve.problem import Objective, Problem, SolveOptions
+from synth.solve.problem import Problem, SolveOptions
 from synth.solve.solution import number, timed
 from synth.solve.view import View
 

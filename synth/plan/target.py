@@ -5,6 +5,11 @@ from dataclasses import dataclass
 
 from synth.errors import SynthError
 
+NOT_REPEATABLE = (
+    "the least memory limit is bisected by the clock, so it cannot be deterministic; leave "
+    "--deterministic out, or give a --mem-limit"
+)
+
 
 @dataclass(frozen=True)
 class Target:

@@ -253,8 +253,7 @@ class _Tracing:
             self.on_point(self.curve)
 
     def _family(self, rival: Rival) -> FamilyPoint:
-        of_period = self.problem.objective == "period"
-        value_us = rival.period_us if of_period else rival.makespan_us
+        value_us = self.problem.objective.value_us(rival)
         return FamilyPoint(name=rival.name, value_us=value_us, peak_bytes=max(rival.peak_bytes))
 
 

@@ -30,6 +30,9 @@ class Dot(NamedTuple):
 
 Step = tuple[int, int]
 
+# Where all sizes are alike, this part of them is around them: ticks have six digits.
+_LEAST_AIR = 1000
+
 
 @dataclass(frozen=True)
 class Curve:
@@ -71,12 +74,12 @@ class Curve:
 
     @property
     def ends_bytes(self) -> tuple[int, int]:
-        """The range of memory of a picture, with some air."""
+        """The range of memory of a picture, with some air: enough to tell its ticks apart."""
         sizes = [point.cap_bytes for point in self.points]
         sizes += [point.peak_bytes for point in self.points]
         sizes += [dot.peak_bytes for dot in self.families]
         low, high = min(self.never_below_bytes, *sizes), max(sizes)
-        air = (high - low) // 20 or 1
+        air = max((high - low) // 20, high // _LEAST_AIR, 1)
         return max(0, low - air), high + air
 
     @property

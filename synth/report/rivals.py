@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from synth.objective import Objective
 from synth.report.tables import milliseconds, size_unit, table
 
 
@@ -16,22 +17,17 @@ class Contender:
     peak_bytes: tuple[int, ...]
     fits: bool | None
 
-    def bubble_rate(self, objective: str, work_us: int) -> float:
-        """1 − (largest work of a rank) / (the objective's value)."""
-        span_us = self.period_us if objective == "period" else self.makespan_us
-        return 1 - work_us / span_us if span_us else 0.0
 
-
-def rivals_table(contenders: Sequence[Contender], objective: str, work_us: int) -> str:
+def rivals_table(contenders: Sequence[Contender], objective: Objective, work_us: int) -> str:
     """One row per schedule, in the order given.
 
     Args:
-        objective: "makespan" or "period", of which the bubble rate is said.
+        objective: of which the bubble rate is said.
         work_us: the largest work of a rank.
     """
     factor, unit = size_unit(max(max(c.peak_bytes) for c in contenders))
     decimals = 3 if factor > 1 else 0
-    header = ["schedule", "makespan\nms", "period\nms", f"bubble rate\n% of {objective}"]
+    header = ["schedule", "makespan\nms", "period\nms", f"bubble rate\n% of {objective.words}"]
     header += [f"peak memory\n{unit}", "on rank", "fits"]
     rows = []
     for contender in contenders:
@@ -41,7 +37,7 @@ def rivals_table(contenders: Sequence[Contender], objective: str, work_us: int) 
                 contender.name,
                 milliseconds(contender.makespan_us),
                 milliseconds(contender.period_us),
-                f"{100 * contender.bubble_rate(objective, work_us):.2f}",
+                f"{100 * objective.bubble_rate(contender, work_us):.2f}",
                 f"{peak / factor:,.{decimals}f}",
                 str(contender.peak_bytes.index(peak)),
                 {True: "yes", False: "no", None: "no cap"}[contender.fits],

@@ -7,6 +7,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from synth import __version__
 from synth.costs import Costs, cut
+from synth.objective import Objective
 from synth.profile import Profile, Workload
 from synth.record import FileRecord, Record
 from synth.schedule.lower import Lowered
@@ -42,7 +43,7 @@ class Claim(Record):
         lowered, timeline = verify(schedule, costs, caps_bytes)
         value_us, bound_us = timeline.makespan_us, max(timeline.work_us)
         return cls(
-            objective="makespan",
+            objective=str(Objective.MAKESPAN),
             makespan_us=value_us,
             period_us=timeline.period_us,
             peak_bytes=peak_bytes(lowered),
@@ -53,19 +54,34 @@ class Claim(Record):
             synth_version=__version__,
         )
 
+    @property
+    def judged_by(self) -> Objective:
+        """What the bound and the gap are of.
+
+        Raises:
+            ValueError: the file names an objective that is not known.
+        """
+        return Objective.parse(self.objective)
+
+    @property
+    def value_us(self) -> int:
+        """The objective's value."""
+        return self.judged_by.value_us(self)
+
     def check_proof(self) -> None:
         """The bound and the gap must be possible for the value claimed.
 
         Raises:
             ScheduleError: they contradict it.
         """
-        values = {"makespan": self.makespan_us, "period": self.period_us}
-        if self.objective not in values:
-            raise ScheduleError(f"objective is {self.objective!r}; known: makespan, period")
-        value_us = values[self.objective]
+        try:
+            value_us = self.value_us
+        except ValueError as error:
+            raise ScheduleError(f"objective: {error}") from None
         if self.lower_bound_us > value_us:
             raise ScheduleError(
-                f"lower_bound_us {self.lower_bound_us} is above the {self.objective}, {value_us} µs"
+                f"lower_bound_us {self.lower_bound_us} is above the {self.judged_by.words}, "
+                f"{value_us} µs"
             )
         gap = (value_us - self.lower_bound_us) / value_us if value_us else 0.0
         if abs(gap - self.gap) > 1e-9:

@@ -1,10 +1,10 @@
 """Finding schedules: the problem, lower bounds, construction, exact search, improvement."""
 
+from synth.objective import Objective
 from synth.solve.feasible import Shortage, find_shortage
 from synth.solve.portfolio import solve
 from synth.solve.problem import (
     Incumbent,
-    Objective,
     Part,
     Problem,
     Result,

@@ -11,8 +11,9 @@ with BW is bounded too.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
+from synth.objective import Objective, Spans
 from synth.solve.cpsat import Model
-from synth.solve.problem import Objective, SolveOptions
+from synth.solve.problem import SolveOptions
 from synth.solve.run_cpsat import Outcome, run
 from synth.solve.solution import Solution
 from synth.solve.view import B, F, View, W
@@ -25,9 +26,17 @@ _SHORTEST_LOOK_S = 0.2
 
 
 def work_bound_us(view: View, objective: Objective) -> int:
-    """The best of the closed forms over all ranks."""
-    ranks = [_RankBounds(view, objective, rank) for rank in range(view.num_ranks)]
-    return max(bound for rank in ranks for bound in rank.all_us())
+    """The best of the closed forms over all ranks; of a sum the sum of both."""
+    return objective.value_us(work_bounds(view))
+
+
+def work_bounds(view: View) -> Spans:
+    """The closed forms' bounds of the makespan and of the period."""
+    makespan_us, period_us = (
+        max(bound for rank in range(view.num_ranks) for bound in _RankBounds(view, is_period, rank))
+        for is_period in (False, True)
+    )
+    return Spans(makespan_us, period_us)
 
 
 class _RankBounds:
@@ -38,9 +47,9 @@ class _RankBounds:
     not the same in every schedule, only what follows the first start is counted.
     """
 
-    def __init__(self, view: View, objective: Objective, rank: int) -> None:
+    def __init__(self, view: View, is_period: bool, rank: int) -> None:
         self.view, self.rank, self.held = view, rank, view.held[rank]
-        self.is_period = objective == Objective.PERIOD
+        self.is_period = is_period
         self.starts_vary = self.is_period and view.origins_us is None
         self.head = min(view.head_us[c] for c in self.held)
         self.origin = self._origin(rank)
@@ -52,7 +61,7 @@ class _RankBounds:
             return 0
         return self.head if self.view.origins_us is None else self.view.origins_us[rank]
 
-    def all_us(self) -> Iterator[int]:
+    def __iter__(self) -> Iterator[int]:
         """Every closed form."""
         yield self.head + sum(self.total.values()) + self.steps - self.origin
         yield self._first_b() + self.total[B] + self.total[W] + self.steps - self.origin
@@ -162,6 +171,7 @@ class Ladder:
 
     def _solve(self, ranks: tuple[int, ...], limit_s: float) -> Outcome:
         model = Model(self.view, self.objective, self.value_us, ranks)
+        model.both_at_least(work_bounds(self.view))
         if self.hint is not None:
             model.hint(self.hint, self.value_us)
         outcome = run(model, self.options, limit_s, should_stop=self.should_stop)

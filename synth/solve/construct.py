@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from synth.kinds import OpKind
+from synth.objective import Objective, Spans
 from synth.solve.chains import Chain
-from synth.solve.problem import Objective
 from synth.solve.solution import Programs, number
 from synth.solve.view import BW, STEP, B, F, View, W
 
@@ -123,9 +123,9 @@ class _Greedy:
         for rank, held in enumerate(self.view.held):
             steps_us = sum(self.view[chunk].duration_us[STEP] for chunk in held)
             ends.append(self.free_us[rank] + steps_us)
-        if self.builder.objective == Objective.PERIOD:
-            ends = [end - start for end, start in zip(ends, self.start_us, strict=True)]
-        return Draft(tuple(tuple(order) for order in self.orders), max(ends))
+        spans = Spans.of_ranks(zip(self.start_us, ends, strict=True))
+        value_us = self.builder.objective.value_us(spans)
+        return Draft(tuple(tuple(order) for order in self.orders), value_us)
 
     def _act(self, rank: int, now: int) -> None:
         choice, wake_us = self._choose(rank, now)

@@ -5,14 +5,15 @@ What makes it fast: the FIFO lemma (see `order`), memory as precedences where a 
 from it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from ortools.sat.python import cp_model
 
 from synth.kinds import OpKind
+from synth.objective import Objective, Spans
 from synth.solve.fusion import Fusion
 from synth.solve.precedences import Alternative, Before, requirements
-from synth.solve.problem import Objective
 from synth.solve.reservoir import Event, add_reservoir, events_of
 from synth.solve.solution import Solution
 from synth.solve.view import BW, SPLIT, STEP, B, F, Slot, View, W
@@ -38,9 +39,10 @@ class Model:
         fusible: bool = False,
     ) -> None:
         self.view, self.objective, self.horizon_us = view, objective, horizon_us
-        # Where starts have no other limit: a rank's time is within the horizon, and it begins, as
+        self.longest_us = view.longest_us(objective, horizon_us)
+        # Where starts have no other limit: a rank's time is within the longest, and it begins, as
         # late as can be, when that of the ranks before it ends.
-        self.far_us = 4 * horizon_us
+        self.far_us = 4 * self.longest_us
         self.ranks = sorted(range(view.num_ranks) if scope is None else scope)
         self.chunks = sorted(chunk for rank in self.ranks for chunk in view.held[rank])
         self.cp = cp_model.CpModel()
@@ -68,30 +70,27 @@ class Model:
             origins = self.view.origins_us
             head, slowest = self.view.head_us[chunk], self.view.slowest_f_us[chunk]
             rank = self.view[chunk].rank
-            is_period = self.objective == Objective.PERIOD
-            latest_us = self.horizon_us
-            if is_period:
-                latest_us += origins[rank] if origins else 2 * self.horizon_us
+            latest_us = self.longest_us
+            if self.objective.makespans == 0:
+                latest_us += origins[rank] if origins else 2 * self.longest_us
             for slot in self.view.slots(chunk):
                 # At least k forwards have passed the slowest stage up to here.
                 earliest = head + slot.microbatch * slowest
                 latest = max(earliest, latest_us)
                 is_first = slot == (F, 0) and chunk == self.view.held[rank][0]
-                if is_first and is_period and origins:
+                if is_first and self.objective.periods and origins:
                     latest = earliest
                 name = f"{slot.kind}{chunk}.{slot.microbatch}"
                 self.start[chunk, slot] = self.cp.new_int_var(earliest, latest, name)
 
     def _add_origins(self) -> None:
-        """From when each rank's time counts, where schedules may differ in that."""
+        """From when each rank's time counts to the period, where schedules may differ in that."""
         self.origin: dict[int, cp_model.IntVar | int] = {}
-        for rank in self.ranks:
-            if self.objective == Objective.MAKESPAN:
-                self.origin[rank] = 0
-            elif self.view.origins_us is not None:
+        for rank in self.ranks if self.objective.periods else ():
+            if self.view.origins_us is not None:
                 self.origin[rank] = self.view.origins_us[rank]
             else:
-                self.origin[rank] = self.cp.new_int_var(0, 2 * self.horizon_us, f"origin{rank}")
+                self.origin[rank] = self.cp.new_int_var(0, 2 * self.longest_us, f"origin{rank}")
 
     def end(self, chunk: int, slot: Slot) -> cp_model.LinearExpr:
         """When an op ends."""
@@ -257,36 +256,60 @@ class Model:
         return shortest, longest
 
     def minimise(self) -> None:
-        """The last end of a rank, with its STEPs; for the period less its first start.
+        """The last end of a rank, with its STEPs; for the period less its first start; or a sum.
 
         Chunks above the scope end no sooner than the last gradients that reach them and the W's
         that are then still to do.
         """
-        self.value = self.cp.new_int_var(0, self.horizon_us, "value")
+        self.spans: list[_Span] = []
+        if self.objective.makespans:
+            self._add_span(dict.fromkeys(range(self.view.num_ranks), 0), self.objective.makespans)
+        if self.objective.periods:
+            self._add_period()
+        self.value = self._sum_of_spans()
+        self.cp.minimize(self.value)
+
+    def _add_period(self) -> None:
+        """Counted from each rank's own start."""
+        for rank, origin in self.origin.items():
+            if not isinstance(origin, int):
+                for index in self.view.held[rank]:
+                    self.cp.add(origin <= self.start[index, Slot(F, 0)])
+        known = dict(enumerate(self.view.origins_us or ()))
+        self._add_span({**known, **self.origin}, self.objective.periods)
+
+    def _add_span(self, origins: "_Origins", weight: int) -> None:
+        """A variable that no rank's end, less its origin, exceeds."""
+        length = self.cp.new_int_var(0, self.longest_us, "span")
+        self.spans.append(_Span(length, weight))
         for rank in self.ranks:
-            self._minimise_rank(rank)
+            for end in self._ends_of_rank(rank):
+                self.cp.add(length >= end - origins[rank])
         modelled = set(self.chunks)
         for index in self.chunks:
             for above in self.view.chain_above(index):
                 if above in modelled:
                     break
-                self._minimise_above(index, above)
-        self.cp.minimize(self.value)
+                if self.view[above].rank in origins:
+                    for end in self._ends_above(index, above):
+                        self.cp.add(length >= end - origins[self.view[above].rank])
 
-    def _minimise_rank(self, rank: int) -> None:
+    def _sum_of_spans(self) -> cp_model.IntVar:
+        if len(self.spans) == 1:
+            return self.spans[0].length
+        value = self.cp.new_int_var(0, self.horizon_us, "value")
+        self.cp.add(value == sum(span.length * span.weight for span in self.spans))
+        return value
+
+    def _ends_of_rank(self, rank: int) -> Iterator[cp_model.LinearExpr]:
         """STEPs come last, in order, each after its own reduction."""
         held = self.view.held[rank]
-        lasts = [self.end(c, Slot(W, self.view[c].last)) for c in held]
-        steps_us = self.view.step_us(rank)
-        for index, last in zip(held, lasts, strict=True):
-            if not isinstance(self.origin[rank], int):
-                self.cp.add(self.origin[rank] <= self.start[index, Slot(F, 0)])
-            self.cp.add(self.value >= last + steps_us - self.origin[rank])
+        for index in held:
+            yield self.end(index, Slot(W, self.view[index].last)) + self.view.step_us(rank)
         for place, index in enumerate(held):
             reduced = self.reduced.get(self.view[index].stage)
             if reduced is not None:
-                left_us = sum(self.view[c].duration_us[STEP] for c in held[place:])
-                self.cp.add(self.value >= reduced + left_us - self.origin[rank])
+                yield reduced + sum(self.view[c].duration_us[STEP] for c in held[place:])
 
     def reduce(self) -> None:
         """Gradients of copies are added up after the last W of all; among one set of ranks in turn.
@@ -310,23 +333,24 @@ class Model:
                     self.reduced[stage] = end
             self.cp.add_no_overlap(turns)
 
-    def _minimise_above(self, index: int, above: int) -> None:
+    def _ends_above(self, index: int, above: int) -> Iterator[cp_model.LinearExpr]:
         """After B k has come up to a chunk, it has m − 1 − k B's and m − k W's left at least."""
-        origins = self.view.origins_us
-        if self.objective == Objective.PERIOD and origins is None:
-            return
         chunk = self.view[above]
-        origin = origins[chunk.rank] if origins and self.objective == Objective.PERIOD else 0
         way_us = self.view.way_up_us(index, above) + chunk.duration_us[B]
         for k in range(chunk.num_micro_batches):
             left_us = (chunk.num_micro_batches - 1 - k) * chunk.duration_us[B]
             left_us += (chunk.num_micro_batches - k) * chunk.duration_us[W]
-            tail_us = way_us + left_us + self.view.step_us(chunk.rank) - origin
-            self.cp.add(self.value >= self.end(index, Slot(B, k)) + tail_us)
+            yield self.end(index, Slot(B, k)) + way_us + left_us + self.view.step_us(chunk.rank)
 
     def at_least(self, bound_us: int) -> None:
         """Tell the search a bound proven elsewhere."""
         self.cp.add(self.value >= bound_us)
+
+    def both_at_least(self, bounds: Spans) -> None:
+        """Tell the search, where the objective is a sum, a bound of each summand."""
+        if self.objective.is_sum:
+            for span, bound_us in zip(self.spans, bounds, strict=True):
+                self.cp.add(span.length >= bound_us)
 
     def hint(self, solution: Solution, value_us: int) -> None:
         """Begin from a complete solution."""
@@ -339,11 +363,24 @@ class Model:
         for fusion in self.fusions.values():
             fusion.hint(solution.fused)
         self.cp.add_hint(self.value, value_us)
+        if self.objective.is_sum:
+            for span, length_us in zip(self.spans, solution.spans(self.view), strict=True):
+                self.cp.add_hint(span.length, length_us)
 
     def read(self, value: Callable[[cp_model.IntVar], int]) -> Solution:
         """The solution, given how to look a variable's value up."""
         pairs = [pair for fusion in self.fusions.values() for pair in fusion.chosen(value)]
         return Solution({key: value(v) for key, v in self.start.items()}, frozenset(pairs))
+
+
+_Origins = Mapping[int, cp_model.IntVar | int]
+
+
+class _Span(NamedTuple):
+    """The makespan or the period, and how often it counts."""
+
+    length: cp_model.IntVar
+    weight: int
 
 
 class _Links:

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from contextlib import suppress
 
+from synth.objective import Objective
 from synth.schedule.ops import Op
-from synth.solve.problem import Objective
 from synth.solve.solution import (
     Programs,
     Solution,
@@ -58,4 +58,5 @@ class KnownOrders:
             return known[0], known[0].value_us(view, self._objective)
         times_us = [sum(c.duration_us.values()) + c.down_us + c.up_us for c in view.chunks]
         chunks = zip(times_us, view.chunks, strict=True)
-        return None, sum(us * c.num_micro_batches + c.reduce_us for us, c in chunks)
+        longest_us = sum(us * c.num_micro_batches + c.reduce_us for us, c in chunks)
+        return None, self._objective.iterations * longest_us

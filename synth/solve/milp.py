@@ -5,11 +5,12 @@ only its vocabulary. It proves up to about 32 micro-batch passages (ranks · mic
 """
 
 import warnings
+from collections.abc import Iterator
 from itertools import combinations
 
 import pulp
 
-from synth.solve.problem import Objective
+from synth.objective import Objective
 from synth.solve.run_cpsat import Outcome
 from synth.solve.solution import Solution
 from synth.solve.view import STEP, B, F, Slot, View, W
@@ -21,13 +22,16 @@ class _Program:
     """Variables, constraints, objective of the MILP."""
 
     def __init__(self, view: View, objective: Objective, horizon_us: int) -> None:
-        self.view, self.is_period = view, objective == Objective.PERIOD
-        self.big_us = 2 * horizon_us + max(view.head_us)
+        self.view = view
+        self.big_us = 2 * view.longest_us(objective, horizon_us) + max(view.head_us)
         self.lp = pulp.LpProblem("synth", pulp.LpMinimize)
         self.start: dict[Node, pulp.LpVariable] = {}
         self.before: dict[tuple[Node, Node], pulp.LpVariable | int] = {}
-        self.value = pulp.LpVariable("value", 0, horizon_us)
+        self.makespan = pulp.LpVariable("makespan", 0)
+        self.period = pulp.LpVariable("period", 0)
+        self.value = objective.makespans * self.makespan + objective.periods * self.period
         self.lp += self.value
+        self.lp += self.value <= horizon_us
         for chunk in range(len(view)):
             for slot in view.slots(chunk):
                 name = f"{slot.kind}_{chunk}_{slot.microbatch}"
@@ -36,7 +40,9 @@ class _Program:
         for rank in range(view.num_ranks):
             self._add_orders(rank)
             self._add_memory(rank)
-            self._add_objective(rank)
+            self._add_makespan(rank)
+            if objective.periods:
+                self._add_period(rank)
         self._add_links()
 
     def _end(self, node: Node) -> pulp.LpAffineExpression:
@@ -109,25 +115,30 @@ class _Program:
                 self.lp += b >= a + b_lag - big * (1 - y)
                 self.lp += a >= b + a_lag - big * y
 
-    def _add_objective(self, rank: int) -> None:
-        """STEPs come last, in order, each after its own reduction."""
+    def _add_makespan(self, rank: int) -> None:
+        for end in self._ends(rank):
+            self.lp += self.makespan >= end
+
+    def _add_period(self, rank: int) -> None:
         view, held = self.view, self.view.held[rank]
         origin = pulp.LpVariable(f"origin_{rank}", 0)
-        if not self.is_period:
-            self.lp += origin == 0
-        elif view.origins_us is not None:
+        if view.origins_us is not None:
             self.lp += origin == view.origins_us[rank]
             self.lp += self.start[held[0], Slot(F, 0)] == view.origins_us[rank]
+        for index in held:
+            self.lp += origin <= self.start[index, Slot(F, 0)]
+        for end in self._ends(rank):
+            self.lp += self.period >= end - origin
+
+    def _ends(self, rank: int) -> Iterator[pulp.LpAffineExpression]:
+        """STEPs come last, in order, each after its own reduction."""
+        view, held = self.view, self.view.held[rank]
         for place, index in enumerate(held):
             chunk = view[index]
-            last = self._end((index, Slot(W, chunk.last)))
-            if self.is_period:
-                self.lp += origin <= self.start[index, Slot(F, 0)]
-            self.lp += self.value >= last + view.step_us(rank) - origin
+            yield self._end((index, Slot(W, chunk.last))) + view.step_us(rank)
             reduced = self.reduced.get(chunk.stage)
             if reduced is not None:
-                left_us = sum(view[c].duration_us[STEP] for c in held[place:])
-                self.lp += self.value >= reduced + left_us - origin
+                yield reduced + sum(view[c].duration_us[STEP] for c in held[place:])
 
     def _add_reductions(self) -> None:
         """When the gradients of a stage's copies are added up; among one set of ranks in turn."""

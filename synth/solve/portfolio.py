@@ -341,6 +341,7 @@ class _Search:
         fusible: bool,
     ) -> Outcome:
         model = Model(view, self.problem.objective, value_us, fusible=fusible)
+        model.both_at_least(bounds.work_bounds(self.relaxed))
         if proves:
             model.at_least(self.now.bound_us)
         if hint is not None:

@@ -7,22 +7,12 @@ from enum import StrEnum
 
 from synth.costs import Costs
 from synth.errors import SynthError
+from synth.objective import Objective
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.simulate import Timeline
 
 # Beyond, even the published schedules take minutes to generate and verify.
 MOST_OPS = 2_000_000
-
-
-class Objective(StrEnum):
-    """What is minimised; both include each rank's STEP, see `Timeline`."""
-
-    MAKESPAN = "makespan"
-    PERIOD = "period"
-
-    def value_us(self, timeline: Timeline) -> int:
-        """The objective of a simulated schedule."""
-        return timeline.makespan_us if self == Objective.MAKESPAN else timeline.period_us
 
 
 class StoppedBy(StrEnum):

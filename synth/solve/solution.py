@@ -5,13 +5,13 @@ to (the FIFO lemma), and write BW as a B with a W right behind it.
 """
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from synth.kinds import OpKind
+from synth.objective import Objective, Spans
 from synth.schedule.ops import Op
-from synth.solve.problem import Objective
 from synth.solve.view import BW, SPLIT, STEP, B, F, Slot, View, W
 
 Starts = dict[tuple[int, Slot], int]
@@ -57,19 +57,22 @@ class Solution:
 
     def value_us(self, view: View, objective: Objective) -> int:
         """The objective in the model's terms: no transfer waits for a buffer."""
+        return objective.value_us(self.spans(view))
+
+    def spans(self, view: View) -> Spans:
+        """Makespan and period, in the same terms."""
+        return Spans.of_ranks(self._ranks_us(view))
+
+    def _ranks_us(self, view: View) -> Iterator[tuple[int, int]]:
+        """When each rank begins, and when it has ended with its STEPs."""
         ends = dict(self._ends_of_chunks(view))
         reduced = reduced_us(view, ends)
-        spans = []
         for held in view.held:
-            origin = 0
-            if objective == Objective.PERIOD:
-                origin = min(self.starts[chunk, Slot(F, 0)] for chunk in held)
             at = max(ends[chunk] for chunk in held)
             for chunk in held:
                 ready = reduced.get(view[chunk].stage, 0)
                 at = max(at, ready) + view[chunk].duration_us[STEP]
-            spans.append(at - origin)
-        return max(spans)
+            yield min(self.starts[chunk, Slot(F, 0)] for chunk in held), at
 
     def _ends_of_chunks(self, view: View) -> Iterable[tuple[int, int]]:
         """When the last W of each chunk ends."""

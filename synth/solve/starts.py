@@ -12,7 +12,7 @@ from synth.kinds import OpKind
 from synth.schedule.model import Schedule
 from synth.schedule.verify import ScheduleError, verify
 from synth.solve import feasible, polish
-from synth.solve.problem import Objective, Problem, Rival, SolveOptions
+from synth.solve.problem import Problem, Rival, SolveOptions
 from synth.solve.standing import Standing
 
 # Published schedules get so long even when the time is up: for problems of ordinary size that is
@@ -86,7 +86,7 @@ class Starts:
                 f"on its own placement, the problem {asked.num_ranks} and "
                 f"{asked.num_micro_batches}; give a plan made for the same, or none"
             )
-        if asked.objective == Objective.PERIOD:
+        if asked.objective.periods:
             _check_in_order(schedule)
         try:
             verify(schedule, self.problem.costs)

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from synth.kinds import OpKind
+from synth.objective import Objective
 from synth.schedule.ops import Op
 
 F, B, W, BW, STEP = OpKind.F, OpKind.B, OpKind.W, OpKind.BW, OpKind.STEP
@@ -246,6 +247,25 @@ class View:
         if any(chunk.replica for chunk in self.chunks) or max(firsts) >= self.num_ranks:
             return None
         return tuple(self.head_us[first] for first in firsts)
+
+    def longest_us(self, objective: Objective, value_us: int) -> int:
+        """The most that the makespan can be within a value, or the period where only that counts.
+
+        No period is shorter than the largest work of a rank.
+        """
+        if not objective.is_sum:
+            return value_us
+        least_us = max(self._least_work_us(rank) for rank in range(self.num_ranks))
+        return value_us - objective.periods * least_us
+
+    def _least_work_us(self, rank: int) -> int:
+        """B and W fused where that is shorter."""
+        work_us = self.step_us(rank)
+        for chunk in (self.chunks[index] for index in self.held[rank]):
+            times = chunk.duration_us
+            backward_us = min(times[B] + times[W], times[BW])
+            work_us += chunk.num_micro_batches * (times[F] + backward_us)
+        return work_us
 
     def shortest_life_us(self, life: Life) -> int:
         """The least time from the end of the op that makes it to the end of that which frees it."""

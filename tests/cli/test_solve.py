@@ -61,6 +61,22 @@ def test_json_on_stdout_is_only_json(synth: Synth, tmp_path: Path) -> None:
     assert found["plan"] == str(path)
 
 
+def test_the_time_of_so_many_iterations_is_a_makespan_and_periods(
+    synth: Synth, tmp_path: Path
+) -> None:
+    path = tmp_path / "plan.json"
+    asked = ("--objective", "iterations:8", "-o", path)
+    found = json.loads(synth(*SMALL, *asked, "--format", "json").stdout)
+    assert found["objective"] == "iterations:8"
+    assert found["value_us"] == found["makespan_us"] + 7 * found["period_us"]
+    shown = synth("show", path)
+    assert f" s ({found['value_us']} µs), lower bound" in shown.stdout
+    assert "of the makespan" in shown.stdout and "of the period" in shown.stdout
+    checked = synth("check", path)
+    assert checked.code == 0
+    assert "µs of time of 8 iterations" in checked.stdout
+
+
 def test_no_limit_and_no_file_are_said_so(synth: Synth) -> None:
     ended = synth(*SMALL)
     assert "no memory limit" in ended.stdout
@@ -390,6 +406,10 @@ def test_a_target_that_nothing_meets_ends_in_3(synth: Synth, tmp_path: Path) -> 
         (("--mem-limit", "min", "--target", "soon"), "'soon' is not understood"),
         (("--mem-limit", "min", "--target", "x%"), "'x%' is not understood"),
         (("--mem-limit", "min", "--target", "2s", "--deterministic"), "cannot be deterministic"),
+        (
+            ("--mem-limit", "min", "--target", "2s", "--deterministic", "--dry-run"),
+            "cannot be deterministic",
+        ),
     ],
 )
 def test_a_bad_target_ends_in_2(synth: Synth, arguments: tuple[str, ...], words: str) -> None:

@@ -48,6 +48,14 @@ def test_a_plot_is_as_wide_as_asked_and_steps_down(width: int) -> None:
     assert "a twin, pair" in legend and "b slow" in legend and "lower bound" in legend
 
 
+def test_ticks_can_be_told_apart_where_everything_needs_the_same_memory() -> None:
+    size = 57_230_585_856
+    lonely = Curve("one", "makespan", (Point(size, 90, 90, size),), (), size)
+    labels = plot(lonely, 100, 12).split("\n")[-2].split(" GB")[:-1]
+    assert len(labels) > 2
+    assert len(set(labels)) == len(labels)
+
+
 def shapes(picture: str, style: str) -> list[ET.Element]:
     return [e for e in ET.fromstring(picture).iter() if e.get("class") == style]
 

@@ -122,6 +122,19 @@ def test_every_family_keeps_its_period(name: str, num_ranks: int, m: int) -> Non
 
 
 @pytest.mark.parametrize("name", PLACEMENTS)
+@pytest.mark.parametrize("count", [2, 5])
+def test_so_many_iterations_take_no_longer_than_the_value_found_for_them(
+    name: str, count: int
+) -> None:
+    objective = Objective.of_iterations(count)
+    asked = replace(random_problem(count, name, 3, 6, boundary=True), objective=objective)
+    result = solve(asked, SolveOptions(time_limit_s=0.5, workers=1))
+    assert result.timeline is not None and result.value_us is not None
+    ends_us = iteration_ends_us(result.timeline.lowered, count, overlap=True)
+    assert ends_us[-1] <= result.value_us
+
+
+@pytest.mark.parametrize("name", PLACEMENTS)
 @pytest.mark.parametrize("seed", range(2))
 def test_what_the_solver_finds_keeps_its_period(name: str, seed: int) -> None:
     asked = replace(random_problem(seed, name, 3, 6, boundary=True), objective=Objective.PERIOD)

@@ -4,6 +4,7 @@ import pytest
 
 from synth.costs import uniform_costs
 from synth.families import generate
+from synth.objective import Objective
 from synth.report.axis import axis
 from synth.report.gantt import gantt, render
 from synth.report.rivals import Contender, rivals_table
@@ -132,4 +133,4 @@ def test_the_rivals_table_says_of_what_the_bubble_rate_is() -> None:
         1f1b       2,000.000  2,000.000        50.00       30.000        0  no
         this plan  1,600.000  1,250.000        20.00       20.000        1  yes
     """
-    assert screen(rivals_table(contenders, "period", 1_000_000)) == screen(expected)
+    assert screen(rivals_table(contenders, Objective.PERIOD, 1_000_000)) == screen(expected)

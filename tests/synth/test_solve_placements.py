@@ -17,7 +17,7 @@ from synth.schedule.placements import placement
 from synth.solve import Objective, Problem, SolveOptions, SolverName, StoppedBy, solve
 from synth.solve.feasible import find_shortage, serial_schedule, smallest_limit_bytes
 from synth.solve.memory_views import cautious, certain
-from tests.synth.test_solve_exact import check_sound, random_costs
+from tests.synth.test_solve_exact import OBJECTIVES, check_sound, random_costs
 
 KINDS = (OpKind.F, OpKind.B, OpKind.W)
 
@@ -30,7 +30,7 @@ def random_problem(seed: int, name: str, num_ranks: int, m: int, boundary: bool 
     gradients = tuple(s.replace(gradient_bytes=rng.randint(0, 9)) for s in costs.stages)
     link = Link(latency_us=rng.randint(0, 2), bandwidth_bytes_per_s=2e6)
     costs = costs.replace(stages=gradients, links=Links(default=link))
-    objective = rng.choice(list(Objective))
+    objective = rng.choice(OBJECTIVES)
     free = Problem(costs, where, m, None, objective)
     cap = smallest_limit_bytes(free) + rng.choice([0, 0, 2, 4, 7])
     return Problem(costs, where, m, (cap,) * num_ranks, objective)

@@ -1,0 +1,118 @@
+"""What schedules are judged by: the makespan, the period, or a weighted sum of both."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple, Protocol, Self
+
+KNOWN = "makespan, period, or iterations:K, the time of K iterations, such as iterations:8"
+
+# More would overflow the solvers' 64-bit integers before it changed any order.
+_MOST_ITERATIONS = 10_000
+
+_ITERATIONS = re.compile(r"iterations:([1-9]\d{0,9})")
+
+
+class HasSpans(Protocol):
+    """Whatever has both figures of a schedule: a timeline, a rival, a claim."""
+
+    @property
+    def makespan_us(self) -> int:
+        """From the first op of an iteration to its last, over all ranks."""
+
+    @property
+    def period_us(self) -> int:
+        """Max over ranks of (end of last op − start of first op)."""
+
+
+class Spans(NamedTuple):
+    """Both figures alone."""
+
+    makespan_us: int
+    period_us: int
+
+    @classmethod
+    def of_ranks(cls, ranks_us: Iterable[tuple[int, int]]) -> Self:
+        """Given when each rank begins and when it has ended, in microseconds from the first op."""
+        begun_and_ended = list(ranks_us)
+        makespan_us = max(end for _, end in begun_and_ended)
+        return cls(makespan_us, max(end - begin for begin, end in begun_and_ended))
+
+
+@dataclass(frozen=True)
+class Objective:
+    """So many makespans plus so many periods, in whole microseconds; less is better.
+
+    K iterations back to back take at most a makespan and K − 1 periods: `Objective(1, K - 1)`.
+    For each iteration that is (1 − w) · makespan + w · period with w = 1 − 1/K. The weights are
+    whole numbers, so that values and bounds are exact.
+    """
+
+    makespans: int
+    periods: int
+
+    MAKESPAN: ClassVar["Objective"]
+    PERIOD: ClassVar["Objective"]
+
+    def __post_init__(self) -> None:
+        is_period = (self.makespans, self.periods) == (0, 1)
+        if not is_period and (self.makespans != 1 or not 0 <= self.periods < _MOST_ITERATIONS):
+            raise ValueError(f"{self.makespans} makespans and {self.periods} periods")
+
+    @classmethod
+    def of_iterations(cls, count: int) -> "Objective":
+        """The most that so many iterations take back to back."""
+        return cls(1, count - 1)
+
+    @classmethod
+    def parse(cls, text: str) -> "Objective":
+        """Read what `str` writes.
+
+        Raises:
+            ValueError: it is none of `KNOWN`, or too many iterations.
+        """
+        if text in (_MAKESPAN, _PERIOD):
+            return cls.MAKESPAN if text == _MAKESPAN else cls.PERIOD
+        match = _ITERATIONS.fullmatch(text)
+        if match is None or int(match[1]) > _MOST_ITERATIONS:
+            raise ValueError(f"{text!r} is no objective; known: {KNOWN}")
+        return cls.of_iterations(int(match[1]))
+
+    def __str__(self) -> str:
+        """As on the command line and in files."""
+        if self == Objective.MAKESPAN:
+            return _MAKESPAN
+        return _PERIOD if self == Objective.PERIOD else f"iterations:{self.iterations}"
+
+    @property
+    def words(self) -> str:
+        """As in a sentence."""
+        return f"time of {self.iterations} iterations" if self.is_sum else str(self)
+
+    @property
+    def iterations(self) -> int:
+        """How often a rank's work is done in the time that the value says."""
+        return self.makespans + self.periods
+
+    @property
+    def is_sum(self) -> bool:
+        """Whether both count."""
+        return self.makespans > 0 and self.periods > 0
+
+    def value_us(self, spans: HasSpans) -> int:
+        """The weighted sum."""
+        return self.makespans * spans.makespan_us + self.periods * spans.period_us
+
+    def bubble_rate(self, spans: HasSpans, work_us: int) -> float:
+        """1 − (largest work of a rank) / (the value for each iteration).
+
+        Args:
+            spans: of the schedule.
+            work_us: the largest work of a rank in one iteration.
+        """
+        value_us = self.value_us(spans)
+        return 1 - self.iterations * work_us / value_us if value_us else 0.0
+
+
+_MAKESPAN, _PERIOD = "makespan", "period"
+Objective.MAKESPAN, Objective.PERIOD = Objective(1, 0), Objective(0, 1)
