@@ -114,6 +114,18 @@ def read_partition(text: str, where: "Placement") -> tuple[int, ...] | None:
     Raises:
         SynthError: not one whole number above 0 per stage.
     """
+    sizes = read_sizes(text)
+    if sizes is not None and len(sizes) != where.num_stages:
+        raise SynthError(f"--partition gives {len(sizes)} stages for {_needed_sizes(where)}")
+    return sizes
+
+
+def read_sizes(text: str) -> tuple[int, ...] | None:
+    """Read the layers of however many stages; none for `auto`.
+
+    Raises:
+        SynthError: something is no whole number above 0.
+    """
     if text.strip().lower() == "auto":
         return None
     try:
@@ -122,8 +134,6 @@ def read_partition(text: str, where: "Placement") -> tuple[int, ...] | None:
         raise SynthError(
             f"--partition {text!r} is not understood; write auto, or layers per stage such as 3,3,2"
         ) from None
-    if len(sizes) != where.num_stages:
-        raise SynthError(f"--partition gives {len(sizes)} stages for {_needed_sizes(where)}")
     if min(sizes) < 1:
         stage = next(stage for stage, size in enumerate(sizes) if size < 1)
         raise SynthError(

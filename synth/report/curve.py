@@ -7,8 +7,7 @@ schedule serves from its peak on, a bound up to the cap under which it was prove
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from synth.report.scale import Scale
-from synth.report.tables import size_unit
+from synth.report.canvas import Canvas, letter
 
 
 class Point(NamedTuple):
@@ -90,12 +89,6 @@ class Curve:
         times += [dot.value_us for dot in self.families]
         return 0.97 * min(times), 1.03 * max(times)
 
-    @property
-    def time_unit(self) -> tuple[float, str]:
-        """The unit in which times read well: its microseconds and its name."""
-        longest = self.ends_us[1]
-        return next(u for u in ((1e6, "s"), (1e3, "ms"), (1.0, "µs")) if longest >= u[0])
-
     def found_at(self, num_bytes: float) -> int | None:
         """The best time found in so much memory, if any."""
         return min((us for least, us in self.found if least <= num_bytes), default=None)
@@ -109,62 +102,15 @@ class Curve:
 
 def plot(curve: Curve, width: int = 100, height: int = 18) -> str:
     """Draw for a terminal: found as a line, proven as dots, published schedules as letters."""
-    margin = 10
-    columns = max(20, width - margin - 1)
-    x = Scale(*curve.ends_bytes, 0, columns - 1)
-    y = Scale.fitting(*curve.ends_us, height - 1, 0)
-    cells = [[" "] * columns for _ in range(height)]
-    _draw_steps(cells, curve, x, y)
-    letters = _draw_dots(cells, curve, x, y)
-    unit_us, unit = curve.time_unit
-    labels = {round(y.at(tick)): f"{tick / unit_us:g} {unit}" for tick in y.ticks(height // 3)}
-    lines = []
-    for row, line in enumerate(cells):
-        edge = "┤" if row in labels else "│"
-        lines.append(f"{labels.get(row, ''):>{margin - 1}} {edge}{''.join(line)}".rstrip())
-    return "\n".join((*lines, *_memory_axis(x, margin, columns), *_legend(curve, letters, margin)))
-
-
-def _draw_steps(cells: list[list[str]], curve: Curve, x: Scale, y: Scale) -> None:
-    before: int | None = None
-    for column in range(len(cells[0])):
-        at = x.low + (column + 0.5) / len(cells[0]) * (x.high - x.low)
-        proven, found = curve.proven_at(at), curve.found_at(at)
-        if proven is not None:
-            cells[round(y.at(proven))][column] = "·"
-        if found is not None:
-            row = round(y.at(found))
-            for passed in range(before + 1, row) if before is not None else ():
-                cells[passed][column] = "│"
-            cells[row][column] = "─"
-            before = row
-
-
-def _draw_dots(cells: list[list[str]], curve: Curve, x: Scale, y: Scale) -> dict[str, str]:
-    """Mark the published schedules; return the letter of each."""
-    letters = {}
+    canvas = Canvas(curve.ends_bytes, curve.ends_us, width, height)
+    sizes = [canvas.bytes_of(column) for column in range(len(canvas.cells[0]))]
+    for column, size in enumerate(sizes):
+        proven_us = curve.proven_at(size)
+        if proven_us is not None:
+            canvas.cells[round(canvas.y.at(proven_us))][column] = "·"
+    canvas.draw_line([curve.found_at(size) for size in sizes])
+    legend = [f"─ best {curve.objective} known", "· lower bound"]
     for number, dot in enumerate(sorted(curve.dots, key=lambda dot: dot.peak_bytes)):
-        letter = chr(ord("a") + number % 26)
-        letters[letter] = dot.name
-        cells[round(y.at(dot.value_us))][round(x.at(dot.peak_bytes))] = letter
-    return letters
-
-
-def _memory_axis(x: Scale, margin: int, columns: int) -> tuple[str, str]:
-    factor, unit = size_unit(x.high)
-    ruler, labels = ["─"] * columns, [" "] * (columns + margin)
-    free = 0
-    for tick in Scale(x.low / factor, x.high / factor, x.start, x.end).ticks(columns // 12):
-        column = round(x.at(tick * factor))
-        text = f"{tick:g} {unit}"
-        if column >= free:
-            ruler[column] = "┬"
-            labels[column : column + len(text)] = text
-            free = column + len(text) + 1
-    return f"{'':>{margin}}└{''.join(ruler)}", f"{'':>{margin + 1}}{''.join(labels).rstrip()}"
-
-
-def _legend(curve: Curve, letters: dict[str, str], margin: int) -> list[str]:
-    entries = [f"─ best {curve.objective} known", "· lower bound"]
-    entries += [f"{letter} {name}" for letter, name in letters.items()]
-    return [" " * (margin + 1) + "   ".join(entries)]
+        canvas.mark(dot.peak_bytes, dot.value_us, letter(number))
+        legend.append(f"{letter(number)} {dot.name}")
+    return "\n".join(canvas.lines(["   ".join(legend)]))

@@ -71,6 +71,14 @@ def size_unit(largest_bytes: float) -> tuple[float, str]:
     return 1.0, "B"
 
 
+def time_unit(longest_us: float) -> tuple[float, str]:
+    """The unit in which times read well: its microseconds and its name."""
+    for factor, name in ((1e6, "s"), (1e3, "ms")):
+        if longest_us >= factor:
+            return factor, name
+    return 1.0, "µs"
+
+
 def rank_table(
     lowered: "Lowered",
     timeline: "Timeline",

@@ -1,0 +1,183 @@
+"""`synth compare`: every published schedule on one profile, and the solver beside them."""
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from synth.cli.compare_answers import as_json, as_text, drawn
+from synth.cli.interrupt import run_interruptibly
+from synth.cli.limits import MemoryLimit, is_least, read_limit
+from synth.cli.options import (
+    GapOption,
+    MicroBatchesOption,
+    ObjectiveOption,
+    ProfileArgument,
+    RanksOption,
+    SeedOption,
+    load_profile,
+)
+from synth.cli.output import Format, FormatOption, answer, answer_json, talk
+from synth.errors import ExitCode, SynthError
+from synth.profile import Profile
+from synth.record import check_writable, write_atomically
+from synth.units import parse_fraction, parse_seconds
+
+if TYPE_CHECKING:
+    from synth.plan.compare import Comparison, Question
+
+
+def command(
+    profile_name: ProfileArgument,
+    ranks: RanksOption,
+    micro_batches: MicroBatchesOption,
+    mem_limit: Annotated[
+        str | None,
+        typer.Option(
+            help="The most a rank may hold: 40GB, one per rank, or auto: the device's capacity "
+            "less a reserve.",
+            show_default="no limit",
+        ),
+    ] = None,
+    objective: ObjectiveOption = "makespan",
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A published schedule, with its options: interleaved:3,group=8; may be repeated.",
+            show_default="all",
+        ),
+    ] = None,
+    placement: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Where the solver searches: linear, v, bidirectional, …; may be repeated.",
+            show_default="linear",
+        ),
+    ] = None,
+    no_solve: Annotated[bool, typer.Option("--no-solve", help="Published schedules only.")] = False,
+    partition: Annotated[
+        str,
+        typer.Option(
+            help="Layers per stage (3,3,2) where placements have as many stages; auto: as even as "
+            "can be."
+        ),
+    ] = "auto",
+    time_limit: Annotated[str, typer.Option(help="For each search: 30s, 2m.")] = "30s",
+    gap: GapOption = "0.5%",
+    seed: SeedOption = 0,
+    svg: Annotated[Path | None, typer.Option(help="The picture of time against memory.")] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(help="A folder for the schedule files of all rows, to run or to start from."),
+    ] = None,
+    width: Annotated[int, typer.Option(min=40, help="Columns of the terminal's picture.")] = 80,
+    format: FormatOption = Format.TEXT,
+) -> None:
+    """Compare all published schedules, each on its own placement, with what the solver finds.
+
+    Sorted by the objective. Those that cannot be are named below, with the rule that says so.
+    """
+    from synth.plan.compare import compare
+    from synth.schedule.placements import placement as named_placement
+    from synth.solve.problem import SolveOptions
+
+    profile = load_profile(profile_name)
+    limit = _limit(mem_limit, ranks, profile)
+    question = _question(profile, ranks, micro_batches, limit, objective, partition)
+    _check_outputs(svg, save)
+    searches = [(name, named_placement(name, ranks)) for name in placement or ["linear"]]
+    options = SolveOptions(
+        time_limit_s=parse_seconds(time_limit), gap=parse_fraction(gap), seed=seed
+    )
+    talk(
+        f"{profile.name}: {len(profile.layers)} layers on {ranks} ranks, {micro_batches} "
+        f"micro-batches; {limit.explanation}"
+    )
+
+    def work(stop: threading.Event) -> "Comparison":
+        return compare(question, only, [] if no_solve else searches, options, _tell, stop)
+
+    comparison = run_interruptibly(work)
+    if not comparison.entries:
+        reasons = "; ".join(f"{r.name}: {r.reason}" for r in comparison.refusals)
+        raise NothingToCompare(reasons or "interrupted before the first schedule")
+    _answer(comparison, svg, save, format, width)
+
+
+class NothingToCompare(SynthError):
+    """No schedule can be."""
+
+    exit_code = ExitCode.NOTHING_FOUND
+
+
+def _limit(mem_limit: str | None, ranks: int, profile: Profile) -> MemoryLimit:
+    if is_least(mem_limit):
+        raise SynthError(
+            "--mem-limit min asks for the least memory in which a time is met; that is for synth "
+            "solve: here give a size, or none"
+        )
+    return read_limit(mem_limit, ranks, profile)
+
+
+def _question(
+    profile: Profile,
+    ranks: int,
+    micro_batches: int,
+    limit: MemoryLimit,
+    objective: str,
+    partition: str,
+) -> "Question":
+    from synth.cli.limits import read_sizes
+    from synth.plan.compare import Question
+    from synth.solve.problem import Objective
+
+    sizes = read_sizes(partition)
+    return Question(profile, ranks, micro_batches, limit.caps_bytes, Objective(objective), sizes)
+
+
+def _check_outputs(svg: Path | None, save: Path | None) -> None:
+    """Find out before the search that something cannot be written.
+
+    Raises:
+        SynthError: the picture cannot be written there, or the folder is a file.
+    """
+    if svg is not None:
+        check_writable(svg)
+    if save is not None and save.exists() and not save.is_dir():
+        raise SynthError(f"--save {save} is a file; give a folder for the schedule files")
+
+
+def _tell(placement: str) -> None:
+    talk(f"searching on {placement}")
+
+
+def _answer(
+    comparison: "Comparison", svg: Path | None, save: Path | None, format: Format, width: int
+) -> None:
+    from synth.report.pareto_svg import pareto_svg
+
+    if svg is not None:
+        write_atomically(svg, pareto_svg(drawn(comparison)))
+    if save is not None:
+        _save(comparison, save)
+    if format == Format.JSON:
+        answer_json(as_json(comparison))
+    else:
+        answer(as_text(comparison, width))
+    if svg is not None:
+        talk(f"drawn in {svg}")
+
+
+def _save(comparison: "Comparison", folder: Path) -> None:
+    """Write the schedule file of every row."""
+    from synth.schedule.file import Plan
+
+    folder.mkdir(parents=True, exist_ok=True)
+    asked = comparison.question
+    for entry in comparison.entries:
+        caps = asked.caps_bytes if entry.fits else None
+        plan = Plan.of(asked.profile, entry.partition, entry.schedule, caps_bytes=caps)
+        path = folder / f"{entry.name.translate(str.maketrans(' :,=', '----'))}.json"
+        plan.save(path)
+    talk(f"{len(comparison.entries)} schedule files written to {folder}")

@@ -1,0 +1,145 @@
+"""What `synth compare` answers: the table, the picture, what cannot be, and the same as JSON."""
+
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
+
+from synth.cli.output import value_line
+from synth.report.canvas import letter
+from synth.report.pareto import Mark, Pareto, plot
+from synth.report.tables import size_unit, table
+
+if TYPE_CHECKING:
+    from synth.plan.compare import Comparison, Entry
+
+
+def drawn(comparison: "Comparison") -> Pareto:
+    """What the pictures show, in the order of the table."""
+    asked = comparison.question
+    marks = tuple(
+        Mark(
+            entry.name,
+            entry.value_us(asked.objective),
+            max(entry.peak_bytes),
+            entry.lower_bound_us is not None,
+        )
+        for entry in comparison.ranked()
+    )
+    title = (
+        f"{asked.profile.name} on {asked.num_ranks} ranks, {asked.num_micro_batches} micro-batches"
+    )
+    return Pareto(title, asked.objective.value, marks, asked.caps_bytes or ())
+
+
+def as_text(comparison: "Comparison", width: int) -> str:
+    """The table, the picture for a terminal, and why the rest cannot be."""
+    pareto = drawn(comparison)
+    proofs = _proofs(comparison)
+    parts = [f"{_table(comparison, pareto)}\n\n{_LEGEND}", *(["\n".join(proofs)] if proofs else [])]
+    parts.append(plot(pareto, width))
+    if comparison.refusals:
+        parts.append("\n".join(("not here:", *_refused(comparison, width))))
+    return "\n\n".join(parts)
+
+
+def _refused(comparison: "Comparison", width: int) -> list[str]:
+    """A line for each schedule that cannot be, broken where it is too long."""
+    longest = max(len(refusal.name) for refusal in comparison.refusals)
+    lines = []
+    for refusal in comparison.refusals:
+        first = f"  {refusal.name:<{longest}}  "
+        lines += wrap(
+            _rule(refusal.reason), width, initial_indent=first, subsequent_indent=" " * len(first)
+        )
+    return lines
+
+
+def _rule(reason: str) -> str:
+    """The first part of a message: what was given and needed, without the way out."""
+    return reason.split(";")[0].split(": ")[0]
+
+
+def _table(comparison: "Comparison", pareto: Pareto) -> str:
+    """One row per schedule, best first."""
+    entries, front = comparison.ranked(), {mark.name for mark in pareto.front}
+    has_cap = comparison.question.caps_bytes is not None
+    memory, memory_unit = size_unit(max(max(entry.peak_bytes) for entry in entries))
+    traffic, traffic_unit = size_unit(max(e.sent_bytes + e.reduced_bytes for e in entries))
+    header = ["   schedule", "make-\nspan\nms", "\nperiod\nms", "bub-\nble\n%", "of\nper.\n%"]
+    header += [f"\npeak\n{memory_unit}", f"stat-\nic\n{memory_unit}"]
+    header += [
+        f"\nsent\n{traffic_unit}",
+        f"sum-\nmed\n{traffic_unit}",
+        *(["fits"] if has_cap else []),
+    ]
+    rows = []
+    for number, entry in enumerate(entries):
+        sizes = (max(entry.peak_bytes) / memory, max(entry.static_bytes) / memory)
+        moved = (entry.sent_bytes / traffic, entry.reduced_bytes / traffic)
+        rows.append(
+            [
+                f"{letter(number)}{'*' if entry.name in front else ' '} {entry.name}",
+                f"{entry.makespan_us / 1000:,.1f}",
+                f"{entry.period_us / 1000:,.1f}",
+                *(f"{100 * rate:.1f}" for rate in entry.bubble_rates),
+                *(f"{size:,.{2 if memory > 1 else 0}f}" for size in sizes),
+                *(f"{size:,.{1 if traffic > 1 else 0}f}" for size in moved),
+                *(["yes" if entry.fits else "no"] if has_cap else []),
+            ]
+        )
+    return table(header, rows)
+
+
+_LEGEND = """\
+* on the front. bubble: of the makespan, then of the period. static: parameters,
+gradients, optimizer state, of both copies where there are two. sent: between
+stages; summed: among copies; both over all links in an iteration."""
+
+
+def _proofs(comparison: "Comparison") -> list[str]:
+    """What the solver proved, each for its own placement and partition."""
+    objective = comparison.question.objective
+    return [
+        f"{entry.name}:\n  "
+        + value_line(objective, entry.value_us(objective), entry.lower_bound_us, gap)
+        for entry in comparison.ranked()
+        if entry.lower_bound_us is not None and (gap := entry.gap(objective)) is not None
+    ]
+
+
+def as_json(comparison: "Comparison") -> dict[str, Any]:
+    """Everything, for scripts: docs/compare.md says what each field is."""
+    asked, pareto = comparison.question, drawn(comparison)
+    front = {mark.name for mark in pareto.front}
+    return {
+        "profile": asked.profile.name,
+        "num_ranks": asked.num_ranks,
+        "num_micro_batches": asked.num_micro_batches,
+        "objective": asked.objective.value,
+        "caps_bytes": asked.caps_bytes,
+        "schedules": [_entry_json(e, comparison, e.name in front) for e in comparison.ranked()],
+        "refused": [
+            {"name": refusal.name, "reason": refusal.reason} for refusal in comparison.refusals
+        ],
+    }
+
+
+def _entry_json(entry: "Entry", comparison: "Comparison", is_on_front: bool) -> dict[str, Any]:
+    of_makespan, of_period = entry.bubble_rates
+    return {
+        "name": entry.name,
+        "placement": entry.schedule.placement.ranks,
+        "partition": entry.partition,
+        "makespan_us": entry.makespan_us,
+        "period_us": entry.period_us,
+        "work_us": entry.work_us,
+        "bubble_rate_of_makespan": of_makespan,
+        "bubble_rate_of_period": of_period,
+        "peak_bytes": entry.peak_bytes,
+        "static_bytes": entry.static_bytes,
+        "sent_bytes": entry.sent_bytes,
+        "reduced_bytes": entry.reduced_bytes,
+        "fits": entry.fits,
+        "on_front": is_on_front,
+        "lower_bound_us": entry.lower_bound_us,
+        "gap": entry.gap(comparison.question.objective),
+    }

@@ -1,0 +1,242 @@
+"""Every published schedule on one profile, each on its own placement, and the solver beside them.
+
+The model is cut for each placement as `synth solve` would cut it, so schedules are compared as they
+would be run, with the peak, the weights and the traffic of each.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from synth.costs import Costs, cut
+from synth.errors import SynthError
+from synth.families import family_placement, family_variants, generate
+from synth.plan.partition import balance
+from synth.profile import Profile
+from synth.schedule.lower import Lowered
+from synth.schedule.memory import peak_bytes, static_bytes
+from synth.schedule.model import Placement, Schedule
+from synth.schedule.simulate import Timeline
+from synth.schedule.verify import verify
+from synth.solve.portfolio import solve
+from synth.solve.problem import Objective, Problem, SolveOptions, relative_gap
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is to be compared: the model, the machine's ranks, the mini-batch, what counts.
+
+    `partition`, where given, holds for the placements of as many stages; `caps_bytes` is what each
+    rank may hold, none: no limit.
+    """
+
+    profile: Profile
+    num_ranks: int
+    num_micro_batches: int
+    caps_bytes: tuple[int, ...] | None = None
+    objective: Objective = Objective.MAKESPAN
+    partition: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One schedule's figures, simulated on the costs of its own partition.
+
+    `sent_bytes` is what ranks send each other between stages, `reduced_bytes` what they send to add
+    up the gradients of copies, both in one iteration over all links. `lower_bound_us` is what the
+    solver proved, for its own placement and partition; none for a published schedule.
+    """
+
+    name: str
+    schedule: Schedule
+    partition: tuple[int, ...]
+    makespan_us: int
+    period_us: int
+    work_us: int
+    peak_bytes: tuple[int, ...]
+    static_bytes: tuple[int, ...]
+    sent_bytes: int
+    reduced_bytes: int
+    fits: bool | None
+    lower_bound_us: int | None = None
+
+    def value_us(self, objective: Objective) -> int:
+        """What is minimised."""
+        return self.period_us if objective == Objective.PERIOD else self.makespan_us
+
+    @property
+    def bubble_rates(self) -> tuple[float, float]:
+        """1 − (largest work of a rank) / makespan, and the same of the period."""
+        spans = (self.makespan_us, self.period_us)
+        return spans[0] and 1 - self.work_us / spans[0], spans[1] and 1 - self.work_us / spans[1]
+
+    def gap(self, objective: Objective) -> float | None:
+        """(value − bound) / value, where a bound is proven."""
+        if self.lower_bound_us is None:
+            return None
+        return relative_gap(self.value_us(objective), self.lower_bound_us)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A schedule that cannot be, and the rule that says so."""
+
+    name: str
+    reason: str
+
+
+@dataclass
+class Comparison:
+    """The schedules that can be, those that cannot; the more of both, the longer it ran."""
+
+    question: Question
+    entries: list[Entry] = field(default_factory=list)
+    refusals: list[Refusal] = field(default_factory=list)
+
+    def ranked(self) -> list[Entry]:
+        """Best objective first; of equals, the least peak."""
+        objective = self.question.objective
+        return sorted(self.entries, key=lambda e: (e.value_us(objective), max(e.peak_bytes)))
+
+
+def compare(
+    question: Question,
+    names: Sequence[str] | None = None,
+    searches: Sequence[tuple[str, Placement]] = (),
+    options: SolveOptions | None = None,
+    on_search: Callable[[str], None] | None = None,
+    stop: threading.Event | None = None,
+) -> Comparison:
+    """Simulate published schedules, and let the solver search on placements.
+
+    Args:
+        question: on what, and what for.
+        names: of families, with their options; none: all families in all ways.
+        searches: placements for the solver, each with its name.
+        options: how long each search may take.
+        on_search: called with the name of a placement before it is searched.
+        stop: set it to leave out what has not been searched.
+
+    Raises:
+        SynthError: a name that no family has, or a partition of other layers or for no placement.
+    """
+    running = _Comparing(question, options or SolveOptions(), stop or threading.Event())
+    asked = family_variants() if names is None else names
+    # A name that is unknown is no refusal, so all are looked up first.
+    placements = [family_placement(name, question.num_ranks) for name in asked]
+    _check_partition(question, [*placements, *(where for _, where in searches)])
+    for name in asked:
+        running.add_published(name)
+    for name, where in searches:
+        if on_search is not None and not running.stop.is_set():
+            on_search(name)
+        running.add_solved(name, where)
+    return running.comparison
+
+
+def _check_partition(question: Question, placements: list[Placement]) -> None:
+    sizes = question.partition
+    if sizes is None:
+        return
+    cut(question.profile, sizes)
+    known = sorted({where.num_stages for where in placements})
+    if len(sizes) not in known:
+        raise SynthError(
+            f"the partition has {len(sizes)} stages, the placements asked for have "
+            f"{', '.join(map(str, known))}; give one for one of them, or none"
+        )
+
+
+class _Comparing:
+    """The comparison so far; partitions and costs by placement, which many families share."""
+
+    def __init__(self, question: Question, options: SolveOptions, stop: threading.Event) -> None:
+        self.question, self.options, self.stop = question, options, stop
+        self.comparison = Comparison(question)
+        self._known: dict[Placement, tuple[tuple[int, ...], Costs]] = {}
+
+    def add_published(self, name: str) -> None:
+        """A family's schedule, or the rule that refuses it."""
+        asked = self.question
+        if self.stop.is_set():
+            return
+        try:
+            sizes, costs = self._cut(family_placement(name, asked.num_ranks))
+            numbers = (asked.num_ranks, asked.num_micro_batches)
+            schedule = generate(name, *numbers, costs=costs, caps_bytes=asked.caps_bytes)
+        except SynthError as error:
+            self.comparison.refusals.append(Refusal(name, str(error)))
+        else:
+            self._add(name, sizes, verify(schedule, costs))
+
+    def add_solved(self, name: str, where: Placement) -> None:
+        """What the solver finds on a placement, or why it finds nothing."""
+        if self.stop.is_set():
+            return
+        try:
+            problem = self._problem(where)
+            result = solve(problem, self.options, None, self.stop)
+        except SynthError as error:
+            self.comparison.refusals.append(Refusal(f"solved {name}", str(error)))
+            return
+        if result.schedule is None:
+            reason = result.message or "nothing was found"
+            self.comparison.refusals.append(Refusal(f"solved {name}", reason))
+            return
+        assert problem.partition is not None
+        simulated = verify(result.schedule, problem.costs)
+        self._add(f"solved {name}", problem.partition, simulated, result.lower_bound_us)
+
+    def _cut(self, where: Placement) -> tuple[tuple[int, ...], Costs]:
+        """The partition given, if it has as many stages, else the one that `synth solve` takes."""
+        if where not in self._known:
+            asked = self.question
+            sizes = asked.partition
+            if sizes is None or len(sizes) != where.num_stages:
+                sizes = balance(asked.profile, where, asked.caps_bytes, asked.num_micro_batches)
+            self._known[where] = sizes, cut(asked.profile, sizes)
+        return self._known[where]
+
+    def _problem(self, where: Placement) -> Problem:
+        asked = self.question
+        sizes, costs = self._cut(where)
+        # Only for one stage per rank is the balance proven to be the best.
+        is_best = asked.partition is None and where == Placement.linear(where.num_ranks)
+        numbers = (asked.num_micro_batches, asked.caps_bytes, asked.objective)
+        return Problem(costs, where, *numbers, sizes, is_best)
+
+    def _add(
+        self,
+        name: str,
+        sizes: tuple[int, ...],
+        simulated: tuple[Lowered, Timeline],
+        lower_bound_us: int | None = None,
+    ) -> None:
+        entry = _entry(self.question, name, sizes, simulated, lower_bound_us)
+        self.comparison.entries.append(entry)
+
+
+def _entry(
+    question: Question,
+    name: str,
+    sizes: tuple[int, ...],
+    simulated: tuple[Lowered, Timeline],
+    lower_bound_us: int | None,
+) -> Entry:
+    (lowered, line), caps = simulated, question.caps_bytes
+    peaks = peak_bytes(lowered)
+    return Entry(
+        name=name,
+        schedule=lowered.schedule,
+        partition=sizes,
+        makespan_us=line.makespan_us,
+        period_us=line.period_us,
+        work_us=max(line.work_us),
+        peak_bytes=peaks,
+        static_bytes=tuple(static_bytes(lowered, rank) for rank in range(lowered.num_ranks)),
+        sent_bytes=int(lowered.routes.num_bytes.sum()),
+        # A ring passes every byte around twice, less what each rank has of it already.
+        reduced_bytes=sum(2 * (len(r.ranks) - 1) * r.num_bytes for r in lowered.reductions),
+        fits=None if caps is None else all(p <= c for p, c in zip(peaks, caps, strict=True)),
+        lower_bound_us=lower_bound_us,
+    )

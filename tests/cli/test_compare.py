@@ -1,0 +1,97 @@
+"""`synth compare`: the table, the picture, the files, and what it refuses."""
+
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from synth.schedule.file import Plan
+from tests.cli.conftest import Synth
+
+NAME = "zb-1.5b-p8-m24"
+SIZE = ("--ranks", "4", "--micro-batches", "8")
+SOME = ("--only", "1f1b", "--only", "interleaved:2,group=5", "--only", "chimera", "--only", "gpipe")
+
+
+def test_it_answers_with_all_families_the_solver_and_a_picture(
+    synth: Synth, tmp_path: Path
+) -> None:
+    ended = synth(
+        "compare", NAME, *SIZE, "--mem-limit", "35GB", "--time-limit", "2s",
+        "--svg", tmp_path / "c.svg",
+    )  # fmt: skip
+    assert ended.code == 0, ended.stderr
+    table = ended.stdout.split("\n\n")[0]
+    assert [line for line in ended.stdout.split("\n") if len(line) > 80] == []
+    for name in ("1f1b", "interleaved:2", "chimera", "bitpipe:1", "gems", "solved linear", "zb-v"):
+        assert f" {name} " in table
+    spans = [float(line[20:].split()[0].replace(",", "")) for line in table.split("\n")[4:]]
+    assert spans == sorted(spans) and len(spans) > 15
+    assert "lower bound" in ended.stdout and "┊ limit" in ended.stdout
+    assert "not here:\n  dualpipe-v  " not in ended.stdout
+    assert "searching on linear" in ended.stderr
+    ET.parse(tmp_path / "c.svg")
+
+
+def test_json_has_every_field_for_every_rank(synth: Synth) -> None:
+    ended = synth(
+        "compare", NAME, *SIZE, *SOME, "--no-solve", "--mem-limit", "60GB,50GB,50GB,50GB",
+        "--objective", "period", "--format", "json",
+    )  # fmt: skip
+    found = json.loads(ended.stdout)
+    assert [s["name"] for s in found["schedules"]] == [
+        s["name"] for s in sorted(found["schedules"], key=lambda s: s["period_us"])
+    ]
+    assert {s["name"] for s in found["schedules"]} >= {"1f1b", "interleaved:2,group=5", "chimera"}
+    for schedule in found["schedules"]:
+        assert len(schedule["peak_bytes"]) == len(schedule["static_bytes"]) == 4
+        caps = zip(schedule["peak_bytes"], found["caps_bytes"], strict=True)
+        assert schedule["fits"] == all(peak <= cap for peak, cap in caps)
+        assert schedule["lower_bound_us"] is None and schedule["gap"] is None
+    assert any(schedule["on_front"] for schedule in found["schedules"])
+    assert found["refused"] == []
+
+
+def test_the_schedules_that_cannot_be_are_named_with_their_rule(synth: Synth) -> None:
+    ended = synth("compare", NAME, "--ranks", "3", "--micro-batches", "6", *SOME, "--no-solve")
+    assert ended.code == 0
+    refused = ended.stdout.split("not here:\n")[1]
+    assert refused.strip() == "chimera  chimera needs an even number of ranks, given 3"
+
+
+def test_every_row_can_be_saved_checked_and_started_from(synth: Synth, tmp_path: Path) -> None:
+    ended = synth("compare", NAME, *SIZE, *SOME, "--no-solve", "--save", tmp_path / "plans")
+    assert "4 schedule files" in ended.stderr
+    files = sorted(path.name for path in (tmp_path / "plans").iterdir())
+    assert files == ["1f1b.json", "chimera.json", "gpipe.json", "interleaved-2-group-5.json"]
+    for name in files:
+        Plan.load(tmp_path / "plans" / name).check()
+    hint = tmp_path / "plans" / "1f1b.json"
+    ended = synth("solve", NAME, *SIZE, "--hint", hint, "--time-limit", "1s", "--format", "json")
+    assert ended.code == 0, ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--only", "2f2b"), "family '2f2b' is unknown"),
+        (("--only", "interleaved:2,depth=3"), "interleaved takes a number of rounds from 2"),
+        (("--placement", "w"), "placement 'w' is unknown"),
+        (("--mem-limit", "min"), "that is for synth solve"),
+        (("--svg", "no/such/c.svg"), "folder no/such is missing"),
+        (("--partition", "6,x"), "--partition '6,x' is not understood"),
+        (("--partition", "6,6"), "covers 12 layers, the profile has 24"),
+        (("--partition", "12,12"), "the partition has 2 stages, the placements asked for have 4"),
+    ],
+)
+def test_a_bad_argument_ends_in_2(synth: Synth, arguments: tuple[str, ...], words: str) -> None:
+    ended = synth("compare", NAME, *SIZE, "--no-solve", *arguments)
+    assert (ended.code, ended.stdout) == (2, "")
+    assert words in ended.stderr
+
+
+def test_where_nothing_can_be_the_reasons_are_told(synth: Synth) -> None:
+    ended = synth("compare", NAME, "--ranks", "3", "-m", "4", "--only", "chimera", "--no-solve")
+    assert (ended.code, ended.stdout) == (4, "")
+    assert "chimera: chimera needs an even number of ranks, given 3" in ended.stderr

@@ -1,0 +1,119 @@
+"""The comparison of all schedules: figures, own placements, the solver beside, refusals."""
+
+import threading
+
+import pytest
+
+from synth.costs import cut
+from synth.errors import SynthError
+from synth.families import family_placement, family_variants, generate
+from synth.plan.compare import Comparison, Entry, Question, compare
+from synth.plan.partition import balance
+from synth.profile import Profile
+from synth.profiles import find
+from synth.schedule import peak_bytes, verify
+from synth.schedule.placements import placement
+from synth.solve import Objective, SolveOptions
+
+PROFILE = Profile.load(find("zb-1.5b-p8-m24"))
+
+
+def entry(comparison: Comparison, name: str) -> Entry:
+    return next(entry for entry in comparison.entries if entry.name == name)
+
+
+@pytest.fixture(scope="module")
+def comparison() -> Comparison:
+    caps = (45 * 10**9,) * 4
+    return compare(Question(PROFILE, 4, 8, caps, Objective.PERIOD))
+
+
+def test_every_family_is_compared_or_refused_with_its_rule(comparison: Comparison) -> None:
+    compared = {entry.name for entry in comparison.entries}
+    refused = {refusal.name for refusal in comparison.refusals}
+    assert compared | refused == set(family_variants()) and not compared & refused
+    assert all(refusal.reason for refusal in comparison.refusals)
+    odd = compare(Question(PROFILE, 3, 8), ["chimera", "1f1b"])
+    assert [(r.name, r.reason.split(",")[0]) for r in odd.refusals] == [
+        ("chimera", "chimera needs an even number of ranks")
+    ]
+
+
+@pytest.mark.parametrize("name", ["1f1b", "interleaved:2", "chimera", "zb-v"])
+def test_figures_are_those_of_the_family_on_its_own_partition(
+    comparison: Comparison, name: str
+) -> None:
+    where, caps = family_placement(name, 4), comparison.question.caps_bytes
+    sizes = balance(PROFILE, where, caps, 8)
+    costs = cut(PROFILE, sizes)
+    lowered, line = verify(generate(name, 4, 8, costs=costs), costs)
+    found = entry(comparison, name)
+    assert (found.partition, found.schedule.placement) == (sizes, where)
+    assert (found.makespan_us, found.period_us) == (line.makespan_us, line.period_us)
+    assert found.peak_bytes == peak_bytes(lowered)
+    work_us = max(line.work_us)
+    assert found.bubble_rates == (1 - work_us / line.makespan_us, 1 - work_us / line.period_us)
+    assert caps is not None and found.fits == (max(found.peak_bytes) <= caps[0])
+
+
+def test_traffic_is_what_transfers_and_reductions_move(comparison: Comparison) -> None:
+    # 1F1B: 8 micro-batches over 3 boundaries, forth and back. Chimera sends as much, and adds up
+    # the gradients of 4 stages between 2 copies: each byte crosses two links.
+    costs = cut(PROFILE, entry(comparison, "1f1b").partition)
+    boundaries = sum(stage.output_bytes for stage in costs.stages[:-1])
+    assert entry(comparison, "1f1b").sent_bytes == 2 * 8 * boundaries
+    assert entry(comparison, "1f1b").reduced_bytes == 0
+    chimera = entry(comparison, "chimera")
+    stages = cut(PROFILE, chimera.partition).stages
+    assert chimera.reduced_bytes == 2 * sum(stage.gradient_bytes for stage in stages)
+    assert sum(chimera.static_bytes) == 2 * sum(stage.static_bytes for stage in stages)
+
+
+def test_the_best_by_the_objective_comes_first(comparison: Comparison) -> None:
+    values = [entry.period_us for entry in comparison.ranked()]
+    assert values == sorted(values)
+
+
+def test_the_solver_stands_beside_on_its_placements_and_is_no_worse() -> None:
+    question = Question(PROFILE, 4, 8, (30 * 10**9,) * 4)
+    searches = [(name, placement(name, 4)) for name in ("linear", "bidirectional")]
+    told: list[str] = []
+    found = compare(
+        question, ["1f1b", "chimera"], searches, SolveOptions(time_limit_s=3, gap=0.01), told.append
+    )
+    assert told == ["linear", "bidirectional"]
+    for name, rival in (("solved linear", "1f1b"), ("solved bidirectional", "chimera")):
+        ours, theirs = entry(found, name), entry(found, rival)
+        assert ours.fits and ours.lower_bound_us is not None
+        assert ours.lower_bound_us <= ours.makespan_us
+        assert not theirs.fits or ours.makespan_us <= theirs.makespan_us
+        gap = ours.gap(Objective.MAKESPAN)
+        assert gap is not None and 0 <= gap < 1 and theirs.gap(Objective.MAKESPAN) is None
+
+
+def test_a_cap_that_nothing_fits_refuses_the_solver_not_the_families() -> None:
+    question = Question(PROFILE, 4, 8, (10**9,) * 4)
+    found = compare(question, ["1f1b"], [("linear", placement("linear", 4))])
+    assert [entry.fits for entry in found.entries] == [False]
+    assert [refusal.name for refusal in found.refusals] == ["solved linear"]
+
+
+def test_a_partition_given_holds_for_placements_of_as_many_stages() -> None:
+    found = compare(Question(PROFILE, 4, 8, partition=(5, 7, 6, 6)), ["1f1b", "zb-v"])
+    assert entry(found, "1f1b").partition == (5, 7, 6, 6)
+    assert len(entry(found, "zb-v").partition) == 8
+
+
+def test_too_few_layers_refuse_a_placement_and_an_unknown_name_is_an_error() -> None:
+    found = compare(Question(PROFILE, 8, 8), ["hanayo:2", "1f1b"])
+    assert [refusal.name for refusal in found.refusals] == ["hanayo:2"]
+    assert "32 stages asked for" in found.refusals[0].reason
+    with pytest.raises(SynthError, match="family '2f2b' is unknown"):
+        compare(Question(PROFILE, 4, 8), ["1f1b", "2f2b"])
+
+
+def test_a_stop_leaves_out_what_was_not_reached() -> None:
+    stop = threading.Event()
+    stop.set()
+    searches = [("linear", placement("linear", 4))]
+    assert compare(Question(PROFILE, 4, 8), ["1f1b"], searches, stop=stop).entries == []

@@ -1,0 +1,91 @@
+"""Time against memory as a scatter: the front, the terminal's picture, the SVG."""
+
+import xml.etree.ElementTree as ET
+from itertools import combinations
+
+from synth.report.pareto import Mark, Pareto, plot
+from synth.report.pareto_svg import pareto_svg
+
+# d is as fast as b in more memory, e as large as c and slower; far takes 9 times as long.
+MARKS = (
+    Mark("a", 100, 900),
+    Mark("b", 110, 500, is_solved=True),
+    Mark("d", 110, 600),
+    Mark("c", 150, 300),
+    Mark("e", 160, 300),
+    Mark("far", 900, 200),
+)
+
+
+def pareto(marks: tuple[Mark, ...] = MARKS, caps: tuple[int, ...] = (700, 700)) -> Pareto:
+    return Pareto("a & b", "makespan", marks, caps)
+
+
+def shapes(picture: str, style: str) -> list[ET.Element]:
+    return [e for e in ET.fromstring(picture).iter() if e.get("class") == style]
+
+
+def points_of(element: ET.Element) -> list[tuple[float, float]]:
+    pairs = (element.get("points") or "").split()
+    return [(float(x), float(y)) for x, y in (pair.split(",") for pair in pairs)]
+
+
+def test_the_front_is_who_nobody_beats_in_both() -> None:
+    assert [mark.name for mark in pareto().front] == ["far", "c", "b", "a"]
+
+
+def test_of_equals_the_first_is_on_the_front() -> None:
+    marks = (Mark("x", 5, 5), Mark("y", 5, 5))
+    assert [mark.name for mark in pareto(marks).front] == ["x"]
+
+
+def test_the_terminal_shows_every_schedule_at_its_letter() -> None:
+    drawn = plot(pareto(), 80, 14)
+    body, legend = drawn.split("\n")[:14], drawn.split("\n")[-2:]
+    assert all(len(line) <= 80 for line in body)
+    column = {sign: line.index(sign) for line in body for sign in "abcdf" if sign in line}
+    assert column["f"] < column["d"] < column["b"] < column["c"] < column["a"]
+    assert "off the scale: f" in legend[1] and "┊ limit" in legend[0]
+    assert "f" in body[0]
+
+
+def test_without_a_limit_there_is_no_line_of_it() -> None:
+    free = pareto(caps=())
+    assert "┊" not in plot(free) and not shapes(pareto_svg(free), "limit")
+    assert len(shapes(pareto_svg(pareto(caps=(400, 700))), "limit")) == 3  # two, and the legend's
+
+
+def test_the_svg_marks_the_front_and_names_all() -> None:
+    picture = pareto_svg(pareto())
+    names = [t.text for t in shapes(picture, "name-best")]
+    assert set(names) == {"a", "b", "c", "far ↑ 900 µs"}
+    assert {t.text for t in shapes(picture, "name-other")} == {"d", "e"}
+    corners = points_of(shapes(picture, "front")[0])
+    best = [*shapes(picture, "best")[:-1], shapes(picture, "solved")[0]]  # without the legend's
+    for circle in best:
+        assert (float(circle.get("cx") or 0), float(circle.get("cy") or 0)) in corners
+    assert corners == sorted(corners, key=lambda at: at[0])
+    assert [y for _, y in corners] == sorted(y for _, y in corners)  # y grows downwards
+
+
+def test_names_of_a_crowd_do_not_cover_each_other() -> None:
+    crowd = tuple(Mark(f"schedule-{i}", 100 + i % 7, 500 + 3 * i) for i in range(14))
+    picture = pareto_svg(pareto((*crowd, Mark("large", 180, 2000))))
+    boxes = []
+    for style in ("name-best", "name-other"):
+        for text in shapes(picture, style):
+            x, y, length = (
+                float(text.get("x") or 0),
+                float(text.get("y") or 0),
+                len(text.text or ""),
+            )
+            assert x >= 84 and x + 6.6 * length <= 836
+            boxes.append((x, y, 6.6 * length))
+    assert len(boxes) == 15
+    for (x, y, length), (u, v, other) in combinations(boxes, 2):
+        assert x + length < u or u + other < x or abs(y - v) >= 10
+
+
+def test_schedules_in_the_same_place_are_named_together() -> None:
+    picture = pareto_svg(pareto((Mark("x", 5, 5), Mark("y", 5, 5), Mark("z", 9, 2))))
+    assert "x, y" in {t.text for t in shapes(picture, "name-best")}
