@@ -14,30 +14,89 @@ TEXT_SUFFIXES = (".py", ".txt", ".md", ".rst")
 _SKIPPED_FOLDERS = {"site-packages", "__pycache__", "test", "tests"}
 
 
-class TokenData:
-    """A long sequence of token ids, from which each step draws its mini-batch.
+class EndOfData(Exception):
+    """There are not enough sequences left for a mini-batch."""
 
-    The draw depends on the seed and the step alone, so every rank draws the same windows and a
-    resumed run sees what it would have seen.
+
+class TokenData:
+    """A long sequence of token ids, cut into numbered training sequences.
+
+    The n-th sequence depends on the seed and on n alone: every rank draws the same, a resumed run
+    sees what it would have seen, and so does one that cuts its mini-batches otherwise.
     """
 
-    def __init__(self, tokens: Tensor, sequence_length: int, seed: int) -> None:
+    def __init__(
+        self, tokens: Tensor, sequence_length: int, seed: int, epochs: int | None = None
+    ) -> None:
+        """Prepare to draw.
+
+        Args:
+            tokens: all of them, more than `sequence_length`.
+            sequence_length: of each training sequence.
+            seed: of the draw.
+            epochs: go through the data so many times, in a new random order each time, then end;
+                none: draw sequences from random places for ever.
+        """
         self._tokens = tokens
         self._length = sequence_length
         self._seed = seed
+        self._epochs = epochs
+        self._order: tuple[int, np.ndarray] | None = None
+
+    @property
+    def sequences_per_epoch(self) -> int:
+        """How many sequences the data falls into."""
+        return (len(self._tokens) - 1) // self._length
+
+    def check_enough(self, sequences_per_step: int) -> None:
+        """A run needs data for one step at least.
+
+        Raises:
+            SynthError: all epochs together hold less.
+        """
+        held = self.sequences_per_epoch * (self._epochs or 1)
+        if self._epochs is not None and held < sequences_per_step:
+            raise SynthError(
+                f"{self._epochs} epoch(s) of the data hold {held} sequences, one optimizer step "
+                f"takes {sequences_per_step}; give more data or --epochs"
+            )
 
     def mini_batch(
-        self, step: int, num_micro_batches: int, micro_batch_size: int
+        self, first: int, num_micro_batches: int, micro_batch_size: int
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Inputs and targets, each int64 [micro_batch_size, sequence_length], per micro-batch."""
-        digest = hashlib.sha256(f"{self._seed}/{step}".encode()).digest()
-        generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
-        last_start = len(self._tokens) - self._length - 1
-        shape = (num_micro_batches, micro_batch_size)
-        starts = torch.randint(last_start + 1, shape, generator=generator)
-        for row in starts.tolist():
-            windows = torch.stack([self._tokens[s : s + self._length + 1] for s in row]).long()
+        """Inputs and targets, each int64 [micro_batch_size, sequence_length], per micro-batch.
+
+        Args:
+            first: the number of the first sequence to take.
+            num_micro_batches: how many pairs to give.
+            micro_batch_size: sequences in each.
+
+        Raises:
+            EndOfData: the last epoch holds fewer.
+        """
+        end = first + num_micro_batches * micro_batch_size
+        if self._epochs is not None and end > self._epochs * self.sequences_per_epoch:
+            raise EndOfData
+        for start in range(first, end, micro_batch_size):
+            places = [self._place(n) for n in range(start, start + micro_batch_size)]
+            windows = torch.stack([self._tokens[p : p + self._length + 1] for p in places]).long()
             yield windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
+
+    def _place(self, number: int) -> int:
+        """Where a sequence starts."""
+        if self._epochs is None:
+            return _draw(self._seed, number) % (len(self._tokens) - self._length)
+        epoch, place = divmod(number, self.sequences_per_epoch)
+        if self._order is None or self._order[0] != epoch:
+            generator = np.random.default_rng([self._seed, epoch])
+            self._order = epoch, generator.permutation(self.sequences_per_epoch)
+        return int(self._order[1][place]) * self._length
+
+
+def _draw(seed: int, number: int) -> int:
+    """A number below 2^63 for each (seed, number), the same on every machine."""
+    digest = hashlib.sha256(f"{seed}/{number}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
 
 
 def load_tokens(path: Path, sequence_length: int, vocabulary_size: int | None = None) -> Tensor:

@@ -38,7 +38,7 @@ def launch(
         folder = Path(name)
         order = WorkerOrder(
             plan=plan_path.resolve(),
-            options=options.replace(data=options.data.resolve()),
+            options=options.resolved(),
             folder=folder,
         )
         order_path = folder / "order.json"

@@ -7,15 +7,23 @@ from synth.schedule.spans import Span
 
 @dataclass
 class RankResult:
-    """What one rank measured."""
+    """What one rank measured, step by step from `first_step` on.
+
+    `program_seconds` are of one program with STEPs, which is less than a step where gradients
+    accumulate; `remark` is what the user must know of how the run went.
+    """
 
     rank: int
     host: str
     device: str
     processors: int
+    first_step: int = 0
     losses: list[float] = field(default_factory=list)
     step_seconds: list[float] = field(default_factory=list)
+    program_seconds: list[float] = field(default_factory=list)
     static_bytes: int = 0
     peak_bytes: int = 0
     zero_ns: list[int] = field(default_factory=list)
     spans: list[list[Span]] = field(default_factory=list)
+    remark: str | None = None
+    failed_checkpoint: int | None = None

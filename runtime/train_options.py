@@ -1,17 +1,36 @@
 """What a run of training may choose; everything else the plan says."""
 
 from pathlib import Path
+from typing import Self
+
+from pydantic import PositiveInt
 
 from synth.record import Record
 
+from .checkpoint.options import CheckpointOptions
+from .learning_rate import LearningRate
+
 
 class TrainOptions(Record):
-    """What a run may choose; everything else the plan says."""
+    """Of a run. `steps` counts from the run's very beginning, not from where it is resumed."""
 
     data: Path
-    steps: int = 20
-    learning_rate: float = 1e-3
+    steps: PositiveInt = 20
+    epochs: PositiveInt | None = None
+    """Go through the data so often and end; none: draw sequences from it for ever."""
+    accumulate: PositiveInt = 1
+    """How many mini-batches of the plan an optimizer step averages over."""
+    learning_rate: LearningRate = LearningRate(peak=1e-3)
     clip_norm: float | None = 1.0
     seed: int = 0
     device: str = "auto"
     timeout_s: float = 300.0
+    checkpoint: CheckpointOptions | None = None
+
+    def resolved(self) -> Self:
+        """The same for a process in another folder."""
+        saved = self.checkpoint
+        return self.replace(
+            data=self.data.resolve(),
+            checkpoint=saved and saved.replace(folder=saved.folder.resolve()),
+        )

@@ -1,22 +1,24 @@
 """Training under a plan: one rank's part of `synth run`, from the plan to the report."""
 
-import time
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
-import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import nn
 
 from synth.errors import RunFailure, SynthError
 from synth.schedule.file import Plan
 from synth.schedule.lower import Lowered
 
-from .batch import Batch
+from .batches import Batches
 from .building import build_stages, prepare_device
-from .channels import describe_failure
+from .checkpoint import CheckpointOptions, TrainingState
 from .clock import Clock
 from .data import TokenData, load_tokens
+from .iteration import Iteration
 from .meter import measure
 from .models import vocabulary_size
 from .optimize import StepSettings, build_steps, held_bytes
@@ -25,6 +27,9 @@ from .progress import Progress
 from .rank_result import RankResult
 from .train_options import TrainOptions
 from .world import World
+
+if TYPE_CHECKING:
+    from .checkpoint.checkpointer import Checkpointer
 
 OnStep = Callable[[int, float, float], None]
 
@@ -63,13 +68,26 @@ class RankTrainer:
         self._optimizer = build_steps(
             {number: stage.module for number, stage in self._stages.items()},
             plan.workload.optimizer,
-            StepSettings(options.learning_rate),
+            self._settings(0),
             device=world.device,
             clip_norm=options.clip_norm,
             group=dist.new_group(timeout=timedelta(seconds=options.timeout_s)),
             owned=self._pipeline.owns,
         )
         self._pipeline.stepper = self._optimizer
+        self._iteration = Iteration(self._pipeline, self._optimizer, world.rank)
+        self._batches = Batches(
+            self._data,
+            plan,
+            per_step=options.accumulate,
+            inputs=0 in self._stages,
+            targets=len(plan.partition) - 1 in self._stages,
+            device=world.device,
+        )
+        saved = options.checkpoint
+        self._checkpointer = self._open_checkpoints(saved) if saved is not None else None
+        self._done = self._restore()
+        self._batches.go_to(self._done.sequences)
 
     def train(self, on_step: OnStep | None = None) -> RankResult:
         """Run all steps; the second one (the first with all state allocated) measures memory.
@@ -80,78 +98,121 @@ class RankTrainer:
         Raises:
             RunFailure: an op failed, a rank died, or the loss is no number any more.
         """
-        world = self._world
-        result = RankResult(world.rank, world.host, str(world.device), world.processors)
-        measured_step = min(1, self._options.steps - 1)
-        for step in range(self._options.steps):
+        world, options, first_step = self._world, self._options, self._done.step
+        result = RankResult(world.rank, world.host, str(world.device), world.processors, first_step)
+        measured_step = min(first_step + 1, options.steps - 1)
+        batches = self._batches.take()
+        _, ended = self._iteration.share(first_step, None, batches is None)
+        for step in range(first_step, options.steps):
+            if ended or batches is None:
+                result.remark = self._end_of_data(step)
+                break
             if self._progress is not None:
                 self._progress.begin_step(step)
-            batch = self._batch(step)
-            start = time.perf_counter()
-            if step == measured_step:
-                loss = self._measured_step(batch, result)
-            else:
-                loss = self._step(batch)
-            result.losses.append(self._share_loss(loss, step))
-            result.step_seconds.append(time.perf_counter() - start)
+            upcoming = self._batches.take()
+            outcome = self._iteration.run(
+                step,
+                batches,
+                self._settings(step),
+                data_ended=upcoming is None,
+                window=self._memory_window(result) if step == measured_step else None,
+            )
+            batches, ended = upcoming, outcome.data_ended
+            self._count_step(outcome.mean_loss, step)
+            result.losses.append(outcome.mean_loss)
+            result.step_seconds.append(outcome.seconds)
+            result.program_seconds.append(outcome.program_seconds)
             if step > measured_step:
                 result.spans.append(self._clock.spans())
                 result.zero_ns.append(self._clock.zero_ns)
             if on_step is not None:
-                on_step(step, result.losses[-1], result.step_seconds[-1])
+                on_step(step, outcome.mean_loss, outcome.seconds)
+            self._save(step + 1, is_last=ended or step + 1 == options.steps)
+        self._optimizer.finish()
+        if self._checkpointer is not None:
+            self._checkpointer.wait()
+            result.failed_checkpoint = self._checkpointer.failed_step
         return result
 
-    def _step(self, batch: Batch) -> Tensor | None:
-        self._optimizer.begin()
-        return self._pipeline.step(batch)
-
-    def _measured_step(self, batch: Batch, result: RankResult) -> Tensor | None:
-        result.static_bytes = held_bytes(
-            (stage.module for stage in self._stages.values()), self._optimizer
-        )
+    @contextmanager
+    def _memory_window(self, result: RankResult) -> Iterator[None]:
+        """Tell the result what memory a step takes."""
+        if self._checkpointer is not None:
+            self._checkpointer.wait()  # what its thread allocates is not the step's
+        modules = (stage.module for stage in self._stages.values())
+        result.static_bytes = held_bytes(modules, self._optimizer)
         with measure(self._world.device) as found:
-            loss = self._step(batch)
+            yield
         result.peak_bytes = result.static_bytes + found.peak_bytes
-        return loss
 
-    def _share_loss(self, loss: Tensor | None, step: int) -> float:
-        """The last stage's loss, on every rank."""
-        value = torch.zeros(1, device=self._world.device)
-        if loss is not None:
-            value += loss.detach().float()
-        try:
-            dist.all_reduce(value)
-        except RuntimeError as error:
-            raise RunFailure(
-                f"rank {self._world.rank} failed in the sum of the losses of step {step}: "
-                f"{describe_failure(error)}"
-            ) from error
-        if not torch.isfinite(value):
-            raise RunFailure(
-                f"the loss of step {step} is {float(value)}; lower --lr, or clip with --clip"
-            )
-        return float(value)
+    def _save(self, step: int, *, is_last: bool) -> None:
+        saved = self._options.checkpoint
+        if saved is not None and (is_last or step % saved.every == 0):
+            assert self._checkpointer is not None
+            self._checkpointer.save(self._done)
 
-    def _batch(self, step: int) -> Batch:
-        device = self._world.device
-        pairs = list(
-            self._data.mini_batch(
-                step, self._plan.num_micro_batches, self._plan.workload.micro_batch_size
+    def _settings(self, step: int) -> StepSettings:
+        options = self._options
+        return StepSettings(options.learning_rate.at(step, options.steps))
+
+    def _count_step(self, mean_loss: float, step: int) -> None:
+        """A step counts if its loss is a number."""
+        if not math.isfinite(mean_loss):
+            raise RunFailure(
+                f"the loss of step {step} is {mean_loss}; lower --lr, or clip with --clip"
             )
+        self._done = self._done.replace(
+            step=step + 1, sequences=self._done.sequences + self._batches.sequences_per_step
         )
-        first = 0 in self._stages
-        last = len(self._plan.partition) - 1 in self._stages
-        return Batch(
-            [x.to(device) for x, _ in pairs] if first else None,
-            [y.to(device) for _, y in pairs] if last else None,
+
+    def _end_of_data(self, step: int) -> str:
+        options = self._options
+        return (
+            f"the data ended after {step} of {options.steps} steps "
+            f"({options.epochs} epoch(s) of {self._data.sequences_per_epoch} sequences)"
         )
+
+    def _restore(self) -> TrainingState:
+        """Where training stands: at its beginning, or where a checkpoint left it."""
+        plan, options = self._plan, self._options
+        fresh = TrainingState(
+            step=0,
+            sequences=0,
+            seed=options.seed,
+            model=plan.workload.model,
+            layers=plan.layers,
+            plan=plan.name,
+        )
+        if self._checkpointer is None:
+            return fresh
+        found = self._checkpointer.restore(lambda state: fresh.check_goes_on(state, options.steps))
+        return found.replace(plan=plan.name) if found is not None else fresh
+
+    def _open_checkpoints(self, saved: CheckpointOptions) -> "Checkpointer":
+        from .checkpoint.checkpointer import Checkpointer  # takes its time to import
+
+        return Checkpointer(
+            saved,
+            self._layers_by_name(),
+            self._optimizer,
+            timeout_s=self._options.timeout_s,
+            restarted=self._world.restarts > 0,
+        )
+
+    def _layers_by_name(self) -> dict[str, nn.Module]:
+        plan = self._plan
+        return {
+            plan.layers[index]: layer
+            for number, stage in self._stages.items()
+            for index, layer in zip(plan.layers_of(number), stage.layers, strict=True)
+        }
 
     def _load_data(self) -> TokenData:
         length = self._plan.workload.sequence_length
         first = self._stages.get(0)
         vocabulary = vocabulary_size(first.layers[0]) if first is not None else None
         tokens = load_tokens(self._options.data, length, vocabulary)
-        return TokenData(tokens, length, self._options.seed)
+        return TokenData(tokens, length, self._options.seed, self._options.epochs)
 
 
 def _check_world(plan: Plan, world: World) -> None:

@@ -23,6 +23,8 @@ class World:
     backend: str
     host: str
     processors: int
+    restarts: int = 0
+    """How often the launcher has started the ranks anew."""
 
 
 def under_torchrun() -> bool:
@@ -72,7 +74,8 @@ def join_world(wanted_device: str = "auto", timeout_s: float = 300.0) -> Iterato
     )
     # After a failure the group is left as it is: shutting NCCL down would wait for transfers whose
     # other end waits for this rank. The process ends anyway, and the others notice that.
-    yield World(rank, size, device, backend, socket.gethostname(), processors)
+    restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
+    yield World(rank, size, device, backend, socket.gethostname(), processors, restarts)
     dist.destroy_process_group()
 
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from synth.cli import run_options as options
 from synth.cli.output import Format, FormatOption
 from synth.cli.run_answer import report
 from synth.errors import SynthError
@@ -19,25 +20,25 @@ if TYPE_CHECKING:
 
 def command(
     plan: Annotated[Path, typer.Argument(help="A schedule file made by `synth solve`.")],
-    data: Annotated[
-        Path,
-        typer.Option(help="Text file, folder of text files (bytes are tokens), or .npy of ids."),
-    ],
+    data: options.DataOption,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Write the run's figures here as JSON.")
     ] = None,
-    steps: Annotated[int, typer.Option(min=1, help="Optimizer steps.")] = 20,
-    lr: Annotated[float, typer.Option(min=0, max=1e6, help="AdamW's learning rate.")] = 1e-3,
-    clip: Annotated[
-        float, typer.Option(min=0, max=1e30, help="Clip to this global gradient norm; 0: never.")
-    ] = 1.0,
-    seed: Annotated[
-        int, typer.Option(min=0, max=2**31 - 1, help="Of the weights and of the data's order.")
-    ] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    timeout: Annotated[
-        float, typer.Option(min=1, help="Seconds after which a silent rank counts as dead.")
-    ] = 300.0,
+    steps: options.StepsOption = 20,
+    epochs: options.EpochsOption = None,
+    accumulate: options.AccumulateOption = 1,
+    lr: options.LrOption = 1e-3,
+    schedule: options.DecayOption = "constant",
+    warmup_steps: options.WarmupOption = 0,
+    min_lr: options.MinLrOption = 0.0,
+    clip: options.ClipOption = 1.0,
+    seed: options.SeedOption = 0,
+    device: options.DeviceOption = "auto",
+    checkpoint: options.CheckpointOption = None,
+    checkpoint_every: options.CheckpointEveryOption = 100,
+    checkpoint_keep: options.KeepOption = 2,
+    resume: options.ResumeOption = False,
+    timeout: options.TimeoutOption = 300.0,
     width: Annotated[int | None, typer.Option(min=40, help="Columns of the picture.")] = None,
     output_format: FormatOption = Format.TEXT,
 ) -> None:
@@ -49,16 +50,19 @@ def command(
     _check_runnable(checked, output)
     from synth.runtime.train_options import TrainOptions
 
-    options = TrainOptions(
+    chosen = TrainOptions(
         data=data,
         steps=steps,
-        learning_rate=lr,
+        epochs=epochs,
+        accumulate=accumulate,
+        learning_rate=options.learning_rate(lr, schedule, warmup_steps, min_lr),
         clip_norm=clip or None,
         seed=seed,
         device=device,
         timeout_s=timeout,
+        checkpoint=options.checkpoints(checkpoint, checkpoint_every, checkpoint_keep, resume),
     )
-    results = _train(plan, checked, lowered, options)
+    results = _train(plan, checked, lowered, chosen)
     if results is not None:
         report(checked, lowered, results, output, output_format, width)
 
@@ -74,7 +78,7 @@ def _check_runnable(plan: "Plan", output: Path | None) -> None:
 
 
 def _train(
-    path: Path, plan: "Plan", lowered: "Lowered", options: "TrainOptions"
+    path: Path, plan: "Plan", lowered: "Lowered", chosen: "TrainOptions"
 ) -> "list[RankResult] | None":
     """All ranks' results; none on a torchrun worker that is not the first."""
     from synth.runtime.data import load_tokens
@@ -82,10 +86,10 @@ def _train(
     from synth.runtime.worker import work_inside_torchrun
     from synth.runtime.world import pick_device, under_torchrun
 
-    pick_device(options.device)
-    load_tokens(options.data, plan.workload.sequence_length)
+    pick_device(chosen.device)
+    load_tokens(chosen.data, plan.workload.sequence_length)
     if under_torchrun():
-        results: list[RankResult] | None = work_inside_torchrun(path, options)
+        results: list[RankResult] | None = work_inside_torchrun(path, chosen)
     else:
-        results = launch(path, plan, lowered, options)
+        results = launch(path, plan, lowered, chosen)
     return results

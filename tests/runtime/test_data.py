@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from synth.errors import SynthError
-from synth.runtime.data import TokenData, load_tokens
+from synth.runtime.data import EndOfData, TokenData, load_tokens
 
 
 def test_text_files_of_a_folder_become_bytes_in_the_order_of_their_paths(tmp_path: Path) -> None:
@@ -17,14 +17,36 @@ def test_text_files_of_a_folder_become_bytes_in_the_order_of_their_paths(tmp_pat
     assert bytes(load_tokens(tmp_path, 3).tolist()) == b"hello\nworld"
 
 
-def test_targets_are_the_inputs_moved_by_one_and_a_step_draws_the_same_again() -> None:
+def test_targets_are_the_inputs_moved_by_one_and_a_sequence_is_the_same_again() -> None:
     data = TokenData(torch.arange(100), sequence_length=8, seed=1)
-    first, again, other = ([pair for pair in data.mini_batch(step, 3, 2)] for step in (5, 5, 6))
+    first, again, other = ([pair for pair in data.mini_batch(n, 3, 2)] for n in (30, 30, 36))
     for (x, y), (x_again, _) in zip(first, again, strict=True):
         assert x.shape == y.shape == (2, 8)
         assert torch.equal(y, x + 1)
         assert torch.equal(x, x_again)
     assert not all(torch.equal(a, b) for (a, _), (b, _) in zip(first, other, strict=True))
+
+
+@pytest.mark.parametrize("epochs", [None, 3])
+def test_the_sequences_do_not_depend_on_how_they_are_cut_into_batches(epochs: int | None) -> None:
+    data = TokenData(torch.arange(200), sequence_length=8, seed=1, epochs=epochs)
+    whole = torch.cat([x for x, _ in data.mini_batch(6, 6, 2)])
+    parts = [torch.cat([x for x, _ in data.mini_batch(n, 1, 4)]) for n in (6, 10, 14)]
+    assert torch.equal(whole, torch.cat(parts))
+
+
+def test_an_epoch_holds_every_sequence_once_and_the_next_another_order() -> None:
+    data = TokenData(torch.arange(81), sequence_length=8, seed=1, epochs=2)
+    first, second = ([int(x[0, 0]) for x, _ in data.mini_batch(start, 10, 1)] for start in (0, 10))
+    assert sorted(first) == sorted(second) == list(range(0, 80, 8))
+    assert first != second
+
+
+def test_after_the_last_epoch_the_data_ends() -> None:
+    data = TokenData(torch.arange(81), sequence_length=8, seed=1, epochs=2)
+    assert len(list(data.mini_batch(16, 2, 2))) == 2
+    with pytest.raises(EndOfData):
+        list(data.mini_batch(17, 2, 2))
 
 
 def test_the_shortest_data_that_is_enough_gives_its_only_window() -> None:

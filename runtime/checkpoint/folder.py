@@ -1,0 +1,92 @@
+"""The folder of a run's checkpoints: one sub-folder each, named by its step once it is complete.
+
+A checkpoint is written into `step-N.partial` and renamed to `step-N` when everything in it is on
+disk; a rename happens or does not. So whatever is called `step-N` can be resumed from, and what
+is called `.partial` is the rest of a run that was ended, and is cleared away.
+"""
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+from synth.errors import SynthError
+
+_COMPLETE = re.compile(r"step-(\d+)")
+_PARTIAL = ".partial"
+_STATE = "training.json"
+
+
+class CheckpointFolder:
+    """Only one process may change it; all may look."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def steps(self) -> list[int]:
+        """The steps of the complete checkpoints, ascending."""
+        if not self.path.is_dir():
+            return []
+        found = (_COMPLETE.fullmatch(entry.name) for entry in self.path.iterdir())
+        return sorted(int(match[1]) for match in found if match)
+
+    def of(self, step: int) -> Path:
+        """Where a complete checkpoint lies."""
+        return self.path / f"step-{step}"
+
+    def partial(self, step: int) -> Path:
+        """Where it is written."""
+        return self.path / f"step-{step}{_PARTIAL}"
+
+    def state_file(self, folder: Path) -> Path:
+        """The part of a checkpoint that says where training stood."""
+        return folder / _STATE
+
+    def create(self) -> None:
+        """Make the folder, and clear away what an ended run left unfinished.
+
+        Raises:
+            SynthError: it cannot be made, or written to.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            for leftover in self.path.glob(f"step-*{_PARTIAL}"):
+                shutil.rmtree(leftover)
+        except OSError as error:
+            raise SynthError(
+                f"cannot write checkpoints in {self.path}: {error.strerror or error}"
+            ) from None
+        if not os.access(self.path, os.W_OK | os.X_OK):
+            raise SynthError(f"cannot write checkpoints in {self.path}: no permission")
+
+    def discard(self, step: int) -> None:
+        """Give back the room of a checkpoint that could not be completed."""
+        shutil.rmtree(self.partial(step), ignore_errors=True)
+
+    def complete(self, step: int, keep: int) -> None:
+        """Declare a written checkpoint complete, then drop all but the last `keep` (0: none).
+
+        Raises:
+            OSError: the disk does not let it.
+        """
+        if self.of(step).exists():  # an older run's, from which this one did not go on
+            shutil.rmtree(self.of(step))
+        _sync(self.partial(step))
+        self.partial(step).rename(self.of(step))
+        _sync(self.path)
+        for old in self.steps()[:-keep] if keep else []:
+            self._drop(old)
+
+    def _drop(self, step: int) -> None:
+        """Take its name away first: half a checkpoint must not look like one."""
+        self.of(step).rename(self.partial(step))
+        shutil.rmtree(self.partial(step), ignore_errors=True)
+
+
+def _sync(folder: Path) -> None:
+    """Have the folder's entries on disk before going on."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,30 @@
+"""A rank's tensors by the names of layer and parameter, with what the optimizer keeps for each.
+
+    model.block.0.mlp_in.weight
+    optimizer.block.0.mlp_in.weight.exp_avg
+
+No name says which stage or rank held it, which is why any plan of the same layers can read it. A
+parameter is what the optimizer keeps of it (the float32 copy, where there is one).
+"""
+
+from collections.abc import Mapping
+
+from torch import Tensor, nn
+
+from ..optimize import StageSteps
+
+
+def named_tensors(layers: Mapping[str, nn.Module], steps: StageSteps) -> dict[str, Tensor]:
+    """The live tensors of some layers: parameters, persistent buffers and optimizer state."""
+    weights = {w.live: w for optimizer in steps.optimizers.values() for w in optimizer.weights}
+    found: dict[str, Tensor] = {}
+    for layer_name, layer in layers.items():
+        for name, tensor in layer.state_dict(keep_vars=True).items():
+            if not isinstance(tensor, Tensor):
+                continue  # extra state that a module packs by itself: not supported
+            weight = weights.get(tensor) if isinstance(tensor, nn.Parameter) else None
+            kept = tensor if weight is None else weight.kept
+            found[f"model.{layer_name}.{name}"] = kept.detach()
+            for key, value in weight.state.items() if weight is not None else ():
+                found[f"optimizer.{layer_name}.{name}.{key}"] = value
+    return found
