@@ -43,7 +43,7 @@ def test_ranks_build_the_same_model_whatever_the_partition(tmp_path: Path) -> No
     other = plan.replace(partition=(1, 3), costs=_costs_of(plan, (1, 3)))
     for p in (plan, other):
         stages = {**build_stages(p, 0, CPU, seed=3), **build_stages(p, 1, CPU, seed=3)}
-        parameters = [q for s in sorted(stages) for q in stages[s].layers.parameters()]
+        parameters = [q for s in sorted(stages) for q in stages[s].module.parameters()]
         if p is plan:
             first = parameters
     assert all(torch.equal(a, b) for a, b in zip(first, parameters, strict=True))
