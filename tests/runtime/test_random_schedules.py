@@ -1,0 +1,93 @@
+"""Hundreds of random schedules, replayed: none hangs, and all give autograd's gradients."""
+
+import random
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from synth.schedule.model import Schedule
+from synth.schedule.verify import ScheduleError, verify
+from tests.synth.plain import random_costs, random_schedule
+
+BATCH = 3
+
+
+def build_stages(num_stages: int, seed: int) -> list[nn.Module]:
+    """Of random widths, so that a tensor in the wrong place does not fit."""
+    draw = random.Random(seed)
+    widths = [draw.randint(2, 40) for _ in range(num_stages + 1)]
+    torch.manual_seed(seed)
+    return [nn.Sequential(nn.Linear(a, b), nn.Tanh(), nn.LayerNorm(b)) for a, b in pairwise(widths)]
+
+
+def build_batch(stages: list[nn.Module], count: int) -> tuple[list[Tensor], list[Tensor]]:
+    first, last = stages[0][0].in_features, stages[-1][0].out_features
+    draw = torch.Generator().manual_seed(9)
+    xs = torch.randn(count, BATCH, first, generator=draw)
+    return list(xs), list(torch.randn(count, BATCH, last, generator=draw))
+
+
+def plain_autograd(schedule: Schedule, seed: int) -> list[list[Tensor]]:
+    stages = build_stages(schedule.placement.num_stages, seed)
+    count = schedule.num_micro_batches
+    for x, y in zip(*build_batch(stages, count), strict=True):
+        (nn.functional.mse_loss(nn.Sequential(*stages)(x), y) / count).backward()
+    return [[p.grad for p in stage.parameters()] for stage in stages]
+
+
+def replay(rank: int, size: int, schedules: list[tuple[int, Schedule]]) -> list[Any]:
+    """This rank's gradients by stage, and what it still holds, of each schedule."""
+    from synth.runtime.batch import Batch
+    from synth.runtime.pipeline import Pipeline
+
+    answers = []
+    for seed, schedule in schedules:
+        stages = build_stages(schedule.placement.num_stages, seed)
+        mine = {s: stages[s] for s, _ in schedule.placement.held[rank]}
+        for parameter in (p for stage in mine.values() for p in stage.parameters()):
+            parameter.grad = torch.zeros_like(parameter)  # of a copy that no micro-batch passes
+        pipeline = Pipeline(schedule, mine, loss=nn.functional.mse_loss)
+        pipeline.step(Batch(*build_batch(stages, schedule.num_micro_batches)))
+        gradients = {s: [p.grad for p in stage.parameters()] for s, stage in mine.items()}
+        answers.append((gradients, pipeline.held_values))
+    return answers
+
+
+def draw_schedules(num_ranks: int, count: int) -> tuple[list[tuple[int, Schedule]], int]:
+    """Random placements, copies, orders and buffering; and how many the verifier refused."""
+    found: list[tuple[int, Schedule]] = []
+    seed = refused = 0
+    while len(found) < count:
+        seed += 1
+        draw = random.Random(seed)
+        schedule = random_schedule(draw)
+        if schedule.num_ranks != num_ranks:
+            continue
+        try:
+            verify(schedule, random_costs(draw, schedule.placement.num_stages, num_ranks))
+        except ScheduleError as error:
+            assert "deadlock" in str(error)
+            refused += 1
+            continue
+        found.append((seed, schedule))
+    return found, refused
+
+
+@pytest.mark.parametrize(("num_ranks", "count"), [(1, 30), (2, 130), (3, 40), (4, 40)])
+def test_random_schedules_give_autograds_gradients_and_none_hangs(
+    pool: Any, num_ranks: int, count: int
+) -> None:
+    schedules, refused = draw_schedules(num_ranks, count)
+    assert refused or num_ranks == 1  # in-order channels would block: not to be run at all
+    by_rank = pool.run(replay, num_ranks, schedules)
+    for index, (seed, schedule) in enumerate(schedules):
+        wanted = plain_autograd(schedule, seed)
+        for rank in by_rank:
+            gradients, held = rank[index]
+            assert held == 0
+            for stage, mine in gradients.items():
+                for found, true in zip(mine, wanted[stage], strict=True):
+                    torch.testing.assert_close(found, true, msg=f"seed {seed}, stage {stage}")
