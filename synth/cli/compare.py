@@ -8,7 +8,7 @@ import typer
 
 from synth.cli.compare_answers import as_json, as_text, drawn
 from synth.cli.interrupt import run_interruptibly
-from synth.cli.limits import MemoryLimit, is_least, read_limit
+from synth.cli.limits import MemoryLimit, is_least, read_limit, read_sizes
 from synth.cli.options import (
     GapOption,
     MicroBatchesOption,
@@ -17,6 +17,7 @@ from synth.cli.options import (
     RanksOption,
     SeedOption,
     load_profile,
+    read_objective,
 )
 from synth.cli.output import Format, FormatOption, answer, answer_json, talk
 from synth.errors import ExitCode, SynthError
@@ -128,12 +129,10 @@ def _question(
     objective: str,
     partition: str,
 ) -> "Question":
-    from synth.cli.limits import read_sizes
     from synth.plan.compare import Question
-    from synth.solve.problem import Objective
 
-    sizes = read_sizes(partition)
-    return Question(profile, ranks, micro_batches, limit.caps_bytes, Objective(objective), sizes)
+    kind, sizes = read_objective(objective), read_sizes(partition)
+    return Question(profile, ranks, micro_batches, limit.caps_bytes, kind, sizes)
 
 
 def _check_outputs(svg: Path | None, save: Path | None) -> None:

@@ -1,6 +1,6 @@
 """What `synth compare` answers: the table, the picture, what cannot be, and the same as JSON."""
 
-from textwrap import wrap
+from textwrap import fill, wrap
 from typing import TYPE_CHECKING, Any
 
 from synth.cli.output import value_line
@@ -18,7 +18,7 @@ def drawn(comparison: "Comparison") -> Pareto:
     marks = tuple(
         Mark(
             entry.name,
-            entry.value_us(asked.objective),
+            asked.objective.value_us(entry),
             max(entry.peak_bytes),
             entry.lower_bound_us is not None,
         )
@@ -27,14 +27,17 @@ def drawn(comparison: "Comparison") -> Pareto:
     title = (
         f"{asked.profile.name} on {asked.num_ranks} ranks, {asked.num_micro_batches} micro-batches"
     )
-    return Pareto(title, asked.objective.value, marks, asked.caps_bytes or ())
+    return Pareto(title, asked.objective.words, marks, asked.caps_bytes or ())
 
 
 def as_text(comparison: "Comparison", width: int) -> str:
     """The table, the picture for a terminal, and why the rest cannot be."""
     pareto = drawn(comparison)
     proofs = _proofs(comparison)
-    parts = [f"{_table(comparison, pareto)}\n\n{_LEGEND}", *(["\n".join(proofs)] if proofs else [])]
+    parts = [
+        f"{_table(comparison, pareto)}\n\n{_legend(comparison)}",
+        *(["\n".join(proofs)] if proofs else []),
+    ]
     parts.append(plot(pareto, width))
     if comparison.refusals:
         parts.append("\n".join(("not here:", *_refused(comparison, width))))
@@ -61,38 +64,40 @@ def _rule(reason: str) -> str:
 def _table(comparison: "Comparison", pareto: Pareto) -> str:
     """One row per schedule, best first."""
     entries, front = comparison.ranked(), {mark.name for mark in pareto.front}
-    has_cap = comparison.question.caps_bytes is not None
-    memory, memory_unit = size_unit(max(max(entry.peak_bytes) for entry in entries))
-    traffic, traffic_unit = size_unit(max(e.sent_bytes + e.reduced_bytes for e in entries))
+    memory, held = size_unit(max(max(entry.peak_bytes) for entry in entries))
+    traffic, moved = size_unit(max(e.sent_bytes + e.reduced_bytes for e in entries))
     header = ["   schedule", "make-\nspan\nms", "\nperiod\nms", "bub-\nble\n%", "of\nper.\n%"]
-    header += [f"\npeak\n{memory_unit}", f"stat-\nic\n{memory_unit}"]
-    header += [
-        f"\nsent\n{traffic_unit}",
-        f"sum-\nmed\n{traffic_unit}",
-        *(["fits"] if has_cap else []),
-    ]
+    header += [f"\npeak\n{held}", f"stat-\nic\n{held}", f"\nsent\n{moved}", f"sum-\nmed\n{moved}"]
+    has_cap = comparison.question.caps_bytes is not None
     rows = []
     for number, entry in enumerate(entries):
-        sizes = (max(entry.peak_bytes) / memory, max(entry.static_bytes) / memory)
-        moved = (entry.sent_bytes / traffic, entry.reduced_bytes / traffic)
-        rows.append(
-            [
-                f"{letter(number)}{'*' if entry.name in front else ' '} {entry.name}",
-                f"{entry.makespan_us / 1000:,.1f}",
-                f"{entry.period_us / 1000:,.1f}",
-                *(f"{100 * rate:.1f}" for rate in entry.bubble_rates),
-                *(f"{size:,.{2 if memory > 1 else 0}f}" for size in sizes),
-                *(f"{size:,.{1 if traffic > 1 else 0}f}" for size in moved),
-                *(["yes" if entry.fits else "no"] if has_cap else []),
-            ]
-        )
-    return table(header, rows)
+        sign = letter(number) + ("*" if entry.name in front else " ")
+        fits = ["yes" if entry.fits else "no"] if has_cap else []
+        rows.append([f"{sign} {entry.name}", *_figures(entry, memory, traffic), *fits])
+    return table([*header, *(["fits"] if has_cap else [])], rows)
 
 
-_LEGEND = """\
-* on the front. bubble: of the makespan, then of the period. static: parameters,
-gradients, optimizer state, of both copies where there are two. sent: between
-stages; summed: among copies; both over all links in an iteration."""
+def _figures(entry: "Entry", memory: float, traffic: float) -> list[str]:
+    """Times, bubble rates, sizes and traffic, the last two in units of so many bytes."""
+    sizes = (max(entry.peak_bytes) / memory, max(entry.static_bytes) / memory)
+    moved = (entry.sent_bytes / traffic, entry.reduced_bytes / traffic)
+    return [
+        f"{entry.makespan_us / 1000:,.1f}",
+        f"{entry.period_us / 1000:,.1f}",
+        *(f"{100 * rate:.1f}" for rate in entry.bubble_rates),
+        *(f"{size:,.{2 if memory > 1 else 0}f}" for size in sizes),
+        *(f"{size:,.{1 if traffic > 1 else 0}f}" for size in moved),
+    ]
+
+
+def _legend(comparison: "Comparison") -> str:
+    return fill(
+        f"sorted by the {comparison.question.objective.words}; * on the front. bubble: of the "
+        f"makespan, then of the period. static: parameters, gradients, optimizer state, of both "
+        f"copies where there are two. sent: between stages; summed: among copies; both over all "
+        f"links.",
+        80,
+    )
 
 
 def _proofs(comparison: "Comparison") -> list[str]:
@@ -100,7 +105,7 @@ def _proofs(comparison: "Comparison") -> list[str]:
     objective = comparison.question.objective
     return [
         f"{entry.name}:\n  "
-        + value_line(objective, entry.value_us(objective), entry.lower_bound_us, gap)
+        + value_line(objective.words, objective.value_us(entry), entry.lower_bound_us, gap)
         for entry in comparison.ranked()
         if entry.lower_bound_us is not None and (gap := entry.gap(objective)) is not None
     ]
@@ -114,7 +119,7 @@ def as_json(comparison: "Comparison") -> dict[str, Any]:
         "profile": asked.profile.name,
         "num_ranks": asked.num_ranks,
         "num_micro_batches": asked.num_micro_batches,
-        "objective": asked.objective.value,
+        "objective": str(asked.objective),
         "caps_bytes": asked.caps_bytes,
         "schedules": [_entry_json(e, comparison, e.name in front) for e in comparison.ranked()],
         "refused": [

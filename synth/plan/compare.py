@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from synth.costs import Costs, cut
 from synth.errors import SynthError
 from synth.families import family_placement, family_variants, generate
+from synth.objective import Objective
 from synth.plan.partition import balance
 from synth.profile import Profile
 from synth.schedule.lower import Lowered
@@ -19,7 +20,7 @@ from synth.schedule.model import Placement, Schedule
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import verify
 from synth.solve.portfolio import solve
-from synth.solve.problem import Objective, Problem, SolveOptions, relative_gap
+from synth.solve.problem import Problem, SolveOptions, relative_gap
 
 
 @dataclass(frozen=True)
@@ -60,10 +61,6 @@ class Entry:
     fits: bool | None
     lower_bound_us: int | None = None
 
-    def value_us(self, objective: Objective) -> int:
-        """What is minimised."""
-        return self.period_us if objective == Objective.PERIOD else self.makespan_us
-
     @property
     def bubble_rates(self) -> tuple[float, float]:
         """1 − (largest work of a rank) / makespan, and the same of the period."""
@@ -74,7 +71,7 @@ class Entry:
         """(value − bound) / value, where a bound is proven."""
         if self.lower_bound_us is None:
             return None
-        return relative_gap(self.value_us(objective), self.lower_bound_us)
+        return relative_gap(objective.value_us(self), self.lower_bound_us)
 
 
 @dataclass(frozen=True)
@@ -96,7 +93,7 @@ class Comparison:
     def ranked(self) -> list[Entry]:
         """Best objective first; of equals, the least peak."""
         objective = self.question.objective
-        return sorted(self.entries, key=lambda e: (e.value_us(objective), max(e.peak_bytes)))
+        return sorted(self.entries, key=lambda e: (objective.value_us(e), max(e.peak_bytes)))
 
 
 def compare(

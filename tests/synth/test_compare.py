@@ -7,13 +7,14 @@ import pytest
 from synth.costs import cut
 from synth.errors import SynthError
 from synth.families import family_placement, family_variants, generate
+from synth.objective import Objective
 from synth.plan.compare import Comparison, Entry, Question, compare
 from synth.plan.partition import balance
 from synth.profile import Profile
 from synth.profiles import find
 from synth.schedule import peak_bytes, verify
 from synth.schedule.placements import placement
-from synth.solve import Objective, SolveOptions
+from synth.solve import SolveOptions
 
 PROFILE = Profile.load(find("zb-1.5b-p8-m24"))
 
