@@ -30,6 +30,7 @@ from .batch import Batch
 from .channels import open_channels
 from .clock import Clock
 from .executor import Executor, Stepper
+from .forward_only import forward_only
 from .groups import Group
 from .progress import Progress
 from .reducer import GradientReducer
@@ -83,11 +84,13 @@ class Pipeline:
         self.clock = clock or Clock(self.device)
         self._reducer = GradientReducer(self.lowered, self._group, self.stages, tied)
         self._shapes = ShapeFinder(self._group, self.lowered.schedule.placement, self.stages)
+        self._channels = open_channels(self.device, self.lowered.transfers, timeout_s, self._group)
+        self._evaluator: Executor | None = None
         self._executor = Executor(
             self.lowered,
             self._group.rank,
             self.stages,
-            open_channels(self.device, self.lowered.transfers, timeout_s, self._group),
+            self._channels,
             device=self.device,
             clock=self.clock,
             reducer=self._reducer,
@@ -147,6 +150,32 @@ class Pipeline:
         batch.check(self.num_micro_batches)
         shapes = self._shapes.of(batch, self.num_micro_batches)
         return self._executor.step(batch, shapes, weight=weight, update=update)
+
+    def evaluate(self, batch: Batch) -> Tensor | None:
+        """The loss of a mini-batch, forward only and without autograd; parameters stay.
+
+        Every rank calls this at the same time. `module.eval()` is the caller's.
+
+        Returns:
+            As `step`.
+        """
+        batch.check(self.num_micro_batches)
+        shapes = self._shapes.of(batch, self.num_micro_batches)
+        if self._evaluator is None:
+            self._evaluator = Executor(
+                forward_only(self.lowered),
+                self._group.rank,
+                self.stages,
+                self._channels,
+                device=self.device,
+                clock=Clock(self.device),
+                reducer=self._reducer,
+            )
+        with torch.no_grad():
+            loss = self._evaluator.step(batch, shapes, update=False)
+        for stage in self.stages.values():
+            stage.forget()
+        return loss
 
 
 def _lower(schedule: Plan | Schedule | Lowered | str | Path) -> Lowered:

@@ -133,6 +133,34 @@ def test_copies_of_stages_add_up_to_autograds_gradients(pool: Any, name: str) ->
     )
 
 
+def run_evaluation(rank: int, size: int, schedule: Schedule) -> Any:
+    """The losses of evaluate, step and evaluate again; whether gradients stayed."""
+    from synth.runtime.batch import Batch
+    from synth.runtime.pipeline import Pipeline
+
+    stages = build_stages(schedule.placement.num_stages)
+    mine = {stage: stages[stage] for stage, _ in schedule.placement.held[rank]}
+    pipeline = Pipeline(schedule, mine, loss=loss_of)
+    batch = Batch(*zip(*build_micro_batches(5), strict=True))
+    before = pipeline.evaluate(batch)
+    untouched = all(p.grad is None for stage in mine.values() for p in stage.parameters())
+    stepped = pipeline.step(batch)
+    gradients = [p.grad.clone() for stage in mine.values() for p in stage.parameters()]
+    after = pipeline.evaluate(batch)
+    kept = [p.grad for stage in mine.values() for p in stage.parameters()]
+    same = all(torch.equal(a, b) for a, b in zip(gradients, kept, strict=True))
+    return (before, stepped, after), untouched and same, pipeline.held_values
+
+
+@pytest.mark.parametrize("name", ["zb-h2", "zb-v", "chimera", "interleaved:2"])
+def test_evaluation_gives_the_loss_and_leaves_everything(pool: Any, name: str) -> None:
+    for losses, untouched, held in pool.run(run_evaluation, 2, generate(name, 2, MICRO_BATCHES)):
+        assert untouched and held == 0
+        if losses[0] is not None:
+            torch.testing.assert_close(losses[0], losses[1], rtol=0, atol=0)
+            torch.testing.assert_close(losses[1], losses[2], rtol=0, atol=0)
+
+
 class Table(nn.Module):
     """An embedding and a head share its weight."""
 
