@@ -16,6 +16,7 @@ from synth.errors import RunFailure, SynthError
 from synth.kinds import OpKind
 from synth.schedule.lower import Action, Instruction, Lowered, Transfer
 from synth.schedule.ops import Op, Value, ValueKind
+from synth.schedule.prefix import Strays, find_prefix
 
 from .batch import Batch
 from .boundary import Boundary, Tensors
@@ -29,14 +30,30 @@ Shapes = Sequence[Sequence[Boundary]]
 
 
 class Stepper(Protocol):
-    """Whoever carries out STEP."""
+    """Whoever carries out STEP, and keeps the gradients."""
+
+    late: bool
+    """Whether a step is known to be right only some time after it was taken: `validate`."""
+
+    def begin(self) -> None:
+        """Called when an iteration begins."""
+        ...
+
+    def validate(self) -> bool:
+        """Called if late, before the first op that writes gradients.
+
+        Returns:
+            Whether the step before was right. If not it was put right, everything that the
+            iteration changed was put back, and it begins again.
+        """
+        ...
 
     def synchronize(self) -> None:
         """Called before the first STEP, when all gradients are there: a global norm, say."""
         ...
 
     def step(self, stage: int) -> None:
-        """Update one stage's parameters."""
+        """Update one stage's parameters; called once for each stage on this rank."""
         ...
 
 
@@ -107,6 +124,7 @@ class Executor:
             reducer: adds up the gradients that several ranks hold; none: no stage has copies.
             progress: told before each instruction, for a post-mortem.
         """
+        self._lowered = lowered
         self._rank = rank
         self._program = lowered.programs[rank]
         self._stages = stages
@@ -115,7 +133,9 @@ class Executor:
         self._device = device
         self._clock = clock
         self._reducer = reducer
-        self.stepper: Stepper | None = None
+        self._stepper: Stepper | None = None
+        self._point = 0
+        self._strays = Strays((), ())
         self._progress = progress
         self._share = 1.0 / lowered.schedule.num_micro_batches
         self._loss = torch.zeros((), device=device)
@@ -148,18 +168,66 @@ class Executor:
         Raises:
             RunFailure: an op failed or another rank is gone; names this rank and the instruction.
         """
-        self._step = _Step.begun(batch, shapes, weight, len(self._slots.numbers))
-        self._loss.zero_()
-        self._clock.begin()
-        self._run(self._all if update else self._without_update)
+        self._begin(batch, shapes, weight)
+        if self._stepper is not None:
+            self._stepper.begin()
+        before = range(self._point)
+        self._run(before)
+        if self._stepper is not None and self._stepper.late and not self._stepper.validate():
+            self._call_back()
+            self._begin(batch, shapes, weight)
+            self._run(before)
+        places = self._all if update else self._without_update
+        self._run(place for place in places if place >= self._point)
         self._step = _Step.none()
         return self._loss.clone() if self._holds_last else None
+
+    @property
+    def stepper(self) -> Stepper | None:
+        """Carries out the STEPs; none: the caller steps by itself."""
+        return self._stepper
+
+    @stepper.setter
+    def stepper(self, stepper: Stepper | None) -> None:
+        self._stepper = stepper
+        self._point, self._strays = 0, Strays((), ())
+        if stepper is not None and stepper.late:
+            prefix = find_prefix(self._lowered)
+            self._point = prefix.ends[self._rank]
+            self._strays = prefix.strays(self._lowered, self._rank)
 
     @property
     def held_values(self) -> int:
         """How many values and open transfers are held now; none between steps."""
         step = self._step
         return sum(x is not None for x in (*step.values, *step.arriving, *step.leaving))
+
+    def _begin(self, batch: Batch, shapes: Shapes, weight: float) -> None:
+        self._step = _Step.begun(batch, shapes, weight, len(self._slots.numbers))
+        self._loss.zero_()
+        self._clock.begin()
+
+    def _call_back(self) -> None:
+        """Undo what was run before the validation point; all other ranks do so too.
+
+        Transfers cannot be undone, only completed: the half started ones get their other end, with
+        whatever happens to be in memory. Sends start before anything is waited for, so that no two
+        ranks wait for each other. Receives are waited for one by one, which takes no more memory
+        than one of them; the activations that are dropped first make room for it.
+        """
+        step = self._step
+        step.values.clear()
+        for stage in self._stages.values():
+            stage.forget()
+        open_ones = [pending for pending in step.leaving if pending is not None]
+        open_ones += [self._channels.send(self._buffers(t), t) for t in self._strays.to_send]
+        for pending in step.arriving:
+            if pending is not None:
+                pending.wait()
+        for transfer in self._strays.to_receive:
+            self._channels.receive(self._buffers(transfer), transfer).wait()
+        for pending in open_ones:
+            pending.wait()
 
     def _run(self, places: Iterable[int]) -> None:
         """Carry out the instructions at some places of the program."""
@@ -199,7 +267,7 @@ class Executor:
             OpKind.B: self._compile_backward,
             OpKind.BW: self._compile_backward,
             OpKind.W: lambda op: partial(self._stages[op.stage].backward_weight, op.microbatch),
-            OpKind.STEP: lambda op: partial(self._optimizer_step, op.stage),
+            OpKind.STEP: self._compile_step,
         }
         return partial(self._compute, op, arrivals, handlers[op.kind](op))
 
@@ -207,12 +275,15 @@ class Executor:
         numbers = self._slots.numbers
         return [numbers[value] for value in instruction.frees if value in numbers]
 
-    def _receive(self, slot: int, transfer: Transfer) -> None:
+    def _buffers(self, transfer: Transfer) -> Tensors:
+        """Empty tensors of a transfer's shapes."""
         boundary = self._step.shapes[transfer.value.microbatch][transfer.value.stage]
         if transfer.value.kind == ValueKind.ACT:
-            buffers = boundary.activations(self._device)
-        else:
-            buffers = boundary.gradients(self._device)
+            return boundary.activations(self._device)
+        return boundary.gradients(self._device)
+
+    def _receive(self, slot: int, transfer: Transfer) -> None:
+        buffers = self._buffers(transfer)
         self._step.arriving[slot] = self._channels.receive(buffers, transfer)
 
     def _send(self, slot: int, transfer: Transfer) -> None:
@@ -308,12 +379,18 @@ class Executor:
         self._step.updating = True
         if self._reducer is not None:
             self._reducer.finish()
-        if self.stepper is not None:
-            self.stepper.synchronize()
+        if self._stepper is not None:
+            self._stepper.synchronize()
+
+    def _compile_step(self, op: Op) -> Callable[[], None]:
+        """Copies of a stage on one rank are one module, and the STEP of the first is all theirs."""
+        ops = self._lowered.ops[self._rank]
+        first = next(o for o in ops if o.kind == OpKind.STEP and o.stage == op.stage)
+        return partial(self._optimizer_step, op.stage) if op == first else lambda: None
 
     def _optimizer_step(self, stage: int) -> None:
-        if self.stepper is not None:
-            self.stepper.step(stage)
+        if self._stepper is not None:
+            self._stepper.step(stage)
 
     def _describe(self, instruction: Instruction, error: Exception) -> str:
         numbers, arriving = self._slots.numbers, self._step.arriving

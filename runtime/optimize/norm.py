@@ -69,9 +69,8 @@ class GradientNorm:
         if self._group is None:
             self._gathered.copy_(self._own)
         else:
-            self._work = dist.all_gather_into_tensor(
-                self._gathered, self._own, self._group, async_op=True
-            )
+            places = list(torch.split(self._gathered, 1))
+            self._work = dist.all_gather(places, self._own, self._group, async_op=True)
 
     def verdict(self) -> Verdict:
         """Wait for the others' contributions, and judge."""

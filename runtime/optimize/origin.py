@@ -5,22 +5,20 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from synth.errors import SynthError
-
 
 class Origin:
     """The random state, and the buffers that forward passes change (running statistics).
 
-    Which buffers those are is found by watching: once one is seen to have changed, it is copied at
-    the start of every iteration. The first iteration, in which all of them are seen, has no step
-    before it that could be wrong.
+    Which buffers those are is found in the first iteration, which has no step before it that could
+    be wrong: its end is compared with its start. Those are copied at the start of every later one.
+    (Version counters would not do: batch norm updates its statistics behind their back.)
     """
 
     def __init__(self, modules: Iterable[nn.Module], device: torch.device) -> None:
         self._device = device
         self._buffers = [buffer for module in modules for buffer in module.buffers()]
-        self._versions = [buffer._version for buffer in self._buffers]
-        self._copies: dict[int, Tensor] = {}
+        self._first: list[Tensor] | None = None
+        self._copies: list[tuple[Tensor, Tensor]] | None = None
         self._random: Tensor | None = None
         self._device_random: Tensor | None = None
 
@@ -29,30 +27,24 @@ class Origin:
         self._random = torch.get_rng_state()
         if self._device.type == "cuda":
             self._device_random = torch.cuda.get_rng_state(self._device)
-        for i, buffer in enumerate(self._buffers):
-            if buffer._version != self._versions[i]:
-                self._versions[i] = buffer._version
-                if i in self._copies:
-                    self._copies[i].copy_(buffer)
-                else:
-                    self._copies[i] = buffer.clone()
+        if self._copies is not None:
+            for buffer, copy in self._copies:
+                copy.copy_(buffer)
+        elif self._first is None:  # in the host's memory: the plan does not count these
+            self._first = [buffer.detach().cpu().clone() for buffer in self._buffers]
+        else:
+            self._copies = [
+                (buffer, buffer.clone())
+                for buffer, before in zip(self._buffers, self._first, strict=True)
+                if not torch.equal(buffer.cpu(), before)
+            ]
+            self._first = []
 
     def restore(self) -> None:
-        """Bring the remembered state back.
-
-        Raises:
-            SynthError: a buffer changed for the first time, so that nothing was remembered of it.
-        """
-        for i, buffer in enumerate(self._buffers):
-            if buffer._version != self._versions[i] and i not in self._copies:
-                raise SynthError(
-                    f"a buffer of shape {tuple(buffer.shape)} was changed by a forward pass for "
-                    f"the first time in a step that has to begin again, so its value before is "
-                    f"lost; run without post-validation, or change it from the first step on"
-                )
-        assert self._random is not None
+        """Bring the remembered state back; not in the first iteration."""
+        assert self._random is not None and self._copies is not None
         torch.set_rng_state(self._random)
         if self._device_random is not None:
             torch.cuda.set_rng_state(self._device_random, self._device)
-        for i, copy in self._copies.items():
-            self._buffers[i].copy_(copy)
+        for buffer, copy in self._copies:
+            buffer.copy_(copy)

@@ -1,6 +1,5 @@
 """The executor is transparent: losses and gradients are those of one process and plain autograd."""
 
-import random
 from typing import Any
 
 import pytest
@@ -11,9 +10,9 @@ from torch.utils.checkpoint import checkpoint
 from synth.costs import uniform_costs
 from synth.families import generate
 from synth.kinds import OpKind
-from synth.schedule.model import Buffering, Placement, Schedule
-from synth.schedule.ops import Op
+from synth.schedule.model import Schedule
 from synth.schedule.verify import verify
+from tests.runtime.random_orders import random_order
 
 MICRO_BATCHES, BATCH, LENGTH, WIDTH, VOCABULARY = 6, 2, 8, 16, 32
 FAMILIES = ("gpipe", "1f1b", "zb-h1", "zb-h2", "zb-1p", "zb-2p")
@@ -129,55 +128,6 @@ def costs_of(num_stages: int) -> Any:
     )
 
 
-def random_order(num_ranks: int, seed: int) -> Schedule:
-    """A random valid schedule: any op may come next whose inputs were made; B, W or BW at random.
-
-    Ops are drawn one by one over all ranks, so that some execution order exists; whether it also
-    survives the blocking of the channels is left to the verifier.
-    """
-    draw = random.Random(seed)
-    programs: list[list[Op]] = [[] for _ in range(num_ranks)]
-    done: set[Op] = set()
-    fused = {(s, j): draw.random() < 0.3 for s in range(num_ranks) for j in range(MICRO_BATCHES)}
-    next_index = {(kind, s): 0 for kind in "FBW" for s in range(num_ranks)}
-
-    def ready(kind: str, s: int) -> Op | None:
-        j = next_index[kind, s]
-        if j == MICRO_BATCHES:
-            return None
-        both = fused[s, j]
-        backward = {s2: OpKind.BW if fused[s2, j] else OpKind.B for s2 in range(num_ranks)}
-        if kind == "F":
-            needs = [Op(OpKind.F, s - 1, j)] if s else []
-            return Op(OpKind.F, s, j) if done.issuperset(needs) else None
-        if kind == "B":
-            needs = [Op(OpKind.F, s, j)]
-            needs += [Op(backward[s + 1], s + 1, j)] if s + 1 < num_ranks else []
-            return Op(backward[s], s, j) if done.issuperset(needs) else None
-        if both:
-            next_index["W", s] += 1
-            return ready("W", s)
-        return Op(OpKind.W, s, j) if Op(OpKind.B, s, j) in done else None
-
-    while True:
-        options = [
-            (kind, op)
-            for kind in "FBW"
-            for s in range(num_ranks)
-            if (op := ready(kind, s)) is not None
-        ]
-        if not options:
-            break
-        kind, op = draw.choice(options)
-        done.add(op)
-        next_index[kind, op.stage] += 1
-        programs[op.stage].append(op)
-    buffering = Buffering(draw.choice([0, 1, 2]), draw.choice([1, 2, 4]))
-    listed = tuple(map(tuple, programs))
-    placement = Placement.linear(num_ranks)
-    return Schedule(placement, MICRO_BATCHES, listed, f"random-{seed}", buffering)
-
-
 @pytest.mark.parametrize("recompute", [False, True], ids=["plain", "checkpointed"])
 @pytest.mark.parametrize("num_ranks", [1, 2, 4])
 def test_every_family_gives_autograds_bits(pool: Any, num_ranks: int, recompute: bool) -> None:
@@ -196,7 +146,7 @@ def test_random_valid_schedules_give_autograds_gradients(pool: Any, num_ranks: i
     schedules: list[Schedule] = []
     seed = 0
     while len(schedules) < 25:
-        schedule = random_order(num_ranks, seed)
+        schedule = random_order(num_ranks, MICRO_BATCHES, seed)
         seed += 1
         try:
             verify(schedule, costs_of(num_ranks))
