@@ -59,7 +59,6 @@ class Iteration:
         self._steps.settings = settings
         total: Tensor | None = None
         with window or nullcontext():
-            self._steps.begin()
             for number, batch in enumerate(batches, 1):
                 last_start = time.perf_counter()
                 is_last = number == len(batches)

@@ -109,7 +109,6 @@ class RankTrainer:
                 break
             if self._progress is not None:
                 self._progress.begin_step(step)
-<<<<<<< HEAD
             upcoming = self._batches.take()
             outcome = self._iteration.run(
                 step,
@@ -123,16 +122,6 @@ class RankTrainer:
             result.losses.append(outcome.mean_loss)
             result.step_seconds.append(outcome.seconds)
             result.program_seconds.append(outcome.program_seconds)
-=======
-            batch = self._batch(step)
-            start = time.perf_counter()
-            if step == measured_step:
-                loss = self._measured_step(batch, result)
-            else:
-                loss = self._pipeline.step(batch)
-            result.losses.append(self._share_loss(loss, step))
-            result.step_seconds.append(time.perf_counter() - start)
->>>>>>> 09c6b73 (Optimizer post-validation in the executor: prefix, validation, transfers called back, bit for bit the synchronous step)
             if step > measured_step:
                 result.spans.append(self._clock.spans())
                 result.zero_ns.append(self._clock.zero_ns)
@@ -145,7 +134,6 @@ class RankTrainer:
             result.failed_checkpoint = self._checkpointer.failed_step
         return result
 
-<<<<<<< HEAD
     @contextmanager
     def _memory_window(self, result: RankResult) -> Iterator[None]:
         """Tell the result what memory a step takes."""
@@ -155,14 +143,6 @@ class RankTrainer:
         result.static_bytes = held_bytes(modules, self._optimizer)
         with measure(self._world.device) as found:
             yield
-=======
-    def _measured_step(self, batch: Batch, result: RankResult) -> Tensor | None:
-        result.static_bytes = held_bytes(
-            (stage.module for stage in self._stages.values()), self._optimizer
-        )
-        with measure(self._world.device) as found:
-            loss = self._pipeline.step(batch)
->>>>>>> 09c6b73 (Optimizer post-validation in the executor: prefix, validation, transfers called back, bit for bit the synchronous step)
         result.peak_bytes = result.static_bytes + found.peak_bytes
 
     def _save(self, step: int, *, is_last: bool) -> None:
