@@ -1,0 +1,82 @@
+"""Ratios of step time, processor time and peak bytes, this executor's over PyTorch's runtime.
+
+    python -m benchmarks.executor                       # all cases, tiny tensors: the overhead
+    python -m benchmarks.executor --size medium         # kernels of milliseconds
+    python -m benchmarks.executor --ranks 2 --micro-batches 8 --stages mlp --schedules 1f1b
+
+Below 1 is ours better. Both get the same stages, order and data; losses and gradients are compared.
+`against` native is PyTorch's hand-written `Schedule1F1B`, else its `_PipelineScheduleRuntime`.
+"""
+
+import argparse
+from itertools import product
+
+import torch
+
+from benchmarks.executor.case import SIZES, Case
+from benchmarks.executor.processes import run_cases
+from benchmarks.executor.report import HEADINGS, cells, summarize
+
+_SCHEDULES = ("1f1b", "zb-h1", "solved")
+
+
+def main() -> None:
+    """Run the cases asked for and print a line for each."""
+    options = _parse()
+    print(f"torch {torch.__version__}, gloo, size {SIZES[options.size]}, {options.rounds} rounds")
+    widths = [9, 5, 5, 3, 9, 4, 7, 5, 5, 5, 6, 6, 8, 8, 8, 8]
+    _print(HEADINGS, widths)
+    for num_ranks in options.ranks:
+        cases = [case for case in _cases(options) if case.num_ranks == num_ranks]
+        listed = [(case, _runtimes(case, options.native)) for case in cases]
+        found = run_cases(listed, num_ranks, options.rounds)
+        for case, ranks in zip(cases, found, strict=True):
+            for row in summarize(case, ranks):
+                _print(cells(row), widths)
+
+
+def _cases(options: argparse.Namespace) -> list[Case]:
+    flags = {"yes": [True], "no": [False], "both": [False, True]}
+    return [
+        Case(schedule, num_ranks, count, stages, checkpoint, split, SIZES[options.size])
+        for num_ranks, stages, checkpoint, split, schedule, count in product(
+            options.ranks,
+            options.stages,
+            flags[options.checkpoint],
+            flags[options.split],
+            options.schedules,
+            options.micro_batches,
+        )
+    ]
+
+
+def _runtimes(case: Case, native: bool) -> list[str]:
+    """PyTorch's own 1F1B is another program than its runtime replaying the same order."""
+    has_native = native and case.schedule == "1f1b" and not case.split
+    return ["ours", "pytorch", *(["native"] if has_native else [])]
+
+
+def _print(row: list[str] | tuple[str, ...], widths: list[int]) -> None:
+    pairs = zip(row, widths, strict=True)
+    print("  ".join(cell.rjust(width) for cell, width in pairs), flush=True)
+
+
+def _parse() -> argparse.Namespace:
+    about = (__doc__ or "").splitlines()[0]
+    parser = argparse.ArgumentParser(prog="benchmarks.executor", description=about)
+    parser.add_argument("--size", choices=SIZES, default="tiny")
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
+    parser.add_argument("--micro-batches", type=int, nargs="+", default=[4, 8, 32])
+    parser.add_argument("--schedules", nargs="+", default=list(_SCHEDULES), help="families too")
+    parser.add_argument(
+        "--stages", nargs="+", choices=["mlp", "attention"], default=["mlp", "attention"]
+    )
+    parser.add_argument("--checkpoint", choices=["yes", "no", "both"], default="both")
+    parser.add_argument("--split", choices=["yes", "no", "both"], default="both")
+    parser.add_argument("--native", action="store_true", help="1F1B beside `Schedule1F1B` too")
+    parser.add_argument("--rounds", type=int, default=15)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""One row of the benchmark: which schedule, how many ranks, which stages, of which size."""
+
+from dataclasses import dataclass, replace
+from functools import cache
+
+from synth.costs import Costs, uniform_costs
+from synth.families import generate
+from synth.kinds import OpKind
+from synth.schedule import Schedule, lower, peak_bytes
+from synth.schedule.ops import Op
+from synth.solve import Problem, SolveOptions, solve
+
+# A solved schedule gets so much of the activations that 1F1B holds on its first rank.
+_SOLVED_SHARE = 0.75
+_SAVED_BYTES = 1000
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large the tensors are: `rows` sequences of `length` vectors of `width` numbers."""
+
+    name: str
+    rows: int
+    length: int
+    width: int
+    blocks: int
+
+
+SIZES = {
+    size.name: size
+    for size in (
+        Size("tiny", rows=2, length=4, width=16, blocks=1),
+        Size("small", rows=2, length=64, width=128, blocks=2),
+        Size("medium", rows=4, length=128, width=256, blocks=2),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """What both runtimes replay.
+
+    Attributes:
+        schedule: a family's name, or `solved`.
+        split: None leaves the schedule as it is; True makes B and W of every BW, False a BW of
+            every B and its W.
+        stages: `mlp` or `attention`.
+    """
+
+    schedule: str
+    num_ranks: int
+    num_micro_batches: int
+    stages: str
+    checkpoint: bool
+    split: bool
+    size: Size
+
+    def make_schedule(self) -> Schedule:
+        """The order that both runtimes replay."""
+        made = _make(self.schedule, self.num_ranks, self.num_micro_batches)
+        programs = tuple(_with_split(program, self.split) for program in made.programs)
+        return replace(made, programs=programs)
+
+    @property
+    def costs(self) -> Costs:
+        """Equal stages; only the order follows from them, and when boundary values die."""
+        return _costs(self.schedule_stages)
+
+    @property
+    def schedule_stages(self) -> int:
+        """Number of stages of the whole pipeline."""
+        return _make(self.schedule, self.num_ranks, self.num_micro_batches).placement.num_stages
+
+
+def _costs(num_stages: int) -> Costs:
+    return uniform_costs(
+        num_stages,
+        forward_us=100,
+        backward_input_us=100,
+        backward_weight_us=100,
+        saved_bytes=_SAVED_BYTES,
+        saved_w_bytes=_SAVED_BYTES // 2,
+        output_bytes=1,
+    )
+
+
+@cache
+def _make(name: str, num_ranks: int, num_micro_batches: int) -> Schedule:
+    if name != "solved":
+        return generate(name, num_ranks, num_micro_batches)
+    costs = _costs(num_ranks)
+    held = peak_bytes(lower(generate("1f1b", num_ranks, num_micro_batches), costs))[0]
+    problem = Problem.linear(costs, num_micro_batches, int(held * _SOLVED_SHARE) + _SAVED_BYTES)
+    options = SolveOptions(time_limit_s=2.0, deterministic=True, workers=1)
+    found = solve(problem, options).schedule
+    assert found is not None
+    return found
+
+
+def _with_split(program: tuple[Op, ...], split: bool) -> tuple[Op, ...]:
+    ops: list[Op] = []
+    for op in program:
+        if split and op.kind == OpKind.BW:
+            ops += [op._replace(kind=OpKind.B), op._replace(kind=OpKind.W)]
+        elif not split and op.kind == OpKind.B:
+            ops.append(op._replace(kind=OpKind.BW))
+        elif split or op.kind != OpKind.W:
+            ops.append(op)
+    return tuple(ops)

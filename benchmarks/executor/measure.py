@@ -1,0 +1,123 @@
+"""Measuring one case on one rank: both runtimes in turn, round by round, with the same meters."""
+
+import gc
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from benchmarks.executor.case import Case
+from benchmarks.executor.ours import Ours
+from benchmarks.executor.theirs import Theirs
+from synth.runtime.meter import measure
+
+_WARM_UP_ROUNDS = 3
+
+
+class Runtime(Protocol):
+    """One rank of a pipeline."""
+
+    def step(self) -> Tensor | None:
+        """One mini-batch; the mean loss on the rank with the last stage."""
+        ...
+
+    def parameters(self) -> dict[int, list[nn.Parameter]]:
+        """By stage."""
+        ...
+
+
+RUNTIMES: Mapping[str, Callable[[Case, int], Runtime]] = {
+    "ours": Ours,
+    "pytorch": Theirs,
+    "native": lambda case, rank: Theirs(case, rank, native=True),
+}
+
+
+@dataclass
+class Sample:
+    """What one rank measured of one runtime; one entry per round."""
+
+    wall_s: list[float] = field(default_factory=list)
+    cpu_s: list[float] = field(default_factory=list)
+    peak_bytes: int = 0
+    difference: float = 0.0
+
+
+def measure_case(case: Case, rank: int, names: list[str], rounds: int) -> dict[str, Sample]:
+    """Build the runtimes, compare their answers, meter their bytes, then time them in turn.
+
+    Peak bytes are those above the parameters and their gradients: what is left over from the
+    first step (receive buffers, for one) and how far the second one rises above it.
+    """
+    runtimes: dict[str, Runtime] = {}
+    samples = {name: Sample() for name in names}
+    answers: dict[str, tuple[Tensor | None, list[Tensor]]] = {}
+    for name in names:
+        runtime, left_bytes = _first_step(RUNTIMES[name], case, rank)
+        _zero(runtime)
+        gc.collect()
+        dist.barrier()
+        with measure(torch.device("cpu")) as second:
+            loss = runtime.step()
+        samples[name].peak_bytes = left_bytes + second.peak_bytes
+        answers[name] = (loss, [g.clone() for g in _gradients(runtime)])
+        runtimes[name] = runtime
+    for name in names[1:]:
+        samples[name].difference = _difference(answers[names[0]], answers[name])
+    for round_ in range(-_WARM_UP_ROUNDS, rounds):
+        for turn in range(len(names)):
+            name = names[(turn + round_) % len(names)]
+            wall_s, cpu_s = _time_step(runtimes[name])
+            if round_ >= 0:
+                samples[name].wall_s.append(wall_s)
+                samples[name].cpu_s.append(cpu_s)
+    return samples
+
+
+def _first_step(
+    make: Callable[[Case, int], Runtime], case: Case, rank: int
+) -> tuple[Runtime, int]:
+    """Bytes that the runtime holds between steps, beside parameters, gradients and the batch."""
+    with measure(torch.device("cpu")) as found:
+        runtime = make(case, rank)
+        runtime.step()
+        gc.collect()
+    given = [t for p in _parameters(runtime) for t in (p, p.grad)]
+    static = sum(t.numel() * t.element_size() for t in given if t is not None)
+    return runtime, found.net_bytes - static
+
+
+def _parameters(runtime: Runtime) -> list[nn.Parameter]:
+    return [p for _, mine in sorted(runtime.parameters().items()) for p in mine]
+
+
+def _gradients(runtime: Runtime) -> list[Tensor]:
+    return [p.grad for p in _parameters(runtime) if p.grad is not None]
+
+
+def _zero(runtime: Runtime) -> None:
+    for gradient in _gradients(runtime):
+        gradient.zero_()
+
+
+def _time_step(runtime: Runtime) -> tuple[float, float]:
+    """Wall and processor seconds of one step; the ranks start it together."""
+    _zero(runtime)
+    dist.barrier()
+    wall, cpu = time.perf_counter(), time.process_time()
+    runtime.step()
+    return time.perf_counter() - wall, time.process_time() - cpu
+
+
+def _difference(
+    ours: tuple[Tensor | None, list[Tensor]], theirs: tuple[Tensor | None, list[Tensor]]
+) -> float:
+    """The largest relative difference between two runtimes' losses and gradients."""
+    pairs = list(zip(ours[1], theirs[1], strict=True))
+    if ours[0] is not None and theirs[0] is not None:
+        pairs.append((ours[0], theirs[0]))
+    return max(float((a - b).norm() / b.norm().clamp_min(1e-30)) for a, b in pairs)

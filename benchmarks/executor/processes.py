@@ -1,0 +1,75 @@
+"""The ranks of the benchmark: processes on this machine, started once per number of ranks."""
+
+import logging
+import multiprocessing
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from benchmarks.executor.case import Case
+
+_TIMEOUT_S = 600
+
+
+def run_cases(cases: list[tuple[Case, list[str]]], num_ranks: int, rounds: int) -> Iterator[Any]:
+    """What every rank measured, case by case, as `measure_case` returns it."""
+    context = multiprocessing.get_context("spawn")
+    answers = context.Queue()
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = (num_ranks, folder, cases, rounds, answers)
+        processes = [
+            context.Process(target=_serve, args=(rank, *arguments), daemon=True)
+            for rank in range(num_ranks)
+        ]
+        for process in processes:
+            process.start()
+        try:
+            for _ in cases:
+                found = dict(answers.get(timeout=_TIMEOUT_S) for _ in range(num_ranks))
+                yield [_checked(found[rank]) for rank in range(num_ranks)]
+        finally:
+            for process in processes:
+                process.join(timeout=5)
+                process.kill()
+
+
+def _checked(answer: Any) -> Any:
+    if isinstance(answer, str):
+        raise RuntimeError(answer)
+    return answer
+
+
+def _serve(
+    rank: int,
+    num_ranks: int,
+    folder: str,
+    cases: list[tuple[Case, list[str]]],
+    rounds: int,
+    answers: Any,
+) -> None:
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
+    import torch
+    import torch.distributed as dist
+
+    from benchmarks.executor.measure import measure_case
+
+    logging.getLogger("torch.distributed.pipelining").setLevel(logging.CRITICAL)
+    torch.set_num_threads(1)
+    store = dist.FileStore(str(Path(folder) / "store"), num_ranks)
+    dist.init_process_group(
+        "gloo", rank=rank, world_size=num_ranks, store=store, timeout=timedelta(seconds=120)
+    )
+    try:
+        for case, names in cases:
+            answers.put((rank, measure_case(case, rank, names, rounds)))
+    except BaseException:
+        answers.put((rank, traceback.format_exc()))
+        answers.close()
+        answers.join_thread()
+        raise
+    dist.destroy_process_group()

@@ -1,0 +1,98 @@
+"""From the ranks' samples to one line of the table."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from benchmarks.executor.case import Case
+from benchmarks.executor.measure import Sample
+
+# Sums of float32 in another order.
+_MOST_DIFFERENCE = 1e-4
+
+
+@dataclass(frozen=True)
+class Row:
+    """A case and our figures over PyTorch's; times are medians over the rounds.
+
+    Attributes:
+        step: ratio of the slowest rank's step times.
+        cpu: ratio of the processor times of all ranks.
+        peak: ratio of the largest rank's peaks above parameters and gradients.
+        op_us: processor time per compute op, ours and theirs.
+    """
+
+    case: Case
+    rival: str
+    step: float
+    cpu: float
+    peak: float
+    op_us: tuple[float, float]
+    step_ms: tuple[float, float]
+    peak_bytes: tuple[int, int]
+
+
+def summarize(case: Case, ranks: Sequence[Mapping[str, Sample]]) -> list[Row]:
+    """One row for each rival.
+
+    Raises:
+        AssertionError: the runtimes' losses or gradients differ by more than rounding.
+    """
+    return [_row(case, name, ranks) for name in ranks[0] if name != "ours"]
+
+
+def _row(case: Case, rival: str, ranks: Sequence[Mapping[str, Sample]]) -> Row:
+    different = max(rank[rival].difference for rank in ranks)
+    assert different < _MOST_DIFFERENCE, f"{case}: {rival} differs from ours by {different:.1e}"
+    num_ops = sum(len(program) for program in case.make_schedule().programs)
+    wall = {name: _per_round(ranks, name, "wall_s", max) for name in ("ours", rival)}
+    cpu = {name: _per_round(ranks, name, "cpu_s", sum) for name in ("ours", rival)}
+    peaks = {name: max(rank[name].peak_bytes for rank in ranks) for name in ("ours", rival)}
+    return Row(
+        case,
+        rival,
+        _median_ratio(wall["ours"], wall[rival]),
+        _median_ratio(cpu["ours"], cpu[rival]),
+        peaks["ours"] / peaks[rival],
+        _both(cpu, rival, 1e6 / num_ops),
+        _both(wall, rival, 1e3),
+        (peaks["ours"], peaks[rival]),
+    )
+
+
+def _per_round(ranks: Sequence[Mapping[str, Sample]], name: str, what: str, over: object) -> list:
+    assert callable(over)
+    return [over(round_) for round_ in zip(*(getattr(r[name], what) for r in ranks), strict=True)]
+
+
+def _median_ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    return statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
+
+
+def _both(times: Mapping[str, Sequence[float]], rival: str, scale: float) -> tuple[float, float]:
+    ours, theirs = (statistics.median(times[name]) * scale for name in ("ours", rival))
+    return ours, theirs
+
+
+HEADINGS = (
+    "schedule", "split", "ranks", "m", "stages", "ckpt", "against",
+    "step", "cpu", "peak", "µs/op", "theirs", "step ms", "theirs", "peak KiB", "theirs",
+)  # fmt: skip
+
+
+def cells(row: Row) -> list[str]:
+    """One line of the table."""
+    case = row.case
+    return [
+        case.schedule,
+        "yes" if case.split else "no",
+        str(case.num_ranks),
+        str(case.num_micro_batches),
+        case.stages,
+        "yes" if case.checkpoint else "no",
+        row.rival,
+        *(f"{ratio:.2f}" for ratio in (row.step, row.cpu, row.peak)),
+        *(f"{value:.0f}" for value in row.op_us),
+        *(f"{value:.1f}" for value in row.step_ms),
+        *(f"{value / 1024:.0f}" for value in row.peak_bytes),
+    ]

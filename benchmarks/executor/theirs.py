@@ -1,0 +1,55 @@
+"""PyTorch's schedule runtime, given the same order as a schedule file of its own format."""
+
+import tempfile
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.schedules import Schedule1F1B, _PipelineScheduleRuntime
+
+from benchmarks.executor.case import Case
+from benchmarks.executor.stages import build_batch, build_stage, loss_of
+from synth.interop.torch_csv import to_torch_csv
+
+
+class Theirs:
+    """One rank of a pipeline under `_PipelineScheduleRuntime`, or under the native `Schedule1F1B`."""
+
+    def __init__(self, case: Case, rank: int, *, native: bool = False) -> None:
+        schedule = case.make_schedule()
+        placement = schedule.placement
+        last = placement.num_stages - 1
+        self._modules = {
+            stage: nn.Sequential(*build_stage(case, stage)) for stage, _ in placement.held[rank]
+        }
+        device = torch.device("cpu")
+        stages = [
+            PipelineStage(module, number, placement.num_stages, device)
+            for number, module in self._modules.items()
+        ]
+        if native:
+            self._schedule = Schedule1F1B(stages[0], case.num_micro_batches, loss_fn=loss_of)
+        else:
+            self._schedule = _PipelineScheduleRuntime(
+                stages, case.num_micro_batches, loss_fn=loss_of
+            )
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder) / "schedule.csv"
+                path.write_text(to_torch_csv(schedule))
+                self._schedule._load_csv(str(path))
+        inputs, targets = build_batch(case)
+        self._inputs = (inputs,) if 0 in self._modules else ()
+        self._targets = targets if last in self._modules else None
+
+    def step(self) -> Tensor | None:
+        """One mini-batch; the mean loss on the rank with the last stage."""
+        losses: list[Tensor] = []
+        self._schedule.step(
+            *self._inputs, target=self._targets, losses=losses, return_outputs=False
+        )
+        return torch.stack([loss.detach() for loss in losses]).mean() if losses else None
+
+    def parameters(self) -> dict[int, list[nn.Parameter]]:
+        """By stage."""
+        return {stage: list(module.parameters()) for stage, module in self._modules.items()}

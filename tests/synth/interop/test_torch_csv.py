@@ -1,0 +1,65 @@
+"""PyTorch's schedule files: out and in again, and as PyTorch itself reads and writes them."""
+
+import pytest
+
+from synth.errors import SynthError
+from synth.families import generate
+from synth.interop.torch_csv import from_torch_csv, to_torch_csv
+from synth.kinds import OpKind
+from synth.schedule.ops import Op
+
+
+def test_a_schedule_is_written_in_pytorchs_letters() -> None:
+    assert to_torch_csv(generate("1f1b", 2, 2)) == "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
+
+
+def test_split_backwards_become_i_and_w() -> None:
+    program = from_torch_csv("0F0,0I0,0W0\n").programs[0]
+    assert program == (Op(OpKind.F, 0, 0), Op(OpKind.B, 0, 0), Op(OpKind.W, 0, 0))
+
+
+@pytest.mark.parametrize("family", ["gpipe", "1f1b", "zb-h1", "zb-v", "interleaved:2", "v-half"])
+def test_what_is_written_is_read_back_the_same(family: str) -> None:
+    schedule = generate(family, 4, 8)
+    again = from_torch_csv(to_torch_csv(schedule), schedule.name)
+    assert (again.placement, again.programs) == (schedule.placement, schedule.programs)
+    assert again.num_micro_batches == schedule.num_micro_batches
+
+
+def test_idle_cells_and_pytorchs_transfers_are_read_over() -> None:
+    with_transfers = "0F0,0SEND_F0,,0RECV_B0,0B0,0REDUCE_GRAD\n1RECV_F0,1F0,1B0,1SEND_B0\n"
+    assert from_torch_csv(with_transfers).programs == from_torch_csv("0F0,0B0\n1F0,1B0").programs
+
+
+def test_overlapped_pairs_are_read_as_two_ops() -> None:
+    program = from_torch_csv("0F0,(0F1;0B0)OVERLAP_F_B,0B1\n").programs[0]
+    assert [str(op) for op in program] == ["F0.0", "F0.1", "BW0.0", "BW0.1"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("0F0,0X0\n", "row 0, cell 1: '0X0'"),
+        ("0F0,0B0\n0F1,0B1\n", "stage 0 is on the ranks 0 and 1"),
+        ("0F0,0B0\n2F0,2B0\n", "no actions of stage 1"),
+        ("\n", "no actions"),
+    ],
+)
+def test_a_file_that_is_no_schedule_is_refused_by_name(text: str, said: str) -> None:
+    with pytest.raises(SynthError, match=said):
+        from_torch_csv(text)
+
+
+def test_replicas_are_refused_as_pytorch_has_none() -> None:
+    with pytest.raises(SynthError, match="copies"):
+        to_torch_csv(generate("chimera", 4, 4))
+
+
+@pytest.mark.parametrize("family", ["1f1b", "zb-h1", "zb-v"])
+def test_pytorch_reads_the_same_actions(family: str) -> None:
+    from torch.distributed.pipelining.schedules import _Action
+
+    rows = to_torch_csv(generate(family, 2, 4)).splitlines()
+    for rank, row in enumerate(rows):
+        cells = row.split(",")
+        assert [str(_Action.from_str(cell)) for cell in cells] == cells, rank
