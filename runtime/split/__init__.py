@@ -1,7 +1,7 @@
 """The split backward: B (input gradients) now, W (weight gradients) whenever the schedule says.
 
-F, B and W are the letters of the zero-bubble papers (arXiv 2401.10241). One forward serves both
-B followed by W and the fused BW; which it is, is decided when the backward runs:
+F, B and W are the letters of the zero-bubble papers (arXiv 2401.10241). A micro-batch whose backward
+is fused (BW) needs none of this: its F is the plain forward, its BW autograd's.
 
     tape = SplitTape()
     x, arriving = enter(received)          # the graph does not keep the input alive
@@ -15,10 +15,10 @@ gets its gradient from ordinary autograd within B. See `Rule` and `register` for
 """
 
 # Importing a module of rules is what registers them.
-from . import convolution, embedding, linear, matmul, norms
+from . import convolution, embedding, linear, matmul
 from .entry import GradientBox, enter
 from .rule import Call, Rule, register
-from .tape import SplitTape
+from .tape import SplitTape, run_backward
 
 __all__ = [
     "Call",
@@ -30,6 +30,6 @@ __all__ = [
     "enter",
     "linear",
     "matmul",
-    "norms",
     "register",
+    "run_backward",
 ]

@@ -16,6 +16,7 @@ class _ConvolutionRule(Rule):
     """x [N, in, *space], W [out, in / groups, *window]; keeps x, as autograd does."""
 
     autocast = "cast"
+    by_autograd = True
     dimensions: ClassVar[int]
     function: ClassVar[Callable[..., Tensor]]
 
@@ -47,25 +48,24 @@ class _ConvolutionRule(Rule):
 
     def input_gradient(self, grad: Tensor, call: Call) -> Tensor:
         """[N, in, *space]"""
-        gradient, _ = self.gradients(grad, call, True, (False, False))
+        gradient = self._backward(grad, call, [True, False, False])[0]
         assert gradient is not None
         return gradient
 
     def weight_gradients(self, grad: Tensor, call: Call, needs: tuple[bool, ...]) -> Gradients:
         """[out, in / groups, *window] and [out]"""
-        return self.gradients(grad, call, False, needs)[1]
+        return self._backward(grad, call, [False, *needs])[1:]
 
-    def gradients(
-        self, grad: Tensor, call: Call, needs_input: bool, needs: tuple[bool, ...]
-    ) -> tuple[Tensor | None, Gradients]:
-        """What of the three is needed, by one kernel."""
+    def _backward(self, grad: Tensor, call: Call, wanted: list[bool]) -> Gradients:
+        """What is wanted of the gradients of input, weight and bias, by one kernel."""
         stride, padding, dilation, groups = call.options
         bias = call.parameters[1]
-        gradients = torch.ops.aten.convolution_backward(
-            grad, call.input, call.weight(), None if bias is None else list(bias.shape),
-            stride, padding, dilation, False, [0] * self.dimensions, groups, [needs_input, *needs],
+        return tuple(
+            torch.ops.aten.convolution_backward(
+                grad, call.input, call.weight(), None if bias is None else list(bias.shape),
+                stride, padding, dilation, False, [0] * self.dimensions, groups, wanted,
+            )
         )  # fmt: skip
-        return gradients[0], tuple(gradients[1:])
 
 
 @register(F.conv1d)

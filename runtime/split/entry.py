@@ -4,7 +4,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from synth.errors import SynthError
 
@@ -66,7 +65,6 @@ class _Entry(torch.autograd.Function):
         return x.detach()
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: Tensor | None) -> tuple[None, None, None]:
         if gradient is not None:
             ctx.box.put(gradient)

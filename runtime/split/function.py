@@ -1,21 +1,25 @@
-"""The autograd function that stands in for a call with a rule, and can put its W off."""
+"""The two ways in which a call with a rule is recorded, such that its W can be put off.
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+Either autograd runs the call with its parameters detached, so that it computes the input gradient
+alone, and a hook on the call's node takes the output gradient for W (`_Capture`); or an autograd
+function of our own does both (`_SplitFunction`). The first costs a fraction of the second.
+"""
+
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from .rule import Call, Rule
 from .task import WeightTask
 
 
 class Queue(Protocol):
-    """Where weight-gradient tasks go while a B runs."""
+    """Where weight-gradient tasks go while B runs."""
 
-    deferring: bool
+    recomputes: bool
+    """Whether B may run F again, within which the rules must be in force."""
 
     def push(self, task: WeightTask) -> None:
         """Keep the task for W."""
@@ -24,6 +28,12 @@ class Queue(Protocol):
 def apply_rule(queue: Queue, rule: Rule, call: Call) -> Tensor:
     """Run a call by its rule, recorded such that its W can be put off into `queue`."""
     call = _autocast(rule, call)
+    # Checkpointing and offloading replace what autograd saves, which a hook keeps by itself.
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+    queue.recomputes |= hooks
+    plain = call.dtype is None and call.finish is None and not hooks
+    if rule.by_autograd and plain and call.input.requires_grad:
+        return _record_by_autograd(queue, rule, call)
     output: Tensor = _SplitFunction.apply(  # type: ignore[no-untyped-call]
         queue, rule, call.options, call.dtype, call.input, *call.parameters
     )
@@ -37,10 +47,22 @@ def can_apply(rule: Rule, call: Call) -> bool:
     """
     if rule.autocast == "leave" and torch.is_autocast_enabled(call.input.device.type):
         return False
-    given = [p for p in call.parameters if p is not None]
-    trainable = [p for p in given if p.requires_grad]
-    plain = all(type(t) in (Tensor, torch.nn.Parameter) for t in (call.input, *given))
-    return plain and bool(trainable) and all(p.is_leaf and not _has_hooks(p) for p in trainable)
+    if type(call.input) not in _PLAIN:
+        return False
+    trainable = False
+    for parameter in call.parameters:
+        if parameter is None:
+            continue
+        if type(parameter) not in _PLAIN:
+            return False
+        if parameter.requires_grad:
+            if not parameter.is_leaf or _has_hooks(parameter):
+                return False
+            trainable = True
+    return trainable
+
+
+_PLAIN = (Tensor, torch.nn.Parameter)
 
 
 def _has_hooks(parameter: Tensor) -> bool:
@@ -48,8 +70,10 @@ def _has_hooks(parameter: Tensor) -> bool:
 
 
 def _autocast(rule: Rule, call: Call) -> Call:
+    if rule.autocast != "cast":
+        return call
     device = call.input.device.type
-    if rule.autocast != "cast" or not torch.is_autocast_enabled(device):
+    if not torch.is_autocast_enabled(device):
         return call
     dtype = torch.get_autocast_dtype(device)
     # float64 is not for autocast to narrow; whatever else is floating goes to one dtype. The cast
@@ -59,18 +83,50 @@ def _autocast(rule: Rule, call: Call) -> Call:
     return Call(x, call.parameters, call.options, dtype=dtype, finish=call.finish)
 
 
-@contextmanager
-def without_autocast(device: str) -> Iterator[None]:
+def without_autocast(device: str) -> AbstractContextManager[None]:
     """Kernels below run in the dtypes the rule chose, even within a caller's autocast."""
     if not torch.is_autocast_enabled(device):
-        yield
-        return
-    with torch.autocast(device, enabled=False):
-        yield
+        return nullcontext()
+    return torch.autocast(device, enabled=False)
+
+
+def _record_by_autograd(queue: Queue, rule: Rule, call: Call) -> Tensor:
+    x, parameters = call.input, call.parameters
+    detached = tuple([None if p is None else p.detach() for p in parameters])
+    output, _ = rule.forward(Call(x, detached, call.options))
+    node = output.grad_fn
+    if output._is_view():  # of the product, which the next layer may change in place through it
+        node = node.next_functions[0][0]  # type: ignore[union-attr]
+    kept = Call(x.detach(), parameters, call.options)
+    node.register_prehook(_Capture(queue, rule, kept))  # type: ignore[union-attr]
+    return output
+
+
+class _Capture:
+    """Takes an output gradient, and with it what W needs; called by autograd within B, once."""
+
+    __slots__ = ("_call", "_queue", "_rule", "_version")
+
+    def __init__(self, queue: Queue, rule: Rule, call: Call) -> None:
+        self._queue = queue
+        self._rule = rule
+        self._call: Call | None = call
+        self._version = call.input._version
+
+    def __call__(self, gradients: tuple[Tensor | None, ...]) -> None:
+        gradient, call, self._call = gradients[0], self._call, None
+        if gradient is None or call is None:
+            return
+        if call.input._version != self._version:
+            raise RuntimeError(
+                f"the input {tuple(call.input.shape)} of a layer, needed for its weight gradient, "
+                "has been modified by an inplace operation since; change a copy of it instead"
+            )
+        self._queue.push(WeightTask(self._rule, call.parameters, call, gradient))
 
 
 class _SplitFunction(torch.autograd.Function):
-    """Forward by the rule; backward returns both gradients, or queues those of the parameters.
+    """Forward by the rule; backward returns the input gradient and queues those of the parameters.
 
     The queue is bound to the node, not to a thread: on CUDA the backward runs on threads of
     autograd's own.
@@ -100,26 +156,17 @@ class _SplitFunction(torch.autograd.Function):
         return output.data if output._is_view() else output
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:
         before = (None,) * 4
-        needs_input, *needs_list = ctx.needs_input_grad[len(before) :]
-        needs = tuple(needs_list)
-        if grad is None:
-            return (*before, None, *(None for _ in needs))
-        call, queue, rule = _saved_call(ctx), ctx.queue, ctx.rule
-        with without_autocast(grad.device.type):
-            if not queue.deferring:
-                x_gradient, gradients = rule.gradients(grad, call, needs_input, needs)
-                return (*before, x_gradient, *gradients)
-            if not rule.deferred:
-                x_gradient, gradients = rule.gradients(grad, call, needs_input, needs)
-                task = WeightTask(rule, ctx.owners, needs, ready=gradients)
-            else:
-                x_gradient = rule.input_gradient(grad, call) if needs_input else None
-                task = WeightTask(rule, ctx.owners, needs, call, grad.detach())
-        queue.push(task)
-        return (*before, x_gradient, *(None for _ in needs))
+        x_gradient: Tensor | None = None
+        if grad is not None:
+            # Nothing here is to be differentiated again, not even where B is asked to record.
+            with torch.no_grad(), without_autocast(grad.device.type):
+                call = _saved_call(ctx)
+                if ctx.needs_input_grad[len(before)]:
+                    x_gradient = ctx.rule.input_gradient(grad, call)
+                ctx.queue.push(WeightTask(ctx.rule, ctx.owners, call, grad.detach()))
+        return (*before, x_gradient, *(None for _ in ctx.owners))
 
 
 def _saved_call(ctx: Any) -> Call:

@@ -34,14 +34,19 @@ class Interception(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Torch calls this in place of `func`."""
+        rule = rule_for(func)
         kwargs = kwargs or {}
-        if func in _COMPOSITES:
-            with self:
-                return _opened(func)(*args, **kwargs)
-        # Nothing is recorded without grad mode: within backward formulas, for one.
-        rule = rule_for(func) if torch.is_grad_enabled() else None
-        call = None if rule is None else rule.bind(*args, **kwargs)
-        if rule is None or call is None or not can_apply(rule, call):
+        if rule is None:
+            if func in _COMPOSITES:
+                with self:
+                    return _opened(func)(*args, **kwargs)
+            return func(*args, **kwargs)
+        if not torch.is_grad_enabled():
+            # Nothing is recorded: whoever runs layers so may run them again in B, with recording.
+            self._queue.recomputes = True
+            return func(*args, **kwargs)
+        call = rule.bind(*args, **kwargs)
+        if call is None or not can_apply(rule, call):
             return func(*args, **kwargs)
         return apply_rule(self._queue, rule, call)
 

@@ -11,6 +11,7 @@ class LinearRule(Rule):
     """x [..., in]; keeps x, as autograd does. The products are the ones autograd would call."""
 
     autocast = "cast"
+    by_autograd = True
 
     def bind(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Call | None:
         """Names the input, the weight and the bias."""

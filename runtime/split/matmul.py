@@ -11,6 +11,7 @@ from .rule import Call, Gradients, Rule, register
 
 class _ProductRule(Rule):
     autocast = "cast"
+    by_autograd = True
 
     def input_gradient(self, grad: Tensor, call: Call) -> Tensor:
         """[..., in]"""

@@ -6,11 +6,11 @@ from typing import ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import GradientEdge
+from torch.autograd.graph import GradientEdge, _engine_run_backward
 
 from .function import without_autocast
 from .interception import Interception
-from .task import Accumulator, WeightTask
+from .task import Accumulator, WeightTask, accumulate
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -19,17 +19,18 @@ OutputGradients = Tensor | Sequence[Tensor | None] | None
 
 
 class SplitTape:
-    """One stage's backward of one micro-batch: F, then either B and W, or BW.
+    """One stage's backward of one micro-batch: F, then B, then W.
 
-    Outputs may be given to B and BW as edges (`torch.autograd.graph.get_gradient_edge`), so that
-    an output that was sent on need not be kept. `grads` are as for `torch.autograd.backward`:
-    one per output, of its shape; None for a scalar loss.
+    Outputs may be given to B as edges (`torch.autograd.graph.get_gradient_edge`), so that an
+    output that was sent on need not be kept. `grads` are as for `torch.autograd.backward`: one per
+    output, of its shape; None for a scalar loss.
     """
 
     def __init__(self) -> None:
-        self.deferring = False
+        self.recomputes = False
         self._tasks: deque[WeightTask] = deque()
         self._deferred: dict[int, Tensor] = {}
+        self._repeats = False
 
     @property
     def pending(self) -> int:
@@ -51,45 +52,56 @@ class SplitTape:
 
         A B that raises leaves nothing behind for W.
         """
-        self.deferring = True
         try:
-            self._backward(outputs, grads)
+            if self.recomputes:
+                # F runs again in here, and must find the same rules in force. Autograd carries
+                # the mode over to its device threads with the rest of the caller's state.
+                with Interception(self):
+                    torch.autograd.backward(outputs, grads)
+            else:
+                run_backward(outputs, grads)
         except BaseException:
             self._tasks.clear()
             raise
-        finally:
-            self.deferring = False
 
     def backward_weight(self) -> None:
         """W: adds the waiting gradients to `parameter.grad`, in the order B left them.
 
         Every task's tensors are freed as soon as it ran. Nothing waiting: nothing done.
         """
-        accumulator = Accumulator(self._tasks)
+        add = Accumulator(self._tasks).add if self._repeats else accumulate
         with torch.no_grad():
             while self._tasks:
-                _run_task(self._tasks.popleft(), accumulator)
+                _run_task(self._tasks.popleft(), add)
 
     def backward_fused(self, outputs: Outputs, grads: OutputGradients = None) -> None:
-        """BW: the ordinary backward; nothing waits."""
-        self._backward(outputs, grads)
+        """BW of a micro-batch whose F could have been split."""
+        self.backward_input(outputs, grads)
+        self.backward_weight()
 
     def push(self, task: WeightTask) -> None:
-        """Keep a task for W; for the autograd function to call during B."""
+        """Keep a task for W; called during B."""
         self._tasks.append(task)
-        self._deferred.update((id(target), target) for target in task.targets())
-
-    def _backward(self, outputs: Outputs, grads: OutputGradients) -> None:
-        # Checkpointed layers run F again in here, and must find the same rules in force. Autograd
-        # carries the mode over to its device threads with the rest of the caller's state.
-        with Interception(self):
-            torch.autograd.backward(outputs, grads)
+        for target in task.targets:
+            key = id(target)
+            self._repeats |= key in self._deferred
+            self._deferred[key] = target
 
 
-def _run_task(task: WeightTask, accumulator: Accumulator) -> None:
+def run_backward(outputs: Outputs, grads: OutputGradients) -> None:
+    """`torch.autograd.backward`, whose checks of one gradient cost as much as a small layer."""
+    if type(outputs) is list and type(grads) is list and all([g is not None for g in grads]):
+        _engine_run_backward(
+            tuple(outputs), tuple(grads), False, False, (), allow_unreachable=True,
+            accumulate_grad=True,
+        )  # fmt: skip
+    else:
+        torch.autograd.backward(outputs, grads)
+
+
+def _run_task(task: WeightTask, add: Callable[[Tensor, Tensor], None]) -> None:
     """A function of its own, so that no gradient outlives its task into the next one's."""
-    targets = task.targets()
-    with without_autocast(targets[0].device.type):
+    with without_autocast(task.targets[0].device.type):
         gradients = task.run()
-    for parameter, gradient in zip(targets, gradients, strict=True):
-        accumulator.add(parameter, gradient)
+    for parameter, gradient in zip(task.targets, gradients, strict=True):
+        add(parameter, gradient)

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -12,42 +11,42 @@ from synth.errors import SynthError
 from .rule import Call, Gradients, Rule
 
 
-@dataclass(slots=True, eq=False)
 class WeightTask:
-    """What W still has to do for one call: compute by `rule`, or only add what is there.
+    """What W still has to do for one call.
 
-    `owners` are the parameters themselves; the call holds raw tensors.
+    `owners` are the parameters themselves, of which `targets` are those that want a gradient; the
+    call may hold raw tensors.
     """
 
-    rule: Rule
-    owners: Sequence[Tensor | None]
-    needs: tuple[bool, ...]
-    call: Call | None = None
-    grad: Tensor | None = None
-    ready: Gradients = ()
+    __slots__ = ("_call", "_grad", "_needs", "_rule", "targets")
 
-    def targets(self) -> list[Tensor]:
-        """The parameters that this task has a gradient for."""
-        pairs = zip(self.owners, self.needs, strict=True)
-        return [owner for owner, need in pairs if need and owner is not None]
+    def __init__(
+        self, rule: Rule, owners: Sequence[Tensor | None], call: Call, grad: Tensor
+    ) -> None:
+        self._rule = rule
+        self._call: Call | None = call
+        self._grad: Tensor | None = grad
+        self._needs = tuple([owner is not None and owner.requires_grad for owner in owners])
+        self.targets = [owner for owner in owners if owner is not None and owner.requires_grad]
 
     def run(self) -> list[Tensor]:
         """The gradients of `targets`, in that order; the task's own tensors are let go."""
-        gradients = self.ready
-        if self.call is not None and self.grad is not None:
-            gradients = self.rule.weight_gradients(self.grad, self.call, self.needs)
-        self.call, self.grad, self.ready = None, None, ()
-        return _needed(self.rule, gradients, self.needs)
+        call, grad = self._call, self._grad
+        assert call is not None and grad is not None
+        self._call = self._grad = None
+        gradients = self._rule.weight_gradients(grad, call, self._needs)
+        found = [g for g, need in zip(gradients, self._needs, strict=False) if need]
+        if len(gradients) != len(self._needs) or any([g is None for g in found]):
+            raise _incomplete(self._rule, gradients, self._needs)
+        return found  # type: ignore[return-value]
 
 
-def _needed(rule: Rule, gradients: Gradients, needs: tuple[bool, ...]) -> list[Tensor]:
+def _incomplete(rule: Rule, gradients: Gradients, needs: tuple[bool, ...]) -> SynthError:
     given = tuple(gradient is not None for gradient in gradients)
-    if len(given) != len(needs) or any(n and not g for n, g in zip(needs, given, strict=True)):
-        raise SynthError(
-            f"{type(rule).__name__} gave weight gradients {given} where {needs} were needed (one "
-            "for each parameter in its Call): return one entry per parameter, None if not needed"
-        )
-    return [g for g, need in zip(gradients, needs, strict=True) if need and g is not None]
+    return SynthError(
+        f"{type(rule).__name__} gave weight gradients {given} where {needs} were needed (one "
+        "for each parameter in its Call): return one entry per parameter, None if not needed"
+    )
 
 
 class Accumulator:
@@ -58,7 +57,7 @@ class Accumulator:
     """
 
     def __init__(self, tasks: Iterable[WeightTask]) -> None:
-        self._left = Counter(id(owner) for task in tasks for owner in task.targets())
+        self._left = Counter(id(target) for task in tasks for target in task.targets)
         self._sums: dict[int, Tensor] = {}
 
     def add(self, parameter: Tensor, gradient: Tensor) -> None:
@@ -75,8 +74,9 @@ class Accumulator:
 
 def accumulate(parameter: Tensor, gradient: Tensor) -> None:
     """Assign to a missing `.grad` (in the parameter's dtype and layout), else add in place."""
-    if parameter.grad is not None:
-        parameter.grad.add_(gradient)
+    total = parameter.grad
+    if total is not None:
+        total.add_(gradient)
         return
     gradient = gradient.to(parameter.dtype)
     if gradient.stride() != parameter.stride():  # `.grad` is laid out as its parameter
