@@ -143,6 +143,7 @@ class Executor:
         self._seed: Tensors | None = None
         self._step = _Step.none()
         self._slots = _Slots()
+        self._fused = {op for op in lowered.ops[rank] if op.kind == OpKind.BW}
         self._actions = [self._compile(lowered, i) for i in self._program]
         self._frees = [self._freed(i) for i in self._program]
         self._all = range(len(self._program))
@@ -313,24 +314,34 @@ class Executor:
         stage = self._stages[op.stage]
         source = self._slots.of(ValueKind.ACT, op.stage - 1, op) if op.stage else None
         if stage.is_last:
-            return partial(self._forward_to_loss, op, stage, source)
-        return partial(
-            self._forward, op, stage, source, self._slots.of(ValueKind.ACT, op.stage, op)
-        )
+            return partial(self._forward_to_loss, op, stage, source, self._is_fused(op))
+        made = self._slots.of(ValueKind.ACT, op.stage, op)
+        return partial(self._forward, op, stage, source, made, self._is_fused(op))
 
-    def _forward(self, op: Op, stage: Passages, source: int | None, made: int) -> None:
+    def _is_fused(self, op: Op) -> bool:
+        """Whether an F's backward is a BW."""
+        return op._replace(kind=OpKind.BW) in self._fused
+
+    def _forward(self, op: Op, stage: Passages, source: int | None, made: int, fused: bool) -> None:
         arguments, entry = self._stage_input(op, source)
         keywords = self._step.batch.named(op.microbatch)
-        outputs = stage.forward(op.microbatch, arguments, entry=entry, keywords=keywords)
+        outputs = stage.forward(
+            op.microbatch, arguments, entry=entry, keywords=keywords, fused=fused
+        )
         self._step.values[made] = tuple(y.contiguous() for y in outputs)
 
-    def _forward_to_loss(self, op: Op, stage: Passages, source: int | None) -> None:
+    def _forward_to_loss(self, op: Op, stage: Passages, source: int | None, fused: bool) -> None:
         step = self._step
         arguments, entry = self._stage_input(op, source)
         targets = None if step.batch.targets is None else step.batch.targets[op.microbatch]
         keywords = step.batch.named(op.microbatch)
         (loss,) = stage.forward(
-            op.microbatch, arguments, entry=entry, targets=targets, keywords=keywords
+            op.microbatch,
+            arguments,
+            entry=entry,
+            targets=targets,
+            keywords=keywords,
+            fused=fused,
         )
         if loss.numel() != 1:
             raise SynthError(

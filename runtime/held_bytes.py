@@ -29,7 +29,10 @@ class HeldBytes:
 
 
 def held_bytes(sample: Sample) -> HeldBytes:
-    """Run F, B and W once, dropping in between all that a pipeline would drop."""
+    """Run F, B and W once, then F and BW, dropping in between all that a pipeline would drop.
+
+    The two Fs hold the same; should they not, the larger counts.
+    """
     passage = _MeasuredPassage(sample)
     passage.forward()
     after_f = passage.drop("x", "y")
@@ -38,30 +41,28 @@ def held_bytes(sample: Sample) -> HeldBytes:
     after_b = passage.drop("gradient", "returned")
     alive_after_b = set(passage.alive())
     passage.backward_weight()
+    fused = _MeasuredPassage(sample, fused=True)
+    fused.forward()
+    fused_after_f = fused.drop("x", "y")
+    alive_after_f |= set(fused.alive())
+    fused.backward_fused()
 
     def until(name: str) -> OpKind:
         if name in alive_after_b:
             return OpKind.W
         return OpKind.B if name in alive_after_f else OpKind.F
 
+    rises = passage.rises | fused.rises
+    rises[OpKind.F] = max(passage.rises[OpKind.F], fused.rises[OpKind.F])
     return HeldBytes(
         output_bytes=0 if sample.targets is not None else passage.output_bytes,
-        saved_bytes=after_f,
+        saved_bytes=max(after_f, fused_after_f),
         saved_w_bytes=max(0, after_b),
-        rise_bytes=passage.rises,
+        rise_bytes=rises,
         input_until=until("x"),
         output_until=until("y"),
         gradient_until=OpKind.W if "gradient" in alive_after_b else OpKind.B,
     )
-
-
-def fused_rise(sample: Sample) -> int:
-    """How far memory climbs during BW."""
-    passage = _MeasuredPassage(sample)
-    passage.forward()
-    passage.drop("x", "y")
-    passage.backward_fused()
-    return passage.rises[OpKind.BW]
 
 
 def allocated_bytes(tensor: Tensor) -> int:
@@ -77,8 +78,9 @@ class _MeasuredPassage:
     was dropped but still lives is held by the layer; it is told by its storage.
     """
 
-    def __init__(self, sample: Sample) -> None:
+    def __init__(self, sample: Sample, *, fused: bool = False) -> None:
         self.stage = sample.stage()
+        self.fused = fused
         self.sample = sample
         self.device = sample.x.device
         self.level = 0
@@ -121,7 +123,7 @@ class _MeasuredPassage:
         return [name for name, watched in self._watched.items() if not watched.expired()]
 
     def _forward(self) -> None:
-        (y,) = self.sample.forward(self.stage, self._tensors["x"])
+        (y,) = self.sample.forward(self.stage, self._tensors["x"], fused=self.fused)
         self.output_bytes = allocated_bytes(y)
         self._put("y", y)
 

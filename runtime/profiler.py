@@ -12,7 +12,7 @@ from synth.profile import LayerProfile, Timing
 from synth.schedule.ops import Op
 
 from .clock import Clock
-from .held_bytes import fused_rise, held_bytes
+from .held_bytes import held_bytes
 from .meter import measure
 from .optimize import StageOptimizer, StepSettings
 from .sample import Sample
@@ -35,10 +35,7 @@ def profile_layer(
     update = _Update(sample.layer, spec)
     times = _measure_times(sample, update if parameters else None, warmup, iterations)
     held = held_bytes(sample)
-    rises = held.rise_bytes | {
-        OpKind.BW: fused_rise(sample),
-        OpKind.STEP: _rise(update, sample.x.device),
-    }
+    rises = held.rise_bytes | {OpKind.STEP: _rise(update, sample.x.device)}
     profile = LayerProfile(
         time_us={kind: _timing(times.get(kind, [])) for kind in OpKind},
         parameter_bytes=_bytes([*sample.layer.parameters(), *sample.layer.buffers()]),
@@ -74,7 +71,7 @@ def _measure_times(
             stage.backward_input(0, (gradient,))
         with clock.measure(Op(OpKind.W, 0)):
             stage.backward_weight(0)
-        sample.forward(stage, sample.x.clone())
+        sample.forward(stage, sample.x.clone(), fused=True)
         with clock.measure(Op(OpKind.BW, 0)):
             stage.backward(0, (gradient,))
         if update is not None:

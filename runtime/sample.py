@@ -21,10 +21,11 @@ class Sample:
         """The layer as a stage of its own, so that it is measured by what will run it."""
         return Stage([self.layer], is_first=self.is_first, is_last=self.targets is not None)
 
-    def forward(self, stage: Stage, x: Tensor) -> Tensors:
-        """F of the layer, of a micro-batch like `x`, as in the middle of a pipeline."""
+    def forward(self, stage: Stage, x: Tensor, *, fused: bool = False) -> Tensors:
+        """F of the layer, of a micro-batch like `x`, as in the middle of a pipeline; `fused` as
+        `Stage.forward` means it."""
         entry = None if self.is_first else Boundary.of(x, trained=True)
-        return stage.forward(0, (x,), entry=entry, targets=self.targets)
+        return stage.forward(0, (x,), entry=entry, targets=self.targets, fused=fused)
 
     def output_like(self, stage: Stage) -> Tensor:
         """What F gives, made without autograd."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from .boundary import Boundary, Tensors, flatten
-from .split import GradientBox, SplitTape, enter
+from .split import GradientBox, SplitTape, enter, run_backward
 
 Loss = Callable[[Any, Any], Tensor]
 
@@ -33,8 +33,10 @@ class Passages(Protocol):
         entry: Boundary | None = None,
         targets: Any = None,
         keywords: Mapping[str, Any] | None = None,
+        fused: bool = False,
     ) -> Tensors:
-        """F; `entry` says of what kind the arguments are, None on the first stage."""
+        """F; `entry` says of what kind the arguments are, None on the first stage. `fused` says
+        that BW will follow, not B and W."""
         ...
 
     def backward_input(self, microbatch: int, gradients: Tensors) -> Tensors:
@@ -63,9 +65,10 @@ class _Passage:
     """A micro-batch between its F and its W: what autograd needs, and nothing else.
 
     `wanted` are the places, among the gradients that come back, of the outputs that have an edge.
+    Where BW will follow there is no tape.
     """
 
-    tape: SplitTape
+    tape: SplitTape | None
     edges: list[GradientEdge]
     wanted: list[int]
     boxes: list[GradientBox]
@@ -125,6 +128,7 @@ class Stage:
         entry: Boundary | None = None,
         targets: Any = None,
         keywords: Mapping[str, Any] | None = None,
+        fused: bool = False,
     ) -> Tensors:
         """F: run the module.
 
@@ -134,6 +138,7 @@ class Stage:
             entry: what that row is; None on the first stage.
             targets: for the loss, on the last stage.
             keywords: given to the module by name.
+            fused: whether BW will follow, which needs no rules: it is autograd's own.
 
         Returns:
             The boundary tensors, or on the last stage the loss alone; detached.
@@ -141,8 +146,11 @@ class Stage:
         boxes: list[GradientBox] = []
         if entry is not None:
             arguments, boxes = _enter(arguments, entry)
-        tape = SplitTape()
-        output = tape.forward(self._run, arguments, targets, keywords)
+        tape = None if fused else SplitTape()
+        if tape is None:
+            output = self._run(arguments, targets, keywords)
+        else:
+            output = tape.forward(self._run, arguments, targets, keywords)
         tensors, _ = flatten(output)
         floating = [t for t in tensors if t.is_floating_point()]
         wanted = [i for i, t in enumerate(floating) if t.requires_grad]
@@ -164,24 +172,29 @@ class Stage:
         """B: the gradients of the inputs (none on the first stage); weight gradients wait for W."""
         passage = self._passages[microbatch]
         edges, passage.edges = passage.edges, []
+        assert passage.tape is not None, "B of a micro-batch whose F was told that BW would follow"
         if edges:
             passage.tape.backward_input(edges, [gradients[i] for i in passage.wanted])
         return _leave(passage)
 
     def backward_weight(self, microbatch: int) -> None:
         """W: accumulate what B put off into the parameters' gradients."""
-        self._passages.pop(microbatch).tape.backward_weight()
+        tape = self._passages.pop(microbatch).tape
+        assert tape is not None
+        tape.backward_weight()
 
     def backward(self, microbatch: int, gradients: Tensors) -> Tensors:
         """BW: an ordinary backward."""
         passage = self._passages.pop(microbatch)
+        assert passage.tape is None, "BW of a micro-batch whose F was not told of it"
         if passage.edges:
-            passage.tape.backward_fused(passage.edges, [gradients[i] for i in passage.wanted])
+            run_backward(passage.edges, [gradients[i] for i in passage.wanted])
         return _leave(passage)
 
     def deferred(self, microbatch: int) -> tuple[Tensor, ...]:
         """The parameters whose gradients wait for W, between a micro-batch's B and W."""
-        return self._passages[microbatch].tape.deferred
+        tape = self._passages[microbatch].tape
+        return () if tape is None else tape.deferred
 
     @property
     def layers(self) -> Sequence[nn.Module]:

@@ -61,18 +61,9 @@ class Case:
         programs = tuple(_with_split(program, self.split) for program in made.programs)
         return replace(made, programs=programs)
 
-    @property
-    def costs(self) -> Costs:
-        """Equal stages; only the order follows from them, and when boundary values die."""
-        return _costs(self.schedule_stages)
-
-    @property
-    def schedule_stages(self) -> int:
-        """Number of stages of the whole pipeline."""
-        return _make(self.schedule, self.num_ranks, self.num_micro_batches).placement.num_stages
-
 
 def _costs(num_stages: int) -> Costs:
+    """Equal stages: only an order follows from them."""
     return uniform_costs(
         num_stages,
         forward_us=100,

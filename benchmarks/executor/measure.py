@@ -78,9 +78,7 @@ def measure_case(case: Case, rank: int, names: list[str], rounds: int) -> dict[s
     return samples
 
 
-def _first_step(
-    make: Callable[[Case, int], Runtime], case: Case, rank: int
-) -> tuple[Runtime, int]:
+def _first_step(make: Callable[[Case, int], Runtime], case: Case, rank: int) -> tuple[Runtime, int]:
     """Bytes that the runtime holds between steps, beside parameters, gradients and the batch."""
     with measure(torch.device("cpu")) as found:
         runtime = make(case, rank)

@@ -14,7 +14,7 @@ from synth.interop.torch_csv import to_torch_csv
 
 
 class Theirs:
-    """One rank of a pipeline under `_PipelineScheduleRuntime`, or under the native `Schedule1F1B`."""
+    """One rank under `_PipelineScheduleRuntime`, or under the native `Schedule1F1B`."""
 
     def __init__(self, case: Case, rank: int, *, native: bool = False) -> None:
         schedule = case.make_schedule()

@@ -1,7 +1,7 @@
 """The split backward: B (input gradients) now, W (weight gradients) whenever the schedule says.
 
-F, B and W are the letters of the zero-bubble papers (arXiv 2401.10241). A micro-batch whose backward
-is fused (BW) needs none of this: its F is the plain forward, its BW autograd's.
+F, B and W are the letters of the zero-bubble papers (arXiv 2401.10241). A micro-batch whose
+backward is fused (BW) needs none of this: its F is the plain forward, its BW autograd's.
 
     tape = SplitTape()
     x, arriving = enter(received)          # the graph does not keep the input alive
@@ -10,7 +10,7 @@ is fused (BW) needs none of this: its F is the plain forward, its BW autograd's.
     tape.backward_weight()                 # W: adds to every `parameter.grad`
 
 Models need no change. While F runs, calls such as `F.linear(x, weight)` on a trainable leaf are
-replaced by a custom autograd function that can put its weight gradient off. What has no `Rule`
+recorded such that their weight gradient can be put off. What has no `Rule`
 gets its gradient from ordinary autograd within B. See `Rule` and `register` for adding one.
 """
 

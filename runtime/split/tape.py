@@ -74,11 +74,6 @@ class SplitTape:
             while self._tasks:
                 _run_task(self._tasks.popleft(), add)
 
-    def backward_fused(self, outputs: Outputs, grads: OutputGradients = None) -> None:
-        """BW of a micro-batch whose F could have been split."""
-        self.backward_input(outputs, grads)
-        self.backward_weight()
-
     def push(self, task: WeightTask) -> None:
         """Keep a task for W; called during B."""
         self._tasks.append(task)

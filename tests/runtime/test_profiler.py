@@ -9,11 +9,11 @@ from synth.costs import cut
 from synth.errors import SynthError
 from synth.kinds import OpKind
 from synth.profile import Profile, Workload
-from synth.runtime.held_bytes import fused_rise, held_bytes
+from synth.runtime.held_bytes import held_bytes
 from synth.runtime.models import ModelSpec, build_layers
 from synth.runtime.profile_model import profile_model
 from synth.runtime.sample import Sample
-from synth.runtime.stage import Stage
+from synth.runtime.stage import Chain
 
 CPU = torch.device("cpu")
 TINY = {"vocabulary_size": 64, "width": 32, "num_blocks": 3, "num_heads": 2, "context_length": 16}
@@ -27,17 +27,6 @@ def profiled(workload: Workload) -> Profile:
     return profile_model(workload, CPU, warmup=1, iterations=3)
 
 
-class _Run(torch.nn.Module):
-    """Several layers as one, to be measured as a whole."""
-
-    def __init__(self, layers: list[torch.nn.Module], targets: torch.Tensor | None) -> None:
-        super().__init__()
-        self.stage = Stage(layers, is_first=True, is_last=targets is not None)
-
-    def forward(self, x: torch.Tensor, *targets: torch.Tensor) -> torch.Tensor:
-        return self.stage._run(x, *targets)
-
-
 @pytest.mark.parametrize("checkpoint", [False, True], ids=["plain", "checkpointed"])
 @pytest.mark.parametrize("model", ["gpt", "llama"])
 def test_adding_up_layers_gives_what_the_stage_really_holds(model: str, checkpoint: bool) -> None:
@@ -48,14 +37,13 @@ def test_adding_up_layers_gives_what_the_stage_really_holds(model: str, checkpoi
     for parameter in (p for layer in layers for p in layer.parameters()):
         parameter.grad = torch.zeros_like(parameter)
     tokens = torch.randint(64, (2, 16))
-    whole = Sample(_Run(layers, tokens), tokens, tokens, is_first=True)
+    whole = Sample(Chain(layers), tokens, tokens, is_first=True)
     real, [added] = held_bytes(whole), cut(profile, [len(layers)]).stages
 
     assert added.saved_bytes == pytest.approx(real.saved_bytes, rel=0.01)
     assert added.saved_w_bytes == pytest.approx(real.saved_w_bytes, rel=0.01)
-    for kind in (OpKind.F, OpKind.B, OpKind.W):
+    for kind in (OpKind.F, OpKind.B, OpKind.W, OpKind.BW):
         _assert_covers(added.rise_bytes[kind], real.rise_bytes[kind])
-    _assert_covers(added.rise_bytes[OpKind.BW], fused_rise(whole))
 
 
 def _assert_covers(predicted: int, real: int) -> None:
@@ -73,7 +61,7 @@ def test_identical_layers_are_measured_once_and_shared() -> None:
 def test_b_leaves_no_more_than_f_kept_in_a_block() -> None:
     block = profiled(tiny()).layer_profiles["block.0"]
     assert block.saved_w_bytes <= block.saved_bytes
-    assert block.deferred_share == 1.0
+    assert 0.98 < block.deferred_share < 1.0  # all but the norms', which autograd does
 
 
 def test_a_checkpointed_block_keeps_only_its_input_after_f_and_more_after_b() -> None:

@@ -115,13 +115,13 @@ def by_autograd(module: Fn, inputs: list[Tensor]) -> list[Tensor | None]:
     return found
 
 
-def by_split(module: Fn, inputs: list[Tensor], fused: bool = False) -> list[Tensor | None]:
-    """The same by F, B and W (or F and BW); all Fs first, and each W after the next B."""
+def by_split(module: Fn, inputs: list[Tensor]) -> list[Tensor | None]:
+    """The same by F, B and W; all Fs first, and each W after the next B."""
     tapes = [SplitTape() for _ in inputs]
     entries = [enter(x.clone()) if x.is_floating_point() else (x, None) for x in inputs]
     outputs = [tape.forward(module, x) for tape, (x, _) in zip(tapes, entries, strict=True)]
     for tape, y in zip(tapes, outputs, strict=True):
-        (tape.backward_fused if fused else tape.backward_input)(y, weigh(y))
+        tape.backward_input(y, weigh(y))
     for tape in tapes:
         tape.backward_weight()
     return [None if box is None else box.take() for _, box in entries]
@@ -151,22 +151,19 @@ def batches(*shape: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
     return [torch.randn(shape).to(dtype) for _ in range(MICRO_BATCHES)]
 
 
-def assert_split_is_autograd(
-    make: Callable[[], nn.Module], inputs: list[Tensor], *, fused: bool = False
-) -> None:
+def assert_split_is_autograd(make: Callable[[], nn.Module], inputs: list[Tensor]) -> None:
     dtype = inputs[0].dtype if inputs[0].is_floating_point() else torch.float32
     mine, theirs = twins(make, dtype)
-    found, expected = by_split(mine, inputs, fused), by_autograd(theirs, inputs)
+    found, expected = by_split(mine, inputs), by_autograd(theirs, inputs)
     assert_same(found, expected)
     assert_same(gradients(mine), gradients(theirs))
 
 
-@pytest.mark.parametrize("fused", [False, True], ids=["B+W", "BW"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("kind", layers())
-def test_gradients_are_autograds_bit_for_bit(kind: str, dtype: torch.dtype, fused: bool) -> None:
+def test_gradients_are_autograds_bit_for_bit(kind: str, dtype: torch.dtype) -> None:
     make, shape = layers()[kind]
-    assert_split_is_autograd(make, batches(*shape, dtype=dtype), fused=fused)
+    assert_split_is_autograd(make, batches(*shape, dtype=dtype))
 
 
 @pytest.mark.parametrize("padding", [None, 3, -1])
