@@ -27,7 +27,7 @@ vocabulary is not printed, weigh what the layer weighs that they replace.
 from dataclasses import dataclass
 from pathlib import Path
 
-from synth.kinds import OpKind
+from synth.kinds import MEASURED, OpKind
 from synth.profile import (
     Layer,
     LayerProfile,
@@ -80,7 +80,7 @@ class Published:
         forward, weight = self.forward_us, self.backward_weight_us
         backward = self.backward_input_us
         times = (forward, backward, weight, backward + weight, 0)
-        return dict(zip(OpKind, times, strict=True))
+        return dict(zip(MEASURED, times, strict=True))
 
 
 #   size   ranks  m blocks hidden heads seq  b   F µs   B µs   W µs  transfer µs

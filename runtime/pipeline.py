@@ -36,6 +36,7 @@ from .progress import Progress
 from .reducer import GradientReducer
 from .shapes import ShapeFinder
 from .stage import Loss, Stage
+from .supported import check_supported
 
 Modules = nn.Module | Sequence[nn.Module] | Mapping[int, nn.Module | Sequence[nn.Module] | Stage]
 
@@ -78,6 +79,7 @@ class Pipeline:
         """
         self._group = Group.of(group)
         self.lowered = _lower(schedule)
+        check_supported(self.lowered)
         _check_size(self.lowered, self._group)
         self.stages = _make_stages(self.lowered, self._group.rank, stages, loss)
         self.device = torch.device(device) if device is not None else _device(self.stages)

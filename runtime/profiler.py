@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from synth.kinds import OpKind
+from synth.kinds import MEASURED, OpKind
 from synth.optimizer import OptimizerSpec
 from synth.profile import LayerProfile, Timing
 from synth.schedule.ops import Op
@@ -37,7 +37,7 @@ def profile_layer(
     held = held_bytes(sample)
     rises = held.rise_bytes | {OpKind.STEP: _rise(update, sample.x.device)}
     profile = LayerProfile(
-        time_us={kind: _timing(times.get(kind, [])) for kind in OpKind},
+        time_us={kind: _timing(times.get(kind, [])) for kind in MEASURED},
         parameter_bytes=_bytes([*sample.layer.parameters(), *sample.layer.buffers()]),
         gradient_bytes=_bytes(parameters),
         optimizer_bytes=update.kept_bytes,

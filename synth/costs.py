@@ -3,18 +3,26 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import NonNegativeInt, model_validator
+from pydantic import (
+    NonNegativeInt,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from synth.errors import SynthError
-from synth.kinds import OpKind
+from synth.kinds import MEASURED, MOVES, OpKind
 from synth.profile import LayerProfile, Link, Links, Profile, check_held_until
 from synth.record import Record
 
 IntArray = npt.NDArray[np.int64]
+
+# In the place of a rank: the memory of the host that a rank runs on.
+HOST = -1
 
 # Up to here (35 years, a pebibyte) whatever is added up stays exact in 64 bits.
 _MOST = 2**50
@@ -24,7 +32,9 @@ class StageCosts(Record):
     """What one stage costs; the fields mean what they mean in `LayerProfile`.
 
     `gradient_bytes` is what copies of the stage add up among each other before their STEPs; it is
-    part of `static_bytes`.
+    part of `static_bytes`. `replay_bytes` is what F keeps besides its input where R follows, and
+    `light_rise_bytes` how far memory climbs during such an F (none given: as during any other). R
+    takes F's time and rise unless given; moves take no time and no memory of their own.
     """
 
     duration_us: dict[OpKind, NonNegativeInt]
@@ -37,6 +47,28 @@ class StageCosts(Record):
     output_until: OpKind = OpKind.F
     gradient_until: OpKind = OpKind.B
     gradient_bytes: NonNegativeInt = 0
+    replay_bytes: NonNegativeInt = 0
+    light_rise_bytes: NonNegativeInt | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in(cls, given: Any) -> Any:
+        """R is as F, and moves are nothing, where nothing is said of them."""
+        if not isinstance(given, dict):
+            return given
+        return {**given, **{name: _filled(given[name]) for name in _BY_KIND if name in given}}
+
+    @model_serializer(mode="wrap")
+    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """What is filled in again need not be written."""
+        fields: dict[str, Any] = handler(self)
+        for name in _BY_KIND:
+            table = {k: v for k, v in fields[name].items() if k not in MOVES}
+            if table[OpKind.R] == table[OpKind.F]:
+                del table[OpKind.R]
+            fields[name] = table
+        left_out = {"replay_bytes": 0, "light_rise_bytes": None}
+        return {k: v for k, v in fields.items() if k not in left_out or v != left_out[k]}
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -46,46 +78,45 @@ class StageCosts(Record):
         return self
 
     @property
+    def light_rise(self) -> int:
+        """How far memory climbs during an F that leaves its saving to R, in bytes."""
+        light = self.light_rise_bytes
+        return self.rise_bytes[OpKind.F] if light is None else light
+
+    @property
     def work_us(self) -> int:
         """F + B + W of one micro-batch."""
         return sum(self.duration_us[kind] for kind in (OpKind.F, OpKind.B, OpKind.W))
 
 
+_BY_KIND = ("duration_us", "rise_bytes")
+
+
+def _filled(table: Any) -> Any:
+    if not isinstance(table, dict) or OpKind.F not in table:
+        return table
+    return {**dict.fromkeys(MOVES, 0), OpKind.R: table[OpKind.F], **table}
+
+
 @dataclass(frozen=True, eq=False)
 class CostTable:
-    """All stages' costs as arrays, [kind, stage], kinds in the order of `OpKind`, or [stage]."""
+    """All stages, with no cost so large that sums of it would not be exact.
+
+    It is itself and equal to no other, so that what is made from it can be kept.
+    """
 
     stages: tuple[StageCosts, ...]
-    duration_us: IntArray
-    rise_bytes: IntArray
-    output_bytes: IntArray
-    saved_bytes: IntArray
-    saved_w_bytes: IntArray
 
-    @classmethod
-    def of(cls, stages: tuple[StageCosts, ...]) -> "CostTable":
-        """Arrange the stages' costs.
-
-        Raises:
-            SynthError: a cost so large that sums of it would not be exact.
-        """
-        rows = [
-            [
-                *(stage.duration_us[kind] for kind in OpKind),
-                *(stage.rise_bytes[kind] for kind in OpKind),
-                *(stage.output_bytes, stage.saved_bytes, stage.saved_w_bytes),
-            ]
-            for stage in stages
-        ]
-        for number, row in enumerate(rows):
-            if max(row) > _MOST:
+    def __post_init__(self) -> None:
+        for number, stage in enumerate(self.stages):
+            kept = (stage.saved_bytes, stage.saved_w_bytes, stage.replay_bytes)
+            rises = (*stage.rise_bytes.values(), stage.light_rise)
+            most = max(*stage.duration_us.values(), *rises, *kept, stage.output_bytes)
+            if most > _MOST:
                 raise SynthError(
-                    f"stage {number} costs up to {max(row)} (µs or bytes); sums are exact up to "
+                    f"stage {number} costs up to {most} (µs or bytes); sums are exact up to "
                     f"{_MOST} each: is a unit wrong in the profile?"
                 )
-        columns = np.array(rows, dtype=np.int64).T.copy()
-        kinds = len(OpKind)
-        return cls(stages, columns[:kinds], columns[kinds : 2 * kinds], *columns[2 * kinds :])
 
 
 class Costs(Record):
@@ -105,9 +136,24 @@ class Costs(Record):
         Raises:
             SynthError: it takes too long to be added up exactly.
         """
-        num_bytes = self.stages[stage].output_bytes
-        time_us = self.links.between(source, target).transfer_us(num_bytes)
-        return _summable_us(time_us, num_bytes)
+        return self.transfer_us(self.stages[stage].output_bytes, source, target)
+
+    def transfer_us(self, num_bytes: int, source: int, target: int) -> int:
+        """Time to move so many bytes from rank to rank, or to or from `HOST`.
+
+        Raises:
+            SynthError: it takes too long to be added up exactly; there is no link to the host.
+        """
+        link = self.links.between(source, target)
+        if HOST in (source, target):
+            if self.links.host is None:
+                raise SynthError(
+                    "the schedule moves values to the host's memory, and the profile has no link "
+                    'to it; add `"host": {"latency_us": …, "bandwidth_bytes_per_s": …}` to its '
+                    "links, or take a schedule without offloading"
+                )
+            link = self.links.host
+        return _summable_us(link.transfer_us(num_bytes), num_bytes)
 
     def reduction_us(self, stage: int, ranks: Sequence[int]) -> int:
         """Time to add up the gradients of a stage's copies on different ranks, in rank order.
@@ -130,10 +176,10 @@ class Costs(Record):
     # The underscore keeps what is cached out of `dict(self)`, that is, out of `replace`.
     @cached_property
     def _table(self) -> CostTable:
-        return CostTable.of(self.stages)
+        return CostTable(self.stages)
 
     def table(self) -> CostTable:
-        """The stages' costs as arrays.
+        """The stages, checked.
 
         Raises:
             SynthError: a cost is too large to be added up exactly.
@@ -198,6 +244,7 @@ def uniform_costs(
                 rise_bytes=rises,
                 input_until=OpKind.F,
                 gradient_bytes=gradient_bytes,
+                light_rise_bytes=activation,
             )
         )
     return Costs(stages=tuple(stages), links=links or Links())
@@ -232,8 +279,10 @@ def _add_up(layers: list[LayerProfile], is_first: bool) -> StageCosts:
         layer.output_bytes for layer in interior if layer.gradient_until == OpKind.W
     )
     durations = {
-        kind: round(sum(layer.time_us[kind].median_us for layer in layers)) for kind in OpKind
+        kind: round(sum(layer.time_us[kind].median_us for layer in layers)) for kind in MEASURED
     }
+    durations[OpKind.R] = round(sum(layer.recompute_us for layer in layers))
+    forward_rises = [layer.rise_bytes[OpKind.F] for layer in layers]
     return StageCosts(
         duration_us=durations,
         static_bytes=sum(layer.static_bytes for layer in layers),
@@ -241,7 +290,8 @@ def _add_up(layers: list[LayerProfile], is_first: bool) -> StageCosts:
         saved_bytes=sum(layer.saved_bytes for layer in layers) + kept_for_b,
         saved_w_bytes=sum(layer.saved_w_bytes for layer in layers) + kept_for_w + gradients_for_w,
         rise_bytes={
-            OpKind.F: _forward_rise(layers),
+            OpKind.F: _forward_rise(layers, forward_rises),
+            OpKind.R: _forward_rise(layers, [layer.recompute_rise_bytes for layer in layers]),
             OpKind.B: _backward_rise(layers, OpKind.B),
             OpKind.W: _weight_rise(layers),
             OpKind.BW: _backward_rise(layers, OpKind.BW),
@@ -251,6 +301,7 @@ def _add_up(layers: list[LayerProfile], is_first: bool) -> StageCosts:
         output_until=layers[-1].output_until,
         gradient_until=layers[-1].gradient_until,
         gradient_bytes=sum(layer.gradient_bytes for layer in layers),
+        light_rise_bytes=_light_rise(layers, forward_rises),
     )
 
 
@@ -260,11 +311,20 @@ def _held_until(layers: list[LayerProfile], index: int) -> OpKind:
     return max(moments, key=lambda kind: kind.rank_in_chain)
 
 
-def _forward_rise(layers: list[LayerProfile]) -> int:
-    """The highest level of F above its start: layers run first to last."""
+def _light_rise(layers: list[LayerProfile], rises: list[int]) -> int:
+    """The highest level of an F that keeps nothing: a layer's input, and what the layer climbs.
+
+    The layer's own rise is with saving, as it was measured: a bound.
+    """
+    inputs = [0, *(layer.output_bytes for layer in layers[:-1])]
+    return max(map(sum, zip(inputs, rises, strict=True)))
+
+
+def _forward_rise(layers: list[LayerProfile], rises: list[int]) -> int:
+    """The highest level of F, or R, above its start: layers run first to last."""
     level = rise = 0
     for i, layer in enumerate(layers):
-        rise = max(rise, level + layer.rise_bytes[OpKind.F])
+        rise = max(rise, level + rises[i])
         level += layer.saved_bytes + layer.output_bytes
         if i > 0 and _held_until(layers, i - 1) == OpKind.F:
             level -= layers[i - 1].output_bytes

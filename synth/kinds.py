@@ -1,13 +1,18 @@
-"""The kinds of compute op, by the field's letters."""
+"""The kinds of op, by the field's letters."""
 
 from enum import StrEnum
 
 
 class OpKind(StrEnum):
-    """What a rank computes.
+    """What a rank computes, and where what it keeps begins to move.
 
     F, B, W are the zero-bubble paper's letters (arXiv 2401.10241): forward, backward for the
-    input gradient, backward for the weight gradient. BW is B and W fused, an ordinary backward.
+    input gradient, backward for the weight gradient. BW is B and W fused, an ordinary backward. R
+    is F once more, to rebuild what F kept not.
+
+    The last four take no time; they say where moves of `saved` begin: OFFLOAD sends it out of its
+    rank, RELOAD makes room for it and lets it come back. It goes to the host's memory, unless
+    another rank has a KEEP, which makes room for it there, and a GIVE, which sends it back.
     """
 
     F = "F"
@@ -15,6 +20,11 @@ class OpKind(StrEnum):
     W = "W"
     BW = "BW"
     STEP = "STEP"
+    R = "R"
+    OFFLOAD = "O"
+    RELOAD = "L"
+    KEEP = "K"
+    GIVE = "G"
 
     @property
     def rank_in_chain(self) -> int:
@@ -22,4 +32,9 @@ class OpKind(StrEnum):
         return _CHAIN[self]
 
 
-_CHAIN = {OpKind.F: 0, OpKind.B: 1, OpKind.BW: 1, OpKind.W: 2, OpKind.STEP: 3}
+# What a profile measures of every layer, and all that a schedule needs which keeps what F saved.
+MEASURED = (OpKind.F, OpKind.B, OpKind.W, OpKind.BW, OpKind.STEP)
+MOVES = (OpKind.OFFLOAD, OpKind.RELOAD, OpKind.KEEP, OpKind.GIVE)
+
+_CHAIN = {OpKind.F: 0, OpKind.R: 0, OpKind.B: 1, OpKind.BW: 1, OpKind.W: 2, OpKind.STEP: 3}
+_CHAIN |= dict.fromkeys(MOVES, 0)

@@ -2,7 +2,7 @@
 
 import hashlib
 from functools import cached_property
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import (
     BeforeValidator,
@@ -10,11 +10,13 @@ from pydantic import (
     NonNegativeInt,
     PlainSerializer,
     PositiveFloat,
+    SerializerFunctionWrapHandler,
+    model_serializer,
     model_validator,
 )
 
 from synth.errors import SynthError
-from synth.kinds import OpKind
+from synth.kinds import MEASURED, OpKind
 from synth.optimizer import OptimizerSpec
 from synth.record import FileRecord, Record
 
@@ -54,6 +56,8 @@ class LayerProfile(Record):
     - `rise_bytes[op]`: how far memory climbs above its level at the op's start while it runs,
       everything that it makes included.
 
+    Times and rises are of F, B, W, BW and STEP; those of R may be measured too, else it is as F.
+
     `input_until`, `output_until`, `gradient_until` name the last op of this layer (F, B or W) that
     needs its input, its output, and the gradient of its output: until then they cannot be freed.
     """
@@ -76,9 +80,12 @@ class LayerProfile(Record):
     @model_validator(mode="after")
     def _complete(self) -> Self:
         for table, name in ((self.time_us, "time_us"), (self.rise_bytes, "rise_bytes")):
-            missing = [kind.value for kind in OpKind if kind not in table]
+            missing = [kind.value for kind in MEASURED if kind not in table]
             if missing:
                 raise ValueError(f"{name} lacks {', '.join(missing)}; needed: F, B, W, BW, STEP")
+            unknown = [kind.value for kind in table if kind not in (*MEASURED, OpKind.R)]
+            if unknown:
+                raise ValueError(f"{name} has {', '.join(unknown)}, which no layer is measured for")
         check_held_until(self.input_until, self.output_until, self.gradient_until)
         return self
 
@@ -86,6 +93,16 @@ class LayerProfile(Record):
     def static_bytes(self) -> int:
         """Bytes held all the time: parameters, gradients, optimizer state."""
         return self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes
+
+    @property
+    def recompute_us(self) -> float:
+        """R: as measured, or as F."""
+        return self.time_us.get(OpKind.R, self.time_us[OpKind.F]).median_us
+
+    @property
+    def recompute_rise_bytes(self) -> int:
+        """How far memory climbs during R: as measured, or as during F."""
+        return self.rise_bytes.get(OpKind.R, self.rise_bytes[OpKind.F])
 
     def work_us(self) -> float:
         """F + B + W of one micro-batch."""
@@ -135,10 +152,20 @@ class PairLink(Link):
 
 
 class Links(Record):
-    """All links between ranks: a default, and the pairs that differ from it."""
+    """All links between ranks: a default, and the pairs that differ from it.
+
+    `host` is between a rank and its host's memory, one such link each way for every rank.
+    """
 
     default: Link = Link()
     pairs: tuple[PairLink, ...] = ()
+    host: Link | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_absent_host(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Links without a host's read and count as they did before there were any."""
+        fields: dict[str, Any] = handler(self)
+        return {name: value for name, value in fields.items() if name != "host" or value}
 
     def between(self, source: int, target: int) -> Link:
         """The link from rank `source` to rank `target`."""

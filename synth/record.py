@@ -24,10 +24,14 @@ class Record(BaseModel):
 
 
 class FileRecord(Record):
-    """A record that is the whole of a JSON file, with a format name and a schema version."""
+    """A record that is the whole of a JSON file, with a format name and a schema version.
+
+    Files are written in `VERSION`; those from `OLDEST` on are read.
+    """
 
     FORMAT: ClassVar[str]
     VERSION: ClassVar[int]
+    OLDEST: ClassVar[int] = 1
     MADE_BY: ClassVar[str]
 
     def to_json(self) -> str:
@@ -73,14 +77,15 @@ class FileRecord(Record):
                 f'{name}: "format" is {given!r}, needed {cls.FORMAT!r} (made by `{cls.MADE_BY}`)'
             )
         version = data.get("schema_version")
-        if version != cls.VERSION:
+        if type(version) is not int or not cls.OLDEST <= version <= cls.VERSION:
             way_out = (
                 "upgrade synth"
                 if isinstance(version, int) and version > cls.VERSION
                 else f"make the file anew with `{cls.MADE_BY}`"
             )
+            known = " to ".join(map(str, sorted({cls.OLDEST, cls.VERSION})))
             raise SynthError(
-                f"{name}: schema_version is {version!r}, this synth reads {cls.VERSION}; {way_out}"
+                f"{name}: schema_version is {version!r}, this synth reads {known}; {way_out}"
             )
         body = {k: v for k, v in data.items() if k not in ("format", "schema_version")}
         try:

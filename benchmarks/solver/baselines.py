@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from synth.costs import Costs
 from synth.families import generate, generate_for
-from synth.kinds import OpKind
+from synth.kinds import MEASURED
 from synth.profile import Link, Links
 from synth.schedule import Schedule, lower, peak_bytes, verify
 from synth.solve import Objective, Problem
@@ -70,7 +70,7 @@ def averaged(costs: Costs) -> Costs:
     num_stages = costs.num_stages
     mean_us = {
         kind: round(sum(stage.duration_us[kind] for stage in costs.stages) / num_stages)
-        for kind in OpKind
+        for kind in MEASURED
     }
     lags = [costs.boundary_us(s, s, s + 1) for s in range(num_stages - 1)]
     links = Links(default=Link(latency_us=round(sum(lags) / max(1, len(lags)))))

@@ -3,7 +3,7 @@
 from synth.cli.output import Format, answer, answer_json
 from synth.cli.request import Request
 from synth.errors import ExitCode, SynthError
-from synth.kinds import OpKind
+from synth.kinds import MEASURED
 from synth.report.tables import milliseconds, size_unit, table
 
 
@@ -59,7 +59,7 @@ def _stages(request: Request) -> str:
     factor, unit = size_unit(max(s.static_bytes + s.saved_bytes for s in stages))
     ranks = zip(*request.problem.placement.ranks, strict=True)
     on_ranks = [", ".join(map(str, held)) for held in ranks]
-    header = ["stage", "rank", "layers", *(f"{kind}\nms" for kind in OpKind)]
+    header = ["stage", "rank", "layers", *(f"{kind}\nms" for kind in MEASURED)]
     header += [f"{name}\n{unit}" for name in ("static", "saved by F", "left for W", "boundary")]
     rows = []
     for index, stage in enumerate(stages):
@@ -69,7 +69,7 @@ def _stages(request: Request) -> str:
                 str(index),
                 on_ranks[index],
                 str(request.partition[index]),
-                *(milliseconds(stage.duration_us[kind]) for kind in OpKind),
+                *(milliseconds(stage.duration_us[kind]) for kind in MEASURED),
                 *(f"{size / factor:,.3f}" for size in sizes),
             ]
         )

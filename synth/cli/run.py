@@ -48,8 +48,10 @@ def command(
     checked = Plan.load(plan)
     lowered, _ = checked.check()
     _check_runnable(checked, output)
+    from synth.runtime.supported import check_supported
     from synth.runtime.train_options import TrainOptions
 
+    check_supported(lowered)
     chosen = TrainOptions(
         data=data,
         steps=steps,

@@ -9,7 +9,7 @@ from bisect import bisect_right
 
 import numpy as np
 
-from synth.kinds import OpKind
+from synth.kinds import MEASURED
 from synth.solve.memory_views import certain, relaxed_for_fusion
 from synth.solve.problem import Problem
 from synth.solve.view import B, F, View, W
@@ -49,5 +49,5 @@ def _levels_of(view: View, rank: int, static: int) -> list[int]:
     effect = chunk.effect_bytes
     level = f * effect[F] + b * effect[B] + w * effect[W]
     level = np.unique(level[(w <= b) & (b <= f)])
-    needs = np.array([chunk.need_bytes[kind] for kind in OpKind])
+    needs = np.array([chunk.need_bytes[kind] for kind in MEASURED])
     return [static + int(sum_) for sum_ in np.unique(level[:, None] + needs)]

@@ -22,6 +22,7 @@ LOOKS = {
     OpKind.B: Look("B", "▒", "black on #5fc7c2", "input gradient"),
     OpKind.W: Look("W", "▓", "black on #7cc36a", "weight gradient"),
     OpKind.BW: Look("X", "▒", "black on #5fb0c7", "BW, both gradients"),
+    OpKind.R: Look("R", "╱", "white on #7d9fc6", "forward again"),
     OpKind.STEP: Look("S", "█", "black on #e0a63f", "optimizer step"),
 }
 IDLE = "·"

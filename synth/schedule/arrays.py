@@ -4,21 +4,24 @@ Numbers, with R replicas, S stages and m micro-batches:
 
     node   an op's place among all ops, rank by rank in program order, STEPs included
     cell   (replica · S + stage) · m + micro-batch
-    class  kind · S + stage, what costs and effects depend on; kinds in the order of `OpKind`
+    class  (fate · kinds + kind) · S + stage, what costs and effects depend on; kinds in the order
+           of `OpKind`, fates in that of `FATES`
     slot   node + rank: each rank has one slot more than ops, for what happens after its last op
+
+Where no op but F, B, W, BW and STEP occurs (`is_plain`), kinds are these five and fates are one.
 """
 
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, chain
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from synth.costs import IntArray
-from synth.kinds import OpKind
+from synth.kinds import MEASURED, OpKind
 from synth.schedule.model import Schedule
 from synth.schedule.ops import Op
 
@@ -26,6 +29,17 @@ KIND_CODES = {kind: code for code, kind in enumerate(OpKind)}
 _kind_of = itemgetter(0)
 
 Flags = npt.NDArray[np.bool_]
+Cell = tuple[int, int, int]
+
+
+class Fate(NamedTuple):
+    """What becomes of what a stage saves of a micro-batch: R rebuilds it, OFFLOAD moves it."""
+
+    rebuilt: bool
+    moved: bool
+
+
+FATES = tuple(Fate(rebuilt, moved) for moved in (False, True) for rebuilt in (False, True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +89,39 @@ class OpArrays:
         return len(placement.ranks) * placement.num_stages * self.schedule.num_micro_batches
 
     @cached_property
+    def is_plain(self) -> bool:
+        """Whether there are no ops but F, B, W, BW and STEP."""
+        return int(self.kind.max(initial=0)) < len(MEASURED)
+
+    @property
+    def num_kinds(self) -> int:
+        """How many kinds of op are told apart."""
+        return len(MEASURED) if self.is_plain else len(OpKind)
+
+    def listed(self, kind: OpKind) -> Flags:
+        """Which cells have an op of a kind."""
+        flags = np.zeros(self.num_cells, dtype=np.bool_)
+        flags[self.cells[self.kind == KIND_CODES[kind]]] = True
+        return flags
+
+    @cached_property
+    def fate_codes(self) -> IntArray:
+        """By cell the place of its fate in `FATES`, where not all ops are plain."""
+        return self.listed(OpKind.R) + 2 * self.listed(OpKind.OFFLOAD)
+
+    @cached_property
+    def fates(self) -> dict[Cell, Fate]:
+        """The fates of the cells whose fate is not the first, by (stage, micro-batch, replica)."""
+        if self.is_plain:
+            return {}
+        found = {}
+        for cell in self.fate_codes.nonzero()[0].tolist():
+            copy, microbatch = divmod(cell, self.schedule.num_micro_batches)
+            replica, stage = divmod(copy, self.num_stages)
+            found[stage, microbatch, replica] = FATES[self.fate_codes[cell]]
+        return found
+
+    @cached_property
     def of_step(self) -> Flags:
         """Which ops are STEPs."""
         return np.equal(self.kind, KIND_CODES[OpKind.STEP])
@@ -89,14 +136,17 @@ class OpArrays:
     @cached_property
     def classes(self) -> IntArray:
         """The class of every op."""
-        return np.add(self.kind * self.num_stages, self.stage)
+        kind = self.kind
+        if not self.is_plain:
+            kind = kind + len(OpKind) * self.fate_codes[self.cells]
+        return np.add(kind * self.num_stages, self.stage)
 
     @cached_property
     def counts(self) -> IntArray:
         """How often each op stands in the programs, [kind, cell]."""
         key = self.kind * self.num_cells + self.cells
-        counts = np.bincount(key, minlength=len(OpKind) * self.num_cells)
-        by_kind: IntArray = counts.reshape(len(OpKind), -1)
+        counts = np.bincount(key, minlength=self.num_kinds * self.num_cells)
+        by_kind: IntArray = counts.reshape(self.num_kinds, -1)
         return by_kind
 
 

@@ -89,10 +89,13 @@ class Claim(Record):
 
 
 class Plan(FileRecord):
-    """A whole schedule file. It needs no other file to be shown, checked or run."""
+    """A whole schedule file. It needs no other file to be shown, checked or run.
+
+    Version 2 has R, O, L, K and G among the ops, and what F costs where R follows.
+    """
 
     FORMAT: ClassVar[str] = "synth-schedule"
-    VERSION: ClassVar[int] = 1
+    VERSION: ClassVar[int] = 2
     MADE_BY: ClassVar[str] = "synth solve"
 
     name: str

@@ -26,7 +26,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from synth.costs import Costs, IntArray
+from synth.costs import HOST, Costs, IntArray
 from synth.schedule.arrays import OpArrays
 from synth.schedule.effects import VALUE_KINDS, Effects, EffectTable
 from synth.schedule.model import Schedule
@@ -87,7 +87,7 @@ class Lowered:
     @cached_property
     def effects(self) -> Effects:
         """What the ops read and make."""
-        return Effects(self.costs, self.schedule.num_micro_batches)
+        return Effects(self.costs, self.schedule.num_micro_batches, self.arrays.fates)
 
     @cached_property
     def durations_us(self) -> list[int]:
@@ -202,7 +202,10 @@ def lower(schedule: Schedule, costs: Costs, *, synchronous_step: bool = False) -
 def lower_arrays(arrays: OpArrays, costs: Costs, *, synchronous_step: bool = False) -> Lowered:
     """Lower a schedule whose ops are arrays already."""
     schedule = arrays.schedule
-    table = EffectTable.of(costs, len(schedule.placement.ranks), schedule.num_micro_batches)
+    num_replicas = len(schedule.placement.ranks)
+    table = EffectTable.of(
+        costs, num_replicas, schedule.num_micro_batches, is_plain=arrays.is_plain
+    )
     uses = find_uses(arrays, table)
     routes = find_routes(arrays, uses, table, costs)
     turns = find_turns(arrays, costs)
@@ -236,7 +239,8 @@ def _transfer_edges(arrays: OpArrays, routes: Routes) -> Edges:
     before = np.array([node, node, routes.made, at_target + routes.post - 1, node - 1])
     after = np.array([routes.read, at_source + routes.wait, node, node, node])
     exists = np.ones((5, len(routes)), dtype=np.bool_)
-    exists[1] = after[1] < first[routes.source + 1]
+    exists[0] = routes.target != HOST
+    exists[1] = (after[1] < first[routes.source + 1]) & (routes.source != HOST)
     exists[3] = routes.post > 0
     exists[4] = ~routes.opens_link
     return Edges(before.T[exists.T], after.T[exists.T])

@@ -34,14 +34,14 @@ def static_bytes(lowered: Lowered, rank: int) -> int:
 
 def memory_curve(lowered: Lowered, rank: int) -> MemoryCurve:
     """Walk a rank's program and add up the bytes."""
-    effects, stages = lowered.effects, lowered.costs.stages
+    effects = lowered.effects
     level = base = static_bytes(lowered, rank)
     highest, after = [], []
     for instruction in lowered.programs[rank]:
         top = level
         if instruction.action == Action.COMPUTE:
             op = instruction.compute
-            top = level + stages[op.stage].rise_bytes[op.kind]
+            top = level + effects.rise_bytes(op)
             level += sum(effects.bytes_of(value) for value in effects.makes(op))
         elif instruction.action == Action.RECV:
             level += instruction.moved.num_bytes
@@ -82,12 +82,16 @@ def _flows(
     table, uses, routes = lowered.table, lowered.uses, lowered.routes
     num_micro_batches = lowered.schedule.num_micro_batches
     received = np.zeros(int(first_slot[-1]), dtype=np.int64)
-    np.add.at(received, first_slot[routes.target] + routes.post, routes.num_bytes)
+    come = routes.arriving
+    posted = first_slot[routes.target[come]] + routes.post[come]
+    np.add.at(received, posted, routes.num_bytes[come])
     # Moments: 2 · slot when its sends were waited for, 2 · slot + 1 when its op is over.
     made = (uses.maker >= 0).nonzero()[0]
     death = np.empty_like(uses.maker)
     death[made] = 2 * slot[uses.last_use[made]] + 1
-    np.maximum.at(death, routes.value, 2 * (first_slot[routes.source] + routes.wait))
+    gone = routes.leaving
+    waited = first_slot[routes.source[gone]] + routes.wait[gone]
+    np.maximum.at(death, routes.value[gone], 2 * waited)
     freed = np.zeros(2 * len(received), dtype=np.int64)
     np.add.at(freed, death[made], table.value_bytes[made // num_micro_batches])
     away = uses.away

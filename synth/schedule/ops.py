@@ -32,13 +32,13 @@ class Op(NamedTuple):
         match = _TOKEN.fullmatch(token)
         if match is None or (match[1] == "STEP") != (match[3] is None):
             raise ValueError(
-                f"op {token!r} is not understood; ops look like F0.3, B0.3, W0.3, BW0.3 "
-                f"(kind, stage, micro-batch) or STEP0"
+                f"op {token!r} is not understood; ops look like F0.3, B0.3, W0.3, BW0.3, R0.3, "
+                f"O0.3, L0.3, K0.3, G0.3 (kind, stage, micro-batch) or STEP0"
             )
         return cls(OpKind(match[1]), int(match[2]), int(match[3] or 0), int(match[4] or 0))
 
 
-_TOKEN = re.compile(r"(F|BW|B|W|STEP)(\d{1,6})(?:\.(\d{1,9}))?(?:@(\d{1,3}))?")
+_TOKEN = re.compile(r"(F|BW|B|W|STEP|R|O|L|K|G)(\d{1,6})(?:\.(\d{1,9}))?(?:@(\d{1,3}))?")
 
 
 class ValueKind(StrEnum):
@@ -49,6 +49,11 @@ class ValueKind(StrEnum):
     SAVED = "saved"
     SAVED_W = "saved_w"
     WGRAD = "wgrad"
+    REPLAY = "replay"
+    AGAIN = "again"
+    OUT = "out"
+    STORED = "stored"
+    BACK = "back"
 
 
 class Value(NamedTuple):
@@ -57,6 +62,10 @@ class Value(NamedTuple):
     act(s, j) is the output of stage s, grad(s, j) the gradient of that output, saved(s, j) what F
     keeps, saved_w(s, j) what is left of it for W, and wgrad(s, j) micro-batch j's contribution to
     the accumulated weight gradient (no bytes of its own: they are static).
+
+    Where R follows, F keeps its input and replay(s, j), R makes saved(s, j) and, for a layer that
+    holds on to its output, again(s, j). Where saved(s, j) moves, it leaves as out(s, j) and comes
+    back as back(s, j); stored(s, j) is the copy elsewhere, which takes nothing of its rank.
     """
 
     kind: ValueKind

@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from synth.costs import HOST
 from synth.schedule.effects import Effects
 from synth.schedule.ops import Op, Value
 from synth.schedule.reductions import Reduction
 
 
 class Transfer(NamedTuple):
-    """A value's way from one rank to another; `duration_us` includes the latency."""
+    """A value's way from one rank to another, or to or from `HOST`; `duration_us` has latency."""
 
     value: Value
     source: int
@@ -22,7 +23,10 @@ class Transfer(NamedTuple):
 
     def __str__(self) -> str:
         """For people: `act(0, 3) from rank 0 to rank 1`."""
-        return f"{self.value} from rank {self.source} to rank {self.target}"
+        source, target = (
+            "the host" if end == HOST else f"rank {end}" for end in (self.source, self.target)
+        )
+        return f"{self.value} from {source} to {target}"
 
 
 class Action(StrEnum):

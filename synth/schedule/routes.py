@@ -1,13 +1,16 @@
 """The ways of values between ranks: which, in what order, and where their two ends stand."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from synth.costs import Costs, IntArray
+from synth.costs import HOST, Costs, IntArray
 from synth.schedule.arrays import Flags, OpArrays
 from synth.schedule.effects import EffectTable
+from synth.schedule.moves import Rooms, host_ways
 from synth.schedule.uses import Uses, group_starts
+from synth.schedule.ways import Ways
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,6 +21,9 @@ class Routes:
     `post` and `wait` are places: the receive is posted before the op at `post` of the target, the
     send is waited for before the op at `wait` of the source, or after the last one. `opens_link`
     says which transfers are the first of their link.
+
+    The host's memory is `HOST` as a source or target. It posts and waits for nothing: what goes
+    there has `read` −1, and what comes back was `made` by the node of the transfer that took it.
     """
 
     value: IntArray
@@ -35,54 +41,107 @@ class Routes:
         """Number of transfers."""
         return len(self.value)
 
+    @cached_property
+    def leaving(self) -> IntArray:
+        """Those that leave a rank's memory."""
+        leaving: IntArray = (self.source != HOST).nonzero()[0]
+        return leaving
+
+    @cached_property
+    def arriving(self) -> IntArray:
+        """Those that come into a rank's memory."""
+        arriving: IntArray = (self.target != HOST).nonzero()[0]
+        return arriving
+
 
 def find_routes(arrays: OpArrays, uses: Uses, table: EffectTable, costs: Costs) -> Routes:
-    """One transfer for every value read on a rank that did not make it.
+    """One transfer for every value read on a rank that did not make it, and those of the host.
 
-    Links stand in the order in which the programs, one after the other, first read from them.
-    Receives of a link are posted in its order, so one is posted early if a later one needs it.
+    Links stand in the order in which the programs, one after the other, first read from them; then
+    the links to and from the host, rank by rank. Receives of a link are posted in its order, so one
+    is posted early if a later one needs it.
     """
-    chosen, made, opens_link = _in_link_order(arrays, uses)
-    value, source, target, read, *_ = (field[chosen] for field in uses.away)
+    ways = _implied_ways(uses)
+    if not arrays.is_plain:
+        ways = ways.joined(host_ways(arrays, uses, table))
+    order, opens_link = _link_order(arrays, ways)
+    value, source, target, made, read, *_ = ways = Ways(*(field[order] for field in ways))
     link = opens_link.cumsum()
     first = np.array(arrays.first_node)
     buffering = arrays.schedule.buffering
-    # Posts: the smallest place from here to the end of the link, found for all links in one go by
-    # lifting each link above those before it.
-    lift = link * (arrays.num_nodes + 1)
-    place = np.maximum(read - first[target] - buffering.receive_ahead, 0) + lift
-    post = np.minimum.accumulate(place[::-1])[::-1] - lift
+    post = _posts(arrays, table, ways, link)
     ends = first[source + 1] - first[source]
     wait = np.minimum(made - first[source] + 1 + buffering.send_behind, ends)
     copy = value // arrays.schedule.num_micro_batches
-    duration_us = _durations_us(costs, link, copy % arrays.num_stages, source, target)
     num_bytes = table.value_bytes[copy]
+    duration_us = _durations_us(costs, link, copy, num_bytes, ways)
+    if not arrays.is_plain:
+        wait[source == HOST] = 0
+        made = _made_by_transfer(arrays, ways)
     return Routes(value, source, target, made, read, post, wait, num_bytes, duration_us, opens_link)
 
 
-def _in_link_order(arrays: OpArrays, uses: Uses) -> tuple[IntArray, IntArray, Flags]:
-    """Which of `uses.away` in what order, the nodes that make them, and where links begin."""
-    away, num_ranks = uses.away, len(arrays.ops)
+def _implied_ways(uses: Uses) -> Ways:
+    """The value that a rank reads and another one made."""
+    away = uses.away
     made = uses.maker[away.value]
     known = (made >= 0).nonzero()[0]
-    made, seen = made[known], away.seen[known]
-    link = away.source[known] * num_ranks + away.target[known]
-    link_seen = np.full(num_ranks * num_ranks, np.iinfo(np.int64).max)
-    np.minimum.at(link_seen, link, seen)
+    value, source, target, read, _, seen = (field[known] for field in away)
+    return Ways(value, source, target, made[known], read, seen)
+
+
+def _link_order(arrays: OpArrays, ways: Ways) -> tuple[IntArray, Flags]:
+    """Link by link, on each in the order of `made`; and where links begin."""
+    # HOST, −1, has the last row and column.
+    num_ends = len(arrays.ops) + 1
+    link = ways.source % num_ends * num_ends + ways.target % num_ends
+    link_seen = np.full(num_ends * num_ends, np.iinfo(np.int64).max)
+    np.minimum.at(link_seen, link, ways.seen)
     of_link = link_seen[link]
-    order = (of_link * arrays.num_nodes + made).argsort(kind="stable")
-    return known[order], made[order], group_starts(of_link[order])
+    order = (of_link * arrays.num_nodes + ways.made).argsort(kind="stable")
+    return order, group_starts(of_link[order])
+
+
+def _posts(arrays: OpArrays, table: EffectTable, ways: Ways, link: IntArray) -> IntArray:
+    """The smallest place from each transfer to the end of its link.
+
+    It is found for all links in one go by lifting each link above those before it. Where an op
+    makes the room, the receive is not posted before it.
+    """
+    first = np.array(arrays.first_node)
+    lift = link * (arrays.num_nodes + 1)
+    place = np.maximum(ways.read - first[ways.target] - arrays.schedule.buffering.receive_ahead, 0)
+    if arrays.is_plain:
+        lifted: IntArray = np.minimum.accumulate((place + lift)[::-1])[::-1]
+        return lifted - lift
+    room = Rooms.of(arrays).of_ways(table, ways)
+    place = np.where(room >= 0, room, place)
+    pulled = np.minimum.accumulate((place + lift)[::-1])[::-1]
+    floor = np.maximum.accumulate(np.where(room >= 0, room + lift, 0))
+    post: IntArray = np.maximum(pulled, floor) - lift
+    return post
+
+
+def _made_by_transfer(arrays: OpArrays, ways: Ways) -> IntArray:
+    """What comes back from the host was made by the transfer that took it there."""
+    cell = ways.value % arrays.num_cells
+    outwards = (ways.target == HOST).nonzero()[0]
+    taken = np.full(arrays.num_cells, -1)
+    taken[cell[outwards]] = arrays.num_nodes + outwards
+    made: IntArray = np.where(ways.source == HOST, taken[cell], ways.made)
+    return made
 
 
 def _durations_us(
-    costs: Costs, link: IntArray, stage: IntArray, source: IntArray, target: IntArray
+    costs: Costs, link: IntArray, copy: IntArray, num_bytes: IntArray, ways: Ways
 ) -> IntArray:
-    """Every transfer's time, asked of the costs once per link and stage."""
-    key = link * costs.num_stages + stage
+    """Every transfer's time, asked of the costs once per link and copy of a stage."""
+    key = link * (int(copy.max(initial=0)) + 1) + copy
     sample = np.full(int(key.max(initial=0)) + 1, -1)
     sample[key] = np.arange(len(key))
     times_us = np.zeros(len(sample), dtype=np.int64)
     for k in (sample >= 0).nonzero()[0].tolist():
         i = sample[k]
-        times_us[k] = costs.boundary_us(int(stage[i]), int(source[i]), int(target[i]))
+        ends = int(ways.source[i]), int(ways.target[i])
+        times_us[k] = costs.transfer_us(int(num_bytes[i]), *ends)
     return np.take(times_us, key)

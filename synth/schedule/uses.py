@@ -7,7 +7,7 @@ import numpy as np
 
 from synth.costs import IntArray
 from synth.schedule.arrays import Flags, OpArrays
-from synth.schedule.effects import VALUE_KINDS, EffectTable
+from synth.schedule.effects import EffectTable
 
 
 class Away(NamedTuple):
@@ -46,7 +46,7 @@ def find_uses(arrays: OpArrays, table: EffectTable) -> Uses:
     cells, classes = arrays.cells, arrays.classes
     makes = table.makes.pairs(classes, cells)
     node, value = table.reads.pairs(classes, cells)
-    maker = np.full(len(VALUE_KINDS) * table.num_cells, -1)
+    maker = np.full(table.num_values, -1)
     maker[makes.value] = makes.node
     made = maker[value]
     target = arrays.rank[node]

@@ -1,26 +1,37 @@
 """The one verifier: completeness, order, deadlock-freedom of the lowered programs, memory."""
 
 from collections.abc import Sequence
+from itertools import product
 
 import numpy as np
 
 from synth.costs import Costs
 from synth.errors import ExitCode, SynthError
-from synth.kinds import OpKind
-from synth.schedule.arrays import OpArrays
+from synth.kinds import MOVES, OpKind
+from synth.schedule.arrays import KIND_CODES, OpArrays
 from synth.schedule.effects import Effects
 from synth.schedule.lower import Action, Lowered, lower_arrays
 from synth.schedule.memory import memory_curve, peak_bytes
-from synth.schedule.model import Schedule
+from synth.schedule.model import Placement, Schedule
 from synth.schedule.ops import Op, Value
 from synth.schedule.simulate import DeadlockError, Timeline, simulate
 from synth.units import format_bytes_both
 
-# What `_check_complete` adds up for each kind of op, and what makes a micro-batch's passage whole.
-_BIT_OF = {OpKind.F: 1, OpKind.B: 2, OpKind.W: 4, OpKind.BW: 8, OpKind.STEP: 0}
-_BITS = np.array([_BIT_OF[kind] for kind in OpKind])
-_SPLIT = _BIT_OF[OpKind.F] + _BIT_OF[OpKind.B] + _BIT_OF[OpKind.W]
-_FUSED = _BIT_OF[OpKind.F] + _BIT_OF[OpKind.BW]
+# What makes a micro-batch's passage through a stage whole: one set of each of the three rows.
+_BACKWARDS = ({OpKind.B, OpKind.W}, {OpKind.BW})
+_REBUILDS: tuple[set[OpKind], ...] = (set(), {OpKind.R})
+_MOVES: tuple[set[OpKind], ...] = (set(), {OpKind.OFFLOAD, OpKind.RELOAD}, set(MOVES))
+
+# Those of them that stand on another rank.
+_GUESTS = (OpKind.KEEP, OpKind.GIVE)
+
+# The same in bits, one for each kind of op but STEP.
+_BITS = np.array([0 if kind == OpKind.STEP else 1 << code for code, kind in enumerate(OpKind)])
+_WHOLE = [
+    sum(1 << KIND_CODES[kind] for kind in {OpKind.F}.union(*kinds))
+    for kinds in product(_BACKWARDS, _REBUILDS, _MOVES)
+]
+_IS_WHOLE = np.isin(np.arange(1 << len(OpKind)), _WHOLE)
 
 
 class ScheduleError(SynthError):
@@ -72,20 +83,25 @@ def _check_shape(schedule: Schedule, costs: Costs) -> None:
 
 
 def _check_ops_exist(arrays: OpArrays) -> None:
-    """Every op names a stage that its rank holds and a micro-batch that there is, once."""
+    """Every op names a stage that its rank holds and a micro-batch that there is, once.
+
+    KEEP and GIVE name a stage of another rank, and stand on one rank only.
+    """
     if not _all_exist(arrays):
         for rank, program in enumerate(arrays.schedule.programs):
             _find_bad_op(arrays.schedule, rank, program)
+        _find_doubled_guest(arrays.schedule)
 
 
 def _all_exist(arrays: OpArrays) -> bool:
     schedule = arrays.schedule
     holder = np.array(schedule.placement.ranks)
+    guest = arrays.kind >= KIND_CODES[OpKind.KEEP]
     ends = (len(OpKind), arrays.num_stages, schedule.num_micro_batches, len(holder))
     return bool(
         _may_be_complete(arrays)
         and ((arrays.fields >= 0) & (arrays.fields < np.array(ends)[:, None])).all()
-        and (holder[arrays.replica, arrays.stage] == arrays.rank).all()
+        and ((holder[arrays.replica, arrays.stage] != arrays.rank) == guest).all()
         and arrays.counts.max() < 2
     )
 
@@ -100,7 +116,9 @@ def _find_bad_op(schedule: Schedule, rank: int, program: Sequence[Op]) -> None:
     seen: set[Op] = set()
     for place, op in enumerate(program):
         where = f"rank {rank}, op {place} ({op})"
-        if (op.stage, op.replica) not in held:
+        if op.kind in _GUESTS:
+            _check_guest(where, schedule.placement, rank, op)
+        elif (op.stage, op.replica) not in held:
             stages = ", ".join(str(stage) for stage, _ in sorted(held))
             raise ScheduleError(f"{where}: this rank holds stage {stages}, not {op.stage}")
         if not 0 <= op.microbatch < schedule.num_micro_batches:
@@ -112,8 +130,31 @@ def _find_bad_op(schedule: Schedule, rank: int, program: Sequence[Op]) -> None:
         seen.add(op)
 
 
+def _check_guest(where: str, placement: Placement, rank: int, op: Op) -> None:
+    """KEEP and GIVE serve a stage that there is, on a rank that does not hold it."""
+    if not (0 <= op.stage < placement.num_stages and 0 <= op.replica < len(placement.ranks)):
+        raise ScheduleError(f"{where}: there is no such stage")
+    if placement.rank_of(op.stage, op.replica) == rank:
+        raise ScheduleError(
+            f"{where}: this rank holds stage {op.stage} itself; K and G stand on another rank"
+        )
+
+
+def _find_doubled_guest(schedule: Schedule) -> None:
+    keepers: dict[Op, int] = {}
+    for rank, program in enumerate(schedule.programs):
+        for place, op in enumerate(program):
+            if op.kind in _GUESTS and keepers.setdefault(op, rank) != rank:
+                raise ScheduleError(
+                    f"rank {rank}, op {place} ({op}): {op} stands on rank {keepers[op]} already"
+                )
+
+
 def _check_complete(arrays: OpArrays) -> None:
-    """Each micro-batch passes each stage once: F, and B with W, or BW, of one replica."""
+    """Each micro-batch passes each stage once: F, and B with W, or BW, of one replica.
+
+    R may be there; and OFFLOAD with RELOAD, which KEEP and GIVE of one other rank may join.
+    """
     if not _all_complete(arrays):
         _find_bad_passage(arrays.schedule)
 
@@ -121,24 +162,37 @@ def _check_complete(arrays: OpArrays) -> None:
 def _all_complete(arrays: OpArrays) -> bool:
     if not _may_be_complete(arrays):
         return False
-    # One bit per kind, F 1, B 2, W 4, BW 8, by replica and (stage, micro-batch).
-    done = (_BITS @ arrays.counts).reshape(len(arrays.schedule.placement.ranks), -1)
-    whole = (done == _SPLIT) | (done == _FUSED)
-    return bool(((whole.sum(axis=0) == 1) & ((done > 0).sum(axis=0) == 1)).all())
+    # One bit per kind, by replica and (stage, micro-batch).
+    done = _BITS[: arrays.num_kinds] @ arrays.counts
+    by_copy = done.reshape(len(arrays.schedule.placement.ranks), -1)
+    one_copy = (by_copy > 0).sum(axis=0) == 1
+    return bool((_IS_WHOLE[by_copy].sum(axis=0) == 1)[one_copy].all() and one_copy.all()) and (
+        arrays.is_plain or _kept_and_given_alike(arrays)
+    )
+
+
+def _kept_and_given_alike(arrays: OpArrays) -> bool:
+    """Whether KEEP and GIVE of every micro-batch stand on one rank."""
+    ranks = np.full((2, arrays.num_cells), -1)
+    for row, kind in enumerate(_GUESTS):
+        nodes = arrays.kind == KIND_CODES[kind]
+        ranks[row, arrays.cells[nodes]] = arrays.rank[nodes]
+    return bool((ranks[0] == ranks[1]).all())
 
 
 def _find_bad_passage(schedule: Schedule) -> None:
-    present = {op for program in schedule.programs for op in program}
+    present = {op: rank for rank, program in enumerate(schedule.programs) for op in program}
     placement = schedule.placement
     for stage in range(placement.num_stages):
         for microbatch in range(schedule.num_micro_batches):
             found = [
                 op
                 for replica in range(len(placement.ranks))
-                for kind in (OpKind.F, OpKind.B, OpKind.W, OpKind.BW)
-                if (op := Op(kind, stage, microbatch, replica)) in present
+                for kind in OpKind
+                if kind != OpKind.STEP and (op := Op(kind, stage, microbatch, replica)) in present
             ]
             _check_passage(schedule, Op(OpKind.F, stage, microbatch), found)
+            _check_moves({op.kind: (present[op], op) for op in found if op.kind in MOVES})
 
 
 def _check_passage(schedule: Schedule, forward: Op, found: list[Op]) -> None:
@@ -157,6 +211,22 @@ def _check_passage(schedule: Schedule, forward: Op, found: list[Op]) -> None:
         raise ScheduleError(
             f"rank {rank}: {extra} does again what {forward._replace(kind=OpKind.BW)} does"
         )
+
+
+def _check_moves(found: dict[OpKind, tuple[int, Op]]) -> None:
+    """What goes out comes back, from where it is kept."""
+    if not found:
+        return
+    rank, op = next(iter(found.values()))
+    needed = MOVES if any(kind in found for kind in _GUESTS) else (OpKind.OFFLOAD, OpKind.RELOAD)
+    for kind in needed:
+        if kind not in found:
+            raise ScheduleError(
+                f"rank {rank}: {op} needs {op._replace(kind=kind)}, which is missing"
+            )
+    if OpKind.KEEP in found and found[OpKind.KEEP][0] != found[OpKind.GIVE][0]:
+        (keeper, kept), (giver, given) = (found[kind] for kind in _GUESTS)
+        raise ScheduleError(f"rank {giver}: {given} stands here, {kept} on rank {keeper}")
 
 
 def _check_local_order(lowered: Lowered) -> None:

@@ -4,7 +4,7 @@ What boundary buffers in flight add to a rank's memory is not a sum of effects o
 bracket it, `certain` from below and `cautious` nearly always from above.
 """
 
-from synth.kinds import OpKind
+from synth.kinds import MEASURED, OpKind
 from synth.schedule.model import Buffering
 from synth.solve.problem import Problem
 from synth.solve.view import BW, SPLIT, STEP, B, Chunk, F, Life, View, W, fusible
@@ -149,7 +149,7 @@ class _Builder:
             replica=replica,
             first=first,
             num_micro_batches=count,
-            duration_us={kind: self.costs.stages[stage].duration_us[kind] for kind in OpKind},
+            duration_us={kind: self.costs.stages[stage].duration_us[kind] for kind in MEASURED},
             effect_bytes=effect,
             need_bytes={kind: size + in_flight[rank] for kind, size in need.items()},
             above=above,

@@ -9,25 +9,30 @@ from collections import defaultdict
 from typing import NamedTuple
 
 from synth.costs import Costs, StageCosts
-from synth.kinds import OpKind
+from synth.kinds import MEASURED, OpKind
 from synth.profile import Link, Links, PairLink
 from synth.schedule.model import Buffering, Placement, Schedule
 from synth.schedule.ops import Op, Value, ValueKind
 from synth.schedule.placements import placement
 
-F, B, W, BW, STEP = OpKind
-ACT, GRAD, SAVED, SAVED_W, WGRAD = ValueKind
+F, B, W, BW, STEP, R, O, L, K, G = OpKind  # noqa: E741 - the letters of schedule files
+ACT, GRAD, SAVED, SAVED_W, WGRAD, REPLAY, AGAIN, OUT, STORED, BACK = ValueKind
+HOST = -1
 
 
 class Route(NamedTuple):
-    """A transfer: between whom, how much, how long; the places of its ends."""
+    """A transfer: between whom, how much, how long; the places of its ends (host: none).
+
+    `order` is what transfers of a link are ordered by: the place where the value was made, or for
+    what comes back from the host, that of its RELOAD.
+    """
 
     value: Value
     source: int
     target: int
     num_bytes: int
     duration_us: int
-    made: int
+    order: int
     read: int
     post: int
     wait: int
@@ -49,6 +54,10 @@ class Plain:
         self.schedule, self.costs = schedule, costs
         self.ops = [self._with_steps(rank) for rank in range(schedule.num_ranks)]
         self.first = [sum(map(len, self.ops[:rank])) for rank in range(len(self.ops) + 1)]
+        listed = {op for program in self.ops for op in program}
+        self.rebuilt = {op[1:] for op in listed if op.kind == R}
+        self.moved = {op[1:] for op in listed if op.kind == O}
+        self.given = {op[1:] for op in listed if op.kind == G}
         self.maker = {
             value: (rank, place)
             for rank, program in enumerate(self.ops)
@@ -77,17 +86,23 @@ class Plain:
         stage, last = self.costs.stages[s], len(self.costs.stages) - 1
         if kind == STEP:
             return [Value(WGRAD, s, k, r) for k in range(self.schedule.num_micro_batches)]
+        if kind in (O, L, K, G):
+            read = {O: [SAVED], L: [STORED], K: [], G: [OUT]}[kind]
+            return [Value(value, s, j, r) for value in read]
+        if kind in (F, R):
+            values = [Value(ACT, s - 1, j, r)] if s else []
+            return values + ([Value(REPLAY, s, j, r)] if kind == R else [])
         # Of what is held until F, B or W: what this op needs.
-        needed = {F: (F, B, W), B: (B, W), BW: (B, W), W: (W,)}[kind]
+        needed = {B: (B, W), BW: (B, W), W: (W,)}[kind]
         values = []
         if s > 0 and stage.input_until in needed:
             values.append(Value(ACT, s - 1, j, r))
-        if s < last and kind != F and stage.output_until in needed:
-            values.append(Value(ACT, s, j, r))
-        if s < last and kind != F and stage.gradient_until in needed:
+        if s < last and stage.output_until in needed:
+            values.append(Value(AGAIN if op[1:] in self.rebuilt else ACT, s, j, r))
+        if s < last and stage.gradient_until in needed:
             values.append(Value(GRAD, s, j, r))
-        if kind != F:
-            values.append(Value(SAVED_W if kind == W else SAVED, s, j, r))
+        kept = BACK if op[1:] in self.moved else SAVED
+        values.append(Value(SAVED_W if kind == W else kept, s, j, r))
         return values
 
     def makes(self, op: Op) -> list[Value]:
@@ -96,8 +111,14 @@ class Plain:
         last = len(self.costs.stages) - 1
         above = [Value(ACT, s, j, r)] if s < last else []
         below = [Value(GRAD, s - 1, j, r)] if s > 0 else []
+        again = [Value(AGAIN, s, j, r)] if above and self.costs.stages[s].output_until != F else []
         return {
-            F: [Value(SAVED, s, j, r), *above],
+            F: [Value(REPLAY if op[1:] in self.rebuilt else SAVED, s, j, r), *above],
+            R: [Value(SAVED, s, j, r), *again],
+            O: [Value(OUT, s, j, r), Value(STORED, s, j, r)],
+            L: [],
+            K: [],
+            G: [Value(BACK, s, j, r)],
             B: [*below, Value(SAVED_W, s, j, r)],
             BW: [*below, Value(WGRAD, s, j, r)],
             W: [Value(WGRAD, s, j, r)],
@@ -113,7 +134,29 @@ class Plain:
             SAVED: stage.saved_bytes,
             SAVED_W: stage.saved_w_bytes,
             WGRAD: 0,
+            REPLAY: stage.replay_bytes,
+            AGAIN: stage.output_bytes,
+            OUT: stage.saved_bytes,
+            STORED: 0,
+            BACK: stage.saved_bytes,
         }[value.kind]
+
+    def rise(self, op: Op) -> int:
+        """How far memory climbs while an op runs."""
+        stage = self.costs.stages[op.stage]
+        light = stage.light_rise_bytes
+        if op.kind == F and op[1:] in self.rebuilt and light is not None:
+            return light
+        return stage.rise_bytes[op.kind]
+
+    def _rooms(self) -> dict[tuple[Value, int], int]:
+        """Where on which rank a KEEP or RELOAD makes room for a value; the last one counts."""
+        found: dict[Value, tuple[int, int]] = {}
+        for rank, program in enumerate(self.ops):
+            for place, op in enumerate(program):
+                if op.kind in (K, L):
+                    found[Value(OUT if op.kind == K else BACK, *op[1:])] = (rank, place)
+        return {(value, rank): place for value, (rank, place) in found.items()}
 
     def _find_routes(self) -> None:
         """Link by link, as the programs first mention them."""
@@ -130,19 +173,46 @@ class Plain:
             self.schedule.buffering.receive_ahead,
             self.schedule.buffering.send_behind,
         )
+        rooms = self._rooms()
         self.routes: list[list[Route]] = []
         for (source, target), queue in links.items():
             queue.sort()
+            posts = [rooms.get((value, target), max(0, read - ahead)) for _, value, read in queue]
+            opened = [
+                posts[i] if (value, target) in rooms else 0 for i, (_, value, _) in enumerate(queue)
+            ]
             routes = []
             for index, (made, value, read) in enumerate(queue):
-                post = max(0, min(later for _, _, later in queue[index:]) - ahead)
+                post = max(min(posts[index:]), *opened[: index + 1], 0)
                 wait = min(made + 1 + behind, len(self.ops[source]))
-                duration_us = self.costs.links.between(source, target).transfer_us(
-                    self.costs.stages[value.stage].output_bytes
-                )
+                link = self.costs.links.between(source, target)
+                duration_us = link.transfer_us(self.size(value))
                 ends = (source, target, self.size(value), duration_us, made, read, post, wait)
                 routes.append(Route(value, *ends))
             self.routes.append(routes)
+        for rank in range(len(self.ops)):
+            self._find_host_routes(rank)
+
+    def _find_host_routes(self, rank: int) -> None:
+        """What a rank offloads, by OFFLOAD, and what comes back and is read, by RELOAD."""
+        program, link = self.ops[rank], self.costs.links.host
+        outwards, back = [], []
+        for place, op in enumerate(program):
+            if op.kind not in (O, L) or op[1:] in self.given:
+                continue
+            assert link is not None
+            size = self.costs.stages[op.stage].saved_bytes
+            duration_us = link.transfer_us(size)
+            value = Value(OUT if op.kind == O else BACK, *op[1:])
+            if op.kind == O:
+                wait = min(place + 1 + self.schedule.buffering.send_behind, len(program))
+                ends = (rank, HOST, size, duration_us, place, -1, 0, wait)
+                outwards.append(Route(value, *ends))
+            reads = [i for i, other in enumerate(program) if value in self.reads(other)]
+            if op.kind == L and reads:
+                ends = (HOST, rank, size, duration_us, place, reads[0], place, 0)
+                back.append(Route(value, *ends))
+        self.routes += [routes for routes in (outwards, back) if routes]
 
     def _last_weight(self, rank: int, stage: int) -> int:
         """The place of a rank's last W of any copy of a stage, −1 without one."""
@@ -206,13 +276,13 @@ class Plain:
         node = self.first[-1]
         for routes in self.routes:
             for index, route in enumerate(routes):
-                source, target = self.first[route.source], self.first[route.target]
-                before[node].append(source + route.made)
-                before[node] += [target + route.post - 1] if route.post else []
+                before[node].append(self._maker_node(route))
+                before[node] += [self.first[route.target] + route.post - 1] if route.post else []
                 before[node] += [node - 1] if index else []
-                before[target + route.read].append(node)
-                if route.wait < len(self.ops[route.source]):
-                    before[source + route.wait].append(node)
+                if route.target != HOST:
+                    before[self.first[route.target] + route.read].append(node)
+                if route.source != HOST and route.wait < len(self.ops[route.source]):
+                    before[self.first[route.source] + route.wait].append(node)
                 node += 1
         for rings in self.rings.values():
             for index, ring in enumerate(rings):
@@ -221,6 +291,14 @@ class Plain:
                 before[node] += [node - 1] if index else []
                 node += 1
         self.predecessors = before
+
+    def _maker_node(self, route: Route) -> int:
+        """What a transfer waits for: an op, or the transfer that took the value to the host."""
+        if route.source != HOST:
+            return self.first[route.source] + route.order
+        taken = route.value._replace(kind=OUT)
+        every = [r for routes in self.routes for r in routes]
+        return self.first[-1] + [(r.value, r.target) for r in every].index((taken, HOST))
 
     def _tie_copy(self, before: list[list[int]], ring: Ring, node: int, replica: int) -> None:
         """A reduction waits for the copy's last W, the copy's STEP for it."""
@@ -252,7 +330,7 @@ class Plain:
                 lines.append((str(op), [*self.makes(op), *self.reads(op)]))
                 for routes in self.routes:
                     for r in routes:
-                        if (r.source, r.made) == (rank, place):
+                        if (r.source, r.order) == (rank, place):
                             lines.append((f"SEND {self._named(r)}", [r.value]))
                 self._weave(lines, rank, place)
         death = {value: i for i, (_, touched) in enumerate(lines) for value in touched}
@@ -262,7 +340,10 @@ class Plain:
         ]
 
     def _named(self, route: Route) -> str:
-        return f"{route.value} from rank {route.source} to rank {route.target}"
+        ends = [
+            "the host" if end == HOST else f"rank {end}" for end in (route.source, route.target)
+        ]
+        return f"{route.value} from {ends[0]} to {ends[1]}"
 
     def _weave(self, lines: list[tuple[str, list[Value]]], rank: int, place: int) -> None:
         """The reductions that start behind the op at a place."""
@@ -301,7 +382,7 @@ class Plain:
                 level += self.size(values[text.removeprefix("RECV ").split(" from")[0]])
             elif not text.startswith(("SEN", "RED")):
                 op = Op.parse(text)
-                highest = max(highest, level + stages[op.stage].rise_bytes[op.kind])
+                highest = max(highest, level + self.rise(op))
                 level += sum(self.size(value) for value in self.makes(op))
             level -= sum(self.size(values[name]) for name in _names(dead))
             highest = max(highest, level)
@@ -323,6 +404,7 @@ def refusal(schedule: Schedule, costs: Costs, caps_bytes: list[int] | None = Non
     """What the verifier must say of a schedule; None if it is good. One check after the other."""
     ranks = range(schedule.num_ranks)
     complaints = [_unknown_op(schedule, rank) for rank in ranks]
+    complaints.append(_doubled_guest(schedule))
     complaints += [
         _bad_passage(schedule, stage, j)
         for stage in range(schedule.placement.num_stages)
@@ -349,7 +431,15 @@ def _unknown_op(schedule: Schedule, rank: int) -> str | None:
     held = sorted((s, r) for r, way in ways for s, holder in enumerate(way) if holder == rank)
     for place, op in enumerate(program):
         where = f"rank {rank}, op {place} ({op}): "
-        if (op.stage, op.replica) not in held:
+        if op.kind in (K, G):
+            ranks = schedule.placement.ranks
+            if op.replica >= len(ranks) or op.stage >= len(ranks[0]):
+                return where + "there is no such stage"
+            if (op.stage, op.replica) in held:
+                return (
+                    f"{where}this rank holds stage {op.stage} itself; K and G stand on another rank"
+                )
+        elif (op.stage, op.replica) not in held:
             stages = ", ".join(str(stage) for stage, _ in held)
             return where + f"this rank holds stage {stages}, not {op.stage}"
         if op.microbatch >= schedule.num_micro_batches:
@@ -359,9 +449,18 @@ def _unknown_op(schedule: Schedule, rank: int) -> str | None:
     return None
 
 
+def _doubled_guest(schedule: Schedule) -> str | None:
+    for rank, program in enumerate(schedule.programs):
+        for place, op in enumerate(program):
+            before = [r for r in range(rank) if op in schedule.programs[r]]
+            if op.kind in (K, G) and before:
+                return f"rank {rank}, op {place} ({op}): {op} stands on rank {before[0]} already"
+    return None
+
+
 def _bad_passage(schedule: Schedule, stage: int, j: int) -> str | None:
     ways = range(len(schedule.placement.ranks))
-    every = [Op(kind, stage, j, way) for way in ways for kind in (F, B, W, BW)]
+    every = [Op(kind, stage, j, way) for way in ways for kind in (F, B, W, BW, R, O, L, K, G)]
     there = [op for op in every if any(op in program for program in schedule.programs)]
     copies = {op.replica for op in there}
     rank = schedule.placement.ranks[min(copies, default=0)][stage]
@@ -372,9 +471,23 @@ def _bad_passage(schedule: Schedule, stage: int, j: int) -> str | None:
     for kind in (F, B, W):
         if kind not in kinds and not (BW in kinds and kind != F):
             return f"rank {rank}: {Op(kind, stage, j)} is missing"
-    if BW in kinds and len(kinds) > 2:
+    if BW in kinds and (B in kinds or W in kinds):
         extra = next(op for op in there if op.kind in (B, W))
         return f"rank {rank}: {extra} does again what {Op(BW, stage, j)} does"
+    return _bad_moves(schedule, {op.kind: op for op in there if op.kind in (O, L, K, G)})
+
+
+def _bad_moves(schedule: Schedule, there: dict[OpKind, Op]) -> str | None:
+    ranks = {
+        kind: next(r for r, program in enumerate(schedule.programs) if op in program)
+        for kind, op in there.items()
+    }
+    for kind in (O, L, K, G) if K in there or G in there else (O, L):
+        if there and kind not in there:
+            first, op = next(iter(there.items()))
+            return f"rank {ranks[first]}: {op} needs {op._replace(kind=kind)}, which is missing"
+    if K in there and ranks[K] != ranks[G]:
+        return f"rank {ranks[G]}: {there[G]} stands here, {there[K]} on rank {ranks[K]}"
     return None
 
 
@@ -418,16 +531,18 @@ def random_costs(rng: random.Random, num_stages: int, num_ranks: int) -> Costs:
     """Unequal stages and links, every field drawn at random."""
     stages = tuple(
         StageCosts(
-            duration_us={kind: rng.randint(0, 20) for kind in OpKind},
+            duration_us={kind: rng.randint(0, 20) for kind in (*MEASURED, R)},
             static_bytes=rng.randint(0, 50),
             output_bytes=rng.randint(1, 9),
             saved_bytes=rng.randint(0, 20),
             saved_w_bytes=rng.randint(0, 20),
-            rise_bytes={kind: rng.randint(0, 30) for kind in OpKind},
+            rise_bytes={kind: rng.randint(0, 30) for kind in (*MEASURED, R)},
             input_until=rng.choice((F, B, W)),
             output_until=rng.choice((F, B, W)),
             gradient_until=rng.choice((B, W)),
             gradient_bytes=rng.randint(0, 60),
+            replay_bytes=rng.randint(0, 3),
+            light_rise_bytes=rng.choice((None, 5, 15)),
         )
         for _ in range(num_stages)
     )
@@ -441,7 +556,8 @@ def random_costs(rng: random.Random, num_stages: int, num_ranks: int) -> Costs:
         for _ in range(rng.randint(0, 3))
     )
     default = Link(latency_us=rng.randint(0, 5), bandwidth_bytes_per_s=1e6)
-    return Costs(stages=stages, links=Links(default=default, pairs=pairs))
+    host = Link(latency_us=rng.randint(0, 9), bandwidth_bytes_per_s=rng.choice((None, 5e5)))
+    return Costs(stages=stages, links=Links(default=default, pairs=pairs, host=host))
 
 
 def random_placement(rng: random.Random) -> Placement:
@@ -460,7 +576,8 @@ def random_placement(rng: random.Random) -> Placement:
 def random_schedule(rng: random.Random) -> Schedule:
     """Ops in an order that respects what they read; its transfers may still deadlock.
 
-    The micro-batches are split over the copies in any way; a copy may get none.
+    The micro-batches are split over the copies in any way; a copy may get none. In every other one,
+    what some stages save of some micro-batches is rebuilt or moved, to the host or another rank.
     """
     where, num_micro_batches = random_placement(rng), rng.randint(1, 4)
     num_stages = where.num_stages
@@ -485,9 +602,42 @@ def random_schedule(rng: random.Random) -> Schedule:
             continue
         placed.add(op)
         programs[where.rank_of(op.stage, op.replica)].append(op)
+    if rng.random() < 0.5:
+        for op in [op for program in programs for op in program if op.kind == F]:
+            if rng.random() < 0.3:
+                _rebuild(rng, programs, op)
+            if rng.random() < 0.3:
+                _move(rng, programs, op)
     buffering = Buffering(rng.randint(0, 3), rng.randint(0, 3))
     ordered = tuple(map(tuple, programs))
     return Schedule(where, num_micro_batches, ordered, "random", buffering)
+
+
+def _put_between(rng: random.Random, program: list[Op], op: Op, first: Op, last: Op) -> None:
+    """Somewhere behind one op and before another."""
+    program.insert(rng.randint(program.index(first) + 1, program.index(last)), op)
+
+
+def _rebuild(rng: random.Random, programs: list[list[Op]], forward: Op) -> None:
+    program = next(program for program in programs if forward in program)
+    backward = next(op for op in program if op[1:] == forward[1:] and op.kind in (B, BW))
+    _put_between(rng, program, forward._replace(kind=R), forward, backward)
+
+
+def _move(rng: random.Random, programs: list[list[Op]], forward: Op) -> None:
+    """To the host, or to another rank, where there may be room too early or too late."""
+    program = next(program for program in programs if forward in program)
+    backward = next(op for op in program if op[1:] == forward[1:] and op.kind in (B, BW))
+    rebuilt = forward._replace(kind=R)
+    maker = rebuilt if rebuilt in program else forward
+    _put_between(rng, program, forward._replace(kind=O), maker, backward)
+    _put_between(rng, program, forward._replace(kind=L), forward._replace(kind=O), backward)
+    others = [other for other in programs if other is not program]
+    if others and rng.random() < 0.5:
+        other = rng.choice(others)
+        place = rng.randint(0, len(other))
+        other.insert(rng.randint(place, len(other)), forward._replace(kind=G))
+        other.insert(place, forward._replace(kind=K))
 
 
 def shuffled(rng: random.Random, schedule: Schedule) -> Schedule:
@@ -515,7 +665,7 @@ def damaged(rng: random.Random, schedule: Schedule) -> Schedule:
     program = rng.choice([p for p in programs if p])
     place = rng.randrange(len(program))
     op = program[place]
-    match rng.randrange(6):
+    match rng.randrange(7):
         case 0:
             del program[place]
         case 1:
@@ -526,8 +676,12 @@ def damaged(rng: random.Random, schedule: Schedule) -> Schedule:
             program[place] = op._replace(microbatch=rng.randint(0, schedule.num_micro_batches))
         case 4:
             program[place] = op._replace(
-                kind=rng.choice((F, B, W, BW)), replica=rng.randrange(3), stage=rng.randrange(3)
+                kind=rng.choice((F, B, W, BW, R, O, L, K, G)),
+                replica=rng.randrange(3),
+                stage=rng.randrange(3),
             )
+        case 5:
+            program.insert(place, op._replace(kind=rng.choice((R, O, L, K, G))))
         case _:
             program.insert(place, Op(STEP, op.stage, 0, op.replica))
     return _with_programs(schedule, programs)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from synth.costs import StageCosts, cut, uniform_costs
 from synth.errors import SynthError
-from synth.kinds import OpKind
+from synth.kinds import MEASURED, MOVES, OpKind
 from synth.profile import (
     Layer,
     LayerProfile,
@@ -21,19 +21,20 @@ from synth.profile import (
     Workload,
 )
 
-F, B, W, BW, STEP = OpKind
+F, B, W, BW, STEP, R, *_ = OpKind
 
 
 def random_layer(rng: random.Random) -> LayerProfile:
+    kinds = MEASURED if rng.random() < 0.5 else (*MEASURED, R)
     return LayerProfile(
-        time_us={kind: Timing.exactly(rng.randint(0, 500) / 10) for kind in OpKind},
+        time_us={kind: Timing.exactly(rng.randint(0, 500) / 10) for kind in kinds},
         parameter_bytes=rng.randint(0, 9),
         gradient_bytes=rng.randint(0, 9),
         optimizer_bytes=rng.randint(0, 9),
         output_bytes=rng.randint(0, 20),
         saved_bytes=rng.randint(0, 30),
         saved_w_bytes=rng.randint(0, 30),
-        rise_bytes={kind: rng.randint(0, 40) for kind in OpKind},
+        rise_bytes={kind: rng.randint(0, 40) for kind in kinds},
         input_until=rng.choice((F, B, W)),
         output_until=rng.choice((F, B, W)),
         gradient_until=rng.choice((B, W)),
@@ -70,10 +71,10 @@ class Walk:
         wanted = {self.layers[i].output_until, self.layers[i + 1].input_until}
         return next(kind for kind in "WBF" if kind in wanted)
 
-    def forward(self) -> int:
+    def forward(self, kind: OpKind = F) -> int:
         peak = 0
         for i, layer in enumerate(self.layers):
-            peak = max(peak, self.level() + layer.rise_bytes[F])
+            peak = max(peak, self.level() + layer.rise_bytes.get(kind, layer.rise_bytes[F]))
             self.alive["saved", i] = layer.saved_bytes
             self.alive["act", i] = layer.output_bytes
             if i and self.until(i - 1) == "F":
@@ -81,6 +82,11 @@ class Walk:
         del self.alive["act", len(self.layers) - 1]
         self.after_f = self.level()
         return peak
+
+    def light_forward(self) -> int:
+        """F that keeps nothing: of each layer its input, which is the output of the one before."""
+        outputs = [0, *(layer.output_bytes for layer in self.layers)]
+        return max(outputs[i] + layer.rise_bytes[F] for i, layer in enumerate(self.layers))
 
     def backward(self, kind: OpKind) -> int:
         start, peak = self.level(), 0
@@ -120,7 +126,8 @@ def test_a_stage_s_bytes_are_those_of_a_walk_over_its_layers(seed: int, num_laye
     assert stage.rise_bytes[B] == walk.backward(B)
     assert stage.saved_w_bytes == walk.after_b
     assert stage.rise_bytes[W] == walk.weights()
-    fused.forward()
+    assert stage.rise_bytes[R] == fused.forward(R)
+    assert stage.light_rise_bytes == fused.light_forward() <= stage.rise_bytes[F]
     assert stage.rise_bytes[BW] == fused.backward(BW)
     assert fused.after_b == 0
 
@@ -131,8 +138,8 @@ def test_a_cut_loses_no_time_but_rounding_and_no_static_byte(seed: int) -> None:
     rng = random.Random(seed)
     layers = [random_layer(rng) for _ in range(6)]
     costs = cut(profile_of(layers), [1, 2, 3])
-    for kind in OpKind:
-        total_us = sum(layer.time_us[kind].median_us for layer in layers)
+    for kind in (*MEASURED, R):
+        total_us = sum(layer.time_us.get(kind, layer.time_us[F]).median_us for layer in layers)
         assert abs(sum(s.duration_us[kind] for s in costs.stages) - total_us) <= 1.5
     assert sum(s.static_bytes for s in costs.stages) == sum(x.static_bytes for x in layers)
 
@@ -140,7 +147,8 @@ def test_a_cut_loses_no_time_but_rounding_and_no_static_byte(seed: int) -> None:
 def test_a_stage_of_one_layer_is_that_layer() -> None:
     layer = random_layer(random.Random(1))
     stage = cut(profile_of([layer, layer]), [1, 1]).stages[1]
-    assert stage.rise_bytes == layer.rise_bytes
+    as_f = {R: layer.rise_bytes[F], **dict.fromkeys(MOVES, 0)}
+    assert stage.rise_bytes == as_f | layer.rise_bytes
     assert (stage.saved_bytes, stage.saved_w_bytes) == (layer.saved_bytes, layer.saved_w_bytes)
     assert stage.input_until == layer.input_until
     assert stage.output_until == layer.output_until

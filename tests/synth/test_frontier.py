@@ -12,7 +12,7 @@ import pytest
 
 from synth.costs import cut, uniform_costs
 from synth.errors import RunFailure, SynthError
-from synth.kinds import OpKind
+from synth.kinds import MEASURED, OpKind
 from synth.plan.frontier import Frontier, cap_of, closed, known_of, value_of
 from synth.plan.known import Known
 from synth.plan.trace import Effort, trace
@@ -45,7 +45,7 @@ def small_profile() -> Profile:
             saved_bytes=saved,
             saved_w_bytes=left,
             # BW with as much workspace as B and W have one after the other gains nothing.
-            rise_bytes={**dict.fromkeys(OpKind, 20), OpKind.F: saved, OpKind.W: 0},
+            rise_bytes={**dict.fromkeys(MEASURED, 20), OpKind.F: saved, OpKind.W: 0},
         )
     return Profile(
         name="small",

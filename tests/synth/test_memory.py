@@ -2,10 +2,10 @@
 
 import random
 
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from synth.costs import uniform_costs
+from synth.costs import HOST, uniform_costs
 from synth.schedule import Buffering, Op, Placement, Schedule, lower, peak_bytes
 from synth.schedule.memory import memory_curve
 from synth.schedule.simulate import DeadlockError, simulate
@@ -133,5 +133,7 @@ def test_peaks_are_those_of_the_plain_version_and_of_the_curves(
     costs = plain.random_costs(rng, schedule.placement.num_stages, schedule.num_ranks)
     lowered, expected = lower(schedule, costs), plain.Plain(schedule, costs)
     ranks = range(schedule.num_ranks)
+    # Where a room stands behind what reads it, the programs wait for themselves.
+    assume(all(r.target == HOST or r.post <= r.read for routes in expected.routes for r in routes))
     assert peak_bytes(lowered) == tuple(map(expected.peak, ranks))
     assert peak_bytes(lowered) == tuple(memory_curve(lowered, rank).peak_bytes for rank in ranks)

@@ -8,7 +8,7 @@ import pytest
 
 from synth.costs import cut
 from synth.errors import SynthError
-from synth.kinds import OpKind
+from synth.kinds import MEASURED, OpKind
 from synth.plan.partition import balance
 from synth.profile import Layer, LayerProfile, Profile, Provenance, Timing, Workload
 from synth.schedule import Placement, ScheduleError, verify
@@ -23,14 +23,14 @@ def profile_of(work_us: list[int], parameter_bytes: list[int] | None = None) -> 
     profiles = {}
     for i, work in enumerate(work_us):
         profiles[f"p{i}"] = LayerProfile(
-            time_us={**dict.fromkeys(OpKind, zero), OpKind.F: Timing.exactly(work)},
+            time_us={**dict.fromkeys(MEASURED, zero), OpKind.F: Timing.exactly(work)},
             parameter_bytes=parameter_bytes[i] if parameter_bytes else 0,
             gradient_bytes=0,
             optimizer_bytes=0,
             output_bytes=0,
             saved_bytes=1,
             saved_w_bytes=0,
-            rise_bytes={**dict.fromkeys(OpKind, 0), OpKind.F: 1},
+            rise_bytes={**dict.fromkeys(MEASURED, 0), OpKind.F: 1},
         )
     return Profile(
         name="test",
@@ -91,7 +91,7 @@ def uneven_profile(seed: int, num_layers: int = 7) -> Profile:
             saved_bytes=(saved := rng.randint(0, 20)),
             saved_w_bytes=(left := rng.randint(0, 20)),
             rise_bytes={
-                **dict.fromkeys(OpKind, left + 10),
+                **dict.fromkeys(MEASURED, left + 10),
                 OpKind.F: saved + size + rng.randint(0, 30),
             },
         )

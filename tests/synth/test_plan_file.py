@@ -178,7 +178,7 @@ def misspell_op(rng: random.Random, data: dict[str, Any]) -> list[str]:
     stage = body.split(".")[0]
     tokens[place] = rng.choice(
         [
-            *(f"G{body}", f"f{body}", f"FB{body}", f"F{stage}", f"F{stage}.", f"F.{stage}"),
+            *(f"H{body}", f"f{body}", f"FB{body}", f"F{stage}", f"F{stage}.", f"F.{stage}"),
             *(f"F{stage}.x", f"F-{stage}.1", f"F{body}.0", f"STEP{stage}.1", f"{tokens[place]},"),
             *(f"{tokens[place]}@", f"F{stage},1", "F", "0.1", "…", f"WB{body}"),
         ]
@@ -350,7 +350,7 @@ def swap_two_ranks_programs(rng: random.Random, data: dict[str, Any]) -> list[st
 
 
 def come_from_the_future(rng: random.Random, data: dict[str, Any]) -> list[str]:
-    data["schema_version"] = rng.choice((2, 3, 10**9))
+    data["schema_version"] = rng.choice((3, 4, 10**9))
     return ["schema_version", "upgrade synth"]
 
 

@@ -9,7 +9,7 @@ import pytest
 from synth.costs import Costs, StageCosts, uniform_costs
 from synth.errors import SynthError
 from synth.families import generate
-from synth.kinds import OpKind
+from synth.kinds import MEASURED, OpKind
 from synth.profile import Link, Links
 from synth.schedule import Op, Placement, Schedule, peak_bytes, verify
 from synth.solve import (
@@ -257,7 +257,7 @@ def random_costs(draw: random.Random, num_stages: int) -> Costs:
         work = [draw.randint(0, 4) for _ in range(5)]
         stages.append(
             StageCosts(
-                duration_us=dict.fromkeys(OpKind, 1),
+                duration_us=dict.fromkeys(MEASURED, 1),
                 static_bytes=draw.randint(0, 20),
                 output_bytes=output,
                 saved_bytes=saved,

@@ -18,7 +18,7 @@ from benchmarks.solver.probe import Cell
 from synth.costs import Costs, StageCosts, uniform_costs
 from synth.errors import SynthError
 from synth.families import generate
-from synth.kinds import OpKind
+from synth.kinds import MEASURED, OpKind
 from synth.profile import Link, Links
 from synth.solve import Objective, Problem, Result
 
@@ -123,7 +123,7 @@ def _times(stage: StageCosts) -> tuple[int, int, int]:
 def _timed(stage: StageCosts, forward_us: int, backward_us: int, weight_us: int) -> StageCosts:
     """A stage with other times; BW takes B + W."""
     both_us = backward_us + weight_us
-    times = zip(OpKind, (forward_us, backward_us, weight_us, both_us, 0), strict=True)
+    times = zip(MEASURED, (forward_us, backward_us, weight_us, both_us, 0), strict=True)
     return stage.replace(duration_us=dict(times))
 
 
