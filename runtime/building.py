@@ -1,6 +1,7 @@
 """Building a rank's stages as the plan says, and refusing a model that has changed since."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -9,7 +10,7 @@ from synth.errors import Mismatch, SynthError
 from synth.profile import Workload
 from synth.schedule.file import Plan
 
-from .models import ModelSpec, build_layers
+from .models import ModelSpec, build_model
 from .optimize import static_bytes
 from .stage import Stage
 
@@ -22,29 +23,37 @@ def prepare_device(workload: Workload, device: torch.device) -> None:
         torch.set_num_threads(workload.threads)
 
 
-def build_stages(plan: Plan, rank: int, device: torch.device, seed: int) -> dict[int, Stage]:
+@dataclass(frozen=True)
+class BuiltStages:
+    """A rank's stages by number, and its parameters that several layers share, by name."""
+
+    stages: dict[int, Stage]
+    tied: dict[str, nn.Parameter]
+
+
+def build_stages(plan: Plan, rank: int, device: torch.device, seed: int) -> BuiltStages:
     """Build the stages that the placement gives a rank, and no others.
 
     Raises:
         SynthError: the workload's dtype is unknown, or its model cannot be built.
     """
     workload = plan.workload
-    spec = ModelSpec(workload.model, workload.arguments)
-    dtype = dtype_of(workload.dtype)
+    held = sorted({stage for stage, _ in plan.schedule().placement.held[rank]})
+    model = build_model(
+        ModelSpec(workload.model, workload.arguments),
+        seed=seed,
+        indices=[index for number in held for index in plan.layers_of(number)],
+        names=plan.layers,
+        device=device,
+        dtype=dtype_of(workload.dtype),
+    )
     last = len(plan.partition) - 1
     stages = {}
-    for number in sorted({stage for stage, _ in plan.schedule().placement.held[rank]}):
-        layers = build_layers(
-            spec,
-            seed=seed,
-            indices=plan.layers_of(number),
-            names=plan.layers,
-            device=device,
-            dtype=dtype,
-        )
-        _check_bytes(plan, number, layers.values())
-        stages[number] = Stage(list(layers.values()), is_first=number == 0, is_last=number == last)
-    return stages
+    for number in held:
+        layers = [model.layers[index] for index in plan.layers_of(number)]
+        _check_bytes(plan, number, layers)
+        stages[number] = Stage(layers, is_first=number == 0, is_last=number == last)
+    return BuiltStages(stages, model.tied)
 
 
 def _check_bytes(plan: Plan, stage: int, layers: Iterable[nn.Module]) -> None:

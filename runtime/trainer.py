@@ -54,12 +54,14 @@ class RankTrainer:
         self._progress = progress
         _check_world(plan, world)
         prepare_device(plan.workload, world.device)
-        self._stages = build_stages(plan, world.rank, world.device, options.seed)
+        built = build_stages(plan, world.rank, world.device, options.seed)
+        self._stages = built.stages
         self._data = self._load_data()
         self._clock = Clock(world.device)
         self._pipeline = Pipeline(
             lowered,
             self._stages,
+            tied=built.tied,
             device=world.device,
             timeout_s=options.timeout_s,
             clock=self._clock,

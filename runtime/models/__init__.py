@@ -3,15 +3,18 @@
 The contract, for built-in models and a user's own alike: every layer is an `nn.Module`; the first
 takes token ids (int64 [batch, time]) or whatever the data yields; every other takes what the one
 before it returns; and the last is called `layer(x, targets)` and returns the scalar mean loss.
+Layers may share parameters; where they end up on different ranks, these are kept equal.
 """
 
 from .layers import layer_names, layer_signature, vocabulary_size
-from .loading import build_layers, load_layers
+from .loading import Model, build_layers, build_model, load_layers
 from .spec import ModelSpec
 
 __all__ = [
+    "Model",
     "ModelSpec",
     "build_layers",
+    "build_model",
     "layer_names",
     "layer_signature",
     "load_layers",

@@ -5,6 +5,7 @@ import inspect
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -15,6 +16,7 @@ from .imports import import_function
 from .layers import layer_names
 from .sizes import SIZES
 from .spec import ModelSpec
+from .ties import find_ties, keep_tied
 
 Factory = Callable[..., list[nn.Module]]
 
@@ -32,6 +34,17 @@ def load_layers(spec: ModelSpec) -> list[nn.Module]:
     return _checked(spec, _call(spec, _own_factory(spec)))
 
 
+@dataclass(frozen=True)
+class Model:
+    """Some of a model's layers by index, and of the parameters that layers share those they have.
+
+    A shared parameter's name is the same whichever layers are built.
+    """
+
+    layers: dict[int, nn.Module]
+    tied: dict[str, nn.Parameter]
+
+
 def build_layers(
     spec: ModelSpec,
     *,
@@ -41,6 +54,21 @@ def build_layers(
     device: torch.device | str = "cpu",
     dtype: torch.dtype | None = None,
 ) -> dict[int, nn.Module]:
+    """The layers alone; see `build_model`."""
+    return build_model(
+        spec, seed=seed, indices=indices, names=names, device=device, dtype=dtype
+    ).layers
+
+
+def build_model(
+    spec: ModelSpec,
+    *,
+    seed: int,
+    indices: Iterable[int] | None = None,
+    names: Sequence[str] | None = None,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype | None = None,
+) -> Model:
     """The layers at `indices` (all if None) by index, on `device`, the same for the same seed.
 
     Layers do not depend on which others are built, nor on the device. Of a built-in model no
@@ -55,17 +83,18 @@ def build_layers(
     else:
         with _seeded(seed):
             layers = load_layers(spec)
-    _check_untied(spec, layers)
+    ties = find_ties(layers)
     if names is not None:
         _check_names(spec, names, layer_names(layers))
     chosen = range(len(layers)) if indices is None else list(indices)
     _check_indices(spec, chosen, len(layers))
-    return {
+    built = {
         index: (_materialise(layers[index], seed, index) if built_in else layers[index]).to(
             device=device, dtype=dtype
         )
         for index in chosen
     }
+    return Model(built, keep_tied(built, ties))
 
 
 def _materialise(layer: nn.Module, seed: int, index: int) -> nn.Module:
@@ -83,20 +112,6 @@ def _seeded(seed: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield
-
-
-def _check_untied(spec: ModelSpec, layers: Sequence[nn.Module]) -> None:
-    """Each rank builds its own layers, which cannot share a parameter with another rank's."""
-    owners: dict[int, int] = {}
-    for index, layer in enumerate(layers):
-        for name, parameter in layer.named_parameters():
-            other = owners.setdefault(id(parameter), index)
-            if other != index:
-                raise SynthError(
-                    f"{spec.factory!r}: layers {other} and {index} share the parameter {name!r}; "
-                    f"tied weights across layers are not supported yet: untie them (built-in "
-                    f"models have a head of their own)"
-                )
 
 
 def _check_names(spec: ModelSpec, needed: Sequence[str], found: Sequence[str]) -> None:

@@ -98,6 +98,38 @@ def test_two_copies_of_the_stages_learn_what_one_copy_learns(
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
+TIED = """
+from torch import nn
+class Head(nn.Module):
+    def __init__(self, table):
+        super().__init__()
+        self.norm, self.table = nn.LayerNorm(16), table
+    def forward(self, x, targets):
+        logits = nn.functional.linear(self.norm(x), self.table.weight)
+        return nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+def layers():
+    table = nn.Embedding(256, 16)
+    return [table, nn.Linear(16, 16), nn.Tanh(), Head(table)]
+"""
+
+
+def test_an_embedding_and_a_head_stay_tied_across_ranks(text: Path, tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(TIED)
+    model = f"{tmp_path / 'model.py'}:layers"
+    workload = Workload(model=model, micro_batch_size=2, sequence_length=16)
+    profile = profile_model(workload, torch.device("cpu"), warmup=0, iterations=1)
+    losses = []
+    for name, sizes in (("gpipe", [4]), ("zb-h1", [2, 2]), ("chimera", [2, 2])):
+        Plan.of(profile, sizes, generate(name, len(sizes), 4)).save(tmp_path / "plan.json")
+        output = tmp_path / "run.json"
+        options = ("--steps", 5, "--lr", 0.01, "--clip", 0.5, "--device", "cpu", "-o", output)
+        ended = run(tmp_path / "plan.json", "--data", text, *options)
+        assert ended.returncode == 0, ended.stderr
+        losses.append(json.loads(output.read_text())["losses"])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+    assert losses[2] == pytest.approx(losses[0], rel=1e-4)
+
+
 def test_a_killed_rank_ends_the_others_within_seconds_naming_rank_and_op(
     plan_path: Path, text: Path
 ) -> None:

@@ -12,6 +12,7 @@ from synth.errors import SynthError
 from synth.runtime.models import (
     ModelSpec,
     build_layers,
+    build_model,
     layer_names,
     layer_signature,
     load_layers,
@@ -244,15 +245,22 @@ def test_too_long_a_sequence_is_refused() -> None:
         embedding(torch.zeros(1, 5, dtype=torch.int64))
 
 
-def test_weights_tied_across_layers_are_refused(tmp_path: Path) -> None:
-    # Each rank would train its own copy: a different model, silently.
+def test_weights_tied_across_layers_are_known_by_name_whichever_layers_are_built(
+    tmp_path: Path,
+) -> None:
     file = tmp_path / "tied.py"
     file.write_text(
         "from torch import nn\n"
         "def layers():\n"
-        "    first, last = nn.Linear(4, 4), nn.Linear(4, 4)\n"
-        "    last.weight = first.weight\n"
+        "    first, last = nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4))\n"
+        "    last[0].weight = first.weight\n"
         "    return [first, nn.ReLU(), last]\n"
     )
-    with pytest.raises(SynthError, match="layers 0 and 2 share the parameter 'weight'"):
-        build_layers(ModelSpec(f"{file}:layers"), seed=0)
+    spec = ModelSpec(f"{file}:layers")
+    whole = build_model(spec, seed=0, dtype=torch.bfloat16)
+    (tied,) = whole.tied.values()
+    assert whole.layers[0].weight is tied and whole.layers[2][0].weight is tied
+    for index in (0, 2):
+        part = build_model(spec, seed=0, indices=[index])
+        assert part.tied.keys() == whole.tied.keys()
+    assert not build_model(spec, seed=0, indices=[1]).tied

@@ -42,7 +42,8 @@ def test_ranks_build_the_same_model_whatever_the_partition(tmp_path: Path) -> No
     plan = make_plan(file)
     other = plan.replace(partition=(1, 3), costs=_costs_of(plan, (1, 3)))
     for p in (plan, other):
-        stages = {**build_stages(p, 0, CPU, seed=3), **build_stages(p, 1, CPU, seed=3)}
+        built = (build_stages(p, rank, CPU, seed=3) for rank in (0, 1))
+        stages = {number: stage for b in built for number, stage in b.stages.items()}
         parameters = [q for s in sorted(stages) for q in stages[s].module.parameters()]
         if p is plan:
             first = parameters
