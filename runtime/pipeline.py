@@ -37,6 +37,7 @@ from .reducer import GradientReducer
 from .shapes import ShapeFinder
 from .stage import Loss, Stage
 from .supported import check_supported
+from .traced_channels import TracedChannels
 
 Modules = nn.Module | Sequence[nn.Module] | Mapping[int, nn.Module | Sequence[nn.Module] | Stage]
 
@@ -71,7 +72,7 @@ class Pipeline:
                 (an embedding and a head): they start equal and their gradients are added up.
             device: where this rank computes; none: where its parameters are.
             timeout_s: after which a transfer counts as failed (NCCL; gloo takes the group's).
-            clock: records when each op ran.
+            clock: records when each op ran and what was waited for; none: nobody does.
             progress: told before each instruction, for a post-mortem.
 
         Raises:
@@ -83,11 +84,14 @@ class Pipeline:
         _check_size(self.lowered, self._group)
         self.stages = _make_stages(self.lowered, self._group.rank, stages, loss)
         self.device = torch.device(device) if device is not None else _device(self.stages)
-        self.clock = clock or Clock(self.device)
-        self._reducer = GradientReducer(self.lowered, self._group, self.stages, tied)
+        self.clock = clock or Clock(self.device, recording=False)
+        self._reducer = GradientReducer(
+            self.lowered, self._group, self.stages, tied, clock=self.clock
+        )
         self._shapes = ShapeFinder(self._group, self.lowered.schedule.placement, self.stages)
-        self._channels = open_channels(self.device, self.lowered.transfers, timeout_s, self._group)
         self._evaluator: Executor | None = None
+        channels = open_channels(self.device, self.lowered.transfers, timeout_s, self._group)
+        self._channels = TracedChannels(channels, self.clock)
         self._executor = Executor(
             self.lowered,
             self._group.rank,

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from synth.schedule.spans import Span
+from .tracer import MarkedStep
 
 
 @dataclass
@@ -23,7 +23,6 @@ class RankResult:
     program_seconds: list[float] = field(default_factory=list)
     static_bytes: int = 0
     peak_bytes: int = 0
-    zero_ns: list[int] = field(default_factory=list)
-    spans: list[list[Span]] = field(default_factory=list)
+    traced: list[MarkedStep] = field(default_factory=list)
     remark: str | None = None
     failed_checkpoint: int | None = None

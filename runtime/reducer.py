@@ -16,6 +16,7 @@ from synth.errors import SynthError
 from synth.schedule.lower import Lowered
 from synth.schedule.reductions import Reduction
 
+from .clock import Clock
 from .groups import Group
 from .stage import Passages
 
@@ -36,6 +37,8 @@ class GradientReducer:
         group: Group,
         stages: Mapping[int, Passages],
         tied: Mapping[str, Tensor] | None = None,
+        *,
+        clock: Clock | None = None,
     ) -> None:
         """Make the process groups; every rank of the pipeline calls this at the same time.
 
@@ -46,11 +49,13 @@ class GradientReducer:
             group: the pipeline's ranks.
             stages: this rank's, by number.
             tied: this rank's tied parameters, by a name that the other ranks know them by.
+            clock: told when reductions start, and how long they are waited for.
 
         Raises:
             SynthError: a tied parameter's shape or dtype is not the same on all its ranks.
         """
         self._group = group
+        self._clock = clock or Clock(torch.device("cpu"), recording=False)
         holders = _holders(group, tied or {})
         self._tied = [_Tied((tied or {})[n], r) for n, r in holders.items() if group.rank in r]
         tied_ids = {id(parameter) for parameter, _ in self._tied}
@@ -63,7 +68,7 @@ class GradientReducer:
         self._groups = {
             r: group.subgroup(r) for r in sorted({*ranks_of.values(), *holders.values()})
         }
-        self._working: dict[int, list[dist.Work | None]] = {}
+        self._working: dict[Reduction, list[dist.Work | None]] = {}
         shared = [_Tied(p, ranks_of[s]) for s, ps in self._copied.items() for p in ps] + self._tied
         self._foreign = {id(p) for p, ranks in shared if group.rank != ranks[0]}
         self._spread(shared)
@@ -75,28 +80,35 @@ class GradientReducer:
     def start(self, reduction: Reduction) -> None:
         """REDUCE: start adding up the gradients of a stage's copies."""
         handle = self._groups[reduction.ranks]
-        self._working[reduction.stage] = [
+        self._clock.ready(reduction)
+        self._working[reduction] = [
             dist.all_reduce(_gradient(p), group=handle, async_op=True)
             for p in self._copied[reduction.stage]
         ]
 
     def finish(self) -> None:
         """Wait until this rank's gradients are those of all copies, the tied ones added up."""
-        works = [work for stage in self._working.values() for work in stage]
-        self._working.clear()
-        works += [
+        tied = [
             dist.all_reduce(_gradient(parameter), group=self._groups[ranks], async_op=True)
             for parameter, ranks in self._tied
         ]
-        for work in works:
-            if work is not None:
-                work.wait()
+        for reduction, works in self._working.items():
+            with self._clock.wait(reduction):
+                _wait(works)
+        self._working.clear()
+        _wait(tied)
 
     @torch.no_grad()
     def _spread(self, shared: list[_Tied]) -> None:
         for parameter, ranks in shared:
             source = self._group.ranks[ranks[0]]
             dist.broadcast(parameter, source, group=self._groups[ranks])
+
+
+def _wait(works: list[dist.Work | None]) -> None:
+    for work in works:
+        if work is not None:
+            work.wait()
 
 
 def _gradient(parameter: Tensor) -> Tensor:

@@ -26,6 +26,7 @@ class TrainOptions(Record):
     device: str = "auto"
     timeout_s: float = 300.0
     checkpoint: CheckpointOptions | None = None
+    trace_every: int = 1
 
     def resolved(self) -> Self:
         """The same for a process in another folder."""

@@ -25,6 +25,7 @@ from .optimize import StepSettings, build_steps, held_bytes
 from .pipeline import Pipeline
 from .progress import Progress
 from .rank_result import RankResult
+from .tracer import Tracer
 from .train_options import TrainOptions
 from .world import World
 
@@ -58,6 +59,7 @@ class RankTrainer:
         self._stages = built.stages
         self._data = self._load_data()
         self._clock = Clock(world.device)
+        self._tracer = Tracer(self._clock, options.trace_every)
         self._pipeline = Pipeline(
             lowered,
             self._stages,
@@ -112,6 +114,7 @@ class RankTrainer:
             if self._progress is not None:
                 self._progress.begin_step(step)
             upcoming = self._batches.take()
+            self._tracer.begin(countable=step > measured_step)
             outcome = self._iteration.run(
                 step,
                 batches,
@@ -124,13 +127,12 @@ class RankTrainer:
             result.losses.append(outcome.mean_loss)
             result.step_seconds.append(outcome.seconds)
             result.program_seconds.append(outcome.program_seconds)
-            if step > measured_step:
-                result.spans.append(self._clock.spans())
-                result.zero_ns.append(self._clock.zero_ns)
+            self._tracer.end(step, outcome.program_seconds * 1e6)
             if on_step is not None:
                 on_step(step, outcome.mean_loss, outcome.seconds)
             self._save(step + 1, is_last=ended or step + 1 == options.steps)
         self._optimizer.finish()
+        result.traced = list(self._tracer.steps)
         if self._checkpointer is not None:
             self._checkpointer.wait()
             result.failed_checkpoint = self._checkpointer.failed_step

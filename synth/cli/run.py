@@ -7,7 +7,7 @@ import typer
 
 from synth.cli import run_options as options
 from synth.cli.output import Format, FormatOption
-from synth.cli.run_answer import report
+from synth.cli.run_answer import Outputs, report
 from synth.errors import SynthError
 from synth.record import check_writable
 
@@ -39,6 +39,8 @@ def command(
     checkpoint_keep: options.KeepOption = 2,
     resume: options.ResumeOption = False,
     timeout: options.TimeoutOption = 300.0,
+    trace: options.TraceOption = None,
+    trace_every: options.TraceEveryOption = 1,
     width: Annotated[int | None, typer.Option(min=40, help="Columns of the picture.")] = None,
     output_format: FormatOption = Format.TEXT,
 ) -> None:
@@ -47,7 +49,9 @@ def command(
 
     checked = Plan.load(plan)
     lowered, _ = checked.check()
-    _check_runnable(checked, output)
+    _check_runnable(checked)
+    for path in filter(None, (output, trace)):
+        check_writable(path)
     from synth.runtime.supported import check_supported
     from synth.runtime.train_options import TrainOptions
 
@@ -63,20 +67,19 @@ def command(
         device=device,
         timeout_s=timeout,
         checkpoint=options.checkpoints(checkpoint, checkpoint_every, checkpoint_keep, resume),
+        trace_every=trace_every,
     )
     results = _train(plan, checked, lowered, chosen)
     if results is not None:
-        report(checked, lowered, results, output, output_format, width)
+        report(checked, lowered, results, Outputs(output, trace, output_format, width))
 
 
-def _check_runnable(plan: "Plan", output: Path | None) -> None:
+def _check_runnable(plan: "Plan") -> None:
     if not plan.workload.runnable:
         raise SynthError(
             f"plan {plan.name!r} is for {plan.profile_name!r}, a published profile without a model "
             f"to run; profile a model of yours with `synth profile` and solve that"
         )
-    if output is not None:
-        check_writable(output)
 
 
 def _train(

@@ -1,6 +1,7 @@
 """What `synth run` answers: the losses, the measurement beside the plan, and the same as JSON."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,24 +14,28 @@ if TYPE_CHECKING:
     from synth.runtime.rank_result import RankResult
     from synth.schedule.file import Plan
     from synth.schedule.lower import Lowered
+    from synth.schedule.trace import Trace
 
 
-def report(
-    plan: "Plan",
-    lowered: "Lowered",
-    results: "list[RankResult]",
-    output: Path | None,
-    output_format: Format,
-    width: int | None,
-) -> None:
-    """Write the run's figures to `output`, and answer with them as text or JSON.
+@dataclass(frozen=True)
+class Outputs:
+    """Where the answer goes: files for the figures and for the trace, and how stdout is written."""
+
+    figures: Path | None
+    trace: Path | None
+    format: Format
+    width: int | None
+
+
+def report(plan: "Plan", lowered: "Lowered", results: "list[RankResult]", outputs: Outputs) -> None:
+    """Write the run's figures and its trace to files, and answer as text or JSON.
 
     Raises:
         RunFailure: all went well but the last checkpoint.
     """
     if results[0].remark is not None:
         talk(results[0].remark)
-    _show(plan, lowered, results, output, output_format, width)
+    _show(plan, lowered, results, outputs)
     failed = results[0].failed_checkpoint
     if failed is not None:
         raise RunFailure(
@@ -38,47 +43,48 @@ def report(
         )
 
 
-def _show(
-    plan: "Plan",
-    lowered: "Lowered",
-    results: "list[RankResult]",
-    output: Path | None,
-    output_format: Format,
-    width: int | None,
-) -> None:
-    from synth.report.comparison import align, compare, comparison_text, shared_plan
+def _show(plan: "Plan", lowered: "Lowered", results: "list[RankResult]", outputs: Outputs) -> None:
+    from synth.report.comparison import compare, comparison_text, middle_step, shared_timeline
     from synth.report.gantt import render
+    from synth.schedule.spans import planned_spans
 
-    timed = len(results[0].spans)
-    steps = [
-        align([r.zero_ns[i] for r in results], [r.spans[i] for r in results]) for i in range(timed)
-    ]
-    programs = results[0].program_seconds
-    seconds = programs[-timed:] if timed else programs
-    found = compare(
-        plan,
-        lowered,
-        [s * 1e6 for s in seconds],
-        steps,
-        [r.peak_bytes for r in results],
-        results[0].processors,
-    )
+    trace = _trace_of(plan, results)
+    charts = [step.chart() for step in trace.steps]
+    programs_us = [seconds * 1e6 for seconds in results[0].program_seconds]
+    step_us = [step.step_us for step in trace.steps] or programs_us
+    peaks = [r.peak_bytes for r in results]
+    found = compare(plan, lowered, step_us, charts, peaks, results[0].processors)
     record = _as_json(plan, results, found)
-    if output is not None:
-        write_atomically(output, record)
-    if output_format == Format.JSON:
+    if outputs.trace is not None:
+        trace.save(outputs.trace)
+    if outputs.figures is not None:
+        write_atomically(outputs.figures, record)
+    if outputs.format == Format.JSON:
         answer(record.rstrip())
         return
     answer(_loss_curve(results[0].losses, results[0].first_step))
-    if timed:
-        middle = sorted(range(timed), key=seconds.__getitem__)[timed // 2]
-        planned = shared_plan(lowered, found.processors)
-        answer(render(planned, measured=steps[middle], width=width) + "\n")
+    if charts:
+        planned = planned_spans(shared_timeline(lowered, found.processors))
+        middle = charts[middle_step(step_us)]
+        answer(render(planned, measured=middle.ops, width=outputs.width) + "\n")
         answer(comparison_text(found))
     else:
         talk("no step was timed: the first two warm up and measure memory; give --steps 3 or more")
-    if output is not None:
-        talk(f"written: {output}")
+    for path in filter(None, (outputs.figures, outputs.trace)):
+        talk(f"written: {path}")
+
+
+def _trace_of(plan: "Plan", results: "list[RankResult]") -> "Trace":
+    """What the ranks saw of the traced steps, laid over each other."""
+    from synth.schedule.marks import join_marks
+    from synth.schedule.trace import Source, Trace, TracedStep
+
+    by_step = zip(*(result.traced for result in results), strict=True)
+    steps = [
+        TracedStep.of(join_marks([seen.marks for seen in ranks]), ranks[0].step, ranks[0].step_us)
+        for ranks in by_step
+    ]
+    return Trace.of(plan, Source.MEASURED, steps, results[0].processors)
 
 
 def _as_json(plan: "Plan", results: "list[RankResult]", found: "Comparison") -> str:

@@ -57,6 +57,10 @@ SeedOption = Annotated[
     int, typer.Option(min=0, max=2**31 - 1, help="Of the weights and of the data's order.")
 ]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+TraceOption = Annotated[
+    Path | None, typer.Option(help="Write when every op and transfer ran here, as JSON.")
+]
+TraceEveryOption = Annotated[int, typer.Option(min=1, help="Trace one step in N.")]
 TimeoutOption = Annotated[
     float,
     typer.Option(

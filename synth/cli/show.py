@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from synth.cli.output import Format, FormatOption, answer, answer_json, percent, value_line
+from synth.cli.output import Format, FormatOption, answer, answer_json, percent, talk, value_line
+from synth.record import check_writable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,6 +23,17 @@ def command(
         int | None,
         typer.Option(min=40, help="Columns of the picture.", show_default="the terminal's"),
     ] = None,
+    measured: Annotated[
+        Path | None,
+        typer.Option(help="A trace of a run of PLAN (`synth run --trace`), drawn beside it."),
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write the simulated times here, as a trace.")
+    ] = None,
+    perfetto: Annotated[
+        Path | None,
+        typer.Option(help="Write what is shown here, for ui.perfetto.dev or chrome://tracing."),
+    ] = None,
     format: FormatOption = Format.TEXT,
 ) -> None:
     """Draw a schedule: who runs what when, and what each rank holds.
@@ -29,17 +41,27 @@ def command(
     The file is verified first; times are simulated from the costs that it carries.
     """
     from synth.report.gantt import render
+    from synth.report.laid import Laid, lay, write_charts
     from synth.schedule.file import Plan
-    from synth.schedule.spans import planned_spans
+    from synth.schedule.spans import planned_chart
 
+    for path in filter(None, (trace, perfetto)):
+        check_writable(path)
     plan = Plan.load(plan_path)
     lowered, timeline = plan.check()
+    laid = Laid(planned_chart(timeline)) if measured is None else lay(plan, lowered, measured)
+    write_charts(plan, timeline, laid, trace, perfetto)
+    for path in filter(None, (trace, perfetto)):
+        talk(f"written: {path}")
     if format == Format.JSON:
-        answer_json(as_json(plan, lowered, timeline))
+        answer_json(as_json(plan, lowered, timeline) | laid.as_json())
         return
     answer(headline(plan, timeline) + "\n")
-    answer(render(planned_spans(timeline), width=width) + "\n")
+    ran = laid.measured.ops if laid.measured else None
+    answer(render(laid.planned.ops, measured=ran, width=width) + "\n")
     answer(plan_table(plan, lowered, timeline))
+    if laid.difference is not None:
+        answer("\n" + laid.text())
 
 
 def headline(plan: "Plan", timeline: "Timeline") -> str:

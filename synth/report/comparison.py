@@ -6,12 +6,14 @@ from collections.abc import Sequence
 
 from synth.kinds import OpKind
 from synth.record import Record
+from synth.report.difference import Difference, explain_difference
+from synth.report.difference_text import difference_text
 from synth.report.tables import table
 from synth.schedule.contention import simulate_shared
 from synth.schedule.file import Plan
 from synth.schedule.lower import Lowered, lower
-from synth.schedule.simulate import simulate
-from synth.schedule.spans import Span, Spans, planned_spans
+from synth.schedule.simulate import Timeline, simulate
+from synth.schedule.spans import Chart, Spans, planned_spans
 
 
 class OpComparison(Record):
@@ -31,6 +33,8 @@ class Comparison(Record):
 
     `predicted_us` is one iteration with a device per rank and a STEP that waits for all ranks;
     `predicted_shared_us` the same where ranks share this machine's processors, as measured.
+    `measured_p10_us` and `measured_p90_us` are the spread between iterations, and `difference`
+    takes the median one apart.
     """
 
     plan: str
@@ -38,16 +42,19 @@ class Comparison(Record):
     predicted_us: int
     predicted_shared_us: int
     measured_us: int
+    measured_p10_us: int
+    measured_p90_us: int
     predicted_peak_bytes: tuple[int, ...]
     measured_peak_bytes: tuple[int, ...]
     ops: tuple[OpComparison, ...]
+    difference: Difference | None = None
 
 
 def compare(
     plan: Plan,
     lowered: Lowered,
     step_us: Sequence[float],
-    spans: Sequence[Spans],
+    charts: Sequence[Chart],
     peak_bytes: Sequence[int],
     processors: int,
 ) -> Comparison:
@@ -57,30 +64,45 @@ def compare(
         plan: what was run.
         lowered: its lowered form.
         step_us: the measured iterations.
-        spans: for each of them the measured ops, rank by rank.
+        charts: what happened in each of them.
         peak_bytes: measured, rank by rank.
         processors: how many of them the ranks shared.
     """
     synchronous = lower(lowered.schedule, lowered.costs, synchronous_step=True)
-    planned = shared_plan(lowered, processors)
+    shared = shared_timeline(lowered, processors)
+    planned = planned_spans(shared)
+    middle = middle_step(step_us)
     return Comparison(
         plan=plan.name,
         processors=processors,
         predicted_us=simulate(synchronous).makespan_us,
         predicted_shared_us=max(span.end_us for rank in planned for span in rank),
         measured_us=round(statistics.median(step_us)) if step_us else 0,
+        measured_p10_us=_quantile(step_us, 0.1),
+        measured_p90_us=_quantile(step_us, 0.9),
         predicted_peak_bytes=plan.claim.peak_bytes,
         measured_peak_bytes=tuple(peak_bytes),
-        ops=_compare_ops(lowered, planned, spans),
+        ops=_compare_ops(lowered, planned, [chart.ops for chart in charts]),
+        difference=explain_difference(shared, charts, middle, step_us[middle]) if charts else None,
     )
 
 
-def shared_plan(lowered: Lowered, processors: int) -> Spans:
-    """The planned spans of one iteration on this many processors, the ranks stepping together."""
+def middle_step(step_us: Sequence[float]) -> int:
+    """The place of the median iteration (of an even number the longer one of the two)."""
+    return sorted(range(len(step_us)), key=step_us.__getitem__)[len(step_us) // 2] if step_us else 0
+
+
+def _quantile(step_us: Sequence[float], share: float) -> int:
+    """The nearest of the measured times."""
+    return round(sorted(step_us)[round(share * (len(step_us) - 1))]) if step_us else 0
+
+
+def shared_timeline(lowered: Lowered, processors: int) -> Timeline:
+    """One iteration as planned on this many processors, the ranks stepping together."""
     synchronous = lower(lowered.schedule, lowered.costs, synchronous_step=True)
     if processors < lowered.num_ranks:
-        return planned_spans(simulate_shared(synchronous, processors))
-    return planned_spans(simulate(synchronous))
+        return simulate_shared(synchronous, processors)
+    return simulate(synchronous)
 
 
 def _compare_ops(
@@ -113,7 +135,10 @@ def _durations(charts: Sequence[Spans]) -> dict[tuple[int, OpKind], list[int]]:
 
 def comparison_text(found: Comparison) -> str:
     """The comparison as tables for the terminal."""
-    return "\n\n".join((_iteration_table(found), _memory_table(found), _op_table(found)))
+    tables = [_iteration_table(found), _memory_table(found), _op_table(found)]
+    if found.difference is not None:
+        tables.insert(1, difference_text(found.difference))
+    return "\n\n".join(tables)
 
 
 def _iteration_table(found: Comparison) -> str:
@@ -124,6 +149,8 @@ def _iteration_table(found: Comparison) -> str:
         rows.append((sharing, _ms(found.predicted_shared_us), ""))
     difference = _percent(found.measured_us, found.predicted_shared_us)
     rows.append(("measured, median", _ms(found.measured_us), difference))
+    rows.append(("measured, 10 % were below", _ms(found.measured_p10_us), ""))
+    rows.append(("measured, 10 % were above", _ms(found.measured_p90_us), ""))
     return table(("one iteration", "\nms", "measured against\npredicted, %"), rows)
 
 
@@ -164,13 +191,3 @@ def _mb(num_bytes: int) -> str:
 
 def _percent(measured: float, predicted: float) -> str:
     return f"{(measured / predicted - 1) * 100:+.1f}" if predicted else ""
-
-
-def align(results_zero_ns: Sequence[int], spans: Spans) -> Spans:
-    """Shift each rank's spans to the earliest rank's zero (ranks that share a host's clock)."""
-    zero = min(results_zero_ns)
-    shifts = [round((own - zero) / 1000) for own in results_zero_ns]
-    return [
-        [Span(s.op, s.start_us + shift, s.end_us + shift) for s in rank]
-        for rank, shift in zip(spans, shifts, strict=True)
-    ]

@@ -77,3 +77,18 @@ class Value(NamedTuple):
         """For people: `act(1, 3)`."""
         suffix = f"@{self.replica}" if self.replica else ""
         return f"{self.kind}({self.stage}, {self.microbatch}){suffix}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Value":
+        """Read what `str` writes.
+
+        Raises:
+            ValueError: it is no value's name.
+        """
+        match = _VALUE.fullmatch(text)
+        if match is None:
+            raise ValueError(f"value {text!r} is not understood; values look like act(1, 3)")
+        return cls(ValueKind(match[1]), int(match[2]), int(match[3]), int(match[4] or 0))
+
+
+_VALUE = re.compile(rf"({'|'.join(ValueKind)})\((\d{{1,6}}), (\d{{1,9}})\)(?:@(\d{{1,3}}))?")

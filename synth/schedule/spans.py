@@ -1,9 +1,13 @@
-"""When ops ran, planned or measured: the neutral form that reports and runs exchange."""
+"""When ops ran and values moved, planned or measured: the neutral form that reports exchange."""
 
 from typing import NamedTuple
 
 from synth.schedule.ops import Op
+from synth.schedule.programs import Transfer
+from synth.schedule.reductions import Reduction
 from synth.schedule.simulate import Timeline
+
+Flow = Transfer | Reduction
 
 
 class Span(NamedTuple):
@@ -17,6 +21,26 @@ class Span(NamedTuple):
 Spans = list[list[Span]]
 
 
+class FlowSpan(NamedTuple):
+    """From when a transfer or a reduction could start (both ends ready) to its end.
+
+    Not `exact`: nobody waited for it, so all that is known of its end is that it was over when
+    its reader asked.
+    """
+
+    flow: Flow
+    start_us: int
+    end_us: int
+    exact: bool = True
+
+
+class Chart(NamedTuple):
+    """All that happened in one iteration: ops rank by rank in program order, and flows."""
+
+    ops: Spans
+    flows: list[FlowSpan]
+
+
 def planned_spans(timeline: Timeline) -> Spans:
     """The simulated spans of every rank, in program order."""
     lowered = timeline.lowered
@@ -27,3 +51,14 @@ def planned_spans(timeline: Timeline) -> Spans:
         ]
         for rank, program in enumerate(lowered.ops)
     ]
+
+
+def planned_chart(timeline: Timeline) -> Chart:
+    """The simulated ops, transfers and reductions."""
+    lowered = timeline.lowered
+    flows: list[Flow] = [*lowered.transfers, *lowered.reductions]
+    spans = [
+        FlowSpan(flow, timeline.start_us[node], timeline.end_us[node])
+        for node, flow in enumerate(flows, lowered.first_node[-1])
+    ]
+    return Chart(planned_spans(timeline), spans)

@@ -14,8 +14,10 @@ import torch
 
 from synth.families import generate
 from synth.profile import Link, Links, Workload
+from synth.report.difference import Difference
 from synth.runtime.profile_model import profile_model
 from synth.schedule.file import Claim, Plan, program_text
+from synth.schedule.trace import Source, Trace
 
 TINY = {"vocabulary_size": 256, "width": 32, "num_blocks": 4, "num_heads": 2, "context_length": 32}
 COMMAND = [sys.executable, "-m", "synth"]
@@ -50,8 +52,9 @@ def run(*arguments: str | Path, timeout: float = 120) -> subprocess.CompletedPro
 def test_a_run_learns_and_keeps_the_planned_memory(
     plan_path: Path, text: Path, tmp_path: Path
 ) -> None:
-    output = tmp_path / "run.json"
-    ended = run(plan_path, "--data", text, "--steps", 20, "--device", "cpu", "-o", output)
+    output, trace_path = tmp_path / "run.json", tmp_path / "trace.json"
+    tracing = ("--trace", trace_path, "--trace-every", 5)
+    ended = run(plan_path, "--data", text, "--steps", 20, "--device", "cpu", "-o", output, *tracing)
 
     assert ended.returncode == 0, ended.stderr
     assert "planned" in ended.stdout and "measured" in ended.stdout
@@ -66,6 +69,21 @@ def test_a_run_learns_and_keeps_the_planned_memory(
     assert comparison["measured_us"] > 0
     measured_ops = {(op["stage"], op["kind"]) for op in comparison["ops"]}
     assert measured_ops == {(stage, kind) for stage in (0, 1) for kind in ("F", "B", "W", "STEP")}
+    difference = Difference.model_validate(comparison["difference"])
+    assert difference.total_us == pytest.approx(difference.measured_us - difference.predicted_us)
+    _check_trace(Trace.load(trace_path), Plan.load(plan_path))
+
+
+def _check_trace(trace: Trace, plan: Plan) -> None:
+    """One step in five is traced, and holds every op and transfer of the plan."""
+    trace.check_of(plan)
+    assert (trace.source, [step.step for step in trace.steps]) == (Source.MEASURED, [2, 7, 12, 17])
+    lowered, _ = plan.check()
+    for step in trace.steps:
+        chart = step.chart()
+        assert [[span.op for span in rank] for rank in chart.ops] == [list(r) for r in lowered.ops]
+        assert {span.flow for span in chart.flows} == set(lowered.transfers)
+        assert all(0 <= span.start_us <= span.end_us for rank in chart.ops for span in rank)
 
 
 def test_two_copies_of_the_stages_learn_what_one_copy_learns(

@@ -84,3 +84,27 @@ def test_a_folder_is_not_a_plan(synth: Synth, tmp_path: Path) -> None:
 
 def test_a_picture_too_narrow_is_refused(synth: Synth, plan_file: Path) -> None:
     assert synth("show", plan_file, "--width", "3").code == 2
+
+
+def test_show_writes_the_simulation_as_a_trace_and_lays_one_over_the_plan(
+    synth: Synth, plan_file: Path, tmp_path: Path
+) -> None:
+    trace, perfetto = tmp_path / "trace.json", tmp_path / "perfetto.json"
+    assert synth("show", plan_file, "--trace", trace).code == 0
+    ended = synth("show", plan_file, "--measured", trace, "--perfetto", perfetto, "--width", "100")
+    assert ended.code == 0
+    assert "rank 0  planned   F" in ended.stdout and "measured  F" in ended.stdout
+    assert "measured − predicted" in ended.stdout
+    assert {e["ph"] for e in json.loads(perfetto.read_text())["traceEvents"]} == {"M", "X"}
+
+
+def test_a_trace_of_another_plan_is_not_drawn(
+    synth: Synth, plan_file: Path, tmp_path: Path
+) -> None:
+    trace = tmp_path / "trace.json"
+    assert synth("show", plan_file, "--trace", trace).code == 0
+    data = json.loads(trace.read_text())
+    trace.write_text(json.dumps({**data, "schedule": "0" * 16}))
+    ended = synth("show", plan_file, "--measured", trace)
+    assert (ended.code, ended.stdout) == (5, "")
+    assert "give the plan that was run" in ended.stderr

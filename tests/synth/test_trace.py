@@ -1,0 +1,122 @@
+"""Traces: what ranks saw becomes one chart, and a chart survives the file."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from synth.errors import Mismatch, SynthError
+from synth.families import generate
+from synth.profile import Profile
+from synth.profiles import find
+from synth.report.perfetto import perfetto_json
+from synth.schedule import Op
+from synth.schedule.file import Plan
+from synth.schedule.lower import Transfer, lower
+from synth.schedule.marks import RankMarks, Ready, Wait, join_marks
+from synth.schedule.ops import Value, ValueKind
+from synth.schedule.simulate import simulate
+from synth.schedule.spans import Chart, FlowSpan, Span, planned_chart
+from synth.schedule.trace import Source, Trace, TracedStep
+
+SENT = Transfer(Value(ValueKind.ACT, 0, 3), 0, 1, 512, 20)
+F0, F1 = Op.parse("F0.3"), Op.parse("F1.3")
+
+
+def make_plan(name: str = "zb-h1", num_micro_batches: int = 4) -> Plan:
+    profile = Profile.load(find("zb-1.5b-p8-m24"))
+    return Plan.of(profile, [6] * 4, generate(name, 4, num_micro_batches))
+
+
+def chart_of(plan: Plan) -> Chart:
+    return planned_chart(simulate(lower(plan.schedule(), plan.costs)))
+
+
+def transfer_span(*, sent: int, posted: int, waits: dict[int, Wait]) -> FlowSpan:
+    """The span of one transfer from rank 0 to rank 1, whose clocks began 1 ms apart."""
+    marks = [
+        RankMarks(5_000_000, [], [Ready(SENT, sent)], [waits[0]] if 0 in waits else []),
+        RankMarks(6_000_000, [], [Ready(SENT, posted)], [waits[1]] if 1 in waits else []),
+    ]
+    return join_marks(marks).flows[0]
+
+
+def test_ranks_are_laid_on_the_clock_of_the_first_to_begin() -> None:
+    marks = [RankMarks(6_000_000, [Span(F0, 0, 10)]), RankMarks(5_000_000, [Span(F1, 0, 10)])]
+    assert join_marks(marks).ops == [[Span(F0, 1000, 1010)], [Span(F1, 0, 10)]]
+
+
+@pytest.mark.parametrize(("sent", "posted", "start"), [(1500, 300, 1500), (1200, 700, 1700)])
+def test_a_transfer_starts_when_both_ends_are_ready(sent: int, posted: int, start: int) -> None:
+    found = transfer_span(sent=sent, posted=posted, waits={1: Wait(SENT, 650, 900, True)})
+    assert found == FlowSpan(SENT, start, 1900, exact=True)
+
+
+def test_a_transfer_that_held_nobody_up_was_over_when_it_was_asked_for() -> None:
+    found = transfer_span(sent=100, posted=0, waits={1: Wait(SENT, 800, 950, False)})
+    assert found == FlowSpan(SENT, 1000, 1800, exact=False)
+
+
+def test_the_receivers_wait_counts_before_the_senders() -> None:
+    # What the sender waited for may only have been a copy into a buffer.
+    waits = {0: Wait(SENT, 1100, 1200, True), 1: Wait(SENT, 200, 400, True)}
+    assert transfer_span(sent=1000, posted=0, waits=waits).end_us == 1400
+    waits[1] = Wait(SENT, 900, 910, False)
+    assert transfer_span(sent=1000, posted=0, waits=waits) == FlowSpan(SENT, 1000, 1200)
+
+
+@pytest.mark.parametrize("name", ["zb-h1", "chimera"])
+def test_a_chart_survives_the_file(tmp_path: Path, name: str) -> None:
+    plan = make_plan(name)
+    chart = chart_of(plan)
+    trace = Trace.of(plan, Source.SIMULATED, [TracedStep.of(chart, 7, 123.4)])
+    trace.save(tmp_path / "trace.json")
+    found = Trace.load(tmp_path / "trace.json")
+    assert found == trace
+    assert (found.steps[0].step, found.steps[0].step_us) == (7, 123)
+    assert found.steps[0].chart() == chart
+    found.check_of(plan)
+
+
+def test_a_trace_of_another_schedule_is_refused() -> None:
+    trace = Trace.of(make_plan("zb-h1"), Source.SIMULATED, [])
+    with pytest.raises(Mismatch, match=r"plan 'zb-h1' .* is not that of '1f1b'"):
+        trace.check_of(make_plan("1f1b"))
+
+
+@pytest.mark.parametrize(("old", "new"), [("F0.0", "G0.0"), ("act(0, 0)", "art(0, 0)")])
+def test_a_trace_with_an_unknown_name_is_refused(old: str, new: str) -> None:
+    plan = make_plan()
+    text = Trace.of(plan, Source.SIMULATED, [TracedStep.of(chart_of(plan), 0, 0)]).to_json()
+    with pytest.raises(SynthError, match="is not understood"):
+        Trace.from_json(text.replace(old, new, 1))
+
+
+def test_perfetto_shows_ranks_as_processes_and_charts_side_by_side() -> None:
+    chart = chart_of(make_plan())
+    events = json.loads(perfetto_json({"planned": chart, "measured": chart}))["traceEvents"]
+    names = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert {e["args"]["name"] for e in events if e["name"] == "process_name"} == {
+        f"rank {rank}" for rank in range(4)
+    }
+    assert [name for (pid, _), name in sorted(names.items()) if pid == 1] == [
+        "ops, planned",
+        "ops, measured",
+        "from rank 0, planned",
+        "from rank 0, measured",
+        "from rank 2, planned",
+        "from rank 2, measured",
+    ]
+    drawn = [e for e in events if e["ph"] == "X"]
+    assert len(drawn) == 2 * (sum(map(len, chart.ops)) + len(chart.flows))
+    first = next(e for e in drawn if (e["pid"], e["name"]) == (1, "F1.0"))
+    assert first["ts"] == chart.ops[1][0].start_us
+
+
+def test_events_of_a_perfetto_track_do_not_overlap() -> None:
+    # Two transfers of a link that were under way together, the first not waited for.
+    second = SENT._replace(value=Value(ValueKind.ACT, 0, 4))
+    flows = [FlowSpan(SENT, 0, 90, False), FlowSpan(second, 30, 100), FlowSpan(second, 40, 80)]
+    events = json.loads(perfetto_json({"measured": Chart([[], []], flows)}))["traceEvents"]
+    drawn = sorted((e["ts"], e["ts"] + e["dur"]) for e in events if e["ph"] == "X")
+    assert drawn == [(40, 80), (80, 90), (90, 100)]
