@@ -1,4 +1,9 @@
-"""One optimizer step of all ranks: programs whose gradients add up, STEPs, and what came of it."""
+"""One optimizer step of all ranks: programs whose gradients add up, STEPs, and what came of it.
+
+Steps that are validated later do not wait for other ranks, so that nothing else may either: what
+ranks tell each other is told when a step begins, of the step before, and read when it has ended;
+by then all have begun, because no rank gets through a step without the others.
+"""
 
 import time
 from collections.abc import Sequence
@@ -20,12 +25,33 @@ from .pipeline import Pipeline
 @dataclass(frozen=True)
 class Outcome:
     """The same on all ranks but for the seconds; `program_seconds` are of the last program, the
-    one with STEPs, which is what a plan predicts."""
+    one with STEPs, which is what a plan predicts.
 
-    mean_loss: float
+    `losses` are the mean losses, by step, that have become known: of this step, or of the one
+    before.
+    """
+
+    losses: dict[int, float]
     data_ended: bool
     seconds: float
     program_seconds: float
+
+
+@dataclass(frozen=True)
+class _Loss:
+    """A step's loss, as far as this rank has computed it."""
+
+    step: int
+    share: Tensor | None
+
+
+@dataclass(frozen=True)
+class _Telling:
+    """A sum over all ranks under way."""
+
+    loss: _Loss | None
+    told: Tensor
+    work: dist.Work | None
 
 
 class Iteration:
@@ -33,6 +59,8 @@ class Iteration:
 
     def __init__(self, pipeline: Pipeline, steps: StageSteps, rank: int) -> None:
         self._pipeline, self._steps, self._rank = pipeline, steps, rank
+        self._untold: _Loss | None = None
+        self._last_end: float | None = None
 
     def run(
         self,
@@ -56,6 +84,7 @@ class Iteration:
             RunFailure: an op failed, or another rank is gone.
         """
         start = last_start = time.perf_counter()
+        telling = self._tell(self._untold, data_ended) if self._steps.late else None
         self._steps.settings = settings
         total: Tensor | None = None
         with window or nullcontext():
@@ -64,21 +93,47 @@ class Iteration:
                 is_last = number == len(batches)
                 loss = self._pipeline.step(batch, weight=1 / len(batches), update=is_last)
                 total = loss if total is None or loss is None else total + loss
-        mean, ended = self.share(step, total, data_ended)
+        share = _Loss(step, total)
+        if telling is None:
+            telling = self._tell(share, data_ended)
+        else:
+            self._untold = share
+        losses, ended = self._hear(telling)
         end = time.perf_counter()
-        return Outcome(mean, ended, end - start, end - last_start)
+        if self._steps.late:  # what is paid is from end to end; ranks begin when they like
+            start, self._last_end = self._last_end or start, end
+            last_start = start if len(batches) == 1 else last_start
+        return Outcome(losses, ended, end - start, end - last_start)
 
-    def share(self, step: int, loss: Tensor | None, data_ended: bool) -> tuple[float, bool]:
-        """Tell all ranks the sum of the losses, and whether any rank's data has ended."""
+    def settle(self) -> dict[int, float]:
+        """Make the last step final, waiting for all ranks; the loss that was not yet told."""
+        self._steps.finish()
+        self._last_end = None
+        if self._untold is None:
+            return {}
+        loss, self._untold = self._untold, None
+        return self._hear(self._tell(loss, False))[0]
+
+    def any_ended(self, data_ended: bool) -> bool:
+        """Whether any rank has no data for the first step; every rank calls this."""
+        return self._hear(self._tell(None, data_ended))[1]
+
+    def _tell(self, loss: _Loss | None, data_ended: bool) -> _Telling:
+        """Start telling all ranks the sum of the losses, and whether any rank's data has ended."""
         told = torch.tensor([0.0, float(data_ended)], device=self._pipeline.device)
-        if loss is not None:
-            told[0] += loss.detach().float()
+        if loss is not None and loss.share is not None:
+            told[0] += loss.share.detach().float()
+        return _Telling(loss, told, dist.all_reduce(told, async_op=True))
+
+    def _hear(self, telling: _Telling) -> tuple[dict[int, float], bool]:
+        of = telling.loss
         try:
-            dist.all_reduce(told)
+            if telling.work is not None:
+                telling.work.wait()
         except RuntimeError as error:
+            what = f"in the sum of the losses of step {of.step}" if of else "before the first step"
             raise RunFailure(
-                f"rank {self._rank} failed in the sum of the losses of step {step}: "
-                f"{describe_failure(error)}"
+                f"rank {self._rank} failed {what}: {describe_failure(error)}"
             ) from error
-        mean, num_ended = told.tolist()
-        return mean, num_ended > 0
+        mean, num_ended = telling.told.tolist()
+        return {of.step: mean} if of else {}, num_ended > 0

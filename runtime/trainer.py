@@ -106,7 +106,7 @@ class RankTrainer:
         result = RankResult(world.rank, world.host, str(world.device), world.processors, first_step)
         measured_step = min(first_step + 1, options.steps - 1)
         batches = self._batches.take()
-        _, ended = self._iteration.share(first_step, None, batches is None)
+        ended = self._iteration.any_ended(batches is None)
         for step in range(first_step, options.steps):
             if ended or batches is None:
                 result.remark = self._end_of_data(step)
@@ -123,15 +123,20 @@ class RankTrainer:
                 window=self._memory_window(result) if step == measured_step else None,
             )
             batches, ended = upcoming, outcome.data_ended
-            self._count_step(outcome.mean_loss, step)
-            result.losses.append(outcome.mean_loss)
+            losses = outcome.losses
+            is_last = ended or step + 1 == options.steps
+            if is_last or self._saves(step + 1):
+                losses |= self._iteration.settle()
+            self._count_steps(losses)
+            result.losses += losses.values()
             result.step_seconds.append(outcome.seconds)
             result.program_seconds.append(outcome.program_seconds)
             self._tracer.end(step, outcome.program_seconds * 1e6)
             if on_step is not None:
-                on_step(step, outcome.mean_loss, outcome.seconds)
-            self._save(step + 1, is_last=ended or step + 1 == options.steps)
-        self._optimizer.finish()
+                for number, loss in losses.items():
+                    on_step(number, loss, outcome.seconds)
+            if self._checkpointer is not None and (is_last or self._saves(step + 1)):
+                self._checkpointer.save(self._done)
         result.traced = list(self._tracer.steps)
         if self._checkpointer is not None:
             self._checkpointer.wait()
@@ -149,25 +154,24 @@ class RankTrainer:
             yield
         result.peak_bytes = result.static_bytes + found.peak_bytes
 
-    def _save(self, step: int, *, is_last: bool) -> None:
+    def _saves(self, step: int) -> bool:
         saved = self._options.checkpoint
-        if saved is not None and (is_last or step % saved.every == 0):
-            assert self._checkpointer is not None
-            self._checkpointer.save(self._done)
+        return saved is not None and step % saved.every == 0
 
     def _settings(self, step: int) -> StepSettings:
         options = self._options
         return StepSettings(options.learning_rate.at(step, options.steps))
 
-    def _count_step(self, mean_loss: float, step: int) -> None:
+    def _count_steps(self, mean_losses: dict[int, float]) -> None:
         """A step counts if its loss is a number."""
-        if not math.isfinite(mean_loss):
-            raise RunFailure(
-                f"the loss of step {step} is {mean_loss}; lower --lr, or clip with --clip"
+        for step, mean_loss in mean_losses.items():
+            if not math.isfinite(mean_loss):
+                raise RunFailure(
+                    f"the loss of step {step} is {mean_loss}; lower --lr, or clip with --clip"
+                )
+            self._done = self._done.replace(
+                step=step + 1, sequences=self._done.sequences + self._batches.sequences_per_step
             )
-        self._done = self._done.replace(
-            step=step + 1, sequences=self._done.sequences + self._batches.sequences_per_step
-        )
 
     def _end_of_data(self, step: int) -> str:
         options = self._options
