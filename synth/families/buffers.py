@@ -30,7 +30,7 @@ def patient(setting: Setting, schedule: Schedule) -> Buffering:
         outcome = _outcome(setting, schedule, buffering)
         if outcome is not None and (outcome < best or (outcome == best and found == unlimited)):
             best, found = outcome, buffering
-        if best.without_waiting(fastest):
+        if found != unlimited and best.without_waiting(fastest):
             break
     return found
 

@@ -1,20 +1,44 @@
-"""Chimera: two 1F1B pipelines in opposite directions (Li and Hoefler 2021, arXiv 2107.06925)."""
+"""Chimera: two 1F1B pipelines in opposite directions (Li and Hoefler 2021, arXiv 2107.06925).
 
+Three ways to run more than D micro-batches (section 3.5). *Direct concatenation* puts units of D
+behind one another. Where B takes twice as long as F, it leaves bubbles between them, which the
+other two remove: *forward doubling* runs two micro-batches in each F, so that a slot of F takes as
+long as a B, and then the two B's; it holds twice the activations. *Backward halving* is the same
+schedule with micro-batches half as large, which run two together in F and one by one in B. Here a
+micro-batch is what one B takes: `halving` therefore makes the programs of `doubling`, for a profile
+of half micro-batches and twice as many of them.
+"""
+
+from synth.errors import SynthError
 from synth.families.family import Family, Programs, Setting
+from synth.families.options import Way
 from synth.families.units import check_even, concatenated
+
+_WAYS = Way("scale", ("concatenation", "doubling", "halving"), untried=("halving",))
 
 
 def make(setting: Setting) -> Programs:
-    """Each copy takes half of D micro-batches; units of D by direct concatenation.
+    """Each copy takes half of D micro-batches, or pairs of them.
 
     F = B: D − 2 of bubble however many units. B = 2F: the printed (D − 2) / (1.5 N + D − 2) for one
-    unit; each further one brings D − 2 units of F more, since B's and not F's have to fit between.
-    The paper's remedies (forward doubling, backward halving) are not here.
+    unit of D; each further one brings D − 2 units of F more, since B's and not F's have to fit
+    between. In pairs the bubble is 1.5 (D − 2) however many units of 2D there are: no schedule on
+    this placement has less, because a middle rank begins D / 2 − 1 forwards after the first one,
+    and as many backwards follow its last.
     """
     check_even("chimera", setting)
-    return concatenated(setting)
+    if setting.options["scale"] == "halving" and setting.num_micro_batches % 2:
+        raise SynthError(
+            f"chimera:halving needs an even number of micro-batches, given "
+            f"{setting.num_micro_batches}: each is one half of a whole one"
+        )
+    return concatenated(setting, 1 if setting.options["scale"] == "concatenation" else 2)
 
 
 FAMILY = Family(
-    "chimera", "Li and Hoefler 2021, arXiv 2107.06925, section 3", make, "bidirectional"
+    "chimera",
+    "Li and Hoefler 2021, arXiv 2107.06925, section 3",
+    make,
+    "bidirectional",
+    options=(_WAYS,),
 )

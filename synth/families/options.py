@@ -38,13 +38,13 @@ class Count:
 class Way:
     """One of several words, the first of which is the default.
 
-    `is_tried` is whether each of them is a schedule to be compared with others, and not only the
-    first: false for what is never better.
+    `untried` are words that need not be compared with the others: the same schedule by another
+    name, or what is never better.
     """
 
     name: str
     words: tuple[str, ...]
-    is_tried: bool = True
+    untried: tuple[str, ...] = ()
 
     @property
     def default(self) -> str:
@@ -128,8 +128,8 @@ def variants(options: Sequence[Option], most_rounds: int = 0) -> Iterator[dict[s
     """
     values: list[Sequence[int | str]] = []
     for option in options:
-        if isinstance(option, Way) and option.is_tried:
-            values.append(option.words)
+        if isinstance(option, Way):
+            values.append([word for word in option.words if word not in option.untried])
         elif isinstance(option, Count) and option.name == ROUNDS and most_rounds:
             values.append(range(option.least, most_rounds + 1))
         else:

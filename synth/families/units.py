@@ -12,6 +12,8 @@ every rank; the next unit starts 2S slots later ("direct concatenation"), and it
 holes of the one before. The last unit may be smaller. Copies share each unit as evenly as possible.
 """
 
+from collections.abc import Sequence
+
 from synth.errors import SynthError
 from synth.families.family import Programs, Setting
 from synth.kinds import OpKind
@@ -20,13 +22,19 @@ from synth.schedule.ops import Op
 Slots = list[list[tuple[int, Op]]]
 
 
-def concatenated(setting: Setting) -> Programs:
-    """Units of D micro-batches behind one another, the last with what is left."""
+def concatenated(setting: Setting, per_slot: int = 1) -> Programs:
+    """Units of D micro-batches behind one another, the last with what is left.
+
+    Args:
+        per_slot: so many micro-batches run in each slot, one after another: a unit has D times as
+            many.
+    """
     num_ranks, total = setting.num_ranks, setting.num_micro_batches
+    groups = [range(j, min(j + per_slot, total)) for j in range(0, total, per_slot)]
     slots: Slots = [[] for _ in range(num_ranks)]
-    for unit, first in enumerate(range(0, total, num_ranks)):
+    for unit, first in enumerate(range(0, len(groups), num_ranks)):
         begin = 2 * setting.num_stages * unit
-        _add_unit(slots, setting, begin, range(first, min(first + num_ranks, total)))
+        _add_unit(slots, setting, begin, groups[first : first + num_ranks])
     return [[op for _, op in sorted(ops)] for ops in slots]
 
 
@@ -43,14 +51,15 @@ def check_even(name: str, setting: Setting) -> None:
         )
 
 
-def _add_unit(slots: Slots, setting: Setting, begin: int, micro_batches: range) -> None:
-    """Put up to D micro-batches into the slots of a unit, the first part of them on copy 0."""
+def _add_unit(slots: Slots, setting: Setting, begin: int, groups: Sequence[range]) -> None:
+    """Put up to D groups into the slots of a unit, the first part of them on copy 0."""
     copies = setting.placement.ranks
-    share = -(-len(micro_batches) // len(copies))
+    share = -(-len(groups) // len(copies))
     for replica, ranks in enumerate(copies):
-        for k, j in enumerate(micro_batches[replica * share : (replica + 1) * share]):
+        for k, group in enumerate(groups[replica * share : (replica + 1) * share]):
             first = begin + 2 * k
             last = first + 2 * setting.num_stages - 1
             for stage, rank in enumerate(ranks):
-                slots[rank].append((first + stage, Op(OpKind.F, stage, j, replica)))
-                slots[rank].append((last - stage, Op(OpKind.BW, stage, j, replica)))
+                for j in group:
+                    slots[rank].append((first + stage, Op(OpKind.F, stage, j, replica)))
+                    slots[rank].append((last - stage, Op(OpKind.BW, stage, j, replica)))

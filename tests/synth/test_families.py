@@ -148,6 +148,7 @@ TIMES_OF_ANY = {"forward_us": 2, "backward_input_us": 3, "backward_weight_us": 1
 ADMITS: dict[str, Callable[[int, int], bool]] = {
     "chimera": lambda p, m: p % 2 == 0,
     "bitpipe": lambda p, m: p % 2 == 0,
+    "bitpipe-loop": lambda p, m: p % 2 == 0,
     "dualpipe": lambda p, m: p % 2 == m % 2 == 0 and m >= 2 * p,
     "dualpipe-v": lambda p, m: m >= 2 * p,
     "zb-limit": lambda p, m: False,  # here without caps
@@ -195,13 +196,16 @@ def test_all_families_of_a_placement_stand_on_exactly_it(name: str, p: int, m: i
         assert {"zb-v", "v-half", "v-min"} <= set(found)
     if name == "bidirectional":
         dual = {"dualpipe"} if ADMITS["dualpipe"](p, m) else set()
-        assert set(found) == {"gems"} | dual | (set() if p % 2 else {"chimera"})
+        chimera = set() if p % 2 else {"chimera", "chimera:doubling"}
+        assert set(found) == {"gems", "mixpipe"} | dual | chimera
 
 
 def test_a_name_carries_the_number_of_rounds() -> None:
     assert generate("interleaved", 4, 8).name == "interleaved:2"
     assert generate("interleaved:3", 4, 8).placement == placement("looped:3", 4)
     assert generate("interleaved:3,group=5", 4, 8).name == "interleaved:3,group=5"
+    assert generate("chimera:concatenation", 4, 8).name == "chimera"
+    assert generate("bitpipe:early", 4, 8).name == "bitpipe:1,early"
     assert [name for name, _ in generate_for(placement("looped:3", 4), 8)] == [
         "breadth-first:3",
         "interleaved:3",
@@ -217,6 +221,8 @@ def test_a_name_carries_the_number_of_rounds() -> None:
         ("interleaved:2,3", "has rounds twice"),
         ("interleaved:1", "interleaved is defined from 2 on"),
         ("hanayo:0", "too small a number of rounds, given 0; hanayo is defined from 1 on"),
+        ("chimera:tripling", "chimera takes concatenation or doubling or halving behind a colon"),
+        ("chimera:doubling,doubling", "has scale twice"),
         ("1f1b:2", "1f1b takes nothing behind a colon"),
     ],
 )
@@ -242,7 +248,7 @@ def test_every_family_names_its_paper(name: str) -> None:
 
 def test_an_unknown_family_is_refused_with_the_known_ones() -> None:
     with pytest.raises(
-        SynthError, match=r"family '2f2b' is unknown; known: 1f1b, bitpipe, breadth-first, chimera"
+        SynthError, match=r"family '2f2b' is unknown; known: 1f1b, bitpipe, bitpipe-loop, breadth-first, ch"
     ):
         generate("2f2b", 4, 8)
 

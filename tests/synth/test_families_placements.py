@@ -6,6 +6,8 @@ from synth.costs import Costs, uniform_costs
 from synth.errors import SynthError
 from synth.families import family_placement, generate
 from synth.schedule import Timeline, peak_bytes, verify
+from synth.solve import Problem, SolveOptions
+from synth.solve.portfolio import solve
 from tests.synth.picture import picture, rows
 
 
@@ -75,6 +77,65 @@ PICTURES = {
         .. F0 f2 F1 f3 f2 f0 f3 f1 x0 x2 x1 x3 x2 X0 x3 X1 ..
         .. f2 F0 f3 F1 f0 f2 f1 f3 x2 x0 x3 x1 X0 x2 X1 x3 ..
         f2 f3 .. F0 f0 F1 f1 f2 x2 f3 x3 x0 X0 x1 X1 x2 .. x3
+    """,
+    # Jain et al. 2020, as arXiv 2107.06925 draws it: one micro-batch a rank.
+    ("gems", 4, 1): """
+        F0 .. .. .. .. .. .. .. .. .. X0 -- f1 x1 -- F2 .. .. .. .. .. .. .. .. .. .. ..
+        .. F0 .. .. .. .. .. .. X0 -- f1 .. .. .. .. x1 -- F2 .. .. .. .. .. .. .. .. X2
+        .. .. F0 .. .. .. X0 -- f1 .. .. .. .. .. .. .. .. x1 -- F2 .. .. .. .. X2 -- f3
+        .. .. .. F0 X0 -- f1 .. .. .. .. .. .. .. .. .. .. .. .. x1 -- F2 X2 -- f3 .. ..
+
+        .. X2 -- f3 x3 -- .. .. .. .. .. ..
+        -- f3 .. .. .. .. x3 -- .. .. .. ..
+        .. .. .. .. .. .. .. .. x3 -- .. ..
+        .. .. .. .. .. .. .. .. .. .. x3 --
+    """,
+    # Liu et al. 2023: one wave, F = B.
+    ("hanayo", 4, 0): """
+        F0 F1 F2 F3 .. .. .. f0 x0 f1 x1 f2 x2 f3 x3 X0 .. X1 .. X2 .. X3
+        .. F0 F1 F2 .. .. f0 F3 f1 x0 f2 x1 f3 x2 X0 x3 X1 .. X2 .. X3 ..
+        .. .. F0 F1 .. f0 F2 f1 F3 f2 x0 f3 x1 X0 x2 X1 x3 X2 .. X3 .. ..
+        .. .. .. F0 f0 F1 f1 F2 f2 F3 f3 x0 X0 x1 X1 x2 X2 x3 X3 .. .. ..
+    """,
+    # 2107.06925, section 3.5: two micro-batches in each slot of F, no bubble between units.
+    ("chimera:doubling", 8, 1): """
+        F0 F1 F2 F3 f4 f5 x4 -- x5 -- f6 f7 x6 -- x7 -- X0 -- X1 -- .. .. .. X2 -- X3 --
+        .. F0 F1 f4 f5 F2 F3 f6 f7 x4 -- x5 -- X0 -- X1 -- x6 -- x7 -- X2 -- X3 -- .. ..
+        .. f4 f5 F0 F1 f6 f7 F2 F3 X0 -- X1 -- x4 -- x5 -- X2 -- X3 -- x6 -- x7 -- .. ..
+        f4 f5 f6 f7 F0 F1 X0 -- X1 -- F2 F3 X2 -- X3 -- x4 -- x5 -- .. .. .. x6 -- x7 --
+    """,
+    # Zhang et al. 2023, by the rule that mixpipe.py takes: K = 4.
+    ("mixpipe", 8, 1): """
+        F0 F1 F2 f4 x4 -- F3 f5 x5 -- f6 X0 -- x6 -- f7 x7 -- X1 -- .. X2 -- .. .. X3 --
+        .. F0 f4 F1 f5 F2 x4 -- f6 X0 -- F3 x5 -- f7 X1 -- x6 -- X2 -- x7 -- X3 -- .. ..
+        .. f4 F0 f5 F1 f6 X0 -- F2 x4 -- f7 X1 -- F3 x5 -- X2 -- x6 -- X3 -- x7 -- .. ..
+        f4 f5 f6 F0 X0 -- f7 F1 X1 -- F2 x4 -- X2 -- F3 X3 -- x5 -- .. x6 -- .. .. x7 --
+    """,
+    # 2410.19367 without the V.
+    ("bitpipe-loop", 4, 0): """
+        F0 F1 .. f2 f0 f3 f1 f2 x2 f3 x3 x0 x2 x1 x3 X0 .. X1
+        .. F0 f2 F1 f3 f0 f2 f1 f3 x2 x0 x3 x1 x2 X0 x3 X1 ..
+        .. f2 F0 f3 F1 f2 f0 f3 f1 x0 x2 x1 x3 X0 x2 X1 x3 ..
+        f2 f3 .. F0 f2 F1 f3 f0 x0 f1 x1 x2 X0 x3 X1 x2 .. x3
+    """,
+    # Its appendix B, by the rules that bitpipe.py tries.
+    ("bitpipe:1,early", 8, 1): """
+        F0 F1 F2 f4 f4 f5 f5 f0 x0 -- f1 F3 x1 -- f6 x4 -- f6 x4 -- .. x5 -- f2 x2 -- f7
+        .. F0 f4 F1 f5 f4 f0 f5 f1 F2 x0 -- f6 x4 -- F3 x1 -- f6 x5 -- f2 x4 -- f7 X0 --
+        .. f4 F0 f5 F1 f0 f4 f1 f5 f6 x4 -- F2 x0 -- f7 x5 -- f2 x1 -- f6 X0 -- F3 x4 --
+        f4 f5 f6 F0 f0 F1 f1 f4 x4 -- f5 f7 x5 -- F2 x0 -- f2 X0 -- .. x1 -- f6 x6 -- F3
+
+        f7 x5 -- X0 -- f3 x3 -- x6 -- x6 -- x7 -- x7 -- X1 -- .. .. X2 -- X3 --
+        x2 -- f7 f3 x6 -- x5 -- x3 -- x7 -- x6 -- X1 -- x7 -- X2 -- X3 -- .. ..
+        x6 -- f3 f7 x2 -- X1 -- x7 -- x3 -- X2 -- x5 -- X3 -- x6 -- x7 -- .. ..
+        f3 X1 -- x4 -- f7 x7 -- x2 -- X2 -- x3 -- X3 -- x5 -- .. .. x6 -- x7 --
+    """,
+    # DeepSeek-V3.
+    ("dualpipe", 8, 1): """
+        F0 F1 F2 f4 b4 w4 f5 F3 x5 -- f6 X0 -- x6 -- f7 .. X1 -- x7 -- B2 W2 B3 W3
+        .. F0 f4 F1 f5 F2 x4 -- f6 X0 -- F3 x5 -- f7 X1 -- x6 -- X2 -- b7 B3 w7 W3
+        .. f4 F0 f5 F1 f6 X0 -- F2 x4 -- f7 X1 -- F3 x5 -- X2 -- x6 -- B3 b7 W3 w7
+        f4 f5 f6 F0 B0 W0 F1 f7 X1 -- F2 x4 -- X2 -- F3 .. x5 -- X3 -- b6 w6 b7 w7
     """,
     # Qi et al. 2023: the V-shaped parallelogram.
     ("zb-v", 8, 1): """
@@ -153,13 +214,88 @@ def test_groups_smaller_than_the_ranks_are_refused() -> None:
 def test_two_directions_have_their_papers_closed_forms(num_ranks: int, units: int) -> None:
     d, m = num_ranks, units * num_ranks
     # F = B: (D − 2) / (2 m v + D − 2), however many units.
-    for name, v in (("chimera", 1), ("bitpipe", 2), ("bitpipe:2", 4)):
+    for name, v in (
+        ("chimera", 1), ("bitpipe", 2), ("bitpipe:2", 4), ("bitpipe-loop", 2), ("bitpipe-loop:3", 3)
+    ):  # fmt: skip
         line = simulated(name, d, m, (1, 1, 0))
         assert line.makespan_us == line.period_us == 2 * m * v + d - 2
     # B = 2F: (D − 2) / (1.5 m + D − 2) and (D − 2) / (3 m + D − 2) for one unit; each further one
     # brings D − 2 of bubble where 2 B and not 2 F have to fit in between.
     assert simulated("chimera", d, m, (1, 1, 1)).makespan_us == units * (4 * d - 2) + d - 2
-    assert simulated("bitpipe", d, m, (1, 1, 1)).makespan_us == units * (7 * d - 2) + d - 2
+    for name in ("bitpipe", "bitpipe-loop"):
+        assert simulated(name, d, m, (1, 1, 1)).makespan_us == units * (7 * d - 2) + d - 2
+
+
+def held(name: str, num_ranks: int, m: int) -> tuple[int, ...]:
+    costs = costs_of(name, num_ranks, (1, 1, 1))
+    return peak_bytes(verify(generate(name, num_ranks, m), costs)[0])
+
+
+@pytest.mark.parametrize("num_ranks", [2, 4, 6, 8])
+def test_forward_doubling_removes_the_bubbles_between_units_for_twice_the_memory(
+    num_ranks: int,
+) -> None:
+    # B = 2F: a middle rank begins D / 2 − 1 forwards late, and as many backwards follow its last.
+    d, name = num_ranks, "chimera:doubling"
+    for m in (2 * d, 4 * d, 6 * d):
+        assert simulated(name, d, m, (1, 1, 1)).makespan_us == 3 * m + 3 * (d // 2 - 1)
+        assert max(held(name, d, m)) == 2 * d
+
+
+def test_backward_halving_makes_doubling_s_programs_of_half_micro_batches() -> None:
+    halving, doubling = generate("chimera:halving", 4, 16), generate("chimera:doubling", 4, 16)
+    assert (halving.programs, halving.name) == (doubling.programs, "chimera:halving")
+    with pytest.raises(SynthError, match="even number of micro-batches, given 7: each is one half"):
+        generate("chimera:halving", 4, 7)
+
+
+@pytest.mark.parametrize("num_ranks", [2, 4, 6, 8, 12])
+def test_mixpipe_holds_what_is_printed_and_has_the_least_bubble(num_ranks: int) -> None:
+    # arXiv 2410.19367, appendix B: (3D − 2) / 2 activations with K as large as is useful.
+    d = num_ranks
+    for m in (2 * d, 2 * d + 2, 3 * d, 8 * d):
+        assert simulated("mixpipe", d, m, (1, 1, 1)).makespan_us == 3 * m + 3 * (d // 2 - 1)
+        assert max(held("mixpipe", d, m)) == (3 * d - 2) // 2
+
+
+def test_mixpipe_trades_memory_for_time_by_how_much_it_injects() -> None:
+    names = [f"mixpipe:inject={k}" for k in (1, 2, 3, 4, 6, 10)]
+    times = [simulated(name, 8, 32, (1, 1, 1)).makespan_us for name in names]
+    peaks = [max(held(name, 8, 32)) for name in names]
+    assert times == sorted(set(times), reverse=True) and peaks == sorted(peaks)
+    assert (peaks[0], peaks[-1]) == (2, 11)
+
+
+@pytest.mark.parametrize("num_ranks", [4, 6, 8, 12])
+def test_early_forwarding_has_its_printed_time_and_memory(num_ranks: int) -> None:
+    # (D − 2) / (4 N + D − 2) and (3D − 3) / 2 micro-batches of two stages, with B = 2F.
+    d, name = num_ranks, "bitpipe:1,early"
+    for m in (3 * d // 2, 2 * d):
+        line = simulated(name, d, m, (1, 1, 1))
+        assert line.bubble_rate(line.makespan_us) == pytest.approx((d - 2) / (4 * m + d - 2))
+        assert max(held(name, d, m)) <= 3 * d - 3
+    for m in (3 * d, 4 * d, 8 * d):
+        printed_us = 6 * m + 3 * (d // 2 - 1)
+        assert printed_us <= simulated(name, d, m, (1, 1, 1)).makespan_us <= printed_us + 8
+        assert max(held(name, d, m)) <= 3 * d - 3
+
+
+def test_one_unit_cannot_have_the_printed_rate_of_early_forwarding() -> None:
+    # It would be 27; the solver proves 28, which direct concatenation has.
+    where = family_placement("bitpipe", 4)
+    costs = uniform_costs(8, forward_us=1, backward_input_us=2, backward_weight_us=0)
+    found = solve(Problem(costs, where, 4), SolveOptions(time_limit_s=20))
+    assert found.lower_bound_us == found.value_us == 28
+    assert simulated("bitpipe:1,early", 4, 4, (1, 1, 1)).makespan_us == 28
+
+
+def test_the_v_saves_the_transfers_of_its_turn() -> None:
+    # Of 2D − 1 boundaries of a copy the V crosses ranks at all but one, the loop at all.
+    def crossed(name: str) -> int:
+        costs = costs_of(name, 4, (1, 1, 1))
+        return len(verify(generate(name, 4, 8), costs)[0].routes)
+
+    assert (crossed("bitpipe"), crossed("bitpipe-loop")) == (8 * 2 * 6, 8 * 2 * 7)
 
 
 @pytest.mark.parametrize("waves", [1, 2, 3])
@@ -183,7 +319,7 @@ def test_chimera_s_copies_hold_between_them_what_1f1b_s_first_rank_holds(num_ran
     assert min(held) >= num_ranks // 2 + 1
 
 
-@pytest.mark.parametrize("name", ["chimera", "bitpipe"])
+@pytest.mark.parametrize("name", ["chimera", "bitpipe", "bitpipe-loop"])
 def test_an_odd_number_of_ranks_has_no_two_directions(name: str) -> None:
     with pytest.raises(SynthError, match=f"{name} needs an even number of ranks, given 5"):
         generate(name, 5, 10)

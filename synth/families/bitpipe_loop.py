@@ -1,0 +1,25 @@
+"""BitPipe without the V: two looped interleaved pipelines in opposite directions (2410.19367).
+
+The ablation "w/o V" of arXiv 2410.19367, Table 5: stage k of a copy on rank k mod D, as in
+interleaved 1F1B, any number of rounds. The slots of `units.py` do not collide on loops either, and
+times are those of BitPipe; what the V saves are the transfers at its turn.
+"""
+
+from synth.families.family import Family, Programs, Setting
+from synth.families.options import rounds
+from synth.families.units import check_even, concatenated
+
+
+def make(setting: Setting) -> Programs:
+    """Units of D micro-batches, half of them on each copy, by direct concatenation."""
+    check_even("bitpipe-loop", setting)
+    return concatenated(setting)
+
+
+FAMILY = Family(
+    "bitpipe-loop",
+    "Wu et al. 2024, arXiv 2410.19367, Table 5",
+    make,
+    "bidirectional-looped:{rounds}",
+    options=(rounds(2, 2),),
+)
