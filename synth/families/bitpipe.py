@@ -1,7 +1,8 @@
 """BitPipe: two V-shaped interleaved pipelines in opposite directions (arXiv 2410.19367).
 
 The number of rounds is that of waves, two stages each, of a copy; the paper's default is one, the
-V, and its appendix A generalises. `early` is the early forwarding of its appendix B.
+V, and its appendix A generalises. `early` is the early forwarding of its appendix B; `late-sync`
+the ablation "w/o E" of its Table 5, without eager gradient synchronization.
 """
 
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from itertools import product
 from synth.families.buffers import patient
 from synth.families.early import First, Listed, Rule, Turns, list_schedule
 from synth.families.family import Family, Programs, Setting
-from synth.families.options import Way, rounds
+from synth.families.options import SYNC, Way, rounds
 from synth.families.units import check_even, concatenated
 from synth.schedule.model import Buffering, Schedule
 
@@ -74,6 +75,6 @@ FAMILY = Family(
     "Wu et al. 2024, arXiv 2410.19367",
     make,
     "bidirectional-wave:{rounds}",
-    options=(rounds(1), Way("forwarding", ("direct", "early"))),
+    options=(rounds(1), Way("forwarding", ("direct", "early")), SYNC),
     buffering=buffering,
 )

@@ -6,7 +6,7 @@ times are those of BitPipe; what the V saves are the transfers at its turn.
 """
 
 from synth.families.family import Family, Programs, Setting
-from synth.families.options import rounds
+from synth.families.options import SYNC, rounds
 from synth.families.units import check_even, concatenated
 
 
@@ -21,5 +21,5 @@ FAMILY = Family(
     "Wu et al. 2024, arXiv 2410.19367, Table 5",
     make,
     "bidirectional-looped:{rounds}",
-    options=(rounds(2, 2),),
+    options=(rounds(2, 2), SYNC),
 )

@@ -7,11 +7,13 @@ long as a B, and then the two B's; it holds twice the activations. *Backward hal
 schedule with micro-batches half as large, which run two together in F and one by one in B. Here a
 micro-batch is what one B takes: `halving` therefore makes the programs of `doubling`, for a profile
 of half micro-batches and twice as many of them.
+
+Gradients of the two copies are added up eagerly (section 3.2), or, with `late-sync`, at the end.
 """
 
 from synth.errors import SynthError
 from synth.families.family import Family, Programs, Setting
-from synth.families.options import Way
+from synth.families.options import SYNC, Way
 from synth.families.units import check_even, concatenated
 
 _WAYS = Way("scale", ("concatenation", "doubling", "halving"), untried=("halving",))
@@ -40,5 +42,5 @@ FAMILY = Family(
     "Li and Hoefler 2021, arXiv 2107.06925, section 3",
     make,
     "bidirectional",
-    options=(_WAYS,),
+    options=(_WAYS, SYNC),
 )

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from synth.costs import Costs, uniform_costs
 from synth.errors import SynthError
-from synth.families.options import Option, Options, spelled
+from synth.families.options import SYNC, Option, Options, spelled
 from synth.kinds import OpKind
 from synth.schedule.model import Buffering, Placement, Schedule
 from synth.schedule.ops import Op
@@ -108,7 +108,8 @@ class Family:
         """
         programs = tuple(tuple(program) for program in self.make(setting))
         name = spelled(self.name, self.options, setting.options)
-        made = Schedule(setting.placement, setting.num_micro_batches, programs, name)
+        eager = setting.options.get(SYNC.name, SYNC.default) == SYNC.default
+        made = Schedule(setting.placement, setting.num_micro_batches, programs, name, eager=eager)
         return replace(made, buffering=self.buffering(setting, made)) if self.buffering else made
 
 

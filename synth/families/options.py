@@ -58,6 +58,9 @@ class Way:
 
 Option = Count | Way
 
+# Whether copies add up a stage's gradients as soon as they are complete, or after all computing.
+SYNC = Way("sync", ("eager", "late-sync"), untried=("late-sync",))
+
 
 def rounds(default: int, least: int = 1) -> Count:
     """The number of rounds, of which every rank holds one stage each, or two on waves."""

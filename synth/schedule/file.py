@@ -109,6 +109,7 @@ class Plan(FileRecord):
     placement: tuple[tuple[NonNegativeInt, ...], ...] = Field(description="[replica][stage] → rank")
     receive_ahead: NonNegativeInt = 1
     send_behind: NonNegativeInt = 2
+    eager: bool = Field(default=True, description="copies are reduced as soon as can be")
     num_micro_batches: PositiveInt
     caps_bytes: tuple[PositiveInt, ...] | None = None
     costs: Costs
@@ -172,6 +173,7 @@ class Plan(FileRecord):
             placement=schedule.placement.ranks,
             receive_ahead=schedule.buffering.receive_ahead,
             send_behind=schedule.buffering.send_behind,
+            eager=schedule.eager,
             num_micro_batches=schedule.num_micro_batches,
             caps_bytes=caps_bytes,
             costs=costs,
@@ -201,6 +203,7 @@ class Plan(FileRecord):
             tuple(_parse_program(rank, text) for rank, text in enumerate(self.programs)),
             self.name,
             Buffering(self.receive_ahead, self.send_behind),
+            self.eager,
         )
 
     def check(self) -> tuple[Lowered, Timeline]:

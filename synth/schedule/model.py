@@ -60,7 +60,9 @@ class Buffering:
 class Schedule:
     """Order only: one program per rank. Times come from simulating it on costs.
 
-    Transfers that follow from the placement are not listed: lowering inserts them.
+    Transfers that follow from the placement are not listed: lowering inserts them. So it does with
+    the reductions of gradients between copies: `eager` ones begin when their stage's gradients are
+    complete, others when their ranks have run all their ops.
     """
 
     placement: Placement
@@ -68,6 +70,7 @@ class Schedule:
     programs: tuple[tuple[Op, ...], ...]
     name: str = "unnamed"
     buffering: Buffering = Buffering()
+    eager: bool = True
 
     @classmethod
     def linear(

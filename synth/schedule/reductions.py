@@ -9,6 +9,8 @@ their order must be the same on all of them. It is by the place of the last W of
 rank's program, the largest over the ranks, then by stage: known from the order of ops alone. It
 cannot deadlock: a reduction waits for ops before STEPs and for earlier reductions, and only STEPs,
 with which programs end, wait for it.
+
+In a schedule that is not `eager` every reduction waits until its ranks have run all their ops.
 """
 
 from collections import defaultdict
@@ -38,8 +40,8 @@ class Turn(NamedTuple):
     """A reduction with its places.
 
     `after` has, for each of its ranks, the place of the op behind which it starts there, −1 where
-    it starts before the first one. `waits_for` are the nodes of the last W (or BW) of each copy,
-    `steps` those of the STEPs that wait for it.
+    it starts before the first one. `waits_for` are the nodes of the last W (or BW) of each copy, or
+    of the last op of each rank; `steps` those of the STEPs that wait for it.
     """
 
     reduction: Reduction
@@ -49,7 +51,7 @@ class Turn(NamedTuple):
 
 
 class _Copies(NamedTuple):
-    """A stage's copies: the ranks, and for each copy that has one, its last W and its STEP."""
+    """A stage's copies: the ranks, what their reduction waits for, and the STEPs of the copies."""
 
     stage: int
     ranks: tuple[int, ...]
@@ -60,9 +62,9 @@ class _Copies(NamedTuple):
 def find_turns(arrays: OpArrays, costs: Costs) -> list[list[Turn]]:
     """The reductions of a schedule: for each set of ranks those among it, in turn.
 
-    On a rank a reduction starts behind its copies' last W, or behind the start of the reduction
-    before it in turn, if that is later. A stage whose copies are all on one rank has none: in
-    programs that end with their STEPs, order is enough.
+    On a rank a reduction starts behind its copies' last W (if the schedule is not eager, behind all
+    ops), or behind the start of the reduction before it in turn, if that is later. A stage whose
+    copies are all on one rank has none: in programs that end with their STEPs, order is enough.
     """
     turns: defaultdict[tuple[int, ...], list[Turn]] = defaultdict(list)
     drafts = []
@@ -87,15 +89,23 @@ def _all_copies(arrays: OpArrays) -> list[_Copies]:
         return []
     lasts = _last_nodes(arrays, OpKind.W, OpKind.BW)
     steps = _last_nodes(arrays, OpKind.STEP)
-    return [
-        _Copies(
-            stage,
-            tuple(sorted(set(ranks))),
-            [node for node in lasts[stage] if node >= 0],
-            [node for node in steps[stage] if node >= 0],
-        )
-        for stage, ranks in enumerate(zip(*placement.ranks, strict=True))
-    ]
+    ends = None if arrays.schedule.eager else _last_of_ranks(arrays)
+    copies = []
+    for stage, held_by in enumerate(zip(*placement.ranks, strict=True)):
+        ranks = tuple(sorted(set(held_by)))
+        waits_for = lasts[stage] if ends is None else [ends[rank] for rank in ranks]
+        waited = [node for node in waits_for if node >= 0]
+        copies.append(_Copies(stage, ranks, waited, [n for n in steps[stage] if n >= 0]))
+    return copies
+
+
+def _last_of_ranks(arrays: OpArrays) -> list[int]:
+    """The last op of every rank that is no STEP, or −1."""
+    last = np.full(len(arrays.ops), -1)
+    node = (~arrays.of_step).nonzero()[0]
+    last[arrays.rank[node]] = node
+    found: list[int] = last.tolist()
+    return found
 
 
 def _last_nodes(arrays: OpArrays, *kinds: OpKind) -> list[list[int]]:

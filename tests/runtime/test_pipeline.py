@@ -12,7 +12,18 @@ from synth.families import generate
 from synth.schedule.model import Schedule
 
 WIDTH, CLASSES, MICRO_BATCHES = 8, 5, 4
-COPIED = ("chimera", "gems", "dualpipe", "bitpipe")
+COPIED = [
+    ("chimera", 2),
+    ("chimera:doubling", 2),
+    ("chimera:late-sync", 2),
+    ("gems", 2),
+    ("dualpipe", 2),
+    ("mixpipe", 2),
+    ("mixpipe", 4),
+    ("bitpipe", 4),
+    ("bitpipe:1,early,late-sync", 2),
+    ("bitpipe-loop", 2),
+]
 
 
 class Start(nn.Module):
@@ -122,9 +133,10 @@ def test_trees_keywords_and_changing_lengths_cross_stages(pool: Any, name: str) 
     assert_close(found, plain_autograd(schedule.placement.num_stages, steps))
 
 
-@pytest.mark.parametrize("name", COPIED)
-def test_copies_of_stages_add_up_to_autograds_gradients(pool: Any, name: str) -> None:
-    num_ranks = 2 if name != "bitpipe" else 4
+@pytest.mark.parametrize(("name", "num_ranks"), COPIED)
+def test_copies_of_stages_add_up_to_autograds_gradients(
+    pool: Any, name: str, num_ranks: int
+) -> None:
     schedule = generate(name, num_ranks, MICRO_BATCHES)
     found = pool.run(run_trees, num_ranks, schedule, [6])
     assert_close(found, plain_autograd(schedule.placement.num_stages, [build_micro_batches(6)]))

@@ -215,10 +215,17 @@ class Plain:
         self.routes += [routes for routes in (outwards, back) if routes]
 
     def _last_weight(self, rank: int, stage: int) -> int:
-        """The place of a rank's last W of any copy of a stage, −1 without one."""
-        program = self.ops[rank]
+        """The place of a rank's last W of any copy of a stage, −1 without one.
+
+        In a schedule that is not eager: of its last op that is no STEP, of whatever stage.
+        """
         return max(
-            (i for i, op in enumerate(program) if op.kind in (W, BW) and op.stage == stage),
+            (
+                i
+                for i, op in enumerate(self.ops[rank])
+                if (op.kind in (W, BW) and op.stage == stage)
+                or (op.kind != STEP and not self.schedule.eager)
+            ),
             default=-1,
         )
 
@@ -309,7 +316,11 @@ class Plain:
             if (op.stage, op.replica) == (ring.stage, replica)
         ]
         weights = [n for n, kind in mine if kind in (W, BW)]
-        before[node] += [max(weights)] if weights else []
+        if self.schedule.eager:
+            before[node] += [max(weights)] if weights else []
+        elif replica == 0:  # once, for all copies
+            ends = [(rank, self._last_weight(rank, ring.stage)) for rank in ring.ranks]
+            before[node] += [self.first[rank] + place for rank, place in ends if place >= 0]
         before[max(n for n, kind in mine if kind == STEP)].append(node)
 
     def program(self, rank: int) -> list[str]:
@@ -610,7 +621,8 @@ def random_schedule(rng: random.Random) -> Schedule:
                 _move(rng, programs, op)
     buffering = Buffering(rng.randint(0, 3), rng.randint(0, 3))
     ordered = tuple(map(tuple, programs))
-    return Schedule(where, num_micro_batches, ordered, "random", buffering)
+    eager = rng.random() < 0.7
+    return Schedule(where, num_micro_batches, ordered, "random", buffering, eager)
 
 
 def _put_between(rng: random.Random, program: list[Op], op: Op, first: Op, last: Op) -> None:
@@ -694,4 +706,5 @@ def _with_programs(schedule: Schedule, programs: list[list[Op]]) -> Schedule:
         tuple(map(tuple, programs)),
         schedule.name,
         schedule.buffering,
+        schedule.eager,
     )

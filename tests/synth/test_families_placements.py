@@ -5,6 +5,7 @@ import pytest
 from synth.costs import Costs, uniform_costs
 from synth.errors import SynthError
 from synth.families import family_placement, generate
+from synth.profile import Link, Links, PairLink
 from synth.schedule import Timeline, peak_bytes, verify
 from synth.solve import Problem, SolveOptions
 from synth.solve.portfolio import solve
@@ -396,3 +397,66 @@ def test_fitting_to_unequal_stages_keeps_the_peak_and_never_loses_time(name: str
     drawn, fitted = verify(unit, costs), verify(generate(name, 4, 12, costs=costs), costs)
     assert fitted[1].period_us <= drawn[1].period_us
     assert max(peak_bytes(fitted[0])) <= max(peak_bytes(drawn[0]))
+
+
+def copied_costs(links: Links, gradient_bytes: int) -> Costs:
+    """Eight equal stages of 100 bytes each way, F = B = W = 100 µs."""
+    return uniform_costs(
+        8,
+        forward_us=100,
+        backward_input_us=100,
+        backward_weight_us=100,
+        links=links,
+        output_bytes=100,
+        gradient_bytes=gradient_bytes,
+    )
+
+
+def makespan_us(name: str, costs: Costs) -> int:
+    return verify(generate(name, 4, 8, costs=costs), costs)[1].makespan_us
+
+
+def test_eager_synchronization_hides_what_late_synchronization_waits_for() -> None:
+    # 500 bytes at 2.5 bytes per µs: a ring of two takes 200 µs. Each rank is in those of its four
+    # stages, one after another: late, all four come behind its last backward, of stage 0 or 3.
+    costs = copied_costs(Links(default=Link(bandwidth_bytes_per_s=2.5e6)), 500)
+    alone = copied_costs(Links(default=Link(bandwidth_bytes_per_s=2.5e6)), 0)
+    for name in ("bitpipe:1", "bitpipe:1,early", "bitpipe-loop:2"):
+        computing_us = makespan_us(name, alone)
+        eager_us, late_us = makespan_us(name, costs), makespan_us(f"{name},late-sync", costs)
+        assert late_us == computing_us + 4 * 200
+        assert computing_us < eager_us <= computing_us + 2 * 200
+
+
+def test_of_the_ablations_the_v_matters_less_than_eager_synchronization() -> None:
+    # Their Table 5 says so of gradients much larger than activations.
+    costs = copied_costs(Links(default=Link(latency_us=2, bandwidth_bytes_per_s=1e7)), 5000)
+    whole, looped, late = (
+        makespan_us(name, costs) for name in ("bitpipe:1", "bitpipe-loop:2", "bitpipe:1,late-sync")
+    )
+    assert whole < looped < late
+
+
+def two_nodes(*nodes: tuple[int, int]) -> Links:
+    """Four ranks: 40 bytes per µs within a node, 1 between nodes."""
+    pairs = tuple(
+        PairLink(source=a, target=b, bandwidth_bytes_per_s=4e7)
+        for node in nodes
+        for a, b in (node, node[::-1])
+    )
+    return Links(default=Link(bandwidth_bytes_per_s=1e6), pairs=pairs)
+
+
+def test_copies_of_a_stage_on_one_node_pay_where_gradients_are_large() -> None:
+    # Rank r and rank 3 − r hold copies of the same stages. BitPipe puts them on one node, so that
+    # gradients stay inside and activations cross; with neighbours together it is the other way.
+    copies_together, neighbours_together = two_nodes((0, 3), (1, 2)), two_nodes((0, 1), (2, 3))
+    for gradient_bytes, better, worse in (
+        (4000, copies_together, neighbours_together),
+        (40, neighbours_together, copies_together),
+    ):
+        times_us = [
+            makespan_us("bitpipe:1", copied_costs(links, gradient_bytes))
+            for links in (better, worse)
+        ]
+        assert times_us[0] < times_us[1]

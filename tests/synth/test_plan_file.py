@@ -13,7 +13,8 @@ import pytest
 from synth.costs import Costs, uniform_costs
 from synth.errors import SynthError
 from synth.families import generate
-from synth.profile import Link, Links, Workload
+from synth.profile import Link, Links, Profile, Workload
+from synth.profiles import find
 from synth.schedule import Op, Schedule
 from synth.schedule.file import Claim, Plan, program_text
 from tests.synth.naive import Naive
@@ -69,6 +70,17 @@ def refusal(data: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.name)
+def test_a_file_says_when_copies_are_reduced() -> None:
+    schedule, eager = generate("chimera:late-sync", P, M), generate("chimera", P, M)
+    profile = Profile.load(find("zb-1.5b-p8-m24"))
+    for given in (schedule, eager):
+        plan = Plan.of(profile, [6] * P, given)
+        again = Plan.from_json(plan.to_json())
+        assert again.schedule() == given
+        again.check()
+    assert (schedule.eager, eager.eager) == (False, True)
+
+
 def test_a_file_survives_a_round_trip(plan: Plan, tmp_path: Path) -> None:
     plan.save(tmp_path / "plan.json")
     again = Plan.load(tmp_path / "plan.json")
