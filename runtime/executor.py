@@ -23,7 +23,7 @@ from .boundary import Boundary, Tensors
 from .channels import Channels, Pending, describe_failure
 from .clock import Clock
 from .progress import Progress
-from .reducer import GradientReducer
+from .reducer import Reducer
 from .stage import Passages
 
 Shapes = Sequence[Sequence[Boundary]]
@@ -108,7 +108,7 @@ class Executor:
         *,
         device: torch.device,
         clock: Clock,
-        reducer: GradientReducer | None = None,
+        reducer: Reducer | None = None,
         progress: Progress | None = None,
     ) -> None:
         """Prepare a rank.

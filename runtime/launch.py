@@ -19,6 +19,7 @@ from synth.profile import Links
 from synth.schedule.file import Plan
 from synth.schedule.lower import Lowered
 
+from .emulation.rank import EmulationOptions
 from .progress import last_place
 from .rank_result import RankResult
 from .train_options import TrainOptions
@@ -26,7 +27,7 @@ from .worker import WorkerOrder, load_results
 
 
 def launch(
-    plan_path: Path, plan: Plan, lowered: Lowered, options: TrainOptions
+    plan_path: Path, plan: Plan, lowered: Lowered, options: TrainOptions | EmulationOptions
 ) -> list[RankResult]:
     """Run a plan with one process per rank on this machine.
 

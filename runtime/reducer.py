@@ -6,7 +6,7 @@ rank's first STEP, when all its gradients are there. Both work in place, and STE
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
@@ -19,6 +19,18 @@ from synth.schedule.reductions import Reduction
 from .clock import Clock
 from .groups import Group
 from .stage import Passages
+
+
+class Reducer(Protocol):
+    """What the executor needs for gradients that several ranks hold."""
+
+    def start(self, reduction: Reduction) -> None:
+        """Start adding up the gradients of a stage's copies."""
+        ...
+
+    def finish(self) -> None:
+        """Wait until all gradients are added up."""
+        ...
 
 
 class _Tied(NamedTuple):

@@ -1,12 +1,14 @@
 """What every process of `synth run` does: join, train, gather, and leave word of how it ended."""
 
 import json
+import math
 import os
 import pickle
 import sys
 import tempfile
 import time
 import traceback
+from functools import partial
 from pathlib import Path
 
 import torch.distributed as dist
@@ -15,6 +17,7 @@ from synth.errors import SynthError
 from synth.record import Record, write_atomically
 from synth.schedule.file import Plan
 
+from .emulation.rank import EmulationOptions, RankEmulation
 from .progress import Progress
 from .rank_result import RankResult
 from .train_options import TrainOptions
@@ -29,12 +32,12 @@ class WorkerOrder(Record):
     """What the launcher asks of its workers; it travels as a JSON file."""
 
     plan: Path
-    options: TrainOptions
+    options: TrainOptions | EmulationOptions
     folder: Path
 
 
 def work(order: WorkerOrder) -> list[RankResult] | None:
-    """Train as one rank.
+    """Train, or emulate, as one rank.
 
     Returns:
         All ranks' results on rank 0, none elsewhere.
@@ -43,23 +46,31 @@ def work(order: WorkerOrder) -> list[RankResult] | None:
     lowered, _ = plan.check()
     with join_world(order.options.device, order.options.timeout_s) as world:
         with Progress(order.folder, world.rank) as progress:
-            trainer = RankTrainer(plan, lowered, order.options, world, progress)
-
-            steps_per_line = max(1, order.options.steps // _MOST_LINES)
-
-            def tell(step: int, loss: float, seconds: float) -> None:
-                if world.rank == 0 and step % steps_per_line == 0:
-                    print(f"step {step:4d}  loss {loss:.4f}  {seconds:.3f} s", file=sys.stderr)
-
-            result = trainer.train(tell)
+            tell = partial(_tell, max(1, order.options.steps // _MOST_LINES))
+            on_step = tell if world.rank == 0 else None
+            if isinstance(order.options, EmulationOptions):
+                emulation = RankEmulation(lowered, order.options, world, progress)
+                result = emulation.run(on_step)
+            else:
+                trainer = RankTrainer(plan, lowered, order.options, world, progress)
+                result = trainer.train(on_step)
         gathered: list[RankResult | None] = [None] * world.size
         dist.all_gather_object(gathered, result)
     complete = [r for r in gathered if r is not None]
     return complete if result.rank == 0 else None
 
 
-def work_inside_torchrun(plan: Path, options: TrainOptions) -> list[RankResult] | None:
-    """Train as the rank that torchrun made of this process; results as `work`."""
+def _tell(steps_per_line: int, step: int, loss: float, seconds: float) -> None:
+    """Say how it goes; an emulated run has no loss."""
+    if step % steps_per_line == 0:
+        said = "emulated" if math.isnan(loss) else f"loss {loss:.4f}"
+        print(f"step {step:4d}  {said}  {seconds:.3f} s", file=sys.stderr)
+
+
+def work_inside_torchrun(
+    plan: Path, options: TrainOptions | EmulationOptions
+) -> list[RankResult] | None:
+    """Train (or emulate) as the rank that torchrun made of this process; results as `work`."""
     with tempfile.TemporaryDirectory(prefix="synth-run-") as name:
         return work(WorkerOrder(plan=plan, options=options, folder=Path(name)))
 

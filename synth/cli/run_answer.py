@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from synth.runtime.rank_result import RankResult
     from synth.schedule.file import Plan
     from synth.schedule.lower import Lowered
-    from synth.schedule.trace import Trace
+    from synth.schedule.trace import Source, Trace
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,9 @@ def _show(plan: "Plan", lowered: "Lowered", results: "list[RankResult]", outputs
     from synth.report.comparison import compare, comparison_text, middle_step, shared_timeline
     from synth.report.gantt import render
     from synth.schedule.spans import planned_spans
+    from synth.schedule.trace import Source
 
-    trace = _trace_of(plan, results)
+    trace = trace_of(plan, results, Source.MEASURED)
     charts = [step.chart() for step in trace.steps]
     programs_us = [seconds * 1e6 for seconds in results[0].program_seconds]
     step_us = [step.step_us for step in trace.steps] or programs_us
@@ -74,17 +75,18 @@ def _show(plan: "Plan", lowered: "Lowered", results: "list[RankResult]", outputs
         talk(f"written: {path}")
 
 
-def _trace_of(plan: "Plan", results: "list[RankResult]") -> "Trace":
+def trace_of(plan: "Plan", results: "list[RankResult]", source: "Source") -> "Trace":
     """What the ranks saw of the traced steps, laid over each other."""
     from synth.schedule.marks import join_marks
-    from synth.schedule.trace import Source, Trace, TracedStep
+    from synth.schedule.trace import Trace, TracedStep
 
     by_step = zip(*(result.traced for result in results), strict=True)
-    steps = [
-        TracedStep.of(join_marks([seen.marks for seen in ranks]), ranks[0].step, ranks[0].step_us)
-        for ranks in by_step
-    ]
-    return Trace.of(plan, Source.MEASURED, steps, results[0].processors)
+    steps = []
+    for ranks in by_step:
+        chart = join_marks([seen.marks for seen in ranks])
+        step_us = max(ranks[0].step_us, *(span.end_us for spans in chart.ops for span in spans))
+        steps.append(TracedStep.of(chart, ranks[0].step, step_us))
+    return Trace.of(plan, source, steps, results[0].processors)
 
 
 def _as_json(plan: "Plan", results: "list[RankResult]", found: "Comparison") -> str:

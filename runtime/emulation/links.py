@@ -1,0 +1,104 @@
+"""Real transfers, delayed to the pace of the plan's links where this machine is faster.
+
+The two ends of a transfer share the host's clock; the first bytes of each message say when it was
+sent. A transfer starts when it was sent, its receive was posted and the one before it on the link
+was over, and takes what the plan says, or as long as it really takes.
+
+    receiver: all three are known.  sender: waits for its own data to be taken, and then until the
+    transfer would have ended had the receive been posted in time.
+"""
+
+from collections import defaultdict, deque
+
+import torch
+
+from synth.schedule.lower import Transfer
+
+from ..boundary import Tensors
+from ..channels import Channels, Pending
+from .pace import after, now_ns, sleep_until
+from .stage import STAMP_BYTES
+
+_Link = tuple[int, int]
+
+
+class EmulatedLinks:
+    """Passes messages on to real channels and holds them back for as long as the plan says."""
+
+    def __init__(self, channels: Channels) -> None:
+        self._channels = channels
+        self._sending_until_ns: defaultdict[_Link, int] = defaultdict(int)
+        self._receiving_until_ns: defaultdict[_Link, int] = defaultdict(int)
+        self._open: defaultdict[_Link, deque[_Arriving]] = defaultdict(deque)
+
+    def send(self, tensors: Tensors, transfer: Transfer) -> Pending:
+        """Write the time into the message and send it."""
+        sent_ns = now_ns()
+        tensors[0][:STAMP_BYTES].view(torch.int64).fill_(sent_ns)
+        link = (transfer.source, transfer.target)
+        start_ns = max(sent_ns, self._sending_until_ns[link])
+        self._sending_until_ns[link] = end_ns = after(start_ns, transfer.duration_us)
+        return _Leaving(self._channels.send(tensors, transfer), end_ns)
+
+    def receive(self, buffers: Tensors, transfer: Transfer) -> Pending:
+        """Post a receive."""
+        pending = self._channels.receive(buffers, transfer)
+        arriving = _Arriving(self, pending, transfer, now_ns())
+        self._open[transfer.source, transfer.target].append(arriving)
+        return arriving
+
+    def settle(self, last: "_Arriving") -> None:
+        """Find when a transfer ends, and all before it on its link, which were sent before it."""
+        link = (last.transfer.source, last.transfer.target)
+        while last.end_ns is None:
+            each = self._open[link].popleft()
+            sent_ns = int(each.pending.wait()[0][:STAMP_BYTES].view(torch.int64))
+            start_ns = max(sent_ns, each.posted_ns, self._receiving_until_ns[link])
+            each.end_ns = after(start_ns, each.transfer.duration_us)
+            self._receiving_until_ns[link] = each.end_ns
+
+
+class _Leaving:
+    """A message under way, seen by its sender."""
+
+    def __init__(self, pending: Pending, end_ns: int) -> None:
+        self._pending = pending
+        self._end_ns = end_ns
+
+    def wait(self) -> Tensors:
+        tensors = self._pending.wait()
+        sleep_until(self._end_ns)
+        return tensors
+
+
+class _Arriving:
+    """A message under way, seen by its receiver; `end_ns` is known when it has come."""
+
+    def __init__(
+        self, links: EmulatedLinks, pending: Pending, transfer: Transfer, posted_ns: int
+    ) -> None:
+        self._links = links
+        self.pending = _Once(pending)
+        self.transfer = transfer
+        self.posted_ns = posted_ns
+        self.end_ns: int | None = None
+
+    def wait(self) -> Tensors:
+        self._links.settle(self)
+        assert self.end_ns is not None
+        sleep_until(self.end_ns)
+        return self.pending.wait()
+
+
+class _Once:
+    """Gloo's receives may be waited for only once."""
+
+    def __init__(self, pending: Pending) -> None:
+        self._pending: Pending | None = pending
+        self._tensors: Tensors = ()
+
+    def wait(self) -> Tensors:
+        if self._pending is not None:
+            self._tensors = self._pending.wait()
+            self._pending = None
+        return self._tensors

@@ -1,0 +1,162 @@
+"""One rank of an emulated run, from the plan to what it measured."""
+
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+
+from synth.errors import SynthError
+from synth.record import Record
+from synth.schedule.lower import Lowered
+from synth.schedule.memory import static_bytes
+
+from ..batch import Batch
+from ..channels import open_channels
+from ..clock import Clock
+from ..executor import Executor
+from ..groups import Group
+from ..meter import measure
+from ..progress import Progress
+from ..rank_result import RankResult
+from ..traced_channels import TracedChannels
+from ..tracer import Tracer
+from ..world import World
+from .links import EmulatedLinks
+from .pace import now_ns, sharpen_timers
+from .reducer import EmulatedReducer
+from .stage import EmulatedStage, boundary_of
+
+_CPU = torch.device("cpu")
+
+
+class EmulationOptions(Record):
+    """What an emulated run may choose; everything else the plan says."""
+
+    emulated: Literal[True] = True
+    steps: int = 8
+    timeout_s: float = 300.0
+    trace_every: int = 1
+    device: Literal["cpu"] = "cpu"
+
+    def resolved(self) -> "EmulationOptions":
+        """The same for a process in another folder."""
+        return self
+
+
+class _Steps:
+    """STEPs that take their time, after a sum over all ranks as the global norm is."""
+
+    late = False
+
+    def __init__(self, stages: Mapping[int, EmulatedStage]) -> None:
+        self._stages = stages
+
+    def begin(self) -> None:
+        """There is nothing to zero."""
+
+    def validate(self) -> bool:
+        """Nothing is ever put right."""
+        return True
+
+    def synchronize(self) -> None:
+        """Wait for all ranks."""
+        dist.all_reduce(torch.zeros(1))
+
+    def step(self, stage: int) -> None:
+        """STEP of one stage."""
+        self._stages[stage].step()
+
+
+class RankEmulation:
+    """One rank: the real executor on emulated stages and paced links."""
+
+    def __init__(
+        self,
+        lowered: Lowered,
+        options: EmulationOptions,
+        world: World,
+        progress: Progress | None = None,
+    ) -> None:
+        """Prepare a rank; every rank must call this at the same time.
+
+        Raises:
+            SynthError: as many processes as the plan has ranks are needed, on one machine.
+        """
+        group = Group.world()
+        _check_world(lowered, world, group)
+        self._options, self._world, self._progress = options, world, progress
+        self._num_micro_batches = lowered.schedule.num_micro_batches
+        self._static_bytes = static_bytes(lowered, world.rank)
+        costs = lowered.costs.stages
+        last = len(costs) - 1
+        stages = {
+            s: EmulatedStage(costs[s], costs[s - 1].output_bytes if s else None, is_last=s == last)
+            for s, _ in lowered.schedule.placement.held[world.rank]
+        }
+        self._shapes = [[boundary_of(c.output_bytes) for c in costs]] * self._num_micro_batches
+        self._clock = Clock(_CPU)
+        self._tracer = Tracer(self._clock, options.trace_every)
+        links = EmulatedLinks(open_channels(_CPU, lowered.transfers, options.timeout_s, group))
+        self._executor = Executor(
+            lowered,
+            world.rank,
+            stages,
+            TracedChannels(links, self._clock),
+            device=_CPU,
+            clock=self._clock,
+            reducer=EmulatedReducer(lowered, group, self._clock),
+            progress=progress,
+        )
+        self._executor.stepper = _Steps(stages)
+        sharpen_timers()
+
+    def run(self, on_step: Callable[[int, float, float], None] | None = None) -> RankResult:
+        """Run all steps; the second one measures memory. Nothing is learned: there is no loss."""
+        world, steps = self._world, self._options.steps
+        result = RankResult(world.rank, world.host, "emulated", world.size)
+        result.static_bytes = self._static_bytes
+        measured_step = min(1, steps - 1)
+        for step in range(steps):
+            if self._progress is not None:
+                self._progress.begin_step(step)
+            dist.barrier()
+            self._tracer.begin(countable=step > measured_step)
+            start_ns = now_ns()
+            if step == measured_step:
+                with measure(_CPU) as found:
+                    self._step()
+                result.peak_bytes = self._static_bytes + found.peak_bytes
+            else:
+                self._step()
+            seconds = (now_ns() - start_ns) / 1e9
+            result.step_seconds.append(seconds)
+            result.program_seconds.append(seconds)
+            self._tracer.end(step, seconds * 1e6)
+            if on_step is not None:
+                on_step(step, float("nan"), seconds)
+        result.traced = list(self._tracer.steps)
+        return result
+
+    @property
+    def held_values(self) -> int:
+        """How many boundary values and transfers are held now; none between steps."""
+        return self._executor.held_values
+
+    def _step(self) -> None:
+        inputs = [()] * self._num_micro_batches
+        self._executor.step(Batch(inputs=inputs), self._shapes)
+
+
+def _check_world(lowered: Lowered, world: World, group: Group) -> None:
+    if world.size != lowered.num_ranks:
+        raise SynthError(
+            f"the plan is for {lowered.num_ranks} ranks, this run has {world.size} processes; "
+            f"start {lowered.num_ranks}"
+        )
+    hosts = sorted(set(group.gather(world.host)))
+    if len(hosts) > 1:
+        raise SynthError(
+            f"an emulation needs all ranks on one machine, whose clock they share; they are on "
+            f"{', '.join(hosts)}"
+        )

@@ -1,0 +1,63 @@
+"""Sums of gradients of the real size among the ranks that hold copies of a stage."""
+
+from collections import defaultdict
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from synth.schedule.lower import Lowered
+from synth.schedule.reductions import Reduction
+
+from ..clock import Clock
+from ..groups import Group
+from .pace import after, now_ns, sleep_until
+
+
+class _Working(NamedTuple):
+    """A reduction under way: the gradient, and the moment at which the last rank came to it."""
+
+    reduction: Reduction
+    started_ns: Tensor
+    works: list[dist.Work | None]
+
+
+class EmulatedReducer:
+    """One rank's part of all reductions; takes the plan's time, or longer if it really does."""
+
+    def __init__(self, lowered: Lowered, group: Group, clock: Clock) -> None:
+        """Make the process groups; every rank calls this at the same time."""
+        self._clock = clock
+        sets = sorted({reduction.ranks for reduction in lowered.reductions})
+        self._groups = {ranks: group.subgroup(ranks) for ranks in sets}
+        self._gradients = {
+            r.stage: torch.zeros(r.num_bytes, dtype=torch.uint8)
+            for r in lowered.reductions
+            if group.rank in r.ranks
+        }
+        self._working: list[_Working] = []
+
+    def start(self, reduction: Reduction) -> None:
+        """REDUCE."""
+        self._clock.ready(reduction)
+        handle = self._groups[reduction.ranks]
+        started_ns = torch.tensor([now_ns()])
+        works = [
+            dist.all_reduce(started_ns, dist.ReduceOp.MAX, group=handle, async_op=True),
+            dist.all_reduce(self._gradients[reduction.stage], group=handle, async_op=True),
+        ]
+        self._working.append(_Working(reduction, started_ns, works))
+
+    def finish(self) -> None:
+        """Wait for all of them, those among the same ranks one after another."""
+        until_ns: defaultdict[tuple[int, ...], int] = defaultdict(int)
+        for reduction, started_ns, works in self._working:
+            with self._clock.wait(reduction):
+                for work in works:
+                    if work is not None:
+                        work.wait()
+                start_ns = max(int(started_ns), until_ns[reduction.ranks])
+                until_ns[reduction.ranks] = after(start_ns, reduction.duration_us)
+                sleep_until(until_ns[reduction.ranks])
+        self._working.clear()

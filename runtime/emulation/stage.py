@@ -1,0 +1,113 @@
+"""A stage that takes the profile's time and memory, and computes nothing."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from synth.costs import StageCosts
+from synth.errors import RunFailure
+from synth.kinds import OpKind
+
+from ..boundary import Boundary, Leaf, Tensors
+from .pace import after, now_ns, sleep_until
+
+# A message carries the moment at which it was sent.
+STAMP_BYTES = 8
+
+
+def boundary_of(num_bytes: int) -> Boundary:
+    """What crosses between stages: so many bytes, at least a time stamp."""
+    return Boundary((Leaf((max(num_bytes, STAMP_BYTES),), torch.uint8, True),))
+
+
+class EmulatedStage:
+    """Meets the executor's `Passages`; micro-batches hold what the costs say they hold.
+
+    Inputs, outputs and their gradients are held by the executor, as those of a real stage are.
+    """
+
+    def __init__(self, costs: StageCosts, input_bytes: int | None, *, is_last: bool) -> None:
+        """Make a stage.
+
+        Args:
+            costs: its times and bytes.
+            input_bytes: what the stage before hands on; None: it is the first.
+            is_last: whether F gives the loss.
+        """
+        self.is_last = is_last
+        self._costs = costs
+        self._input = boundary_of(input_bytes) if input_bytes is not None else None
+        self._output = boundary_of(costs.output_bytes)
+        self._held: dict[int, Tensor] = {}
+        self._loss = torch.zeros(())
+
+    def forward(
+        self,
+        microbatch: int,
+        arguments: tuple[Any, ...],
+        *,
+        entry: Boundary | None = None,
+        targets: Any = None,
+        keywords: Mapping[str, Any] | None = None,
+        fused: bool = False,
+    ) -> Tensors:
+        """F: afterwards `saved_bytes` are held."""
+        self._take(OpKind.F)
+        self._held[microbatch] = _hold(self._costs.saved_bytes)
+        return (self._loss,) if self.is_last else self._output.activations("cpu")
+
+    def backward_input(self, microbatch: int, gradients: Tensors) -> Tensors:
+        """B: afterwards `saved_w_bytes` are."""
+        self._take(OpKind.B)
+        del self._held[microbatch]
+        self._held[microbatch] = _hold(self._costs.saved_w_bytes)
+        return self._gradients()
+
+    def backward_weight(self, microbatch: int) -> None:
+        """W: afterwards nothing is."""
+        self._take(OpKind.W)
+        del self._held[microbatch]
+
+    def backward(self, microbatch: int, gradients: Tensors) -> Tensors:
+        """BW."""
+        self._take(OpKind.BW)
+        del self._held[microbatch]
+        return self._gradients()
+
+    def step(self) -> None:
+        """STEP."""
+        self._take(OpKind.STEP)
+
+    def parameters(self) -> Iterable[Tensor]:
+        """There are none; their bytes are counted, not held."""
+        return ()
+
+    def forget(self) -> None:
+        """Drop the micro-batches under way."""
+        self._held.clear()
+
+    def _gradients(self) -> Tensors:
+        return () if self._input is None else self._input.gradients("cpu")
+
+    def _take(self, kind: OpKind) -> None:
+        """Let the op's time pass, with memory as high as it climbs while it runs."""
+        end_ns = after(now_ns(), self._costs.duration_us[kind])
+        _hold(self._costs.rise_bytes[kind])
+        sleep_until(end_ns)
+
+
+def _hold(num_bytes: int) -> Tensor:
+    """Bytes that are allocated and never touched, so that the system gives no memory for them.
+
+    Raises:
+        RunFailure: the system refuses even that.
+    """
+    try:
+        return torch.empty(num_bytes, dtype=torch.uint8)
+    except RuntimeError as error:
+        raise RunFailure(
+            f"an emulated op could not get {num_bytes} bytes ({str(error).splitlines()[0]}); "
+            f"give --sizes 0.01 for a hundredth of all sizes"
+        ) from None

@@ -1,0 +1,107 @@
+"""`synth emulate`: a plan replayed by real processes, on devices that only take their time."""
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from synth.cli.output import Format, FormatOption, answer, answer_json, talk
+from synth.cli.run_answer import trace_of
+from synth.record import check_writable
+
+if TYPE_CHECKING:
+    from synth.runtime.emulation.rank import EmulationOptions
+    from synth.runtime.rank_result import RankResult
+    from synth.schedule.file import Plan
+    from synth.schedule.lower import Lowered
+
+_LABEL = (
+    "EMULATED DEVICES: each op sleeps for the profile's time and computes nothing; memory is "
+    "allocated, not touched. Processes, order, transfers and waits are real."
+)
+
+
+def command(
+    plan: Annotated[Path, typer.Argument(help="A schedule file, also of a published profile.")],
+    steps: Annotated[int, typer.Option(min=3, help="Iterations; the first two only warm up.")] = 8,
+    times: Annotated[float, typer.Option(help="Multiply all times by this.")] = 1.0,
+    sizes: Annotated[
+        float, typer.Option(help="Multiply all bytes by this; transfers keep their times.")
+    ] = 1.0,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write when every op and transfer ran here, as JSON.")
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(min=1, help="Seconds after which a silent rank counts as dead.")
+    ] = 300.0,
+    width: Annotated[int | None, typer.Option(min=40, help="Columns of the picture.")] = None,
+    output_format: FormatOption = Format.TEXT,
+) -> None:
+    """Replay PLAN on emulated devices: one process per rank on this machine, no model needed.
+
+    Order, overlap, memory and freedom from deadlock are those of the real executor.
+    """
+    from synth.plan.scaled import scaled
+    from synth.runtime.emulation.rank import EmulationOptions
+    from synth.runtime.supported import check_supported
+    from synth.schedule.file import Plan
+
+    if trace is not None:
+        check_writable(trace)
+    checked = Plan.load(plan)
+    checked.check()
+    asked = scaled(checked, times=times, sizes=sizes)
+    lowered, _ = asked.check()
+    check_supported(lowered)
+    results = _emulate(asked, lowered, EmulationOptions(steps=steps, timeout_s=timeout))
+    if results is not None:
+        _report(asked, lowered, results, trace, output_format, width)
+
+
+def _emulate(
+    plan: "Plan", lowered: "Lowered", options: "EmulationOptions"
+) -> "list[RankResult] | None":
+    """All ranks' results; none on a torchrun worker that is not the first."""
+    from synth.runtime.launch import launch
+    from synth.runtime.worker import work_inside_torchrun
+    from synth.runtime.world import under_torchrun
+
+    with tempfile.TemporaryDirectory(prefix="synth-emulate-") as folder:
+        path = Path(folder) / "plan.json"
+        plan.save(path)
+        if under_torchrun():
+            results: list[RankResult] | None = work_inside_torchrun(path, options)
+        else:
+            results = launch(path, plan, lowered, options)
+    return results
+
+
+def _report(
+    plan: "Plan",
+    lowered: "Lowered",
+    results: "list[RankResult]",
+    trace_path: Path | None,
+    output_format: Format,
+    width: int | None,
+) -> None:
+    from synth.report.comparison import compare, comparison_text, middle_step, shared_timeline
+    from synth.report.gantt import render
+    from synth.schedule.spans import planned_spans
+    from synth.schedule.trace import Source
+
+    trace = trace_of(plan, results, Source.EMULATED)
+    charts = [step.chart() for step in trace.steps]
+    step_us = [step.step_us for step in trace.steps]
+    found = compare(plan, lowered, step_us, charts, [r.peak_bytes for r in results], plan.num_ranks)
+    if trace_path is not None:
+        trace.save(trace_path)
+    if output_format == Format.JSON:
+        answer_json({"emulated": True, **found.model_dump(mode="json")})
+        return
+    answer(_LABEL + "\n")
+    planned = planned_spans(shared_timeline(lowered, plan.num_ranks))
+    answer(render(planned, measured=charts[middle_step(step_us)].ops, width=width) + "\n")
+    answer(comparison_text(found))
+    if trace_path is not None:
+        talk(f"written: {trace_path}")

@@ -1,0 +1,55 @@
+"""A plan with all its times, or all its bytes, multiplied: the same order on other costs."""
+
+from synth.costs import Costs, StageCosts
+from synth.errors import SynthError
+from synth.profile import Link, Links, PairLink
+from synth.schedule.file import Claim, Plan
+
+
+def scaled(plan: Plan, *, times: float = 1.0, sizes: float = 1.0) -> Plan:
+    """Multiply times and bytes; what is claimed is simulated anew, limits of memory are dropped.
+
+    Links are scaled with both, so that a transfer takes `times` as long as it did.
+
+    Raises:
+        SynthError: a factor is not above 0.
+    """
+    for name, factor in (("times", times), ("sizes", sizes)):
+        if factor <= 0:
+            raise SynthError(f"{name} are multiplied by {factor}; give a factor above 0")
+    if times == sizes == 1.0:
+        return plan
+    costs = Costs(
+        stages=tuple(_scaled_stage(stage, times, sizes) for stage in plan.costs.stages),
+        links=Links(
+            default=_scaled_link(plan.costs.links.default, times, sizes),
+            pairs=tuple(_scaled_pair(pair, times, sizes) for pair in plan.costs.links.pairs),
+        ),
+    )
+    claim = Claim.of(plan.schedule(), costs)
+    return plan.replace(costs=costs, claim=claim, caps_bytes=None)
+
+
+def _scaled_stage(stage: StageCosts, times: float, sizes: float) -> StageCosts:
+    fields = {name: value for name, value in dict(stage).items() if name.endswith("_bytes")}
+    bytes_of = {
+        name: {kind: round(n * sizes) for kind, n in value.items()}
+        if isinstance(value, dict)
+        else round(value * sizes)
+        for name, value in fields.items()
+    }
+    durations = {kind: round(us * times) for kind, us in stage.duration_us.items()}
+    return stage.replace(duration_us=durations, **bytes_of)
+
+
+def _scaled_link(link: Link, times: float, sizes: float) -> Link:
+    bandwidth = link.bandwidth_bytes_per_s
+    return Link(
+        latency_us=link.latency_us * times,
+        bandwidth_bytes_per_s=bandwidth and bandwidth * sizes / times,
+    )
+
+
+def _scaled_pair(pair: PairLink, times: float, sizes: float) -> PairLink:
+    link = _scaled_link(pair, times, sizes)
+    return PairLink(source=pair.source, target=pair.target, **dict(link))

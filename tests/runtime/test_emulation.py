@@ -1,0 +1,136 @@
+"""Emulated devices: eight ranks on any machine replay schedules in order, time and memory."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from synth.costs import Costs, uniform_costs
+from synth.families import generate
+from synth.profile import Link, Links
+from synth.schedule import Schedule, peak_bytes, verify
+from synth.schedule.lower import lower
+from synth.schedule.marks import join_marks
+from synth.schedule.model import Placement
+from synth.schedule.simulate import simulate
+from synth.schedule.spans import Chart
+from synth.solve import Objective, Problem, SolveOptions, solve
+
+RANKS, MICRO_BATCHES = 8, 8
+LINK = Link(latency_us=400.0, bandwidth_bytes_per_s=50e6)
+
+
+@pytest.fixture(scope="module")
+def many() -> Iterator[Any]:
+    """Processes for eight ranks."""
+    sys.path.insert(0, str(Path(__file__).parent))
+    from gloo_pool import GlooPool
+
+    made = GlooPool(RANKS)
+    yield made
+    made.close()
+
+
+def costs_of(num_stages: int, link: Link = LINK) -> Costs:
+    return uniform_costs(
+        num_stages,
+        forward_us=3000,
+        backward_input_us=3500,
+        backward_weight_us=2500,
+        saved_bytes=100_000,
+        saved_w_bytes=60_000,
+        output_bytes=8_000,
+        gradient_bytes=16_000,
+        links=Links(default=link),
+    )
+
+
+def solved() -> Schedule:
+    """What the solver finds in three quarters of 1F1B's memory."""
+    costs = costs_of(RANKS)
+    caps = [3 * peak // 4 for peak in peak_bytes(lower(generate("1f1b", RANKS, 8), costs))]
+    placement = Placement.linear(RANKS)
+    problem = Problem(costs, placement, MICRO_BATCHES, (max(caps),) * RANKS, Objective.MAKESPAN)
+    result = solve(problem, SolveOptions(time_limit_s=2, workers=1))
+    assert result.schedule is not None
+    return result.schedule
+
+
+def emulate(rank: int, size: int, cases: list[tuple[Schedule, Costs]], steps: int) -> list[Any]:
+    """Run schedules one after another; what each rank measured, and what it still holds."""
+    from synth.runtime.emulation.rank import EmulationOptions, RankEmulation
+    from synth.runtime.world import World
+
+    found = []
+    for schedule, costs in cases:
+        world = World(rank, size, torch.device("cpu"), "gloo", "here", 2)
+        emulation = RankEmulation(lower(schedule, costs), EmulationOptions(steps=steps), world)
+        found.append((emulation.run(), emulation.held_values))
+    return found
+
+
+def replayed(pool: Any, cases: list[tuple[Schedule, Costs]], steps: int = 3) -> list[Any]:
+    """For each case: what its ranks measured, and the chart of its last step."""
+    size = cases[0][0].num_ranks
+    by_rank = pool.run(emulate, size, cases, steps, timeout=120)
+    found = []
+    for index in range(len(cases)):
+        results = [rank[index][0] for rank in by_rank]
+        assert [rank[index][1] for rank in by_rank] == [0] * size
+        found.append((results, join_marks([r.traced[-1].marks for r in results])))
+    return found
+
+
+def assert_replayed(schedule: Schedule, costs: Costs, results: Any, chart: Chart) -> None:
+    """In order, no faster than planned, in the memory planned, and every transfer was seen."""
+    lowered, _ = verify(schedule, costs)
+    planned = simulate(lower(schedule, costs, synchronous_step=True))
+    assert [[span.op for span in rank] for rank in chart.ops] == [list(r) for r in lowered.ops]
+    assert {span.flow for span in chart.flows} == {*lowered.transfers, *lowered.reductions}
+    assert max(s.end_us for rank in chart.ops for s in rank) >= planned.makespan_us
+    for span in (span for rank in chart.ops for span in rank):
+        duration_us = costs.stages[span.op.stage].duration_us[span.op.kind]
+        assert span.end_us - span.start_us >= duration_us - 1
+    assert tuple(r.peak_bytes for r in results) == peak_bytes(lowered)
+
+
+def test_eight_ranks_replay_published_and_solved_schedules(many: Any) -> None:
+    schedules = [
+        *(generate(name, RANKS, MICRO_BATCHES) for name in ("1f1b", "zb-h1", "zb-v")),
+        *(generate(name, RANKS, MICRO_BATCHES) for name in ("chimera", "bitpipe")),
+        solved(),
+    ]
+    cases = [(s, costs_of(s.placement.num_stages)) for s in schedules]
+    for (schedule, costs), (results, chart) in zip(cases, replayed(many, cases), strict=True):
+        assert_replayed(schedule, costs, results, chart)
+
+
+def test_transfers_are_held_back_to_the_pace_of_the_plans_links(many: Any) -> None:
+    # 8000 bytes over 400 kB/s are 20 ms, and loopback takes far less.
+    slow = Link(latency_us=0.0, bandwidth_bytes_per_s=400e3)
+    schedule, costs = generate("1f1b", 2, 2), costs_of(2, slow)
+    ((_, chart),) = replayed(many, [(schedule, costs)])
+    for span in chart.flows:
+        assert span.exact
+        assert span.end_us - span.start_us >= 20_000 - 1
+    made, read = chart.ops[0][0], chart.ops[1][0]
+    assert read.start_us >= made.end_us + 20_000 - 1
+
+
+def test_a_link_serves_one_transfer_at_a_time(many: Any) -> None:
+    # GPipe's rank 0 makes an activation every 3 ms; the link takes 10 ms for each.
+    slow = Link(latency_us=10_000.0)
+    schedule, costs = generate("gpipe", 2, 4), costs_of(2, slow)
+    ((_, chart),) = replayed(many, [(schedule, costs)])
+    made, read = ([s for s in rank if s.op.kind == "F"] for rank in chart.ops)
+    assert read[3].start_us >= made[0].end_us + 4 * 10_000 - 1
+
+
+def test_memory_that_the_system_refuses_is_explained(many: Any) -> None:
+    costs = costs_of(2)
+    huge = [stage.replace(saved_bytes=2**49) for stage in costs.stages]
+    with pytest.raises(AssertionError, match=r"could not get \d+ bytes .* give --sizes 0.01"):
+        replayed(many, [(generate("1f1b", 2, 2), costs.replace(stages=tuple(huge)))])
