@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch._C._profiler import _EventType
-from torch.profiler import ProfilerActivity, profile
+from torch.autograd.profiler import profile
 
 # Kineto announces every start and stop of a profile on stderr unless told not to.
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
@@ -41,7 +41,8 @@ def measure(device: torch.device) -> Iterator[Measurement]:
         found.peak_bytes = torch.cuda.max_memory_allocated(device) - start
         found.net_bytes = torch.cuda.memory_allocated(device) - start
         return
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as prof:
+    # torch.profiler, built upon this, imports torch's compiler first: two seconds of every process.
+    with profile(profile_memory=True, acc_events=True) as prof:
         yield found
     level = 0
     for size in _allocations(prof):
@@ -52,8 +53,8 @@ def measure(device: torch.device) -> Iterator[Measurement]:
 
 def _allocations(prof: profile) -> list[int]:
     """Sizes of all allocations (positive) and frees (negative) in the order in which they came."""
-    assert prof.profiler is not None and prof.profiler.kineto_results is not None
-    stack = list(prof.profiler.kineto_results.experimental_event_tree())
+    assert prof.kineto_results is not None
+    stack = list(prof.kineto_results.experimental_event_tree())
     events = []
     while stack:
         event = stack.pop()
