@@ -221,7 +221,7 @@ def test_a_name_carries_the_number_of_rounds() -> None:
         ("interleaved:2,3", "has rounds twice"),
         ("interleaved:1", "interleaved is defined from 2 on"),
         ("hanayo:0", "too small a number of rounds, given 0; hanayo is defined from 1 on"),
-        ("chimera:tripling", "chimera takes concatenation or doubling or halving behind a colon"),
+        ("chimera:tripling", "chimera takes concatenation or doubling or halving; eager"),
         ("chimera:doubling,doubling", "has scale twice"),
         ("1f1b:2", "1f1b takes nothing behind a colon"),
     ],

@@ -69,7 +69,6 @@ def refusal(data: dict[str, Any]) -> str:
     return str(raised.value)
 
 
-@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.name)
 def test_a_file_says_when_copies_are_reduced() -> None:
     schedule, eager = generate("chimera:late-sync", P, M), generate("chimera", P, M)
     profile = Profile.load(find("zb-1.5b-p8-m24"))
@@ -81,6 +80,7 @@ def test_a_file_says_when_copies_are_reduced() -> None:
     assert (schedule.eager, eager.eager) == (False, True)
 
 
+@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.name)
 def test_a_file_survives_a_round_trip(plan: Plan, tmp_path: Path) -> None:
     plan.save(tmp_path / "plan.json")
     again = Plan.load(tmp_path / "plan.json")
