@@ -11,6 +11,7 @@ class RankResult:
 
     `program_seconds` are of one program with STEPs, which is less than a step where gradients
     accumulate; `remark` is what the user must know of how the run went.
+    `late`: steps were validated later. `extra_bytes`: see `room`.
     """
 
     rank: int
@@ -21,6 +22,8 @@ class RankResult:
     losses: list[float] = field(default_factory=list)
     step_seconds: list[float] = field(default_factory=list)
     program_seconds: list[float] = field(default_factory=list)
+    late: bool = False
+    extra_bytes: int = 0
     static_bytes: int = 0
     peak_bytes: int = 0
     traced: list[MarkedStep] = field(default_factory=list)

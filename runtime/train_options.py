@@ -5,6 +5,7 @@ from typing import Self
 
 from pydantic import PositiveInt
 
+from synth.optimizer import OptimizerSpec
 from synth.record import Record
 
 from .checkpoint.options import CheckpointOptions
@@ -20,6 +21,8 @@ class TrainOptions(Record):
     """Go through the data so often and end; none: draw sequences from it for ever."""
     accumulate: PositiveInt = 1
     """How many mini-batches of the plan an optimizer step averages over."""
+    optimizer: OptimizerSpec | None = None
+    """None: the one that was profiled."""
     learning_rate: LearningRate = LearningRate(peak=1e-3)
     clip_norm: float | None = 1.0
     seed: int = 0

@@ -25,6 +25,7 @@ from .optimize import StepSettings, build_steps, held_bytes
 from .pipeline import Pipeline
 from .progress import Progress
 from .rank_result import RankResult
+from .room import extra_bytes
 from .tracer import Tracer
 from .train_options import TrainOptions
 from .world import World
@@ -69,9 +70,12 @@ class RankTrainer:
             clock=self._clock,
             progress=progress,
         )
+        modules = {number: stage.module for number, stage in self._stages.items()}
+        spec = options.optimizer or plan.workload.optimizer
+        self._extra_bytes = extra_bytes(plan, world.rank, modules.values(), spec)
         self._optimizer = build_steps(
-            {number: stage.module for number, stage in self._stages.items()},
-            plan.workload.optimizer,
+            modules,
+            spec,
             self._settings(0),
             device=world.device,
             clip_norm=options.clip_norm,
@@ -104,6 +108,7 @@ class RankTrainer:
         """
         world, options, first_step = self._world, self._options, self._done.step
         result = RankResult(world.rank, world.host, str(world.device), world.processors, first_step)
+        result.late, result.extra_bytes = self._optimizer.late, self._extra_bytes
         measured_step = min(first_step + 1, options.steps - 1)
         batches = self._batches.take()
         ended = self._iteration.any_ended(batches is None)

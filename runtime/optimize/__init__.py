@@ -4,7 +4,7 @@ from .build import StageSteps, build_steps, held_bytes
 from .norm import GradientNorm, Verdict
 from .post_validation import PostValidatedStep
 from .settings import StepSettings
-from .stage import StageOptimizer, commit_bytes, static_bytes
+from .stage import StageOptimizer, commit_bytes, static_bytes, workspace_bytes
 from .synchronous import SynchronousStep
 
 __all__ = [
@@ -19,4 +19,5 @@ __all__ = [
     "commit_bytes",
     "held_bytes",
     "static_bytes",
+    "workspace_bytes",
 ]

@@ -19,14 +19,14 @@ class Origin:
         self._buffers = [buffer for module in modules for buffer in module.buffers()]
         self._first: list[Tensor] | None = None
         self._copies: list[tuple[Tensor, Tensor]] | None = None
-        self._random: Tensor | None = None
-        self._device_random: Tensor | None = None
+        self._random = torch.get_rng_state()
+        self._device_random = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
 
     def mark(self) -> None:
         """Remember the state now."""
-        self._random = torch.get_rng_state()
-        if self._device.type == "cuda":
-            self._device_random = torch.cuda.get_rng_state(self._device)
+        self._random.copy_(torch.get_rng_state())
+        if self._device_random is not None:
+            self._device_random.copy_(torch.cuda.get_rng_state(self._device))
         if self._copies is not None:
             for buffer, copy in self._copies:
                 copy.copy_(buffer)
@@ -42,7 +42,7 @@ class Origin:
 
     def restore(self) -> None:
         """Bring the remembered state back; not in the first iteration."""
-        assert self._random is not None and self._copies is not None
+        assert self._copies is not None
         torch.set_rng_state(self._random)
         if self._device_random is not None:
             torch.cuda.set_rng_state(self._device_random, self._device)

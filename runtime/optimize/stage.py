@@ -182,6 +182,20 @@ def commit_bytes(modules: Iterable[nn.Module], spec: OptimizerSpec) -> int:
     return max(widened, default=0) * torch.float32.itemsize
 
 
+def workspace_bytes(modules: Iterable[nn.Module], spec: OptimizerSpec) -> int:
+    """At most how far memory climbs in STEP: the copies of the largest piece of a parameter."""
+    previewed = len(rule_of(spec).moments) if spec.post_validation else 0
+    largest = 0
+    for parameter in (p for module in modules for p in module.parameters() if p.requires_grad):
+        wide = spec.master_weights and parameter.dtype != torch.float32
+        copies = previewed + wide * (2 if spec.post_validation else 1)
+        size = torch.float32.itemsize if wide else parameter.element_size()
+        largest = max(
+            largest, copies * size * min(parameter.numel(), piece_elements(parameter.device))
+        )
+    return largest
+
+
 def static_bytes(modules: Iterable[nn.Module], spec: OptimizerSpec) -> int:
     """What parameters, buffers, gradients and all that an optimizer keeps of them take."""
     total = 0

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from synth.cli import run_options as options
+from synth.cli.optimizer import read_optimizer
 from synth.cli.output import Format, FormatOption
 from synth.cli.run_answer import Outputs, report
 from synth.errors import SynthError
@@ -27,6 +28,9 @@ def command(
     steps: options.StepsOption = 20,
     epochs: options.EpochsOption = None,
     accumulate: options.AccumulateOption = 1,
+    optimizer: options.OptimizerOption = None,
+    master_weights: options.MasterWeightsOption = False,
+    post_validation: options.PostValidationOption = False,
     lr: options.LrOption = 1e-3,
     schedule: options.DecayOption = "constant",
     warmup_steps: options.WarmupOption = 0,
@@ -61,6 +65,9 @@ def command(
         steps=steps,
         epochs=epochs,
         accumulate=accumulate,
+        optimizer=read_optimizer(
+            optimizer or str(checked.workload.optimizer), master_weights, post_validation
+        ),
         learning_rate=options.learning_rate(lr, schedule, warmup_steps, min_lr),
         clip_norm=clip or None,
         seed=seed,

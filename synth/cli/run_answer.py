@@ -54,7 +54,16 @@ def _show(plan: "Plan", lowered: "Lowered", results: "list[RankResult]", outputs
     programs_us = [seconds * 1e6 for seconds in results[0].program_seconds]
     step_us = [step.step_us for step in trace.steps] or programs_us
     peaks = [r.peak_bytes for r in results]
-    found = compare(plan, lowered, step_us, charts, peaks, results[0].processors)
+    found = compare(
+        plan,
+        lowered,
+        step_us,
+        charts,
+        peaks,
+        results[0].processors,
+        late=results[0].late,
+        extra_bytes=[r.extra_bytes for r in results],
+    )
     record = _as_json(plan, results, found)
     if outputs.trace is not None:
         trace.save(outputs.trace)
@@ -65,7 +74,7 @@ def _show(plan: "Plan", lowered: "Lowered", results: "list[RankResult]", outputs
         return
     answer(_loss_curve(results[0].losses, results[0].first_step))
     if charts:
-        planned = planned_spans(shared_timeline(lowered, found.processors))
+        planned = planned_spans(shared_timeline(lowered, found.processors, late=results[0].late))
         middle = charts[middle_step(step_us)]
         answer(render(planned, measured=middle.ops, width=outputs.width) + "\n")
         answer(comparison_text(found))

@@ -32,6 +32,30 @@ AccumulateOption = Annotated[
         min=1, help="Mini-batches of the plan that one step averages over.", rich_help_panel=_STEP
     ),
 ]
+OptimizerOption = Annotated[
+    str | None,
+    typer.Option(
+        help="adamw, sgd, or sgd:MOMENTUM; without: the one that was profiled.",
+        rich_help_panel=_STEP,
+    ),
+]
+MasterWeightsOption = Annotated[
+    bool,
+    typer.Option(
+        "--master-weights",
+        help="Update float32 copies of the parameters (bfloat16).",
+        rich_help_panel=_STEP,
+    ),
+]
+PostValidationOption = Annotated[
+    bool,
+    typer.Option(
+        "--post-validation",
+        help="Step without waiting for the global norm; clip or skip afterwards where needed. "
+        "Keeps a copy of the parameters.",
+        rich_help_panel=_STEP,
+    ),
+]
 LrOption = Annotated[
     float, typer.Option(min=0, max=1e6, help="The learning rate.", rich_help_panel=_STEP)
 ]

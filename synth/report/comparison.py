@@ -3,13 +3,14 @@
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import Literal
 
 from synth.kinds import OpKind
 from synth.record import Record
 from synth.report.difference import Difference, explain_difference
 from synth.report.difference_text import difference_text
 from synth.report.tables import table
-from synth.schedule.contention import simulate_shared
+from synth.schedule.contention import shared_period_us, simulate_shared
 from synth.schedule.file import Plan
 from synth.schedule.lower import Lowered, lower
 from synth.schedule.simulate import Timeline, simulate
@@ -31,14 +32,16 @@ class OpComparison(Record):
 class Comparison(Record):
     """A run beside its plan.
 
-    `predicted_us` is one iteration with a device per rank and a STEP that waits for all ranks;
-    `predicted_shared_us` the same where ranks share this machine's processors, as measured.
+    `predicted_us` is one iteration with a device per rank: the makespan with a STEP that waits for
+    all ranks, or the period where steps are validated later, as `paid` says. `predicted_shared_us`
+    is the same where ranks share this machine's processors, as measured.
     `measured_p10_us` and `measured_p90_us` are the spread between iterations, and `difference`
     takes the median one apart.
     """
 
     plan: str
     processors: int
+    paid: Literal["makespan", "period"] = "makespan"
     predicted_us: int
     predicted_shared_us: int
     measured_us: int
@@ -57,6 +60,9 @@ def compare(
     charts: Sequence[Chart],
     peak_bytes: Sequence[int],
     processors: int,
+    *,
+    late: bool = False,
+    extra_bytes: Sequence[int] | None = None,
 ) -> Comparison:
     """Lay measurements beside the plan.
 
@@ -67,24 +73,44 @@ def compare(
         charts: what happened in each of them.
         peak_bytes: measured, rank by rank.
         processors: how many of them the ranks shared.
+        late: whether steps were validated later, so that ranks did not wait for each other.
+        extra_bytes: what each rank's optimizer takes beyond the one that the plan counts.
     """
-    synchronous = lower(lowered.schedule, lowered.costs, synchronous_step=True)
-    shared = shared_timeline(lowered, processors)
+    shared = shared_timeline(lowered, processors, late=late)
     planned = planned_spans(shared)
+    predicted_us, predicted_shared_us = _predict(lowered, shared, processors, late)
     middle = middle_step(step_us)
     return Comparison(
         plan=plan.name,
         processors=processors,
-        predicted_us=simulate(synchronous).makespan_us,
-        predicted_shared_us=max(span.end_us for rank in planned for span in rank),
+        paid="period" if late else "makespan",
+        predicted_us=predicted_us,
+        predicted_shared_us=predicted_shared_us,
         measured_us=round(statistics.median(step_us)) if step_us else 0,
         measured_p10_us=_quantile(step_us, 0.1),
         measured_p90_us=_quantile(step_us, 0.9),
-        predicted_peak_bytes=plan.claim.peak_bytes,
+        predicted_peak_bytes=tuple(
+            peak + more
+            for peak, more in zip(
+                plan.claim.peak_bytes, extra_bytes or [0] * lowered.num_ranks, strict=True
+            )
+        ),
         measured_peak_bytes=tuple(peak_bytes),
         ops=_compare_ops(lowered, planned, [chart.ops for chart in charts]),
-        difference=explain_difference(shared, charts, middle, step_us[middle]) if charts else None,
+        difference=explain_difference(shared, charts, middle, step_us[middle])
+        if charts and not late  # iterations that overlap have no critical path of their own
+        else None,
     )
+
+
+def _predict(lowered: Lowered, shared: Timeline, processors: int, late: bool) -> tuple[int, int]:
+    """An iteration's time, with a device for each rank and with these processors."""
+    own = shared_timeline(lowered, lowered.num_ranks, late=late)
+    if not late:
+        return own.makespan_us, max(shared.end_us[: lowered.first_node[-1]])
+    if processors >= lowered.num_ranks:
+        return own.period_us, own.period_us
+    return own.period_us, shared_period_us(lowered, processors)
 
 
 def middle_step(step_us: Sequence[float]) -> int:
@@ -97,12 +123,15 @@ def _quantile(step_us: Sequence[float], share: float) -> int:
     return round(sorted(step_us)[round(share * (len(step_us) - 1))]) if step_us else 0
 
 
-def shared_timeline(lowered: Lowered, processors: int) -> Timeline:
-    """One iteration as planned on this many processors, the ranks stepping together."""
-    synchronous = lower(lowered.schedule, lowered.costs, synchronous_step=True)
+def shared_timeline(lowered: Lowered, processors: int, *, late: bool = False) -> Timeline:
+    """One iteration as planned on this many processors, the ranks stepping together or, with late
+    validation, each when it can."""
+    iteration = lowered
+    if not late:
+        iteration = lower(lowered.schedule, lowered.costs, synchronous_step=True)
     if processors < lowered.num_ranks:
-        return simulate_shared(synchronous, processors)
-    return simulate(synchronous)
+        return simulate_shared(iteration, processors)
+    return simulate(iteration)
 
 
 def _compare_ops(
@@ -143,9 +172,12 @@ def comparison_text(found: Comparison) -> str:
 
 def _iteration_table(found: Comparison) -> str:
     num_ranks = len(found.measured_peak_bytes)
-    rows = [(f"predicted, a device for each of {num_ranks} ranks", _ms(found.predicted_us), "")]
+    whole = f"predicted ({found.paid}), a device for each of {num_ranks} ranks"
+    rows = [(whole, _ms(found.predicted_us), "")]
     if found.processors < num_ranks:
-        sharing = f"predicted, {num_ranks} ranks sharing {found.processors} processors"
+        sharing = (
+            f"predicted ({found.paid}), {num_ranks} ranks sharing {found.processors} processors"
+        )
         rows.append((sharing, _ms(found.predicted_shared_us), ""))
     difference = _percent(found.measured_us, found.predicted_shared_us)
     rows.append(("measured, median", _ms(found.measured_us), difference))

@@ -1,0 +1,36 @@
+"""Whether a run's optimizer has room, where it is not the one that the plan was profiled with."""
+
+from collections.abc import Collection
+
+from torch import nn
+
+from synth.errors import SynthError
+from synth.optimizer import OptimizerSpec
+from synth.schedule.file import Plan
+from synth.units import format_bytes
+
+from .optimize import static_bytes, workspace_bytes
+
+
+def extra_bytes(
+    plan: Plan, rank: int, modules: Collection[nn.Module], chosen: OptimizerSpec
+) -> int:
+    """What a rank needs beyond what the plan counts, its optimizer being another; or less.
+
+    Raises:
+        SynthError: that is more than the plan's cap leaves.
+    """
+    profiled = plan.workload.optimizer
+    if chosen == profiled:
+        return 0
+    extra = static_bytes(modules, chosen) - static_bytes(modules, profiled)
+    extra += workspace_bytes(modules, chosen)
+    needed = plan.claim.peak_bytes[rank] + extra
+    if plan.caps_bytes is not None and needed > plan.caps_bytes[rank]:
+        raise SynthError(
+            f"rank {rank} needs {format_bytes(needed)} with the optimizer {chosen}, its cap is "
+            f"{format_bytes(plan.caps_bytes[rank])}; the plan was made for {profiled}, which takes "
+            f"{format_bytes(extra)} less: profile with the other optimizer and solve again, or "
+            f"leave it as it was"
+        )
+    return extra

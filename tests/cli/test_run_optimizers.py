@@ -1,0 +1,100 @@
+"""`synth run` with another optimizer than was profiled, and with steps validated late."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from synth.families import generate
+from synth.optimizer import OptimizerSpec
+from synth.profile import Link, Links, Workload
+from synth.runtime.profile_model import profile_model
+from synth.schedule.file import Plan
+
+TINY = {"vocabulary_size": 256, "width": 32, "num_blocks": 4, "num_heads": 2, "context_length": 32}
+
+
+def make_plan(folder: Path, *, roomy: bool = True, **workload: object) -> Path:
+    """ZB-H1 of a tiny GPT on two ranks; not roomy: with caps that leave nothing over."""
+    found = Workload(model="gpt", arguments=TINY, micro_batch_size=2, sequence_length=32)
+    links = Links(default=Link(latency_us=50.0))
+    profile = profile_model(
+        found.replace(**workload), torch.device("cpu"), warmup=1, iterations=3, links=links
+    )
+    plan = Plan.of(profile, [3, 3], generate("zb-h1", 2, 4))
+    caps = None if roomy else plan.claim.peak_bytes
+    path = folder / "plan.json"
+    plan.replace(caps_bytes=caps).save(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "text.txt"
+    path.write_text("the quick brown fox jumps over the lazy dog. " * 200)
+    return path
+
+
+@pytest.fixture(scope="module")
+def plan_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_plan(tmp_path_factory.mktemp("plan"), roomy=False)
+
+
+def run(plan: Path, text: Path, *options: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "synth", "run", str(plan), "--data", str(text)]
+    command += ["--device", "cpu", "--steps", "6", "--format", "json", *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=200)
+
+
+def figures(plan: Path, text: Path, *options: str) -> dict:
+    ended = run(plan, text, *options)
+    assert ended.returncode == 0, ended.stderr
+    found: dict = json.loads(ended.stdout)
+    comparison = found["comparison"]
+    for predicted, measured in zip(
+        comparison["predicted_peak_bytes"], comparison["measured_peak_bytes"], strict=True
+    ):
+        assert measured <= predicted
+    return found
+
+
+def test_a_copy_of_the_parameters_that_the_caps_do_not_hold_is_refused(
+    plan_path: Path, text: Path
+) -> None:
+    ended = run(plan_path, text, "--post-validation")
+    assert ended.returncode != 0
+    assert "needs" in ended.stderr and "its cap is" in ended.stderr
+    assert "adamw+post-validation" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("clip", ["0", "0.01"])
+def test_late_validation_gives_the_same_losses_and_pays_the_period(
+    tmp_path: Path, text: Path, clip: str
+) -> None:
+    plan = make_plan(tmp_path)
+    waiting = figures(plan, text, "--clip", clip)
+    late = figures(plan, text, "--clip", clip, "--post-validation")
+    assert late["losses"] == waiting["losses"]
+    assert len(late["losses"]) == 6
+    assert waiting["comparison"]["paid"] == "makespan"
+    assert late["comparison"]["paid"] == "period"
+    assert late["comparison"]["predicted_us"] < waiting["comparison"]["predicted_us"]
+
+
+def test_a_profile_made_for_late_validation_and_master_weights_counts_what_they_take(
+    tmp_path: Path, text: Path
+) -> None:
+    spec = OptimizerSpec(master_weights=True, post_validation=True)
+    plan = make_plan(tmp_path, roomy=False, dtype="bfloat16", optimizer=spec)
+    assert Plan.load(plan).workload.optimizer == spec
+    assert figures(plan, text, "--clip", "0.01")["comparison"]["paid"] == "period"
+
+
+def test_another_optimizer_that_takes_less_runs_under_the_same_caps(
+    plan_path: Path, text: Path
+) -> None:
+    assert len(figures(plan_path, text, "--optimizer", "sgd:0.9")["losses"]) == 6
