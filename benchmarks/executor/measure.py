@@ -53,6 +53,7 @@ def measure_case(case: Case, rank: int, names: list[str], rounds: int) -> dict[s
     Peak bytes are those above the parameters and their gradients: what is left over from the
     first step (receive buffers, for one) and how far the second one rises above it.
     """
+    gc.collect()  # what an earlier case left behind must not be freed inside a window
     runtimes: dict[str, Runtime] = {}
     samples = {name: Sample() for name in names}
     answers: dict[str, tuple[Tensor | None, list[Tensor]]] = {}
