@@ -60,6 +60,8 @@ class Batch:
         given = self.inputs[microbatch]
         if isinstance(given, Tensor) and self.keywords is None:
             return given.shape, given.dtype
+        if self.keywords is None and isinstance(given, tuple) and _all_tensors(given):
+            return tuple([(x.shape, x.dtype) for x in given])
         leaves, spec = pytree.tree_flatten((given, self.named(microbatch)))
         described = [(x.shape, x.dtype) if isinstance(x, Tensor) else str(x) for x in leaves]
         return str(spec), *described
@@ -79,7 +81,15 @@ class Batch:
                 )
 
 
+def _all_tensors(given: tuple[Any, ...]) -> bool:
+    return all([isinstance(x, Tensor) for x in given])
+
+
 def _cut(tree: Any, count: int) -> list[Any]:
+    if isinstance(tree, Tensor):
+        return list(_cut_leaf(tree, count))
+    if isinstance(tree, tuple) and _all_tensors(tree):
+        return list(zip(*(_cut_leaf(x, count) for x in tree), strict=True))
     leaves, spec = pytree.tree_flatten(tree)
     columns = [_cut_leaf(leaf, count) for leaf in leaves]
     return [pytree.tree_unflatten([column[j] for column in columns], spec) for j in range(count)]
