@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from .boundary import Boundary, Tensors, flatten
-from .split import GradientBox, SplitTape, enter, run_backward
+from .split import GradientBox, Recorder, SplitTape, enter, run_backward
 
 Loss = Callable[[Any, Any], Tensor]
 
@@ -118,6 +118,7 @@ class Stage:
         self.is_first = is_first
         self.is_last = is_last
         self._loss = loss
+        self._recorder = Recorder(self.module)
         self._passages: dict[int, _Passage] = {}
 
     def forward(
@@ -150,7 +151,7 @@ class Stage:
         if tape is None:
             output = self._run(arguments, targets, keywords)
         else:
-            output = tape.forward(self._run, arguments, targets, keywords)
+            output = self._recorder.forward(tape, self._run, arguments, targets, keywords)
         tensors, _ = flatten(output)
         floating = [t for t in tensors if t.is_floating_point()]
         wanted = [i for i, t in enumerate(floating) if t.requires_grad]

@@ -17,12 +17,14 @@ gets its gradient from ordinary autograd within B. See `Rule` and `register` for
 # Importing a module of rules is what registers them.
 from . import convolution, embedding, linear, matmul
 from .entry import GradientBox, enter
+from .recorder import Recorder
 from .rule import Call, Rule, register
 from .tape import SplitTape, run_backward
 
 __all__ = [
     "Call",
     "GradientBox",
+    "Recorder",
     "Rule",
     "SplitTape",
     "convolution",

@@ -28,16 +28,23 @@ class Queue(Protocol):
 def apply_rule(queue: Queue, rule: Rule, call: Call) -> Tensor:
     """Run a call by its rule, recorded such that its W can be put off into `queue`."""
     call = _autocast(rule, call)
-    # Checkpointing and offloading replace what autograd saves, which a hook keeps by itself.
-    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+    hooks = has_saving_hooks()
     queue.recomputes |= hooks
     plain = call.dtype is None and call.finish is None and not hooks
     if rule.by_autograd and plain and call.input.requires_grad:
-        return _record_by_autograd(queue, rule, call)
+        return record_by_autograd(queue, rule, call)
     output: Tensor = _SplitFunction.apply(  # type: ignore[no-untyped-call]
         queue, rule, call.options, call.dtype, call.input, *call.parameters
     )
     return output if call.finish is None else call.finish(output)
+
+
+def has_saving_hooks() -> bool:
+    """Whether what autograd saves is replaced, by checkpointing or offloading for one.
+
+    What a hook on a node keeps by itself would not be.
+    """
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
 def can_apply(rule: Rule, call: Call) -> bool:
@@ -90,15 +97,16 @@ def without_autocast(device: str) -> AbstractContextManager[None]:
     return torch.autocast(device, enabled=False)
 
 
-def _record_by_autograd(queue: Queue, rule: Rule, call: Call) -> Tensor:
+def record_by_autograd(queue: Queue, rule: Rule, call: Call) -> Tensor:
+    """Run a call with its parameters detached, and leave its W to a hook; takes over the call."""
     x, parameters = call.input, call.parameters
-    detached = tuple([None if p is None else p.detach() for p in parameters])
-    output, _ = rule.forward(Call(x, detached, call.options))
-    node = output.grad_fn
+    call.parameters = tuple([None if p is None else p.detach() for p in parameters])
+    output = rule.forward(call)[0]
+    node: Any = output.grad_fn
     if output._is_view():  # of the product, which the next layer may change in place through it
-        node = node.next_functions[0][0]  # type: ignore[union-attr]
-    kept = Call(x.detach(), parameters, call.options)
-    node.register_prehook(_Capture(queue, rule, kept))  # type: ignore[union-attr]
+        node = node.next_functions[0][0]
+    call.input, call.parameters = x.detach(), parameters
+    node.register_prehook(_Capture(queue, rule, call))
     return output
 
 

@@ -25,6 +25,8 @@ class Interception(TorchFunctionMode):
     def __init__(self, queue: Queue) -> None:
         super().__init__()
         self._queue = queue
+        self.applied = False
+        """Whether a rule was applied, or would have been had gradients been recorded."""
 
     def __torch_function__(
         self,
@@ -43,11 +45,12 @@ class Interception(TorchFunctionMode):
             return func(*args, **kwargs)
         if not torch.is_grad_enabled():
             # Nothing is recorded: whoever runs layers so may run them again in B, with recording.
-            self._queue.recomputes = True
+            self._queue.recomputes = self.applied = True
             return func(*args, **kwargs)
         call = rule.bind(*args, **kwargs)
         if call is None or not can_apply(rule, call):
             return func(*args, **kwargs)
+        self.applied = True
         return apply_rule(self._queue, rule, call)
 
 

@@ -12,7 +12,7 @@ from torch.overrides import wrap_torch_function
 from torch.utils.checkpoint import checkpoint
 
 from synth.errors import SynthError
-from synth.runtime.split import Call, Rule, SplitTape, enter, register
+from synth.runtime.split import Call, Recorder, Rule, SplitTape, enter, register
 
 Fn = Callable[..., Tensor]
 MICRO_BATCHES = 3
@@ -481,3 +481,54 @@ def test_the_output_may_be_changed_in_place_as_without_the_split(shape: tuple[in
     tape.backward_weight()
     for parameter, gradient in zip(model.parameters(), expected, strict=True):
         assert parameter.grad is not None and torch.equal(parameter.grad, gradient)
+
+
+@pytest.mark.parametrize("kind", layers())
+def test_a_recorder_gives_the_same_bits_in_its_first_f_and_after_it(kind: str) -> None:
+    make, shape = layers()[kind]
+    mine, theirs = twins(make)
+    recorder, inputs = Recorder(mine), batches(*shape)
+    for x in inputs:
+        tape, (entered, box) = SplitTape(), enter(x)
+        y = recorder.forward(tape, mine, entered)
+        tape.backward_input(y, weigh(y))
+        tape.backward_weight()
+        assert_same([box.take()], by_autograd(theirs, [x]))
+        assert_same(gradients(mine), gradients(theirs))
+    assert not any("forward" in vars(part) for part in mine.modules())
+
+
+@pytest.mark.parametrize("reentrant", [None, False, True], ids=["kept", "checkpoint", "reentrant"])
+def test_a_recorder_defers_linear_modules_and_other_calls_with_a_rule(
+    reentrant: bool | None,
+) -> None:
+    class Mixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.matrix = nn.Linear(12, 12), nn.Parameter(torch.randn(12, 12))
+
+        def forward(self, x: Tensor) -> Tensor:
+            if reentrant is None:
+                return self.inner(x)
+            return checkpoint(self.inner, x, use_reentrant=reentrant)
+
+        def inner(self, x: Tensor) -> Tensor:
+            return torch.tanh(self.first(x)) @ self.matrix
+
+    mine, theirs = twins(Mixed)
+    recorder = Recorder(mine)
+    for x in batches(4, 12):
+        tape, (entered, _) = SplitTape(), enter(x)
+        y = recorder.forward(tape, mine, entered)
+        tape.backward_input(y, weigh(y))
+        assert len(tape.deferred) == 3
+        tape.backward_weight()
+        by_autograd(theirs, [x])
+        assert_same(gradients(mine), gradients(theirs))
+
+
+def test_a_recorder_leaves_modules_as_they_were_when_f_fails() -> None:
+    layer = nn.Linear(12, 7)
+    with pytest.raises(RuntimeError, match="shapes"):
+        Recorder(layer).forward(SplitTape(), layer, torch.randn(4, 11))
+    assert "forward" not in vars(layer)

@@ -1,0 +1,89 @@
+"""Runs a module's Fs on tapes, and intercepts torch's functions only where that is needed.
+
+Interception costs every call in F, whether there is a rule for it or not. In most models the calls
+with a rule are those of `nn.Linear` modules, which are simply given another `forward` while F runs.
+The first F, intercepted all the same, shows whether there are others.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .function import apply_rule, can_apply, has_saving_hooks, record_by_autograd
+from .interception import Interception
+from .linear import LinearRule
+from .rule import Call
+from .tape import SplitTape
+
+_RULE = LinearRule()
+
+
+class Recorder:
+    """One module; its Fs come one at a time.
+
+    A call with a rule outside of `nn.Linear` that first occurs in a later F is left to autograd.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        parts = (part for part in module.modules() if type(part) is nn.Linear)
+        self._linears = [linear for linear in parts if "forward" not in vars(linear)]
+        self._intercepts = True
+
+    def forward(self, tape: SplitTape, fn: Callable[..., Any], *arguments: Any) -> Any:
+        """F: `fn(*arguments)`, which runs the module."""
+        for linear in self._linears:
+            # Not through `setattr`, which modules have made slow.
+            vars(linear)["forward"] = partial(_forward_linear, linear, tape)
+        try:
+            if not self._intercepts:
+                return fn(*arguments)
+            with Interception(tape) as intercepted:
+                output = fn(*arguments)
+            self._intercepts = intercepted.applied
+            return output
+        finally:
+            for linear in self._linears:
+                del vars(linear)["forward"]
+
+
+def _forward_linear(linear: nn.Linear, tape: SplitTape, x: Tensor) -> Tensor:
+    """What `linear(x)` gives, recorded on the tape."""
+    weight: Any = linear._parameters["weight"]
+    bias = linear._parameters["bias"]
+    if not torch.is_grad_enabled():
+        tape.recomputes = True  # see Interception
+        return F.linear(x, weight, bias)
+    if _is_plain(x, weight, bias):
+        return record_by_autograd(tape, _RULE, Call(x, (weight, bias)))
+    call = _RULE.bind(x, weight, bias)
+    if call is None or not can_apply(_RULE, call):
+        return F.linear(x, weight, bias)
+    with torch._C.DisableTorchFunction():
+        return apply_rule(tape, _RULE, call)
+
+
+def _is_plain(x: Tensor, weight: Any, bias: Any) -> bool:
+    """Whether all that `apply_rule` asks has the usual answer."""
+    return (
+        type(x) is Tensor
+        and x.requires_grad
+        and x.is_contiguous()
+        and x.ndim > 1
+        and _is_trainable(weight)
+        and (bias is None or _is_trainable(bias))
+        and not torch.is_autocast_enabled(x.device.type)
+        and not has_saving_hooks()
+    )
+
+
+def _is_trainable(parameter: Any) -> bool:
+    return (
+        type(parameter) is nn.Parameter
+        and parameter.requires_grad
+        and not parameter._backward_hooks
+        and not parameter._post_accumulate_grad_hooks
+    )
