@@ -38,6 +38,16 @@ class Spans(NamedTuple):
         makespan_us = max(end for _, end in begun_and_ended)
         return cls(makespan_us, max(end - begin for begin, end in begun_and_ended))
 
+    @classmethod
+    def most(cls, spans: Iterable["Spans"]) -> Self:
+        """The largest makespan and the largest period of several."""
+        return cls(*map(max, zip(*spans, strict=True)))
+
+    @classmethod
+    def least(cls, spans: Iterable["Spans"]) -> Self:
+        """The smallest makespan and the smallest period of several."""
+        return cls(*map(min, zip(*spans, strict=True)))
+
 
 @dataclass(frozen=True)
 class Objective:

@@ -5,9 +5,12 @@ from typing import TYPE_CHECKING, Any
 from synth.cli.output import percent, value_line
 from synth.cli.request import Request
 from synth.cli.show import plan_table
+from synth.kinds import OpKind
 from synth.report.rivals import Contender, rivals_table
 
 if TYPE_CHECKING:
+    from synth.schedule.lower import Lowered
+    from synth.schedule.model import Schedule
     from synth.solve.problem import Result
 
 
@@ -20,12 +23,13 @@ def as_text(request: Request, result: "Result") -> str:
     rate = percent(objective.bubble_rate(timeline, max(timeline.work_us)))
     return "\n".join(
         (
-            rivals_table(_contenders(request, result), objective, max(timeline.work_us)),
+            rivals_table(_contenders(request, result), objective, _useful_work_us(lowered)),
             "",
             value_line(objective.words, result.value_us, result.lower_bound_us, result.gap),
             f"bubble rate {rate} of the {objective.words}; found by {result.found_by}, stopped by "
             f"{result.stopped_by} after {result.wall_s:.1f} s",
             request.limit.explanation,
+            *_recomputed(plan.schedule()),
             "",
             plan_table(plan, lowered, timeline),
         )
@@ -44,6 +48,7 @@ def as_json(request: Request, result: "Result") -> dict[str, Any]:
             "bubble_rate": objective.bubble_rate(timeline, max(timeline.work_us)),
             "peak_bytes": result.peak_bytes,
             "found_by": result.found_by,
+            "recomputed": _stages_with_r(result),
             "gap": result.gap,
         }
     )
@@ -95,3 +100,29 @@ def _contenders(request: Request, result: "Result") -> list[Contender]:
         True if has_cap else None,
     )
     return [*rivals, ours]
+
+
+def _recomputed(schedule: "Schedule") -> list[str]:
+    """Which stages recompute, if any."""
+    from synth.plan.recompute import recomputed
+
+    stages = ", ".join(map(str, recomputed(schedule)))
+    if not stages:
+        return []
+    plural = "s" * ("," in stages)
+    return [f"recomputed: stage{plural} {stages}; rates in the table count that as idle"]
+
+
+def _useful_work_us(lowered: "Lowered") -> int:
+    """The largest work of a rank, that which is done twice counted once."""
+    tables = [stage.duration_us for stage in lowered.costs.stages]
+    return max(
+        sum(tables[op.stage][op.kind] for op in program if op.kind != OpKind.R)
+        for program in lowered.ops
+    )
+
+
+def _stages_with_r(result: "Result") -> list[int]:
+    from synth.plan.recompute import recomputed
+
+    return [] if result.schedule is None else recomputed(result.schedule)

@@ -1,4 +1,4 @@
-"""Reading `--mem-limit`, `--target` and `--partition`: what is typed, against the profile."""
+"""Reading `--mem-limit`, `--target`, `--partition` and `--recompute`, against the profile."""
 
 import re
 from dataclasses import dataclass
@@ -151,3 +151,21 @@ def _needed_sizes(where: "Placement") -> str:
         f"{where.num_ranks} ranks that hold {where.num_stages} stages in this placement; give one "
         f"size per stage"
     )
+
+
+def read_recompute(text: str, num_stages: int) -> tuple[int, ...] | None:
+    """Read the stages that recompute: `none`, `all`, `0,1,2`; None for `auto`.
+
+    Raises:
+        SynthError: something is no stage.
+    """
+    word = text.strip().lower()
+    if word in ("auto", "none", "all"):
+        return {"auto": None, "none": (), "all": tuple(range(num_stages))}[word]
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) < num_stages for part in parts):
+        raise SynthError(
+            f"--recompute {text!r} is not understood; write none, all, auto, or stages from 0 to "
+            f"{num_stages - 1}, such as 0,1"
+        )
+    return tuple(sorted({int(part) for part in parts}))

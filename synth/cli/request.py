@@ -20,7 +20,10 @@ STILL_SEARCHING = "nothing yet: the search went on when this was written"
 
 @dataclass(frozen=True)
 class Request:
-    """A problem with everything about it that a schedule file tells."""
+    """A problem with everything about it that a schedule file tells.
+
+    `recompute` are the stages that recompute, None: as serves best.
+    """
 
     profile: Profile
     partition: tuple[int, ...]
@@ -29,6 +32,7 @@ class Request:
     limit: MemoryLimit
     arguments: dict[str, str]
     output: Path | None
+    recompute: tuple[int, ...] | None = ()
 
     def check_output(self) -> None:
         """Find out before the search, not after it, that the file cannot be written.

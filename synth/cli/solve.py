@@ -10,7 +10,15 @@ import typer
 from synth.cli.answers import as_json, as_text
 from synth.cli.interrupt import run_interruptibly
 from synth.cli.least import solve_least
-from synth.cli.limits import LEAST, STEADY, MemoryLimit, is_least, read_limit, read_target
+from synth.cli.limits import (
+    LEAST,
+    STEADY,
+    MemoryLimit,
+    is_least,
+    read_limit,
+    read_recompute,
+    read_target,
+)
 from synth.cli.options import (
     GapOption,
     MicroBatchesOption,
@@ -66,6 +74,13 @@ def command(
     objective: ObjectiveOption = "makespan",
     placement: PlacementOption = "linear",
     partition: PartitionOption = "auto",
+    recompute: Annotated[
+        str,
+        typer.Option(
+            help="Stages whose F keeps only its input, the rest being rebuilt before B: none, "
+            "all, 0,1,2, or auto: as many of the first ones as serve best."
+        ),
+    ] = "none",
     time_limit: Annotated[str, typer.Option(help="Stop after so long: 60s, 2m.")] = "60s",
     gap: GapOption = "0.5%",
     seed: SeedOption = 0,
@@ -117,6 +132,7 @@ def command(
         "mem_limit": mem_limit or "none",
         "placement": placement,
         "partition": partition,
+        "recompute": recompute,
         "time_limit": time_limit,
         "gap": gap,
         "solver": solver,
@@ -124,7 +140,15 @@ def command(
     }
     if target is not None:
         arguments["target"] = target
-    request = Request(profile, problem.partition, problem, options, limit, arguments, output)
+    choice = read_recompute(recompute, problem.costs.num_stages)
+    if is_least(mem_limit) and choice != ():
+        raise SynthError(
+            f"--recompute {recompute} and --mem-limit {LEAST} do not go together yet; give a "
+            f"limit, or leave --recompute out"
+        )
+    request = Request(
+        profile, problem.partition, problem, options, limit, arguments, output, choice
+    )
     request.check_output()
     if dry_run:
         preview(request, format)
@@ -215,13 +239,16 @@ def _placed(where: "Placement") -> str:
 
 
 def _solve(request: Request, format: Format) -> None:
-    from synth.solve.portfolio import solve
+    from synth.plan.recompute import solve_choosing, solve_recomputing
 
     announce(request)
     progress = Progress(request)
 
     def work(stop: threading.Event) -> "Result":
-        return solve(request.problem, request.options, progress, stop)
+        problem, options = request.problem, request.options
+        if request.recompute is None:
+            return solve_choosing(problem, options, progress, stop)
+        return solve_recomputing(problem, request.recompute, options, progress, stop)
 
     result = run_interruptibly(work)
     if result.schedule is not None:

@@ -8,7 +8,7 @@ All take `relaxed_for_fusion` views: there B and W together never cost more than
 with BW is bounded too.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from synth.objective import Objective, Spans
@@ -32,11 +32,21 @@ def work_bound_us(view: View, objective: Objective) -> int:
 
 def work_bounds(view: View) -> Spans:
     """The closed forms' bounds of the makespan and of the period."""
-    makespan_us, period_us = (
-        max(bound for rank in range(view.num_ranks) for bound in _RankBounds(view, is_period, rank))
-        for is_period in (False, True)
-    )
-    return Spans(makespan_us, period_us)
+    return Spans.most(rank_bounds(view))
+
+
+def rank_bounds(view: View, added_us: Sequence[int] | None = None) -> list[Spans]:
+    """What each rank implies: its own memory counts, and no other one's.
+
+    Args:
+        view: what is bounded.
+        added_us: for each rank, work besides that of the view, at any time after its first F.
+    """
+    added_us = added_us or [0] * view.num_ranks
+    return [
+        Spans(*(max(_RankBounds(view, is_period, r, added_us[r])) for is_period in (False, True)))
+        for r in range(view.num_ranks)
+    ]
 
 
 class _RankBounds:
@@ -47,8 +57,9 @@ class _RankBounds:
     not the same in every schedule, only what follows the first start is counted.
     """
 
-    def __init__(self, view: View, is_period: bool, rank: int) -> None:
+    def __init__(self, view: View, is_period: bool, rank: int, added_us: int = 0) -> None:
         self.view, self.rank, self.held = view, rank, view.held[rank]
+        self.added_us = added_us
         self.is_period = is_period
         self.starts_vary = self.is_period and view.origins_us is None
         self.head = min(view.head_us[c] for c in self.held)
@@ -63,7 +74,7 @@ class _RankBounds:
 
     def __iter__(self) -> Iterator[int]:
         """Every closed form."""
-        yield self.head + sum(self.total.values()) + self.steps - self.origin
+        yield self.head + sum(self.total.values()) + self.added_us + self.steps - self.origin
         yield self._first_b() + self.total[B] + self.total[W] + self.steps - self.origin
         yield self.head + self._memory_time() + self.steps - self.origin
         if not self.starts_vary and not any(chunk.replica for chunk in self.view.chunks):

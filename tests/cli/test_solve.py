@@ -475,3 +475,44 @@ def test_ctrl_c_keeps_the_least_memory_so_far(tmp_path: Path) -> None:
     plan = Plan.load(path)
     plan.check()
     assert plan.caps_bytes == (max(plan.claim.peak_bytes),) * 8
+
+
+def test_recomputing_the_first_stages_makes_a_tight_plan_shorter(
+    synth: Synth, tmp_path: Path
+) -> None:
+    values = {}
+    for choice in ("none", "auto", "0"):
+        path = tmp_path / f"{choice}.json"
+        ended = synth(
+            *("solve", "zb-1.5b-p8-m24", "--ranks", "4", "--micro-batches", "8", "--format"),
+            *("json", "--mem-limit", "24GB", "--time-limit", "4s", "--recompute", choice),
+            *("-o", path),
+        )
+        assert ended.code == 0, ended.stderr
+        found = json.loads(ended.stdout)
+        values[choice] = found["value_us"]
+        assert found["lower_bound_us"] <= found["value_us"]
+        assert bool(found["recomputed"]) == (choice != "none")
+        assert synth("check", path).code == 0
+    assert values["auto"] <= values["0"] < values["none"]
+    shown = synth("show", tmp_path / "auto.json")
+    assert shown.code == 0 and "R" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("--recompute", "0,9"), "--recompute '0,9' is not understood; write none, all, auto, or"),
+        (("--recompute", "some"), "stages from 0 to 3, such as 0,1"),
+        (
+            ("--recompute", "auto", "--mem-limit", "min", "--target", "steady"),
+            "--recompute auto and --mem-limit min do not go together yet",
+        ),
+    ],
+)
+def test_recompute_that_cannot_be_gets_one_clear_sentence(
+    synth: Synth, given: tuple[str, ...], message: str
+) -> None:
+    ended = synth("solve", "zb-1.5b-p8-m24", "--ranks", "4", "--micro-batches", "8", *given)
+    assert ended.code == 2
+    assert message in ended.stderr

@@ -63,7 +63,7 @@ def draw_schedules(num_ranks: int, count: int) -> tuple[list[tuple[int, Schedule
     while len(found) < count:
         seed += 1
         draw = random.Random(seed)
-        schedule = random_schedule(draw)
+        schedule = random_schedule(draw, keeping=True)
         if schedule.num_ranks != num_ranks:
             continue
         try:

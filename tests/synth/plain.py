@@ -584,11 +584,12 @@ def random_placement(rng: random.Random) -> Placement:
     return Placement(tuple(map(tuple, ways)))
 
 
-def random_schedule(rng: random.Random) -> Schedule:
+def random_schedule(rng: random.Random, *, keeping: bool = False) -> Schedule:
     """Ops in an order that respects what they read; its transfers may still deadlock.
 
     The micro-batches are split over the copies in any way; a copy may get none. In every other one,
-    what some stages save of some micro-batches is rebuilt or moved, to the host or another rank.
+    what some stages save of some micro-batches is rebuilt or moved, to the host or another rank;
+    in none if `keeping`.
     """
     where, num_micro_batches = random_placement(rng), rng.randint(1, 4)
     num_stages = where.num_stages
@@ -613,7 +614,7 @@ def random_schedule(rng: random.Random) -> Schedule:
             continue
         placed.add(op)
         programs[where.rank_of(op.stage, op.replica)].append(op)
-    if rng.random() < 0.5:
+    if rng.random() < 0.5 and not keeping:
         for op in [op for program in programs for op in program if op.kind == F]:
             if rng.random() < 0.3:
                 _rebuild(rng, programs, op)

@@ -1,0 +1,159 @@
+"""Recomputation in the search: R merged into B, written out, and bounded wherever it stands."""
+
+import random
+from itertools import combinations
+
+import pytest
+
+from synth.costs import Costs, uniform_costs
+from synth.kinds import OpKind
+from synth.objective import Objective
+from synth.plan.recompute import (
+    bounds,
+    bounds_of_any_choice,
+    merged,
+    recomputed,
+    solve_choosing,
+    solve_recomputing,
+    without_recompute,
+    written_out,
+)
+from synth.schedule.memory import peak_bytes
+from synth.schedule.model import Buffering, Placement, Schedule
+from synth.schedule.ops import Op
+from synth.schedule.placements import placement
+from synth.schedule.verify import ScheduleError, verify
+from synth.solve import Problem, SolveOptions, solve
+from tests.synth.plain import random_costs, random_schedule
+
+
+def test_written_out_a_schedule_keeps_to_what_the_search_counted() -> None:
+    compared = 0
+    for seed in range(400):
+        draw = random.Random(seed)
+        schedule = random_schedule(draw, keeping=True)
+        num_stages = schedule.placement.num_stages
+        costs = random_costs(draw, num_stages, schedule.num_ranks)
+        stages = [stage for stage in range(num_stages) if draw.random() < 0.6]
+        longer = written_out(schedule, stages)
+        assert without_recompute(longer) == schedule
+        try:
+            seen, _ = verify(schedule, merged(costs, stages))
+            true, _ = verify(longer, costs)
+        except ScheduleError:
+            continue
+        compared += 1
+        assert recomputed(longer) == stages
+        for found, counted in zip(peak_bytes(true), peak_bytes(seen), strict=True):
+            assert found <= counted
+    assert compared > 150
+
+
+def test_without_transfers_and_waits_both_take_the_same_time() -> None:
+    costs = uniform_costs(1, forward_us=3, backward_input_us=4, backward_weight_us=2)
+    ops = tuple(Op.parse(token) for token in ["F0.0", "F0.1", "B0.0", "W0.0", "BW0.1"])
+    schedule = Schedule(Placement.linear(1), 2, (ops,))
+    _, seen = verify(schedule, merged(costs, {0}))
+    _, true = verify(written_out(schedule, {0}), costs)
+    assert seen.makespan_us == true.makespan_us == 3 + 3 + (3 + 4) + 2 + (3 + 6)
+
+
+def every_order(count: int, with_r: bool) -> list[tuple[tuple[OpKind, int], ...]]:
+    """All orders of one stage's ops: every micro-batch its F, R, B, W, micro-batches in order."""
+    kinds = [OpKind.F, *([OpKind.R] if with_r else []), OpKind.B, OpKind.W]
+
+    def extend(done: tuple[int, ...]) -> list[tuple[tuple[OpKind, int], ...]]:
+        if all(k == count for k in done):
+            return [()]
+        found = []
+        for i, kind in enumerate(kinds):
+            if done[i] < count and (i == 0 or done[i] < done[i - 1]):
+                after = (*done[:i], done[i] + 1, *done[i + 1 :])
+                found += [((kind, done[i]), *rest) for rest in extend(after)]
+        return found
+
+    return extend((0,) * len(kinds))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_order_of_r_and_the_rest_beats_the_bounds(seed: int) -> None:
+    draw = random.Random(seed)
+    costs = random_costs(draw, 2, 2)
+    stages = [stage for stage in range(2) if draw.random() < 0.7]
+    orders = [every_order(2, stage in stages) for stage in range(2)]
+    problem = Problem.linear(costs, 2)
+    peaks, values = [], []
+    for first in orders[0]:
+        for second in draw.sample(orders[1], min(20, len(orders[1]))):
+            programs = tuple(
+                tuple(Op(kind, stage, k) for kind, k in order)
+                for stage, order in enumerate((first, second))
+            )
+            schedule = Schedule(problem.placement, 2, programs, "any", Buffering(1, 2))
+            try:
+                lowered, timeline = verify(schedule, costs)
+            except ScheduleError:
+                continue
+            peaks.append(max(peak_bytes(lowered)))
+            values.append(timeline)
+    cap = sorted(peaks)[len(peaks) // 3]
+    capped = Problem.linear(costs, 2, cap)
+    bound, of_any = bounds(capped, stages), bounds_of_any_choice(capped)
+    fitting = [t for peak, t in zip(peaks, values, strict=True) if peak <= cap]
+    assert fitting
+    assert bound.makespan_us <= min(t.makespan_us for t in fitting)
+    assert bound.period_us <= min(t.period_us for t in fitting)
+    assert of_any.makespan_us <= bound.makespan_us and of_any.period_us <= bound.period_us
+
+
+def tight_problem(where: Placement, cap_bytes: int) -> Problem:
+    """F keeps much more than what passes between stages."""
+    costs: Costs = uniform_costs(
+        where.num_stages,
+        forward_us=10,
+        backward_input_us=11,
+        backward_weight_us=9,
+        saved_bytes=40,
+        saved_w_bytes=20,
+        output_bytes=2,
+    )
+    caps = (cap_bytes,) * where.num_ranks
+    return Problem(costs, where, 8, caps, Objective.MAKESPAN)
+
+
+@pytest.mark.parametrize("name", ["linear", "v"])
+def test_where_memory_is_short_recomputing_is_faster(name: str) -> None:
+    problem = tight_problem(placement(name, 4), 100)
+    options = SolveOptions(time_limit_s=3, workers=1)
+    plain, choosing = solve(problem, options), solve_choosing(problem, options)
+    assert plain.value_us is not None and choosing.value_us is not None
+    assert choosing.schedule is not None
+    assert choosing.value_us < 0.9 * plain.value_us
+    assert choosing.lower_bound_us <= choosing.value_us
+    verify(choosing.schedule, problem.costs, problem.caps_bytes)
+    stages = recomputed(choosing.schedule)
+    assert stages == list(range(len(stages))) and stages
+
+
+def test_where_memory_suffices_nothing_is_recomputed() -> None:
+    problem = tight_problem(placement("linear", 4), 1000)
+    found = solve_choosing(problem, SolveOptions(time_limit_s=3, workers=1))
+    assert found.schedule is not None and not recomputed(found.schedule)
+    assert found.value_us == found.lower_bound_us
+
+
+def test_chosen_stages_recompute_every_micro_batch_and_the_bound_holds() -> None:
+    problem = tight_problem(placement("linear", 4), 100)
+    values = {}
+    for stages in [c for n in (1, 2) for c in combinations(range(4), n)]:
+        found = solve_recomputing(problem, stages, SolveOptions(time_limit_s=1, workers=1))
+        if found.schedule is None:
+            continue
+        ops = [op for program in found.schedule.programs for op in program]
+        assert {(op.stage, op.microbatch) for op in ops if op.kind == OpKind.R} == {
+            (stage, j) for stage in stages for j in range(8)
+        }
+        assert found.value_us is not None and found.lower_bound_us <= found.value_us
+        values[stages] = found.value_us
+    any_bound = problem.objective.value_us(bounds_of_any_choice(problem))
+    assert values and any_bound <= min(values.values())
