@@ -65,7 +65,7 @@ def _table(comparison: "Comparison", pareto: Pareto) -> str:
     """One row per schedule, best first."""
     entries, front = comparison.ranked(), {mark.name for mark in pareto.front}
     memory, held = size_unit(max(max(entry.peak_bytes) for entry in entries))
-    traffic, moved = size_unit(max(e.sent_bytes + e.reduced_bytes for e in entries))
+    traffic, moved = size_unit(max(max(e.sent_bytes, e.reduced_bytes) for e in entries))
     header = ["   schedule", "make-\nspan\nms", "\nperiod\nms", "bub-\nble\n%", "of\nper.\n%"]
     header += [f"\npeak\n{held}", f"stat-\nic\n{held}", f"\nsent\n{moved}", f"sum-\nmed\n{moved}"]
     has_cap = comparison.question.caps_bytes is not None
@@ -74,7 +74,7 @@ def _table(comparison: "Comparison", pareto: Pareto) -> str:
         sign = letter(number) + ("*" if entry.name in front else " ")
         fits = ["yes" if entry.fits else "no"] if has_cap else []
         rows.append([f"{sign} {entry.name}", *_figures(entry, memory, traffic), *fits])
-    return table([*header, *(["fits"] if has_cap else [])], rows)
+    return table([*header, *(["\nfit"] if has_cap else [])], rows)
 
 
 def _figures(entry: "Entry", memory: float, traffic: float) -> list[str]:
@@ -143,6 +143,7 @@ def _entry_json(entry: "Entry", comparison: "Comparison", is_on_front: bool) -> 
         "static_bytes": entry.static_bytes,
         "sent_bytes": entry.sent_bytes,
         "reduced_bytes": entry.reduced_bytes,
+        "host_bytes": entry.host_bytes,
         "fits": entry.fits,
         "on_front": is_on_front,
         "lower_bound_us": entry.lower_bound_us,

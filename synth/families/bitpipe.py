@@ -16,7 +16,7 @@ from synth.families.units import check_even, concatenated
 from synth.schedule.model import Buffering, Schedule
 
 # Large schedules are made by fewer of the rules: so many ops may be listed in all.
-_MOST_LISTED_OPS = 300_000
+_MOST_LISTED_OPS = 80_000
 
 
 def make(setting: Setting) -> Programs:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from synth.costs import Costs, cut
+from synth.costs import HOST, Costs, cut
 from synth.errors import SynthError
 from synth.families import family_placement, family_variants, generate
 from synth.objective import Objective
@@ -43,9 +43,10 @@ class Question:
 class Entry:
     """One schedule's figures, simulated on the costs of its own partition.
 
-    `sent_bytes` is what ranks send each other between stages, `reduced_bytes` what they send to add
-    up the gradients of copies, both in one iteration over all links. `lower_bound_us` is what the
-    solver proved, for its own placement and partition; none for a published schedule.
+    `sent_bytes` is what ranks send each other between stages or to keep for them, `reduced_bytes`
+    what they send to add up the gradients of copies, `host_bytes` what goes to the hosts' memory
+    and back, all in one iteration over all links. `lower_bound_us` is what the solver proved, for
+    its own placement and partition; none for a published schedule.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Entry:
     static_bytes: tuple[int, ...]
     sent_bytes: int
     reduced_bytes: int
+    host_bytes: int
     fits: bool | None
     lower_bound_us: int | None = None
 
@@ -221,7 +223,8 @@ def _entry(
     lower_bound_us: int | None,
 ) -> Entry:
     (lowered, line), caps = simulated, question.caps_bytes
-    peaks = peak_bytes(lowered)
+    peaks, routes = peak_bytes(lowered), lowered.routes
+    of_host = (routes.source == HOST) | (routes.target == HOST)
     return Entry(
         name=name,
         schedule=lowered.schedule,
@@ -231,9 +234,10 @@ def _entry(
         work_us=max(line.work_us),
         peak_bytes=peaks,
         static_bytes=tuple(static_bytes(lowered, rank) for rank in range(lowered.num_ranks)),
-        sent_bytes=int(lowered.routes.num_bytes.sum()),
+        sent_bytes=int(routes.num_bytes[~of_host].sum()),
         # A ring passes every byte around twice, less what each rank has of it already.
         reduced_bytes=sum(2 * (len(r.ranks) - 1) * r.num_bytes for r in lowered.reductions),
+        host_bytes=int(routes.num_bytes[of_host].sum()),
         fits=None if caps is None else all(p <= c for p, c in zip(peaks, caps, strict=True)),
         lower_bound_us=lower_bound_us,
     )
