@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from synth.runtime.rank_result import RankResult
     from synth.schedule.file import Plan
     from synth.schedule.lower import Lowered
+    from synth.schedule.trace import Trace
 
 _LABEL = (
     "EMULATED DEVICES: each op sleeps for the profile's time and computes nothing; memory is "
@@ -42,10 +43,11 @@ def command(
 
     Order, overlap, memory and freedom from deadlock are those of the real executor.
     """
-    from synth.plan.scaled import scaled
     from synth.runtime.emulation.rank import EmulationOptions
     from synth.runtime.supported import check_supported
     from synth.schedule.file import Plan
+    from synth.schedule.scaled import scaled
+    from synth.schedule.trace import Source
 
     if trace is not None:
         check_writable(trace)
@@ -56,7 +58,11 @@ def command(
     check_supported(lowered)
     results = _emulate(asked, lowered, EmulationOptions(steps=steps, timeout_s=timeout))
     if results is not None:
-        _report(asked, lowered, results, trace, output_format, width)
+        made = trace_of(asked, results, Source.EMULATED, times)
+        if trace is not None:
+            made.save(trace)
+            talk(f"written: {trace}")
+        _report(asked, lowered, results, made, output_format, width)
 
 
 def _emulate(
@@ -81,21 +87,17 @@ def _report(
     plan: "Plan",
     lowered: "Lowered",
     results: "list[RankResult]",
-    trace_path: Path | None,
+    trace: "Trace",
     output_format: Format,
     width: int | None,
 ) -> None:
     from synth.report.comparison import compare, comparison_text, middle_step, shared_timeline
     from synth.report.gantt import render
     from synth.schedule.spans import planned_spans
-    from synth.schedule.trace import Source
 
-    trace = trace_of(plan, results, Source.EMULATED)
     charts = [step.chart() for step in trace.steps]
     step_us = [step.step_us for step in trace.steps]
     found = compare(plan, lowered, step_us, charts, [r.peak_bytes for r in results], plan.num_ranks)
-    if trace_path is not None:
-        trace.save(trace_path)
     if output_format == Format.JSON:
         answer_json({"emulated": True, **found.model_dump(mode="json")})
         return
@@ -103,5 +105,3 @@ def _report(
     planned = planned_spans(shared_timeline(lowered, plan.num_ranks))
     answer(render(planned, measured=charts[middle_step(step_us)].ops, width=width) + "\n")
     answer(comparison_text(found))
-    if trace_path is not None:
-        talk(f"written: {trace_path}")

@@ -84,7 +84,9 @@ def _show(plan: "Plan", lowered: "Lowered", results: "list[RankResult]", outputs
         talk(f"written: {path}")
 
 
-def trace_of(plan: "Plan", results: "list[RankResult]", source: "Source") -> "Trace":
+def trace_of(
+    plan: "Plan", results: "list[RankResult]", source: "Source", times: float = 1.0
+) -> "Trace":
     """What the ranks saw of the traced steps, laid over each other."""
     from synth.schedule.marks import join_marks
     from synth.schedule.trace import Trace, TracedStep
@@ -95,7 +97,7 @@ def trace_of(plan: "Plan", results: "list[RankResult]", source: "Source") -> "Tr
         chart = join_marks([seen.marks for seen in ranks])
         step_us = max(ranks[0].step_us, *(span.end_us for spans in chart.ops for span in spans))
         steps.append(TracedStep.of(chart, ranks[0].step, step_us))
-    return Trace.of(plan, source, steps, results[0].processors)
+    return Trace.of(plan, source, steps, results[0].processors, times)
 
 
 def _as_json(plan: "Plan", results: "list[RankResult]", found: "Comparison") -> str:

@@ -12,6 +12,7 @@ from synth.report.difference_text import difference_text
 from synth.report.perfetto import perfetto_json
 from synth.schedule.file import Plan
 from synth.schedule.lower import Lowered
+from synth.schedule.scaled import scaled
 from synth.schedule.simulate import Timeline
 from synth.schedule.spans import Chart, planned_chart
 from synth.schedule.trace import Source, Trace, TracedStep
@@ -53,6 +54,8 @@ def lay(plan: Plan, lowered: Lowered, path: Path) -> Laid:
     trace.check_of(plan)
     if not trace.steps:
         raise SynthError(f"{path} holds no iteration; run with --steps 3 or more")
+    if trace.times != 1.0:
+        lowered, _ = scaled(plan, times=trace.times).check()
     timeline = shared_timeline(lowered, trace.processors or lowered.num_ranks)
     charts = [step.chart() for step in trace.steps]
     middle = middle_step([step.step_us for step in trace.steps])

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, ClassVar, Self
 
-from pydantic import AfterValidator, Field, NonNegativeInt, PositiveInt
+from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from synth.errors import Mismatch
 from synth.record import FileRecord, Record
@@ -146,6 +146,7 @@ class Trace(FileRecord):
     processors: PositiveInt | None = Field(
         default=None, description="how many of them the ranks shared, where it ran"
     )
+    times: PositiveFloat = Field(default=1.0, description="the plan's times were multiplied by")
     steps: tuple[TracedStep, ...]
 
     @classmethod
@@ -155,6 +156,7 @@ class Trace(FileRecord):
         source: Source,
         steps: Sequence[TracedStep],
         processors: int | None = None,
+        times: float = 1.0,
     ) -> Self:
         """Make the file of some iterations of a plan."""
         return cls(
@@ -163,6 +165,7 @@ class Trace(FileRecord):
             profile=plan.profile_name,
             schedule=schedule_fingerprint(plan),
             processors=processors,
+            times=times,
             steps=tuple(steps),
         )
 

@@ -1,0 +1,130 @@
+"""How close emulated devices come to the simulation, and what of the rest is whose.
+
+Equal stages, ops of 20 ms (W 15), real processes on the processors that there are, transfers of
+the size given. Prints for every schedule the measured iteration against the simulated one.
+
+    python -m benchmarks.emulation --ranks 8 16 --op-ms 20
+"""
+
+import argparse
+import os
+import tempfile
+from pathlib import Path
+
+from synth.cli.run_answer import trace_of
+from synth.costs import uniform_costs
+from synth.families import generate
+from synth.profile import Link, Links, Profile
+from synth.profiles import find
+from synth.report.comparison import Comparison, compare
+from synth.report.tables import table
+from synth.runtime.emulation.rank import EmulationOptions
+from synth.runtime.launch import launch
+from synth.schedule.file import Claim, Plan, program_text
+from synth.schedule.trace import Source
+
+
+def main() -> None:
+    """Run the schedules asked for, one after another."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[8, 16])
+    parser.add_argument("--families", nargs="+", default=["1f1b", "zb-h1", "zb-v", "chimera"])
+    parser.add_argument("--micro-batches", type=int, help="default: two per rank")
+    parser.add_argument("--op-ms", type=float, default=20.0)
+    parser.add_argument("--boundary-bytes", type=int, default=262_144)
+    parser.add_argument("--steps", type=int, default=8)
+    asked = parser.parse_args()
+    rows = []
+    for num_ranks in asked.ranks:
+        for name in asked.families:
+            found = _run(_plan(name, num_ranks, asked), asked.steps)
+            rows.append((str(num_ranks), name, *_cells(found)))
+    print(f"{os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}")
+    head = (
+        "ranks",
+        "schedule",
+        "simulated\nms",
+        "measured\nms",
+        "over\n%",
+        "ops\nms",
+        "transfers\nms",
+        "gaps\nms",
+        "norm\nms",
+        "jitter\nms",
+        "outside\nms",
+        "room\nms",
+    )
+    print(table(head, rows))
+
+
+def _plan(name: str, num_ranks: int, asked: argparse.Namespace) -> Plan:
+    """A family on equal stages; what the plan file needs besides is borrowed from a profile."""
+    schedule = generate(name, num_ranks, asked.micro_batches or 2 * num_ranks)
+    num_stages = schedule.placement.num_stages
+    op_us = round(asked.op_ms * 1000)
+    costs = uniform_costs(
+        num_stages,
+        forward_us=op_us,
+        backward_input_us=op_us,
+        backward_weight_us=op_us * 3 // 4,
+        saved_bytes=2**20,
+        saved_w_bytes=2**20,
+        output_bytes=asked.boundary_bytes,
+        gradient_bytes=2**20,
+        links=Links(default=Link(latency_us=300.0, bandwidth_bytes_per_s=1e9)),
+    )
+    profile = Profile.load(find("zb-1.5b-p8-m24"))
+    return Plan(
+        name=name,
+        profile_name=f"equal stages of {asked.op_ms} ms",
+        profile_fingerprint="none",
+        device="emulated",
+        workload=profile.workload,
+        partition=(1,) * num_stages,
+        layers=tuple(f"layer {number}" for number in range(num_stages)),
+        placement=schedule.placement.ranks,
+        receive_ahead=schedule.buffering.receive_ahead,
+        send_behind=schedule.buffering.send_behind,
+        num_micro_batches=schedule.num_micro_batches,
+        costs=costs,
+        claim=Claim.of(schedule, costs),
+        programs=tuple(map(program_text, schedule.programs)),
+    )
+
+
+def _run(plan: Plan, steps: int) -> Comparison:
+    lowered, _ = plan.check()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "plan.json"
+        plan.save(path)
+        results = launch(path, plan, lowered, EmulationOptions(steps=steps))
+    trace = trace_of(plan, results, Source.EMULATED)
+    charts = [step.chart() for step in trace.steps]
+    step_us = [step.step_us for step in trace.steps]
+    return compare(plan, lowered, step_us, charts, [r.peak_bytes for r in results], plan.num_ranks)
+
+
+def _cells(found: Comparison) -> list[str]:
+    pieces = found.difference
+    assert pieces is not None
+    assert found.measured_peak_bytes == found.predicted_peak_bytes
+    over = (pieces.measured_us / pieces.predicted_us - 1) * 100
+    times = (pieces.predicted_us, pieces.measured_us)
+    parts = (
+        pieces.ops_us,
+        pieces.transfers_us,
+        pieces.gaps_us,
+        pieces.norm_us,
+        pieces.jitter_us,
+        pieces.outside_us,
+        -pieces.room_us,
+    )
+    return [*_ms(times), f"{over:.1f}", *_ms(parts)]
+
+
+def _ms(times_us: tuple[float, ...]) -> list[str]:
+    return [f"{time_us / 1000:.1f}" for time_us in times_us]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""`synth emulate` as a user meets it: a published profile's plan, run without a model."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from synth.report.laid import lay
+from synth.schedule.file import Plan
+from synth.schedule.trace import Source, Trace
+
+COMMAND = [sys.executable, "-m", "synth", "emulate"]
+
+
+def emulate(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=240
+    )
+
+
+def test_a_published_profiles_plan_runs_and_is_laid_beside_its_simulation(
+    plan_file: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "trace.json"
+    small = ("--times", "0.1", "--sizes", "0.001", "--steps", "4")
+    ended = emulate(plan_file, *small, "--trace", path, "--width", "100")
+
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.startswith("EMULATED DEVICES")
+    assert "rank 3  planned" in ended.stdout and "measured − predicted" in ended.stdout
+    trace, plan = Trace.load(path), Plan.load(plan_file)
+    trace.check_of(plan)
+    assert (trace.source, [step.step for step in trace.steps]) == (Source.EMULATED, [2, 3])
+    assert all(step.step_us >= 0.1 * plan.claim.makespan_us for step in trace.steps)
+    laid = lay(plan, plan.check()[0], path)
+    assert laid.difference is not None
+    assert laid.difference.predicted_us == pytest.approx(0.1 * plan.claim.makespan_us, rel=0.02)
+
+
+def test_as_json_it_says_that_it_is_emulated_and_keeps_the_planned_memory(
+    plan_file: Path,
+) -> None:
+    ended = emulate(
+        plan_file, "--times", "0.1", "--sizes", "0.001", "--steps", "3", "--format", "json"
+    )
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(ended.stdout)
+    assert found["emulated"] is True
+    assert found["measured_peak_bytes"] == found["predicted_peak_bytes"]
+    assert found["measured_us"] >= found["predicted_us"]
+
+
+@pytest.mark.parametrize("wrong", [("--sizes", "0"), ("--times", "-1")])
+def test_a_factor_that_is_none_is_refused(plan_file: Path, wrong: tuple[str, str]) -> None:
+    ended = emulate(plan_file, *wrong)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "give a factor above 0" in ended.stderr

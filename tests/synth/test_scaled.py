@@ -1,0 +1,54 @@
+"""Scaled plans: the same order, all times or bytes multiplied."""
+
+import pytest
+
+from synth.errors import SynthError
+from synth.families import generate
+from synth.profile import Link, Links, PairLink, Profile
+from synth.profiles import find
+from synth.schedule.file import Plan
+from synth.schedule.scaled import scaled
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    profile = Profile.load(find("zb-1.5b-p8-m24"))
+    links = Links(
+        default=Link(latency_us=600.0, bandwidth_bytes_per_s=40e9),
+        pairs=(PairLink(source=1, target=2, latency_us=80.0, bandwidth_bytes_per_s=9e9),),
+    )
+    profile = profile.replace(links=links)
+    schedule = generate("zb-h1", 4, 8)
+    peaks = Plan.of(profile, [6] * 4, schedule).claim.peak_bytes
+    return Plan.of(profile, [6] * 4, schedule, caps_bytes=peaks)
+
+
+def test_times_scale_makespan_and_transfers_but_not_memory(plan: Plan) -> None:
+    slow = scaled(plan, times=10)
+    assert slow.claim.makespan_us == pytest.approx(10 * plan.claim.makespan_us, rel=1e-4)
+    assert slow.claim.peak_bytes == plan.claim.peak_bytes
+    for ends in ((0, 1), (1, 2)):
+        before, after = (p.costs.boundary_us(1, *ends) for p in (plan, slow))
+        assert after == pytest.approx(10 * before, rel=1e-2)
+
+
+def test_sizes_scale_memory_but_not_times(plan: Plan) -> None:
+    small = scaled(plan, sizes=0.01)
+    assert small.claim.makespan_us == plan.claim.makespan_us
+    expected = [pytest.approx(peak / 100, rel=1e-3) for peak in plan.claim.peak_bytes]
+    assert list(small.claim.peak_bytes) == expected
+    assert small.costs.boundary_us(1, 1, 2) == plan.costs.boundary_us(1, 1, 2)
+
+
+def test_a_scaled_plan_is_a_true_plan(plan: Plan) -> None:
+    scaled(plan, times=0.3, sizes=0.7).check()
+
+
+def test_nothing_changes_by_a_factor_of_one(plan: Plan) -> None:
+    assert scaled(plan) is plan
+
+
+@pytest.mark.parametrize("factors", [{"times": 0.0}, {"sizes": -1.0}])
+def test_a_factor_that_is_none_is_refused(plan: Plan, factors: dict[str, float]) -> None:
+    with pytest.raises(SynthError, match="give a factor above 0"):
+        scaled(plan, **factors)
