@@ -1,6 +1,7 @@
 """`synth compare`: every published schedule on one profile, and the solver beside them."""
 
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,6 +28,9 @@ from synth.units import parse_fraction, parse_seconds
 
 if TYPE_CHECKING:
     from synth.plan.compare import Comparison, Question
+
+# Published schedules are told of so often at most.
+_PAUSE_S = 5.0
 
 
 def command(
@@ -97,7 +101,7 @@ def command(
     )
 
     def work(stop: threading.Event) -> "Comparison":
-        return compare(question, only, [] if no_solve else searches, options, _tell, stop)
+        return compare(question, only, [] if no_solve else searches, options, _Progress(), stop)
 
     comparison = run_interruptibly(work)
     if not comparison.entries:
@@ -147,8 +151,21 @@ def _check_outputs(svg: Path | None, save: Path | None) -> None:
         raise SynthError(f"--save {save} is a file; give a folder for the schedule files")
 
 
-def _tell(placement: str) -> None:
-    talk(f"searching on {placement}")
+class _Progress:
+    """Tells of searches, and of published schedules where they take long."""
+
+    def __init__(self) -> None:
+        self._told_at = time.monotonic()
+
+    def __call__(self, name: str) -> None:
+        """Take in what begins."""
+        from synth.plan.compare import SOLVED
+
+        if name.startswith(SOLVED):
+            talk(f"searching on {name.removeprefix(SOLVED)}")
+        elif time.monotonic() - self._told_at > _PAUSE_S:
+            talk(f"simulating {name}")
+            self._told_at = time.monotonic()
 
 
 def _answer(

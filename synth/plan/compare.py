@@ -22,6 +22,9 @@ from synth.schedule.verify import verify
 from synth.solve.portfolio import solve
 from synth.solve.problem import Problem, SolveOptions, relative_gap
 
+# Before the placement in the name of what the solver found.
+SOLVED = "solved "
+
 
 @dataclass(frozen=True)
 class Question:
@@ -103,7 +106,7 @@ def compare(
     names: Sequence[str] | None = None,
     searches: Sequence[tuple[str, Placement]] = (),
     options: SolveOptions | None = None,
-    on_search: Callable[[str], None] | None = None,
+    on_begin: Callable[[str], None] | None = None,
     stop: threading.Event | None = None,
 ) -> Comparison:
     """Simulate published schedules, and let the solver search on placements.
@@ -113,7 +116,7 @@ def compare(
         names: of families, with their options; none: all families in all ways.
         searches: placements for the solver, each with its name.
         options: how long each search may take.
-        on_search: called with the name of a placement before it is searched.
+        on_begin: called with the name of each schedule before it is made, or searched.
         stop: set it to leave out what has not been searched.
 
     Raises:
@@ -125,11 +128,11 @@ def compare(
     placements = [family_placement(name, question.num_ranks) for name in asked]
     _check_partition(question, [*placements, *(where for _, where in searches)])
     for name in asked:
-        running.add_published(name)
+        if running.begins(name, on_begin):
+            running.add_published(name)
     for name, where in searches:
-        if on_search is not None and not running.stop.is_set():
-            on_search(name)
-        running.add_solved(name, where)
+        if running.begins(f"{SOLVED}{name}", on_begin):
+            running.add_solved(f"{SOLVED}{name}", where)
     return running.comparison
 
 
@@ -154,11 +157,15 @@ class _Comparing:
         self.comparison = Comparison(question)
         self._known: dict[Placement, tuple[tuple[int, ...], Costs]] = {}
 
+    def begins(self, name: str, on_begin: Callable[[str], None] | None) -> bool:
+        """Whether to go on; then tells so."""
+        if on_begin is not None and not self.stop.is_set():
+            on_begin(name)
+        return not self.stop.is_set()
+
     def add_published(self, name: str) -> None:
         """A family's schedule, or the rule that refuses it."""
         asked = self.question
-        if self.stop.is_set():
-            return
         try:
             sizes, costs = self._cut(family_placement(name, asked.num_ranks))
             numbers = (asked.num_ranks, asked.num_micro_batches)
@@ -170,21 +177,19 @@ class _Comparing:
 
     def add_solved(self, name: str, where: Placement) -> None:
         """What the solver finds on a placement, or why it finds nothing."""
-        if self.stop.is_set():
-            return
         try:
             problem = self._problem(where)
             result = solve(problem, self.options, None, self.stop)
         except SynthError as error:
-            self.comparison.refusals.append(Refusal(f"solved {name}", str(error)))
+            self.comparison.refusals.append(Refusal(name, str(error)))
             return
         if result.schedule is None:
             reason = result.message or "nothing was found"
-            self.comparison.refusals.append(Refusal(f"solved {name}", reason))
+            self.comparison.refusals.append(Refusal(name, reason))
             return
         assert problem.partition is not None
         simulated = verify(result.schedule, problem.costs)
-        self._add(f"solved {name}", problem.partition, simulated, result.lower_bound_us)
+        self._add(name, problem.partition, simulated, result.lower_bound_us)
 
     def _cut(self, where: Placement) -> tuple[tuple[int, ...], Costs]:
         """The partition given, if it has as many stages, else the one that `synth solve` takes."""

@@ -82,7 +82,7 @@ def test_the_solver_stands_beside_on_its_placements_and_is_no_worse() -> None:
     found = compare(
         question, ["1f1b", "chimera"], searches, SolveOptions(time_limit_s=3, gap=0.01), told.append
     )
-    assert told == ["linear", "bidirectional"]
+    assert told == ["1f1b", "chimera", "solved linear", "solved bidirectional"]
     for name, rival in (("solved linear", "1f1b"), ("solved bidirectional", "chimera")):
         ours, theirs = entry(found, name), entry(found, rival)
         assert ours.fits and ours.lower_bound_us is not None

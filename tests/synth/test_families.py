@@ -1,13 +1,16 @@
 """Published schedules: their papers' figures, closed forms and measured bubble rates."""
 
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import synth.families
 from synth.costs import cut, uniform_costs
 from synth.errors import SynthError
 from synth.families import (
@@ -198,6 +201,28 @@ def test_all_families_of_a_placement_stand_on_exactly_it(name: str, p: int, m: i
         dual = {"dualpipe"} if ADMITS["dualpipe"](p, m) else set()
         chimera = set() if p % 2 else {"chimera", "chimera:doubling"}
         assert set(found) == {"gems", "mixpipe"} | dual | chimera
+
+
+def test_a_file_in_the_folder_is_a_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (
+        "from synth.families.family import Family\n"
+        "from synth.families.gpipe import make\n"
+        "from synth.families.options import Way\n"
+        "ways = (Way('way', ('this', 'that')),)\n"
+        "FAMILY = Family('mine', 'arXiv 0000.00000', make, options=ways)\n"
+    )
+    (tmp_path / "of_my_own.py").write_text(text)
+    monkeypatch.setattr(synth.families, "__path__", [*synth.families.__path__, str(tmp_path)])
+    families.cache_clear()
+    try:
+        assert generate("mine:that", 2, 3).programs == generate("gpipe", 2, 3).programs
+        assert {"mine", "mine:that"} < set(family_variants())
+        assert {"mine", "mine:that"} < {name for name, _ in generate_for(placement("linear", 2), 3)}
+    finally:
+        monkeypatch.undo()
+        families.cache_clear()
+        sys.modules.pop("synth.families.of_my_own")
+    assert "mine" not in families()
 
 
 def test_a_name_carries_the_number_of_rounds() -> None:
