@@ -18,6 +18,7 @@ from benchmarks.executor.processes import run_cases
 from benchmarks.executor.report import HEADINGS, cells, summarize
 
 _SCHEDULES = ("1f1b", "zb-h1", "solved")
+_STAGES = ("linear", "mlp", "attention")
 
 
 def main() -> None:
@@ -47,6 +48,7 @@ def _cases(options: argparse.Namespace) -> list[Case]:
             options.schedules,
             options.micro_batches,
         )
+        if stages != "linear" or not checkpoint
     ]
 
 
@@ -68,9 +70,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--micro-batches", type=int, nargs="+", default=[4, 8, 32])
     parser.add_argument("--schedules", nargs="+", default=list(_SCHEDULES), help="families too")
-    parser.add_argument(
-        "--stages", nargs="+", choices=["mlp", "attention"], default=["mlp", "attention"]
-    )
+    parser.add_argument("--stages", nargs="+", choices=_STAGES, default=list(_STAGES))
     parser.add_argument("--checkpoint", choices=["yes", "no", "both"], default="both")
     parser.add_argument("--split", choices=["yes", "no", "both"], default="both")
     parser.add_argument("--native", action="store_true", help="1F1B beside `Schedule1F1B` too")

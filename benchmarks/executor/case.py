@@ -44,7 +44,7 @@ class Case:
         schedule: a family's name, or `solved`.
         split: None leaves the schedule as it is; True makes B and W of every BW, False a BW of
             every B and its W.
-        stages: `mlp` or `attention`.
+        stages: `linear` (next to no model: the runtime's own cost), `mlp` or `attention`.
     """
 
     schedule: str

@@ -31,6 +31,7 @@ def build_stage(case: Case, stage: int) -> list[nn.Module]:
     torch.manual_seed(1000 + stage)
     width = case.size.width
     make: dict[str, Callable[[], nn.Module]] = {
+        "linear": lambda: nn.Linear(width, width),
         "mlp": lambda: MlpBlock(width, case.checkpoint),
         "attention": lambda: GptBlock(width, max(1, width // _HEAD_WIDTH), 8, case.checkpoint),
     }
