@@ -1,0 +1,45 @@
+"""`synth export`: a schedule in the format of another runtime."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from synth.cli.output import answer, talk
+
+
+class Target(StrEnum):
+    """Whose format."""
+
+    TORCH = "torch"
+
+
+def command(
+    plan_path: Annotated[Path, typer.Argument(metavar="PLAN", help="A schedule file.")],
+    to: Annotated[
+        Target, typer.Option(help="torch: the CSV that torch.distributed.pipelining loads.")
+    ] = Target.TORCH,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The file; none: stdout.")
+    ] = None,
+) -> None:
+    """Write a schedule for another runtime; `synth import` reads it again.
+
+    The file is verified first. For torch, load it with `_PipelineScheduleRuntime._load_csv`.
+    """
+    from synth.interop.torch_csv import to_torch_csv
+    from synth.record import write_atomically
+    from synth.schedule.file import Plan
+
+    plan = Plan.load(plan_path)
+    plan.check()
+    text = to_torch_csv(plan.schedule())
+    if output is None:
+        answer(text.removesuffix("\n"))
+        return
+    write_atomically(output, text)
+    talk(
+        f"{output}: {plan.num_ranks} ranks, {len(plan.partition)} stages, "
+        f"{plan.num_micro_batches} micro-batches, for {to}"
+    )

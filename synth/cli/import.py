@@ -1,0 +1,51 @@
+"""`synth import`: a schedule from another runtime becomes a schedule file."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from synth.cli.limits import read_partition
+from synth.cli.options import PartitionOption, ProfileArgument, load_profile
+from synth.cli.output import talk
+from synth.errors import SynthError
+
+
+def command(
+    schedule_path: Annotated[
+        Path,
+        typer.Argument(metavar="CSV", help="A schedule of torch.distributed.pipelining."),
+    ],
+    profile_name: ProfileArgument,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The schedule file.")],
+    partition: PartitionOption = "auto",
+) -> None:
+    """Read a schedule in PyTorch's CSV format, verify it, and write it with what it costs.
+
+    The order and the placement are the file's; times and bytes are the profile's.
+    """
+    from synth.interop.torch_csv import from_torch_csv
+    from synth.plan.partition import balance
+    from synth.record import check_writable
+    from synth.schedule.file import Plan
+
+    profile = load_profile(profile_name)
+    check_writable(output)
+    schedule = from_torch_csv(_read(schedule_path), schedule_path.stem)
+    where = schedule.placement
+    sizes = read_partition(partition, where) or balance(profile, where)
+    plan = Plan.of(profile, sizes, schedule, arguments={"imported": schedule_path.name})
+    plan.save(output)
+    talk(
+        f"{output}: {plan.num_ranks} ranks, {len(sizes)} stages of {','.join(map(str, sizes))} "
+        f"layers, {plan.num_micro_batches} micro-batches; makespan {plan.claim.makespan_us} µs"
+    )
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError as error:
+        raise SynthError(f"cannot read {path}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise SynthError(f"{path} is no text file; needed: a CSV of actions such as 0F0") from None

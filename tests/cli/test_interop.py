@@ -1,0 +1,38 @@
+"""`synth export` and `synth import`: out to PyTorch's format and in again."""
+
+from pathlib import Path
+
+from synth.schedule.file import Plan
+from tests.cli.conftest import Synth
+
+
+def test_what_is_exported_and_imported_is_the_same_schedule(
+    synth: Synth, plan_file: Path, tmp_path: Path
+) -> None:
+    csv, again = tmp_path / "zb.csv", tmp_path / "again.json"
+    assert synth("export", plan_file, "-o", csv).code == 0
+    ended = synth("import", csv, "zb-1.5b-p8-m24", "-o", again, "--partition", "6,6,6,6")
+    assert ended.code == 0
+    before, after = Plan.load(plan_file), Plan.load(again)
+    assert (after.programs, after.placement) == (before.programs, before.placement)
+    assert after.claim.makespan_us == before.claim.makespan_us
+    assert synth("check", again).code == 0
+
+
+def test_without_a_file_the_schedule_is_on_stdout(synth: Synth, plan_file: Path) -> None:
+    rows = synth("export", plan_file).stdout.splitlines()
+    assert len(rows) == 4 and rows[0].startswith("0F0,")
+
+
+def test_a_csv_that_is_no_schedule_is_a_message(synth: Synth, tmp_path: Path) -> None:
+    csv = tmp_path / "bad.csv"
+    csv.write_text("0F0,hello\n")
+    ended = synth("import", csv, "zb-1.5b-p8-m24", "-o", tmp_path / "plan.json")
+    assert ended.code != 0 and "'hello' is not understood" in ended.stderr
+
+
+def test_a_schedule_that_cannot_run_is_refused(synth: Synth, tmp_path: Path) -> None:
+    csv = tmp_path / "late.csv"
+    csv.write_text("0B0,0F0\n")
+    ended = synth("import", csv, "zb-1.5b-p8-m24", "-o", tmp_path / "plan.json")
+    assert ended.code == 5 and not (tmp_path / "plan.json").exists()
