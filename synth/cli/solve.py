@@ -239,7 +239,7 @@ def _placed(where: "Placement") -> str:
 
 
 def _solve(request: Request, format: Format) -> None:
-    from synth.plan.recompute import solve_choosing, solve_recomputing
+    from synth.plan.solve_recompute import solve_choosing, solve_recomputing
 
     announce(request)
     progress = Progress(request)
