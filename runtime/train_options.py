@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Self
 
-from pydantic import PositiveInt
+from pydantic import NonNegativeInt, PositiveInt
 
 from synth.optimizer import OptimizerSpec
 from synth.record import Record
@@ -30,6 +30,8 @@ class TrainOptions(Record):
     timeout_s: float = 300.0
     checkpoint: CheckpointOptions | None = None
     trace_every: int = 1
+    restarts: NonNegativeInt = 0
+    """How often failed ranks are started again, to go on from the last checkpoint."""
 
     def resolved(self) -> Self:
         """The same for a process in another folder."""

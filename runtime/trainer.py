@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch.distributed as dist
 from torch import nn
 
-from synth.errors import RunFailure, SynthError
+from synth.errors import SynthError, TrainingDiverged
 from synth.schedule.file import Plan
 from synth.schedule.lower import Lowered
 
@@ -171,7 +171,7 @@ class RankTrainer:
         """A step counts if its loss is a number."""
         for step, mean_loss in mean_losses.items():
             if not math.isfinite(mean_loss):
-                raise RunFailure(
+                raise TrainingDiverged(
                     f"the loss of step {step} is {mean_loss}; lower --lr, or clip with --clip"
                 )
             self._done = self._done.replace(

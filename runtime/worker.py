@@ -1,12 +1,10 @@
 """What every process of `synth run` does: join, train, gather, and leave word of how it ended."""
 
-import json
 import math
 import os
 import pickle
 import sys
 import tempfile
-import time
 import traceback
 from functools import partial
 from pathlib import Path
@@ -14,15 +12,17 @@ from pathlib import Path
 import torch.distributed as dist
 
 from synth.errors import SynthError
-from synth.record import Record, write_atomically
+from synth.record import Record
 from synth.schedule.file import Plan
 
 from .emulation.rank import EmulationOptions, RankEmulation
+from .post_mortem import attempt_folder, explain, hopeless, leave_word, note_stopped
 from .progress import Progress
 from .rank_result import RankResult
 from .train_options import TrainOptions
 from .trainer import RankTrainer
-from .world import join_world
+from .watch import PATIENCE_S, Watch, local_pids
+from .world import join_world, restarts
 
 RESULTS = "results.pickle"
 _MOST_LINES = 20
@@ -36,8 +36,8 @@ class WorkerOrder(Record):
     folder: Path
 
 
-def work(order: WorkerOrder) -> list[RankResult] | None:
-    """Train, or emulate, as one rank.
+def work(order: WorkerOrder, attempt: Path) -> list[RankResult] | None:
+    """Train, or emulate, as one rank, which leaves its traces in the folder of this attempt.
 
     Returns:
         All ranks' results on rank 0, none elsewhere.
@@ -45,7 +45,8 @@ def work(order: WorkerOrder) -> list[RankResult] | None:
     plan = Plan.load(order.plan)
     lowered, _ = plan.check()
     with join_world(order.options.device, order.options.timeout_s) as world:
-        with Progress(order.folder, world.rank) as progress:
+        watch = Watch(local_pids(), world.rank, lambda rank: _end_stopped(attempt, rank))
+        with Progress(attempt, world.rank) as progress:
             tell = partial(_tell, max(1, order.options.steps // _MOST_LINES))
             on_step = tell if world.rank == 0 else None
             if isinstance(order.options, EmulationOptions):
@@ -56,6 +57,7 @@ def work(order: WorkerOrder) -> list[RankResult] | None:
                 result = trainer.train(on_step)
         gathered: list[RankResult | None] = [None] * world.size
         dist.all_gather_object(gathered, result)
+        watch.close()
     complete = [r for r in gathered if r is not None]
     return complete if result.rank == 0 else None
 
@@ -64,39 +66,74 @@ def _tell(steps_per_line: int, step: int, loss: float, seconds: float) -> None:
     """Say how it goes; an emulated run has no loss."""
     if step % steps_per_line == 0:
         said = "emulated" if math.isnan(loss) else f"loss {loss:.4f}"
-        print(f"step {step:4d}  {said}  {seconds:.3f} s", file=sys.stderr)
+        _talk(f"step {step:4d}  {said}  {seconds:.3f} s")
+
+
+def _end_stopped(attempt: Path, rank: int) -> None:
+    note_stopped(attempt, rank)
+    _talk(f"rank {rank} has been stopped for {PATIENCE_S:.0f} s; the others wait for it: ending it")
+
+
+def _talk(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def work_inside_torchrun(
     plan: Path, options: TrainOptions | EmulationOptions
 ) -> list[RankResult] | None:
-    """Train (or emulate) as the rank that torchrun made of this process; results as `work`."""
+    """Train (or emulate) as the rank that torchrun made of this process; results as `work`.
+
+    A rank that fails does not return: it says so and is gone at once, so that torchrun sees it.
+    Threads that write a checkpoint with ranks that are dead would hold up an orderly exit.
+    """
     with tempfile.TemporaryDirectory(prefix="synth-run-") as name:
-        return work(WorkerOrder(plan=plan, options=options, folder=Path(name)))
+        folder = Path(name)
+        try:
+            return work(WorkerOrder(plan=plan, options=options, folder=folder), folder)
+        except SynthError as error:
+            _talk(f"error: {error}")
+            exit_code = int(error.exit_code)
+    os._exit(exit_code)
 
 
 def main() -> None:
     """Entry point of a launched process: `python -m synth.runtime.worker ORDER`."""
     order = WorkerOrder.model_validate_json(Path(sys.argv[1]).read_text())
+    rank, number = int(os.environ["RANK"]), restarts()
+    attempt = attempt_folder(order.folder, number)
     try:
-        results = work(order)
+        if number:
+            _look_back(order, number, rank)
+        results = work(order, attempt)
         if results is not None:
             (order.folder / RESULTS).write_bytes(dump_results(results))
         exit_code = 0
     except SynthError as error:
         exit_code = int(error.exit_code)
-        leave_word(order.folder, str(error), exit_code)
+        leave_word(attempt, rank, error, exit_code)
     except KeyboardInterrupt:
         exit_code = 130
     except Exception as error:
         exit_code = 1
-        leave_word(order.folder, f"{type(error).__name__}: {error}", exit_code)
+        leave_word(attempt, rank, error, exit_code)
         traceback.print_exc()
     sys.stdout.flush()
     sys.stderr.flush()
     # All is written. C++ teardown at interpreter exit now and then aborts in torch's own threads
     # ("terminate called without an active exception", torch 2.13), which would fail a good run.
     os._exit(exit_code)
+
+
+def _look_back(order: WorkerOrder, number: int, rank: int) -> None:
+    """Before starting again: say why, or refuse where it would end the same way."""
+    lowered, _ = Plan.load(order.plan).check()
+    before = attempt_folder(order.folder, number - 1)
+    reason = hopeless(before, lowered.num_ranks)
+    if reason is not None:
+        raise reason
+    if rank == 0:
+        why = str(explain(before, lowered, {})).replace("the run ended early", "ranks failed")
+        _talk(f"restart {number} of {order.options.restarts}: {why}")
 
 
 def dump_results(results: list[RankResult]) -> bytes:
@@ -108,12 +145,6 @@ def load_results(folder: Path) -> list[RankResult]:
     """The results that rank 0 left for the launcher."""
     results: list[RankResult] = pickle.loads((folder / RESULTS).read_bytes())
     return results
-
-
-def leave_word(folder: Path, message: str, exit_code: int) -> None:
-    """Say how this rank failed, for the launcher to read."""
-    word = {"message": message, "exit_code": exit_code, "time": time.time()}
-    write_atomically(folder / f"failure-{os.environ.get('RANK', '0')}.json", json.dumps(word))
 
 
 if __name__ == "__main__":

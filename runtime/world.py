@@ -32,6 +32,11 @@ def under_torchrun() -> bool:
     return all(name in os.environ for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
 
 
+def restarts() -> int:
+    """How often the launcher has started the ranks anew."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
+
+
 def pick_device(wanted: str, local_rank: int = 0) -> torch.device:
     """The device of a local rank: `auto` takes CUDA where there is any.
 
@@ -74,8 +79,7 @@ def join_world(wanted_device: str = "auto", timeout_s: float = 300.0) -> Iterato
     )
     # After a failure the group is left as it is: shutting NCCL down would wait for transfers whose
     # other end waits for this rank. The process ends anyway, and the others notice that.
-    restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
-    yield World(rank, size, device, backend, socket.gethostname(), processors, restarts)
+    yield World(rank, size, device, backend, socket.gethostname(), processors, restarts())
     dist.destroy_process_group()
 
 

@@ -27,6 +27,10 @@ class RunFailure(SynthError):
     exit_code = ExitCode.FAILURE
 
 
+class TrainingDiverged(RunFailure):
+    """Losses or parameters are no numbers any more: starting again would end the same way."""
+
+
 class Mismatch(SynthError):
     """A check that found a schedule, or a run, not to be what it claims."""
 

@@ -11,17 +11,18 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save
 
-from synth.errors import Mismatch, RunFailure, SynthError
+from synth.errors import Mismatch, SynthError, TrainingDiverged
 
 from ..optimize import StageSteps
 from .folder import CheckpointFolder
 from .named import named_tensors
 from .options import CheckpointOptions
 from .state import TrainingState
+from .writer import CheckpointWriter
 
 
 def _talk(line: str) -> None:
@@ -115,7 +116,7 @@ class Checkpointer:
         """Start writing a checkpoint; waits for the one before.
 
         Raises:
-            RunFailure: a parameter is no number any more.
+            TrainingDiverged: a parameter is no number any more.
         """
         self.wait()
         if state.step == self._latest:
@@ -125,7 +126,7 @@ class Checkpointer:
         self._check_finite(tensors, state.step)
         partial = self._folder.partial(state.step)
         upload = async_save(
-            tensors, storage_writer=FileSystemWriter(partial), process_group=self._group
+            tensors, storage_writer=CheckpointWriter(partial), process_group=self._group
         )
         assert isinstance(upload, Future)  # other stagers than the default give more
         done: Future[None] = Future()
@@ -172,7 +173,7 @@ class Checkpointer:
         dist.all_gather_object(found, bad, self._group)
         names = [name for name in found if name is not None]
         if names:
-            raise RunFailure(
+            raise TrainingDiverged(
                 f"{names[0]} is not finite after step {step}; no checkpoint is made of that; "
                 f"lower --lr, or clip with --clip"
             )

@@ -38,6 +38,7 @@ class EmulationOptions(Record):
     timeout_s: float = 300.0
     trace_every: int = 1
     device: Literal["cpu"] = "cpu"
+    restarts: Literal[0] = 0
 
     def resolved(self) -> "EmulationOptions":
         """The same for a process in another folder."""

@@ -42,6 +42,7 @@ def command(
     checkpoint_every: options.CheckpointEveryOption = 100,
     checkpoint_keep: options.KeepOption = 2,
     resume: options.ResumeOption = False,
+    restarts: options.RestartsOption = 0,
     timeout: options.TimeoutOption = 300.0,
     trace: options.TraceOption = None,
     trace_every: options.TraceEveryOption = 1,
@@ -73,8 +74,11 @@ def command(
         seed=seed,
         device=device,
         timeout_s=timeout,
-        checkpoint=options.checkpoints(checkpoint, checkpoint_every, checkpoint_keep, resume),
         trace_every=trace_every,
+        checkpoint=options.checkpoints(
+            checkpoint, checkpoint_every, checkpoint_keep, resume, restarts
+        ),
+        restarts=restarts,
     )
     results = _train(plan, checked, lowered, chosen)
     if results is not None:

@@ -109,6 +109,15 @@ ResumeOption = Annotated[
         rich_help_panel=_LAST,
     ),
 ]
+RestartsOption = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        help="Start failed ranks again, to go on from the last checkpoint, at most so often "
+        "(inside torchrun: its --max-restarts).",
+        rich_help_panel=_LAST,
+    ),
+]
 
 
 def learning_rate(peak: float, decay: str, warmup_steps: int, least: float) -> "LearningRate":
@@ -127,7 +136,7 @@ def learning_rate(peak: float, decay: str, warmup_steps: int, least: float) -> "
 
 
 def checkpoints(
-    folder: Path | None, every: int, keep: int, resume: bool
+    folder: Path | None, every: int, keep: int, resume: bool, restarts: int
 ) -> "CheckpointOptions | None":
     """The checkpoints asked for; none without a folder.
 
@@ -139,5 +148,7 @@ def checkpoints(
     if folder is None:
         if resume:
             raise SynthError("--resume needs to know from where; give --checkpoint FOLDER")
+        if restarts:
+            raise SynthError("--restarts goes on from checkpoints; give --checkpoint FOLDER")
         return None
     return CheckpointOptions(folder=folder, every=every, keep=keep, resume=resume)

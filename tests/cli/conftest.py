@@ -10,10 +10,12 @@ import pytest
 from synth.cli import main
 from synth.costs import cut
 from synth.families import generate
-from synth.profile import Profile
+from synth.profile import Link, Links, Profile, Workload
 from synth.profiles import find
 from synth.schedule import lower, peak_bytes
 from synth.schedule.file import Plan
+
+TINY = {"vocabulary_size": 256, "width": 32, "num_blocks": 4, "num_heads": 2, "context_length": 32}
 
 
 @dataclass
@@ -54,4 +56,32 @@ def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     plan = Plan.of(profile, [6] * 4, schedule, caps_bytes=caps)
     path = tmp_path_factory.mktemp("plans") / "plan.json"
     plan.save(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def run_plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """ZB-H1 of a tiny GPT on two ranks."""
+    workload = Workload(model="gpt", arguments=TINY, micro_batch_size=2, sequence_length=32)
+    return make_run_plan(workload, (3, 3), tmp_path_factory.mktemp("run"))
+
+
+def make_run_plan(workload: Workload, sizes: tuple[int, int], folder: Path) -> Path:
+    """ZB-H1 of four micro-batches on two ranks, for a model that can be run."""
+    import torch
+
+    from synth.runtime.profile_model import profile_model
+
+    links = Links(default=Link(latency_us=50.0))
+    profile = profile_model(workload, torch.device("cpu"), warmup=1, iterations=3, links=links)
+    path = folder / "plan.json"
+    Plan.of(profile, sizes, generate("zb-h1", 2, 4)).save(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Very learnable data."""
+    path = tmp_path_factory.mktemp("data") / "text.txt"
+    path.write_text("the quick brown fox jumps over the lazy dog. " * 200)
     return path

@@ -88,7 +88,7 @@ def _run_order(
     import torch.distributed as dist
 
     store = dist.FileStore(f"{folder}/store", world_size)
-    timeout = timedelta(seconds=30)
+    timeout = timedelta(seconds=120)
     dist.init_process_group("gloo", rank=rank, world_size=world_size, store=store, timeout=timeout)
     try:
         return getattr(_load(file), name)(rank, world_size, *arguments)

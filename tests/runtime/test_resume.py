@@ -8,9 +8,10 @@ import torch
 
 from synth.families import generate
 from synth.profile import Profile, Workload
-from synth.runtime.checkpoint import CheckpointOptions
+from synth.runtime.checkpoint import CheckpointFolder, CheckpointOptions
 from synth.runtime.learning_rate import LearningRate
 from synth.runtime.profile_model import profile_model
+from synth.runtime.rank_result import RankResult
 from synth.runtime.train_options import TrainOptions
 from synth.runtime.trainer import RankTrainer
 from synth.runtime.world import World
@@ -44,10 +45,16 @@ def make_plan(profile: Profile, schedule: str, sizes: tuple[int, ...], folder: P
     return path
 
 
-def train(rank: int, world_size: int, plan_path: str, options: TrainOptions) -> list[float]:
+def train_to_result(
+    rank: int, world_size: int, plan_path: str, options: TrainOptions
+) -> RankResult:
     plan = Plan.load(Path(plan_path))
     world = World(rank, world_size, CPU, "gloo", "here", 2)
-    return RankTrainer(plan, plan.check()[0], options, world).train().losses
+    return RankTrainer(plan, plan.check()[0], options, world).train()
+
+
+def train(rank: int, world_size: int, plan_path: str, options: TrainOptions) -> list[float]:
+    return train_to_result(rank, world_size, plan_path, options).losses
 
 
 def run(pool: Any, plan: Path, options: TrainOptions) -> list[float]:
@@ -85,3 +92,90 @@ def test_a_run_resumed_under_any_plan_has_the_losses_of_one_that_never_stopped(
 
     assert stopped + resumed == run(pool, first, whole)
     assert len(resumed) == 3
+
+
+def test_accumulating_two_halves_is_the_step_of_the_whole(
+    profile: Profile, text: Path, tmp_path: Path, pool: Any
+) -> None:
+    halves, whole = tmp_path / "halves.json", tmp_path / "whole.json"
+    Plan.of(profile, (3, 3), generate("zb-h1", 2, 2)).save(halves)
+    Plan.of(profile, (3, 3), generate("zb-h1", 2, 4)).save(whole)
+    options = options_of(text, tmp_path, 4, clip_norm=0.5).replace(checkpoint=None)
+    accumulated = run(pool, halves, options.replace(accumulate=2))
+    torch.testing.assert_close(accumulated, run(pool, whole, options), rtol=1e-5, atol=0)
+
+
+def test_a_run_that_accumulates_resumes_at_its_data_position(
+    profile: Profile, text: Path, tmp_path: Path, pool: Any
+) -> None:
+    plan = make_plan(profile, *TWO, tmp_path)
+    whole, stopped, resumed = (
+        options_of(text, tmp_path / "saved", steps, accumulate=2) for steps in (6, 3, 6)
+    )
+    before = run(pool, plan, whole.replace(checkpoint=None))
+    assert run(pool, plan, stopped) + run(pool, plan, resumed) == before
+
+
+def test_data_that_ends_ends_training_with_a_checkpoint_and_says_so(
+    profile: Profile, text: Path, tmp_path: Path, pool: Any
+) -> None:
+    options = options_of(text, tmp_path / "saved", 1000, epochs=1)
+    results = pool.run(train_to_result, 2, str(make_plan(profile, *TWO, tmp_path)), options)
+    sequences = (len(text.read_text()) - 1) // 16
+    steps = sequences // 8
+    assert all(len(result.losses) == steps for result in results)
+    remark = f"the data ended after {steps} of 1000 steps (1 epoch(s) of {sequences} sequences)"
+    assert results[0].remark == remark
+    assert CheckpointFolder(tmp_path / "saved").steps()[-1] == steps
+
+
+def test_a_rank_whose_data_ends_before_the_others_ends_them_all(
+    profile: Profile, text: Path, tmp_path: Path, pool: Any
+) -> None:
+    shorter = tmp_path / "shorter.txt"
+    shorter.write_text(text.read_text()[:500])
+    options = options_of(text, tmp_path / "saved", 1000, epochs=1)
+    plan = make_plan(profile, *TWO, tmp_path)
+    results = pool.run(train_on_own_data, 2, str(plan), options, [str(text), str(shorter)])
+    assert [len(result.losses) for result in results] == [(499 // 16) // 8] * 2
+    assert all("the data ended after 3 of 1000 steps" in result.remark for result in results)
+
+
+def train_on_own_data(
+    rank: int, world_size: int, plan_path: str, options: TrainOptions, data: list[str]
+) -> RankResult:
+    own = options.replace(data=Path(data[rank]))
+    return train_to_result(rank, world_size, plan_path, own)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seed": 5}, "made with seed 0, this run has 5.*--seed 0"),
+        ({"steps": 3}, "already holds 3 steps, --steps is 3"),
+    ],
+    ids=["another seed", "no steps left"],
+)
+def test_what_would_not_go_on_as_before_is_refused(
+    profile: Profile,
+    text: Path,
+    tmp_path: Path,
+    pool: Any,
+    changes: dict[str, Any],
+    message: str,
+) -> None:
+    plan = make_plan(profile, *ONE, tmp_path)
+    run(pool, plan, options_of(text, tmp_path / "saved", 3))
+    again = options_of(text, tmp_path / "saved", 6).replace(**changes)
+    with pytest.raises(AssertionError, match=message):
+        run(pool, plan, again)
+
+
+def test_checkpoints_are_not_mixed_with_those_of_another_run(
+    profile: Profile, text: Path, tmp_path: Path, pool: Any
+) -> None:
+    plan = make_plan(profile, *ONE, tmp_path)
+    options = options_of(text, tmp_path / "saved", 3)
+    run(pool, plan, options)
+    with pytest.raises(AssertionError, match="holds a checkpoint of step 3; --resume goes on"):
+        run(pool, plan, options)

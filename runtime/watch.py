@@ -1,0 +1,84 @@
+"""Ending a rank that has been stopped: the others would wait for it until their time-out.
+
+A stopped process (SIGSTOP, a debugger left behind, a frozen job) answers no signal but SIGKILL. Its
+neighbours on the same machine see its state in /proc. Stopped together, as by Ctrl-Z, ranks do not
+watch, and nobody is ended.
+"""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch.distributed as dist
+
+PATIENCE_S = 5.0
+_POLL_S = 0.5
+_PROC = Path("/proc")
+
+
+class Watch:
+    """A thread that looks at the other ranks of this machine twice a second."""
+
+    def __init__(self, pids: Mapping[int, int], own: int, on_end: Callable[[int], None]) -> None:
+        """Prepare to watch.
+
+        Args:
+            pids: of this machine's ranks.
+            own: this rank.
+            on_end: told the rank that is about to be ended.
+        """
+        self._pids, self._own, self._on_end = dict(pids), own, on_end
+        self._patience = {rank: 0 for rank in pids}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="synth-watch", daemon=True)
+        if _PROC.is_dir() and len(pids) > 1:
+            self._thread.start()
+
+    def close(self) -> None:
+        """Look no more: who has done its work may end as it likes."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(_POLL_S):
+            self.look()
+
+    def look(self) -> None:
+        """Count for how long ranks have been stopped; the first one that runs ends those."""
+        stopped = {rank for rank, pid in self._pids.items() if is_stopped(pid)}
+        for rank in list(self._pids):
+            self._patience[rank] = self._patience[rank] + 1 if rank in stopped else 0
+        if self._own != min(self._pids.keys() - stopped, default=None):
+            return
+        for rank in stopped:
+            if self._patience[rank] * _POLL_S >= PATIENCE_S:
+                self._on_end(rank)
+                os.kill(self._pids.pop(rank), signal.SIGKILL)
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process is held by a stop signal; one that is gone is not."""
+    try:
+        return (_PROC / str(pid) / "stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
+    except OSError:
+        return False
+
+
+def local_pids() -> dict[int, int]:
+    """The process of each rank that can be seen from here; every rank calls this."""
+    gathered: list[tuple[object, int] | None] = [None] * dist.get_world_size()
+    here = _machine()
+    dist.all_gather_object(gathered, (here, os.getpid()))
+    return {rank: it[1] for rank, it in enumerate(gathered) if it is not None and it[0] == here}
+
+
+def _machine() -> object:
+    """Equal for processes that mean the same by a process id."""
+    try:
+        boot = (_PROC / "sys/kernel/random/boot_id").read_text()
+        return boot, os.readlink(_PROC / "self/ns/pid")
+    except OSError:
+        return os.getpid()

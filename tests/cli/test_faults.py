@@ -1,0 +1,141 @@
+"""What can happen to a run, made to happen: it ends or goes on within seconds, and says why."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from synth.profile import Workload
+from tests.cli.conftest import make_run_plan
+from tests.cli.worker_processes import end, read_until, workers_of
+
+COMMAND = [sys.executable, "-m", "synth", "run"]
+TORCHRUN = [
+    *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"),
+    *("--max-restarts", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"),
+    *("--local-addr", "localhost", "-m", "synth", "run"),
+]
+WHERE = r"(in step \d+, at \w+|between steps \d+ and \d+)"
+
+
+@contextmanager
+def started(command: list[str], *arguments: Any) -> "Iterator[subprocess.Popen[str]]":
+    """A run under way; whatever is left of it at the end is ended."""
+    loopback = "lo0" if sys.platform == "darwin" else "lo"
+    process = subprocess.Popen(
+        [*command, *map(str, arguments), "--device", "cpu"],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"GLOO_SOCKET_IFNAME": loopback, "OMP_NUM_THREADS": "1"},
+    )
+    try:
+        yield process
+    finally:
+        end(process)
+
+
+def losses_of(run_file: Path) -> tuple[int, list[float]]:
+    found = json.loads(run_file.read_text())
+    return found["first_step"], found["losses"]
+
+
+def test_a_killed_rank_ends_the_others_within_seconds_naming_rank_and_op(
+    run_plan: Path, text: Path
+) -> None:
+    with started(COMMAND, run_plan, "--data", text, "--steps", 100000) as process:
+        read_until(process, "step ")
+        os.kill(workers_of(process.pid)[1], signal.SIGKILL)
+        killed_at = time.monotonic()
+        _, stderr = process.communicate(timeout=60)
+
+    assert time.monotonic() - killed_at < 30
+    assert process.returncode == 1
+    assert re.search(rf"rank 1 was killed by SIGKILL {WHERE}", stderr)
+    op = r"(F|B|W|BW|STEP|RECV|SEND|SENT|the sum of the losses)"
+    assert re.search(rf"rank 0 (failed in {op}|in step|was stopped)", stderr)
+    assert "Traceback" not in stderr
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="states of processes are read from /proc")
+def test_a_rank_that_was_stopped_ends_the_run_long_before_the_time_out(
+    run_plan: Path, text: Path, tmp_path: Path
+) -> None:
+    saved = ("--checkpoint", tmp_path / "saved", "--checkpoint-every", 1)
+    with started(COMMAND, run_plan, "--data", text, "--steps", 100000, *saved) as process:
+        read_until(process, "checkpoint of step")
+        os.kill(workers_of(process.pid)[1], signal.SIGSTOP)
+        stopped_at = time.monotonic()
+        _, stderr = process.communicate(timeout=100)
+
+    assert time.monotonic() - stopped_at < 60 < 300
+    assert process.returncode == 1
+    assert re.search(rf"rank 1 had been stopped for 5 s and was ended {WHERE}", stderr)
+    complete = [path for path in (tmp_path / "saved").iterdir() if path.suffix != ".partial"]
+    assert complete
+    assert all((path / "training.json").exists() for path in complete)
+
+
+@pytest.mark.parametrize("launcher", [COMMAND, TORCHRUN], ids=["synth run", "torchrun"])
+def test_ranks_started_again_go_on_from_the_checkpoint_with_the_same_losses(
+    run_plan: Path, text: Path, tmp_path: Path, launcher: list[str]
+) -> None:
+    arguments = (run_plan, "--data", text, "--steps", 60, "--schedule", "cosine")
+    saved = ("--checkpoint", tmp_path / "saved", "--checkpoint-every", 5)
+    again = ("--restarts", 1) if launcher is COMMAND else ()
+    marker = b"synth" if launcher is TORCHRUN else b"synth.runtime.worker"
+    with started(launcher, *arguments, *saved, *again, "-o", tmp_path / "run.json") as process:
+        read_until(process, "checkpoint of step")
+        os.kill(workers_of(process.pid, marker)[1], signal.SIGKILL)
+        _, stderr = process.communicate(timeout=150)
+    assert process.returncode == 0, stderr
+    assert "resumed from" in stderr
+
+    undisturbed = tmp_path / "undisturbed.json"
+    with started(COMMAND, *arguments, "-o", undisturbed) as process:
+        process.communicate(timeout=150)
+    first_step, losses = losses_of(tmp_path / "run.json")
+    assert first_step >= 5
+    assert losses == losses_of(undisturbed)[1][first_step:]
+
+
+NOT_A_NUMBER = """
+import torch
+from torch import nn
+class Head(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(8, 256)
+        self.calls = 0
+    def forward(self, x, targets):
+        self.calls += torch.is_grad_enabled()
+        loss = nn.functional.cross_entropy(self.out(x).flatten(0, 1), targets.flatten())
+        return loss if self.calls < 40 else loss * float("nan")
+def layers():
+    return [nn.Embedding(256, 8), Head()]
+"""
+
+
+def test_a_loss_that_is_no_number_ends_the_run_and_is_not_tried_again(
+    text: Path, tmp_path: Path
+) -> None:
+    model = tmp_path / "model.py"
+    model.write_text(NOT_A_NUMBER)
+    workload = Workload(model=f"{model}:layers", micro_batch_size=2, sequence_length=16)
+    plan = make_run_plan(workload, (1, 1), tmp_path)
+    saved = ("--checkpoint", tmp_path / "saved", "--checkpoint-every", 3, "--restarts", 5)
+    with started(COMMAND, plan, "--data", text, "--steps", 100, *saved) as process:
+        _, stderr = process.communicate(timeout=150)
+    assert process.returncode == 1
+    assert "the loss of step 9 is nan; lower --lr, or clip with --clip" in stderr
+    assert "resumed from" not in stderr
+    assert (tmp_path / "saved" / "step-9" / "training.json").exists()

@@ -1,0 +1,45 @@
+"""Finding the processes of a run, to do them harm."""
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+
+def workers_of(parent: int, marker: bytes = b"synth.runtime.worker") -> list[int]:
+    """The children whose command line holds the marker, in the order of their ranks."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            fields = (folder / "stat").read_text().rsplit(")", 1)[1].split()
+            command = (folder / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if int(fields[1]) == parent and marker in command:
+            found.append(int(folder.name))
+    return sorted(found)
+
+
+def read_until(process: "subprocess.Popen[str]", text: str) -> list[str]:
+    """The lines that it writes on stderr up to one that holds the text."""
+    assert process.stderr is not None
+    lines: list[str] = []
+    while not lines or text not in lines[-1]:
+        line = process.stderr.readline()
+        assert line, f"the run ended before it said {text!r}:\n" + "".join(lines)
+        lines.append(line)
+    return lines
+
+
+def end(process: "subprocess.Popen[str]") -> None:
+    """Leave nothing running, the launcher's children included."""
+    children = workers_of(process.pid, b"")
+    process.kill()
+    for child in children:
+        try:
+            os.kill(child, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    process.wait(timeout=30)

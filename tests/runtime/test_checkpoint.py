@@ -1,0 +1,170 @@
+"""A checkpoint is complete or not there: whatever goes wrong while it is written."""
+
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from synth.errors import SynthError, TrainingDiverged
+from synth.optimizer import OptimizerSpec
+from synth.runtime.checkpoint import CheckpointFolder, CheckpointOptions, TrainingState
+from synth.runtime.checkpoint.checkpointer import Checkpointer
+from synth.runtime.optimize import StageSteps, StepSettings, build_steps
+
+
+def write(folder: CheckpointFolder, step: int, keep: int = 0) -> None:
+    """A checkpoint as far as the folder knows."""
+    folder.partial(step).mkdir()
+    folder.state_file(folder.partial(step)).write_text(str(step))
+    folder.complete(step, keep)
+
+
+def test_only_what_is_complete_counts(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path)
+    write(folder, 5)
+    folder.partial(9).mkdir()
+    (tmp_path / "step-x").mkdir()
+    assert folder.steps() == [5]
+
+
+def test_the_last_ones_are_kept_by_number_not_by_name(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path)
+    for step in (8, 9, 10, 11):
+        write(folder, step, keep=2)
+    assert folder.steps() == [10, 11]
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_what_an_ended_run_left_unfinished_is_cleared_away(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path)
+    write(folder, 5)
+    folder.partial(9).mkdir()
+    folder.create()
+    assert [path.name for path in tmp_path.iterdir()] == ["step-5"]
+
+
+def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("")
+    with pytest.raises(SynthError, match=r"cannot write checkpoints in .*file"):
+        CheckpointFolder(path).create()
+
+
+class Training:
+    """A layer of one rank with its optimizer, and what the checkpoints say."""
+
+    def __init__(self, rank: int, folder: str, *, resume: bool = False, keep: int = 0) -> None:
+        self.layer = nn.Linear(100, 100)
+        self.steps: StageSteps = build_steps(
+            {0: self.layer}, OptimizerSpec(), StepSettings(0.1), device=torch.device("cpu")
+        )
+        self.lines: list[str] = []
+        self.checkpointer = Checkpointer(
+            CheckpointOptions(folder=Path(folder), resume=resume, keep=keep),
+            {f"layer.{rank}": self.layer},
+            self.steps,
+            timeout_s=30,
+            tell=self.lines.append,
+        )
+
+    def save(self, step: int) -> None:
+        with torch.no_grad():
+            self.layer.weight.fill_(step)
+        self.checkpointer.save(state_of(step))
+
+    def load(self) -> tuple[int, float]:
+        """The step restored, and what the weight was then."""
+        found = self.checkpointer.restore(lambda state: None)
+        assert found is not None
+        return found.step, float(self.layer.weight.detach().mean())
+
+
+def state_of(step: int) -> TrainingState:
+    return TrainingState(step=step, sequences=0, seed=0, model="m", layers=("a", "b"), plan="p")
+
+
+@contextmanager
+def disk_of(num_bytes: int) -> Iterator[None]:
+    """No file can grow beyond this: the kernel's own error, as from a disk that is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def save_on_a_full_disk(rank: int, world_size: int, folder: str) -> Any:
+    training = Training(rank, folder)
+    training.save(1)
+    training.checkpointer.wait()
+    with disk_of(20_000 if rank == 1 else 1 << 30):
+        training.save(2)
+        training.checkpointer.wait()
+    failed_then = training.checkpointer.failed_step
+    left = sorted(path.name for path in Path(folder).iterdir()) if rank == 0 else None
+    training.save(3)
+    training.checkpointer.wait()
+    return failed_then, left, training.checkpointer.failed_step, training.lines
+
+
+def load_again(rank: int, world_size: int, folder: str) -> Any:
+    return Training(rank, folder, resume=True).load()
+
+
+def test_a_full_disk_costs_that_checkpoint_and_no_other(tmp_path: Path, pool: Any) -> None:
+    first, second = pool.run(save_on_a_full_disk, 2, str(tmp_path))
+    failed_then, left, failed_now, lines = first
+    assert failed_then == second[0] == 2
+    assert left == ["step-1"]
+    assert failed_now is None
+    assert "checkpoint of step 2 could not be written: rank 1: File too large" in lines[1]
+    assert "that of step 1 is there; training goes on" in lines[1]
+    assert pool.run(load_again, 2, str(tmp_path)) == [(3, 3.0)] * 2
+
+
+def save_what_is_no_number(rank: int, world_size: int, folder: str) -> str:
+    training = Training(rank, folder)
+    training.save(1)
+    if rank == 1:
+        with torch.no_grad():
+            training.layer.bias[7] = torch.nan
+    try:
+        training.save(2)
+    except TrainingDiverged as error:
+        return str(error)
+    return "saved"
+
+
+def test_what_is_no_number_is_not_saved_and_all_ranks_hear_of_it(tmp_path: Path, pool: Any) -> None:
+    messages = pool.run(save_what_is_no_number, 2, str(tmp_path))
+    assert messages[0] == messages[1]
+    assert "model.layer.1.bias is not finite after step 2; no checkpoint is made" in messages[0]
+    assert pool.run(load_again, 2, str(tmp_path)) == [(1, 1.0)] * 2
+
+
+def load_damaged(rank: int, world_size: int, folder: str) -> str:
+    try:
+        Training(rank, folder, resume=True).load()
+    except SynthError as error:
+        return str(error)
+    return "loaded"
+
+
+def save_once(rank: int, world_size: int, folder: str) -> None:
+    training = Training(rank, folder)
+    training.save(1)
+    training.checkpointer.wait()
+
+
+def test_a_checkpoint_damaged_later_is_refused_by_name(tmp_path: Path, pool: Any) -> None:
+    pool.run(save_once, 2, str(tmp_path))
+    (tmp_path / "step-1" / "__1_0.distcp").unlink()
+    messages = pool.run(load_damaged, 2, str(tmp_path))
+    assert all("cannot load the checkpoint" in message for message in messages)
+    assert all("No such file" in message for message in messages)
