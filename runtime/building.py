@@ -1,20 +1,20 @@
 """Building a rank's stages as the plan says, and refusing a model that has changed since."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from synth.errors import Mismatch, SynthError
+from synth.errors import Mismatch
 from synth.profile import Workload
 from synth.schedule.file import Plan
 
+from .dtypes import dtype_of
+from .layered import LayerCall, LayeredStage, Randomness, layer_calls
 from .models import ModelSpec, build_model
 from .optimize import static_bytes
 from .stage import Stage
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def prepare_device(workload: Workload, device: torch.device) -> None:
@@ -31,8 +31,21 @@ class BuiltStages:
     tied: dict[str, nn.Parameter]
 
 
-def build_stages(plan: Plan, rank: int, device: torch.device, seed: int) -> BuiltStages:
+def build_stages(
+    plan: Plan,
+    rank: int,
+    device: torch.device,
+    seed: int,
+    randomness: Randomness | None = None,
+) -> BuiltStages:
     """Build the stages that the placement gives a rank, and no others.
+
+    Args:
+        plan: which layers they are of, and how these are called.
+        rank: whose stages.
+        device: where they compute.
+        seed: of the parameters.
+        randomness: of what the layers draw while they run.
 
     Raises:
         SynthError: the workload's dtype is unknown, or its model cannot be built.
@@ -48,12 +61,27 @@ def build_stages(plan: Plan, rank: int, device: torch.device, seed: int) -> Buil
         dtype=dtype_of(workload.dtype),
     )
     last = len(plan.partition) - 1
-    stages = {}
+    stages: dict[int, Stage] = {}
     for number in held:
-        layers = [model.layers[index] for index in plan.layers_of(number)]
-        _check_bytes(plan, number, layers)
-        stages[number] = Stage(layers, is_first=number == 0, is_last=number == last)
+        layers = {index: model.layers[index] for index in plan.layers_of(number)}
+        _check_bytes(plan, number, layers.values())
+        stages[number] = LayeredStage(
+            calls_of(workload, layers, plan.layers),
+            is_first=number == 0,
+            is_last=number == last,
+            randomness=randomness,
+        )
     return BuiltStages(stages, model.tied)
+
+
+def calls_of(
+    workload: Workload, layers: Mapping[int, nn.Module], names: Sequence[str]
+) -> list[LayerCall]:
+    """How the workload has some of its layers, by index, called."""
+    calls = layer_calls(
+        layers, names, autocast=workload.autocast, recomputed=workload.recomputed_layers
+    )
+    return list(calls.values())
 
 
 def _check_bytes(plan: Plan, stage: int, layers: Iterable[nn.Module]) -> None:
@@ -66,14 +94,3 @@ def _check_bytes(plan: Plan, stage: int, layers: Iterable[nn.Module]) -> None:
             f"holds {found} static bytes, the plan counts {needed}: the model or the plan has "
             f"changed since it was profiled; profile and solve again"
         )
-
-
-def dtype_of(name: str) -> torch.dtype:
-    """The parameters' dtype by name.
-
-    Raises:
-        SynthError: no such dtype.
-    """
-    if name not in DTYPES:
-        raise SynthError(f"dtype {name!r} is unknown; known: {', '.join(DTYPES)}")
-    return DTYPES[name]

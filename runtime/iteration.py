@@ -18,6 +18,7 @@ from synth.errors import RunFailure
 
 from .batch import Batch
 from .channels import describe_failure
+from .layered import Randomness
 from .optimize import StageSteps, StepSettings
 from .pipeline import Pipeline
 
@@ -57,8 +58,11 @@ class _Telling:
 class Iteration:
     """Runs a rank's program on one mini-batch after another, and updates after the last."""
 
-    def __init__(self, pipeline: Pipeline, steps: StageSteps, rank: int) -> None:
+    def __init__(
+        self, pipeline: Pipeline, steps: StageSteps, rank: int, randomness: Randomness
+    ) -> None:
         self._pipeline, self._steps, self._rank = pipeline, steps, rank
+        self._randomness = randomness
         self._untold: _Loss | None = None
         self._last_end: float | None = None
 
@@ -68,6 +72,7 @@ class Iteration:
         batches: Sequence[Batch],
         settings: StepSettings,
         *,
+        first_sequence: int,
         data_ended: bool,
         window: AbstractContextManager[object] | None = None,
     ) -> Outcome:
@@ -77,6 +82,7 @@ class Iteration:
             step: which one, for messages.
             batches: the mini-batches whose gradients are averaged.
             settings: of the update.
+            first_sequence: the data position of the first mini-batch.
             data_ended: whether this rank has no data for the next step; told to all.
             window: entered while the programs run, not while their outcome is told.
 
@@ -86,10 +92,13 @@ class Iteration:
         start = last_start = time.perf_counter()
         telling = self._tell(self._untold, data_ended) if self._steps.late else None
         self._steps.settings = settings
+        per_microbatch = self._randomness.sequences_per_microbatch
         total: Tensor | None = None
         with window or nullcontext():
             for number, batch in enumerate(batches, 1):
                 last_start = time.perf_counter()
+                self._randomness.first_sequence = first_sequence
+                first_sequence += self._pipeline.num_micro_batches * per_microbatch
                 is_last = number == len(batches)
                 loss = self._pipeline.step(batch, weight=1 / len(batches), update=is_last)
                 total = loss if total is None or loss is None else total + loss

@@ -7,14 +7,16 @@ from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import synth
 from synth.errors import SynthError
 from synth.kinds import OpKind
 from synth.profile import Layer, LayerProfile, Links, Profile, Provenance, Workload
 
-from .building import dtype_of, prepare_device
+from .building import calls_of, prepare_device
+from .dtypes import dtype_of
+from .layered import LayerCall
 from .models import ModelSpec, build_layers, layer_names, layer_signature, vocabulary_size
 from .optimize import commit_bytes
 from .profiler import profile_layer
@@ -54,11 +56,19 @@ def profile_model(
     built = build_layers(spec, seed=_SEED, device=device, dtype=dtype_of(workload.dtype))
     layers = list(built.values())
     names = layer_names(layers)
+    calls = calls_of(workload, built, names)
     profiles: dict[str, LayerProfile] = {}
     shared: dict[Hashable, str] = {}
     entries = []
-    for name, sample in zip(names, _samples(layers, names, workload, device), strict=True):
-        met = (sample.is_first, sample.targets is not None, sample.x.shape, sample.x.stride())
+    for name, sample in zip(names, _samples(calls, names, workload, device), strict=True):
+        is_recomputed = sample.call is not None and sample.call.recomputed
+        met = (
+            is_recomputed,
+            sample.is_first,
+            sample.targets is not None,
+            sample.x.shape,
+            sample.x.stride(),
+        )
         signature = (layer_signature(sample.layer), met, sample.x.dtype)
         if signature not in shared:
             shared[signature] = name
@@ -94,19 +104,19 @@ def _with_commits(profiles: dict[str, LayerProfile], rise_bytes: int) -> dict[st
 
 
 def _samples(
-    layers: list[nn.Module], names: list[str], workload: Workload, device: torch.device
+    calls: list[LayerCall], names: list[str], workload: Workload, device: torch.device
 ) -> Iterator[Sample]:
     """Walk the model with one random micro-batch, so that each layer meets a real input."""
     generator = torch.Generator().manual_seed(_SEED)
     shape = (workload.micro_batch_size, workload.sequence_length)
-    vocabulary = vocabulary_size(layers[0]) or 256
+    vocabulary = vocabulary_size(calls[0].module) or 256
     x: Tensor = torch.randint(vocabulary, shape, generator=generator).to(device)
     targets = torch.randint(vocabulary, shape, generator=generator).to(device)
-    for i, (layer, name) in enumerate(zip(layers, names, strict=True)):
-        is_last = i == len(layers) - 1
+    for i, (call, name) in enumerate(zip(calls, names, strict=True)):
+        is_last = i == len(calls) - 1
         try:
             with torch.no_grad():
-                y = layer(x, targets) if is_last else layer(x)
+                y = call((x, targets) if is_last else (x,))
         except Exception as error:
             raise _misfit(name, x, is_last, error) from error
         if not isinstance(y, Tensor):
@@ -119,7 +129,7 @@ def _samples(
                 f"the last layer {name!r} returned a tensor of shape {tuple(y.shape)}; "
                 f"needed: the scalar loss of (x, targets)"
             )
-        yield Sample(layer, x, targets if is_last else None, is_first=i == 0)
+        yield Sample(call.module, x, targets if is_last else None, is_first=i == 0, call=call)
         x = y
 
 

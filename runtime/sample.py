@@ -5,21 +5,27 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from .boundary import Boundary, Tensors
+from .layered import LayerCall, LayeredStage
 from .stage import Stage
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One layer on its device; `targets` only for the last layer."""
+    """One layer on its device; `targets` only for the last layer; `call` if it is called in a way
+    of its own."""
 
     layer: nn.Module
     x: Tensor
     targets: Tensor | None
     is_first: bool
+    call: LayerCall | None = None
 
     def stage(self) -> Stage:
         """The layer as a stage of its own, so that it is measured by what will run it."""
-        return Stage([self.layer], is_first=self.is_first, is_last=self.targets is not None)
+        is_last = self.targets is not None
+        if self.call is None:
+            return Stage([self.layer], is_first=self.is_first, is_last=is_last)
+        return LayeredStage([self.call], is_first=self.is_first, is_last=is_last)
 
     def forward(self, stage: Stage, x: Tensor, *, fused: bool = False) -> Tensors:
         """F of the layer, of a micro-batch like `x`, as in the middle of a pipeline; `fused` as

@@ -19,6 +19,7 @@ from .checkpoint import CheckpointOptions, TrainingState
 from .clock import Clock
 from .data import TokenData, load_tokens
 from .iteration import Iteration
+from .layered import Randomness
 from .meter import measure
 from .models import vocabulary_size
 from .optimize import StepSettings, build_steps, held_bytes
@@ -56,7 +57,8 @@ class RankTrainer:
         self._progress = progress
         _check_world(plan, world)
         prepare_device(plan.workload, world.device)
-        built = build_stages(plan, world.rank, world.device, options.seed)
+        self._randomness = Randomness(options.seed, plan.workload.micro_batch_size)
+        built = build_stages(plan, world.rank, world.device, options.seed, self._randomness)
         self._stages = built.stages
         self._data = self._load_data()
         self._clock = Clock(world.device)
@@ -83,7 +85,7 @@ class RankTrainer:
             owned=self._pipeline.owns,
         )
         self._pipeline.stepper = self._optimizer
-        self._iteration = Iteration(self._pipeline, self._optimizer, world.rank)
+        self._iteration = Iteration(self._pipeline, self._optimizer, world.rank, self._randomness)
         self._batches = Batches(
             self._data,
             plan,
@@ -106,7 +108,8 @@ class RankTrainer:
         Raises:
             RunFailure: an op failed, a rank died, or the loss is no number any more.
         """
-        world, options, first_step = self._world, self._options, self._done.step
+        world, options, start = self._world, self._options, self._done
+        first_step, per_step = start.step, self._batches.sequences_per_step
         result = RankResult(world.rank, world.host, str(world.device), world.processors, first_step)
         result.late, result.extra_bytes = self._optimizer.late, self._extra_bytes
         measured_step = min(first_step + 1, options.steps - 1)
@@ -124,6 +127,7 @@ class RankTrainer:
                 step,
                 batches,
                 self._settings(step),
+                first_sequence=start.sequences + (step - start.step) * per_step,
                 data_ended=upcoming is None,
                 window=self._memory_window(result) if step == measured_step else None,
             )
@@ -171,6 +175,8 @@ class RankTrainer:
         """A step counts if its loss is a number."""
         for step, mean_loss in mean_losses.items():
             if not math.isfinite(mean_loss):
+                if self._checkpointer is not None:
+                    self._checkpointer.wait()  # the last good one is still being written, perhaps
                 raise TrainingDiverged(
                     f"the loss of step {step} is {mean_loss}; lower --lr, or clip with --clip"
                 )

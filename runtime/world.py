@@ -6,9 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import cast
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
 from synth.errors import SynthError
 
@@ -72,15 +75,32 @@ def join_world(wanted_device: str = "auto", timeout_s: float = 300.0) -> Iterato
         processors = min(local_size, torch.cuda.device_count())
     else:
         processors = len(os.sched_getaffinity(0))
+    timeout = timedelta(seconds=timeout_s)
     dist.init_process_group(
         backend,
-        timeout=timedelta(seconds=timeout_s),
+        store=_store(timeout),
+        rank=rank,
+        world_size=size,
+        timeout=timeout,
         device_id=device if backend == "nccl" else None,
     )
     # After a failure the group is left as it is: shutting NCCL down would wait for transfers whose
     # other end waits for this rank. The process ends anyway, and the others notice that.
     yield World(rank, size, device, backend, socket.gethostname(), processors, restarts())
     dist.destroy_process_group()
+
+
+def _store(timeout: timedelta) -> Store:
+    """The store of this start of the ranks.
+
+    torchrun (2.13) lends its own one to all starts, and gloo would find the addresses of ranks
+    that are dead in it (pytorch #135712). Its count of starts is common to all ranks on one node
+    only; on several, TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 has it make a store for each start.
+    """
+    store, _, size = next(rendezvous("env://", timeout=timeout))
+    if int(os.environ.get("LOCAL_WORLD_SIZE", 0)) == size:
+        return PrefixStore(f"start-{restarts()}", store)
+    return cast(Store, store)
 
 
 def describe_device(device: torch.device) -> str:

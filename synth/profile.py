@@ -200,6 +200,12 @@ class Workload(Record):
     micro_batch_size: int = Field(gt=0)
     sequence_length: int = Field(gt=0)
     dtype: str = "float32"
+    autocast: str | None = Field(
+        default=None, description="dtype in which the layers compute where torch.autocast says so"
+    )
+    recomputed_layers: tuple[str, ...] = Field(
+        default=(), description="patterns of layer names: they keep only their input in F"
+    )
     optimizer: _WrittenOptimizer = OptimizerSpec()
     threads: int = Field(default=1, gt=0, description="CPU threads per rank, where CPUs compute")
     runnable: bool = Field(

@@ -41,6 +41,16 @@ def command(
     optimizer: OptimizerOption = "adamw",
     master_weights: MasterWeightsOption = False,
     post_validation: PostValidationOption = False,
+    autocast: Annotated[
+        str | None, typer.Option(help="Compute in this dtype under torch.autocast: bfloat16.")
+    ] = None,
+    recompute: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Layers that keep only their input and run again in B, by name or pattern "
+            "('block.*'); may be given repeatedly."
+        ),
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     threads: Annotated[int, typer.Option(min=1, help="CPU threads per rank.")] = 1,
     warmup: Annotated[int, typer.Option(min=0, help="Rounds that are not counted.")] = 3,
@@ -64,6 +74,8 @@ def command(
         micro_batch_size=micro_batch_size,
         sequence_length=seq_len,
         dtype=dtype,
+        autocast=autocast,
+        recomputed_layers=tuple(recompute or ()),
         optimizer=read_optimizer(optimizer, master_weights, post_validation),
         threads=threads,
     )

@@ -43,3 +43,6 @@ def end(process: "subprocess.Popen[str]") -> None:
         except ProcessLookupError:
             continue
     process.wait(timeout=30)
+    for stream in (process.stdout, process.stderr):
+        if stream is not None:
+            stream.close()

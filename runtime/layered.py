@@ -1,0 +1,182 @@
+"""Stages of a workload's layers: each called in its precision, recomputed or not, seeded."""
+
+import fnmatch
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from synth.errors import SynthError
+
+from .boundary import Tensors
+from .dtypes import dtype_of
+from .stage import Chain, Stage
+
+
+@dataclass
+class Randomness:
+    """Where a layer's random numbers come from: the seed, the layer, and the data it sees.
+
+    So dropout is the same under any schedule and partition, after a restart, and in a step that is
+    run again. `first_sequence` is the data position of the mini-batch under way.
+    """
+
+    seed: int
+    sequences_per_microbatch: int
+    first_sequence: int = 0
+
+    def of(self, layer: int, microbatch: int) -> int:
+        """The seed of a layer's F of a micro-batch."""
+        sequence = self.first_sequence + microbatch * self.sequences_per_microbatch
+        digest = hashlib.sha256(f"{self.seed}/{layer}/{sequence}".encode()).digest()
+        return int.from_bytes(digest[:8], "big") >> 1
+
+
+@dataclass
+class LayerCall:
+    """A layer and how it is called."""
+
+    index: int
+    module: nn.Module
+    autocast: torch.dtype | None = None
+    recomputed: bool = False
+    _draws: bool | None = field(default=None, init=False)
+
+    def __call__(self, arguments: tuple[Any, ...], seed: int | None = None) -> Any:
+        """Run it; with its random numbers from `seed`, if it draws any."""
+        if self._draws is False:
+            seed = None
+        if self.recomputed and torch.is_grad_enabled():
+            run: Callable[..., Any] = checkpoint
+            keywords = {"use_reentrant": False, "preserve_rng_state": False}
+            return run(self._run, seed, *arguments, **keywords)
+        return self._run(seed, *arguments)
+
+    def _run(self, seed: int | None, *arguments: Any) -> Any:
+        with self._precision(arguments):
+            if seed is None:
+                return self.module(*arguments)
+            device = _device_of(arguments)
+            _seed(device, seed)
+            before = _random_state(device) if self._draws is None else None
+            output = self.module(*arguments)
+            if before is not None:
+                self._draws = not torch.equal(before, _random_state(device))
+            return output
+
+    def _precision(self, arguments: tuple[Any, ...]) -> AbstractContextManager[object]:
+        if self.autocast is None:
+            return nullcontext()
+        device = _device_of(arguments)
+        if device.type == "meta":
+            raise TypeError("there is no autocast of tensors without data")
+        return torch.autocast(device.type, self.autocast)
+
+
+class LayeredStage(Stage):
+    """A stage that calls its layers as the workload says."""
+
+    def __init__(
+        self,
+        layers: Sequence[LayerCall],
+        *,
+        is_first: bool,
+        is_last: bool,
+        randomness: Randomness | None = None,
+    ) -> None:
+        """Chain the layers; without randomness they draw from torch's generator as it stands."""
+        self._chain = _LayerChain(layers)
+        self._randomness = randomness
+        super().__init__(self._chain, is_first=is_first, is_last=is_last)
+
+    def forward(
+        self,
+        microbatch: int,
+        arguments: tuple[Any, ...],
+        **options: Any,
+    ) -> Tensors:
+        """See `Stage.forward`."""
+        if self._randomness is not None:
+            own = self._randomness
+            self._chain.seed_of = lambda layer: own.of(layer, microbatch)
+        try:
+            return super().forward(microbatch, arguments, **options)
+        finally:
+            self._chain.seed_of = None
+
+
+class _LayerChain(Chain):
+    """The layers one after another, each called its way."""
+
+    def __init__(self, layers: Sequence[LayerCall]) -> None:
+        super().__init__([layer.module for layer in layers])
+        self._calls = list(layers)
+        self.seed_of: Callable[[int], int] | None = None
+
+    def forward(self, x: Any, *targets: Any) -> Any:
+        """Run the layers."""
+        for layer in self._calls:
+            seed = None if self.seed_of is None else self.seed_of(layer.index)
+            arguments = (x, *targets) if layer is self._calls[-1] else (x,)
+            x = layer(arguments, seed)
+        return x
+
+
+def layer_calls(
+    modules: Mapping[int, nn.Module],
+    names: Sequence[str],
+    *,
+    autocast: str | None,
+    recomputed: Sequence[str],
+) -> dict[int, LayerCall]:
+    """How to call some of a model's layers.
+
+    Args:
+        modules: by index.
+        names: of all layers.
+        autocast: the dtype's name, or none.
+        recomputed: patterns of names, such as `block.*`: only their input is kept in F.
+
+    Raises:
+        SynthError: no such dtype, or a pattern that fits no layer.
+    """
+    for pattern in recomputed:
+        if not fnmatch.filter(names, pattern):
+            raise SynthError(
+                f"no layer fits {pattern!r}, which is to be recomputed; there are "
+                f"{', '.join(names[:6])}{', …' * (len(names) > 6)}"
+            )
+    dtype = None if autocast is None else dtype_of(autocast)
+    return {
+        index: LayerCall(
+            index,
+            module,
+            dtype,
+            any(fnmatch.fnmatchcase(names[index], pattern) for pattern in recomputed),
+        )
+        for index, module in modules.items()
+    }
+
+
+def _device_of(arguments: tuple[Any, ...]) -> torch.device:
+    found = next((a for a in arguments if isinstance(a, Tensor)), None)
+    return found.device if found is not None else torch.device("cpu")
+
+
+def _seed(device: torch.device, seed: int) -> None:
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.default_generators[device.index or 0].manual_seed(seed)
+
+
+def _random_state(device: torch.device) -> Tensor:
+    """Changes when random numbers are drawn, on the host or on the device."""
+    host = torch.default_generator.get_state()
+    if device.type != "cuda":
+        return host
+    return torch.cat([host, torch.cuda.default_generators[device.index or 0].get_state()])
