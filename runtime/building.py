@@ -79,7 +79,7 @@ def calls_of(
 ) -> list[LayerCall]:
     """How the workload has some of its layers, by index, called."""
     calls = layer_calls(
-        layers, names, autocast=workload.autocast, recomputed=workload.recomputed_layers
+        layers, names, autocast=workload.autocast, recomputed=workload.recomputed_layers or ()
     )
     return list(calls.values())
 

@@ -203,14 +203,21 @@ class Workload(Record):
     autocast: str | None = Field(
         default=None, description="dtype in which the layers compute where torch.autocast says so"
     )
-    recomputed_layers: tuple[str, ...] = Field(
-        default=(), description="patterns of layer names: they keep only their input in F"
+    recomputed_layers: tuple[str, ...] | None = Field(
+        default=None, description="patterns of layer names: they keep only their input in F"
     )
     optimizer: _WrittenOptimizer = OptimizerSpec()
     threads: int = Field(default=1, gt=0, description="CPU threads per rank, where CPUs compute")
     runnable: bool = Field(
         default=True, description="false for a published profile without code to run"
     )
+
+    @model_serializer(mode="wrap")
+    def _without_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Workloads without them read and count as they did before there were any."""
+        fields: dict[str, Any] = handler(self)
+        optional = ("autocast", "recomputed_layers")
+        return {name: value for name, value in fields.items() if name not in optional or value}
 
 
 class Provenance(Record):

@@ -75,7 +75,7 @@ def command(
         sequence_length=seq_len,
         dtype=dtype,
         autocast=autocast,
-        recomputed_layers=tuple(recompute or ()),
+        recomputed_layers=tuple(recompute) if recompute else None,
         optimizer=read_optimizer(optimizer, master_weights, post_validation),
         threads=threads,
     )
