@@ -74,7 +74,7 @@ def explain(folder: Path, lowered: Lowered, exit_codes: dict[int, int]) -> Synth
         message = word["message"]
         named = message.startswith("rank") or word["hopeless"]
         lines.append(message if named else f"rank {rank} {where(folder, lowered, rank)}: {message}")
-    if not lines:
+    if not lines and exit_codes:
         lines = [f"ranks {sorted(exit_codes)} ended with exit codes {exit_codes}"]
     others = [rank for rank in range(lowered.num_ranks) if rank not in {*words, *ended}]
     lines += [f"rank {rank} was stopped {where(folder, lowered, rank)}" for rank in others]
