@@ -4,13 +4,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-import numpy as np
-
 from synth.schedule.memory import peak_bytes
 from synth.schedule.model import Buffering, Schedule
 from synth.schedule.ops import Op
-from synth.schedule.simulate import Timeline, simulate
+from synth.schedule.simulate import Timeline
 from synth.schedule.verify import ScheduleError, verify
+from synth.solve.noise import Luck, Worlds
 from synth.solve.problem import Problem
 from synth.solve.view import BW, B, W
 
@@ -22,9 +21,7 @@ BUFFERINGS = tuple(
 )
 
 
-# Of `loosen`: how far durations deviate, how often that is tried, and what gain counts.
-_NOISE = 0.05
-_NOISY_RUNS = 6
+# The gain of `loosen` that counts.
 _WORTH_IT = 0.001
 
 # Effort of `fuse`: ops verified.
@@ -103,12 +100,17 @@ def rebuffer(
 def loosen(
     problem: Problem, candidate: Candidate, should_stop: Callable[[], bool] = never
 ) -> Candidate:
-    """The same order and value with the buffering that suffers least when ops take longer.
+    """The same order and value with the buffering that suffers least in other worlds.
 
     A plan that is only good where every op takes what the profile says loses on a real device.
     What is less than a thousandth better is not worth its memory.
     """
-    best, least_us = candidate, strain_us(problem, candidate)
+    luck = Luck(problem)
+
+    def strain_us(tried: Candidate) -> float:
+        return Worlds(tried.timeline.lowered, luck, problem.objective).value_us
+
+    best, least_us = candidate, strain_us(candidate)
     for buffering in (*BUFFERINGS, _unlimited(problem)):
         if should_stop():
             break
@@ -116,21 +118,10 @@ def loosen(
         tried = evaluate(problem, schedule, candidate.found_by)
         if tried is None or tried.value_us > candidate.value_us:
             continue
-        tried_us = strain_us(problem, tried)
+        tried_us = strain_us(tried)
         if tried_us < least_us * (1 - _WORTH_IT):
             best, least_us = tried, tried_us
     return best
-
-
-def strain_us(problem: Problem, candidate: Candidate) -> float:
-    """The mean objective when every op and transfer deviates at random, a few per cent each."""
-    lowered, rng = candidate.timeline.lowered, np.random.default_rng(0)
-    values = []
-    for _ in range(_NOISY_RUNS):
-        factors = np.clip(rng.normal(1, _NOISE, len(lowered.durations)), 0.5, 2)
-        noisy = np.rint(lowered.durations * factors).astype(np.int64)
-        values.append(problem.objective.value_us(simulate(replace(lowered, durations=noisy))))
-    return sum(values) / len(values)
 
 
 def fuse(

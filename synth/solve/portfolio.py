@@ -24,6 +24,7 @@ from synth.solve.problem import (
     StoppedBy,
 )
 from synth.solve.run_cpsat import Outcome, run
+from synth.solve.slack import slacken
 from synth.solve.solution import Solution, keeps_caps, number, timed
 from synth.solve.standing import OnImprovement, Standing
 from synth.solve.starts import Starts
@@ -203,7 +204,7 @@ class _Search:
             self.now.offer(polish.fuse(self.problem, self.now.best, should_stop))
 
     def _close(self) -> None:
-        """The last polish, then BW for B W where it does not hurt: fewer ops, the same value."""
+        """The last polish, then what costs nothing: fewer ops (BW for B W), buffers, slack."""
         until_s = max(self.now.elapsed_s(), self.options.time_limit_s) + _GRACE_S
 
         def should_stop() -> bool:
@@ -214,6 +215,8 @@ class _Search:
             self.now.best = polish.fuse(self.problem, self.now.best, should_stop)
         if self.now.best is not None and not should_stop():
             self.now.best = polish.loosen(self.problem, self.now.best, should_stop)
+            if Part.SLACK not in self.options.without:
+                self.now.best = slacken(self.problem, self.now.best, should_stop)
 
     def _ladder(self, workers: int, should_stop: Callable[[], bool]) -> bounds.Ladder:
         """Bounds of the relaxed problem, from a part of its ranks."""

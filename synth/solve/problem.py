@@ -35,6 +35,7 @@ class Part(StrEnum):
     WINDOWS = "windows"
     BOUNDS = "bounds"
     EXACT = "exact"
+    SLACK = "slack"
 
 
 class SolverName(StrEnum):

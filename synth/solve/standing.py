@@ -5,7 +5,9 @@ import time
 from collections.abc import Callable
 
 from synth.solve.polish import Candidate
-from synth.solve.problem import Incumbent, Problem, SolveOptions, StoppedBy, relative_gap
+from synth.solve.problem import Incumbent, Part, Problem, SolveOptions, StoppedBy, relative_gap
+
+_SLACK_SHARE = 0.05
 
 OnImprovement = Callable[[Incumbent], None]
 
@@ -26,6 +28,8 @@ class Standing:
     ) -> None:
         self.problem, self.options = problem, options
         self.stop = stop or threading.Event()
+        # When the search ends; what is left is for what comes after it.
+        self.limit_s = options.time_limit_s * (1 - _reserved_share(options))
         self.best: Candidate | None = None
         self.bound_us = 0
         self.proven_infeasible = False
@@ -40,7 +44,7 @@ class Standing:
 
     def left_s(self) -> float:
         """Seconds until the limit; a deterministic search does not look at the clock."""
-        return self.options.time_limit_s - (0 if self.options.deterministic else self.elapsed_s())
+        return self.limit_s - (0 if self.options.deterministic else self.elapsed_s())
 
     def finished(self) -> bool:
         """Whether nothing more is wanted: proven, close enough, stopped, or out of time."""
@@ -93,7 +97,7 @@ class Standing:
 
     def time_is_up(self) -> bool:
         """Whether to stop for the limit or a stop, counting one more evaluation."""
-        return self.too_late_by(self.options.time_limit_s)
+        return self.too_late_by(self.limit_s)
 
     def is_proven(self) -> bool:
         """Whether the incumbent meets the bound."""
@@ -110,6 +114,13 @@ class Standing:
         if self.is_close():
             return StoppedBy.GAP
         return StoppedBy.TIME_LIMIT if self.left_s() <= 0 else StoppedBy.EXHAUSTED
+
+
+def _reserved_share(options: SolveOptions) -> float:
+    """The part of the time limit that is kept for slack; a deterministic search has its own."""
+    if options.deterministic or Part.SLACK in options.without:
+        return 0.0
+    return _SLACK_SHARE
 
 
 def _merit(candidate: Candidate) -> tuple[int, int]:

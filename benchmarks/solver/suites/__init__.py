@@ -7,6 +7,7 @@ from benchmarks.solver.suites import (
     period,
     published,
     scale,
+    slack,
     table,
     time_limits,
     unequal,
@@ -23,6 +24,7 @@ _MODULES = (
     ablation,
     scale,
     period,
+    slack,
 )
 
 SUITES: dict[str, Suite] = {module.SUITE.name: module.SUITE for module in _MODULES}
