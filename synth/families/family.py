@@ -7,6 +7,7 @@ from synth.costs import Costs, uniform_costs
 from synth.errors import SynthError
 from synth.families.options import SYNC, Option, Options, spelled
 from synth.kinds import OpKind
+from synth.profile import Link, Links
 from synth.schedule.model import Buffering, Placement, Schedule
 from synth.schedule.ops import Op
 from synth.schedule.placements import placement
@@ -119,7 +120,7 @@ def forwards(stage: int, first: int, end: int) -> list[Op]:
 
 
 def _equal_stages(num_stages: int) -> Costs:
-    """F = B = W, and an activation that is kept until W."""
+    """F = B = W, an activation that is kept until W, transfers that take no time."""
     return uniform_costs(
         num_stages,
         forward_us=1,
@@ -127,4 +128,5 @@ def _equal_stages(num_stages: int) -> Costs:
         backward_weight_us=1,
         saved_bytes=1,
         saved_w_bytes=1,
+        links=Links(host=Link()),
     )

@@ -1,17 +1,23 @@
 """GPipe: all forwards, then all backwards (Huang et al. 2019, arXiv 1811.06965)."""
 
 from synth.families.family import Family, Programs, Setting, forwards
+from synth.families.rebuild import RECOMPUTE, recomputed
 from synth.kinds import OpKind
 from synth.schedule.ops import Op
 
 
 def make(setting: Setting) -> Programs:
-    """Backwards run in the order of the forwards; the paper leaves the order open."""
+    """Backwards run in the order of the forwards; the paper leaves the order open.
+
+    With `recompute`, as the paper runs it, a rank holds the inputs of N micro-batches and what F
+    saves of one: every micro-batch of every stage is forwarded once more before its backward.
+    """
     m = setting.num_micro_batches
-    return [
+    programs = [
         forwards(s, 0, m) + [Op(OpKind.BW, s, j) for j in range(m)]
         for s in range(setting.num_ranks)
     ]
+    return recomputed(setting, programs)
 
 
-FAMILY = Family("gpipe", "Huang et al. 2019, arXiv 1811.06965", make)
+FAMILY = Family("gpipe", "Huang et al. 2019, arXiv 1811.06965", make, options=(RECOMPUTE,))

@@ -1,11 +1,17 @@
 """1F1B (PipeDream-Flush, DAPPLE): Narayanan et al. 2021 (arXiv 2006.09503), Fan et al. 2021."""
 
 from synth.families.family import Family, Programs, Setting, forwards
+from synth.families.rebuild import RECOMPUTE, recomputed
 from synth.kinds import OpKind
 from synth.schedule.ops import Op
 
 
 def make(setting: Setting) -> Programs:
+    """With `recompute` a rank holds its inputs, and what F saves of one micro-batch."""
+    return recomputed(setting, in_order(setting))
+
+
+def in_order(setting: Setting) -> list[list[Op]]:
     """Rank r warms up with p − r − 1 forwards, then alternates; it holds min(m, p − r) at most."""
     num_ranks, num_micro_batches = setting.num_ranks, setting.num_micro_batches
     programs = []
@@ -19,4 +25,4 @@ def make(setting: Setting) -> Programs:
     return programs
 
 
-FAMILY = Family("1f1b", "Narayanan et al. 2021, arXiv 2006.09503", make)
+FAMILY = Family("1f1b", "Narayanan et al. 2021, arXiv 2006.09503", make, options=(RECOMPUTE,))

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
+from synth.kinds import MEASURED
 from synth.schedule.ops import Op
 
 
@@ -44,7 +45,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class Buffering:
-    """Where lowering puts the two ends of a transfer, in compute ops.
+    """Where lowering puts the two ends of a transfer, in compute ops: moves do not count.
 
     A receive is posted `receive_ahead` ops before the op that reads it; a send is waited for, and
     its value freed, `send_behind` ops after the op that made it. More costs boundary buffers, less
@@ -84,3 +85,8 @@ class Schedule:
     def num_ranks(self) -> int:
         """Number of ranks."""
         return len(self.programs)
+
+    @property
+    def keeps_saved(self) -> bool:
+        """Whether everything that F saves stays where it is until its B: no R, and no moves."""
+        return all(op.kind in MEASURED for program in self.programs for op in program)

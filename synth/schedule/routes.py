@@ -6,6 +6,7 @@ from functools import cached_property
 import numpy as np
 
 from synth.costs import HOST, Costs, IntArray
+from synth.schedule import places
 from synth.schedule.arrays import Flags, OpArrays
 from synth.schedule.effects import EffectTable
 from synth.schedule.moves import Rooms, host_ways
@@ -67,11 +68,8 @@ def find_routes(arrays: OpArrays, uses: Uses, table: EffectTable, costs: Costs) 
     order, opens_link = _link_order(arrays, ways)
     value, source, target, made, read, *_ = ways = Ways(*(field[order] for field in ways))
     link = opens_link.cumsum()
-    first = np.array(arrays.first_node)
-    buffering = arrays.schedule.buffering
     post = _posts(arrays, table, ways, link)
-    ends = first[source + 1] - first[source]
-    wait = np.minimum(made - first[source] + 1 + buffering.send_behind, ends)
+    wait = places.behind(arrays, made, source, arrays.schedule.buffering.send_behind)
     copy = value // arrays.schedule.num_micro_batches
     num_bytes = table.value_bytes[copy]
     duration_us = _durations_us(costs, link, copy, num_bytes, ways)
@@ -108,14 +106,13 @@ def _posts(arrays: OpArrays, table: EffectTable, ways: Ways, link: IntArray) -> 
     It is found for all links in one go by lifting each link above those before it. Where an op
     makes the room, the receive is not posted before it.
     """
-    first = np.array(arrays.first_node)
     lift = link * (arrays.num_nodes + 1)
-    place = np.maximum(ways.read - first[ways.target] - arrays.schedule.buffering.receive_ahead, 0)
+    place = places.ahead(arrays, ways.read, ways.target, arrays.schedule.buffering.receive_ahead)
     if arrays.is_plain:
         lifted: IntArray = np.minimum.accumulate((place + lift)[::-1])[::-1]
         return lifted - lift
     room = Rooms.of(arrays).of_ways(table, ways)
-    place = np.where(room >= 0, room, place)
+    place = np.where(ways.target == HOST, 0, np.where(room >= 0, room, place))
     pulled = np.minimum.accumulate((place + lift)[::-1])[::-1]
     floor = np.maximum.accumulate(np.where(room >= 0, room + lift, 0))
     post: IntArray = np.maximum(pulled, floor) - lift

@@ -71,7 +71,8 @@ class Starts:
         rival = Rival(name, line.makespan_us, line.period_us, alone.peak_bytes, fits)
         if not any(replace(rival, name=other.name) == other for other in self.rivals):
             self.rivals.append(rival)
-        self.now.offer(alone if fits else None)
+        # The search orders F, B and W, and proves its bounds for them.
+        self.now.offer(alone if fits and schedule.keeps_saved else None)
 
     def try_serial(self) -> None:
         """One micro-batch at a time: it fits wherever anything does."""
@@ -88,6 +89,11 @@ class Starts:
             )
         if asked.objective.periods:
             _check_in_order(schedule)
+        if not schedule.keeps_saved:
+            raise SynthError(
+                "the hint rebuilds or moves what forwards save (ops R, O, L, K, G), and the search "
+                "orders F, B and W alone; give a plan without such ops, or none"
+            )
         try:
             verify(schedule, self.problem.costs)
         except ScheduleError as error:

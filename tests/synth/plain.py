@@ -177,14 +177,17 @@ class Plain:
         self.routes: list[list[Route]] = []
         for (source, target), queue in links.items():
             queue.sort()
-            posts = [rooms.get((value, target), max(0, read - ahead)) for _, value, read in queue]
+            posts = [
+                rooms.get((value, target), self._ahead(target, read, ahead))
+                for _, value, read in queue
+            ]
             opened = [
                 posts[i] if (value, target) in rooms else 0 for i, (_, value, _) in enumerate(queue)
             ]
             routes = []
             for index, (made, value, read) in enumerate(queue):
                 post = max(min(posts[index:]), *opened[: index + 1], 0)
-                wait = min(made + 1 + behind, len(self.ops[source]))
+                wait = self._behind(source, made, behind)
                 link = self.costs.links.between(source, target)
                 duration_us = link.transfer_us(self.size(value))
                 ends = (source, target, self.size(value), duration_us, made, read, post, wait)
@@ -192,6 +195,18 @@ class Plain:
             self.routes.append(routes)
         for rank in range(len(self.ops)):
             self._find_host_routes(rank)
+
+    def _ahead(self, rank: int, place: int, count: int) -> int:
+        """The place of the op so many before, moves not counted, or of the first."""
+        counted = [i for i, op in enumerate(self.ops[rank]) if op.kind not in (O, L, K, G)]
+        index = max(0, len([i for i in counted if i < place]) - count)
+        return min([place, *counted[index : index + 1]])
+
+    def _behind(self, rank: int, place: int, count: int) -> int:
+        """The place of the op with so many others in between, or the program's end."""
+        counted = [i for i, op in enumerate(self.ops[rank]) if op.kind not in (O, L, K, G)]
+        later = [i for i in counted if i > place]
+        return [*later, *([len(self.ops[rank])] * (count + 1))][count]
 
     def _find_host_routes(self, rank: int) -> None:
         """What a rank offloads, by OFFLOAD, and what comes back and is read, by RELOAD."""
@@ -205,7 +220,7 @@ class Plain:
             duration_us = link.transfer_us(size)
             value = Value(OUT if op.kind == O else BACK, *op[1:])
             if op.kind == O:
-                wait = min(place + 1 + self.schedule.buffering.send_behind, len(program))
+                wait = self._behind(rank, place, self.schedule.buffering.send_behind)
                 ends = (rank, HOST, size, duration_us, place, -1, 0, wait)
                 outwards.append(Route(value, *ends))
             reads = [i for i, other in enumerate(program) if value in self.reads(other)]

@@ -1,0 +1,146 @@
+"""BPipe: 1F1B whose first ranks lend memory from the last ones (Kim et al. 2023, ICML).
+
+In 1F1B rank r holds up to D − r micro-batches: the first rank D, the last one 1. BPipe pairs rank r
+with rank D − 1 − r. The first of a pair, the evictor, sends what it saved of its newest micro-batch
+to the other, the acceptor, whenever it would hold more than K = ⌈(D + 2) / 2⌉, and has it back
+before the backward. What is on its way counts on both ranks here: K holds for all of them where F
+and BW take equally long, else an acceptor may hold one more for as long as two transfers overlap.
+
+    evictor    … F3 O3 BW0 L1 F4 O4 BW1 L2 …      O: it leaves     L: room for it to return
+    acceptor         K3    G1       K4   G2        K: room for it   G: it returns
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
+from typing import NamedTuple
+
+from synth.families import one_f_one_b
+from synth.families.family import Family, Programs, Setting
+from synth.kinds import OpKind
+from synth.schedule.lower import lower
+from synth.schedule.model import Buffering, Schedule
+from synth.schedule.ops import Op
+from synth.schedule.simulate import simulate
+
+
+def make(setting: Setting) -> Programs:
+    """The newest micro-batch leaves right behind its F, and the oldest of those away comes first.
+
+    The paper leaves open where transfers begin. Here one is called back as soon as a backward has
+    made room for it, so it has the time of several ops; and the acceptor makes room, and gives
+    back, where 1F1B's clock is then.
+    """
+    base = one_f_one_b.in_order(setting)
+    num_ranks = setting.num_ranks
+    bound = most_held(num_ranks)
+    evicted = {
+        rank: _evicting(program, bound)
+        for rank, program in enumerate(base)
+        if min(num_ranks - rank, setting.num_micro_batches) > bound
+    }
+    clocks = _clocks(setting, base)
+    programs = []
+    for rank, program in enumerate(base):
+        partner = num_ranks - 1 - rank
+        if rank in evicted:
+            programs.append(evicted[rank])
+        elif partner in evicted:
+            guests = _guests(evicted[partner], clocks[partner])
+            programs.append(_accepting(program, clocks[rank], guests))
+        else:
+            programs.append(list(program))
+    return programs
+
+
+def most_held(num_ranks: int) -> int:
+    """K, how many micro-batches the paper lets a rank hold."""
+    return (num_ranks + 3) // 2
+
+
+class _Clock(NamedTuple):
+    """When a rank's ops start and end."""
+
+    starts_us: list[int]
+    ends_us: list[int]
+
+
+def _clocks(setting: Setting, programs: Programs) -> list[_Clock]:
+    """1F1B's times, rank by rank."""
+    listed = tuple(tuple(program) for program in programs)
+    schedule = Schedule(setting.placement, setting.num_micro_batches, listed)
+    lowered = lower(schedule, setting.costs)
+    line, first = simulate(lowered), lowered.first_node
+    spans = [slice(first[rank], first[rank] + len(program)) for rank, program in enumerate(listed)]
+    return [_Clock(line.start_us[span], line.end_us[span]) for span in spans]
+
+
+def _evicting(program: Sequence[Op], bound: int) -> list[Op]:
+    """Never more than `bound` micro-batches, one on its way out counted until one op later."""
+    ops: list[Op] = []
+    here: list[int] = []
+    away: list[int] = []
+    for op, following in zip_longest(program, program[1:]):
+        ops.append(op)
+        if op.kind == OpKind.F:
+            here.append(op.microbatch)
+            # One that leaves is still there during the next op: of two, if that is an F.
+            if len(here) > bound - (2 if following.kind == OpKind.F else 1):
+                away.append(here.pop())
+                ops.append(op._replace(kind=OpKind.OFFLOAD))
+        else:
+            here.remove(op.microbatch)
+            if away and len(here) < bound - 1:
+                here.append(away.pop(0))
+                ops.append(Op(OpKind.RELOAD, op.stage, here[-1]))
+    return ops
+
+
+class _Guest(NamedTuple):
+    """An op for the acceptor, and when the evictor needs it."""
+
+    at_us: int
+    op: Op
+
+
+def _guests(evicting: list[Op], clock: _Clock) -> list[_Guest]:
+    """KEEP when what is evicted was made, GIVE when there is room for it again."""
+    guests, place = [], -1
+    for op in evicting:
+        if op.kind == OpKind.OFFLOAD:
+            guests.append(_Guest(clock.ends_us[place], op._replace(kind=OpKind.KEEP)))
+        elif op.kind == OpKind.RELOAD:
+            guests.append(_Guest(clock.ends_us[place], op._replace(kind=OpKind.GIVE)))
+        else:
+            place += 1
+    return guests
+
+
+def _accepting(program: Iterable[Op], clock: _Clock, guests: list[_Guest]) -> list[Op]:
+    """Room is made before the op that runs then, what goes back before the one that starts next."""
+    before: dict[int, list[Op]] = {}
+    for at_us, op in guests:
+        if op.kind == OpKind.KEEP:
+            place = bisect_right(clock.ends_us, at_us)
+        else:
+            place = bisect_left(clock.starts_us, at_us)
+        before.setdefault(place, []).append(op)
+    ops: list[Op] = []
+    for place, op in enumerate(program):
+        ops += [*before.pop(place, []), op]
+    return ops + [op for rest in before.values() for op in rest]
+
+
+def buffering(setting: Setting, schedule: Schedule) -> Buffering:
+    """What leaves has one op's time: the bound is for that."""
+    del setting, schedule
+    return Buffering(1, 1)
+
+
+FAMILY = Family(
+    "bpipe",
+    "Kim et al. 2023, ICML (PMLR 202:16639); see arXiv 2401.02088",
+    make,
+    timed=True,
+    buffering=buffering,
+)

@@ -1,0 +1,160 @@
+"""Offloading what forwards save to the host (PipeOffload: Wan et al. 2025, arXiv 2503.01328).
+
+On interleaved 1F1B, or with one round on 1F1B. A micro-batch of a stage leaves as soon as it was
+forwarded and comes back just in time for its backward, while other ops run:
+
+    rank   F0 O0 F1 O1 F2 …          L0 BW2  BW0          O: it leaves     L: it comes back
+    out       [== 0 ==][== 1 ==]
+    back                             [== 0 ==]            on links of their own
+"""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from synth.errors import SynthError
+from synth.families import interleaved, one_f_one_b
+from synth.families.family import Family, Programs, Setting
+from synth.families.options import Way, rounds
+from synth.kinds import OpKind
+from synth.schedule.lower import lower
+from synth.schedule.model import Buffering, Schedule
+from synth.schedule.ops import Op
+from synth.schedule.simulate import simulate
+
+_FULL, _HALF = "full", "half"
+
+
+def make(setting: Setting) -> Programs:
+    """Offload whatever the host's link can take away and bring back between F and B.
+
+    The paper's selective offload takes what lives longest, since that lowers the peak most: with
+    `half`, it is the stages of the first half of the rounds, whose backwards come last. When each
+    transfer begins is ours: out at once, back as late as all those behind it on the link allow, by
+    the clock of the schedule without offloading. What would have to come back before it has left
+    stays.
+    """
+    if setting.costs.links.host is None:
+        raise SynthError(
+            "pipeoffload needs a link to the host's memory, and the profile has none; add "
+            '`"host": {"latency_us": …, "bandwidth_bytes_per_s": …}` to its links'
+        )
+    if setting.count("rounds") == 1 and setting.options["amount"] == _HALF:
+        raise SynthError(
+            "pipeoffload:1 has no half of a rank's stages to offload; give pipeoffload:1,full"
+        )
+    base = _base(setting)
+    return [
+        _offloading(setting, program, clock)
+        for program, clock in zip(base.programs, _clocks(setting, base), strict=True)
+    ]
+
+
+def _base(setting: Setting) -> Schedule:
+    """The schedule without offloading."""
+    if setting.count("rounds") == 1:
+        programs: Programs = one_f_one_b.in_order(setting)
+    else:
+        programs = interleaved.make(_grouped(setting))
+    listed = tuple(tuple(program) for program in programs)
+    made = Schedule(setting.placement, setting.num_micro_batches, listed)
+    return replace(made, buffering=buffering(setting, made))
+
+
+def _grouped(setting: Setting) -> Setting:
+    """The same for interleaved 1F1B, in even groups."""
+    return replace(setting, options={**setting.options, "group": 0})
+
+
+class _Clock(NamedTuple):
+    """When a rank's ops start and end."""
+
+    starts_us: list[int]
+    ends_us: list[int]
+
+
+def _clocks(setting: Setting, schedule: Schedule) -> list[_Clock]:
+    lowered = lower(schedule, setting.costs)
+    line, first = simulate(lowered), lowered.first_node
+    ends = [first[rank] + len(program) for rank, program in enumerate(schedule.programs)]
+    spans = [slice(*ends) for ends in zip(first, ends, strict=False)]
+    return [_Clock(line.start_us[span], line.end_us[span]) for span in spans]
+
+
+class _Move(NamedTuple):
+    """A micro-batch of a stage: the places of its F and its B, and of its RELOAD."""
+
+    forward: int
+    backward: int
+    reload: int
+
+
+def _offloading(setting: Setting, program: tuple[Op, ...], clock: _Clock) -> list[Op]:
+    """A rank's program with its moves."""
+    moves = _in_time(setting, program, clock, _chosen(setting, program))
+    leaves = {move.forward for move in moves}
+    returns: dict[int, list[Op]] = {}
+    for move in sorted(moves, key=lambda move: move.backward):
+        op = program[move.backward]._replace(kind=OpKind.RELOAD)
+        returns.setdefault(move.reload, []).append(op)
+    ops: list[Op] = []
+    for place, op in enumerate(program):
+        ops += [*returns.get(place, []), op]
+        ops += [op._replace(kind=OpKind.OFFLOAD)] if place in leaves else []
+    return ops
+
+
+def _chosen(setting: Setting, program: tuple[Op, ...]) -> list[tuple[int, int]]:
+    """The places of F and B of everything that should move, in the order of the B's."""
+    num_rounds = setting.count("rounds")
+    moved_rounds = num_rounds if setting.options["amount"] == _FULL else (num_rounds + 1) // 2
+    forwards = {op[1:]: place for place, op in enumerate(program) if op.kind == OpKind.F}
+    return [
+        (forwards[op[1:]], place)
+        for place, op in enumerate(program)
+        if op.kind == OpKind.BW and op.stage // setting.num_ranks < moved_rounds
+    ]
+
+
+def _in_time(
+    setting: Setting, program: tuple[Op, ...], clock: _Clock, chosen: list[tuple[int, int]]
+) -> list[_Move]:
+    """Those that are away before they must come back, with the place where they are called back."""
+    host, stages = setting.costs.links.host, setting.costs.stages
+    assert host is not None
+    times_us = {s: host.transfer_us(stages[s].saved_bytes) for s in {op.stage for op in program}}
+    arrived_us, free_us = {}, 0
+    for forward, _ in sorted(chosen):
+        free_us = max(free_us, clock.ends_us[forward]) + times_us[program[forward].stage]
+        arrived_us[forward] = free_us
+    moves, next_us = [], clock.ends_us[-1]
+    for forward, backward in reversed(chosen):
+        at_us = min(next_us, clock.starts_us[backward]) - times_us[program[backward].stage]
+        reload = _last_place(clock, backward, at_us)
+        if reload > forward + 1 and at_us >= arrived_us[forward]:
+            moves.append(_Move(forward, backward, reload))
+            next_us = at_us
+    return moves
+
+
+def _last_place(clock: _Clock, backward: int, at_us: int) -> int:
+    """The last place, not behind the backward, that the rank has come to by a moment."""
+    place = backward
+    while place > 0 and clock.ends_us[place - 1] > at_us:
+        place -= 1
+    return place
+
+
+def buffering(setting: Setting, schedule: Schedule) -> Buffering:
+    """What the order without offloading needs."""
+    return interleaved.buffering(_grouped(setting), schedule)
+
+
+FAMILY = Family(
+    "pipeoffload",
+    "Wan et al. 2025, arXiv 2503.01328, sections 2 and 3",
+    make,
+    "looped:{rounds}",
+    options=(rounds(2), Way("amount", (_HALF, _FULL))),
+    timed=True,
+    buffering=buffering,
+)

@@ -1,0 +1,39 @@
+"""Places so many ops ahead of or behind another one; moves, which take no time, do not count."""
+
+import numpy as np
+
+from synth.costs import IntArray
+from synth.kinds import OpKind
+from synth.schedule.arrays import KIND_CODES, OpArrays
+
+
+def ahead(arrays: OpArrays, node: IntArray, rank: IntArray, count: int) -> IntArray:
+    """The place of the op `count` before each node on its rank, or of the first one."""
+    first = np.array(arrays.first_node)
+    at: IntArray = np.maximum(node - count, first[rank])
+    if not arrays.is_plain:
+        counted, begins = _counted(arrays)
+        index = np.maximum(np.searchsorted(counted, node) - count, begins[rank])
+        at = np.minimum(np.append(counted, len(arrays.kind))[index], node)
+    place: IntArray = at - first[rank]
+    return place
+
+
+def behind(arrays: OpArrays, node: IntArray, rank: IntArray, count: int) -> IntArray:
+    """The place of the op with `count` others between each node and it, or the program's end."""
+    first = np.array(arrays.first_node)
+    ends = first[rank + 1]
+    at: IntArray = np.minimum(node + 1 + count, ends)
+    if not arrays.is_plain:
+        counted, begins = _counted(arrays)
+        index = np.searchsorted(counted, node, side="right") + count
+        found = np.append(counted, len(arrays.kind))[np.minimum(index, len(counted))]
+        at = np.where(index < begins[rank + 1], found, ends)
+    place: IntArray = at - first[rank]
+    return place
+
+
+def _counted(arrays: OpArrays) -> tuple[IntArray, IntArray]:
+    """The nodes that count, and by rank where its own begin among them."""
+    counted = (arrays.kind < KIND_CODES[OpKind.OFFLOAD]).nonzero()[0]
+    return counted, np.searchsorted(counted, np.array(arrays.first_node))

@@ -1,0 +1,160 @@
+"""Published schedules that rebuild or move what forwards save: peaks, times, pictures."""
+
+import pytest
+
+from synth.costs import HOST, Costs, uniform_costs
+from synth.families import generate
+from synth.kinds import OpKind
+from synth.profile import Link, Links, PairLink
+from synth.schedule import Lowered, Timeline, peak_bytes, verify
+from synth.schedule.file import program_text
+from tests.synth.picture import picture, rows
+
+F, BW = 3, 6
+
+
+def costs(num_stages: int, *, output_bytes: int = 0, links: Links | None = None) -> Costs:
+    """F 3 and BW 6; F saves 1000 bytes; a boundary value has few."""
+    return uniform_costs(
+        num_stages,
+        forward_us=F,
+        backward_input_us=4,
+        backward_weight_us=2,
+        saved_bytes=1000,
+        saved_w_bytes=1000,
+        output_bytes=output_bytes,
+        links=links,
+    )
+
+
+def judged(name: str, p: int, m: int, on: Costs) -> tuple[Lowered, Timeline]:
+    return verify(generate(name, p, m, costs=on), on)
+
+
+SIZES = [(1, 3), (2, 4), (4, 2), (4, 8), (5, 13), (8, 16)]
+
+
+@pytest.mark.parametrize(("p", "m"), SIZES)
+@pytest.mark.parametrize("name", ["gpipe", "1f1b"])
+def test_recomputing_takes_one_f_for_each_micro_batch_and_nothing_else(
+    name: str, p: int, m: int
+) -> None:
+    # The last rank is never idle from its first R on; before it, R runs while ranks wait.
+    kept, rebuilt = (judged(n, p, m, costs(p))[1] for n in (name, f"{name}:recompute"))
+    assert kept.makespan_us == (m + p - 1) * (F + BW)
+    assert rebuilt.makespan_us == kept.makespan_us + m * F
+
+
+@pytest.mark.parametrize(("p", "m"), SIZES)
+def test_recomputing_leaves_one_stage_s_activations_and_the_inputs(p: int, m: int) -> None:
+    # GPipe: N boundary values; 1F1B: min(N, D − r). The first rank's input are token ids.
+    for name, inputs in (
+        ("gpipe", [m] * p),
+        ("1f1b", [min(m, p - rank) for rank in range(p)]),
+    ):
+        without = peak_bytes(judged(f"{name}:recompute", p, m, costs(p))[0])
+        assert without == (1000,) * p
+        found = peak_bytes(judged(f"{name}:recompute", p, m, costs(p, output_bytes=1))[0])
+        for rank in range(1, p):
+            in_flight = found[rank] - 1000 - inputs[rank]
+            assert 0 <= in_flight <= 4
+
+
+def test_r_overlaps_the_wait_for_the_gradient() -> None:
+    # rank 0  F0 F1 R0 .. .. X0 -- R1 X1 --      R0 runs at 2, its gradient comes at 5.
+    # rank 1  .. F0 F1 R0 ...
+    drawn = """
+        F0 F1 R0 .. .. .. X0 -- R1 X1 --
+        .. F0 F1 R0 X0 -- R1 X1 -- .. ..
+    """
+    unit = uniform_costs(2, forward_us=1, backward_input_us=1, backward_weight_us=1)
+    _, timeline = verify(generate("gpipe:recompute", 2, 2), unit)
+    assert picture(timeline) == rows(drawn)
+
+
+def test_bpipe_s_first_rank_sends_its_newest_micro_batch_to_the_last() -> None:
+    # Four ranks: K = 3, and rank 0 would hold 4. Pairs are 0 with 3, and 1 with 2.
+    programs = [program_text(program) for program in generate("bpipe", 4, 6).programs]
+    assert programs[0] == (
+        "F0.0 F0.1 O0.1 F0.2 O0.2 F0.3 BW0.0 L0.1 F0.4 O0.4 BW0.1 L0.2 F0.5 O0.5 BW0.2 L0.4 "
+        "BW0.3 L0.5 BW0.4 BW0.5"
+    )
+
+
+@pytest.mark.parametrize(("p", "m"), [(4, 8), (5, 10), (6, 6), (7, 20), (8, 16), (12, 24)])
+def test_bpipe_balances_memory_and_keeps_1f1b_s_time(p: int, m: int) -> None:
+    on = costs(p)
+    lowered, timeline = judged("bpipe", p, m, on)
+    plain = judged("1f1b", p, m, on)[1]
+    assert (timeline.makespan_us, timeline.period_us) == (plain.makespan_us, plain.period_us)
+    bound = (p + 3) // 2  # ⌈(D + 2) / 2⌉
+    peaks = [peak // 1000 for peak in peak_bytes(lowered)]
+    held = [p - rank for rank in range(p)]
+    assert peaks[: p // 2] == [min(bound, most) for most in held[: p // 2]]
+    assert max(peaks) <= bound + 1
+    even = uniform_costs(
+        p,
+        forward_us=2,
+        backward_input_us=1,
+        backward_weight_us=1,
+        saved_bytes=1000,
+        saved_w_bytes=1000,
+    )
+    assert max(peak_bytes(judged("bpipe", p, m, even)[0])) == 1000 * bound < 1000 * p
+
+
+@pytest.mark.parametrize(("p", "m"), [(5, 10), (8, 16)])
+def test_bpipe_s_moves_are_transfers_between_partners_of_what_f_saved(p: int, m: int) -> None:
+    lowered, _ = judged("bpipe", p, m, costs(p))
+    moved = [t for t in lowered.transfers if t.value.kind in ("out", "back")]
+    assert moved
+    assert {t.source + t.target for t in moved} == {p - 1}
+    assert {t.num_bytes for t in moved} == {1000}
+    evictions = [t for t in moved if t.value.kind == "out"]
+    assert all(t.source < t.target for t in evictions)
+    assert 2 * len(evictions) == len(moved)
+
+
+def test_bpipe_s_moves_overlap_compute_between_partners_of_one_node() -> None:
+    # Each takes as long as F; no pair of partners is a pair of neighbours here.
+    p, m = 8, 24
+    near = tuple(
+        PairLink(source=rank, target=p - 1 - rank, latency_us=F)
+        for rank in range(p)
+        if abs(p - 1 - 2 * rank) > 1
+    )
+    moved = judged("bpipe", p, m, costs(p, links=Links(pairs=near)))[1]
+    assert moved.makespan_us == judged("1f1b", p, m, costs(p))[1].makespan_us
+
+
+@pytest.mark.parametrize("m", [8, 24])
+def test_offloading_half_the_stages_lowers_the_peak_by_more_than_half_at_no_cost(m: int) -> None:
+    # Two rounds on 8 ranks; a transfer to the host takes as long as F.
+    p, on = 8, costs(16, links=Links(host=Link(latency_us=F)))
+    lowered, timeline = judged("pipeoffload:2", p, m, on)
+    plain, usual = judged("interleaved:2", p, m, on)
+    assert timeline.makespan_us == usual.makespan_us
+    assert max(peak_bytes(lowered)) <= max(peak_bytes(plain)) / 2
+    # In and out overlap compute, and each other.
+    assert {t.source for t in lowered.transfers if t.value.kind == "back"} == {HOST}
+
+
+@pytest.mark.parametrize(("p", "m"), [(4, 12), (8, 8), (8, 24)])
+@pytest.mark.parametrize("rounds", [1, 2, 4])
+def test_offloading_everything_leaves_four_micro_batches_of_a_stage_at_no_cost(
+    rounds: int, p: int, m: int
+) -> None:
+    # One that is made, two before it on their way out, and one that is needed or on its way in.
+    on = costs(p * rounds, links=Links(host=Link(latency_us=F)))
+    lowered, timeline = judged(f"pipeoffload:{rounds},full", p, m, on)
+    assert max(peak_bytes(lowered)) == 4000
+    usual = judged(f"interleaved:{rounds}" if rounds > 1 else "1f1b", p, m, on)[1]
+    assert timeline.makespan_us == usual.makespan_us
+
+
+def test_what_lives_too_shortly_for_a_slow_link_stays() -> None:
+    # The last rank's B follows its F at once.
+    on = costs(4, links=Links(host=Link(latency_us=F)))
+    schedule = generate("pipeoffload:1,full", 4, 8, costs=on)
+    kinds = [{op.kind for op in program} for program in schedule.programs]
+    assert [OpKind.OFFLOAD in found for found in kinds] == [True, True, True, False]
