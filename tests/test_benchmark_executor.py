@@ -1,0 +1,46 @@
+"""The executor's benchmark: both runtimes are given the same, and its judgement can fail."""
+
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.executor.case import SIZES, Case
+from benchmarks.executor.measure import Sample
+from benchmarks.executor.processes import run_cases
+from benchmarks.executor.report import summarize
+from synth.kinds import OpKind
+
+CASE = Case("1f1b", 1, 4, "linear", checkpoint=False, split=False, size=SIZES["tiny"])
+
+
+def kinds(case: Case) -> set[OpKind]:
+    return {op.kind for program in case.make_schedule().programs for op in program}
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1", "solved"])
+def test_split_decides_which_backward_every_micro_batch_has(schedule: str) -> None:
+    case = replace(CASE, schedule=schedule, num_ranks=2)
+    assert kinds(replace(case, split=True)) == {OpKind.F, OpKind.B, OpKind.W}
+    assert kinds(replace(case, split=False)) == {OpKind.F, OpKind.BW}
+
+
+def test_ratios_are_of_the_slowest_rank_and_of_all_processor_time() -> None:
+    ours = [Sample([1.0], [1.0], 10), Sample([3.0], [1.0], 30)]
+    theirs = [Sample([4.0], [3.0], 40), Sample([2.0], [1.0], 60)]
+    ranks = [{"ours": a, "pytorch": b} for a, b in zip(ours, theirs, strict=True)]
+    [row] = summarize(CASE, ranks)
+    assert (row.step, row.cpu, row.peak) == (0.75, 0.5, 0.5)
+
+
+def test_runtimes_that_compute_different_things_are_not_compared() -> None:
+    ranks = [{"ours": Sample([1.0], [1.0], 1), "pytorch": Sample([1.0], [1.0], 1, 0.1)}]
+    with pytest.raises(AssertionError, match="differs from ours"):
+        summarize(CASE, ranks)
+
+
+def test_both_runtimes_give_the_same_losses_and_gradients() -> None:
+    case = replace(CASE, split=True, stages="mlp")
+    [ranks] = run_cases([(case, ["ours", "pytorch"])], 1, rounds=1)
+    [row] = summarize(case, ranks)
+    assert ranks[0]["pytorch"].difference < 1e-5
+    assert 0 < row.peak_bytes[0] <= row.peak_bytes[1]
