@@ -4,6 +4,7 @@ import gc
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from benchmarks.executor.case import Case
 from benchmarks.executor.ours import Ours
+from benchmarks.executor.stages import WholeBatch, build_batch
 from benchmarks.executor.theirs import Theirs
 from synth.runtime.meter import measure
 
@@ -30,10 +32,12 @@ class Runtime(Protocol):
         ...
 
 
-RUNTIMES: Mapping[str, Callable[[Case, int], Runtime]] = {
+Maker = Callable[[Case, int, WholeBatch], Runtime]
+
+RUNTIMES: Mapping[str, Maker] = {
     "ours": Ours,
     "pytorch": Theirs,
-    "native": lambda case, rank: Theirs(case, rank, native=True),
+    "native": partial(Theirs, native=True),
 }
 
 
@@ -53,12 +57,13 @@ def measure_case(case: Case, rank: int, names: list[str], rounds: int) -> dict[s
     Peak bytes are those above the parameters and their gradients: what is left over from the
     first step (receive buffers, for one) and how far the second one rises above it.
     """
+    batch = build_batch(case)
     gc.collect()  # what an earlier case left behind must not be freed inside a window
     runtimes: dict[str, Runtime] = {}
     samples = {name: Sample() for name in names}
     answers: dict[str, tuple[Tensor | None, list[Tensor]]] = {}
     for name in names:
-        runtime, left_bytes = _first_step(RUNTIMES[name], case, rank)
+        runtime, left_bytes = _first_step(RUNTIMES[name], case, rank, batch)
         _zero(runtime)
         gc.collect()
         dist.barrier()
@@ -79,10 +84,10 @@ def measure_case(case: Case, rank: int, names: list[str], rounds: int) -> dict[s
     return samples
 
 
-def _first_step(make: Callable[[Case, int], Runtime], case: Case, rank: int) -> tuple[Runtime, int]:
-    """Bytes that the runtime holds between steps, beside parameters, gradients and the batch."""
+def _first_step(make: Maker, case: Case, rank: int, batch: WholeBatch) -> tuple[Runtime, int]:
+    """Bytes that the runtime holds between steps, beside parameters and gradients."""
     with measure(torch.device("cpu")) as found:
-        runtime = make(case, rank)
+        runtime = make(case, rank, batch)
         runtime.step()
         gc.collect()
     given = [t for p in _parameters(runtime) for t in (p, p.grad)]

@@ -12,6 +12,8 @@ from synth.runtime.models.gpt import GptBlock
 
 _HEAD_WIDTH = 32
 
+WholeBatch = tuple[Tensor, Tensor]
+
 
 class MlpBlock(Block):
     """Width to four times the width and back, added to its input."""
@@ -42,7 +44,7 @@ def build_stage(case: Case, stage: int) -> list[nn.Module]:
     return blocks
 
 
-def build_batch(case: Case) -> tuple[Tensor, Tensor]:
+def build_batch(case: Case) -> WholeBatch:
     """Inputs and targets of a whole mini-batch, each [micro-batches · rows, length, width]."""
     generator = torch.Generator().manual_seed(7)
     size = case.size

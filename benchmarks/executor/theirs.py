@@ -9,14 +9,14 @@ from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import Schedule1F1B, _PipelineScheduleRuntime
 
 from benchmarks.executor.case import Case
-from benchmarks.executor.stages import build_batch, build_stage, loss_of
+from benchmarks.executor.stages import WholeBatch, build_stage, loss_of
 from synth.interop.torch_csv import to_torch_csv
 
 
 class Theirs:
     """One rank under `_PipelineScheduleRuntime`, or under the native `Schedule1F1B`."""
 
-    def __init__(self, case: Case, rank: int, *, native: bool = False) -> None:
+    def __init__(self, case: Case, rank: int, batch: WholeBatch, *, native: bool = False) -> None:
         schedule = case.make_schedule()
         placement = schedule.placement
         last = placement.num_stages - 1
@@ -38,7 +38,7 @@ class Theirs:
                 path = Path(folder) / "schedule.csv"
                 path.write_text(to_torch_csv(schedule))
                 self._schedule._load_csv(str(path))
-        inputs, targets = build_batch(case)
+        inputs, targets = batch
         self._inputs = (inputs,) if 0 in self._modules else ()
         self._targets = targets if last in self._modules else None
 
