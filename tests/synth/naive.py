@@ -6,11 +6,11 @@ Written from docs and papers, not from the library: it shares only `Op` and the 
 import random
 from collections import defaultdict
 
-from synth.costs import Costs, StageCosts
+from synth.costs import Costs
 from synth.kinds import OpKind
-from synth.profile import Link, Links
-from synth.schedule.model import Buffering, Placement, Schedule
+from synth.schedule.model import Placement, Schedule
 from synth.schedule.ops import Op
+from tests.synth import plain
 
 F, B, W, BW, STEP, *_ = OpKind
 
@@ -189,61 +189,8 @@ class Naive:
         return static + highest
 
 
-def random_costs(rng: random.Random, num_stages: int) -> Costs:
-    """Unequal stages, every field drawn at random."""
-    stages = []
-    for _ in range(num_stages):
-        durations = {kind: rng.randint(1, 20) for kind in (F, B, W, BW, STEP)}
-        rises = {kind: rng.randint(0, 30) for kind in (F, B, W, BW, STEP)}
-        stages.append(
-            StageCosts(
-                duration_us=durations,
-                static_bytes=rng.randint(0, 50),
-                output_bytes=rng.randint(1, 9),
-                saved_bytes=rng.randint(0, 20),
-                saved_w_bytes=rng.randint(0, 20),
-                rise_bytes=rises,
-                input_until=rng.choice((F, B, W)),
-                output_until=rng.choice((F, B, W)),
-                gradient_until=rng.choice((B, W)),
-            )
-        )
-    links = Links(default=Link(latency_us=rng.randint(0, 5), bandwidth_bytes_per_s=1e6))
-    return Costs(stages=tuple(stages), links=links)
-
-
 def random_schedule(rng: random.Random) -> Schedule:
-    """A schedule whose ops respect what they read; its transfers may still deadlock."""
-    num_ranks, num_micro_batches = rng.randint(1, 4), rng.randint(1, 4)
-    chunks = rng.randint(1, 2)
-    ranks = list(range(num_ranks))
-    second = rng.choice((ranks, ranks[::-1]))
-    placement = (ranks + second)[: num_ranks * chunks]
-    num_stages = len(placement)
-    chains = []
-    for j in range(num_micro_batches):
-        fused = [rng.random() < 0.3 for _ in range(num_stages)]
-        chain = [Op(F, s, j) for s in range(num_stages)]
-        chain += [Op(BW if fused[s] else B, s, j) for s in reversed(range(num_stages))]
-        chains.append((chain, [Op(W, s, j) for s in range(num_stages) if not fused[s]]))
-    programs: list[list[Op]] = [[] for _ in ranks]
-    placed: set[Op] = set()
-    while any(chain or weights for chain, weights in chains):
-        chain, weights = rng.choice(chains)
-        ready = [w for w in weights if w._replace(kind=B) in placed]
-        if ready and (not chain or rng.random() < 0.4):
-            op = rng.choice(ready)
-            weights.remove(op)
-        elif chain:
-            op = chain.pop(0)
-        else:
-            continue
-        placed.add(op)
-        programs[placement[op.stage]].append(op)
-    return Schedule(
-        Placement((tuple(placement),)),
-        num_micro_batches,
-        tuple(map(tuple, programs)),
-        "random",
-        Buffering(rng.randint(0, 3), rng.randint(0, 3)),
-    )
+    """One copy of the stages, one or two on each rank: what `Naive` understands."""
+    ranks = tuple(range(rng.randint(1, 4)))
+    second = rng.choice(((), ranks, ranks[::-1]))
+    return plain.random_schedule(rng, where=Placement(((*ranks, *second),)), keeping=True)

@@ -599,14 +599,16 @@ def random_placement(rng: random.Random) -> Placement:
     return Placement(tuple(map(tuple, ways)))
 
 
-def random_schedule(rng: random.Random, *, keeping: bool = False) -> Schedule:
+def random_schedule(
+    rng: random.Random, *, where: Placement | None = None, keeping: bool = False
+) -> Schedule:
     """Ops in an order that respects what they read; its transfers may still deadlock.
 
     The micro-batches are split over the copies in any way; a copy may get none. In every other one,
     what some stages save of some micro-batches is rebuilt or moved, to the host or another rank;
     in none if `keeping`.
     """
-    where, num_micro_batches = random_placement(rng), rng.randint(1, 4)
+    where, num_micro_batches = where or random_placement(rng), rng.randint(1, 4)
     num_stages = where.num_stages
     chains = []
     for j in range(num_micro_batches):

@@ -10,7 +10,7 @@ from synth.schedule import Buffering, Op, Placement, Schedule, lower, peak_bytes
 from synth.schedule.memory import memory_curve
 from synth.schedule.simulate import DeadlockError, simulate
 from tests.synth import plain
-from tests.synth.naive import Naive, random_costs, random_schedule
+from tests.synth.naive import Naive, random_schedule
 
 
 def programs(*lines: str) -> tuple[tuple[Op, ...], ...]:
@@ -81,7 +81,7 @@ def test_a_receive_buffer_counts_from_its_posting() -> None:
 def test_peaks_of_random_schedules_are_those_of_the_values_lifetimes(seed: int) -> None:
     rng = random.Random(seed)
     schedule = random_schedule(rng)
-    costs = random_costs(rng, schedule.placement.num_stages)
+    costs = plain.random_costs(rng, schedule.placement.num_stages, schedule.num_ranks)
     naive = Naive(schedule, costs)
     expected = tuple(naive.peak(rank) for rank in range(schedule.num_ranks))
     assert peak_bytes(lower(schedule, costs)) == expected
@@ -92,7 +92,7 @@ def test_peaks_of_random_schedules_are_those_of_the_values_lifetimes(seed: int) 
 def test_everything_is_freed_at_the_end(seed: int) -> None:
     rng = random.Random(seed)
     schedule = random_schedule(rng)
-    costs = random_costs(rng, schedule.placement.num_stages)
+    costs = plain.random_costs(rng, schedule.placement.num_stages, schedule.num_ranks)
     lowered = lower(schedule, costs)
     for rank in range(schedule.num_ranks):
         curve = memory_curve(lowered, rank)
@@ -104,7 +104,7 @@ def test_everything_is_freed_at_the_end(seed: int) -> None:
 def test_memory_does_not_depend_on_durations(seed: int, factor: int) -> None:
     rng = random.Random(seed)
     schedule = random_schedule(rng)
-    costs = random_costs(rng, schedule.placement.num_stages)
+    costs = plain.random_costs(rng, schedule.placement.num_stages, schedule.num_ranks)
     slower = costs.replace(
         stages=tuple(
             stage.replace(duration_us={kind: t * factor for kind, t in stage.duration_us.items()})

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.solver.back_to_back import executed_period_us, iteration_ends_us
-from synth.costs import Costs, uniform_costs
+from synth.costs import uniform_costs
 from synth.families import generate_for
 from synth.kinds import OpKind
 from synth.profile import Link, Links
@@ -17,7 +17,8 @@ from synth.schedule import Buffering, Op, Schedule, Timeline, verify
 from synth.schedule.placements import placement
 from synth.schedule.verify import ScheduleError
 from synth.solve import Objective, SolveOptions, solve
-from tests.synth.naive import Naive, random_costs, random_schedule
+from tests.synth import plain
+from tests.synth.naive import Naive, random_schedule
 from tests.synth.test_solve_placements import random_problem
 
 PLACEMENTS = ["linear", "v", "looped:2", "wave:2", "bidirectional", "bidirectional-v"]
@@ -63,7 +64,9 @@ def test_random_schedules_keep_their_period(seed: int) -> None:
     rng = random.Random(seed)
     schedule = random_schedule(rng)
     try:
-        _, timeline = verify(schedule, random_costs(rng, schedule.placement.num_stages))
+        _, timeline = verify(
+            schedule, plain.random_costs(rng, schedule.placement.num_stages, schedule.num_ranks)
+        )
     except ScheduleError:
         return  # its ranks wait for each other
     check_claims(timeline)
@@ -75,7 +78,7 @@ def test_iterations_are_those_of_one_long_program(seed: int, num_iterations: int
     """Where buffers are unlimited, so that it does not matter when to post and to wait."""
     rng = random.Random(seed)
     schedule = replace(random_schedule(rng), buffering=Buffering(10**6, 10**6))
-    costs = random_costs(rng, schedule.placement.num_stages)
+    costs = plain.random_costs(rng, schedule.placement.num_stages, schedule.num_ranks)
     try:
         lowered, _ = verify(schedule, costs)
     except ScheduleError:
@@ -102,18 +105,11 @@ def one_long_program(
     return replace(schedule, num_micro_batches=m * num_iterations, programs=long)
 
 
-def unequal_costs(rng: random.Random, num_stages: int) -> Costs:
-    """Random stages whose copies have gradients to add up."""
-    costs = random_costs(rng, num_stages)
-    stages = (stage.replace(gradient_bytes=rng.randint(0, 30)) for stage in costs.stages)
-    return costs.replace(stages=tuple(stages))
-
-
 @pytest.mark.parametrize("name", PLACEMENTS)
 @pytest.mark.parametrize(("num_ranks", "m"), [(2, 2), (4, 4), (4, 9)])
 def test_every_family_keeps_its_period(name: str, num_ranks: int, m: int) -> None:
     where = placement(name, num_ranks)
-    costs = unequal_costs(random.Random(m), where.num_stages)
+    costs = plain.random_costs(random.Random(m), where.num_stages, num_ranks)
     caps = [10**6] * num_ranks
     made = list(generate_for(where, m, costs, caps))
     assert made

@@ -15,7 +15,7 @@ from synth.schedule.contention import shared_period_us, simulate_shared
 from synth.schedule.simulate import DeadlockError
 from synth.schedule.verify import ScheduleError
 from tests.synth import plain
-from tests.synth.naive import Naive, random_costs, random_schedule
+from tests.synth.naive import Naive, random_schedule
 
 
 def linear(*programs: str, m: int) -> Schedule:
@@ -115,7 +115,7 @@ def test_a_synchronous_step_waits_for_all_ranks() -> None:
 def test_random_schedules_take_what_the_naive_simulation_says(seed: int) -> None:
     rng = random.Random(seed)
     schedule = random_schedule(rng)
-    costs = random_costs(rng, schedule.placement.num_stages)
+    costs = plain.random_costs(rng, schedule.placement.num_stages, schedule.num_ranks)
     expected = Naive(schedule, costs).run()
     if expected is None:
         with pytest.raises(ScheduleError, match="deadlock"):
