@@ -16,7 +16,7 @@ from synth.schedule.lower import Transfer
 
 from ..boundary import Tensors
 from ..channels import Channels, Pending
-from .pace import after, now_ns, sleep_until
+from .device_time import DeviceTime, after, now_ns
 from .stage import STAMP_BYTES
 
 _Link = tuple[int, int]
@@ -25,25 +25,27 @@ _Link = tuple[int, int]
 class EmulatedLinks:
     """Passes messages on to real channels and holds them back for as long as the plan says."""
 
-    def __init__(self, channels: Channels) -> None:
+    def __init__(self, channels: Channels, device: DeviceTime) -> None:
         self._channels = channels
+        self.device = device
         self._sending_until_ns: defaultdict[_Link, int] = defaultdict(int)
         self._receiving_until_ns: defaultdict[_Link, int] = defaultdict(int)
         self._open: defaultdict[_Link, deque[_Arriving]] = defaultdict(deque)
 
     def send(self, tensors: Tensors, transfer: Transfer) -> Pending:
         """Write the time into the message and send it."""
-        sent_ns = now_ns()
-        tensors[0][:STAMP_BYTES].view(torch.int64).fill_(sent_ns)
+        sent_ns = self.device.now_ns()
+        stamp = tensors[0][:STAMP_BYTES].view(torch.int64)
+        stamp[0], stamp[1] = sent_ns, self.device.late_ns
         link = (transfer.source, transfer.target)
         start_ns = max(sent_ns, self._sending_until_ns[link])
         self._sending_until_ns[link] = end_ns = after(start_ns, transfer.duration_us)
-        return _Leaving(self._channels.send(tensors, transfer), end_ns)
+        return _Leaving(self._channels.send(tensors, transfer), self.device, end_ns)
 
     def receive(self, buffers: Tensors, transfer: Transfer) -> Pending:
         """Post a receive."""
         pending = self._channels.receive(buffers, transfer)
-        arriving = _Arriving(self, pending, transfer, now_ns())
+        arriving = _Arriving(self, pending, transfer, self.device.now_ns())
         self._open[transfer.source, transfer.target].append(arriving)
         return arriving
 
@@ -52,7 +54,8 @@ class EmulatedLinks:
         link = (last.transfer.source, last.transfer.target)
         while last.end_ns is None:
             each = self._open[link].popleft()
-            sent_ns = int(each.pending.wait()[0][:STAMP_BYTES].view(torch.int64))
+            stamp = each.pending.wait()[0][:STAMP_BYTES].view(torch.int64)
+            sent_ns, each.sender_late_ns = stamp.tolist()
             start_ns = max(sent_ns, each.posted_ns, self._receiving_until_ns[link])
             each.end_ns = after(start_ns, each.transfer.duration_us)
             self._receiving_until_ns[link] = each.end_ns
@@ -61,13 +64,14 @@ class EmulatedLinks:
 class _Leaving:
     """A message under way, seen by its sender."""
 
-    def __init__(self, pending: Pending, end_ns: int) -> None:
+    def __init__(self, pending: Pending, device: DeviceTime, end_ns: int) -> None:
         self._pending = pending
+        self._device = device
         self._end_ns = end_ns
 
     def wait(self) -> Tensors:
         tensors = self._pending.wait()
-        sleep_until(self._end_ns)
+        self._device.sleep_until(self._end_ns)
         return tensors
 
 
@@ -81,12 +85,14 @@ class _Arriving:
         self.pending = _Once(pending)
         self.transfer = transfer
         self.posted_ns = posted_ns
+        self.sender_late_ns = 0
         self.end_ns: int | None = None
 
     def wait(self) -> Tensors:
+        asked_ns = now_ns()
         self._links.settle(self)
         assert self.end_ns is not None
-        sleep_until(self.end_ns)
+        self._links.device.arrived(self.end_ns, asked_ns, self.sender_late_ns)
         return self.pending.wait()
 
 

@@ -22,8 +22,8 @@ from ..rank_result import RankResult
 from ..traced_channels import TracedChannels
 from ..tracer import Tracer
 from ..world import World
+from .device_time import DeviceTime, now_ns
 from .links import EmulatedLinks
-from .pace import now_ns, sharpen_timers
 from .reducer import EmulatedReducer
 from .stage import EmulatedStage, boundary_of
 
@@ -50,8 +50,9 @@ class _Steps:
 
     late = False
 
-    def __init__(self, stages: Mapping[int, EmulatedStage]) -> None:
+    def __init__(self, stages: Mapping[int, EmulatedStage], device: DeviceTime) -> None:
         self._stages = stages
+        self._device = device
 
     def begin(self) -> None:
         """There is nothing to zero."""
@@ -62,7 +63,9 @@ class _Steps:
 
     def synchronize(self) -> None:
         """Wait for all ranks."""
-        dist.all_reduce(torch.zeros(1))
+        asked_ns, late_ns = now_ns(), torch.tensor([self._device.late_ns])
+        dist.all_reduce(late_ns, dist.ReduceOp.MAX)
+        self._device.arrived(0, asked_ns, int(late_ns))
 
     def step(self, stage: int) -> None:
         """STEP of one stage."""
@@ -89,16 +92,20 @@ class RankEmulation:
         self._options, self._world, self._progress = options, world, progress
         self._num_micro_batches = lowered.schedule.num_micro_batches
         self._static_bytes = static_bytes(lowered, world.rank)
+        self._device = device = DeviceTime()
         costs = lowered.costs.stages
         last = len(costs) - 1
         stages = {
-            s: EmulatedStage(costs[s], costs[s - 1].output_bytes if s else None, is_last=s == last)
+            s: EmulatedStage(
+                costs[s], costs[s - 1].output_bytes if s else None, device, is_last=s == last
+            )
             for s, _ in lowered.schedule.placement.held[world.rank]
         }
         self._shapes = [[boundary_of(c.output_bytes) for c in costs]] * self._num_micro_batches
         self._clock = Clock(_CPU)
         self._tracer = Tracer(self._clock, options.trace_every)
-        links = EmulatedLinks(open_channels(_CPU, lowered.transfers, options.timeout_s, group))
+        channels = open_channels(_CPU, lowered.transfers, options.timeout_s, group)
+        links = EmulatedLinks(channels, device)
         self._executor = Executor(
             lowered,
             world.rank,
@@ -106,11 +113,10 @@ class RankEmulation:
             TracedChannels(links, self._clock),
             device=_CPU,
             clock=self._clock,
-            reducer=EmulatedReducer(lowered, group, self._clock),
+            reducer=EmulatedReducer(lowered, group, self._clock, device),
             progress=progress,
         )
-        self._executor.stepper = _Steps(stages)
-        sharpen_timers()
+        self._executor.stepper = _Steps(stages, device)
 
     def run(self, on_step: Callable[[int, float, float], None] | None = None) -> RankResult:
         """Run all steps; the second one measures memory. Nothing is learned: there is no loss."""
@@ -145,6 +151,7 @@ class RankEmulation:
         return self._executor.held_values
 
     def _step(self) -> None:
+        self._device.begin()
         inputs = [()] * self._num_micro_batches
         self._executor.step(Batch(inputs=inputs), self._shapes)
 

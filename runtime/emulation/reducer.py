@@ -12,23 +12,25 @@ from synth.schedule.reductions import Reduction
 
 from ..clock import Clock
 from ..groups import Group
-from .pace import after, now_ns, sleep_until
+from .device_time import DeviceTime, after, now_ns
 
 
 class _Working(NamedTuple):
-    """A reduction under way: the gradient, and the moment at which the last rank came to it."""
+    """A reduction under way; `latest_ns` are when the last rank came to it, and the most that any
+    was late."""
 
     reduction: Reduction
-    started_ns: Tensor
+    latest_ns: Tensor
     works: list[dist.Work | None]
 
 
 class EmulatedReducer:
     """One rank's part of all reductions; takes the plan's time, or longer if it really does."""
 
-    def __init__(self, lowered: Lowered, group: Group, clock: Clock) -> None:
+    def __init__(self, lowered: Lowered, group: Group, clock: Clock, device: DeviceTime) -> None:
         """Make the process groups; every rank calls this at the same time."""
         self._clock = clock
+        self._device = device
         sets = sorted({reduction.ranks for reduction in lowered.reductions})
         self._groups = {ranks: group.subgroup(ranks) for ranks in sets}
         self._gradients = {
@@ -42,22 +44,24 @@ class EmulatedReducer:
         """REDUCE."""
         self._clock.ready(reduction)
         handle = self._groups[reduction.ranks]
-        started_ns = torch.tensor([now_ns()])
+        latest_ns = torch.tensor([self._device.now_ns(), self._device.late_ns])
         works = [
-            dist.all_reduce(started_ns, dist.ReduceOp.MAX, group=handle, async_op=True),
+            dist.all_reduce(latest_ns, dist.ReduceOp.MAX, group=handle, async_op=True),
             dist.all_reduce(self._gradients[reduction.stage], group=handle, async_op=True),
         ]
-        self._working.append(_Working(reduction, started_ns, works))
+        self._working.append(_Working(reduction, latest_ns, works))
 
     def finish(self) -> None:
         """Wait for all of them, those among the same ranks one after another."""
         until_ns: defaultdict[tuple[int, ...], int] = defaultdict(int)
-        for reduction, started_ns, works in self._working:
+        for reduction, latest_ns, works in self._working:
+            asked_ns = now_ns()
             with self._clock.wait(reduction):
                 for work in works:
                     if work is not None:
                         work.wait()
-                start_ns = max(int(started_ns), until_ns[reduction.ranks])
+                started_ns, late_ns = latest_ns.tolist()
+                start_ns = max(started_ns, until_ns[reduction.ranks])
                 until_ns[reduction.ranks] = after(start_ns, reduction.duration_us)
-                sleep_until(until_ns[reduction.ranks])
+                self._device.arrived(until_ns[reduction.ranks], asked_ns, late_ns)
         self._working.clear()

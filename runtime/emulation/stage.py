@@ -11,10 +11,10 @@ from synth.errors import RunFailure
 from synth.kinds import OpKind
 
 from ..boundary import Boundary, Leaf, Tensors
-from .pace import after, now_ns, sleep_until
+from .device_time import DeviceTime
 
-# A message carries the moment at which it was sent.
-STAMP_BYTES = 8
+# A message carries the moment at which it was sent, and how late its sender was.
+STAMP_BYTES = 16
 
 
 def boundary_of(num_bytes: int) -> Boundary:
@@ -28,14 +28,18 @@ class EmulatedStage:
     Inputs, outputs and their gradients are held by the executor, as those of a real stage are.
     """
 
-    def __init__(self, costs: StageCosts, input_bytes: int | None, *, is_last: bool) -> None:
+    def __init__(
+        self, costs: StageCosts, input_bytes: int | None, device: DeviceTime, *, is_last: bool
+    ) -> None:
         """Make a stage.
 
         Args:
             costs: its times and bytes.
             input_bytes: what the stage before hands on; None: it is the first.
+            device: whose time it takes.
             is_last: whether F gives the loss.
         """
+        self._device = device
         self.is_last = is_last
         self._costs = costs
         self._input = boundary_of(input_bytes) if input_bytes is not None else None
@@ -93,9 +97,8 @@ class EmulatedStage:
 
     def _take(self, kind: OpKind) -> None:
         """Let the op's time pass, with memory as high as it climbs while it runs."""
-        end_ns = after(now_ns(), self._costs.duration_us[kind])
         _hold(self._costs.rise_bytes[kind])
-        sleep_until(end_ns)
+        self._device.run(self._costs.duration_us[kind])
 
 
 def _hold(num_bytes: int) -> Tensor:
