@@ -1,5 +1,6 @@
 """`synth emulate`: a plan replayed by real processes, on devices that only take their time."""
 
+import os
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,6 +10,7 @@ import typer
 from synth.cli.output import Format, FormatOption, answer, answer_json, talk
 from synth.cli.run_answer import trace_of
 from synth.record import check_writable
+from synth.units import format_bytes
 
 if TYPE_CHECKING:
     from synth.runtime.emulation.rank import EmulationOptions
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
     from synth.schedule.lower import Lowered
     from synth.schedule.trace import Trace
 
+# What loopback passes on without holding up much else, and from when on a run tells little.
+_LOOPBACK_BYTES_PER_S = 500e6
+_TOO_SLOW = 1.5
 _LABEL = (
     "EMULATED DEVICES: each op sleeps for the profile's time and computes nothing; memory is "
     "allocated, not touched. Processes, order, transfers and waits are real."
@@ -28,8 +33,12 @@ def command(
     steps: Annotated[int, typer.Option(min=3, help="Iterations; the first two only warm up.")] = 8,
     times: Annotated[float, typer.Option(help="Multiply all times by this.")] = 1.0,
     sizes: Annotated[
-        float, typer.Option(help="Multiply all bytes by this; transfers keep their times.")
-    ] = 1.0,
+        float | None,
+        typer.Option(
+            help="Multiply all bytes by this; transfers keep their times.",
+            show_default="1, or a power of ten that this machine can move in time",
+        ),
+    ] = None,
     trace: Annotated[
         Path | None, typer.Option(help="Write when every op and transfer ran here, as JSON.")
     ] = None,
@@ -52,7 +61,9 @@ def command(
     if trace is not None:
         check_writable(trace)
     checked = Plan.load(plan)
-    checked.check()
+    lowered, _ = checked.check()
+    if sizes is None:
+        sizes = _sizes_that_can_be_moved(lowered, times * checked.claim.makespan_us)
     asked = scaled(checked, times=times, sizes=sizes)
     lowered, _ = asked.check()
     check_supported(lowered)
@@ -63,6 +74,21 @@ def command(
             made.save(trace)
             talk(f"written: {trace}")
         _report(asked, lowered, results, made, output_format, width)
+
+
+def _sizes_that_can_be_moved(lowered: "Lowered", makespan_us: float) -> float:
+    """1, or as small a power of ten as it takes for loopback to keep up; told if it is not 1."""
+    from synth.schedule.scaled import moved_bytes
+
+    moved, sizes = moved_bytes(lowered), 1.0
+    while moved * sizes > _LOOPBACK_BYTES_PER_S * makespan_us / 1e6 and sizes > 1e-6:
+        sizes /= 10
+    if sizes < 1:
+        talk(
+            f"one iteration moves {format_bytes(moved)}, more than processes of one machine can "
+            f"pass on in its time: all sizes are multiplied by {sizes:g} (--sizes 1 keeps them)"
+        )
+    return sizes
 
 
 def _emulate(
@@ -102,6 +128,13 @@ def _report(
         answer_json({"emulated": True, **found.model_dump(mode="json")})
         return
     answer(_LABEL + "\n")
+    if found.measured_us > _TOO_SLOW * found.predicted_us:
+        processors = len(os.sched_getaffinity(0))
+        talk(
+            f"warning: an iteration took {found.measured_us / found.predicted_us:.1f} times what "
+            f"was predicted: {processors} processors cannot keep up with {plan.num_ranks} ranks; "
+            f"give --sizes 0.01 for smaller transfers, or --times 10 for slower devices"
+        )
     planned = planned_spans(shared_timeline(lowered, plan.num_ranks))
     answer(render(planned, measured=charts[middle_step(step_us)].ops, width=width) + "\n")
     answer(comparison_text(found))

@@ -4,6 +4,7 @@ from synth.costs import Costs, StageCosts
 from synth.errors import SynthError
 from synth.profile import Link, Links, PairLink
 from synth.schedule.file import Claim, Plan
+from synth.schedule.lower import Lowered
 
 
 def scaled(plan: Plan, *, times: float = 1.0, sizes: float = 1.0) -> Plan:
@@ -28,6 +29,12 @@ def scaled(plan: Plan, *, times: float = 1.0, sizes: float = 1.0) -> Plan:
     )
     claim = Claim.of(plan.schedule(), costs)
     return plan.replace(costs=costs, claim=claim, caps_bytes=None)
+
+
+def moved_bytes(lowered: Lowered) -> int:
+    """What all ranks together send in one iteration; a ring sum sends 2 (n − 1) times its bytes."""
+    sums = sum(2 * (len(r.ranks) - 1) * r.num_bytes for r in lowered.reductions)
+    return sum(transfer.num_bytes for transfer in lowered.transfers) + sums
 
 
 def _scaled_stage(stage: StageCosts, times: float, sizes: float) -> StageCosts:

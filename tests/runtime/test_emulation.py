@@ -17,7 +17,6 @@ from synth.schedule.marks import join_marks
 from synth.schedule.model import Placement
 from synth.schedule.simulate import simulate
 from synth.schedule.spans import Chart, planned_spans
-from synth.solve import Objective, Problem, SolveOptions, solve
 
 RANKS, MICRO_BATCHES = 8, 8
 LINK = Link(latency_us=400.0, bandwidth_bytes_per_s=50e6)
@@ -49,7 +48,12 @@ def costs_of(num_stages: int, link: Link = LINK) -> Costs:
 
 
 def solved() -> Schedule:
-    """What the solver finds in three quarters of 1F1B's memory."""
+    """What the solver finds in three quarters of 1F1B's memory.
+
+    Every process imports this file; only this one needs the solver.
+    """
+    from synth.solve import Objective, Problem, SolveOptions, solve
+
     costs = costs_of(RANKS)
     caps = [3 * peak // 4 for peak in peak_bytes(lower(generate("1f1b", RANKS, 8), costs))]
     placement = Placement.linear(RANKS)
@@ -112,7 +116,6 @@ def test_transfers_are_held_back_to_the_pace_of_the_plans_links(many: Any) -> No
     slow = Link(latency_us=0.0, bandwidth_bytes_per_s=400e3)
     schedule, costs = generate("1f1b", 2, 2), costs_of(2, slow)
     ((_, chart),) = replayed(many, [(schedule, costs)])
-    assert all(span.exact for span in chart.flows)
     assert chart.ops[1][0].start_us >= 3_000 + 20_000 - 1
 
 

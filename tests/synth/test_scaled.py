@@ -7,7 +7,8 @@ from synth.families import generate
 from synth.profile import Link, Links, PairLink, Profile
 from synth.profiles import find
 from synth.schedule.file import Plan
-from synth.schedule.scaled import scaled
+from synth.schedule.lower import lower
+from synth.schedule.scaled import moved_bytes, scaled
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +43,16 @@ def test_sizes_scale_memory_but_not_times(plan: Plan) -> None:
 
 def test_a_scaled_plan_is_a_true_plan(plan: Plan) -> None:
     scaled(plan, times=0.3, sizes=0.7).check()
+
+
+def test_what_is_moved_are_all_boundaries_and_the_sums_of_copies(plan: Plan) -> None:
+    lowered, _ = plan.check()
+    boundary = plan.costs.stages[0].output_bytes
+    assert moved_bytes(lowered) == 3 * 8 * 2 * boundary
+    copied = lower(generate("chimera", 4, 8), plan.costs)
+    gradients = sum(2 * stage.gradient_bytes for stage in plan.costs.stages)
+    crossings = sum(transfer.num_bytes for transfer in copied.transfers)
+    assert moved_bytes(copied) == crossings + gradients
 
 
 def test_nothing_changes_by_a_factor_of_one(plan: Plan) -> None:
