@@ -13,12 +13,13 @@ from synth.errors import SynthError, TrainingDiverged
 from synth.schedule.file import Plan
 from synth.schedule.lower import Lowered
 
+from .batch import Batch
 from .batches import Batches
 from .building import build_stages, prepare_device
 from .checkpoint import CheckpointOptions, TrainingState
 from .clock import Clock
 from .data import TokenData, load_tokens
-from .iteration import Iteration
+from .iteration import Iteration, Outcome
 from .layered import Randomness
 from .meter import measure
 from .models import vocabulary_size
@@ -96,8 +97,8 @@ class RankTrainer:
         )
         saved = options.checkpoint
         self._checkpointer = self._open_checkpoints(saved) if saved is not None else None
-        self._done = self._restore()
-        self._batches.go_to(self._done.sequences)
+        self._start = self._done = self._restore()
+        self._batches.go_to(self._start.sequences)
 
     def train(self, on_step: OnStep | None = None) -> RankResult:
         """Run all steps; the second one (the first with all state allocated) measures memory.
@@ -108,49 +109,63 @@ class RankTrainer:
         Raises:
             RunFailure: an op failed, a rank died, or the loss is no number any more.
         """
-        world, options, start = self._world, self._options, self._done
-        first_step, per_step = start.step, self._batches.sequences_per_step
+        world, options, first_step = self._world, self._options, self._start.step
         result = RankResult(world.rank, world.host, str(world.device), world.processors, first_step)
-        result.late, result.extra_bytes = self._optimizer.late, self._extra_bytes
-        measured_step = min(first_step + 1, options.steps - 1)
         batches = self._batches.take()
         ended = self._iteration.any_ended(batches is None)
         for step in range(first_step, options.steps):
             if ended or batches is None:
                 result.remark = self._end_of_data(step)
                 break
-            if self._progress is not None:
-                self._progress.begin_step(step)
             upcoming = self._batches.take()
-            self._tracer.begin(countable=step > measured_step)
-            outcome = self._iteration.run(
-                step,
-                batches,
-                self._settings(step),
-                first_sequence=start.sequences + (step - start.step) * per_step,
-                data_ended=upcoming is None,
-                window=self._memory_window(result) if step == measured_step else None,
-            )
+            outcome = self._run(step, batches, upcoming is None, result)
             batches, ended = upcoming, outcome.data_ended
-            losses = outcome.losses
             is_last = ended or step + 1 == options.steps
-            if is_last or self._saves(step + 1):
-                losses |= self._iteration.settle()
-            self._count_steps(losses)
-            result.losses += losses.values()
-            result.step_seconds.append(outcome.seconds)
-            result.program_seconds.append(outcome.program_seconds)
-            self._tracer.end(step, outcome.program_seconds * 1e6)
-            if on_step is not None:
-                for number, loss in losses.items():
-                    on_step(number, loss, outcome.seconds)
-            if self._checkpointer is not None and (is_last or self._saves(step + 1)):
-                self._checkpointer.save(self._done)
+            self._account(outcome, is_last or self._saves(step + 1), result, on_step)
         result.traced = list(self._tracer.steps)
         if self._checkpointer is not None:
             self._checkpointer.wait()
             result.failed_checkpoint = self._checkpointer.failed_step
         return result
+
+    def _run(
+        self, step: int, batches: list[Batch], data_ended: bool, result: RankResult
+    ) -> Outcome:
+        """Take one step, in all that measures it."""
+        start = self._start
+        measured_step = min(start.step + 1, self._options.steps - 1)
+        if self._progress is not None:
+            self._progress.begin_step(step)
+        self._tracer.begin(countable=step > measured_step)
+        outcome = self._iteration.run(
+            step,
+            batches,
+            self._settings(step),
+            first_sequence=start.sequences + (step - start.step) * self._batches.sequences_per_step,
+            data_ended=data_ended,
+            window=self._memory_window(result) if step == measured_step else None,
+        )
+        self._tracer.end(step, outcome.program_seconds * 1e6)
+        return outcome
+
+    def _account(
+        self, outcome: Outcome, saves: bool, result: RankResult, on_step: OnStep | None
+    ) -> None:
+        """Write down what came of a step, and save where that is due."""
+        losses = outcome.losses
+        if saves:
+            losses |= self._iteration.settle()
+        self._count_steps(losses)
+        result.losses += losses.values()
+        result.step_seconds.append(outcome.seconds)
+        result.program_seconds.append(outcome.program_seconds)
+        if on_step is not None:
+            for number, loss in losses.items():
+                on_step(number, loss, outcome.seconds)
+        if self._checkpointer is not None:
+            self._checkpointer.poll()
+            if saves:
+                self._checkpointer.save(self._done)
 
     @contextmanager
     def _memory_window(self, result: RankResult) -> Iterator[None]:

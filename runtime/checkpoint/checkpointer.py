@@ -119,8 +119,6 @@ class Checkpointer:
             TrainingDiverged: a parameter is no number any more.
         """
         self.wait()
-        if state.step == self._latest:
-            return
         self._steps.finish()
         tensors = named_tensors(self._layers, self._steps)
         self._check_finite(tensors, state.step)
@@ -144,6 +142,11 @@ class Checkpointer:
             done.set_exception(error)
         else:
             done.set_result(None)
+
+    def poll(self) -> None:
+        """Tell of the checkpoint under way, if it has come to an end meanwhile."""
+        if self._saving is not None and self._saving[1].done():
+            self.wait()
 
     def wait(self) -> None:
         """Until the checkpoint under way is complete, or has failed and is told."""

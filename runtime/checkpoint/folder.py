@@ -69,8 +69,6 @@ class CheckpointFolder:
         Raises:
             OSError: the disk does not let it.
         """
-        if self.of(step).exists():  # an older run's, from which this one did not go on
-            shutil.rmtree(self.of(step))
         _sync(self.partial(step))
         self.partial(step).rename(self.of(step))
         _sync(self.path)
