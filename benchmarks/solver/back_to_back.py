@@ -11,14 +11,16 @@ link is over. Nothing of this is shared with the simulator, so one iteration als
 Where iterations meet, a rank waits for its last sends (1), and only then posts its first receives
 (2), so that what they wait for can only then set out. A period counts neither. With `overlap`
 neither costs time: receives are posted in good time, and sends are waited for in the background.
+The host's memory takes what is sent there at once, and sends it back when the receive is posted.
 """
 
 from collections import defaultdict
 from typing import NamedTuple
 
+from synth.costs import HOST
 from synth.kinds import OpKind
 from synth.schedule import Lowered, Timeline
-from synth.schedule.ops import Op, Value
+from synth.schedule.ops import Op, Value, ValueKind
 from synth.schedule.programs import Action, Instruction, Transfer
 from synth.schedule.reductions import Reduction
 
@@ -149,6 +151,8 @@ class _Ranks:
                 in_time = self.overlap and place < self.ends[rank][0]
                 arrival = _Arrival(iteration, instruction.moved.value, rank)
                 self.posted_us[arrival] = 0 if in_time else now
+                if instruction.moved.source == HOST:
+                    self._send(iteration, instruction.moved, now)
             case Action.SEND:
                 self._send(iteration, instruction.moved, now)
             case Action.SENT if not (self.overlap and place > self.ends[rank][1]):
@@ -164,6 +168,8 @@ class _Ranks:
         arrival = _Arrival(iteration, transfer.value, transfer.target)
         queue = self.queues[transfer.source, transfer.target]
         queue.append((arrival, now, transfer.duration_us))
+        if transfer.target == HOST:
+            self.posted_us[arrival] = now
 
     def _wait_for_send(self, rank: int, iteration: int, transfer: Transfer) -> bool:
         arrived = self.arrived_us.get(_Arrival(iteration, transfer.value, transfer.target))
@@ -207,6 +213,13 @@ class _Ranks:
             arrival, sent, took = queue[self.served[link]]
             if arrival not in self.posted_us:
                 break
+            if link[0] == HOST:
+                taken = arrival._replace(
+                    value=arrival.value._replace(kind=ValueKind.OUT), rank=HOST
+                )
+                if taken not in self.arrived_us:
+                    break
+                sent = self.arrived_us[taken]
             begins = max(sent, self.posted_us[arrival], self.link_free_us[link])
             self.arrived_us[arrival] = self.link_free_us[link] = begins + took
             self.served[link] += 1
