@@ -10,7 +10,8 @@ was over, and takes what the plan says, or as long as it really takes.
 
 from collections import defaultdict, deque
 
-import torch
+import numpy as np
+import numpy.typing as npt
 
 from synth.schedule.lower import Transfer
 
@@ -35,8 +36,7 @@ class EmulatedLinks:
     def send(self, tensors: Tensors, transfer: Transfer) -> Pending:
         """Write the time into the message and send it."""
         sent_ns = self.device.now_ns()
-        stamp = tensors[0][:STAMP_BYTES].view(torch.int64)
-        stamp[0], stamp[1] = sent_ns, self.device.late_ns
+        _stamp(tensors)[:] = sent_ns, self.device.late_ns
         link = (transfer.source, transfer.target)
         start_ns = max(sent_ns, self._sending_until_ns[link])
         self._sending_until_ns[link] = end_ns = after(start_ns, transfer.duration_us)
@@ -54,11 +54,16 @@ class EmulatedLinks:
         link = (last.transfer.source, last.transfer.target)
         while last.end_ns is None:
             each = self._open[link].popleft()
-            stamp = each.pending.wait()[0][:STAMP_BYTES].view(torch.int64)
-            sent_ns, each.sender_late_ns = stamp.tolist()
+            sent_ns, each.sender_late_ns = _stamp(each.pending.wait()).tolist()
             start_ns = max(sent_ns, each.posted_ns, self._receiving_until_ns[link])
             each.end_ns = after(start_ns, each.transfer.duration_us)
             self._receiving_until_ns[link] = each.end_ns
+
+
+def _stamp(tensors: Tensors) -> npt.NDArray[np.int64]:
+    """The place for the stamp in a message; through numpy, as torch would allocate for it."""
+    stamp: npt.NDArray[np.int64] = tensors[0].numpy()[:STAMP_BYTES].view(np.int64)
+    return stamp
 
 
 class _Leaving:

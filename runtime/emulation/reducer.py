@@ -38,13 +38,15 @@ class EmulatedReducer:
             for r in lowered.reductions
             if group.rank in r.ranks
         }
+        self._latest_ns = {s: torch.zeros(2, dtype=torch.int64) for s in self._gradients}
         self._working: list[_Working] = []
 
     def start(self, reduction: Reduction) -> None:
         """REDUCE."""
         self._clock.ready(reduction)
         handle = self._groups[reduction.ranks]
-        latest_ns = torch.tensor([self._device.now_ns(), self._device.late_ns])
+        latest_ns = self._latest_ns[reduction.stage]
+        latest_ns.numpy()[:] = self._device.now_ns(), self._device.late_ns
         works = [
             dist.all_reduce(latest_ns, dist.ReduceOp.MAX, group=handle, async_op=True),
             dist.all_reduce(self._gradients[reduction.stage], group=handle, async_op=True),
