@@ -12,18 +12,7 @@ from synth.families import generate
 from synth.schedule.model import Schedule
 
 WIDTH, CLASSES, MICRO_BATCHES = 8, 5, 4
-COPIED = [
-    ("chimera", 2),
-    ("chimera:doubling", 2),
-    ("chimera:late-sync", 2),
-    ("gems", 2),
-    ("dualpipe", 2),
-    ("mixpipe", 2),
-    ("mixpipe", 4),
-    ("bitpipe", 4),
-    ("bitpipe:1,early,late-sync", 2),
-    ("bitpipe-loop", 2),
-]
+COPIED = [("chimera", 2), ("chimera:late-sync", 2), ("gems", 2), ("dualpipe", 2), ("bitpipe", 4)]
 
 
 class Start(nn.Module):
