@@ -144,6 +144,7 @@ class Executor:
         self._step = _Step.none()
         self._slots = _Slots()
         self._fused = {op for op in lowered.ops[rank] if op.kind == OpKind.BW}
+        self._rebuilt = {op for op in lowered.ops[rank] if op.kind == OpKind.R}
         self._actions = [self._compile(lowered, i) for i in self._program]
         self._frees = [self._freed(i) for i in self._program]
         self._all = range(len(self._program))
@@ -265,6 +266,7 @@ class Executor:
         ]
         handlers: dict[OpKind, Callable[[Op], Callable[[], None]]] = {
             OpKind.F: self._compile_forward,
+            OpKind.R: self._compile_rebuild,
             OpKind.B: self._compile_backward,
             OpKind.BW: self._compile_backward,
             OpKind.W: lambda op: partial(self._stages[op.stage].backward_weight, op.microbatch),
@@ -316,35 +318,46 @@ class Executor:
     def _compile_forward(self, op: Op) -> Callable[[], None]:
         stage = self._stages[op.stage]
         source = self._slots.of(ValueKind.ACT, op.stage - 1, op) if op.stage else None
+        run: Callable[..., Tensors] = partial(stage.forward, fused=self._is_fused(op))
+        if op._replace(kind=OpKind.R) in self._rebuilt:
+            run = stage.forward_light
         if stage.is_last:
-            return partial(self._forward_to_loss, op, stage, source, self._is_fused(op))
+            return partial(self._forward_to_loss, op, run, source)
         made = self._slots.of(ValueKind.ACT, op.stage, op)
-        return partial(self._forward, op, stage, source, made, self._is_fused(op))
+        return partial(self._forward, op, run, source, made)
+
+    def _compile_rebuild(self, op: Op) -> Callable[[], None]:
+        stage = self._stages[op.stage]
+        source = self._slots.of(ValueKind.ACT, op.stage - 1, op) if op.stage else None
+        run = partial(stage.rebuild, fused=self._is_fused(op))
+        return partial(self._rebuild, op, run, source, stage.is_last)
 
     def _is_fused(self, op: Op) -> bool:
         """Whether an F's backward is a BW."""
         return op._replace(kind=OpKind.BW) in self._fused
 
-    def _forward(self, op: Op, stage: Passages, source: int | None, made: int, fused: bool) -> None:
+    def _forward(self, op: Op, run: Callable[..., Tensors], source: int | None, made: int) -> None:
         arguments, entry = self._stage_input(op, source)
         keywords = self._step.batch.named(op.microbatch)
-        outputs = stage.forward(
-            op.microbatch, arguments, entry=entry, keywords=keywords, fused=fused
-        )
+        outputs = run(op.microbatch, arguments, entry=entry, keywords=keywords)
         self._step.values[made] = tuple(y.contiguous() for y in outputs)
 
-    def _forward_to_loss(self, op: Op, stage: Passages, source: int | None, fused: bool) -> None:
+    def _rebuild(self, op: Op, run: Callable[..., None], source: int | None, is_last: bool) -> None:
+        arguments, entry = self._stage_input(op, source)
+        keywords = self._step.batch.named(op.microbatch)
+        targets = self._targets(op) if is_last else None
+        run(op.microbatch, arguments, entry=entry, targets=targets, keywords=keywords)
+
+    def _targets(self, op: Op) -> Any:
+        targets = self._step.batch.targets
+        return None if targets is None else targets[op.microbatch]
+
+    def _forward_to_loss(self, op: Op, run: Callable[..., Tensors], source: int | None) -> None:
         step = self._step
         arguments, entry = self._stage_input(op, source)
-        targets = None if step.batch.targets is None else step.batch.targets[op.microbatch]
         keywords = step.batch.named(op.microbatch)
-        (loss,) = stage.forward(
-            op.microbatch,
-            arguments,
-            entry=entry,
-            targets=targets,
-            keywords=keywords,
-            fused=fused,
+        (loss,) = run(
+            op.microbatch, arguments, entry=entry, targets=self._targets(op), keywords=keywords
         )
         if loss.numel() != 1:
             raise SynthError(

@@ -9,13 +9,14 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from .boundary import Boundary, Tensors, flatten
+from .replay import Replay, Watch
 from .split import GradientBox, Recorder, SplitTape, enter, run_backward
 
 Loss = Callable[[Any, Any], Tensor]
 
 
 class Passages(Protocol):
-    """What the executor needs of a stage: F, B, W and BW of its micro-batches.
+    """What the executor needs of a stage: F, R, B, W and BW of its micro-batches.
 
     Tensors go in and out as rows; gradients are those of the differentiable ones of a row.
     """
@@ -37,6 +38,31 @@ class Passages(Protocol):
     ) -> Tensors:
         """F; `entry` says of what kind the arguments are, None on the first stage. `fused` says
         that BW will follow, not B and W."""
+        ...
+
+    def forward_light(
+        self,
+        microbatch: int,
+        arguments: tuple[Any, ...],
+        *,
+        entry: Boundary | None = None,
+        targets: Any = None,
+        keywords: Mapping[str, Any] | None = None,
+    ) -> Tensors:
+        """F of a micro-batch that R will rebuild: it keeps nothing for the backward."""
+        ...
+
+    def rebuild(
+        self,
+        microbatch: int,
+        arguments: tuple[Any, ...],
+        *,
+        entry: Boundary | None = None,
+        targets: Any = None,
+        keywords: Mapping[str, Any] | None = None,
+        fused: bool = False,
+    ) -> None:
+        """R: F once more, from the same input, now keeping what the backward needs."""
         ...
 
     def backward_input(self, microbatch: int, gradients: Tensors) -> Tensors:
@@ -91,7 +117,7 @@ class Chain(nn.Module):
 
 
 class Stage:
-    """F, B, W and BW of a module.
+    """F, R, B, W and BW of a module.
 
     A stage keeps neither its input nor its output alive: the graph hangs on gradient edges, and
     inputs enter without a leaf. What autograd saved of them lives on as long as it needs.
@@ -120,6 +146,7 @@ class Stage:
         self._loss = loss
         self._recorder = Recorder(self.module)
         self._passages: dict[int, _Passage] = {}
+        self._replays: dict[int, Replay] = {}
 
     def forward(
         self,
@@ -158,6 +185,53 @@ class Stage:
         edges = [get_gradient_edge(floating[i]) for i in wanted]
         self._passages[microbatch] = _Passage(tape, edges, wanted, boxes, entry)
         return tuple(t.detach() for t in tensors)
+
+    def forward_light(
+        self,
+        microbatch: int,
+        arguments: tuple[Any, ...],
+        *,
+        entry: Boundary | None = None,
+        targets: Any = None,
+        keywords: Mapping[str, Any] | None = None,
+    ) -> Tensors:
+        """F without a graph; `rebuild` makes it later, from the same arguments.
+
+        What else than its outputs a forward changes, such as running means, it changes twice.
+
+        Raises:
+            SynthError: the module changes its input in place.
+        """
+        given, _ = flatten(arguments)
+        watch = Watch(given)
+        if entry is not None:
+            arguments = entry.arguments(list(arguments))
+        with torch.no_grad():
+            tensors, _ = flatten(self._run(arguments, targets, keywords))
+        self._replays[microbatch] = watch.replay()
+        return tuple(t.detach() for t in tensors)
+
+    def rebuild(
+        self,
+        microbatch: int,
+        arguments: tuple[Any, ...],
+        *,
+        entry: Boundary | None = None,
+        targets: Any = None,
+        keywords: Mapping[str, Any] | None = None,
+        fused: bool = False,
+    ) -> None:
+        """R: F with its graph; dropout falls as it fell in F."""
+        given, _ = flatten(arguments)
+        with self._replays.pop(microbatch).again(given):
+            self.forward(
+                microbatch,
+                arguments,
+                entry=entry,
+                targets=targets,
+                keywords=keywords,
+                fused=fused,
+            )
 
     def _run(
         self, arguments: tuple[Any, ...], targets: Any, keywords: Mapping[str, Any] | None
@@ -215,6 +289,7 @@ class Stage:
     def forget(self) -> None:
         """Drop the micro-batches under way."""
         self._passages.clear()
+        self._replays.clear()
 
     @torch.no_grad()
     def output_like(

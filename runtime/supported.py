@@ -1,10 +1,8 @@
 """What of the data model the executor cannot run yet."""
 
 from synth.errors import SynthError
-from synth.kinds import MOVES, OpKind
+from synth.kinds import MOVES
 from synth.schedule.lower import Lowered
-
-_NOT_YET = {OpKind.R: "rebuilds", **dict.fromkeys(MOVES, "moves")}
 
 
 def check_supported(lowered: Lowered) -> None:
@@ -15,9 +13,8 @@ def check_supported(lowered: Lowered) -> None:
     """
     for rank, program in enumerate(lowered.ops):
         for op in program:
-            if op.kind in _NOT_YET:
+            if op.kind in MOVES:
                 raise SynthError(
-                    f"rank {rank} has {op}: the schedule {_NOT_YET[op.kind]} what a forward saves; "
-                    f"such schedules can be shown and checked, but not executed yet: take one "
-                    f"without {op.kind}"
+                    f"rank {rank} has {op}: the schedule moves what a forward saves; such plans "
+                    f"can be shown and checked, but not executed yet; take one without O, L, K, G"
                 )

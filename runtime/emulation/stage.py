@@ -45,6 +45,7 @@ class EmulatedStage:
         self._input = boundary_of(input_bytes) if input_bytes is not None else None
         self._output = boundary_of(costs.output_bytes)
         self._held: dict[int, Tensor] = {}
+        self._rebuilt: set[int] = set()
         self._loss = torch.zeros(())
 
     def forward(
@@ -62,11 +63,48 @@ class EmulatedStage:
         self._held[microbatch] = _hold(self._costs.saved_bytes)
         return (self._loss,) if self.is_last else self._output.activations("cpu")
 
+    def forward_light(
+        self,
+        microbatch: int,
+        arguments: tuple[Any, ...],
+        *,
+        entry: Boundary | None = None,
+        targets: Any = None,
+        keywords: Mapping[str, Any] | None = None,
+    ) -> Tensors:
+        """F that R follows: afterwards `replay_bytes` are held."""
+        self._take(OpKind.F, self._costs.light_rise)
+        self._held[microbatch] = _hold(self._costs.replay_bytes)
+        return (self._loss,) if self.is_last else self._output.activations("cpu")
+
+    def rebuild(
+        self,
+        microbatch: int,
+        arguments: tuple[Any, ...],
+        *,
+        entry: Boundary | None = None,
+        targets: Any = None,
+        keywords: Mapping[str, Any] | None = None,
+        fused: bool = False,
+    ) -> None:
+        """R: afterwards `saved_bytes` are held, and what is kept of the output."""
+        self._take(OpKind.R)
+        del self._held[microbatch]
+        self._rebuilt.add(microbatch)
+        self._held[microbatch] = _hold(self._costs.saved_bytes + self._again(OpKind.R))
+
+    def _again(self, kind: OpKind) -> int:
+        """The bytes of a rebuilt output that are held after an op."""
+        until = self._costs.output_until
+        return self._costs.output_bytes if until.rank_in_chain > kind.rank_in_chain else 0
+
     def backward_input(self, microbatch: int, gradients: Tensors) -> Tensors:
         """B: afterwards `saved_w_bytes` are."""
         self._take(OpKind.B)
         del self._held[microbatch]
-        self._held[microbatch] = _hold(self._costs.saved_w_bytes)
+        again = self._again(OpKind.B) if microbatch in self._rebuilt else 0
+        self._rebuilt.discard(microbatch)
+        self._held[microbatch] = _hold(self._costs.saved_w_bytes + again)
         return self._gradients()
 
     def backward_weight(self, microbatch: int) -> None:
@@ -77,6 +115,7 @@ class EmulatedStage:
     def backward(self, microbatch: int, gradients: Tensors) -> Tensors:
         """BW."""
         self._take(OpKind.BW)
+        self._rebuilt.discard(microbatch)
         del self._held[microbatch]
         return self._gradients()
 
@@ -91,13 +130,14 @@ class EmulatedStage:
     def forget(self) -> None:
         """Drop the micro-batches under way."""
         self._held.clear()
+        self._rebuilt.clear()
 
     def _gradients(self) -> Tensors:
         return () if self._input is None else self._input.gradients("cpu")
 
-    def _take(self, kind: OpKind) -> None:
+    def _take(self, kind: OpKind, rise_bytes: int | None = None) -> None:
         """Let the op's time pass, with memory as high as it climbs while it runs."""
-        _hold(self._costs.rise_bytes[kind])
+        _hold(self._costs.rise_bytes[kind] if rise_bytes is None else rise_bytes)
         self._device.run(self._costs.duration_us[kind])
 
 

@@ -1,5 +1,7 @@
 """The executor is transparent: losses and gradients are those of one process and plain autograd."""
 
+import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +17,10 @@ from synth.schedule.verify import verify
 from tests.runtime.random_orders import random_order
 
 MICRO_BATCHES, BATCH, LENGTH, WIDTH, VOCABULARY = 6, 2, 8, 16, 32
-FAMILIES = ("gpipe", "1f1b", "zb-h1", "zb-h2", "zb-1p", "zb-2p")
+FAMILIES = (
+    *("gpipe", "1f1b", "zb-h1", "zb-h2", "zb-1p", "zb-2p"),
+    *("gpipe:recompute", "1f1b:recompute"),
+)
 TWO_STAGES = (
     "interleaved:2",
     "breadth-first:2",
@@ -147,6 +152,8 @@ def test_random_valid_schedules_give_autograds_gradients(pool: Any, num_ranks: i
     seed = 0
     while len(schedules) < 25:
         schedule = random_order(num_ranks, MICRO_BATCHES, seed)
+        if seed % 2:
+            schedule = with_rebuilds(schedule, seed)
         seed += 1
         try:
             verify(schedule, costs_of(num_ranks))
@@ -155,6 +162,23 @@ def test_random_valid_schedules_give_autograds_gradients(pool: Any, num_ranks: i
             continue
         schedules.append(schedule)
     _assert_same_bits(pool, num_ranks, schedules, recompute=False)
+
+
+def with_rebuilds(schedule: Schedule, seed: int) -> Schedule:
+    """Some forwards keep nothing, and R stands anywhere between them and their backwards."""
+    rng, programs = random.Random(seed), []
+    for listed in schedule.programs:
+        program = list(listed)
+        for forward in [op for op in program if op.kind == OpKind.F and rng.random() < 0.5]:
+            backward = next(
+                i
+                for i, op in enumerate(program)
+                if op[1:] == forward[1:] and op.kind in (OpKind.B, OpKind.BW)
+            )
+            place = rng.randint(program.index(forward) + 1, backward)
+            program.insert(place, forward._replace(kind=OpKind.R))
+        programs.append(tuple(program))
+    return replace(schedule, programs=tuple(programs))
 
 
 def accumulates_in_order(schedule: Schedule) -> bool:
