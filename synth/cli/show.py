@@ -43,7 +43,7 @@ def command(
     from synth.report.gantt import render
     from synth.report.laid import Laid, lay, write_charts
     from synth.schedule.file import Plan
-    from synth.schedule.spans import planned_chart
+    from synth.schedule.spans import moved_spans, planned_chart
 
     for path in filter(None, (trace, perfetto)):
         check_writable(path)
@@ -58,7 +58,8 @@ def command(
         return
     answer(headline(plan, timeline) + "\n")
     ran = laid.measured.ops if laid.measured else None
-    answer(render(laid.planned.ops, measured=ran, width=width) + "\n")
+    moves = moved_spans(laid.planned)
+    answer(render(laid.planned.ops, measured=ran, moves=moves, width=width) + "\n")
     answer(plan_table(plan, lowered, timeline))
     if laid.difference is not None:
         answer("\n" + laid.text())

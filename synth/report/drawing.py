@@ -23,6 +23,8 @@ LOOKS = {
     OpKind.W: Look("W", "▓", "black on #7cc36a", "weight gradient"),
     OpKind.BW: Look("X", "▒", "black on #5fb0c7", "BW, both gradients"),
     OpKind.R: Look("R", "╱", "white on #7d9fc6", "forward again"),
+    OpKind.OFFLOAD: Look("O", "›", "white on #8a6fb0", "saved values leave"),
+    OpKind.RELOAD: Look("L", "‹", "black on #b9a3d6", "and come back"),
     OpKind.STEP: Look("S", "█", "black on #e0a63f", "optimizer step"),
 }
 IDLE = "·"

@@ -15,7 +15,7 @@ from itertools import groupby
 from rich.console import Console
 from rich.text import Text
 
-from synth.kinds import OpKind
+from synth.kinds import MOVES, OpKind
 from synth.report.axis import axis
 from synth.report.drawing import IDLE, LOOKS, Drawing
 from synth.schedule.ops import Op
@@ -45,20 +45,29 @@ def gantt(charts: Spans | Mapping[str, Spans], width: int = 100, *, colour: bool
     return picture.append_text(_legend(drawing, margin, width))
 
 
-def render(planned: Spans, *, measured: Spans | None = None, width: int | None = None) -> str:
+def render(
+    planned: Spans,
+    *,
+    measured: Spans | None = None,
+    moves: Mapping[str, Spans] | None = None,
+    width: int | None = None,
+) -> str:
     """Draw for stdout, ready to print: in colour on a terminal unless NO_COLOR is set.
 
     Args:
         planned: simulated spans.
         measured: what a run took, drawn under them.
+        moves: further rows by name, of what moved meanwhile.
         width: in characters; none: the terminal's, or 100.
     """
     console = Console(highlight=False, soft_wrap=True)
     colour = console.color_system is not None and not console.no_color
-    charts = planned if measured is None else {"planned": planned, "measured": measured}
+    charts = {"planned": planned}
+    charts |= {} if measured is None else {"measured": measured}
+    charts |= moves or {}
     columns = width or shutil.get_terminal_size((100, 24)).columns
     with console.capture() as captured:
-        console.print(gantt(charts, columns, colour=colour))
+        console.print(gantt(charts if len(charts) > 1 else planned, columns, colour=colour))
     return captured.get().rstrip("\n")
 
 
@@ -85,7 +94,9 @@ def _places(named: Mapping[str, Spans]) -> dict[tuple[int, int], int]:
     places: dict[tuple[int, int], int] = {}
     for chart in named.values():
         for rank in chart:
-            held = sorted({(span.op.stage, span.op.replica) for span in rank})
+            # A rank keeps what others save (K, G) without holding their stage.
+            ops = [span.op for span in rank if span.op.kind not in MOVES]
+            held = sorted({(op.stage, op.replica) for op in ops})
             places |= {pair: number for number, pair in enumerate(held)}
     return places if any(places.values()) else {}
 

@@ -2,7 +2,8 @@
 
 from typing import NamedTuple
 
-from synth.schedule.ops import Op
+from synth.kinds import OpKind
+from synth.schedule.ops import Op, ValueKind
 from synth.schedule.programs import Transfer
 from synth.schedule.reductions import Reduction
 from synth.schedule.simulate import Timeline
@@ -51,6 +52,19 @@ def planned_spans(timeline: Timeline) -> Spans:
         ]
         for rank, program in enumerate(lowered.ops)
     ]
+
+
+def moved_spans(chart: Chart) -> dict[str, Spans]:
+    """When what ranks had saved left them and came back, as rows of O and of L; none: no rows."""
+    rows: dict[str, Spans] = {name: [[] for _ in chart.ops] for name in ("out", "back")}
+    for flow, start_us, end_us, _ in chart.flows:
+        if isinstance(flow, Transfer) and flow.value.kind == ValueKind.OUT:
+            op = Op(OpKind.OFFLOAD, *flow.value[1:])
+            rows["out"][flow.source].append(Span(op, start_us, end_us))
+        elif isinstance(flow, Transfer) and flow.value.kind == ValueKind.BACK:
+            op = Op(OpKind.RELOAD, *flow.value[1:])
+            rows["back"][flow.target].append(Span(op, start_us, end_us))
+    return rows if any(map(any, rows.values())) else {}
 
 
 def planned_chart(timeline: Timeline) -> Chart:

@@ -5,12 +5,13 @@ import pytest
 from synth.costs import uniform_costs
 from synth.families import generate
 from synth.objective import Objective
+from synth.profile import Link, Links
 from synth.report.axis import axis
 from synth.report.gantt import gantt, render
 from synth.report.rivals import Contender, rivals_table
 from synth.report.tables import table
-from synth.schedule import Op, verify
-from synth.schedule.spans import Span, Spans, planned_spans
+from synth.schedule import Op, Schedule, verify
+from synth.schedule.spans import Span, Spans, moved_spans, planned_chart, planned_spans
 
 
 def spans_of(name: str, num_ranks: int = 4, num_micro_batches: int = 4) -> Spans:
@@ -134,3 +135,26 @@ def test_the_rivals_table_says_of_what_the_bubble_rate_is() -> None:
         this plan  1,600.000  1,250.000        20.00       20.000        1  yes
     """
     assert screen(rivals_table(contenders, Objective.PERIOD, 1_000_000)) == screen(expected)
+
+
+def test_what_moves_has_rows_of_its_own_under_each_rank() -> None:
+    # One rank, F 1, BW 2; O0 leaves 1 … 2 beside F1; L0 is called at 4, comes back 4 … 5.
+    costs = uniform_costs(
+        1,
+        forward_us=1,
+        backward_input_us=1,
+        backward_weight_us=1,
+        links=Links(host=Link(latency_us=1)),
+    )
+    program = map(Op.parse, ["F0.0", "O0.0", "F0.1", "BW0.1", "L0.0", "BW0.0"])
+    chart = planned_chart(verify(Schedule.linear("by hand", 2, [program]), costs)[1])
+    assert moved_spans(chart) == {
+        "out": [[Span(Op.parse("O0.0"), 1, 2)]],
+        "back": [[Span(Op.parse("L0.0"), 4, 5)]],
+    }
+    expected = """
+        rank 0  planned  F0░░F1░░BW1▒▒▒▒▒····BW0▒▒▒▒▒
+                out      ····O0››····················
+                back     ················L0‹‹········
+    """
+    assert screen(render(chart.ops, moves=moved_spans(chart), width=45))[:3] == screen(expected)
