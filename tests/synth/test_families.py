@@ -209,7 +209,7 @@ def test_all_families_of_a_placement_stand_on_exactly_it(name: str, p: int, m: i
 def test_a_file_in_the_folder_is_a_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (
         "from synth.families.family import Family\n"
-        "from synth.families.gpipe import make\n"
+        "from synth.families.zb_h1 import make\n"
         "from synth.families.options import Way\n"
         "ways = (Way('way', ('this', 'that')),)\n"
         "FAMILY = Family('mine', 'arXiv 0000.00000', make, options=ways)\n"
@@ -218,7 +218,7 @@ def test_a_file_in_the_folder_is_a_family(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(synth.families, "__path__", [*synth.families.__path__, str(tmp_path)])
     families.cache_clear()
     try:
-        assert generate("mine:that", 2, 3).programs == generate("gpipe", 2, 3).programs
+        assert generate("mine:that", 2, 3).programs == generate("zb-h1", 2, 3).programs
         assert {"mine", "mine:that"} < set(family_variants())
         assert {"mine", "mine:that"} < {name for name, _ in generate_for(placement("linear", 2), 3)}
     finally:
