@@ -69,25 +69,32 @@ def _table(comparison: "Comparison", pareto: Pareto) -> str:
     header = ["   schedule", "make-\nspan\nms", "\nperiod\nms", "bub-\nble\n%", "of\nper.\n%"]
     header += [f"\npeak\n{held}", f"stat-\nic\n{held}", f"\nsent\n{moved}", f"sum-\nmed\n{moved}"]
     has_cap = comparison.question.caps_bytes is not None
+    columns = [
+        _sizes([max(entry.peak_bytes) for entry in entries], memory, 2),
+        _sizes([max(entry.static_bytes) for entry in entries], memory, 2),
+        _sizes([entry.sent_bytes for entry in entries], traffic, 1),
+        _sizes([entry.reduced_bytes for entry in entries], traffic, 1),
+    ]
     rows = []
     for number, entry in enumerate(entries):
         sign = letter(number) + ("*" if entry.name in front else " ")
+        sizes = [column[number] for column in columns]
         fits = ["yes" if entry.fits else "no"] if has_cap else []
-        rows.append([f"{sign} {entry.name}", *_figures(entry, memory, traffic), *fits])
+        rows.append([f"{sign} {entry.name}", *_figures(entry), *sizes, *fits])
     return table([*header, *(["\nfit"] if has_cap else [])], rows)
 
 
-def _figures(entry: "Entry", memory: float, traffic: float) -> list[str]:
-    """Times, bubble rates, sizes and traffic, the last two in units of so many bytes."""
-    sizes = (max(entry.peak_bytes) / memory, max(entry.static_bytes) / memory)
-    moved = (entry.sent_bytes / traffic, entry.reduced_bytes / traffic)
-    return [
-        f"{entry.makespan_us / 1000:,.1f}",
-        f"{entry.period_us / 1000:,.1f}",
-        *(f"{100 * rate:.1f}" for rate in entry.bubble_rates),
-        *(f"{size:,.{2 if memory > 1 else 0}f}" for size in sizes),
-        *(f"{size:,.{1 if traffic > 1 else 0}f}" for size in moved),
-    ]
+def _figures(entry: "Entry") -> list[str]:
+    """Times and bubble rates."""
+    times = (f"{us / 1000:,.1f}" for us in (entry.makespan_us, entry.period_us))
+    return [*times, *(f"{100 * rate:.1f}" for rate in entry.bubble_rates)]
+
+
+def _sizes(sizes: list[int], unit: float, decimals: int) -> list[str]:
+    """A column of sizes in a unit, in about four digits: whole ones where that is enough."""
+    largest = max(sizes) / unit
+    shown = 0 if unit == 1 else max(0, decimals - (largest >= 100) - (largest >= 1000))
+    return [f"{size / unit:,.{shown}f}" for size in sizes]
 
 
 def _legend(comparison: "Comparison") -> str:
