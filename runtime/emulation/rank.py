@@ -17,6 +17,7 @@ from ..clock import Clock
 from ..executor import Executor
 from ..groups import Group
 from ..meter import measure
+from ..optimize import GradientNorm
 from ..progress import Progress
 from ..rank_result import RankResult
 from ..traced_channels import TracedChannels
@@ -37,6 +38,7 @@ class EmulationOptions(Record):
     steps: int = 8
     timeout_s: float = 300.0
     trace_every: int = 1
+    post_validation: bool = False
     device: Literal["cpu"] = "cpu"
     restarts: Literal[0] = 0
 
@@ -70,6 +72,44 @@ class _Steps:
     def step(self, stage: int) -> None:
         """STEP of one stage."""
         self._stages[stage].step()
+
+    def finish(self) -> bool:
+        """Nothing is open between steps."""
+        return True
+
+
+class _LateSteps:
+    """STEPs that take their time and do not wait: the norm is gathered behind them."""
+
+    late = True
+
+    def __init__(self, stages: Mapping[int, EmulatedStage]) -> None:
+        self._stages = stages
+        self._norm = GradientNorm(None, _CPU, dist.new_group())
+        self._open = False
+
+    def begin(self) -> None:
+        """There is nothing to zero."""
+
+    def validate(self) -> bool:
+        """Nothing is ever put right."""
+        return self.finish()
+
+    def synchronize(self) -> None:
+        """Start gathering the norm."""
+        self._norm.start(())
+        self._open = True
+
+    def step(self, stage: int) -> None:
+        """STEP of one stage."""
+        self._stages[stage].step()
+
+    def finish(self) -> bool:
+        """Wait for the norm."""
+        if self._open:
+            self._norm.verdict()
+            self._open = False
+        return True
 
 
 class RankEmulation:
@@ -116,27 +156,35 @@ class RankEmulation:
             reducer=EmulatedReducer(lowered, group, self._clock, device),
             progress=progress,
         )
-        self._executor.stepper = _Steps(stages, device)
+        self._executor.stepper = (
+            _LateSteps(stages) if options.post_validation else _Steps(stages, device)
+        )
 
     def run(self, on_step: Callable[[int, float, float], None] | None = None) -> RankResult:
         """Run all steps; the second one measures memory. Nothing is learned: there is no loss."""
         world, steps = self._world, self._options.steps
         result = RankResult(world.rank, world.host, "emulated", world.size)
         result.static_bytes = self._static_bytes
+        result.late = self._options.post_validation
         measured_step = min(1, steps - 1)
+        end_ns = now_ns()
         for step in range(steps):
             if self._progress is not None:
                 self._progress.begin_step(step)
-            dist.barrier()
+            overlaps = self._options.post_validation and step > measured_step + 1
+            if not overlaps:
+                dist.barrier()
+                self._device.begin()
             self._tracer.begin(countable=step > measured_step)
-            start_ns = now_ns()
+            start_ns = end_ns if overlaps else now_ns()
             if step == measured_step:
                 with measure(_CPU) as found:
                     self._step()
                 result.peak_bytes = self._static_bytes + found.peak_bytes
             else:
                 self._step()
-            seconds = (now_ns() - start_ns) / 1e9
+            end_ns = now_ns()
+            seconds = (end_ns - start_ns) / 1e9
             result.step_seconds.append(seconds)
             result.program_seconds.append(seconds)
             self._tracer.end(step, seconds * 1e6)
@@ -151,7 +199,6 @@ class RankEmulation:
         return self._executor.held_values
 
     def _step(self) -> None:
-        self._device.begin()
         inputs = [()] * self._num_micro_batches
         self._executor.step(Batch(inputs=inputs), self._shapes)
 

@@ -42,6 +42,13 @@ def command(
     trace: Annotated[
         Path | None, typer.Option(help="Write when every op and transfer ran here, as JSON.")
     ] = None,
+    post_validation: Annotated[
+        bool,
+        typer.Option(
+            "--post-validation",
+            help="Ranks do not wait for each other at STEP, so that the period is paid.",
+        ),
+    ] = False,
     timeout: Annotated[
         float, typer.Option(min=1, help="Seconds after which a silent rank counts as dead.")
     ] = 300.0,
@@ -67,7 +74,8 @@ def command(
     asked = scaled(checked, times=times, sizes=sizes)
     lowered, _ = asked.check()
     check_supported(lowered)
-    results = _emulate(asked, lowered, EmulationOptions(steps=steps, timeout_s=timeout))
+    options = EmulationOptions(steps=steps, timeout_s=timeout, post_validation=post_validation)
+    results = _emulate(asked, lowered, options)
     if results is not None:
         made = trace_of(asked, results, Source.EMULATED, times)
         if trace is not None:
@@ -123,7 +131,9 @@ def _report(
 
     charts = [step.chart() for step in trace.steps]
     step_us = [step.step_us for step in trace.steps]
-    found = compare(plan, lowered, step_us, charts, [r.peak_bytes for r in results], plan.num_ranks)
+    late = results[0].late
+    peaks = [r.peak_bytes for r in results]
+    found = compare(plan, lowered, step_us, charts, peaks, plan.num_ranks, late=late)
     if output_format == Format.JSON:
         answer_json({"emulated": True, **found.model_dump(mode="json")})
         return
@@ -135,6 +145,6 @@ def _report(
             f"was predicted: {processors} processors cannot keep up with {plan.num_ranks} ranks; "
             f"give --sizes 0.01 for smaller transfers, or --times 10 for slower devices"
         )
-    planned = planned_spans(shared_timeline(lowered, plan.num_ranks))
+    planned = planned_spans(shared_timeline(lowered, plan.num_ranks, late=late))
     answer(render(planned, measured=charts[middle_step(step_us)].ops, width=width) + "\n")
     answer(comparison_text(found))

@@ -63,7 +63,9 @@ def solved() -> Schedule:
     return result.schedule
 
 
-def emulate(rank: int, size: int, cases: list[tuple[Schedule, Costs]], steps: int) -> list[Any]:
+def emulate(
+    rank: int, size: int, cases: list[tuple[Schedule, Costs]], steps: int, late: bool = False
+) -> list[Any]:
     """Run schedules one after another; what each rank measured, and what it still holds."""
     from synth.runtime.emulation.rank import EmulationOptions, RankEmulation
     from synth.runtime.world import World
@@ -71,7 +73,8 @@ def emulate(rank: int, size: int, cases: list[tuple[Schedule, Costs]], steps: in
     found = []
     for schedule, costs in cases:
         world = World(rank, size, torch.device("cpu"), "gloo", "here", 2)
-        emulation = RankEmulation(lower(schedule, costs), EmulationOptions(steps=steps), world)
+        options = EmulationOptions(steps=steps, post_validation=late)
+        emulation = RankEmulation(lower(schedule, costs), options, world)
         found.append((emulation.run(), emulation.held_values))
     return found
 
@@ -109,6 +112,17 @@ def test_eight_ranks_replay_published_and_solved_schedules(many: Any) -> None:
     cases = [(s, costs_of(s.placement.num_stages)) for s in schedules]
     for (schedule, costs), (results, chart) in zip(cases, replayed(many, cases), strict=True):
         assert_replayed(schedule, costs, results, chart)
+
+
+def test_ranks_that_do_not_wait_at_step_replay_the_same_ops_in_the_same_memory(many: Any) -> None:
+    schedule, costs = generate("zb-h2", 4, 8), costs_of(4)
+    by_rank = many.run(emulate, 4, [(schedule, costs)], 5, True, timeout=120)
+    lowered, _ = verify(schedule, costs)
+    for rank, [(result, held)] in enumerate(by_rank):
+        assert result.late and held == 0
+        assert result.peak_bytes == peak_bytes(lowered)[rank]
+    chart = join_marks([result.traced[-1].marks for [(result, _)] in by_rank])
+    assert [[span.op for span in rank] for rank in chart.ops] == [list(r) for r in lowered.ops]
 
 
 def test_transfers_are_held_back_to_the_pace_of_the_plans_links(many: Any) -> None:
