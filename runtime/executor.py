@@ -56,6 +56,15 @@ class Stepper(Protocol):
         """Update one stage's parameters; called once for each stage on this rank."""
         ...
 
+    def finish(self) -> bool:
+        """Called between iterations, on all ranks, where parameters are to be read: make the last
+        step final.
+
+        Returns:
+            Whether it was right as it was taken.
+        """
+        ...
+
 
 @dataclass
 class _Step:

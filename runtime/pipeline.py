@@ -166,6 +166,8 @@ class Pipeline:
             As `step`.
         """
         batch.check(self.num_micro_batches)
+        if self.stepper is not None:
+            self.stepper.finish()
         shapes = self._shapes.of(batch, self.num_micro_batches)
         if self._evaluator is None:
             self._evaluator = Executor(

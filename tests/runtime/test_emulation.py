@@ -114,17 +114,6 @@ def test_eight_ranks_replay_published_and_solved_schedules(many: Any) -> None:
         assert_replayed(schedule, costs, results, chart)
 
 
-def test_ranks_that_do_not_wait_at_step_replay_the_same_ops_in_the_same_memory(many: Any) -> None:
-    schedule, costs = generate("zb-h2", 4, 8), costs_of(4)
-    by_rank = many.run(emulate, 4, [(schedule, costs)], 5, True, timeout=120)
-    lowered, _ = verify(schedule, costs)
-    for rank, [(result, held)] in enumerate(by_rank):
-        assert result.late and held == 0
-        assert result.peak_bytes == peak_bytes(lowered)[rank]
-    chart = join_marks([result.traced[-1].marks for [(result, _)] in by_rank])
-    assert [[span.op for span in rank] for rank in chart.ops] == [list(r) for r in lowered.ops]
-
-
 def test_transfers_are_held_back_to_the_pace_of_the_plans_links(many: Any) -> None:
     # 8000 bytes over 400 kB/s are 20 ms, and loopback takes far less.
     slow = Link(latency_us=0.0, bandwidth_bytes_per_s=400e3)
@@ -147,3 +136,14 @@ def test_memory_that_the_system_refuses_is_explained(many: Any) -> None:
     huge = [stage.replace(saved_bytes=2**49) for stage in costs.stages]
     with pytest.raises(AssertionError, match=r"could not get \d+ bytes .* give --sizes 0.01"):
         replayed(many, [(generate("1f1b", 2, 2), costs.replace(stages=tuple(huge)))])
+
+
+def test_ranks_that_do_not_wait_at_step_replay_the_same_ops_in_the_same_memory(many: Any) -> None:
+    schedule, costs = generate("zb-h2", 4, 8), costs_of(4)
+    by_rank = many.run(emulate, 4, [(schedule, costs)], 5, True, timeout=120)
+    lowered, _ = verify(schedule, costs)
+    for rank, [(result, held)] in enumerate(by_rank):
+        assert result.late and held == 0
+        assert result.peak_bytes == peak_bytes(lowered)[rank]
+    chart = join_marks([result.traced[-1].marks for [(result, _)] in by_rank])
+    assert [[span.op for span in rank] for rank in chart.ops] == [list(r) for r in lowered.ops]
