@@ -97,7 +97,7 @@ def trace_of(
         chart = join_marks([seen.marks for seen in ranks])
         step_us = max(ranks[0].step_us, *(span.end_us for spans in chart.ops for span in spans))
         steps.append(TracedStep.of(chart, ranks[0].step, step_us))
-    return Trace.of(plan, source, steps, results[0].processors, times)
+    return Trace.of(plan, source, steps, results[0].processors, times, results[0].late)
 
 
 def _as_json(plan: "Plan", results: "list[RankResult]", found: "Comparison") -> str:

@@ -46,6 +46,9 @@ class Laid:
 def lay(plan: Plan, lowered: Lowered, path: Path) -> Laid:
     """Lay a trace over its plan, as predicted for as many processors as it ran on.
 
+    Iterations that overlap (steps validated later) have no critical path of their own, and so
+    their difference is not taken apart.
+
     Raises:
         SynthError: the trace holds no iteration.
         Mismatch: it is of another plan.
@@ -56,12 +59,14 @@ def lay(plan: Plan, lowered: Lowered, path: Path) -> Laid:
         raise SynthError(f"{path} holds no iteration; run with --steps 3 or more")
     if trace.times != 1.0:
         lowered, _ = scaled(plan, times=trace.times).check()
-    timeline = shared_timeline(lowered, trace.processors or lowered.num_ranks)
+    timeline = shared_timeline(lowered, trace.processors or lowered.num_ranks, late=trace.late)
     charts = [step.chart() for step in trace.steps]
     middle = middle_step([step.step_us for step in trace.steps])
     step = trace.steps[middle]
-    difference = explain_difference(timeline, charts, middle, step.step_us)
-    return Laid(planned_chart(timeline), charts[middle], trace.source, step.step, difference)
+    chart, difference = charts[middle], None
+    if not trace.late:
+        difference = explain_difference(timeline, charts, middle, step.step_us)
+    return Laid(planned_chart(timeline), chart, trace.source, step.step, difference)
 
 
 def write_charts(

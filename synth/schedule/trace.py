@@ -147,6 +147,7 @@ class Trace(FileRecord):
         default=None, description="how many of them the ranks shared, where it ran"
     )
     times: PositiveFloat = Field(default=1.0, description="the plan's times were multiplied by")
+    late: bool = Field(default=False, description="steps validated later: iterations overlap")
     steps: tuple[TracedStep, ...]
 
     @classmethod
@@ -157,6 +158,7 @@ class Trace(FileRecord):
         steps: Sequence[TracedStep],
         processors: int | None = None,
         times: float = 1.0,
+        late: bool = False,
     ) -> Self:
         """Make the file of some iterations of a plan."""
         return cls(
@@ -166,6 +168,7 @@ class Trace(FileRecord):
             schedule=schedule_fingerprint(plan),
             processors=processors,
             times=times,
+            late=late,
             steps=tuple(steps),
         )
 

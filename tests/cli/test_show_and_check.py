@@ -98,6 +98,19 @@ def test_show_writes_the_simulation_as_a_trace_and_lays_one_over_the_plan(
     assert {e["ph"] for e in json.loads(perfetto.read_text())["traceEvents"]} == {"M", "X"}
 
 
+def test_iterations_that_overlap_are_drawn_but_not_taken_apart(
+    synth: Synth, plan_file: Path, tmp_path: Path
+) -> None:
+    trace = tmp_path / "trace.json"
+    assert synth("show", plan_file, "--trace", trace).code == 0
+    data = json.loads(trace.read_text())
+    trace.write_text(json.dumps({**data, "late": True}))
+    ended = synth("show", plan_file, "--measured", trace)
+    assert ended.code == 0
+    assert "measured  F" in ended.stdout
+    assert "measured − predicted" not in ended.stdout
+
+
 def test_a_trace_of_another_plan_is_not_drawn(
     synth: Synth, plan_file: Path, tmp_path: Path
 ) -> None:
