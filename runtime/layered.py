@@ -2,8 +2,8 @@
 
 import fnmatch
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,18 +94,24 @@ class LayeredStage(Stage):
         self._randomness = randomness
         super().__init__(self._chain, is_first=is_first, is_last=is_last)
 
-    def forward(
-        self,
-        microbatch: int,
-        arguments: tuple[Any, ...],
-        **options: Any,
-    ) -> Tensors:
+    def forward(self, microbatch: int, arguments: tuple[Any, ...], **options: Any) -> Tensors:
         """See `Stage.forward`."""
-        if self._randomness is not None:
-            own = self._randomness
+        with self._seeded(microbatch):
+            return super().forward(microbatch, arguments, **options)
+
+    def forward_light(self, microbatch: int, arguments: tuple[Any, ...], **options: Any) -> Tensors:
+        """See `Stage.forward_light`."""
+        with self._seeded(microbatch):
+            return super().forward_light(microbatch, arguments, **options)
+
+    @contextmanager
+    def _seeded(self, microbatch: int) -> Iterator[None]:
+        """Within it layers draw the random numbers of a micro-batch."""
+        own = self._randomness
+        if own is not None:
             self._chain.seed_of = lambda layer: own.of(layer, microbatch)
         try:
-            return super().forward(microbatch, arguments, **options)
+            yield
         finally:
             self._chain.seed_of = None
 

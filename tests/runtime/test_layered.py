@@ -146,6 +146,23 @@ def test_a_recomputed_layer_draws_the_same_numbers_again(fused: bool) -> None:
     assert torch.equal(*gradients)
 
 
+def test_what_a_schedule_rebuilds_has_the_dropout_of_its_forward() -> None:
+    torch.manual_seed(0)
+    layer, x = Dropped(), torch.randn(4, 8)
+    calls = list(layer_calls({0: layer}, ["dropped"], autocast=None, recomputed=()).values())
+    stage = LayeredStage(calls, is_first=True, is_last=False, randomness=Randomness(1, 1))
+    (plain,) = stage.forward(0, (x,))
+    (light,) = stage.forward_light(1, (x,))
+    (again,) = stage.forward(0, (x,))
+    assert torch.equal(plain, again)
+    assert not torch.equal(plain, light)
+
+    rebuilt: list[Tensor] = []
+    layer.register_forward_hook(lambda module, given, output: rebuilt.append(output.detach()))
+    stage.rebuild(1, (x,))
+    assert torch.equal(rebuilt[0], light)
+
+
 def test_a_pattern_that_fits_no_layer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SynthError, match=r"no layer fits 'blok.*there are Embedding\.0, Block"):
         make_profile(tmp_path, 0.1, recomputed_layers=("blok.*",))
