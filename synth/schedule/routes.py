@@ -13,6 +13,9 @@ from synth.schedule.moves import Rooms, host_ways
 from synth.schedule.uses import Uses, group_starts
 from synth.schedule.ways import Ways
 
+# Places in arrays, or all of them.
+Some = IntArray | slice
+
 
 @dataclass(frozen=True, eq=False)
 class Routes:
@@ -43,16 +46,19 @@ class Routes:
         return len(self.value)
 
     @cached_property
-    def leaving(self) -> IntArray:
+    def leaving(self) -> Some:
         """Those that leave a rank's memory."""
-        leaving: IntArray = (self.source != HOST).nonzero()[0]
-        return leaving
+        return _where_not_host(self.source)
 
     @cached_property
-    def arriving(self) -> IntArray:
+    def arriving(self) -> Some:
         """Those that come into a rank's memory."""
-        arriving: IntArray = (self.target != HOST).nonzero()[0]
-        return arriving
+        return _where_not_host(self.target)
+
+
+def _where_not_host(ends: IntArray) -> Some:
+    of_host = ends == HOST
+    return (~of_host).nonzero()[0] if of_host.any() else slice(None)
 
 
 def find_routes(arrays: OpArrays, uses: Uses, table: EffectTable, costs: Costs) -> Routes:

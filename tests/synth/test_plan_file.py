@@ -5,6 +5,7 @@ import json
 import random
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from synth.errors import SynthError
 from synth.families import generate
 from synth.profile import Link, Links, Profile, Workload
 from synth.profiles import find
-from synth.schedule import Op, Schedule
+from synth.schedule import Buffering, Op, Schedule
 from synth.schedule.file import Claim, Plan, program_text
 from tests.synth.naive import Naive
 
@@ -67,6 +68,28 @@ def refusal(data: dict[str, Any]) -> str:
     with pytest.raises(SynthError) as raised:
         Plan.from_json(json.dumps(data), "plan.json").check()
     return str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["1f1b:recompute", "bpipe", "pipeoffload:1,full"])
+def test_a_file_holds_what_is_rebuilt_and_what_moves(name: str) -> None:
+    costs = COSTS.replace(links=COSTS.links.replace(host=Link(latency_us=5)))
+    stage = costs.stages[0].replace(replay_bytes=3, light_rise_bytes=20)
+    costs = costs.replace(stages=(stage, *costs.stages[1:]))
+    schedule = replace(generate(name, P, M, costs=costs), buffering=Buffering())
+    written = plan_of(schedule, costs)
+    read = Plan.from_json(written.to_json())
+    assert read == written
+    assert read.schedule().programs == schedule.programs
+    read.check()
+
+
+def test_a_file_from_before_there_was_anything_to_rebuild_is_read() -> None:
+    data = json.loads(PLANS[0].to_json())
+    data["schema_version"] = 1
+    for stage in data["costs"]["stages"]:
+        assert not {"R", "O", "L", "K", "G"} & set(stage["duration_us"])
+        del stage["light_rise_bytes"]
+    Plan.from_json(json.dumps(data)).check()
 
 
 def test_a_file_says_when_copies_are_reduced() -> None:
