@@ -13,7 +13,8 @@ from ortools.sat.python import cp_model
 from synth.kinds import OpKind
 from synth.objective import Objective, Spans
 from synth.solve.fusion import Fusion
-from synth.solve.precedences import Alternative, Before, requirements
+from synth.solve.links import Links
+from synth.solve.precedences import Alternative, Before, asked_by_all, requirements
 from synth.solve.reservoir import Event, add_reservoir, events_of
 from synth.solve.solution import Solution
 from synth.solve.view import BW, SPLIT, STEP, B, F, Slot, View, W
@@ -180,7 +181,7 @@ class Model:
             for before in alternative:
                 self._precede(chunk, before).only_enforce_if(choice)
         self.cp.add_bool_or(choices).only_enforce_if(conditions)
-        for before in _asked_by_all(alternatives):
+        for before in asked_by_all(alternatives):
             self._precede(chunk, before).only_enforce_if(conditions)
 
     def transfers(self) -> None:
@@ -188,7 +189,7 @@ class Model:
 
         Chunks outside the scope are the delay of passing them.
         """
-        modelled, links = set(self.chunks), _Links()
+        modelled, links = set(self.chunks), Links()
         for index in self.chunks:
             above = next((c for c in self.view.chain_above(index) if c in modelled), None)
             if above is not None:
@@ -212,7 +213,7 @@ class Model:
             self.cp.add(self.start[target[0], Slot(target[1], k)] >= ready)
 
     def _link(
-        self, links: "_Links", source: tuple[int, OpKind], target: tuple[int, OpKind], lag_us: int
+        self, links: Links, source: tuple[int, OpKind], target: tuple[int, OpKind], lag_us: int
     ) -> None:
         """The k-th transfer starts when its op has ended and the link is free.
 
@@ -381,50 +382,3 @@ class _Span(NamedTuple):
 
     length: cp_model.IntVar
     weight: int
-
-
-class _Links:
-    """The transfers that take turns, link by link; those of one kind of op do so already."""
-
-    def __init__(self) -> None:
-        self._intervals: dict[tuple[int, int], list[cp_model.IntervalVar]] = {}
-        self._sources: dict[tuple[int, int], set[tuple[int, OpKind]]] = {}
-
-    def add(
-        self,
-        ends: tuple[int, int],
-        source: tuple[int, OpKind],
-        interval: cp_model.IntervalVar,
-    ) -> None:
-        """One more transfer from a rank to another, of what a kind of op of a chunk makes."""
-        self._intervals.setdefault(ends, []).append(interval)
-        self._sources.setdefault(ends, set()).add(source)
-
-    def contended(self) -> Iterator[list[cp_model.IntervalVar]]:
-        """What must not overlap."""
-        for ends, intervals in self._intervals.items():
-            if len(self._sources[ends]) > 1:
-                yield intervals
-
-
-def _asked_by_all(alternatives: Sequence[tuple[Before, ...]]) -> Iterator[Before]:
-    """The loosest of each kind of precedence that every alternative has."""
-    sides: dict[tuple[OpKind, bool], list[Before]] = {}
-    slot = _common_slot(alternatives)
-    for alternative in alternatives:
-        for before in alternative:
-            is_after = before.second == slot
-            other = before.first if is_after else before.second
-            sides.setdefault((other.kind, is_after), []).append(before)
-    for (_, is_after), found in sides.items():
-        if len(found) == len(alternatives):
-            if is_after:
-                yield min(found, key=lambda before: before.first.microbatch)
-            else:
-                yield max(found, key=lambda before: before.second.microbatch)
-
-
-def _common_slot(alternatives: Sequence[tuple[Before, ...]]) -> Slot:
-    """The op that all the precedences are about."""
-    common = set.intersection(*({*before} for found in alternatives for before in found))
-    return next(iter(common))

@@ -4,6 +4,8 @@ What boundary buffers in flight add to a rank's memory is not a sum of effects o
 bracket it, `certain` from below and `cautious` nearly always from above.
 """
 
+from collections.abc import Iterable
+
 from synth.kinds import MEASURED, OpKind
 from synth.schedule.model import Buffering
 from synth.solve.problem import Problem
@@ -177,3 +179,12 @@ class _Builder:
             BW: max(received_up + rise[BW], effect[BW] + sent_up),
             STEP: rise[STEP],
         }
+
+
+def distinct(views: Iterable[View]) -> list[View]:
+    """Drop what is there already: without boundary bytes all views are one."""
+    found: list[View] = []
+    for view in views:
+        if view not in found:
+            found.append(view)
+    return found

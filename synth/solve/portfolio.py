@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from synth.schedule.model import Buffering
@@ -11,7 +11,7 @@ from synth.solve import bounds, construct, feasible, pattern, polish, windows
 from synth.solve.background import Background
 from synth.solve.cpsat import Model
 from synth.solve.known_orders import KnownOrders
-from synth.solve.memory_views import cautious, certain, relaxed_for_fusion
+from synth.solve.memory_views import cautious, certain, distinct, relaxed_for_fusion
 from synth.solve.milp import run_milp
 from synth.solve.polish import BUFFERINGS
 from synth.solve.problem import (
@@ -142,7 +142,7 @@ class _Search:
 
     def _try_heuristics(self, max_ops: int, bufferings: Sequence[Buffering]) -> None:
         """List scheduling with room for the boundary buffers of each buffering."""
-        views = _distinct(cautious(self.problem, buffering) for buffering in bufferings)
+        views = distinct(cautious(self.problem, buffering) for buffering in bufferings)
         for index, view in enumerate(views):
             if self.now.finished():
                 return
@@ -305,7 +305,7 @@ class _Search:
         views = [self.relaxed, certain(self.problem)]
         if self.now.best is not None:
             views.append(cautious(self.problem, self.now.best.schedule.buffering))
-        views = _distinct([*views, cautious(self.problem, BUFFERINGS[0])])
+        views = distinct([*views, cautious(self.problem, BUFFERINGS[0])])
         for index, view in enumerate(views):
             if self.now.finished():
                 return
@@ -320,7 +320,7 @@ class _Search:
         hint, value_us = self._hint_for(view, fusible)
         # The relaxation holds for every schedule; so does what counts certain bytes only and
         # chooses between B W and BW. The cautious views leave out schedules that would fit.
-        proves = not fusible or (view == certain(self.problem) and _can_fuse_all(view))
+        proves = not fusible or (view == certain(self.problem) and view.can_fuse_all)
         if self.options.solver == SolverName.MILP:
             proves = proves and not fusible
             outcome = run_milp(view, self.problem.objective, value_us, limit_s)
@@ -400,17 +400,3 @@ class _Search:
             wall_s=self.now.elapsed_s(),
             message=message,
         )
-
-
-def _can_fuse_all(view: View) -> bool:
-    """Whether the exact model has the choice of BW everywhere where BW gains."""
-    return all(view.is_alone(i) or not chunk.gains_by_fusion for i, chunk in enumerate(view.chunks))
-
-
-def _distinct(views: Iterable[View]) -> list[View]:
-    """Drop what is there already: without boundary bytes all views are one."""
-    distinct: list[View] = []
-    for view in views:
-        if view not in distinct:
-            distinct.append(view)
-    return distinct

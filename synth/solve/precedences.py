@@ -8,7 +8,7 @@ i−1 before the op, "at most i are done" is the op before P i. This is exact fo
 effect on memory.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from synth.kinds import OpKind
@@ -134,3 +134,26 @@ def _known(before: Before) -> Alternative | None:
     if a.rank_in_chain >= b.rank_in_chain and i >= j:
         return None
     return (before,)
+
+
+def asked_by_all(alternatives: Sequence[Alternative]) -> Iterator[Before]:
+    """The loosest of each kind of precedence that every alternative has."""
+    sides: dict[tuple[OpKind, bool], list[Before]] = {}
+    slot = _common_slot(alternatives)
+    for alternative in alternatives:
+        for before in alternative:
+            is_after = before.second == slot
+            other = before.first if is_after else before.second
+            sides.setdefault((other.kind, is_after), []).append(before)
+    for (_, is_after), found in sides.items():
+        if len(found) == len(alternatives):
+            if is_after:
+                yield min(found, key=lambda before: before.first.microbatch)
+            else:
+                yield max(found, key=lambda before: before.second.microbatch)
+
+
+def _common_slot(alternatives: Sequence[Alternative]) -> Slot:
+    """The op that all the precedences are about."""
+    common = set.intersection(*({*before} for found in alternatives for before in found))
+    return next(iter(common))

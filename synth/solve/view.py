@@ -280,6 +280,12 @@ class View:
             way_us = 0 if made == freed else self.way_up_us(made, freed) + durations[B]
         return way_us + (durations[W] if freed_by == W else 0)
 
+    @property
+    def can_fuse_all(self) -> bool:
+        """Whether the exact model has the choice of BW everywhere where BW gains."""
+        chunks = enumerate(self.chunks)
+        return all(self.is_alone(i) or not chunk.gains_by_fusion for i, chunk in chunks)
+
     # Memory
 
     def allows(self, chunk: int, kind: OpKind, level_bytes: int) -> bool:
