@@ -113,7 +113,7 @@ def measure(case: Case, time_limit_s: float, workers: int | None) -> Row:
 
 def _rivals_of(result: Result) -> list[Baseline]:
     objective = result.problem.objective
-    return [Baseline(r.name, objective.value_us(r), r.fits) for r in result.rivals]
+    return [Baseline(r.name, objective.value_us(r), r.fits) for r in result.rivals if r.keeps_saved]
 
 
 def _gain_percent(best: Baseline | None, result: Result) -> float | None:

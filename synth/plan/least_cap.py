@@ -185,7 +185,7 @@ class _Bisection:
         peaks = [
             max(rival.peak_bytes)
             for rival in self.rivals
-            if objective.value_us(rival) <= self.target_us
+            if rival.keeps_saved and objective.value_us(rival) <= self.target_us
         ]
         least = self._least()
         return [] if not peaks or least is None or min(peaks) >= least else [min(peaks)]

@@ -236,7 +236,7 @@ class _Tracing:
         if found is None:
             raise SynthError(outcome.message or f"nothing was found under {cap} bytes")
         if cap is None:
-            families = tuple(map(self._family, outcome.rivals))
+            families = tuple(self._family(r) for r in outcome.rivals if r.keeps_saved)
             whole = outcome.stopped_by != StoppedBy.INTERRUPT
             self.curve = self.curve.replace(families=families, has_end=whole)
         searched = Searched(

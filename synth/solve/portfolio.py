@@ -67,8 +67,9 @@ def solve(
 ) -> Result:
     """Find the best schedule within the caps, and prove how good it is.
 
-    Never returns a schedule that exceeds a cap, nor one worse than a published family that fits
-    and that there was time to look at. Where a cap admits the serial schedule, there is an answer.
+    Never returns a schedule that exceeds a cap, nor one worse than a published family that fits,
+    keeps what F saves where it is, and that there was time to look at. Where a cap admits the
+    serial schedule, there is an answer.
 
     Args:
         options: limits and seeds.

@@ -166,13 +166,18 @@ class SolveOptions:
 
 @dataclass(frozen=True)
 class Rival:
-    """A published schedule on the same costs; `fits` is whether it keeps the caps."""
+    """A published schedule on the same costs.
+
+    `fits` is whether it keeps the caps; `keeps_saved` whether what F saves stays where it is, as
+    the search takes for granted: its bounds say nothing of those that rebuild or move it.
+    """
 
     name: str
     makespan_us: int
     period_us: int
     peak_bytes: tuple[int, ...]
     fits: bool
+    keeps_saved: bool = True
 
 
 @dataclass(frozen=True)

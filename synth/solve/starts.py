@@ -68,11 +68,12 @@ class Starts:
         self.now.evaluation_s = time.monotonic() - began
         caps, line = self.problem.caps_bytes or alone.peak_bytes, alone.timeline
         fits = all(peak <= cap for peak, cap in zip(alone.peak_bytes, caps, strict=True))
-        rival = Rival(name, line.makespan_us, line.period_us, alone.peak_bytes, fits)
+        keeps = schedule.keeps_saved
+        rival = Rival(name, line.makespan_us, line.period_us, alone.peak_bytes, fits, keeps)
         if not any(replace(rival, name=other.name) == other for other in self.rivals):
             self.rivals.append(rival)
         # The search orders F, B and W, and proves its bounds for them.
-        self.now.offer(alone if fits and schedule.keeps_saved else None)
+        self.now.offer(alone if fits and keeps else None)
 
     def try_serial(self) -> None:
         """One micro-batch at a time: it fits wherever anything does."""
