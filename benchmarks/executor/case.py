@@ -81,7 +81,7 @@ def _make(name: str, num_ranks: int, num_micro_batches: int) -> Schedule:
         return generate(name, num_ranks, num_micro_batches)
     costs = _costs(num_ranks)
     held = peak_bytes(lower(generate("1f1b", num_ranks, num_micro_batches), costs))[0]
-    problem = Problem.linear(costs, num_micro_batches, int(held * _SOLVED_SHARE) + _SAVED_BYTES)
+    problem = Problem.linear(costs, num_micro_batches, int(held * _SOLVED_SHARE))
     options = SolveOptions(time_limit_s=2.0, deterministic=True, workers=1)
     found = solve(problem, options).schedule
     assert found is not None
