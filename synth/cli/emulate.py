@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from synth.cli.output import Format, FormatOption, answer, answer_json, talk
-from synth.cli.run_answer import trace_of
+from synth.cli.run_answer import iterations_us, trace_of
 from synth.record import check_writable
 from synth.units import format_bytes
 
@@ -130,7 +130,7 @@ def _report(
     from synth.schedule.spans import planned_spans
 
     charts = [step.chart() for step in trace.steps]
-    step_us = [step.step_us for step in trace.steps]
+    step_us = iterations_us(trace, results)
     late = results[0].late
     peaks = [r.peak_bytes for r in results]
     found = compare(plan, lowered, step_us, charts, peaks, plan.num_ranks, late=late)

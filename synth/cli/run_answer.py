@@ -52,7 +52,7 @@ def _show(plan: "Plan", lowered: "Lowered", results: "list[RankResult]", outputs
     trace = trace_of(plan, results, Source.MEASURED)
     charts = [step.chart() for step in trace.steps]
     programs_us = [seconds * 1e6 for seconds in results[0].program_seconds]
-    step_us = [step.step_us for step in trace.steps] or programs_us
+    step_us = iterations_us(trace, results) or programs_us
     peaks = [r.peak_bytes for r in results]
     found = compare(
         plan,
@@ -98,6 +98,14 @@ def trace_of(
         step_us = max(ranks[0].step_us, *(span.end_us for spans in chart.ops for span in spans))
         steps.append(TracedStep.of(chart, ranks[0].step, step_us))
     return Trace.of(plan, source, steps, results[0].processors, times, results[0].late)
+
+
+def iterations_us(trace: "Trace", results: "list[RankResult]") -> list[float]:
+    """What each traced iteration took. Where iterations overlap that is, for any rank, the time
+    between two of its ends: all of one ends only when the next has begun."""
+    if results[0].late:
+        return [seen.step_us for seen in results[0].traced]
+    return [step.step_us for step in trace.steps]
 
 
 def _as_json(plan: "Plan", results: "list[RankResult]", found: "Comparison") -> str:
