@@ -111,6 +111,7 @@ class RankTrainer:
         """
         world, options, first_step = self._world, self._options, self._start.step
         result = RankResult(world.rank, world.host, str(world.device), world.processors, first_step)
+        result.late, result.extra_bytes = self._optimizer.late, self._extra_bytes
         batches = self._batches.take()
         ended = self._iteration.any_ended(batches is None)
         for step in range(first_step, options.steps):
