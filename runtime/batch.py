@@ -17,8 +17,7 @@ class Batch:
     `inputs` are what the first stage takes: a tensor, or a tuple of positional arguments, each a
     tree of tensors. `targets`, such trees too, are what the loss takes besides the last stage's
     output. `keywords` are given to this rank's stages by name. A rank without the first or the last
-    stage needs no inputs or targets; where shapes change from step to step, every rank gives the
-    inputs (tensors on the meta device do), as the shapes between stages follow from them.
+    stage needs no inputs or targets.
     """
 
     inputs: Sequence[Any] | None = None
@@ -54,16 +53,13 @@ class Batch:
         return self.keywords[microbatch] if self.keywords is not None else {}
 
     def signature(self, microbatch: int) -> Hashable:
-        """What the shapes between stages can depend on; None if no inputs were given."""
-        if self.inputs is None:
-            return None
+        """The shapes and dtypes of the tensors that are given to the first stage."""
+        assert self.inputs is not None
         given = self.inputs[microbatch]
         if isinstance(given, Tensor) and self.keywords is None:
             return given.shape, given.dtype
-        if self.keywords is None and isinstance(given, tuple) and _all_tensors(given):
-            return tuple([(x.shape, x.dtype) for x in given])
         leaves, spec = pytree.tree_flatten((given, self.named(microbatch)))
-        described = [(x.shape, x.dtype) if isinstance(x, Tensor) else str(x) for x in leaves]
+        described = [(x.shape, x.dtype) for x in leaves if isinstance(x, Tensor)]
         return str(spec), *described
 
     def check(self, num_micro_batches: int) -> None:

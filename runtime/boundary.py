@@ -41,7 +41,7 @@ class Boundary:
         """
         tensors, spec = flatten(output)
         leaves = tuple(
-            Leaf(tuple(t.shape), t.dtype, trained and t.is_floating_point()) for t in tensors
+            Leaf(tuple(t.shape), t.dtype, trained and can_have_gradient(t)) for t in tensors
         )
         return cls(leaves, spec)
 
@@ -59,12 +59,35 @@ class Boundary:
         wanted = (leaf for leaf in self.leaves if leaf.differentiable)
         return tuple(torch.empty(x.shape, dtype=x.dtype, device=device) for x in wanted)
 
+    def check(self, tensors: Sequence[Tensor], stage: int) -> None:
+        """What a stage gives must be what the others were told.
+
+        Raises:
+            SynthError: it is not.
+        """
+        fits = len(tensors) == len(self.leaves) and all(
+            t.shape == leaf.shape and t.dtype == leaf.dtype
+            for t, leaf in zip(tensors, self.leaves, strict=True)
+        )
+        if not fits:
+            agreed = ", ".join(f"{list(leaf.shape)} {leaf.dtype}" for leaf in self.leaves)
+            given = ", ".join(f"{list(t.shape)} {t.dtype}" for t in tensors)
+            raise SynthError(
+                f"stage {stage} gave {given}, where its trial gave {agreed}: shapes must follow "
+                f"from those of the inputs alone, and the precision stay as it was"
+            )
+
     def arguments(self, tensors: Sequence[Tensor]) -> tuple[Any, ...]:
         """The next stage's positional arguments: a tuple or list is spread out."""
         if self.spec is None:
             return tuple(tensors)
         tree = pytree.tree_unflatten(list(tensors), self.spec)
         return tuple(tree) if isinstance(tree, tuple | list) else (tree,)
+
+
+def can_have_gradient(tensor: Tensor) -> bool:
+    """Whether its numbers are real or complex."""
+    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def flatten(output: Any) -> tuple[Tensors, pytree.TreeSpec | None]:

@@ -67,8 +67,8 @@ def open_channels(
     """
     group = group or Group.world()
     links = sorted({(t.source, t.target) for t in transfers})
-    if group.backend == "nccl":
-        return NcclChannels(group, links, timedelta(seconds=timeout_s))
+    if group.backend(device) == "nccl":
+        return NcclChannels(group, links, device, timedelta(seconds=timeout_s))
     return GlooChannels(group, device)
 
 
@@ -104,9 +104,26 @@ class _Unstaging:
 class NcclChannels:
     """One communicator per directed link; waiting orders streams and does not block the host."""
 
-    def __init__(self, group: Group, links: list[tuple[int, int]], timeout: timedelta) -> None:
+    def __init__(
+        self,
+        group: Group,
+        links: list[tuple[int, int]],
+        device: torch.device,
+        timeout: timedelta,
+    ) -> None:
         self._group = group
         self._links = {link: group.subgroup(link, timeout) for link in links}
+        self._connect(links, device)
+
+    def _connect(self, links: list[tuple[int, int]], device: torch.device) -> None:
+        """One byte over each link, in one order: a communicator that has not been made before is
+        made by its first transfer, for which both ends would wait in the middle of the program."""
+        byte = torch.zeros(1, dtype=torch.uint8, device=device)
+        for source, target in links:
+            ends = {source: dist.isend, target: dist.irecv}
+            if self._group.rank in ends:
+                peer = self._group.ranks[target if self._group.rank == source else source]
+                _started(ends[self._group.rank](byte, peer, self._links[source, target])).wait()
 
     def send(self, tensors: Tensors, transfer: Transfer) -> Pending:
         """Enqueue on the link's communicator, behind the compute that made the tensors."""

@@ -148,8 +148,9 @@ class Executor:
         self._progress = progress
         self._share = 1.0 / lowered.schedule.num_micro_batches
         self._loss = torch.zeros((), device=device)
-        self._seeds: dict[tuple[torch.Size, torch.dtype, float], Tensors] = {}
         self._seed: Tensors | None = None
+        self._seed_of: tuple[torch.Size, torch.dtype, float] | None = None
+        self._is_broken = False
         self._step = _Step.none()
         self._slots = _Slots()
         self._fused = {op for op in lowered.ops[rank] if op.kind == OpKind.BW}
@@ -179,6 +180,22 @@ class Executor:
         Raises:
             RunFailure: an op failed or another rank is gone; names this rank and the instruction.
         """
+        if self._is_broken:
+            raise RunFailure(
+                "a step of this pipeline has failed, and transfers of it are still open; end the "
+                "process, or make a new process group and a new pipeline"
+            )
+        self._is_broken = True
+        try:
+            self._step_through(batch, shapes, weight, update)
+        except BaseException:
+            self._forget()
+            raise
+        self._is_broken = False
+        self._step = _Step.none()
+        return self._loss.clone() if self._holds_last else None
+
+    def _step_through(self, batch: Batch, shapes: Shapes, weight: float, update: bool) -> None:
         self._begin(batch, shapes, weight)
         if self._stepper is not None:
             self._stepper.begin()
@@ -190,8 +207,12 @@ class Executor:
             self._run(before)
         places = self._all if update else self._without_update
         self._run(place for place in places if place >= self._point)
+
+    def _forget(self) -> None:
+        """Hold nothing of a step that failed."""
         self._step = _Step.none()
-        return self._loss.clone() if self._holds_last else None
+        for stage in self._stages.values():
+            stage.forget()
 
     @property
     def stepper(self) -> Stepper | None:
@@ -349,6 +370,7 @@ class Executor:
         arguments, entry = self._stage_input(op, source)
         keywords = self._step.batch.named(op.microbatch)
         outputs = run(op.microbatch, arguments, entry=entry, keywords=keywords)
+        self._step.shapes[op.microbatch][op.stage].check(outputs, op.stage)
         self._step.values[made] = tuple(y.contiguous() for y in outputs)
 
     def _rebuild(self, op: Op, run: Callable[..., None], source: int | None, is_last: bool) -> None:
@@ -375,10 +397,9 @@ class Executor:
             )
         weight = self._share * step.weight
         self._loss.add_(loss.reshape(()), alpha=weight)
-        key = (loss.shape, loss.dtype, weight)  # of the mean by each loss: the same every time
-        if key not in self._seeds:
-            self._seeds[key] = (torch.full_like(loss, weight),)
-        self._seed = self._seeds[key]
+        kind = (loss.shape, loss.dtype, weight)
+        if kind != self._seed_of:  # the gradient of the mean by each loss: mostly the same
+            self._seed, self._seed_of = (torch.full_like(loss, weight),), kind
 
     def _stage_input(self, op: Op, source: int | None) -> tuple[tuple[Any, ...], Boundary | None]:
         step = self._step

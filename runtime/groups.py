@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Self
 
+import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -13,11 +14,16 @@ from synth.errors import SynthError
 
 @dataclass(frozen=True)
 class Group:
-    """Pipeline rank r is the process with the global rank `ranks[r]`."""
+    """Pipeline rank r is the process with the global rank `ranks[r]`.
+
+    `beside` are the ranks of all pipelines of the world, where their process groups must be made by
+    all processes together.
+    """
 
     handle: dist.ProcessGroup | None
     ranks: tuple[int, ...]
     rank: int
+    beside: tuple[tuple[int, ...], ...] | None = None
 
     @classmethod
     def world(cls) -> Self:
@@ -52,26 +58,38 @@ class Group:
         rank = dist.get_rank(given)
         if rank < 0:
             raise SynthError(f"process {dist.get_rank()} is not in the pipeline's group {ranks}")
-        return cls(given, ranks, rank)
+        beside = None
+        if given is not None and "nccl" in _backends(given).values():
+            # NCCL splits communicators off that of the world, which takes all of its processes.
+            everyones: list[tuple[int, ...]] = [()] * dist.get_world_size()
+            dist.all_gather_object(everyones, ranks)
+            beside = tuple(sorted(set(everyones)))
+        return cls(given, ranks, rank, beside)
 
     @property
     def size(self) -> int:
         """Number of ranks."""
         return len(self.ranks)
 
-    @property
-    def backend(self) -> str:
-        """`nccl` or `gloo`."""
-        return str(dist.get_backend(self.handle))
+    def backend(self, device: torch.device) -> str:
+        """What moves a device's tensors: `nccl` or `gloo`."""
+        return _backends(self.handle).get(device.type, "gloo")
 
     def subgroup(self, ranks: Iterable[int], timeout: timedelta | None = None) -> Any:
         """A group of some of the pipeline's ranks; all of them call this, in the same order.
 
-        Several pipelines beside each other (a dimension of a mesh) make theirs independently.
+        On NCCL, where several pipelines run beside each other, all ranks of all of them do.
         """
-        members = [self.ranks[rank] for rank in ranks]
-        alone = self.handle is not None and len(self.ranks) < dist.get_world_size()
-        return dist.new_group(members, timeout=timeout, use_local_synchronization=alone)
+        places = list(ranks)
+        if self.beside is None:
+            alone = self.handle is not None and len(self.ranks) < dist.get_world_size()
+            members = [self.ranks[place] for place in places]
+            return dist.new_group(members, timeout=timeout, use_local_synchronization=alone)
+        made = {
+            pipeline: dist.new_group([pipeline[place] for place in places], timeout=timeout)
+            for pipeline in self.beside
+        }
+        return made[self.ranks]
 
     def share(self, value: object, source: int) -> Any:
         """One rank's object, on all."""
@@ -84,3 +102,9 @@ class Group:
         gathered: list[Any] = [None] * self.size
         dist.all_gather_object(gathered, value, self.handle)
         return gathered
+
+
+def _backends(handle: dist.ProcessGroup | None) -> dict[str, str]:
+    """The backend of each kind of device: of `cpu:gloo,cuda:nccl`, say."""
+    parts = (part.split(":") for part in dist.get_backend_config(handle).split(","))
+    return {device: backend for device, backend in parts}

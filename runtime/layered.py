@@ -124,13 +124,11 @@ class _LayerChain(Chain):
         self._calls = list(layers)
         self.seed_of: Callable[[int], int] | None = None
 
-    def forward(self, x: Any, *targets: Any) -> Any:
-        """Run the layers."""
-        for layer in self._calls:
-            seed = None if self.seed_of is None else self.seed_of(layer.index)
-            arguments = (x, *targets) if layer is self._calls[-1] else (x,)
-            x = layer(arguments, seed)
-        return x
+    def call(self, index: int, layer: nn.Module, arguments: tuple[Any, ...]) -> Any:
+        """Run one of them its way."""
+        call = self._calls[index]
+        seed = None if self.seed_of is None else self.seed_of(call.index)
+        return call(arguments, seed)
 
 
 def layer_calls(

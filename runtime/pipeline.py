@@ -54,6 +54,7 @@ class Pipeline:
         loss: Loss | None = None,
         tied: Mapping[str, nn.Parameter] | None = None,
         device: torch.device | str | None = None,
+        changing_shapes: bool = False,
         timeout_s: float = 300.0,
         clock: Clock | None = None,
         progress: Progress | None = None,
@@ -71,6 +72,8 @@ class Pipeline:
             tied: parameters that this rank shares with others, under names common to all of them
                 (an embedding and a head): they start equal and their gradients are added up.
             device: where this rank computes; none: where its parameters are.
+            changing_shapes: whether inputs have other shapes from step to step. The rank with the
+                first stage then tells the others at every step; else at the first one only.
             timeout_s: after which a transfer counts as failed (NCCL; gloo takes the group's).
             clock: records when each op ran and what was waited for; none: nobody does.
             progress: told before each instruction, for a post-mortem.
@@ -88,7 +91,12 @@ class Pipeline:
         self._reducer = GradientReducer(
             self.lowered, self._group, self.stages, tied, clock=self.clock
         )
-        self._shapes = ShapeFinder(self._group, self.lowered.schedule.placement, self.stages)
+        self._shapes = ShapeFinder(
+            self._group,
+            self.lowered.schedule.placement,
+            self.stages,
+            changing=changing_shapes,
+        )
         self._evaluator: Executor | None = None
         channels = open_channels(self.device, self.lowered.transfers, timeout_s, self._group)
         self._channels = TracedChannels(channels, self.clock)
@@ -231,4 +239,6 @@ def _make_stages(
 
 
 def _device(stages: Mapping[int, Stage]) -> torch.device:
-    return next(iter(stages.values())).device if stages else torch.device("cpu")
+    """Where the parameters are; a stage without any says nothing."""
+    tensors = (tensor for stage in stages.values() for tensor in stage.state())
+    return next((tensor.device for tensor in tensors), torch.device("cpu"))

@@ -54,7 +54,8 @@ class GradientReducer:
     ) -> None:
         """Make the process groups; every rank of the pipeline calls this at the same time.
 
-        Copies and tied parameters start from the values of the lowest rank that holds them.
+        Copies, buffers included, and tied parameters start from the values of the lowest rank that
+        holds them.
 
         Args:
             lowered: which stages have copies, and where their reductions start.
@@ -64,24 +65,27 @@ class GradientReducer:
             clock: told when reductions start, and how long they are waited for.
 
         Raises:
-            SynthError: a tied parameter's shape or dtype is not the same on all its ranks.
+            SynthError: a tied parameter's shape or dtype is not the same on all its ranks; stages
+                with copies share a parameter that is not named as tied.
         """
         self._group = group
         self._clock = clock or Clock(torch.device("cpu"), recording=False)
         holders = _holders(group, tied or {})
         self._tied = [_Tied((tied or {})[n], r) for n, r in holders.items() if group.rank in r]
-        tied_ids = {id(parameter) for parameter, _ in self._tied}
+        self._tied_ids = {id(parameter) for parameter, _ in self._tied}
         ranks_of = {reduction.stage: reduction.ranks for reduction in lowered.reductions}
-        self._copied = {
-            number: [p for p in stage.parameters() if id(p) not in tied_ids]
-            for number, stage in stages.items()
-            if number in ranks_of
-        }
+        self._copied = {n: stage for n, stage in stages.items() if n in ranks_of}
+        _check_told_apart(self._copied, self._tied_ids)
         self._groups = {
             r: group.subgroup(r) for r in sorted({*ranks_of.values(), *holders.values()})
         }
         self._working: dict[Reduction, list[dist.Work | None]] = {}
-        shared = [_Tied(p, ranks_of[s]) for s, ps in self._copied.items() for p in ps] + self._tied
+        shared = [
+            _Tied(tensor, ranks_of[number])
+            for number, stage in self._copied.items()
+            for tensor in stage.state()
+            if id(tensor) not in self._tied_ids
+        ] + self._tied
         self._foreign = {id(p) for p, ranks in shared if group.rank != ranks[0]}
         self._spread(shared)
 
@@ -95,7 +99,8 @@ class GradientReducer:
         self._clock.ready(reduction)
         self._working[reduction] = [
             dist.all_reduce(_gradient(p), group=handle, async_op=True)
-            for p in self._copied[reduction.stage]
+            for p in self._copied[reduction.stage].parameters()
+            if id(p) not in self._tied_ids
         ]
 
     def finish(self) -> None:
@@ -121,6 +126,19 @@ def _wait(works: list[dist.Work | None]) -> None:
     for work in works:
         if work is not None:
             work.wait()
+
+
+def _check_told_apart(copied: Mapping[int, Passages], tied_ids: set[int]) -> None:
+    """A parameter of two stages would be reduced with both."""
+    seen: dict[int, int] = {}
+    for number, stage in copied.items():
+        for parameter in stage.parameters():
+            other = seen.setdefault(id(parameter), number)
+            if other != number and id(parameter) not in tied_ids:
+                raise SynthError(
+                    f"stages {other} and {number} share a parameter and have copies on other "
+                    f"ranks; name it on each of its ranks: tied={{'name': parameter}}"
+                )
 
 
 def _gradient(parameter: Tensor) -> Tensor:

@@ -1,14 +1,15 @@
 """What stages hand on to each other, found by passing one micro-batch through without autograd."""
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from synth.errors import SynthError
 from synth.schedule.model import Placement
 
 from .batch import Batch
@@ -16,56 +17,107 @@ from .boundary import Boundary
 from .groups import Group
 from .stage import Stage
 
+T = TypeVar("T")
+
 _REMEMBERED = 64
 
 
 class ShapeFinder:
     """Knows, or finds together with the other ranks, the boundaries of every micro-batch.
 
-    Shapes are found once for each kind of input and then remembered; a rank that was given no
-    inputs takes those of the step before.
+    The rank with the first stage tells of what kind its inputs are, so no other one needs them, and
+    all agree on what is known already. Where shapes are fixed it tells so once; where they change,
+    at every call.
     """
 
-    def __init__(self, group: Group, placement: Placement, stages: Mapping[int, Stage]) -> None:
+    def __init__(
+        self, group: Group, placement: Placement, stages: Mapping[int, Stage], *, changing: bool
+    ) -> None:
         self._group = group
-        self._owners = [placement.rank_of(stage) for stage in range(placement.num_stages - 1)]
+        self._owners = [placement.rank_of(stage) for stage in range(placement.num_stages)]
         self._stages = stages
+        self._changing = changing
         self._known: OrderedDict[Hashable, list[Boundary]] = OrderedDict()
-        self._latest: list[Boundary] | None = None
+        self._kinds: list[Hashable] = []
+        self._fixed: list[list[Boundary]] | None = None
 
     def of(self, batch: Batch, num_micro_batches: int) -> list[list[Boundary]]:
-        """By micro-batch and stage; every rank calls this for the same mini-batch."""
-        return [self._of_one(batch, j) for j in range(num_micro_batches)]
+        """By micro-batch and stage; every rank calls this for the same mini-batch.
 
-    def _of_one(self, batch: Batch, microbatch: int) -> list[Boundary]:
-        signature = batch.signature(microbatch)
-        if signature is None and self._latest is not None:
-            return self._latest
-        if signature not in self._known:
-            self._known[signature] = self._find(batch, microbatch)
-            if len(self._known) > _REMEMBERED:
-                self._known.popitem(last=False)
-        self._latest = self._known[signature]
-        return self._latest
+        Raises:
+            SynthError: on the rank with the first stage there are no inputs, or inputs of other
+                shapes than those that are fixed; on all ranks, if a stage's trial fails.
+        """
+        is_first = self._owners[0] == self._group.rank
+        if self._fixed is not None and not self._changing:
+            if is_first and _kinds(batch, num_micro_batches) != self._kinds:
+                raise SynthError(
+                    "the inputs have other shapes or dtypes, or are computed in another precision, "
+                    "than at the first step; make the Pipeline with changing_shapes=True"
+                )
+            return self._fixed
+        self._kinds = self._agreed(
+            self._owners[0], lambda: _kinds(batch, num_micro_batches) if is_first else []
+        )
+        self._fixed = [self._of_kind(kind, batch, j) for j, kind in enumerate(self._kinds)]
+        return self._fixed
 
-    def _find(self, batch: Batch, microbatch: int) -> list[Boundary]:
-        """Stage by stage, each on the rank that holds it."""
+    def _of_kind(self, kind: Hashable, batch: Batch, microbatch: int) -> list[Boundary]:
+        if kind in self._known:
+            return self._known[kind]
         found: list[Boundary] = []
-        for number, owner in enumerate(self._owners):
-            mine = None
-            if owner == self._group.rank:
-                mine = self._describe(self._stages[number], batch, microbatch, found)
-            found.append(self._group.share(mine, owner))
+        for number, owner in enumerate(self._owners[:-1]):
+            found.append(self._agreed(owner, self._trial(number, batch, microbatch, found)))
+        self._known[kind] = found
+        if len(self._known) > _REMEMBERED:
+            self._known.popitem(last=False)
         return found
 
-    def _describe(
-        self, stage: Stage, batch: Batch, microbatch: int, found: Sequence[Boundary]
-    ) -> Boundary:
+    def _trial(
+        self, number: int, batch: Batch, microbatch: int, found: Sequence[Boundary]
+    ) -> Callable[[], Boundary]:
+        """A stage tried out, as what its rank is to tell the others."""
         entry = found[-1] if found else None
-        trained = any(True for _ in stage.parameters()) or (entry is not None and entry.trained)
-        keywords = batch.named(microbatch)
-        arguments = batch.arguments(microbatch) if entry is None else ()
-        return Boundary.of(_try_out(stage, arguments, entry, keywords), trained=trained)
+
+        def describe() -> Boundary:
+            stage = self._stages[number]
+            trained = any(True for _ in stage.parameters()) or (entry is not None and entry.trained)
+            arguments = batch.arguments(microbatch) if entry is None else ()
+            try:
+                output = _try_out(stage, arguments, entry, batch.named(microbatch))
+            except Exception as error:
+                raise SynthError(
+                    f"stage {number} cannot be run on what it is given: {type(error).__name__}: "
+                    f"{error}"
+                ) from error
+            return Boundary.of(output, trained=trained)
+
+        return describe
+
+    def _agreed(self, owner: int, make: Callable[[], T]) -> T:
+        """What one rank makes, on all; or its error, on all."""
+        told: tuple[Any, str | None] = (None, None)
+        if owner == self._group.rank:
+            try:
+                told = (make(), None)
+            except SynthError as error:
+                told = (None, str(error))
+        made, refused = self._group.share(told, owner)
+        if refused is not None:
+            raise SynthError(refused)
+        found: T = made
+        return found
+
+
+def _kinds(batch: Batch, num_micro_batches: int) -> list[Hashable]:
+    """Of every micro-batch what the shapes between stages can depend on."""
+    if batch.inputs is None:
+        raise SynthError("the rank with the first stage was given no inputs; its batch needs them")
+    precision = tuple(
+        torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+        for kind in ("cpu", "cuda")
+    )
+    return [(precision, batch.signature(j)) for j in range(num_micro_batches)]
 
 
 def _try_out(
@@ -75,10 +127,13 @@ def _try_out(
     keywords: Mapping[str, Any],
 ) -> Any:
     """The stage's output: on the meta device if its module can, else of zeros where it is."""
-    try:
-        return _run(stage, arguments, entry, keywords, torch.device("meta"))
-    except Exception:  # what makes tensors of its own, or has its own kernels, cannot
-        return _run(stage, arguments, entry, keywords, stage.device)
+    real = stage.device
+    if not torch.is_autocast_enabled(real.type):  # which does not reach the meta device
+        try:
+            return _run(stage, arguments, entry, keywords, torch.device("meta"))
+        except Exception:  # what makes tensors of its own, or has its own kernels, cannot
+            pass
+    return _run(stage, arguments, entry, keywords, real)
 
 
 def _run(
@@ -93,11 +148,12 @@ def _run(
     arguments, keywords = pytree.tree_map_only(
         Tensor, lambda t: _like(t, device), (arguments, dict(keywords))
     )
-    with torch.no_grad(), torch.random.fork_rng(), _evaluating(stage.module):
-        if device.type != "meta":
-            return stage.module(*arguments, **keywords)
-        kept = [*stage.module.named_parameters(), *stage.module.named_buffers()]
-        states = {name: torch.empty_like(t, device=device) for name, t in kept}
+    drawn = [device] if device.type == "cuda" else []
+    with torch.no_grad(), torch.random.fork_rng(devices=drawn), _unchanged(stage.module):
+        states = {name: b.clone() for name, b in stage.module.named_buffers()}
+        if device.type == "meta":
+            kept = (*stage.module.named_parameters(), *stage.module.named_buffers())
+            states = {name: torch.empty_like(t, device=device) for name, t in kept}
         return torch.func.functional_call(stage.module, states, arguments, dict(keywords))
 
 
@@ -109,12 +165,12 @@ def _like(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 @contextmanager
-def _evaluating(module: nn.Module) -> Iterator[None]:
-    """Nothing learns from a trial: running statistics stay, each part's mode comes back."""
-    training = [part for part in module.modules() if part.training]
-    module.eval()
+def _unchanged(module: nn.Module) -> Iterator[None]:
+    """Nothing stays of a trial: what modules keep in their attributes is as it was."""
+    before = [(part, dict(part.__dict__)) for part in module.modules()]
     try:
         yield
     finally:
-        for part in training:
-            part.training = True
+        for part, attributes in before:
+            part.__dict__.clear()
+            part.__dict__.update(attributes)

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from .boundary import Boundary, Tensors, flatten
+from synth.errors import SynthError
+
+from .boundary import Boundary, Tensors, can_have_gradient, flatten
 from .replay import Replay, Watch
 from .split import GradientBox, Recorder, SplitTape, enter, run_backward
 
@@ -81,6 +83,10 @@ class Passages(Protocol):
         """The trainable parameters."""
         ...
 
+    def state(self) -> Iterable[Tensor]:
+        """All that copies of the stage have in common: parameters and buffers."""
+        ...
+
     def forget(self) -> None:
         """Drop the micro-batches under way."""
         ...
@@ -102,18 +108,24 @@ class _Passage:
 
 
 class Chain(nn.Module):
-    """Layers one after another; what comes besides the input goes to the last one."""
+    """Layers one after another, each given what the one before gave, as stages are."""
 
     def __init__(self, layers: Sequence[nn.Module]) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
 
-    def forward(self, x: Any, *targets: Any) -> Any:
-        """Run the layers."""
+    def forward(self, *inputs: Any, targets: Any = None) -> Any:
+        """Run the layers; targets are the last one's last argument."""
         last = len(self.layers) - 1
         for i, layer in enumerate(self.layers):
-            x = layer(x, *targets) if i == last else layer(x)
-        return x
+            given = inputs if targets is None or i < last else (*inputs, targets)
+            output = self.call(i, layer, given)
+            inputs = tuple(output) if isinstance(output, tuple | list) else (output,)
+        return output
+
+    def call(self, index: int, layer: nn.Module, arguments: tuple[Any, ...]) -> Any:
+        """Run one of them."""
+        return layer(*arguments)
 
 
 class Stage:
@@ -180,7 +192,7 @@ class Stage:
         else:
             output = self._recorder.forward(tape, self._run, arguments, targets, keywords)
         tensors, _ = flatten(output)
-        floating = [t for t in tensors if t.is_floating_point()]
+        floating = [t for t in tensors if can_have_gradient(t)]
         wanted = [i for i, t in enumerate(floating) if t.requires_grad]
         edges = [get_gradient_edge(floating[i]) for i in wanted]
         self._passages[microbatch] = _Passage(tape, edges, wanted, boxes, entry)
@@ -236,12 +248,19 @@ class Stage:
     def _run(
         self, arguments: tuple[Any, ...], targets: Any, keywords: Mapping[str, Any] | None
     ) -> Any:
-        if not self.is_last:
-            return self.module(*arguments, **(keywords or {}))
-        if self._loss is not None:
-            return self._loss(self.module(*arguments, **(keywords or {})), targets)
-        given = arguments if targets is None else (*arguments, targets)
-        return self.module(*given, **(keywords or {}))
+        keywords = keywords or {}
+        if keywords and isinstance(self.module, Chain):
+            raise SynthError(
+                f"a sequence of layers takes no keywords ({', '.join(keywords)}): give the stage "
+                f"as one module that passes them on"
+            )
+        if self.is_last and self._loss is not None:
+            return self._loss(self.module(*arguments, **keywords), targets)
+        if not self.is_last or targets is None:
+            return self.module(*arguments, **keywords)
+        if isinstance(self.module, Chain):
+            return self.module(*arguments, targets=targets)
+        return self.module(*arguments, targets, **keywords)
 
     def backward_input(self, microbatch: int, gradients: Tensors) -> Tensors:
         """B: the gradients of the inputs (none on the first stage); weight gradients wait for W."""
@@ -249,7 +268,7 @@ class Stage:
         edges, passage.edges = passage.edges, []
         assert passage.tape is not None, "B of a micro-batch whose F was told that BW would follow"
         if edges:
-            passage.tape.backward_input(edges, [gradients[i] for i in passage.wanted])
+            passage.tape.backward_input(edges, _picked(gradients, passage.wanted))
         return _leave(passage)
 
     def backward_weight(self, microbatch: int) -> None:
@@ -263,7 +282,7 @@ class Stage:
         passage = self._passages.pop(microbatch)
         assert passage.tape is None, "BW of a micro-batch whose F was not told of it"
         if passage.edges:
-            run_backward(passage.edges, [gradients[i] for i in passage.wanted])
+            run_backward(passage.edges, _picked(gradients, passage.wanted))
         return _leave(passage)
 
     def deferred(self, microbatch: int) -> tuple[Tensor, ...]:
@@ -286,6 +305,10 @@ class Stage:
         """The trainable parameters."""
         return (p for p in self.module.parameters() if p.requires_grad)
 
+    def state(self) -> Iterable[Tensor]:
+        """All parameters and buffers."""
+        return (*self.module.parameters(), *self.module.buffers())
+
     def forget(self) -> None:
         """Drop the micro-batches under way."""
         self._passages.clear()
@@ -300,6 +323,15 @@ class Stage:
     ) -> Any:
         """Run once without autograd, to learn what the output is like."""
         return self._run(arguments, targets, keywords)
+
+
+def _picked(gradients: Tensors, wanted: Sequence[int]) -> list[Tensor]:
+    if wanted and wanted[-1] >= len(gradients):
+        raise SynthError(
+            "parameters were frozen when the pipeline learned what goes between stages, and are "
+            "trained now: make a new Pipeline after unfreezing"
+        )
+    return [gradients[i] for i in wanted]
 
 
 def _enter(tensors: Tensors, entry: Boundary) -> tuple[tuple[Any, ...], list[GradientBox]]:

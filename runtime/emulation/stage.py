@@ -127,6 +127,10 @@ class EmulatedStage:
         """There are none; their bytes are counted, not held."""
         return ()
 
+    def state(self) -> Iterable[Tensor]:
+        """None either."""
+        return ()
+
     def forget(self) -> None:
         """Drop the micro-batches under way."""
         self._held.clear()

@@ -45,9 +45,9 @@ def enter(x: Tensor) -> tuple[Tensor, GradientBox]:
     """A twin of `x` (same storage) that requires grad, and the box its gradient comes to.
 
     The graph holds neither: the input's memory is freed when the caller drops both `x` and the
-    twin, unless a layer saved it. SynthError: `x` is not floating point, so has no gradient.
+    twin, unless a layer saved it. SynthError: `x` holds whole numbers, so has no gradient.
     """
-    if not x.is_floating_point():
+    if not (x.is_floating_point() or x.is_complex()):
         raise SynthError(
             f"a stage input of {x.dtype} has no gradient; enter() needs a floating-point tensor: "
             "pass token ids to the first stage directly"

@@ -14,7 +14,7 @@ from synth.plan.recompute import (
     written_out,
 )
 from synth.schedule.model import Schedule
-from synth.solve.feasible import find_shortage
+from synth.solve.feasible import find_shortage, needed_bytes
 from synth.solve.polish import BUFFERINGS, Candidate, evaluate
 from synth.solve.portfolio import solve
 from synth.solve.problem import (
@@ -27,6 +27,7 @@ from synth.solve.problem import (
     StoppedBy,
     relative_gap,
 )
+from synth.units import format_bytes_both
 
 OnImprovement = Callable[[Incumbent], None]
 
@@ -128,11 +129,18 @@ class _Recomputing:
 def _without_schedule(found: Result, problem: Problem, stages: Collection[int]) -> Result:
     """Why there is none: proven impossible if the relaxation does not fit either."""
     found = replace(found, schedule=None, timeline=None, value_us=None, peak_bytes=None)
-    if found.stopped_by != StoppedBy.INFEASIBLE:
+    caps = problem.caps_bytes or ()
+    needed = needed_bytes(relaxed(problem, stages), recomputing=True)
+    for rank, (need, cap) in enumerate(zip(needed, caps, strict=False)):
+        if need > cap:
+            message = (
+                f"no schedule fits, whatever is recomputed: rank {rank} needs "
+                f"{format_bytes_both(need)} even with one micro-batch at a time, and may hold "
+                f"{format_bytes_both(cap)}; give more memory, more ranks, or a smaller micro-batch"
+            )
+            return replace(found, stopped_by=StoppedBy.INFEASIBLE, message=message)
+    if found.stopped_by in (StoppedBy.TIME_LIMIT, StoppedBy.INTERRUPT):
         return found
-    shortage = find_shortage(relaxed(problem, stages))
-    if shortage is not None:
-        return replace(found, message=str(shortage))
     return replace(
         found,
         stopped_by=StoppedBy.EXHAUSTED,

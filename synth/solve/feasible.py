@@ -105,11 +105,17 @@ def find_shortage(problem: Problem) -> Shortage | None:
     return None
 
 
-def needed_bytes(problem: Problem) -> tuple[int, ...]:
-    """The least that each rank can hold: its static bytes and one micro-batch alone."""
+def needed_bytes(problem: Problem, *, recomputing: bool = False) -> tuple[int, ...]:
+    """The least that each rank can hold: its static bytes and one micro-batch alone.
+
+    Args:
+        problem: how much there is to hold.
+        recomputing: whether R's may stand before its B's.
+    """
     view = certain(problem)
     return tuple(
-        problem.static_bytes(rank) + one_micro_batch_bytes(problem, view, rank)
+        problem.static_bytes(rank)
+        + one_micro_batch_bytes(problem, view, rank, recomputing=recomputing)
         for rank in range(problem.num_ranks)
     )
 
@@ -123,17 +129,19 @@ def smallest_limit_bytes(problem: Problem) -> int:
     return max(needed, *peak_bytes(lowered))
 
 
-def one_micro_batch_bytes(problem: Problem, view: View, rank: int) -> int:
+def one_micro_batch_bytes(
+    problem: Problem, view: View, rank: int, *, recomputing: bool = False
+) -> int:
     """The peak of one micro-batch alone above the static bytes.
 
     When the gradient's receive is posted, the activation that was just sent is still there: before
-    the first B of a rank that holds one stage stands an F in every schedule.
+    the first B of a rank that holds one stage stands an F in every schedule, or else an R.
     """
     held = view.held[rank]
     peaks = [view[chunk].need_bytes[STEP] for chunk in held]
     peaks += [least_peak(view, chunks).proven_bytes for chunks in view.chains(rank)]
     chunk = view[held[0]]
-    if len(held) == 1 and chunk.below is not None:
+    if len(held) == 1 and chunk.below is not None and not recomputing:
         stage = problem.costs.stages[chunk.stage]
         sent = stage.output_bytes if stage.output_until == F else 0
         peaks.append(chunk.effect_bytes[F] + sent + stage.output_bytes)

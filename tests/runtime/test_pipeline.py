@@ -98,7 +98,9 @@ def run_trees(rank: int, size: int, schedule: Schedule, lengths: list[int]) -> A
 
     stages = build_stages(schedule.placement.num_stages)
     mine = {stage for stage, _ in schedule.placement.held[rank]}
-    pipeline = Pipeline(schedule, {s: stages[s] for s in mine}, loss=loss_of)
+    mine_modules = {s: stages[s] for s in mine}
+    changing = len(set(lengths)) > 1
+    pipeline = Pipeline(schedule, mine_modules, loss=loss_of, changing_shapes=changing)
     losses = []
     for length in lengths:
         inputs, targets, keywords = zip(*build_micro_batches(length), strict=True)
@@ -280,6 +282,178 @@ def test_pipelines_run_beside_each_other_on_a_mesh(pool: Any) -> None:
         x = torch.full((2, 4), float(replica))
         assert nothing is None
         torch.testing.assert_close(loss, nn.functional.mse_loss(layers[1](layers[0](x)), -x).data)
+
+
+def run_precision(rank: int, size: int) -> Any:
+    """Under autocast bfloat16 crosses; so do complex numbers, and layers in a list take a mask."""
+    from synth.runtime.pipeline import Pipeline
+
+    torch.manual_seed(1)
+    x = torch.randn(4, 4)
+    first, last = nn.Linear(4, 4), nn.Linear(4, 4)
+    pipeline = Pipeline(generate("zb-h1", 2, 2), (first, last)[rank], loss=nn.functional.mse_loss)
+    with torch.autocast("cpu", torch.bfloat16):
+        lower = pipeline.step(pipeline.split(x, targets=x))
+    rotated = (Rotated(), Flattened())[rank]
+    pipeline = Pipeline(generate("zb-h1", 2, 2), rotated, loss=nn.functional.mse_loss)
+    pipeline.step(pipeline.split(x, targets=x))
+    masked: list[nn.Module] = [[Masked(4), Masked(4)], [Masked(4), First()]][rank]
+    pipeline = Pipeline(generate("1f1b", 2, 2), masked, loss=nn.functional.mse_loss)
+    pipeline.step(pipeline.split(x, x.abs(), targets=x))
+    parameters = [p for m in (first, last) for p in m.parameters()]
+    own = [p for m in (rotated, *masked) for p in m.parameters()]
+    return lower, [p.grad for p in parameters if p.grad is not None], [p.grad for p in own]
+
+
+class Rotated(nn.Module):
+    """Gives complex numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.turn = nn.Parameter(torch.randn(4))
+
+    def forward(self, x_BD: Tensor) -> Tensor:
+        return torch.polar(x_BD.abs() + 1, x_BD * self.turn)
+
+
+class Flattened(nn.Module):
+    """Takes them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(4))
+
+    def forward(self, z_BD: Tensor) -> Tensor:
+        return (z_BD.real + 2 * z_BD.imag) * self.scale
+
+
+class Masked(nn.Module):
+    """Two in, two out."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        torch.manual_seed(6)
+        self.inner = nn.Linear(width, width)
+
+    def forward(self, x_BD: Tensor, mask_BD: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.tanh(self.inner(x_BD)) * mask_BD, mask_BD
+
+
+class First(nn.Module):
+    """The first of two."""
+
+    def forward(self, x_BD: Tensor, mask_BD: Tensor) -> Tensor:
+        return x_BD
+
+
+def test_precision_complex_numbers_and_layers_with_masks_are_autograds(pool: Any) -> None:
+    (_, one, own_one), (lower, two, own_two) = pool.run(run_precision, 2)
+    torch.manual_seed(1)
+    x = torch.randn(4, 4)
+    first, last = nn.Linear(4, 4), nn.Linear(4, 4)
+    rotated, masked = nn.Sequential(Rotated(), Flattened()), [Masked(4) for _ in range(3)]
+    total = 0.0
+    for half in x.chunk(2):
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = nn.functional.mse_loss(last(first(half)), half) / 2
+        loss.backward()
+        total += float(loss.detach())
+        (nn.functional.mse_loss(rotated(half), half) / 2).backward()
+        y, mask = half, half.abs()
+        for layer in masked:
+            y, mask = layer(y, mask)
+        (nn.functional.mse_loss(y, half) / 2).backward()
+    assert float(lower) == pytest.approx(total, rel=1e-3)
+    wanted = [p.grad for m in (first, last) for p in m.parameters()]
+    for mine, true in zip([*one, *two], wanted, strict=True):
+        torch.testing.assert_close(mine, true, rtol=2e-2, atol=1e-3)
+    # Rank 0: the turn, two masked layers; rank 1: the scale, one masked layer.
+    layers = [[p.grad for p in m.parameters()] for m in masked]
+    turn, scale = (p.grad for p in rotated.parameters())
+    wanted_own = [turn, *layers[0], *layers[1], scale, *layers[2]]
+    for mine, true in zip([*own_one, *own_two], wanted_own, strict=True):
+        torch.testing.assert_close(mine, true)
+
+
+class Unsteady(nn.Module):
+    """Gives other shapes when autograd is on, and remembers what it saw."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+        self.rows = rows
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x_BD: Tensor) -> Tensor:
+        if not hasattr(self, "cache"):
+            self.cache = x_BD.detach() * 0
+        y_BD = self.inner(x_BD) + self.cache
+        return y_BD[: self.rows] if torch.is_grad_enabled() else y_BD
+
+
+def run_unsteady(rank: int, size: int, what: str) -> Any:
+    """What the first and the second call say, on each rank; and the copies' frozen state."""
+    from synth.runtime.pipeline import Pipeline
+
+    torch.manual_seed(rank)
+    rows = 1 if what == "shrinks" else 2
+    broken = nn.Linear(3, 3) if what == "misfits" else Unsteady(rows)
+    module = broken if rank == 0 else nn.Linear(4, 4)
+    pipeline = Pipeline(generate("1f1b", 2, 2), module, loss=nn.functional.mse_loss)
+    said = []
+    for rows in (4, 6) if what == "grows" else (4, 4):
+        x = torch.ones(rows, 4)
+        try:
+            pipeline.step(pipeline.split(x, targets=x))
+            said.append("nothing")
+        except SynthError as error:
+            said.append(str(error))
+        if what == "grows" and rank == 1:
+            break
+    return said
+
+
+@pytest.mark.parametrize(
+    ("what", "messages"),
+    [
+        ("shrinks", ["stage 0 gave [1, 4] torch.float32, where its trial gave [2, 4]", "failed"]),
+        ("misfits", ["stage 0 cannot be run on what it is given", "stage 0 cannot be run"]),
+        ("grows", ["nothing", "make the Pipeline with changing_shapes=True"]),
+        ("keeps", ["nothing", "nothing"]),
+    ],
+)
+def test_what_does_not_fit_between_stages_is_said(
+    pool: Any, what: str, messages: list[str]
+) -> None:
+    found = pool.run(run_unsteady, 2, what)
+    for said, message in zip(found[0], messages, strict=True):
+        assert message in said
+    if what == "misfits":  # all ranks are told
+        assert "stage 0 cannot be run" in found[1][0]
+
+
+def run_frozen_copies(rank: int, size: int) -> Any:
+    from synth.runtime.pipeline import Pipeline
+
+    torch.manual_seed(rank)
+    modules = {s: nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)) for s in (0, 1)}
+    modules[0][0].requires_grad_(False)
+    modules[1][1].running_mean.fill_(rank)
+    Pipeline(generate("chimera", 2, 2), modules, loss=nn.functional.mse_loss)
+    shared = nn.Linear(4, 4)
+    try:
+        Pipeline(generate("chimera", 2, 2), {0: shared, 1: nn.Sequential(shared)})
+    except SynthError as error:
+        return [t.detach() for m in modules.values() for t in m.state_dict().values()], str(error)
+    return [], ""
+
+
+def test_copies_start_equal_frozen_weights_and_buffers_too(pool: Any) -> None:
+    (one, said), (other, _) = pool.run(run_frozen_copies, 2)
+    assert "stages 0 and 1 share a parameter and have copies on other ranks" in said
+    for a, b in zip(one, other, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
 
 
 def run_mistake(rank: int, size: int, mistake: str) -> str:

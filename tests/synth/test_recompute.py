@@ -169,3 +169,25 @@ def test_what_nothing_can_keep_is_infeasible_and_recomputing_fits_where_keeping_
     problem = tight_problem(where, 60)
     assert solve(problem, options).stopped_by == StoppedBy.INFEASIBLE
     assert solve_choosing(problem, options).schedule is not None
+
+
+def test_an_output_larger_than_what_is_saved_is_no_false_impossibility() -> None:
+    # F0 R0 B0 W0 on rank 0: at R, when the gradient's receive is posted, the activation has been
+    # sent: 10 for the gradient and 4 that R rebuilt. Without R the two of 10 meet.
+    costs = uniform_costs(
+        2,
+        forward_us=1,
+        backward_input_us=1,
+        backward_weight_us=1,
+        saved_bytes=4,
+        saved_w_bytes=0,
+        output_bytes=10,
+    )
+    programs = ("F0.0 R0.0 B0.0 W0.0", "F1.0 B1.0 W1.0")
+    ops = tuple(tuple(map(Op.parse, line.split())) for line in programs)
+    problem = Problem.linear(costs, 1, 14)
+    verify(Schedule(problem.placement, 1, ops, "by hand", Buffering(0, 0)), costs, (14, 14))
+    options = SolveOptions(time_limit_s=1, workers=1)
+    for found in (solve_recomputing(problem, (0,), options), solve_choosing(problem, options)):
+        assert found.stopped_by != StoppedBy.INFEASIBLE
+    assert solve(problem, options).stopped_by == StoppedBy.INFEASIBLE
