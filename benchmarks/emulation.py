@@ -19,7 +19,7 @@ from synth.profiles import find
 from synth.report.comparison import Comparison, compare
 from synth.report.tables import table
 from synth.runtime.emulation.rank import EmulationOptions
-from synth.runtime.launch import launch
+from synth.runtime.training.launch import launch
 from synth.schedule.file import Claim, Plan, program_text
 from synth.schedule.trace import Source
 

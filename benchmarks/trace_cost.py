@@ -13,7 +13,7 @@ import torch
 
 from synth.kinds import OpKind
 from synth.report.tables import table
-from synth.runtime.clock import Clock
+from synth.runtime.execution.clock import Clock
 from synth.schedule.lower import Transfer
 from synth.schedule.ops import Op, Value, ValueKind
 

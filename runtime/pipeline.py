@@ -27,17 +27,17 @@ from synth.schedule.model import Schedule
 from synth.schedule.verify import verify
 
 from .batch import Batch
-from .channels import open_channels
-from .clock import Clock
-from .executor import Executor, Stepper
-from .forward_only import forward_only
-from .groups import Group
-from .progress import Progress
-from .reducer import GradientReducer
-from .shapes import ShapeFinder
-from .stage import Loss, Stage
-from .supported import check_supported
-from .traced_channels import TracedChannels
+from .execution.channels import open_channels
+from .execution.clock import Clock
+from .execution.executor import Executor, Stepper
+from .execution.forward_only import forward_only
+from .execution.groups import Group
+from .execution.progress import Progress
+from .execution.reducer import GradientReducer
+from .execution.shapes import ShapeFinder
+from .execution.stage import Loss, Stage
+from .execution.supported import check_supported
+from .execution.traced_channels import TracedChannels
 
 Modules = nn.Module | Sequence[nn.Module] | Mapping[int, nn.Module | Sequence[nn.Module] | Stage]
 

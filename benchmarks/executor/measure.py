@@ -15,7 +15,7 @@ from benchmarks.executor.case import Case
 from benchmarks.executor.ours import Ours
 from benchmarks.executor.stages import WholeBatch, build_batch
 from benchmarks.executor.theirs import Theirs
-from synth.runtime.meter import measure
+from synth.runtime.profiling.meter import measure
 
 _WARM_UP_ROUNDS = 3
 

@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from synth.schedule.lower import Transfer
 
-from ..boundary import Tensors
-from ..channels import Channels, Pending
+from ..execution.boundary import Tensors
+from ..execution.channels import Channels, Pending
 from .device_time import DeviceTime, after, now_ns
 from .stage import STAMP_BYTES
 

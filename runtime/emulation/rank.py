@@ -12,16 +12,16 @@ from synth.schedule.lower import Lowered
 from synth.schedule.memory import static_bytes
 
 from ..batch import Batch
-from ..channels import open_channels
-from ..clock import Clock
-from ..executor import Executor
-from ..groups import Group
-from ..meter import measure
+from ..execution.channels import open_channels
+from ..execution.clock import Clock
+from ..execution.executor import Executor
+from ..execution.groups import Group
+from ..execution.progress import Progress
+from ..execution.traced_channels import TracedChannels
+from ..execution.tracer import Tracer
 from ..optimize import GradientNorm
-from ..progress import Progress
-from ..rank_result import RankResult
-from ..traced_channels import TracedChannels
-from ..tracer import Tracer
+from ..profiling.meter import measure
+from ..training.rank_result import RankResult
 from ..world import World
 from .device_time import DeviceTime, now_ns
 from .links import EmulatedLinks

@@ -10,8 +10,8 @@ from torch import Tensor
 from synth.schedule.lower import Lowered
 from synth.schedule.reductions import Reduction
 
-from ..clock import Clock
-from ..groups import Group
+from ..execution.clock import Clock
+from ..execution.groups import Group
 from .device_time import DeviceTime, after, now_ns
 
 

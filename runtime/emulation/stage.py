@@ -10,7 +10,7 @@ from synth.costs import StageCosts
 from synth.errors import RunFailure
 from synth.kinds import OpKind
 
-from ..boundary import Boundary, Leaf, Tensors
+from ..execution.boundary import Boundary, Leaf, Tensors
 from .device_time import DeviceTime
 
 # A message carries the moment at which it was sent, and how late its sender was.

@@ -14,7 +14,7 @@ from synth.units import format_bytes
 
 if TYPE_CHECKING:
     from synth.runtime.emulation.rank import EmulationOptions
-    from synth.runtime.rank_result import RankResult
+    from synth.runtime.training.rank_result import RankResult
     from synth.schedule.file import Plan
     from synth.schedule.lower import Lowered
     from synth.schedule.trace import Trace
@@ -60,7 +60,7 @@ def command(
     Order, overlap, memory and freedom from deadlock are those of the real executor.
     """
     from synth.runtime.emulation.rank import EmulationOptions
-    from synth.runtime.supported import check_supported
+    from synth.runtime.execution.supported import check_supported
     from synth.schedule.file import Plan
     from synth.schedule.scaled import scaled
     from synth.schedule.trace import Source
@@ -103,8 +103,8 @@ def _emulate(
     plan: "Plan", lowered: "Lowered", options: "EmulationOptions"
 ) -> "list[RankResult] | None":
     """All ranks' results; none on a torchrun worker that is not the first."""
-    from synth.runtime.launch import launch
-    from synth.runtime.worker import work_inside_torchrun
+    from synth.runtime.training.launch import launch
+    from synth.runtime.training.worker import work_inside_torchrun
     from synth.runtime.world import under_torchrun
 
     with tempfile.TemporaryDirectory(prefix="synth-emulate-") as folder:

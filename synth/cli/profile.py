@@ -112,7 +112,7 @@ def _links_of_this_machine(ranks: int | None, device: str) -> "Links | None":
     if ranks is None:
         talk("links are not measured, transfers count as free; --ranks N measures them")
         return None
-    from synth.runtime.launch import launch_link_probe
+    from synth.runtime.training.launch import launch_link_probe
 
     talk(f"measuring the links between {ranks} processes")
     links: Links = launch_link_probe(ranks, device)
@@ -124,7 +124,7 @@ def _profile_inside_torchrun(
 ) -> None:
     import torch.distributed as dist
 
-    from synth.runtime.link_probe import probe_links
+    from synth.runtime.profiling.link_probe import probe_links
     from synth.runtime.world import join_world
 
     # The others wait while rank 0 measures, which may take long.
@@ -143,7 +143,7 @@ def _measure(
     links: "Links | None",
     output: Path,
 ) -> None:
-    from synth.runtime.profile_model import profile_model
+    from synth.runtime.profiling.profile_model import profile_model
 
     profile = profile_model(
         workload, device, warmup=warmup, iterations=iters, links=links, tell=talk

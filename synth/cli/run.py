@@ -13,8 +13,8 @@ from synth.errors import SynthError
 from synth.record import check_writable
 
 if TYPE_CHECKING:
-    from synth.runtime.rank_result import RankResult
-    from synth.runtime.train_options import TrainOptions
+    from synth.runtime.training.rank_result import RankResult
+    from synth.runtime.training.train_options import TrainOptions
     from synth.schedule.file import Plan
     from synth.schedule.lower import Lowered
 
@@ -57,8 +57,8 @@ def command(
     _check_runnable(checked)
     for path in filter(None, (output, trace)):
         check_writable(path)
-    from synth.runtime.supported import check_supported
-    from synth.runtime.train_options import TrainOptions
+    from synth.runtime.execution.supported import check_supported
+    from synth.runtime.training.train_options import TrainOptions
 
     check_supported(lowered)
     chosen = TrainOptions(
@@ -97,9 +97,9 @@ def _train(
     path: Path, plan: "Plan", lowered: "Lowered", chosen: "TrainOptions"
 ) -> "list[RankResult] | None":
     """All ranks' results; none on a torchrun worker that is not the first."""
-    from synth.runtime.data import load_tokens
-    from synth.runtime.launch import launch
-    from synth.runtime.worker import work_inside_torchrun
+    from synth.runtime.training.data import load_tokens
+    from synth.runtime.training.launch import launch
+    from synth.runtime.training.worker import work_inside_torchrun
     from synth.runtime.world import pick_device, under_torchrun
 
     pick_device(chosen.device)

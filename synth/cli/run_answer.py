@@ -11,7 +11,7 @@ from synth.record import write_atomically
 
 if TYPE_CHECKING:
     from synth.report.comparison import Comparison
-    from synth.runtime.rank_result import RankResult
+    from synth.runtime.training.rank_result import RankResult
     from synth.schedule.file import Plan
     from synth.schedule.lower import Lowered
     from synth.schedule.trace import Source, Trace

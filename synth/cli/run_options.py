@@ -9,7 +9,7 @@ from synth.errors import SynthError
 
 if TYPE_CHECKING:
     from synth.runtime.checkpoint.options import CheckpointOptions
-    from synth.runtime.learning_rate import LearningRate
+    from synth.runtime.training.learning_rate import LearningRate
 
 _STEP = "Optimizer"
 _LAST = "Checkpoints and restarts"
@@ -126,7 +126,7 @@ def learning_rate(peak: float, decay: str, warmup_steps: int, least: float) -> "
     Raises:
         SynthError: it would have to fall to more than it is.
     """
-    from synth.runtime.learning_rate import LearningRate
+    from synth.runtime.training.learning_rate import LearningRate
 
     if least > peak:
         raise SynthError(f"--min-lr {least} is above --lr {peak}; give a smaller one")

@@ -70,7 +70,7 @@ def make_run_plan(workload: Workload, sizes: tuple[int, int], folder: Path) -> P
     """ZB-H1 of four micro-batches on two ranks, for a model that can be run."""
     import torch
 
-    from synth.runtime.profile_model import profile_model
+    from synth.runtime.profiling.profile_model import profile_model
 
     links = Links(default=Link(latency_us=50.0))
     profile = profile_model(workload, torch.device("cpu"), warmup=1, iterations=3, links=links)

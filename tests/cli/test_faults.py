@@ -92,7 +92,7 @@ def test_ranks_started_again_go_on_from_the_checkpoint_with_the_same_losses(
     arguments = (run_plan, "--data", text, "--steps", 60, "--schedule", "cosine")
     saved = ("--checkpoint", tmp_path / "saved", "--checkpoint-every", 5)
     again = ("--restarts", 1) if launcher is COMMAND else ()
-    marker = b"synth" if launcher is TORCHRUN else b"synth.runtime.worker"
+    marker = b"synth" if launcher is TORCHRUN else b"synth.runtime.training.worker"
     with started(launcher, *arguments, *saved, *again, "-o", tmp_path / "run.json") as process:
         read_until(process, "checkpoint of step")
         os.kill(workers_of(process.pid, marker)[1], signal.SIGKILL)

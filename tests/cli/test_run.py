@@ -12,7 +12,7 @@ import torch
 from synth.families import generate
 from synth.profile import Workload
 from synth.report.difference import Difference
-from synth.runtime.profile_model import profile_model
+from synth.runtime.profiling.profile_model import profile_model
 from synth.schedule.file import Claim, Plan, program_text
 from synth.schedule.trace import Source, Trace
 

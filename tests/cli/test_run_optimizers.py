@@ -11,7 +11,7 @@ import torch
 from synth.families import generate
 from synth.optimizer import OptimizerSpec
 from synth.profile import Link, Links, Workload
-from synth.runtime.profile_model import profile_model
+from synth.runtime.profiling.profile_model import profile_model
 from synth.schedule.file import Plan
 
 TINY = {"vocabulary_size": 256, "width": 32, "num_blocks": 4, "num_heads": 2, "context_length": 32}

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 
-def workers_of(parent: int, marker: bytes = b"synth.runtime.worker") -> list[int]:
+def workers_of(parent: int, marker: bytes = b"synth.runtime.training.worker") -> list[int]:
     """The children whose command line holds the marker, in the order of their ranks."""
     found = []
     for folder in Path("/proc").iterdir():

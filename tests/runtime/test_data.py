@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from synth.errors import SynthError
-from synth.runtime.data import EndOfData, TokenData, load_tokens
+from synth.runtime.training.data import EndOfData, TokenData, load_tokens
 
 
 def test_text_files_of_a_folder_become_bytes_in_the_order_of_their_paths(tmp_path: Path) -> None:

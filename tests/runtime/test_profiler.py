@@ -9,11 +9,11 @@ from synth.costs import cut
 from synth.errors import SynthError
 from synth.kinds import OpKind
 from synth.profile import Profile, Workload
-from synth.runtime.held_bytes import held_bytes
+from synth.runtime.execution.stage import Chain
 from synth.runtime.models import ModelSpec, build_layers
-from synth.runtime.profile_model import profile_model
-from synth.runtime.sample import Sample
-from synth.runtime.stage import Chain
+from synth.runtime.profiling.held_bytes import held_bytes
+from synth.runtime.profiling.profile_model import profile_model
+from synth.runtime.profiling.sample import Sample
 
 CPU = torch.device("cpu")
 TINY = {"vocabulary_size": 64, "width": 32, "num_blocks": 3, "num_heads": 2, "context_length": 16}

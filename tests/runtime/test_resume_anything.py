@@ -9,10 +9,10 @@ import torch
 from synth.families import generate
 from synth.profile import Profile, Workload
 from synth.runtime.checkpoint import CheckpointOptions
-from synth.runtime.learning_rate import LearningRate
-from synth.runtime.profile_model import profile_model
-from synth.runtime.train_options import TrainOptions
-from synth.runtime.trainer import RankTrainer
+from synth.runtime.profiling.profile_model import profile_model
+from synth.runtime.training.learning_rate import LearningRate
+from synth.runtime.training.train_options import TrainOptions
+from synth.runtime.training.trainer import RankTrainer
 from synth.runtime.world import World
 from synth.schedule.file import Plan
 

@@ -5,7 +5,7 @@ import pytest
 from synth.costs import uniform_costs
 from synth.errors import SynthError
 from synth.profile import Link, Links
-from synth.runtime.supported import check_supported
+from synth.runtime.execution.supported import check_supported
 from synth.schedule import Op, Schedule, lower
 
 

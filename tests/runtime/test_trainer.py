@@ -9,8 +9,8 @@ from synth.costs import cut
 from synth.errors import Mismatch
 from synth.families import generate
 from synth.profile import Workload
-from synth.runtime.building import build_stages
-from synth.runtime.profile_model import profile_model
+from synth.runtime.profiling.profile_model import profile_model
+from synth.runtime.training.building import build_stages
 from synth.schedule.file import Plan
 
 CPU = torch.device("cpu")

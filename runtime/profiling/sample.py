@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from .boundary import Boundary, Tensors
-from .layered import LayerCall, LayeredStage
-from .stage import Stage
+from ..execution.boundary import Boundary, Tensors
+from ..execution.stage import Stage
+from ..training.layered import LayerCall, LayeredStage
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from synth.optimizer import OptimizerSpec
 from synth.record import Record
 
-from .checkpoint.options import CheckpointOptions
+from ..checkpoint.options import CheckpointOptions
 from .learning_rate import LearningRate
 
 

@@ -13,9 +13,9 @@ from torch.utils.checkpoint import checkpoint
 
 from synth.errors import SynthError
 
-from .boundary import Tensors
-from .dtypes import dtype_of
-from .stage import Chain, Stage
+from ..dtypes import dtype_of
+from ..execution.boundary import Tensors
+from ..execution.stage import Chain, Stage
 
 
 @dataclass

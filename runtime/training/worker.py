@@ -15,14 +15,14 @@ from synth.errors import SynthError
 from synth.record import Record
 from synth.schedule.file import Plan
 
-from .emulation.rank import EmulationOptions, RankEmulation
+from ..emulation.rank import EmulationOptions, RankEmulation
+from ..execution.progress import Progress
+from ..world import join_world, restarts
 from .post_mortem import attempt_folder, explain, hopeless, leave_word, note_stopped
-from .progress import Progress
 from .rank_result import RankResult
 from .train_options import TrainOptions
 from .trainer import RankTrainer
 from .watch import PATIENCE_S, Watch, local_pids
-from .world import join_world, restarts
 
 RESULTS = "results.pickle"
 _MOST_LINES = 20
@@ -97,7 +97,7 @@ def work_inside_torchrun(
 
 
 def main() -> None:
-    """Entry point of a launched process: `python -m synth.runtime.worker ORDER`."""
+    """Entry point of a launched process: `python -m synth.runtime.training.worker ORDER`."""
     order = WorkerOrder.model_validate_json(Path(sys.argv[1]).read_text())
     rank, number = int(os.environ["RANK"]), restarts()
     attempt = attempt_folder(order.folder, number)

@@ -18,7 +18,7 @@ from synth.schedule.lower import Action, Instruction, Lowered, Transfer
 from synth.schedule.ops import Op, Value, ValueKind
 from synth.schedule.prefix import Strays, find_prefix
 
-from .batch import Batch
+from ..batch import Batch
 from .boundary import Boundary, Tensors
 from .channels import Channels, Pending, describe_failure
 from .clock import Clock

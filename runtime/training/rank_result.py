@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from .tracer import MarkedStep
+from ..execution.tracer import MarkedStep
 
 
 @dataclass

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from synth.errors import RunFailure
 
-from .batch import Batch
-from .channels import describe_failure
+from ..batch import Batch
+from ..execution.channels import describe_failure
+from ..optimize import StageSteps, StepSettings
+from ..pipeline import Pipeline
 from .layered import Randomness
-from .optimize import StageSteps, StepSettings
-from .pipeline import Pipeline
 
 
 @dataclass(frozen=True)

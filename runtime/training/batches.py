@@ -4,7 +4,7 @@ import torch
 
 from synth.schedule.file import Plan
 
-from .batch import Batch
+from ..batch import Batch
 from .data import EndOfData, TokenData
 
 

@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 from synth.errors import SynthError
 from synth.schedule.model import Placement
 
-from .batch import Batch
+from ..batch import Batch
 from .boundary import Boundary
 from .groups import Group
 from .stage import Stage

@@ -10,9 +10,9 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from synth.errors import SynthError
 
+from ..split import GradientBox, Recorder, SplitTape, enter, run_backward
 from .boundary import Boundary, Tensors, can_have_gradient, flatten
 from .replay import Replay, Watch
-from .split import GradientBox, Recorder, SplitTape, enter, run_backward
 
 Loss = Callable[[Any, Any], Tensor]
 

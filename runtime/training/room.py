@@ -9,7 +9,7 @@ from synth.optimizer import OptimizerSpec
 from synth.schedule.file import Plan
 from synth.units import format_bytes
 
-from .optimize import static_bytes, workspace_bytes
+from ..optimize import static_bytes, workspace_bytes
 
 
 def extra_bytes(

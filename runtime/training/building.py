@@ -10,11 +10,11 @@ from synth.errors import Mismatch
 from synth.profile import Workload
 from synth.schedule.file import Plan
 
-from .dtypes import dtype_of
+from ..dtypes import dtype_of
+from ..execution.stage import Stage
+from ..models import ModelSpec, build_model
+from ..optimize import static_bytes
 from .layered import LayerCall, LayeredStage, Randomness, layer_calls
-from .models import ModelSpec, build_model
-from .optimize import static_bytes
-from .stage import Stage
 
 
 def prepare_device(workload: Workload, device: torch.device) -> None:

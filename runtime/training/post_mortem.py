@@ -14,7 +14,7 @@ from synth.errors import RunFailure, SynthError, TrainingDiverged
 from synth.record import write_atomically
 from synth.schedule.lower import Lowered
 
-from .progress import last_place
+from ..execution.progress import last_place
 from .watch import PATIENCE_S
 
 

@@ -14,14 +14,14 @@ from synth.errors import SynthError
 from synth.kinds import OpKind
 from synth.profile import Layer, LayerProfile, Links, Profile, Provenance, Workload
 
-from .building import calls_of, prepare_device
-from .dtypes import dtype_of
-from .layered import LayerCall
-from .models import ModelSpec, build_layers, layer_names, layer_signature, vocabulary_size
-from .optimize import commit_bytes
+from ..dtypes import dtype_of
+from ..models import ModelSpec, build_layers, layer_names, layer_signature, vocabulary_size
+from ..optimize import commit_bytes
+from ..training.building import calls_of, prepare_device
+from ..training.layered import LayerCall
+from ..world import describe_device
 from .profiler import profile_layer
 from .sample import Sample
-from .world import describe_device
 
 _SEED = 0
 Tell = Callable[[str], None]

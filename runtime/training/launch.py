@@ -17,7 +17,7 @@ from synth.profile import Links
 from synth.schedule.file import Plan
 from synth.schedule.lower import Lowered
 
-from .emulation.rank import EmulationOptions
+from ..emulation.rank import EmulationOptions
 from .post_mortem import explain, last_attempt, where
 from .rank_result import RankResult
 from .train_options import TrainOptions
@@ -45,7 +45,7 @@ def launch(
         try:
             _start(
                 plan.num_ranks,
-                "synth.runtime.worker",
+                "synth.runtime.training.worker",
                 str(order_path),
                 max_restarts=options.restarts,
             )
@@ -74,7 +74,7 @@ def launch_link_probe(num_ranks: int, device: str) -> Links:
     """
     with tempfile.TemporaryDirectory(prefix="synth-links-") as name:
         try:
-            _start(num_ranks, "synth.runtime.link_probe", device, name)
+            _start(num_ranks, "synth.runtime.profiling.link_probe", device, name)
         except ChildFailedError as error:
             raise RunFailure(f"measuring the links failed: {error}") from None
         return Links.model_validate_json((Path(name) / "links.json").read_text())

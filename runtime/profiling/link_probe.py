@@ -13,8 +13,8 @@ from synth.profile import Link, Links, PairLink
 from synth.schedule.lower import Transfer
 from synth.schedule.ops import Value, ValueKind
 
-from .channels import Channels, open_channels
-from .world import World, join_world
+from ..execution.channels import Channels, open_channels
+from ..world import World, join_world
 
 _SMALL_BYTES = 64
 _LARGE_BYTES = 4 << 20
@@ -95,7 +95,7 @@ def _summarise(found: dict[tuple[int, int], Link]) -> Links:
 
 
 def main() -> None:
-    """Entry point of a launched process: `python -m synth.runtime.link_probe DEVICE FOLDER`."""
+    """Entry point of a launched process, `python -m` this module with DEVICE FOLDER."""
     device, folder = sys.argv[1], Path(sys.argv[2])
     torch.set_num_threads(1)
     with join_world(device) as world:

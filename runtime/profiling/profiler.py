@@ -11,10 +11,10 @@ from synth.optimizer import OptimizerSpec
 from synth.profile import LayerProfile, Timing
 from synth.schedule.ops import Op
 
-from .clock import Clock
+from ..execution.clock import Clock
+from ..optimize import StageOptimizer, StepSettings
 from .held_bytes import held_bytes
 from .meter import measure
-from .optimize import StageOptimizer, StepSettings
 from .sample import Sample
 
 

@@ -13,27 +13,27 @@ from synth.errors import SynthError, TrainingDiverged
 from synth.schedule.file import Plan
 from synth.schedule.lower import Lowered
 
-from .batch import Batch
+from ..batch import Batch
+from ..checkpoint import CheckpointOptions, TrainingState
+from ..execution.clock import Clock
+from ..execution.progress import Progress
+from ..execution.tracer import Tracer
+from ..models import vocabulary_size
+from ..optimize import StepSettings, build_steps, held_bytes
+from ..pipeline import Pipeline
+from ..profiling.meter import measure
+from ..world import World
 from .batches import Batches
 from .building import build_stages, prepare_device
-from .checkpoint import CheckpointOptions, TrainingState
-from .clock import Clock
 from .data import TokenData, load_tokens
 from .iteration import Iteration, Outcome
 from .layered import Randomness
-from .meter import measure
-from .models import vocabulary_size
-from .optimize import StepSettings, build_steps, held_bytes
-from .pipeline import Pipeline
-from .progress import Progress
 from .rank_result import RankResult
 from .room import extra_bytes
-from .tracer import Tracer
 from .train_options import TrainOptions
-from .world import World
 
 if TYPE_CHECKING:
-    from .checkpoint.checkpointer import Checkpointer
+    from ..checkpoint.checkpointer import Checkpointer
 
 OnStep = Callable[[int, float, float], None]
 
@@ -224,7 +224,7 @@ class RankTrainer:
         return found.replace(plan=plan.name) if found is not None else fresh
 
     def _open_checkpoints(self, saved: CheckpointOptions) -> "Checkpointer":
-        from .checkpoint.checkpointer import Checkpointer  # takes its time to import
+        from ..checkpoint.checkpointer import Checkpointer  # takes its time to import
 
         return Checkpointer(
             saved,

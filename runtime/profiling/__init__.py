@@ -1,0 +1,1 @@
+"""Measuring layers and links: what `synth profile` does."""
