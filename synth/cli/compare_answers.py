@@ -11,6 +11,9 @@ from synth.report.tables import size_unit, table
 if TYPE_CHECKING:
     from synth.plan.compare import Comparison, Entry
 
+# What fits everywhere.
+_COLUMNS = 80
+
 
 def drawn(comparison: "Comparison") -> Pareto:
     """What the pictures show, in the order of the table."""
@@ -103,7 +106,7 @@ def _legend(comparison: "Comparison") -> str:
         f"makespan, then of the period. static: parameters, gradients, optimizer state, of both "
         f"copies where there are two. sent: between stages; summed: among copies; both over all "
         f"links.",
-        80,
+        _COLUMNS,
     )
 
 
@@ -111,8 +114,13 @@ def _proofs(comparison: "Comparison") -> list[str]:
     """What the solver proved, each for its own placement and partition."""
     objective = comparison.question.objective
     return [
-        f"{entry.name}:\n  "
-        + value_line(objective.words, objective.value_us(entry), entry.lower_bound_us, gap)
+        f"{entry.name}:\n"
+        + fill(
+            value_line(objective.words, objective.value_us(entry), entry.lower_bound_us, gap),
+            initial_indent="  ",
+            subsequent_indent="  ",
+            width=_COLUMNS,
+        )
         for entry in comparison.ranked()
         if entry.lower_bound_us is not None and (gap := entry.gap(objective)) is not None
     ]

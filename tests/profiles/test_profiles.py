@@ -19,7 +19,8 @@ def test_the_shipped_file_is_what_the_derivation_gives(row: Published) -> None:
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_cutting_equally_gives_the_published_stage_times(row: Published) -> None:
     costs = cut(Profile.load(find(row.name)), [row.layers_per_stage] * row.num_ranks)
-    assert [stage.duration_us for stage in costs.stages] == [row.stage_us] * row.num_ranks
+    for stage in costs.stages:
+        assert {kind: stage.duration_us[kind] for kind in row.stage_us} == row.stage_us
     assert costs.boundary_us(0, 0, 1) == row.transfer_us
 
 

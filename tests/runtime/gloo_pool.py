@@ -1,5 +1,6 @@
 """A pool of processes that form process groups for tests: started once, used by many tests."""
 
+import gc
 import importlib.util
 import multiprocessing
 import queue
@@ -93,6 +94,7 @@ def _run_order(
     try:
         return getattr(_load(file), name)(rank, world_size, *arguments)
     finally:
+        gc.collect()  # executors refer to themselves, and hold on to the group's connections
         dist.destroy_process_group()
 
 
