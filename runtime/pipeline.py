@@ -29,13 +29,14 @@ from synth.schedule.verify import verify
 from .batch import Batch
 from .execution.channels import open_channels
 from .execution.clock import Clock
-from .execution.executor import Executor, Stepper
+from .execution.executor import Executor
 from .execution.forward_only import forward_only
 from .execution.groups import Group
 from .execution.progress import Progress
 from .execution.reducer import GradientReducer
 from .execution.shapes import ShapeFinder
 from .execution.stage import Loss, Stage
+from .execution.stepper import Stepper
 from .execution.supported import check_supported
 from .execution.traced_channels import TracedChannels
 

@@ -4,10 +4,9 @@ It decides nothing. The program says when a receive is posted, when a send is wa
 value dies; the executor's table of values holds just those that the plan's memory counts.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,94 +14,18 @@ from torch import Tensor
 from synth.errors import RunFailure, SynthError
 from synth.kinds import OpKind
 from synth.schedule.lower import Action, Instruction, Lowered, Transfer
-from synth.schedule.ops import Op, Value, ValueKind
+from synth.schedule.ops import Op, ValueKind
 from synth.schedule.prefix import Strays, find_prefix
 
 from ..batch import Batch
 from .boundary import Boundary, Tensors
-from .channels import Channels, Pending, describe_failure
+from .channels import Channels, describe_failure
 from .clock import Clock
 from .progress import Progress
 from .reducer import Reducer
 from .stage import Passages
-
-Shapes = Sequence[Sequence[Boundary]]
-
-
-class Stepper(Protocol):
-    """Whoever carries out STEP, and keeps the gradients."""
-
-    late: bool
-    """Whether a step is known to be right only some time after it was taken: `validate`."""
-
-    def begin(self) -> None:
-        """Called when an iteration begins."""
-        ...
-
-    def validate(self) -> bool:
-        """Called if late, before the first op that writes gradients.
-
-        Returns:
-            Whether the step before was right. If not it was put right, everything that the
-            iteration changed was put back, and it begins again.
-        """
-        ...
-
-    def synchronize(self) -> None:
-        """Called before the first STEP, when all gradients are there: a global norm, say."""
-        ...
-
-    def step(self, stage: int) -> None:
-        """Update one stage's parameters; called once for each stage on this rank."""
-        ...
-
-    def finish(self) -> bool:
-        """Called between iterations, on all ranks, where parameters are to be read: make the last
-        step final.
-
-        Returns:
-            Whether it was right as it was taken.
-        """
-        ...
-
-
-@dataclass
-class _Step:
-    """What lives during one step. Values and transfers are by slot, see `_Slots`."""
-
-    batch: Batch
-    shapes: Shapes
-    weight: float
-    values: list[Tensors | None]
-    arriving: list[Pending | None]
-    leaving: list[Pending | None]
-    updating: bool = False
-
-    @classmethod
-    def begun(cls, batch: Batch, shapes: Shapes, weight: float, num_slots: int) -> "_Step":
-        """A step that holds nothing yet."""
-        none = [None] * num_slots
-        return cls(batch, shapes, weight, [*none], [*none], [*none])
-
-    @classmethod
-    def none(cls) -> "_Step":
-        """Between steps."""
-        return cls.begun(Batch(), (), 1.0, 0)
-
-
-@dataclass
-class _Slots:
-    """Numbers the values that ever lie in the executor's table: activations and gradients."""
-
-    numbers: dict[Value, int] = field(default_factory=dict)
-
-    def of(self, kind: ValueKind, stage: int, op: Op) -> int:
-        """The slot of a value of an op's micro-batch."""
-        return self.number(Value(kind, stage, op.microbatch, op.replica))
-
-    def number(self, value: Value) -> int:
-        """The slot of a value."""
-        return self.numbers.setdefault(value, len(self.numbers))
+from .step_table import Shapes, Slots, StepTable
+from .stepper import Stepper
 
 
 class Executor:
@@ -151,8 +74,8 @@ class Executor:
         self._seed: Tensors | None = None
         self._seed_of: tuple[torch.Size, torch.dtype, float] | None = None
         self._is_broken = False
-        self._step = _Step.none()
-        self._slots = _Slots()
+        self._step = StepTable.none()
+        self._slots = Slots()
         self._fused = {op for op in lowered.ops[rank] if op.kind == OpKind.BW}
         self._rebuilt = {op for op in lowered.ops[rank] if op.kind == OpKind.R}
         self._actions = [self._compile(lowered, i) for i in self._program]
@@ -192,7 +115,7 @@ class Executor:
             self._forget()
             raise
         self._is_broken = False
-        self._step = _Step.none()
+        self._step = StepTable.none()
         return self._loss.clone() if self._holds_last else None
 
     def _step_through(self, batch: Batch, shapes: Shapes, weight: float, update: bool) -> None:
@@ -210,7 +133,7 @@ class Executor:
 
     def _forget(self) -> None:
         """Hold nothing of a step that failed."""
-        self._step = _Step.none()
+        self._step = StepTable.none()
         for stage in self._stages.values():
             stage.forget()
 
@@ -235,7 +158,7 @@ class Executor:
         return sum(x is not None for x in (*step.values, *step.arriving, *step.leaving))
 
     def _begin(self, batch: Batch, shapes: Shapes, weight: float) -> None:
-        self._step = _Step.begun(batch, shapes, weight, len(self._slots.numbers))
+        self._step = StepTable.begun(batch, shapes, weight, len(self._slots.numbers))
         self._loss.zero_()
         self._clock.begin()
 

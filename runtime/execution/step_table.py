@@ -1,0 +1,51 @@
+"""What a rank holds during one step: values and open transfers, each in a slot of its own."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from synth.schedule.ops import Op, Value, ValueKind
+
+from ..batch import Batch
+from .boundary import Boundary, Tensors
+from .channels import Pending
+
+Shapes = Sequence[Sequence[Boundary]]
+
+
+@dataclass
+class StepTable:
+    """What lives during one step. Values and transfers are by slot, see `Slots`."""
+
+    batch: Batch
+    shapes: Shapes
+    weight: float
+    values: list[Tensors | None]
+    arriving: list[Pending | None]
+    leaving: list[Pending | None]
+    updating: bool = False
+
+    @classmethod
+    def begun(cls, batch: Batch, shapes: Shapes, weight: float, num_slots: int) -> "StepTable":
+        """A step that holds nothing yet."""
+        none = [None] * num_slots
+        return cls(batch, shapes, weight, [*none], [*none], [*none])
+
+    @classmethod
+    def none(cls) -> "StepTable":
+        """Between steps."""
+        return cls.begun(Batch(), (), 1.0, 0)
+
+
+@dataclass
+class Slots:
+    """Numbers the values that ever lie in the executor's table: activations and gradients."""
+
+    numbers: dict[Value, int] = field(default_factory=dict)
+
+    def of(self, kind: ValueKind, stage: int, op: Op) -> int:
+        """The slot of a value of an op's micro-batch."""
+        return self.number(Value(kind, stage, op.microbatch, op.replica))
+
+    def number(self, value: Value) -> int:
+        """The slot of a value."""
+        return self.numbers.setdefault(value, len(self.numbers))
