@@ -99,13 +99,12 @@ class Pipeline:
             changing=changing_shapes,
         )
         self._evaluator: Executor | None = None
-        channels = open_channels(self.device, self.lowered.transfers, timeout_s, self._group)
-        self._channels = TracedChannels(channels, self.clock)
+        self._channels = open_channels(self.device, self.lowered.transfers, timeout_s, self._group)
         self._executor = Executor(
             self.lowered,
             self._group.rank,
             self.stages,
-            self._channels,
+            TracedChannels(self._channels, self.clock),
             device=self.device,
             clock=self.clock,
             reducer=self._reducer,
@@ -185,7 +184,7 @@ class Pipeline:
                 self.stages,
                 self._channels,
                 device=self.device,
-                clock=Clock(self.device),
+                clock=Clock(self.device, recording=False),
                 reducer=self._reducer,
             )
         with torch.no_grad():
