@@ -173,7 +173,7 @@ def solve_choosing(
         stages = tuple(range(count))
         if best is not None and not _can_win(problem, stages, best[1], options.gap):
             continue
-        trial = replace(options, time_limit_s=trial_s)
+        trial = replace(options, time_limit_s=trial_s, without=options.without | {Part.SLACK})
         found = solve_recomputing(problem, stages, trial, on_improvement, stop)
         rivals = rivals or found.rivals
         if best is None or _merit(found) < _merit(best[1]):
@@ -182,7 +182,10 @@ def solve_choosing(
             break
     assert best is not None
     stages, found = best
-    left_s = options.time_limit_s - (time.monotonic() - began)
+    spent_s = time.monotonic() - began
+    if options.deterministic:
+        spent_s = _TRIAL_SHARE * options.time_limit_s
+    left_s = options.time_limit_s - spent_s
     if found.schedule is not None and left_s > 0 and not (stop is not None and stop.is_set()):
         last = replace(options, time_limit_s=left_s, hint=found.schedule)
         longer = solve_recomputing(problem, stages, last, on_improvement, stop)

@@ -16,7 +16,7 @@ COMMAND = [sys.executable, "-m", "synth", "emulate"]
 
 def emulate(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=240
+        [*COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=600
     )
 
 

@@ -19,7 +19,7 @@ from synth.schedule.trace import Source, Trace
 COMMAND = [sys.executable, "-m", "synth"]
 
 
-def run(*arguments: str | Path, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str | Path, timeout: float = 600) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*COMMAND, "run", *map(str, arguments)], capture_output=True, text=True, timeout=timeout
     )
@@ -136,7 +136,7 @@ def test_inside_torchrun_a_wrong_world_size_is_named(run_plan: Path, text: Path)
         [*COMMAND, "run", str(run_plan), "--data", str(text), "--device", "cpu"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         env=environment,
     )
     assert ended.returncode == 2

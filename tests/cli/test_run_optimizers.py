@@ -48,7 +48,7 @@ def plan_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(plan: Path, text: Path, *options: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "synth", "run", str(plan), "--data", str(text)]
     command += ["--device", "cpu", "--steps", "6", "--format", "json", *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=200)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600)
 
 
 def figures(plan: Path, text: Path, *options: str) -> dict:

@@ -38,7 +38,7 @@ def test_it_answers_with_rivals_value_bound_and_memory(synth: Synth, tmp_path: P
 
 
 def test_the_least_limit_without_a_bubble_once_full(synth: Synth, tmp_path: Path) -> None:
-    wanted = ("--mem-limit", "min", "--target", "steady", "--placement", "v")
+    wanted = ("--mem-limit", "min", "--target", "steady", "--placement", "v", "--time-limit", "2s")
     ended = synth(*SMALL, *wanted, "-o", tmp_path / "plan.json")
     assert ended.code == 0
     assert "one more micro-batch takes" in ended.stdout
@@ -433,7 +433,7 @@ def start_long_solve(path: Path, *limit: str) -> subprocess.Popen[str]:
         text=True,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )
-    until = time.monotonic() + 20
+    until = time.monotonic() + 300
     while not path.exists() and time.monotonic() < until:
         time.sleep(0.05)
     assert path.exists()
@@ -443,7 +443,7 @@ def start_long_solve(path: Path, *limit: str) -> subprocess.Popen[str]:
 def test_the_first_ctrl_c_keeps_the_best_so_far(tmp_path: Path) -> None:
     process = start_long_solve(tmp_path / "plan.json")
     process.send_signal(signal.SIGINT)
-    stdout, stderr = process.communicate(timeout=30)
+    stdout, stderr = process.communicate(timeout=300)
     assert process.returncode == 0, stderr
     assert "stopping and keeping the best so far" in stderr
     assert "stopped by interrupt" in stdout
@@ -459,7 +459,7 @@ def test_the_second_ctrl_c_gives_up_with_130_and_a_whole_file(tmp_path: Path) ->
     while "stopping" not in process.stderr.readline():
         pass
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=10)
+    process.communicate(timeout=300)
     assert process.returncode in (130, 0)  # 0: the search had already stopped
     Plan.load(tmp_path / "plan.json").check()
 
@@ -468,7 +468,7 @@ def test_ctrl_c_keeps_the_least_memory_so_far(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     process = start_long_solve(path, "--mem-limit", "min", "--target", "105%")
     process.send_signal(signal.SIGINT)
-    stdout, stderr = process.communicate(timeout=30)
+    stdout, stderr = process.communicate(timeout=300)
     assert process.returncode == 0, stderr
     assert "stopping and keeping the best so far" in stderr
     assert "stopped by interrupt" in stdout
@@ -485,8 +485,8 @@ def test_recomputing_the_first_stages_makes_a_tight_plan_shorter(
         path = tmp_path / f"{choice}.json"
         ended = synth(
             *("solve", "zb-1.5b-p8-m24", "--ranks", "4", "--micro-batches", "8", "--format"),
-            *("json", "--mem-limit", "24GB", "--time-limit", "4s", "--recompute", choice),
-            *("-o", path),
+            *("json", "--mem-limit", "24GB", "--time-limit", "1s", "--recompute", choice),
+            *("--deterministic", "--workers", "1", "-o", path),
         )
         assert ended.code == 0, ended.stderr
         found = json.loads(ended.stdout)

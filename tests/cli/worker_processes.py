@@ -42,7 +42,7 @@ def end(process: "subprocess.Popen[str]") -> None:
             os.kill(child, signal.SIGKILL)
         except ProcessLookupError:
             continue
-    process.wait(timeout=30)
+    process.wait(timeout=300)
     for stream in (process.stdout, process.stderr):
         if stream is not None:
             stream.close()

@@ -29,7 +29,7 @@ class GlooPool:
         for process in self._processes:
             process.start()
 
-    def run(self, function: Any, world_size: int, *arguments: Any, timeout: float = 240) -> list:
+    def run(self, function: Any, world_size: int, *arguments: Any, timeout: float = 600) -> list:
         """Run a module-level function on every rank and return the results in rank order."""
         file = Path(sys.modules[function.__module__].__file__ or "")
         with tempfile.TemporaryDirectory() as folder:
@@ -62,7 +62,7 @@ class GlooPool:
             orders.close()
             orders.cancel_join_thread()
         for process in self._processes:
-            process.join(timeout=10)
+            process.join(timeout=60)
             process.terminate()
 
 
@@ -89,7 +89,7 @@ def _run_order(
     import torch.distributed as dist
 
     store = dist.FileStore(f"{folder}/store", world_size)
-    timeout = timedelta(seconds=120)
+    timeout = timedelta(seconds=500)
     dist.init_process_group("gloo", rank=rank, world_size=world_size, store=store, timeout=timeout)
     try:
         return getattr(_load(file), name)(rank, world_size, *arguments)

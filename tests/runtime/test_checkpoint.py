@@ -68,7 +68,7 @@ class Training:
             CheckpointOptions(folder=Path(folder), resume=resume, keep=keep),
             {f"layer.{rank}": self.layer},
             self.steps,
-            timeout_s=30,
+            timeout_s=300,
             tell=self.lines.append,
         )
 

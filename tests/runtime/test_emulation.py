@@ -59,7 +59,7 @@ def solved() -> Schedule:
     caps = [3 * peak // 4 for peak in peak_bytes(lower(generate("1f1b", RANKS, 8), costs))]
     placement = Placement.linear(RANKS)
     problem = Problem(costs, placement, MICRO_BATCHES, (max(caps),) * RANKS, Objective.MAKESPAN)
-    result = solve(problem, SolveOptions(time_limit_s=2, workers=1))
+    result = solve(problem, SolveOptions(time_limit_s=0.1, workers=1, deterministic=True))
     assert result.schedule is not None
     return result.schedule
 
@@ -83,7 +83,7 @@ def emulate(
 def replayed(pool: Any, cases: list[tuple[Schedule, Costs]], steps: int = 3) -> list[Any]:
     """For each case: what its ranks measured, and the chart of its last step."""
     size = cases[0][0].num_ranks
-    by_rank = pool.run(emulate, size, cases, steps, timeout=120)
+    by_rank = pool.run(emulate, size, cases, steps)
     found = []
     for index in range(len(cases)):
         results = [rank[index][0] for rank in by_rank]
@@ -144,7 +144,7 @@ def test_memory_that_the_system_refuses_is_explained() -> None:
 
 def test_ranks_that_do_not_wait_at_step_replay_the_same_ops_in_the_same_memory(many: Any) -> None:
     schedule, costs = generate("zb-h2", 4, 8), costs_of(4)
-    by_rank = many.run(emulate, 4, [(schedule, costs)], 5, True, timeout=120)
+    by_rank = many.run(emulate, 4, [(schedule, costs)], 5, True)
     lowered, _ = verify(schedule, costs)
     for rank, [(result, held)] in enumerate(by_rank):
         assert result.late and held == 0

@@ -21,7 +21,7 @@ def test_the_pages_program_learns_under_torchrun(tmp_path: Path) -> None:
         env=os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": LOOPBACK},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=600,
     )
     assert ended.returncode == 0, ended.stderr
     losses = [float(value) for value in re.findall(r"loss ([\d.]+)", ended.stdout)]

@@ -7,8 +7,9 @@ from synth.errors import SynthError
 from synth.families import family_placement, generate
 from synth.profile import Link, Links, PairLink
 from synth.schedule import Timeline, peak_bytes, verify
-from synth.solve import Problem, SolveOptions
+from synth.solve import Problem
 from synth.solve.portfolio import solve
+from tests.synth.effort import counted
 from tests.synth.picture import picture, rows
 
 
@@ -285,7 +286,7 @@ def test_one_unit_cannot_have_the_printed_rate_of_early_forwarding() -> None:
     # It would be 27; the solver proves 28, which direct concatenation has.
     where = family_placement("bitpipe", 4)
     costs = uniform_costs(8, forward_us=1, backward_input_us=2, backward_weight_us=0)
-    found = solve(Problem(costs, where, 4), SolveOptions(time_limit_s=20))
+    found = solve(Problem(costs, where, 4), counted(60))
     assert found.lower_bound_us == found.value_us == 28
     assert simulated("bitpipe:1,early", 4, 4, (1, 1, 1)).makespan_us == 28
 

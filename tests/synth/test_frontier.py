@@ -3,7 +3,6 @@
 import os
 import signal
 import threading
-import time
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -21,9 +20,10 @@ from synth.profile import Layer, LayerProfile, Profile, Provenance, Timing, Work
 from synth.schedule.file import Plan
 from synth.schedule.placements import placement
 from synth.solve import Objective, Problem, SolveOptions
+from tests.synth.effort import HOURS_S
 from tests.synth.every_order import true_curve, true_value
 
-QUICK = Effort(points=7, time_limit_s=5, jobs=2, workers=1, gap=0)
+QUICK = Effort(points=7, time_limit_s=300, jobs=2, workers=1, gap=0)
 
 
 def small_profile() -> Profile:
@@ -146,13 +146,13 @@ def test_a_curve_is_continued_and_what_is_there_is_kept(tmp_path: Path) -> None:
     assert set(map(cap_of, begun.points)) < set(map(cap_of, more.points))
 
 
-def test_a_curve_that_is_done_starts_nothing() -> None:
+def test_a_curve_that_is_done_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     curve, _ = traced()
-    began = time.monotonic()
+    monkeypatch.delattr("synth.plan.trace.Workers")
     searches: list[Frontier] = []
     enough = replace(QUICK, points=len(curve.points))
     assert trace(PROFILE, small_problem(), enough, curve, searches.append) == curve
-    assert searches == [] and time.monotonic() - began < 0.5
+    assert searches == []
 
 
 def large_problem() -> tuple[Profile, Problem]:
@@ -167,10 +167,9 @@ def test_a_stop_keeps_what_is_there_and_the_rest_comes_later() -> None:
     profile, problem = large_problem()
     stop = threading.Event()
     threading.Timer(4, stop.set).start()
-    effort = Effort(points=4, time_limit_s=60, jobs=1, workers=1)
-    began = time.monotonic()
+    # Were the stop not heeded, the first point alone would take an hour.
+    effort = Effort(points=4, time_limit_s=HOURS_S, jobs=1, workers=1)
     curve = trace(profile, problem, effort, stop=stop)
-    assert time.monotonic() - began < 8
     curve.check()
     assert "interrupt" in {plan.claim.stopped_by for plan in curve.points}
     searches: list[Frontier] = []
@@ -217,11 +216,11 @@ def test_several_stages_per_rank_have_a_curve_too(objective: Objective) -> None:
 
 def test_a_worker_that_is_killed_is_said_so() -> None:
     costs = uniform_costs(8, forward_us=5, backward_input_us=6, backward_weight_us=3, saved_bytes=3)
-    task = Task(Problem.linear(costs, 32, 18), SolveOptions(time_limit_s=60, workers=1))
+    task = Task(Problem.linear(costs, 32, 18), SolveOptions(time_limit_s=HOURS_S, workers=1))
     with pytest.raises(RunFailure, match="ended without an answer"), Workers(1) as workers:
         workers.start(task)
         os.kill(workers.pids[0], signal.SIGKILL)
-        list(workers.outcomes(30))
+        list(workers.outcomes(300))
 
 
 def test_a_refusal_in_a_worker_is_raised_here() -> None:
@@ -232,4 +231,4 @@ def test_a_refusal_in_a_worker_is_raised_here() -> None:
         assert serial is not None
         workers.start(Task(problem, SolveOptions(hint=serial.schedule)))
         with pytest.raises(SynthError, match="the hint has 2 ranks and 3 micro-batches"):
-            list(workers.outcomes(30))
+            list(workers.outcomes(300))

@@ -1,6 +1,7 @@
 """Recomputation in the search: R merged into B, written out, and bounded wherever it stands."""
 
 import random
+import threading
 from itertools import combinations
 
 import pytest
@@ -22,8 +23,9 @@ from synth.schedule.model import Buffering, Placement, Schedule
 from synth.schedule.ops import Op
 from synth.schedule.placements import placement
 from synth.schedule.verify import ScheduleError, verify
-from synth.solve import Problem, SolveOptions, solve
+from synth.solve import Incumbent, Problem, SolveOptions, solve
 from synth.solve.problem import StoppedBy
+from tests.synth.effort import HOURS_S, counted
 from tests.synth.plain import random_costs, random_schedule
 
 
@@ -44,8 +46,8 @@ def test_written_out_a_schedule_keeps_to_what_the_search_counted() -> None:
             continue
         compared += 1
         assert recomputed(longer) == stages
-        for found, counted in zip(peak_bytes(true), peak_bytes(seen), strict=True):
-            assert found <= counted
+        for found, sought in zip(peak_bytes(true), peak_bytes(seen), strict=True):
+            assert found <= sought
     assert compared > 150
 
 
@@ -121,23 +123,38 @@ def tight_problem(where: Placement, cap_bytes: int) -> Problem:
     return Problem(costs, where, 8, caps, Objective.MAKESPAN)
 
 
-@pytest.mark.parametrize("name", ["linear", "v"])
-def test_where_memory_is_short_recomputing_is_faster(name: str) -> None:
-    problem = tight_problem(placement(name, 4), 100)
-    options = SolveOptions(time_limit_s=3, workers=1)
-    plain, choosing = solve(problem, options), solve_choosing(problem, options)
-    assert plain.value_us is not None and choosing.value_us is not None
-    assert choosing.schedule is not None
-    assert choosing.value_us < plain.value_us
-    assert choosing.lower_bound_us <= choosing.value_us
+@pytest.mark.parametrize(("name", "cap_bytes"), [("linear", 100), ("v", 82)])
+def test_where_memory_is_short_recomputing_does_what_nothing_else_can(
+    name: str, cap_bytes: int
+) -> None:
+    # On the line everything kept is proven to take 420 at least, on the V not to fit at all.
+    problem = tight_problem(placement(name, 4), cap_bytes)
+    plain, stop = solve(problem, counted()), threading.Event()
+    assert plain.stopped_by == (StoppedBy.INFEASIBLE if name == "v" else StoppedBy.OPTIMAL)
+    unreached_us = plain.value_us or 10**9
+
+    def stop_when_faster(incumbent: Incumbent) -> None:
+        if incumbent.value_us < unreached_us:
+            stop.set()
+
+    options = SolveOptions(time_limit_s=HOURS_S / 6, workers=1)
+    choosing = solve_choosing(problem, options, stop_when_faster, stop)
+    assert choosing.schedule is not None and choosing.value_us is not None
+    assert choosing.lower_bound_us <= choosing.value_us < unreached_us
     verify(choosing.schedule, problem.costs, problem.caps_bytes)
     stages = recomputed(choosing.schedule)
     assert stages == list(range(len(stages))) and stages
 
 
+def test_choosing_repeats_itself_where_it_is_told_to() -> None:
+    problem = tight_problem(placement("linear", 2), 80)
+    first, second = (solve_choosing(problem, counted(0.02)) for _ in range(2))
+    assert first.schedule is not None and first.schedule == second.schedule
+
+
 def test_where_memory_suffices_nothing_is_recomputed() -> None:
     problem = tight_problem(placement("linear", 4), 1000)
-    found = solve_choosing(problem, SolveOptions(time_limit_s=3, workers=1))
+    found = solve_choosing(problem, counted(3))
     assert found.schedule is not None and not recomputed(found.schedule)
     assert found.value_us == found.lower_bound_us
 
@@ -146,7 +163,7 @@ def test_chosen_stages_recompute_every_micro_batch_and_the_bound_holds() -> None
     problem = tight_problem(placement("linear", 4), 100)
     values = {}
     for stages in [c for n in (1, 2) for c in combinations(range(4), n)]:
-        found = solve_recomputing(problem, stages, SolveOptions(time_limit_s=1, workers=1))
+        found = solve_recomputing(problem, stages, SolveOptions(time_limit_s=0.5, workers=1))
         if found.schedule is None:
             continue
         ops = [op for program in found.schedule.programs for op in program]
@@ -160,7 +177,7 @@ def test_chosen_stages_recompute_every_micro_batch_and_the_bound_holds() -> None
 
 
 def test_what_nothing_can_keep_is_infeasible_and_recomputing_fits_where_keeping_does_not() -> None:
-    options = SolveOptions(time_limit_s=1, workers=1)
+    options = SolveOptions(time_limit_s=0.5, workers=1)
     never = solve_choosing(tight_problem(placement("linear", 4), 30), options)
     assert never.schedule is None and never.stopped_by == StoppedBy.INFEASIBLE
     assert never.message is not None and "no schedule fits" in never.message
@@ -187,7 +204,7 @@ def test_an_output_larger_than_what_is_saved_is_no_false_impossibility() -> None
     ops = tuple(tuple(map(Op.parse, line.split())) for line in programs)
     problem = Problem.linear(costs, 1, 14)
     verify(Schedule(problem.placement, 1, ops, "by hand", Buffering(0, 0)), costs, (14, 14))
-    options = SolveOptions(time_limit_s=1, workers=1)
+    options = SolveOptions(time_limit_s=0.5, workers=1)
     for found in (solve_recomputing(problem, (0,), options), solve_choosing(problem, options)):
         assert found.stopped_by != StoppedBy.INFEASIBLE
     assert solve(problem, options).stopped_by == StoppedBy.INFEASIBLE

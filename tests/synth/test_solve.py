@@ -2,7 +2,6 @@
 
 import random
 import threading
-import time
 
 import pytest
 
@@ -24,6 +23,7 @@ from synth.solve import (
 )
 from synth.solve.feasible import one_micro_batch_bytes, serial_schedule
 from synth.solve.memory_views import certain
+from tests.synth.effort import HOURS_S, counted
 
 
 def table_costs(num_ranks: int) -> Costs:
@@ -57,17 +57,17 @@ def table_problem(num_ranks: int, m: int, share: float) -> Problem:
     ],
 )
 def test_known_optima_are_proven(num_ranks: int, m: int, share: float, optimum_us: int) -> None:
-    result = solve(table_problem(num_ranks, m, share), SolveOptions(time_limit_s=30, workers=2))
+    result = solve(table_problem(num_ranks, m, share), counted())
     assert (result.value_us, result.lower_bound_us) == (optimum_us, optimum_us)
     assert result.stopped_by == StoppedBy.OPTIMAL
 
 
-def test_the_first_incumbent_comes_within_a_second_and_values_only_fall() -> None:
+def test_the_first_incumbent_needs_no_search_and_values_only_fall() -> None:
     seen: list[Incumbent] = []
-    solve(table_problem(8, 16, 0.75), SolveOptions(time_limit_s=2), seen.append)
+    solve(table_problem(8, 16, 0.75), counted(0.3), seen.append)
     values = [incumbent.value_us for incumbent in seen]
     bounds = [incumbent.lower_bound_us for incumbent in seen]
-    assert seen[0].elapsed_s < 1
+    assert seen[0].found_by == "zb-limit" and len(seen) > 2
     assert values == sorted(values, reverse=True) and bounds == sorted(bounds)
 
 
@@ -82,28 +82,27 @@ def test_published_profile_is_solved_to_zb_h1s_period_in_1f1bs_memory() -> None:
         saved_bytes=34,
         saved_w_bytes=32,
     )
-    result = solve(Problem.linear(costs, 24, 8 * 34, Objective.PERIOD), SolveOptions(5))
+    result = solve(Problem.linear(costs, 24, 8 * 34, Objective.PERIOD), counted(1))
     zb_h1 = next(rival for rival in result.rivals if rival.name == "zb-h1")
     assert result.value_us is not None and result.value_us <= zb_h1.period_us
 
 
 def test_an_event_from_another_thread_stops_the_search_with_the_best_so_far() -> None:
+    # Minutes to prove; without the stop it would go on for an hour.
     stop = threading.Event()
-    stopped_at: list[float] = []
-
-    def ring() -> None:
-        stopped_at.append(time.monotonic())
-        stop.set()
-
-    timer = threading.Timer(2.0, ring)
+    timer = threading.Timer(2.0, stop.set)
     timer.start()
-    result = solve(table_problem(8, 32, 0.75), SolveOptions(time_limit_s=60, workers=1), stop=stop)
-    assert time.monotonic() - stopped_at[0] < 2
+    options = SolveOptions(time_limit_s=HOURS_S, workers=1)
+    result = solve(table_problem(8, 32, 0.75), options, stop=stop)
     assert result.stopped_by == StoppedBy.INTERRUPT
+    assert result.wall_s < 60
     assert result.schedule is not None
 
 
-def test_a_stop_before_the_start_still_gives_the_best_family() -> None:
+def test_a_stop_before_the_start_still_gives_the_best_family(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(starts, "_GRACE_S", HOURS_S)
     stop = threading.Event()
     stop.set()
     result = solve(table_problem(4, 12, 1), stop=stop)
@@ -111,13 +110,13 @@ def test_a_stop_before_the_start_still_gives_the_best_family() -> None:
 
 
 def test_a_wide_gap_is_accepted_when_asked_for() -> None:
-    result = solve(table_problem(8, 16, 0.5), SolveOptions(time_limit_s=20, gap=0.2))
+    result = solve(table_problem(8, 16, 0.5), counted(gap=0.2))
     assert result.stopped_by == StoppedBy.GAP
     assert result.gap is not None and result.gap <= 0.2
 
 
 def test_deterministic_search_repeats_itself() -> None:
-    options = SolveOptions(time_limit_s=0.1, deterministic=True, workers=2, seed=3)
+    options = counted(0.03, workers=2, seed=3)
     problem = table_problem(4, 16, 0.75)
     first, second = solve(problem, options), solve(problem, options)
     assert first.schedule == second.schedule
@@ -132,10 +131,11 @@ def test_fewer_micro_batches_than_ranks() -> None:
 
 def test_a_hint_is_never_made_worse() -> None:
     problem = table_problem(4, 16, 0.75)
-    best = solve(problem, SolveOptions(time_limit_s=20))
-    again = solve(problem, SolveOptions(time_limit_s=0.1, hint=best.schedule))
+    best = solve(problem, counted(1))
+    again = solve(problem, SolveOptions(time_limit_s=0, hint=best.schedule))
+    alone = solve(problem, SolveOptions(time_limit_s=0))
     assert best.value_us is not None and again.value_us is not None
-    assert again.value_us <= best.value_us
+    assert again.value_us <= best.value_us < (alone.value_us or 0)
 
 
 def test_a_hint_for_another_problem_is_refused() -> None:
@@ -174,7 +174,7 @@ def test_infeasibility_names_the_smallest_limit_that_is_feasible() -> None:
     shortage = find_shortage(Problem.linear(uneven_costs(), 4, 50))
     assert shortage is not None
     least = shortage.smallest_cap_bytes
-    enough = solve(Problem.linear(uneven_costs(), 4, least), SolveOptions(time_limit_s=1))
+    enough = solve(Problem.linear(uneven_costs(), 4, least), counted(0.1))
     too_little = solve(Problem.linear(uneven_costs(), 4, least - 1))
     assert enough.schedule is not None
     verify(enough.schedule, uneven_costs(), (least,) * 3)
@@ -218,16 +218,17 @@ def test_of_equally_fast_schedules_the_one_in_less_memory_is_kept() -> None:
 
 def test_any_seed_from_zero_on_is_accepted() -> None:
     problem = table_problem(3, 5, 0.7)
-    result = solve(problem, SolveOptions(time_limit_s=1, workers=1, seed=9_999_999_999_999))
+    result = solve(problem, counted(0.1, seed=9_999_999_999_999))
     assert result.schedule is not None
     with pytest.raises(SynthError, match="the seed is -1; give 0 or more"):
         SolveOptions(seed=-1)
 
 
 def test_the_time_limit_is_kept_on_a_problem_of_many_ops() -> None:
+    # Its first list scheduling alone would take minutes if nothing looked at the clock.
     result = solve(table_problem(8, 600, 0.75), SolveOptions(time_limit_s=2, workers=2))
     assert result.schedule is not None
-    assert result.wall_s < 2 + 2
+    assert result.wall_s < 40
 
 
 def test_a_stop_at_the_start_of_a_problem_of_many_ops_leaves_families_out(

@@ -13,9 +13,11 @@ from synth.profile import Link, Links, PairLink
 from synth.schedule import Buffering, Op, Schedule, ScheduleError, verify
 from synth.solve import Objective, Problem, Result, SolveOptions, SolverName, StoppedBy, solve
 from synth.solve.feasible import find_shortage
+from tests.synth.effort import HOURS_S, counted
 
 OBJECTIVES = [Objective.MAKESPAN, Objective.PERIOD, *map(Objective.of_iterations, (2, 3, 8))]
-ONE_WORKER = SolveOptions(time_limit_s=20, workers=1)
+WHOLE = counted(20)
+MILP = SolveOptions(time_limit_s=HOURS_S, solver=SolverName.MILP)
 
 
 def random_costs(rng: random.Random, num_stages: int, boundary: bool, cheap_fusion: bool) -> Costs:
@@ -146,8 +148,8 @@ def check_sound(result: Result) -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_cpsat_milp_and_brute_force_find_the_same_optimum(seed: int) -> None:
     problem = random_problem(seed)
-    result = solve(problem, ONE_WORKER)
-    milp = solve(problem, SolveOptions(time_limit_s=20, solver=SolverName.MILP))
+    result = solve(problem, WHOLE)
+    milp = solve(problem, MILP)
     check_sound(result)
     assert result.stopped_by == milp.stopped_by == StoppedBy.OPTIMAL
     assert result.value_us == milp.value_us == brute_force(problem)
@@ -161,8 +163,8 @@ def test_where_a_shorter_period_costs_makespan_more_iterations_buy_it(seed: int)
     problem, timelines = random_problem(seed), []
     for count in (1, 2, 3, 9):
         asked = replace(problem, objective=Objective.of_iterations(count))
-        result = solve(asked, ONE_WORKER)
-        milp = solve(asked, SolveOptions(time_limit_s=20, solver=SolverName.MILP))
+        result = solve(asked, WHOLE)
+        milp = solve(asked, MILP)
         check_sound(result)
         assert result.stopped_by == milp.stopped_by == StoppedBy.OPTIMAL
         assert result.value_us == milp.value_us == brute_force(asked)
@@ -175,7 +177,7 @@ def test_where_a_shorter_period_costs_makespan_more_iterations_buy_it(seed: int)
 @pytest.mark.parametrize("seed", range(50, 62))
 def test_where_fusing_pays_cpsat_finds_the_optimum_over_split_and_fused(seed: int) -> None:
     problem = small(random_problem(seed, cheap_fusion=True))
-    result = solve(problem, ONE_WORKER)
+    result = solve(problem, WHOLE)
     check_sound(result)
     assert result.stopped_by == StoppedBy.OPTIMAL
     assert result.value_us == brute_force(problem, fused=True)
@@ -184,7 +186,7 @@ def test_where_fusing_pays_cpsat_finds_the_optimum_over_split_and_fused(seed: in
 @pytest.mark.parametrize("seed", range(100, 108))
 def test_bounds_hold_for_every_schedule_with_boundary_bytes_and_fused_backwards(seed: int) -> None:
     problem = small(random_problem(seed, boundary=True, cheap_fusion=True))
-    result = solve(problem, SolveOptions(time_limit_s=3, workers=1))
+    result = solve(problem, SolveOptions(time_limit_s=1, workers=1))
     best = brute_force(problem, fused=True)
     assert best is not None
     check_sound(result)
@@ -200,5 +202,5 @@ def test_a_looser_cap_is_never_worse() -> None:
         problem = Problem(
             tight.costs, tight.placement, tight.num_micro_batches, caps, tight.objective
         )
-        values.append(solve(problem, ONE_WORKER).value_us)
+        values.append(solve(problem, WHOLE).value_us)
     assert values == sorted(values, reverse=True)

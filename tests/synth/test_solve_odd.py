@@ -12,13 +12,14 @@ from synth.costs import Costs, StageCosts
 from synth.kinds import OpKind
 from synth.schedule import Buffering, Op, Placement, Schedule, ScheduleError, peak_bytes, verify
 from synth.schedule.placements import placement
-from synth.solve import Objective, Problem, SolveOptions, StoppedBy, pattern, solve
+from synth.solve import Objective, Problem, StoppedBy, pattern, solve
 from synth.solve.bounds import work_bound_us
 from synth.solve.feasible import find_shortage
 from synth.solve.memory_views import cautious, certain, relaxed_for_fusion
 from synth.solve.polish import BUFFERINGS
 from synth.solve.run_cpsat import solve_briefly
 from synth.solve.solution import order_of, timed
+from tests.synth.effort import counted
 from tests.synth.odd_problems import BW, STEP, B, F, RandomOrders, W, odd_costs
 from tests.synth.test_solve_exact import OBJECTIVES
 
@@ -117,7 +118,7 @@ def test_a_w_put_off_may_need_less_memory() -> None:
     schedule = Schedule(where, 1, (tuple(map(Op.parse, order.split())),), "late", Buffering(0, 0))
     lowered, _ = verify(schedule, costs)
     caps = peak_bytes(lowered)
-    result = solve(Problem(costs, where, 1, caps), SolveOptions(time_limit_s=3, workers=1))
+    result = solve(Problem(costs, where, 1, caps), counted(0.3))
     assert result.schedule is not None
     less = Problem(costs, where, 1, (caps[0] - 1,))
     assert find_shortage(less) is not None
@@ -127,7 +128,7 @@ def test_a_w_put_off_may_need_less_memory() -> None:
 def test_the_period_does_not_depend_on_what_ranks_are_called(ranks: tuple[int, ...]) -> None:
     costs = Costs(stages=(stage((100, 1, 0)), stage((1, 1, 50)), stage((1, 1, 1))))
     problem = Problem(costs, Placement((ranks,)), 1, None, Objective.PERIOD)
-    result = solve(problem, SolveOptions(time_limit_s=5, workers=1))
+    result = solve(problem, counted())
     assert (result.stopped_by, result.value_us, result.lower_bound_us) == (
         StoppedBy.OPTIMAL,
         105,
@@ -140,7 +141,7 @@ def test_an_infeasible_model_is_survived_where_threads_take_turns() -> None:
     rng = random.Random(0)
     where = placement("v", 2)
     problem = Problem(odd_costs(rng, 4, 2), where, 6, (9, 9))
-    options = SolveOptions(time_limit_s=0.05, workers=2, deterministic=True)
+    options = counted(0.05, workers=2)
     for cap in range(4, 40, 6):
         solve(replace(problem, caps_bytes=(cap, cap)), options)
     model = cp_model.CpModel()

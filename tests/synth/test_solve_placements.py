@@ -14,10 +14,11 @@ from synth.kinds import OpKind
 from synth.profile import Link, Links
 from synth.schedule import Buffering, Op, Schedule, ScheduleError, verify
 from synth.schedule.placements import placement
-from synth.solve import Objective, Problem, SolveOptions, SolverName, StoppedBy, solve
+from synth.solve import Objective, Problem, SolveOptions, StoppedBy, solve
 from synth.solve.feasible import find_shortage, serial_schedule, smallest_limit_bytes
 from synth.solve.memory_views import cautious, certain
-from tests.synth.test_solve_exact import OBJECTIVES, check_sound, random_costs
+from tests.synth.effort import counted
+from tests.synth.test_solve_exact import MILP, OBJECTIVES, check_sound, random_costs
 
 KINDS = (OpKind.F, OpKind.B, OpKind.W)
 
@@ -87,7 +88,7 @@ SMALL = [("v", 2, 1), ("looped:2", 2, 1), ("v", 1, 1), ("bidirectional", 2, 2)]
 @pytest.mark.parametrize(("name", "num_ranks", "m"), SMALL)
 def test_the_optimum_is_that_of_brute_force(name: str, num_ranks: int, m: int, seed: int) -> None:
     problem = random_problem(seed, name, num_ranks, m)
-    result = solve(problem, SolveOptions(time_limit_s=10, workers=1))
+    result = solve(problem, counted())
     check_sound(result)
     best = brute_force(problem)
     assert result.lower_bound_us <= best
@@ -99,7 +100,7 @@ def test_the_optimum_is_that_of_brute_force(name: str, num_ranks: int, m: int, s
 @pytest.mark.parametrize(("name", "num_ranks", "m"), SMALL)
 def test_bounds_hold_with_boundary_bytes(name: str, num_ranks: int, m: int, seed: int) -> None:
     problem = random_problem(seed + 50, name, num_ranks, m, boundary=True)
-    result = solve(problem, SolveOptions(time_limit_s=2, workers=1))
+    result = solve(problem, SolveOptions(time_limit_s=0.5, workers=1))
     check_sound(result)
     assert result.lower_bound_us <= brute_force(problem)
 
@@ -111,9 +112,8 @@ def test_bounds_hold_with_boundary_bytes(name: str, num_ranks: int, m: int, seed
 def test_cpsat_and_milp_agree(name: str, num_ranks: int, m: int, seed: int) -> None:
     problem = random_problem(seed + 100, name, num_ranks, m)
     problem = Problem(problem.costs, problem.placement, m, problem.caps_bytes)
-    options = SolveOptions(time_limit_s=30, workers=1)
-    result = solve(problem, options)
-    milp = solve(problem, SolveOptions(time_limit_s=60, solver=SolverName.MILP))
+    result = solve(problem, counted(30))
+    milp = solve(problem, MILP)
     check_sound(result)
     assert result.stopped_by == milp.stopped_by == StoppedBy.OPTIMAL
     assert result.value_us == milp.value_us
