@@ -21,6 +21,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from synth.costs import uniform_costs
 from synth.errors import Mismatch, SynthError
+from synth.profile import Link, Links
 from synth.schedule.file import Plan
 from synth.schedule.lower import Lowered
 from synth.schedule.model import Schedule
@@ -34,10 +35,10 @@ from .execution.forward_only import forward_only
 from .execution.groups import Group
 from .execution.progress import Progress
 from .execution.reducer import GradientReducer
+from .execution.saved_sizes import SizeFinder
 from .execution.shapes import ShapeFinder
 from .execution.stage import Loss, Stage
 from .execution.stepper import Stepper
-from .execution.supported import check_supported
 from .execution.traced_channels import TracedChannels
 
 Modules = nn.Module | Sequence[nn.Module] | Mapping[int, nn.Module | Sequence[nn.Module] | Stage]
@@ -84,7 +85,6 @@ class Pipeline:
         """
         self._group = Group.of(group)
         self.lowered = _lower(schedule)
-        check_supported(self.lowered)
         _check_size(self.lowered, self._group)
         self.stages = _make_stages(self.lowered, self._group.rank, stages, loss)
         self.device = torch.device(device) if device is not None else _device(self.stages)
@@ -98,6 +98,7 @@ class Pipeline:
             self.stages,
             changing=changing_shapes,
         )
+        self._saved_sizes = SizeFinder(self._group, self.lowered, self.stages)
         self._evaluator: Executor | None = None
         self._channels = open_channels(self.device, self.lowered.transfers, timeout_s, self._group)
         self._executor = Executor(
@@ -163,7 +164,8 @@ class Pipeline:
         """
         batch.check(self.num_micro_batches)
         shapes = self._shapes.of(batch, self.num_micro_batches)
-        return self._executor.step(batch, shapes, weight=weight, update=update)
+        sizes = self._saved_sizes.of(batch, shapes, self._shapes.kinds)
+        return self._executor.step(batch, shapes, saved_sizes=sizes, weight=weight, update=update)
 
     def evaluate(self, batch: Batch) -> Tensor | None:
         """The loss of a mini-batch, forward only and without autograd; parameters stay.
@@ -203,7 +205,11 @@ def _lower(schedule: Plan | Schedule | Lowered | str | Path) -> Lowered:
         return schedule.check()[0]
     # Order is all that a bare schedule says. When values die does not depend on what they cost.
     equal = uniform_costs(
-        schedule.placement.num_stages, forward_us=1, backward_input_us=1, backward_weight_us=1
+        schedule.placement.num_stages,
+        forward_us=1,
+        backward_input_us=1,
+        backward_weight_us=1,
+        links=Links(host=Link()),
     )
     return verify(schedule, equal)[0]
 

@@ -6,13 +6,15 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 
+from synth.costs import HOST
 from synth.errors import SynthError
+from synth.kinds import OpKind
 from synth.record import Record
 from synth.schedule.lower import Lowered
 from synth.schedule.memory import static_bytes
 
 from ..batch import Batch
-from ..execution.channels import open_channels
+from ..execution.channels import WithHost, open_channels
 from ..execution.clock import Clock
 from ..execution.executor import Executor
 from ..execution.groups import Group
@@ -24,9 +26,10 @@ from ..profiling.meter import measure
 from ..training.rank_result import RankResult
 from ..world import World
 from .device_time import DeviceTime, now_ns
+from .host_link import EmulatedHostLink
 from .links import EmulatedLinks
 from .reducer import EmulatedReducer
-from .stage import EmulatedStage, boundary_of
+from .stage import EmulatedStage, boundary_of, moved_bytes
 
 _CPU = torch.device("cpu")
 
@@ -144,8 +147,15 @@ class RankEmulation:
         self._shapes = [[boundary_of(c.output_bytes) for c in costs]] * self._num_micro_batches
         self._clock = Clock(_CPU)
         self._tracer = Tracer(self._clock, options.trace_every)
-        channels = open_channels(_CPU, lowered.transfers, options.timeout_s, group)
-        links = EmulatedLinks(channels, device)
+        between = [t for t in lowered.transfers if HOST not in (t.source, t.target)]
+        channels = open_channels(_CPU, between, options.timeout_s, group)
+        links = WithHost(EmulatedLinks(channels, device), EmulatedHostLink(device))
+        self._saved_sizes = {
+            (op.stage, op.microbatch): (moved_bytes(costs[op.stage]),)
+            for ops in lowered.ops
+            for op in ops
+            if op.kind == OpKind.KEEP
+        }
         self._executor = Executor(
             lowered,
             world.rank,
@@ -200,7 +210,7 @@ class RankEmulation:
 
     def _step(self) -> None:
         inputs = [()] * self._num_micro_batches
-        self._executor.step(Batch(inputs=inputs), self._shapes)
+        self._executor.step(Batch(inputs=inputs), self._shapes, saved_sizes=self._saved_sizes)
 
 
 def _check_world(lowered: Lowered, world: World, group: Group) -> None:

@@ -22,6 +22,11 @@ def boundary_of(num_bytes: int) -> Boundary:
     return Boundary((Leaf((max(num_bytes, STAMP_BYTES),), torch.uint8, True),))
 
 
+def moved_bytes(costs: StageCosts) -> int:
+    """What moves of a stage's micro-batch, at least a time stamp."""
+    return max(costs.saved_bytes, STAMP_BYTES)
+
+
 class EmulatedStage:
     """Meets the executor's `Passages`; micro-batches hold what the costs say they hold.
 
@@ -45,7 +50,8 @@ class EmulatedStage:
         self._input = boundary_of(input_bytes) if input_bytes is not None else None
         self._output = boundary_of(costs.output_bytes)
         self._held: dict[int, Tensor] = {}
-        self._rebuilt: set[int] = set()
+        self._again: dict[int, Tensor] = {}
+        self._moved_bytes = moved_bytes(costs)
         self._loss = torch.zeros(())
 
     def forward(
@@ -57,10 +63,11 @@ class EmulatedStage:
         targets: Any = None,
         keywords: Mapping[str, Any] | None = None,
         fused: bool = False,
+        moved: bool = False,
     ) -> Tensors:
         """F: afterwards `saved_bytes` are held."""
         self._take(OpKind.F)
-        self._held[microbatch] = _hold(self._costs.saved_bytes)
+        self._held[microbatch] = _hold(self._moved_bytes if moved else self._costs.saved_bytes)
         return (self._loss,) if self.is_last else self._output.activations("cpu")
 
     def forward_light(
@@ -86,36 +93,46 @@ class EmulatedStage:
         targets: Any = None,
         keywords: Mapping[str, Any] | None = None,
         fused: bool = False,
+        moved: bool = False,
     ) -> None:
         """R: afterwards `saved_bytes` are held, and what is kept of the output."""
         self._take(OpKind.R)
         del self._held[microbatch]
-        self._rebuilt.add(microbatch)
-        self._held[microbatch] = _hold(self._costs.saved_bytes + self._again(OpKind.R))
+        self._held[microbatch] = _hold(self._moved_bytes if moved else self._costs.saved_bytes)
+        if self._costs.output_until != OpKind.F:
+            self._again[microbatch] = _hold(self._costs.output_bytes)
 
-    def _again(self, kind: OpKind) -> int:
-        """The bytes of a rebuilt output that are held after an op."""
-        until = self._costs.output_until
-        return self._costs.output_bytes if until.rank_in_chain > kind.rank_in_chain else 0
+    def take_saved(self, microbatch: int) -> Tensors:
+        """O: what is held, as it is."""
+        return (self._held.pop(microbatch),)
+
+    def saved_sizes(self, microbatch: int) -> tuple[int, ...]:
+        """Of what moves."""
+        return (self._moved_bytes,)
+
+    def put_back(self, microbatch: int, saved: Tensors) -> None:
+        """It is held again."""
+        (self._held[microbatch],) = saved
 
     def backward_input(self, microbatch: int, gradients: Tensors) -> Tensors:
         """B: afterwards `saved_w_bytes` are."""
         self._take(OpKind.B)
         del self._held[microbatch]
-        again = self._again(OpKind.B) if microbatch in self._rebuilt else 0
-        self._rebuilt.discard(microbatch)
-        self._held[microbatch] = _hold(self._costs.saved_w_bytes + again)
+        if self._costs.output_until != OpKind.W:
+            self._again.pop(microbatch, None)
+        self._held[microbatch] = _hold(self._costs.saved_w_bytes)
         return self._gradients()
 
     def backward_weight(self, microbatch: int) -> None:
         """W: afterwards nothing is."""
         self._take(OpKind.W)
         del self._held[microbatch]
+        self._again.pop(microbatch, None)
 
     def backward(self, microbatch: int, gradients: Tensors) -> Tensors:
         """BW."""
         self._take(OpKind.BW)
-        self._rebuilt.discard(microbatch)
+        self._again.pop(microbatch, None)
         del self._held[microbatch]
         return self._gradients()
 
@@ -134,7 +151,7 @@ class EmulatedStage:
     def forget(self) -> None:
         """Drop the micro-batches under way."""
         self._held.clear()
-        self._rebuilt.clear()
+        self._again.clear()
 
     def _gradients(self) -> Tensors:
         return () if self._input is None else self._input.gradients("cpu")

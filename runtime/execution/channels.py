@@ -3,7 +3,8 @@
 Every send and receive is started at its place of the lowered program and never blocks there. On
 NCCL each directed link has a communicator of its own, created eagerly and in one agreed order, so
 that a receive that waits cannot hold up a send that is ready. On gloo one group serves all links
-and tags keep them apart; CUDA tensors are staged through host memory.
+and tags keep them apart; CUDA tensors are staged through host memory. What moves to the host's
+memory and back takes a link of the rank's own.
 """
 
 import re
@@ -15,10 +16,12 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
+from synth.costs import HOST
 from synth.schedule.lower import Transfer
 
 from .boundary import Tensors
 from .groups import Group
+from .host_link import HostLink
 
 
 def describe_failure(error: Exception) -> str:
@@ -66,10 +69,32 @@ def open_channels(
         group: the pipeline's ranks; none: all processes.
     """
     group = group or Group.world()
-    links = sorted({(t.source, t.target) for t in transfers})
+    ends = {(t.source, t.target) for t in transfers}
+    links = sorted(link for link in ends if HOST not in link)
+    between: Channels = GlooChannels(group, device)
     if group.backend(device) == "nccl":
-        return NcclChannels(group, links, device, timedelta(seconds=timeout_s))
-    return GlooChannels(group, device)
+        between = NcclChannels(group, links, device, timedelta(seconds=timeout_s))
+    uses_host = any(HOST in link and group.rank in link for link in ends)
+    return WithHost(between, HostLink(device)) if uses_host else between
+
+
+class WithHost:
+    """Channels between ranks, and the link to this rank's host."""
+
+    def __init__(self, between: Channels, host: Channels) -> None:
+        self._between = between
+        self._host = host
+
+    def send(self, tensors: Tensors, transfer: Transfer) -> Pending:
+        """Start sending, to a rank or to the host."""
+        return self._way(transfer).send(tensors, transfer)
+
+    def receive(self, buffers: Tensors, transfer: Transfer) -> Pending:
+        """Post a receive, from a rank or from the host."""
+        return self._way(transfer).receive(buffers, transfer)
+
+    def _way(self, transfer: Transfer) -> Channels:
+        return self._host if HOST in (transfer.source, transfer.target) else self._between
 
 
 class _Plain:

@@ -21,11 +21,16 @@ from ..batch import Batch
 from .boundary import Boundary, Tensors
 from .channels import Channels, describe_failure
 from .clock import Clock
+from .moves import Moves
+from .passages import Passages
 from .progress import Progress
 from .reducer import Reducer
-from .stage import Passages
-from .step_table import Shapes, Slots, StepTable
+from .step_table import SavedSizes, Shapes, Slots, StepTable
 from .stepper import Stepper
+
+# The values that cross between ranks, or to the host and back.
+_TRANSFERRED = (ValueKind.ACT, ValueKind.GRAD, ValueKind.OUT, ValueKind.BACK)
+_NONE_KEPT: SavedSizes = {}
 
 
 class Executor:
@@ -78,13 +83,20 @@ class Executor:
         self._slots = Slots()
         self._fused = {op for op in lowered.ops[rank] if op.kind == OpKind.BW}
         self._rebuilt = {op for op in lowered.ops[rank] if op.kind == OpKind.R}
+        self._moves = Moves(lowered.ops[rank], stages, self._slots, lambda: self._step)
         self._actions = [self._compile(lowered, i) for i in self._program]
         self._frees = [self._freed(i) for i in self._program]
         self._all = range(len(self._program))
         self._without_update = [i for i in self._all if not _updates(self._program[i])]
 
     def step(
-        self, batch: Batch, shapes: Shapes, *, weight: float = 1.0, update: bool = True
+        self,
+        batch: Batch,
+        shapes: Shapes,
+        *,
+        saved_sizes: SavedSizes = _NONE_KEPT,
+        weight: float = 1.0,
+        update: bool = True,
     ) -> Tensor | None:
         """Run the program once on a mini-batch.
 
@@ -93,6 +105,7 @@ class Executor:
         Args:
             batch: its micro-batches.
             shapes: by micro-batch and stage, what each stage but the last hands on.
+            saved_sizes: of what moves to another rank: the bytes of each storage of it.
             weight: the loss, and with it every gradient, is multiplied by this.
             update: whether gradients are reduced and STEPs carried out; without, they stay for
                 the next call to add to.
@@ -110,7 +123,7 @@ class Executor:
             )
         self._is_broken = True
         try:
-            self._step_through(batch, shapes, weight, update)
+            self._step_through(lambda: self._begin(batch, shapes, saved_sizes, weight), update)
         except BaseException:
             self._forget()
             raise
@@ -118,15 +131,15 @@ class Executor:
         self._step = StepTable.none()
         return self._loss.clone() if self._holds_last else None
 
-    def _step_through(self, batch: Batch, shapes: Shapes, weight: float, update: bool) -> None:
-        self._begin(batch, shapes, weight)
+    def _step_through(self, begin: Callable[[], None], update: bool) -> None:
+        begin()
         if self._stepper is not None:
             self._stepper.begin()
         before = range(self._point)
         self._run(before)
         if self._stepper is not None and self._stepper.late and not self._stepper.validate():
             self._call_back()
-            self._begin(batch, shapes, weight)
+            begin()
             self._run(before)
         places = self._all if update else self._without_update
         self._run(place for place in places if place >= self._point)
@@ -157,8 +170,9 @@ class Executor:
         step = self._step
         return sum(x is not None for x in (*step.values, *step.arriving, *step.leaving))
 
-    def _begin(self, batch: Batch, shapes: Shapes, weight: float) -> None:
-        self._step = StepTable.begun(batch, shapes, weight, len(self._slots.numbers))
+    def _begin(self, batch: Batch, shapes: Shapes, saved_sizes: SavedSizes, weight: float) -> None:
+        num_slots = len(self._slots.numbers)
+        self._step = StepTable.begun(batch, shapes, weight, num_slots, saved_sizes)
         self._loss.zero_()
         self._clock.begin()
 
@@ -215,7 +229,7 @@ class Executor:
         arrivals = [
             self._slots.number(value)
             for value in lowered.effects.reads(op)
-            if value.kind in (ValueKind.ACT, ValueKind.GRAD)
+            if value.kind in _TRANSFERRED
         ]
         handlers: dict[OpKind, Callable[[Op], Callable[[], None]]] = {
             OpKind.F: self._compile_forward,
@@ -224,6 +238,10 @@ class Executor:
             OpKind.BW: self._compile_backward,
             OpKind.W: lambda op: partial(self._stages[op.stage].backward_weight, op.microbatch),
             OpKind.STEP: self._compile_step,
+            OpKind.OFFLOAD: self._moves.offload,
+            OpKind.RELOAD: self._moves.make_room,
+            OpKind.KEEP: self._moves.make_room,
+            OpKind.GIVE: self._moves.give,
         }
         return partial(self._compute, op, arrivals, handlers[op.kind](op))
 
@@ -233,8 +251,12 @@ class Executor:
 
     def _buffers(self, transfer: Transfer) -> Tensors:
         """Empty tensors of a transfer's shapes."""
-        boundary = self._step.shapes[transfer.value.microbatch][transfer.value.stage]
-        if transfer.value.kind == ValueKind.ACT:
+        kind, stage, microbatch, _ = transfer.value
+        if kind in (ValueKind.OUT, ValueKind.BACK):
+            sizes = self._moves.sizes(stage, microbatch)
+            return tuple(torch.empty(n, dtype=torch.uint8, device=self._device) for n in sizes)
+        boundary = self._step.shapes[microbatch][stage]
+        if kind == ValueKind.ACT:
             return boundary.activations(self._device)
         return boundary.gradients(self._device)
 
@@ -256,10 +278,8 @@ class Executor:
         """Wait for the inputs that are under way, then run the op."""
         step = self._step
         for slot in arrivals:
-            pending = step.arriving[slot]
-            if pending is not None:
-                step.values[slot] = pending.wait()
-                step.arriving[slot] = None
+            if step.arriving[slot] is not None:
+                step.take_in(slot)
         if op.kind == OpKind.STEP and not step.updating:
             self._before_first_step()
         if self._clock.recording:
@@ -271,7 +291,9 @@ class Executor:
     def _compile_forward(self, op: Op) -> Callable[[], None]:
         stage = self._stages[op.stage]
         source = self._slots.of(ValueKind.ACT, op.stage - 1, op) if op.stage else None
-        run: Callable[..., Tensors] = partial(stage.forward, fused=self._is_fused(op))
+        run: Callable[..., Tensors] = partial(
+            stage.forward, fused=self._is_fused(op), moved=self._moves.moves(op)
+        )
         if op._replace(kind=OpKind.R) in self._rebuilt:
             run = stage.forward_light
         if stage.is_last:
@@ -282,7 +304,7 @@ class Executor:
     def _compile_rebuild(self, op: Op) -> Callable[[], None]:
         stage = self._stages[op.stage]
         source = self._slots.of(ValueKind.ACT, op.stage - 1, op) if op.stage else None
-        run = partial(stage.rebuild, fused=self._is_fused(op))
+        run = partial(stage.rebuild, fused=self._is_fused(op), moved=self._moves.moves(op))
         return partial(self._rebuild, op, run, source, stage.is_last)
 
     def _is_fused(self, op: Op) -> bool:
@@ -339,7 +361,8 @@ class Executor:
         backward = stage.backward_input if op.kind == OpKind.B else stage.backward
         source = None if stage.is_last else self._slots.of(ValueKind.GRAD, op.stage, op)
         made = self._slots.of(ValueKind.GRAD, op.stage - 1, op) if op.stage else None
-        return partial(self._backward, op.microbatch, backward, source, made)
+        run = partial(self._backward, op.microbatch, backward, source, made)
+        return self._moves.backward(op, run) if self._moves.moves(op) else run
 
     def _backward(
         self,

@@ -1,15 +1,17 @@
 """The processes of one pipeline, as torch.distributed knows them."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from synth.errors import SynthError
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,24 @@ class Group:
         shared = [value]
         dist.broadcast_object_list(shared, self.ranks[source], self.handle)
         return shared[0]
+
+    def agree(self, source: int, make: Callable[[], T]) -> T:
+        """What one rank makes, on all; or its error, on all.
+
+        Raises:
+            SynthError: what that rank's `make` raised.
+        """
+        told: tuple[Any, str | None] = (None, None)
+        if source == self.rank:
+            try:
+                told = (make(), None)
+            except SynthError as error:
+                told = (None, str(error))
+        made, refused = self.share(told, source)
+        if refused is not None:
+            raise SynthError(refused)
+        found: T = made
+        return found
 
     def gather(self, value: object) -> list[Any]:
         """Every rank's object, in rank order, on all."""

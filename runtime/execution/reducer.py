@@ -18,7 +18,7 @@ from synth.schedule.reductions import Reduction
 
 from .clock import Clock
 from .groups import Group
-from .stage import Passages
+from .passages import Passages
 
 
 class Reducer(Protocol):

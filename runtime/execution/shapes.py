@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +16,6 @@ from ..batch import Batch
 from .boundary import Boundary
 from .groups import Group
 from .stage import Stage
-
-T = TypeVar("T")
 
 _REMEMBERED = 64
 
@@ -41,6 +39,11 @@ class ShapeFinder:
         self._kinds: list[Hashable] = []
         self._fixed: list[list[Boundary]] | None = None
 
+    @property
+    def kinds(self) -> Sequence[Hashable]:
+        """By micro-batch, what the shapes found last followed from."""
+        return self._kinds
+
     def of(self, batch: Batch, num_micro_batches: int) -> list[list[Boundary]]:
         """By micro-batch and stage; every rank calls this for the same mini-batch.
 
@@ -56,7 +59,7 @@ class ShapeFinder:
                     "than at the first step; make the Pipeline with changing_shapes=True"
                 )
             return self._fixed
-        self._kinds = self._agreed(
+        self._kinds = self._group.agree(
             self._owners[0], lambda: _kinds(batch, num_micro_batches) if is_first else []
         )
         self._fixed = [self._of_kind(kind, batch, j) for j, kind in enumerate(self._kinds)]
@@ -67,7 +70,7 @@ class ShapeFinder:
             return self._known[kind]
         found: list[Boundary] = []
         for number, owner in enumerate(self._owners[:-1]):
-            found.append(self._agreed(owner, self._trial(number, batch, microbatch, found)))
+            found.append(self._group.agree(owner, self._trial(number, batch, microbatch, found)))
         self._known[kind] = found
         if len(self._known) > _REMEMBERED:
             self._known.popitem(last=False)
@@ -93,20 +96,6 @@ class ShapeFinder:
             return Boundary.of(output, trained=trained)
 
         return describe
-
-    def _agreed(self, owner: int, make: Callable[[], T]) -> T:
-        """What one rank makes, on all; or its error, on all."""
-        told: tuple[Any, str | None] = (None, None)
-        if owner == self._group.rank:
-            try:
-                told = (make(), None)
-            except SynthError as error:
-                told = (None, str(error))
-        made, refused = self._group.share(told, owner)
-        if refused is not None:
-            raise SynthError(refused)
-        found: T = made
-        return found
 
 
 def _kinds(batch: Batch, num_micro_batches: int) -> list[Hashable]:
@@ -149,7 +138,7 @@ def _run(
         Tensor, lambda t: _like(t, device), (arguments, dict(keywords))
     )
     drawn = [device] if device.type == "cuda" else []
-    with torch.no_grad(), torch.random.fork_rng(devices=drawn), _unchanged(stage.module):
+    with torch.no_grad(), torch.random.fork_rng(devices=drawn), unchanged(stage.module):
         states = {name: b.clone() for name, b in stage.module.named_buffers()}
         if device.type == "meta":
             kept = (*stage.module.named_parameters(), *stage.module.named_buffers())
@@ -165,7 +154,7 @@ def _like(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 @contextmanager
-def _unchanged(module: nn.Module) -> Iterator[None]:
+def unchanged(module: nn.Module) -> Iterator[None]:
     """Nothing stays of a trial: what modules keep in their attributes is as it was."""
     before = [(part, dict(part.__dict__)) for part in module.modules()]
     try:

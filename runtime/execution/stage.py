@@ -1,95 +1,23 @@
 """One stage of the model on this rank: its module, and the micro-batches under way in it."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.utils import _pytree as pytree
 
 from synth.errors import SynthError
 
 from ..split import GradientBox, Recorder, SplitTape, enter, run_backward
 from .boundary import Boundary, Tensors, can_have_gradient, flatten
 from .replay import Replay, Watch
+from .saved_store import SavedStore
 
 Loss = Callable[[Any, Any], Tensor]
-
-
-class Passages(Protocol):
-    """What the executor needs of a stage: F, R, B, W and BW of its micro-batches.
-
-    Tensors go in and out as rows; gradients are those of the differentiable ones of a row.
-    """
-
-    @property
-    def is_last(self) -> bool:
-        """Whether F gives the loss."""
-        ...
-
-    def forward(
-        self,
-        microbatch: int,
-        arguments: tuple[Any, ...],
-        *,
-        entry: Boundary | None = None,
-        targets: Any = None,
-        keywords: Mapping[str, Any] | None = None,
-        fused: bool = False,
-    ) -> Tensors:
-        """F; `entry` says of what kind the arguments are, None on the first stage. `fused` says
-        that BW will follow, not B and W."""
-        ...
-
-    def forward_light(
-        self,
-        microbatch: int,
-        arguments: tuple[Any, ...],
-        *,
-        entry: Boundary | None = None,
-        targets: Any = None,
-        keywords: Mapping[str, Any] | None = None,
-    ) -> Tensors:
-        """F of a micro-batch that R will rebuild: it keeps nothing for the backward."""
-        ...
-
-    def rebuild(
-        self,
-        microbatch: int,
-        arguments: tuple[Any, ...],
-        *,
-        entry: Boundary | None = None,
-        targets: Any = None,
-        keywords: Mapping[str, Any] | None = None,
-        fused: bool = False,
-    ) -> None:
-        """R: F once more, from the same input, now keeping what the backward needs."""
-        ...
-
-    def backward_input(self, microbatch: int, gradients: Tensors) -> Tensors:
-        """B: the gradients of the differentiable inputs."""
-        ...
-
-    def backward_weight(self, microbatch: int) -> None:
-        """W."""
-        ...
-
-    def backward(self, microbatch: int, gradients: Tensors) -> Tensors:
-        """BW."""
-        ...
-
-    def parameters(self) -> Iterable[Tensor]:
-        """The trainable parameters."""
-        ...
-
-    def state(self) -> Iterable[Tensor]:
-        """All that copies of the stage have in common: parameters and buffers."""
-        ...
-
-    def forget(self) -> None:
-        """Drop the micro-batches under way."""
-        ...
 
 
 @dataclass(slots=True)
@@ -97,7 +25,7 @@ class _Passage:
     """A micro-batch between its F and its W: what autograd needs, and nothing else.
 
     `wanted` are the places, among the gradients that come back, of the outputs that have an edge.
-    Where BW will follow there is no tape.
+    Where BW will follow there is no tape; a store only where what was saved moves.
     """
 
     tape: SplitTape | None
@@ -105,6 +33,7 @@ class _Passage:
     wanted: list[int]
     boxes: list[GradientBox]
     entry: Boundary | None
+    store: SavedStore | None = None
 
 
 class Chain(nn.Module):
@@ -169,6 +98,7 @@ class Stage:
         targets: Any = None,
         keywords: Mapping[str, Any] | None = None,
         fused: bool = False,
+        moved: bool = False,
     ) -> Tensors:
         """F: run the module.
 
@@ -179,6 +109,7 @@ class Stage:
             targets: for the loss, on the last stage.
             keywords: given to the module by name.
             fused: whether BW will follow, which needs no rules: it is autograd's own.
+            moved: whether `take_saved` will be called.
 
         Returns:
             The boundary tensors, or on the last stage the loss alone; detached.
@@ -187,15 +118,20 @@ class Stage:
         if entry is not None:
             arguments, boxes = _enter(arguments, entry)
         tape = None if fused else SplitTape()
-        if tape is None:
-            output = self._run(arguments, targets, keywords)
-        else:
-            output = self._recorder.forward(tape, self._run, arguments, targets, keywords)
+        store = SavedStore() if moved else None
+        with nullcontext() if store is None else store.recording():
+            if tape is None:
+                output = self._run(arguments, targets, keywords)
+            else:
+                output = self._recorder.forward(tape, self._run, arguments, targets, keywords)
         tensors, _ = flatten(output)
+        if store is not None:
+            given = pytree.tree_leaves((arguments, targets, keywords))
+            store.leave([*tensors, *(x for x in given if isinstance(x, Tensor))])
         floating = [t for t in tensors if can_have_gradient(t)]
         wanted = [i for i, t in enumerate(floating) if t.requires_grad]
         edges = [get_gradient_edge(floating[i]) for i in wanted]
-        self._passages[microbatch] = _Passage(tape, edges, wanted, boxes, entry)
+        self._passages[microbatch] = _Passage(tape, edges, wanted, boxes, entry, store)
         return tuple(t.detach() for t in tensors)
 
     def forward_light(
@@ -232,6 +168,7 @@ class Stage:
         targets: Any = None,
         keywords: Mapping[str, Any] | None = None,
         fused: bool = False,
+        moved: bool = False,
     ) -> None:
         """R: F with its graph; dropout falls as it fell in F."""
         given, _ = flatten(arguments)
@@ -243,7 +180,25 @@ class Stage:
                 targets=targets,
                 keywords=keywords,
                 fused=fused,
+                moved=moved,
             )
+
+    def take_saved(self, microbatch: int) -> Tensors:
+        """O: the storages that F or R saved and nobody else holds, as bytes."""
+        return self._store_of(microbatch).take()
+
+    def saved_sizes(self, microbatch: int) -> tuple[int, ...]:
+        """The bytes of each of what was taken."""
+        return self._store_of(microbatch).sizes
+
+    def put_back(self, microbatch: int, saved: Tensors) -> None:
+        """What was taken, or copies; the caller must let go of them, so that B can."""
+        self._store_of(microbatch).put_back(saved)
+
+    def _store_of(self, microbatch: int) -> SavedStore:
+        store = self._passages[microbatch].store
+        assert store is not None, "O of a micro-batch whose F was not told of it"
+        return store
 
     def _run(
         self, arguments: tuple[Any, ...], targets: Any, keywords: Mapping[str, Any] | None

@@ -1,6 +1,6 @@
 """What a rank holds during one step: values and open transfers, each in a slot of its own."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from synth.schedule.ops import Op, Value, ValueKind
@@ -10,6 +10,8 @@ from .boundary import Boundary, Tensors
 from .channels import Pending
 
 Shapes = Sequence[Sequence[Boundary]]
+# By stage and micro-batch, of what moves to another rank: the bytes of each storage.
+SavedSizes = Mapping[tuple[int, int], tuple[int, ...]]
 
 
 @dataclass
@@ -22,18 +24,33 @@ class StepTable:
     values: list[Tensors | None]
     arriving: list[Pending | None]
     leaving: list[Pending | None]
+    saved_sizes: SavedSizes
     updating: bool = False
 
     @classmethod
-    def begun(cls, batch: Batch, shapes: Shapes, weight: float, num_slots: int) -> "StepTable":
+    def begun(
+        cls,
+        batch: Batch,
+        shapes: Shapes,
+        weight: float,
+        num_slots: int,
+        saved_sizes: SavedSizes,
+    ) -> "StepTable":
         """A step that holds nothing yet."""
         none = [None] * num_slots
-        return cls(batch, shapes, weight, [*none], [*none], [*none])
+        return cls(batch, shapes, weight, [*none], [*none], [*none], saved_sizes)
 
     @classmethod
     def none(cls) -> "StepTable":
         """Between steps."""
-        return cls.begun(Batch(), (), 1.0, 0)
+        return cls.begun(Batch(), (), 1.0, 0, {})
+
+    def take_in(self, slot: int) -> None:
+        """Wait for what is on its way here; nothing else holds it then."""
+        pending = self.arriving[slot]
+        assert pending is not None
+        self.values[slot] = pending.wait()
+        self.arriving[slot] = None
 
 
 @dataclass

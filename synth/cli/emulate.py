@@ -60,7 +60,6 @@ def command(
     Order, overlap, memory and freedom from deadlock are those of the real executor.
     """
     from synth.runtime.emulation.rank import EmulationOptions
-    from synth.runtime.execution.supported import check_supported
     from synth.schedule.file import Plan
     from synth.schedule.scaled import scaled
     from synth.schedule.trace import Source
@@ -73,7 +72,6 @@ def command(
         sizes = _sizes_that_can_be_moved(lowered, times * checked.claim.makespan_us)
     asked = scaled(checked, times=times, sizes=sizes)
     lowered, _ = asked.check()
-    check_supported(lowered)
     options = EmulationOptions(steps=steps, timeout_s=timeout, post_validation=post_validation)
     results = _emulate(asked, lowered, options)
     if results is not None:

@@ -57,10 +57,8 @@ def command(
     _check_runnable(checked)
     for path in filter(None, (output, trace)):
         check_writable(path)
-    from synth.runtime.execution.supported import check_supported
     from synth.runtime.training.train_options import TrainOptions
 
-    check_supported(lowered)
     chosen = TrainOptions(
         data=data,
         steps=steps,

@@ -1,15 +1,17 @@
 """How far ranks may run into an iteration before they know whether the step before it was right.
 
 With optimizer post-validation a rank begins an iteration while other ranks still finish the one
-before. Up to its validation point it runs only F's and their transfers, which leave no trace in
-the gradients, so that they can be run again. What a rank runs before its point must not need what
-another rank runs behind its own: if the step was wrong, nobody gets that far.
+before. Up to its validation point it runs only F's, moves of what these saved, and their
+transfers, which leave no trace in the gradients, so that they can be run again. What a rank runs
+before its point must not need what another rank runs behind its own: if the step was wrong, nobody
+gets that far.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from synth.kinds import OpKind
+from synth.costs import HOST
+from synth.kinds import MOVES, OpKind
 from synth.schedule.lower import Action, Instruction, Lowered, Transfer
 from synth.schedule.ops import Value
 
@@ -32,7 +34,10 @@ class Prefix:
     ends: tuple[int, ...]
 
     def strays(self, lowered: Lowered, rank: int) -> Strays:
-        """The transfers of a rank that are half started when all ranks stand at their points."""
+        """The transfers of a rank that are half started when all ranks stand at their points.
+
+        Those to and from the host have both ends on the rank.
+        """
         places = _Places.of(lowered)
 
         def started(place: dict[Transfer, int], transfer: Transfer, at: int) -> bool:
@@ -64,7 +69,7 @@ class _Places:
                 instruction.moved: place
                 for program in lowered.programs
                 for place, instruction in enumerate(program)
-                if instruction.action == action
+                if instruction.action == action and not _is_of_host(instruction.moved)
             }
 
         return cls(of_action(Action.SEND), of_action(Action.RECV))
@@ -73,8 +78,8 @@ class _Places:
 def find_prefix(lowered: Lowered) -> Prefix:
     """Find the latest validation points.
 
-    Starts before each rank's first instruction that is more than F and its transfers, and goes back
-    until nothing before a point waits for something behind another.
+    Starts before each rank's first instruction that is more than F, a move or a transfer, and goes
+    back until nothing before a point waits for something behind another.
     """
     places = _Places.of(lowered)
     arriving = {(transfer.value, transfer.target): transfer for transfer in places.receive}
@@ -83,7 +88,7 @@ def find_prefix(lowered: Lowered) -> Prefix:
     def blocked(rank: int, instruction: Instruction) -> bool:
         if instruction.action == Action.SENT:
             moved = instruction.moved
-            return places.receive[moved] >= ends[moved.target]
+            return not _is_of_host(moved) and places.receive[moved] >= ends[moved.target]
         return any(
             places.send[arriving[value, rank]] >= ends[arriving[value, rank].source]
             for value in _reads(lowered, instruction)
@@ -102,14 +107,18 @@ def find_prefix(lowered: Lowered) -> Prefix:
 
 
 def _only_forward(program: list[Instruction]) -> int:
-    """How many instructions stand before the first that is more than F and its transfers."""
+    """How many instructions stand before the first that is more than F, a move or a transfer."""
     for place, instruction in enumerate(program):
         if instruction.action == Action.COMPUTE:
-            if instruction.compute.kind != OpKind.F:
+            if instruction.compute.kind not in (OpKind.F, *MOVES):
                 return place
         elif instruction.action not in (Action.RECV, Action.SEND, Action.SENT):
             return place
     return len(program)
+
+
+def _is_of_host(transfer: Transfer) -> bool:
+    return HOST in (transfer.source, transfer.target)
 
 
 def _reads(lowered: Lowered, instruction: Instruction) -> Iterator[Value]:

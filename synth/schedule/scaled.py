@@ -1,6 +1,6 @@
 """A plan with all its times, or all its bytes, multiplied: the same order on other costs."""
 
-from synth.costs import Costs, StageCosts
+from synth.costs import HOST, Costs, StageCosts
 from synth.errors import SynthError
 from synth.profile import Link, Links, PairLink
 from synth.schedule.file import Claim, Plan
@@ -20,11 +20,13 @@ def scaled(plan: Plan, *, times: float = 1.0, sizes: float = 1.0) -> Plan:
             raise SynthError(f"{name} are multiplied by {factor}; give a factor above 0")
     if times == sizes == 1.0:
         return plan
+    links = plan.costs.links
     costs = Costs(
         stages=tuple(_scaled_stage(stage, times, sizes) for stage in plan.costs.stages),
         links=Links(
-            default=_scaled_link(plan.costs.links.default, times, sizes),
-            pairs=tuple(_scaled_pair(pair, times, sizes) for pair in plan.costs.links.pairs),
+            default=_scaled_link(links.default, times, sizes),
+            pairs=tuple(_scaled_pair(pair, times, sizes) for pair in links.pairs),
+            host=links.host and _scaled_link(links.host, times, sizes),
         ),
     )
     claim = Claim.of(plan.schedule(), costs)
@@ -32,9 +34,11 @@ def scaled(plan: Plan, *, times: float = 1.0, sizes: float = 1.0) -> Plan:
 
 
 def moved_bytes(lowered: Lowered) -> int:
-    """What all ranks together send in one iteration; a ring sum sends 2 (n − 1) times its bytes."""
+    """What all ranks together send each other in one iteration; a ring sum sends 2 (n − 1) times
+    its bytes."""
     sums = sum(2 * (len(r.ranks) - 1) * r.num_bytes for r in lowered.reductions)
-    return sum(transfer.num_bytes for transfer in lowered.transfers) + sums
+    sent = (t.num_bytes for t in lowered.transfers if HOST not in (t.source, t.target))
+    return sum(sent) + sums
 
 
 def _scaled_stage(stage: StageCosts, times: float, sizes: float) -> StageCosts:

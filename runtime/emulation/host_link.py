@@ -1,0 +1,47 @@
+"""The emulated way to a host's memory: a move takes the link's time, and nothing is copied.
+
+Each direction serves one move after the other; one comes back when it has left.
+"""
+
+from synth.schedule.lower import Transfer
+
+from ..execution.boundary import Tensors
+from ..execution.channels import Pending
+from .device_time import DeviceTime, after
+
+
+class EmulatedHostLink:
+    """Meets `Channels`, for transfers whose other end is the host."""
+
+    def __init__(self, device: DeviceTime) -> None:
+        self._device = device
+        self._out_until_ns = 0
+        self._back_until_ns = 0
+        self._away_ns: dict[tuple[int, int, int], int] = {}
+
+    def send(self, tensors: Tensors, transfer: Transfer) -> Pending:
+        """It starts when it is sent and the one before it has left."""
+        start_ns = max(self._device.now_ns(), self._out_until_ns)
+        self._out_until_ns = after(start_ns, transfer.duration_us)
+        self._away_ns[transfer.value[1:]] = self._out_until_ns
+        return _Moving(self._device, self._out_until_ns, tensors)
+
+    def receive(self, buffers: Tensors, transfer: Transfer) -> Pending:
+        """It starts when it is asked for, has left, and the one before it has come."""
+        left_ns = self._away_ns.pop(transfer.value[1:])
+        start_ns = max(self._device.now_ns(), self._back_until_ns, left_ns)
+        self._back_until_ns = after(start_ns, transfer.duration_us)
+        return _Moving(self._device, self._back_until_ns, buffers)
+
+
+class _Moving:
+    """A move under way, until a moment that is known."""
+
+    def __init__(self, device: DeviceTime, end_ns: int, tensors: Tensors) -> None:
+        self._device = device
+        self._end_ns = end_ns
+        self._tensors = tensors
+
+    def wait(self) -> Tensors:
+        self._device.sleep_until(self._end_ns)
+        return self._tensors

@@ -1,0 +1,97 @@
+"""What the executor needs of a stage."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from .boundary import Boundary, Tensors
+
+
+class Passages(Protocol):
+    """What the executor needs of a stage: F, R, B, W and BW of its micro-batches.
+
+    Tensors go in and out as rows; gradients are those of the differentiable ones of a row.
+    """
+
+    @property
+    def is_last(self) -> bool:
+        """Whether F gives the loss."""
+        ...
+
+    def forward(
+        self,
+        microbatch: int,
+        arguments: tuple[Any, ...],
+        *,
+        entry: Boundary | None = None,
+        targets: Any = None,
+        keywords: Mapping[str, Any] | None = None,
+        fused: bool = False,
+        moved: bool = False,
+    ) -> Tensors:
+        """F; `entry` says of what kind the arguments are, None on the first stage. `fused` says
+        that BW will follow, not B and W; `moved` that an O will take what F saves."""
+        ...
+
+    def forward_light(
+        self,
+        microbatch: int,
+        arguments: tuple[Any, ...],
+        *,
+        entry: Boundary | None = None,
+        targets: Any = None,
+        keywords: Mapping[str, Any] | None = None,
+    ) -> Tensors:
+        """F of a micro-batch that R will rebuild: it keeps nothing for the backward."""
+        ...
+
+    def rebuild(
+        self,
+        microbatch: int,
+        arguments: tuple[Any, ...],
+        *,
+        entry: Boundary | None = None,
+        targets: Any = None,
+        keywords: Mapping[str, Any] | None = None,
+        fused: bool = False,
+        moved: bool = False,
+    ) -> None:
+        """R: F once more, from the same input, now keeping what the backward needs."""
+        ...
+
+    def take_saved(self, microbatch: int) -> Tensors:
+        """O: what F or R saved, as a row of bytes, each storage once; the stage has it no more."""
+        ...
+
+    def saved_sizes(self, microbatch: int) -> tuple[int, ...]:
+        """The bytes of each of what was taken."""
+        ...
+
+    def put_back(self, microbatch: int, saved: Tensors) -> None:
+        """Before B or BW: what was taken is here again, in a row like that of `take_saved`."""
+        ...
+
+    def backward_input(self, microbatch: int, gradients: Tensors) -> Tensors:
+        """B: the gradients of the differentiable inputs."""
+        ...
+
+    def backward_weight(self, microbatch: int) -> None:
+        """W."""
+        ...
+
+    def backward(self, microbatch: int, gradients: Tensors) -> Tensors:
+        """BW."""
+        ...
+
+    def parameters(self) -> Iterable[Tensor]:
+        """The trainable parameters."""
+        ...
+
+    def state(self) -> Iterable[Tensor]:
+        """All that copies of the stage have in common: parameters and buffers."""
+        ...
+
+    def forget(self) -> None:
+        """Drop the micro-batches under way."""
+        ...
