@@ -44,7 +44,7 @@ class Lane(Protocol):
         ...
 
 
-@dataclass
+@dataclass(eq=False)
 class _Room:
     """Bytes of the host's memory; `free` is over when they may be written again."""
 
@@ -52,7 +52,7 @@ class _Room:
     free: Done | None = None
 
 
-@dataclass
+@dataclass(eq=False)
 class _Kept:
     """A move's copy in the host's memory, there when `done` is over."""
 

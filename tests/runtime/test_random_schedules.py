@@ -57,13 +57,14 @@ def replay(rank: int, size: int, schedules: list[tuple[int, Schedule]]) -> list[
 
 
 def draw_schedules(num_ranks: int, count: int) -> tuple[list[tuple[int, Schedule]], int]:
-    """Random placements, copies, orders and buffering; and how many the verifier refused."""
+    """Random placements, copies, orders, rebuilds, moves and buffering; and how many the verifier
+    refused."""
     found: list[tuple[int, Schedule]] = []
     seed = refused = 0
     while len(found) < count:
         seed += 1
         draw = random.Random(seed)
-        schedule = random_schedule(draw, keeping=True)
+        schedule = random_schedule(draw)
         if schedule.num_ranks != num_ranks:
             continue
         try:
