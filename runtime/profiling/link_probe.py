@@ -15,6 +15,7 @@ from synth.schedule.ops import Value, ValueKind
 
 from ..execution.channels import Channels, open_channels
 from ..world import World, join_world
+from .host_probe import probe_host
 
 _SMALL_BYTES = 64
 _LARGE_BYTES = 4 << 20
@@ -23,7 +24,8 @@ _SAME_LINK = 0.25
 
 
 def probe_links(world: World) -> Links | None:
-    """Ping-pong between each rank and the next; every rank calls this at the same time.
+    """Ping-pong between each rank and the next, then copy to the hosts and back; every rank calls
+    this at the same time.
 
     A one-way time is half a round trip. Latency is the small message's; bandwidth follows from the
     large one's. The default is the median; pairs that differ by more than a quarter are listed.
@@ -35,9 +37,23 @@ def probe_links(world: World) -> Links | None:
     both_ways = [_transfer(*pair) for pair in pairs] + [_transfer(b, a) for a, b in pairs]
     channels = open_channels(world.device, both_ways)
     found = [_probe_pair(world, channels, pair) for pair in pairs]
+    host = _probe_hosts(world)
     if world.rank != 0:
         return None
-    return _summarise(dict(zip(pairs, found, strict=True)))
+    return _summarise(dict(zip(pairs, found, strict=True))).replace(host=host)
+
+
+def _probe_hosts(world: World) -> Link:
+    """All ranks at once, as they would in a run; the median."""
+    dist.barrier()
+    links: list[Link] = [Link()] * world.size
+    dist.all_gather_object(links, probe_host(world.device))
+    return Link(
+        latency_us=round(statistics.median(link.latency_us for link in links), 3),
+        bandwidth_bytes_per_s=round(
+            statistics.median(link.bandwidth_bytes_per_s or 0.0 for link in links)
+        ),
+    )
 
 
 def _transfer(source: int, target: int) -> Transfer:

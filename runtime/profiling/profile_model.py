@@ -23,6 +23,7 @@ from ..world import describe_device
 from .profiler import profile_layer
 from .sample import Sample
 
+_HOST_IS_CPU = "links.host is a copy within the CPU's own memory: there is no other to move to"
 _SEED = 0
 Tell = Callable[[str], None]
 
@@ -81,7 +82,7 @@ def profile_model(
         profiles = _with_commits(profiles, commit_bytes(layers, workload.optimizer))
     return Profile(
         name=workload.model,
-        provenance=_provenance(device, workload),
+        provenance=_provenance(device, workload, links),
         workload=workload,
         capacity_bytes=_capacity(device),
         links=links or Links(),
@@ -148,7 +149,7 @@ def _capacity(device: torch.device) -> int | None:
     return int(torch.cuda.get_device_properties(device).total_memory)
 
 
-def _provenance(device: torch.device, workload: Workload) -> Provenance:
+def _provenance(device: torch.device, workload: Workload, links: Links | None) -> Provenance:
     on_cuda = device.type == "cuda"
     return Provenance(
         source="measured",
@@ -160,6 +161,7 @@ def _provenance(device: torch.device, workload: Workload) -> Provenance:
         cuda=torch.version.cuda if on_cuda else None,
         torch=torch.__version__,
         commit=_commit(),
+        notes=None if on_cuda or links is None or links.host is None else _HOST_IS_CPU,
     )
 
 

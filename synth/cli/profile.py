@@ -19,7 +19,7 @@ from synth.units import format_bytes, format_us
 if TYPE_CHECKING:
     import torch
 
-    from synth.profile import Links, ModelArguments, Profile, Workload
+    from synth.profile import Link, Links, ModelArguments, Profile, Workload
 
 
 def command(
@@ -83,7 +83,7 @@ def command(
         _profile_inside_torchrun(workload, device, warmup, iters, output)
         return
     chosen = pick_device(device)
-    links = _links_of_this_machine(ranks, device)
+    links = _links_of_this_machine(ranks, chosen)
     _measure(workload, chosen, warmup, iters, links, output)
 
 
@@ -108,15 +108,22 @@ def _parse_value(text: str) -> int | float | str | bool:
     return text
 
 
-def _links_of_this_machine(ranks: int | None, device: str) -> "Links | None":
+def _links_of_this_machine(ranks: int | None, device: "torch.device") -> "Links":
     if ranks is None:
-        talk("links are not measured, transfers count as free; --ranks N measures them")
-        return None
+        talk("links between ranks are not measured, transfers count as free; --ranks N does it")
+        return _link_to_host(device)
     from synth.runtime.training.launch import launch_link_probe
 
-    talk(f"measuring the links between {ranks} processes")
-    links: Links = launch_link_probe(ranks, device)
+    talk(f"measuring the links between {ranks} processes, and to the host's memory")
+    links: Links = launch_link_probe(ranks, device.type)
     return links
+
+
+def _link_to_host(device: "torch.device") -> "Links":
+    from synth.profile import Links
+    from synth.runtime.profiling.host_probe import probe_host
+
+    return Links(host=probe_host(device))
 
 
 def _profile_inside_torchrun(
@@ -129,7 +136,7 @@ def _profile_inside_torchrun(
 
     # The others wait while rank 0 measures, which may take long.
     with join_world(device, timeout_s=24 * 3600) as world:
-        links = probe_links(world) if world.size > 1 else None
+        links = probe_links(world) if world.size > 1 else _link_to_host(world.device)
         if world.rank == 0:
             _measure(workload, world.device, warmup, iters, links, output)
         dist.barrier()
@@ -167,8 +174,15 @@ def _summary(profile: "Profile") -> str:
             f"{name:16s}{count:7d}{times}{format_bytes(layer.saved_bytes):>13s}"
             f"{format_bytes(layer.saved_w_bytes):>12s}{format_bytes(layer.parameter_bytes):>12s}"
         )
-    link = profile.links.default
+    lines.append(f"link: {_described(profile.links.default)}")
+    if profile.links.host is not None:
+        lines.append(f"link to the host's memory: {_described(profile.links.host)}")
+    if profile.provenance.notes is not None:
+        lines.append(profile.provenance.notes)
+    return "\n".join(lines)
+
+
+def _described(link: "Link") -> str:
     rate = link.bandwidth_bytes_per_s
     speed = f"{format_bytes(rate)}/s" if rate else "unlimited"
-    lines.append(f"link: latency {format_us(link.latency_us)}, bandwidth {speed}")
-    return "\n".join(lines)
+    return f"latency {format_us(link.latency_us)}, bandwidth {speed}"

@@ -1,0 +1,58 @@
+"""Measuring the link to the host's memory: latency and bandwidth, over the run's own copies."""
+
+import statistics
+import time
+
+import torch
+from torch import Tensor
+
+from synth.costs import HOST
+from synth.profile import Link
+from synth.schedule.lower import Transfer
+from synth.schedule.ops import Value, ValueKind
+
+from ..execution.host_link import HostLink
+
+_SMALL_BYTES = 64
+_LARGE_BYTES = 8 << 20
+_WARMUP, _ROUNDS = 3, 15
+
+_OUT = Transfer(Value(ValueKind.OUT, 0, 0), 0, HOST, 0, 0)
+_BACK = Transfer(Value(ValueKind.BACK, 0, 0), HOST, 0, 0, 0)
+
+
+def probe_host(device: torch.device) -> Link:
+    """Copy to the host and back, as moves of saved activations do.
+
+    A profile has one link for both directions, so it is that of the slower one: latency is the
+    small copy's, bandwidth follows from the large one's. On CUDA the host's memory is pinned; on
+    CPU it is a copy within the memory that the rank itself has.
+    """
+    small_us, large_us = (_one_way_us(device, size) for size in (_SMALL_BYTES, _LARGE_BYTES))
+    per_second = (_LARGE_BYTES - _SMALL_BYTES) / max(1e-3, large_us - small_us) * 1e6
+    return Link(latency_us=round(small_us, 3), bandwidth_bytes_per_s=round(per_second))
+
+
+def _one_way_us(device: torch.device, size: int) -> float:
+    """The slower direction's median."""
+    link = HostLink(device)
+    buffer = torch.zeros(size, dtype=torch.uint8, device=device)
+    times = [
+        (_time_us(link, buffer, _OUT), _time_us(link, buffer, _BACK))
+        for _ in range(_WARMUP + _ROUNDS)
+    ]
+    return max(map(statistics.median, zip(*times[_WARMUP:], strict=True)))
+
+
+def _time_us(link: HostLink, buffer: Tensor, transfer: Transfer) -> float:
+    _settle(buffer)
+    start = time.perf_counter()
+    run = link.send if transfer.target == HOST else link.receive
+    run((buffer,), transfer).wait()
+    _settle(buffer)
+    return (time.perf_counter() - start) * 1e6
+
+
+def _settle(buffer: Tensor) -> None:
+    if buffer.is_cuda:
+        torch.cuda.synchronize(buffer.device)
