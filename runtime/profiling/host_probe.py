@@ -37,11 +37,11 @@ def _one_way_us(device: torch.device, size: int) -> float:
     """The slower direction's median."""
     link = HostLink(device)
     buffer = torch.zeros(size, dtype=torch.uint8, device=device)
-    times = [
-        (_time_us(link, buffer, _OUT), _time_us(link, buffer, _BACK))
-        for _ in range(_WARMUP + _ROUNDS)
-    ]
-    return max(map(statistics.median, zip(*times[_WARMUP:], strict=True)))
+    outs, backs = [], []
+    for _ in range(_WARMUP + _ROUNDS):
+        outs.append(_time_us(link, buffer, _OUT))
+        backs.append(_time_us(link, buffer, _BACK))
+    return max(statistics.median(times[_WARMUP:]) for times in (outs, backs))
 
 
 def _time_us(link: HostLink, buffer: Tensor, transfer: Transfer) -> float:

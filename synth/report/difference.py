@@ -22,9 +22,16 @@ from typing import NamedTuple
 from synth.record import Record
 from synth.schedule.lower import Lowered
 from synth.schedule.ops import ValueKind
-from synth.schedule.programs import Transfer
+from synth.schedule.programs import Transfer, end_name
 from synth.schedule.simulate import Timeline
 from synth.schedule.spans import Chart, Flow
+
+_CARRIED = {
+    ValueKind.ACT: "activations",
+    ValueKind.GRAD: "gradients",
+    ValueKind.OUT: "moves out",
+    ValueKind.BACK: "moves back",
+}
 
 
 class PathPart(Record):
@@ -168,8 +175,8 @@ def _classes(lowered: Lowered) -> list[_Class]:
     """Each node's class."""
     found = [_Class(f"{op.kind}, stage {op.stage}", True) for ops in lowered.ops for op in ops]
     for transfer in lowered.transfers:
-        what = "activations" if transfer.value.kind == ValueKind.ACT else "gradients"
-        found.append(_Class(f"{what}, rank {transfer.source} to {transfer.target}", False))
+        ends = f"{end_name(transfer.source)} to {end_name(transfer.target).removeprefix('rank ')}"
+        found.append(_Class(f"{_CARRIED[transfer.value.kind]}, {ends}", False))
     found += [_Class(f"gradient sum, stage {r.stage}", False) for r in lowered.reductions]
     return found
 

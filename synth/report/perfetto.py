@@ -11,7 +11,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
-from synth.schedule.programs import Transfer
+from synth.costs import HOST
+from synth.schedule.programs import Transfer, end_name
 from synth.schedule.spans import Chart, FlowSpan
 
 Event = dict[str, Any]
@@ -59,13 +60,16 @@ def _by_link(track: tuple[str, list[Event]]) -> str:
 
 
 def _incoming(chart: Chart, rank: int) -> dict[str, list[FlowSpan]]:
-    """What a rank receives, by the link's name, and the reductions it takes part in."""
+    """What a rank receives, by the link's name, what it sends to the host, and the reductions it
+    takes part in."""
     found: defaultdict[str, list[FlowSpan]] = defaultdict(list)
     for span in chart.flows:
         flow = span.flow
         if isinstance(flow, Transfer):
             if flow.target == rank:
-                found[f"from rank {flow.source}"].append(span)
+                found[f"from {end_name(flow.source)}"].append(span)
+            elif flow.target == HOST and flow.source == rank:
+                found["to the host"].append(span)
         elif rank in flow.ranks:
             found[f"sums with {', '.join(str(r) for r in flow.ranks if r != rank)}"].append(span)
     return found

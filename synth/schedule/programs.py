@@ -23,10 +23,12 @@ class Transfer(NamedTuple):
 
     def __str__(self) -> str:
         """For people: `act(0, 3) from rank 0 to rank 1`."""
-        source, target = (
-            "the host" if end == HOST else f"rank {end}" for end in (self.source, self.target)
-        )
-        return f"{self.value} from {source} to {target}"
+        return f"{self.value} from {end_name(self.source)} to {end_name(self.target)}"
+
+
+def end_name(end: int) -> str:
+    """One end of a transfer, for people."""
+    return "the host" if end == HOST else f"rank {end}"
 
 
 class Action(StrEnum):

@@ -12,6 +12,7 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt
 
+from synth.costs import HOST
 from synth.errors import Mismatch
 from synth.record import FileRecord, Record
 from synth.schedule.file import Plan
@@ -48,14 +49,15 @@ class TracedOp(Record):
 
 
 class TracedTransfer(Record):
-    """A value's way to another rank: `start_us` is when both ends were ready.
+    """A value's way to another rank, or to or from the host (−1): `start_us` is when both ends
+    were ready.
 
     Not `exact`: nobody waited for it, and it was over by `end_us`.
     """
 
     value: Annotated[str, AfterValidator(_is_value)]
-    source: NonNegativeInt
-    target: NonNegativeInt
+    source: int = Field(ge=HOST)
+    target: int = Field(ge=HOST)
     num_bytes: NonNegativeInt
     planned_us: NonNegativeInt
     start_us: int
