@@ -56,8 +56,10 @@ class Batch:
         """The shapes and dtypes of the tensors that are given to the first stage."""
         assert self.inputs is not None
         given = self.inputs[microbatch]
-        if isinstance(given, Tensor) and self.keywords is None:
-            return given.shape, given.dtype
+        if self.keywords is None:
+            row = given if type(given) is tuple else (given,)
+            if _all_tensors(row):  # needs no look at a tree, which costs as much as a small op
+                return tuple([(x.shape, x.dtype) for x in row])
         leaves, spec = pytree.tree_flatten((given, self.named(microbatch)))
         described = [(x.shape, x.dtype) for x in leaves if isinstance(x, Tensor)]
         return str(spec), *described

@@ -5,6 +5,8 @@
     python -m benchmarks.executor --ranks 2 --micro-batches 8 --stages mlp --schedules 1f1b
 
 Below 1 is ours better. Both get the same stages, order and data; losses and gradients are compared.
+`own` is processor time beyond that of the same stages called in a plain loop in the same round:
+the executor, what it adds to autograd, and the transfers.
 `against` native is PyTorch's hand-written `Schedule1F1B`, else its `_PipelineScheduleRuntime`.
 """
 
@@ -25,12 +27,12 @@ def main() -> None:
     """Run the cases asked for and print a line for each."""
     options = _parse()
     print(f"torch {torch.__version__}, gloo, size {SIZES[options.size]}, {options.rounds} rounds")
-    widths = [9, 5, 5, 3, 9, 4, 7, 5, 5, 5, 6, 6, 8, 8, 8, 8]
+    widths = [9, 5, 5, 3, 9, 4, 7, 5, 5, 5, 5, 6, 6, 6, 6, 8, 8, 8, 8]
     _print(HEADINGS, widths)
     for num_ranks in options.ranks:
         cases = [case for case in _cases(options) if case.num_ranks == num_ranks]
         listed = [(case, _runtimes(case, options.native)) for case in cases]
-        found = run_cases(listed, num_ranks, options.rounds)
+        found = run_cases(listed, num_ranks, options.rounds, eager=not options.all_gloo)
         for case, ranks in zip(cases, found, strict=True):
             for row in summarize(case, ranks):
                 _print(cells(row), widths)
@@ -55,7 +57,7 @@ def _cases(options: argparse.Namespace) -> list[Case]:
 def _runtimes(case: Case, native: bool) -> list[str]:
     """PyTorch's own 1F1B is another program than its runtime replaying the same order."""
     has_native = native and case.schedule == "1f1b" and not case.split
-    return ["ours", "pytorch", *(["native"] if has_native else [])]
+    return ["ours", "pytorch", *(["native"] if has_native else []), "plain"]
 
 
 def _print(row: list[str] | tuple[str, ...], widths: list[int]) -> None:
@@ -74,6 +76,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--checkpoint", choices=["yes", "no", "both"], default="both")
     parser.add_argument("--split", choices=["yes", "no", "both"], default="both")
     parser.add_argument("--native", action="store_true", help="1F1B beside `Schedule1F1B` too")
+    parser.add_argument("--all-gloo", action="store_true", help="no sockets for small messages")
     parser.add_argument("--rounds", type=int, default=15)
     return parser.parse_args()
 

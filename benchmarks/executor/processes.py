@@ -16,12 +16,17 @@ from benchmarks.executor.case import Case
 _TIMEOUT_S = 600
 
 
-def run_cases(cases: list[tuple[Case, list[str]]], num_ranks: int, rounds: int) -> Iterator[Any]:
-    """What every rank measured, case by case, as `measure_case` returns it."""
+def run_cases(
+    cases: list[tuple[Case, list[str]]], num_ranks: int, rounds: int, *, eager: bool = True
+) -> Iterator[Any]:
+    """What every rank measured, case by case, as `measure_case` returns it.
+
+    Without `eager` we too send every message through gloo.
+    """
     context = multiprocessing.get_context("spawn")
     answers = context.Queue()
     with tempfile.TemporaryDirectory() as folder:
-        arguments = (num_ranks, folder, cases, rounds, answers)
+        arguments = (num_ranks, folder, cases, rounds, eager, answers)
         processes = [
             context.Process(target=_serve, args=(rank, *arguments), daemon=True)
             for rank in range(num_ranks)
@@ -50,6 +55,7 @@ def _serve(
     folder: str,
     cases: list[tuple[Case, list[str]]],
     rounds: int,
+    eager: bool,
     answers: Any,
 ) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
@@ -57,7 +63,10 @@ def _serve(
     import torch.distributed as dist
 
     from benchmarks.executor.measure import measure_case
+    from synth.runtime.execution import channels
 
+    if not eager:
+        channels.MOST_BYTES = -1
     logging.getLogger("torch.distributed.pipelining").setLevel(logging.CRITICAL)
     torch.set_num_threads(1)
     store = dist.FileStore(str(Path(folder) / "store"), num_ranks)

@@ -1,5 +1,6 @@
 """From the ranks' samples to one line of the table."""
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,16 +19,20 @@ class Row:
     Attributes:
         step: ratio of the slowest rank's step times.
         cpu: ratio of the processor times of all ranks.
+        own: ratio of the processor times of all ranks beyond that of plain autograd.
         peak: ratio of the largest rank's peaks above parameters and gradients.
         op_us: processor time per compute op, ours and theirs.
+        own_us: that beyond plain autograd's.
     """
 
     case: Case
     rival: str
     step: float
     cpu: float
+    own: float
     peak: float
     op_us: tuple[float, float]
+    own_us: tuple[float, float]
     step_ms: tuple[float, float]
     peak_bytes: tuple[int, int]
 
@@ -38,7 +43,7 @@ def summarize(case: Case, ranks: Sequence[Mapping[str, Sample]]) -> list[Row]:
     Raises:
         AssertionError: the runtimes' losses or gradients differ by more than rounding.
     """
-    return [_row(case, name, ranks) for name in ranks[0] if name != "ours"]
+    return [_row(case, name, ranks) for name in ranks[0] if name not in ("ours", "plain")]
 
 
 def _row(case: Case, rival: str, ranks: Sequence[Mapping[str, Sample]]) -> Row:
@@ -47,14 +52,19 @@ def _row(case: Case, rival: str, ranks: Sequence[Mapping[str, Sample]]) -> Row:
     num_ops = sum(len(program) for program in case.make_schedule().programs)
     wall = {name: _per_round(ranks, name, "wall_s", max) for name in ("ours", rival)}
     cpu = {name: _per_round(ranks, name, "cpu_s", sum) for name in ("ours", rival)}
+    plain_us = statistics.median(_per_round(ranks, "plain", "cpu_s", sum)) * 1e6 / num_ops
+    op_us = _both(cpu, rival, 1e6 / num_ops)
+    own_us = (op_us[0] - plain_us, op_us[1] - plain_us)
     peaks = {name: max(rank[name].peak_bytes for rank in ranks) for name in ("ours", rival)}
     return Row(
         case,
         rival,
         _median_ratio(wall["ours"], wall[rival]),
         _median_ratio(cpu["ours"], cpu[rival]),
+        own_us[0] / own_us[1] if own_us[1] > 0 else math.nan,
         peaks["ours"] / peaks[rival],
-        _both(cpu, rival, 1e6 / num_ops),
+        op_us,
+        own_us,
         _both(wall, rival, 1e3),
         (peaks["ours"], peaks[rival]),
     )
@@ -76,7 +86,8 @@ def _both(times: Mapping[str, Sequence[float]], rival: str, scale: float) -> tup
 
 HEADINGS = (
     "schedule", "split", "ranks", "m", "stages", "ckpt", "against",
-    "step", "cpu", "peak", "µs/op", "theirs", "step ms", "theirs", "peak KiB", "theirs",
+    "step", "cpu", "own", "peak", "µs/op", "theirs", "own µs", "theirs",
+    "step ms", "theirs", "peak KiB", "theirs",
 )  # fmt: skip
 
 
@@ -91,8 +102,8 @@ def cells(row: Row) -> list[str]:
         case.stages,
         "yes" if case.checkpoint else "no",
         row.rival,
-        *(f"{ratio:.2f}" for ratio in (row.step, row.cpu, row.peak)),
-        *(f"{value:.0f}" for value in row.op_us),
+        *(f"{ratio:.2f}" for ratio in (row.step, row.cpu, row.own, row.peak)),
+        *(f"{value:.0f}" for value in (*row.op_us, *row.own_us)),
         *(f"{value:.1f}" for value in row.step_ms),
         *(f"{value / 1024:.0f}" for value in row.peak_bytes),
     ]

@@ -3,8 +3,9 @@
 Every send and receive is started at its place of the lowered program and never blocks there. On
 NCCL each directed link has a communicator of its own, created eagerly and in one agreed order, so
 that a receive that waits cannot hold up a send that is ready. On gloo one group serves all links
-and tags keep them apart; CUDA tensors are staged through host memory. What moves to the host's
-memory and back takes a link of the rank's own.
+and tags keep them apart; small messages within a machine have sockets of their own (`eager.py`);
+CUDA tensors are staged through host memory. What moves to the host's memory and back takes a link
+of the rank's own.
 """
 
 import re
@@ -20,6 +21,8 @@ from synth.costs import HOST
 from synth.schedule.lower import Transfer
 
 from .boundary import Tensors
+from .eager import MOST_BYTES
+from .eager_links import EagerLinks
 from .groups import Group
 from .host_link import HostLink
 
@@ -71,9 +74,11 @@ def open_channels(
     group = group or Group.world()
     ends = {(t.source, t.target) for t in transfers}
     links = sorted(link for link in ends if HOST not in link)
-    between: Channels = GlooChannels(group, device)
+    between: Channels
     if group.backend(device) == "nccl":
         between = NcclChannels(group, links, device, timedelta(seconds=timeout_s))
+    else:
+        between = GlooChannels(group, device, EagerLinks(group, links, timeout_s))
     uses_host = any(HOST in link and group.rank in link for link in ends)
     return WithHost(between, HostLink(device)) if uses_host else between
 
@@ -113,15 +118,12 @@ class _Plain:
 class _Unstaging:
     """A receive into host memory, copied to the device's buffers when waited for."""
 
-    def __init__(self, works: Sequence[dist.Work], staged: Tensors, buffers: Tensors) -> None:
-        self._works = works
+    def __init__(self, staged: Pending, buffers: Tensors) -> None:
         self._staged = staged
         self._buffers = buffers
 
     def wait(self) -> Tensors:
-        for work in self._works:
-            work.wait()
-        for buffer, staged in zip(self._buffers, self._staged, strict=True):
+        for buffer, staged in zip(self._buffers, self._staged.wait(), strict=True):
             buffer.copy_(staged)
         return self._buffers
 
@@ -166,29 +168,40 @@ class NcclChannels:
 class GlooChannels:
     """One group and a running tag per link: both ends count tensors in the same (link) order.
 
-    The group is called itself: `dist.isend` adds checks that cost as much as a small message.
+    The group is called itself: `dist.isend` adds checks that cost as much as a small message. Small
+    messages take a socket where the link has one; by their size both ends know which do.
     """
 
-    def __init__(self, group: Group, device: torch.device) -> None:
+    def __init__(self, group: Group, device: torch.device, eager: EagerLinks) -> None:
         self._ends: Any = group.handle or dist.group.WORLD
         self._staged = device.type != "cpu"
+        self._eager = eager
         self._count: Counter[tuple[int, int]] = Counter()
 
     def send(self, tensors: Tensors, transfer: Transfer) -> Pending:
         """Start sending contiguous tensors, through host memory if they are on a device."""
         outgoing = tuple(t.cpu() for t in tensors) if self._staged else tensors
+        eager = self._eager.senders.get((transfer.source, transfer.target))
+        if eager is not None and _is_small(outgoing):
+            return eager.send(outgoing)
         target = transfer.target
         works = [self._ends.send([t], target, self._next_tag(transfer)) for t in outgoing]
         return _Plain(works, outgoing)
 
     def receive(self, buffers: Tensors, transfer: Transfer) -> Pending:
         """Post a receive, into host memory if the buffers are on a device."""
-        incoming = buffers
-        if self._staged:
-            incoming = tuple(torch.empty_like(b, device="cpu") for b in buffers)
+        if not self._staged:
+            return self._receive(buffers, transfer)
+        incoming = tuple(torch.empty_like(b, device="cpu") for b in buffers)
+        return _Unstaging(self._receive(incoming, transfer), buffers)
+
+    def _receive(self, buffers: Tensors, transfer: Transfer) -> Pending:
+        eager = self._eager.receivers.get((transfer.source, transfer.target))
+        if eager is not None and _is_small(buffers):
+            return eager.receive(buffers)
         source = transfer.source
-        works = [self._ends.recv([b], source, self._next_tag(transfer)) for b in incoming]
-        return _Unstaging(works, incoming, buffers) if self._staged else _Plain(works, buffers)
+        works = [self._ends.recv([b], source, self._next_tag(transfer)) for b in buffers]
+        return _Plain(works, buffers)
 
     def _next_tag(self, transfer: Transfer) -> int:
         link = (transfer.source, transfer.target)
@@ -200,3 +213,7 @@ def _started(work: dist.Work | None) -> dist.Work:
     """Only a rank outside the group gets none, and such a rank has no business here."""
     assert work is not None
     return work
+
+
+def _is_small(tensors: Tensors) -> bool:
+    return sum([tensor.nbytes for tensor in tensors]) <= MOST_BYTES

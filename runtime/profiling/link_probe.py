@@ -14,10 +14,12 @@ from synth.schedule.lower import Transfer
 from synth.schedule.ops import Value, ValueKind
 
 from ..execution.channels import Channels, open_channels
+from ..execution.eager import MOST_BYTES
 from ..world import World, join_world
 from .host_probe import probe_host
 
-_SMALL_BYTES = 64
+# Both larger than what is sent eagerly, as the activations of a model worth a profile are.
+_SMALL_BYTES = 2 * MOST_BYTES
 _LARGE_BYTES = 4 << 20
 _WARMUP, _ROUNDS = 5, 30
 _SAME_LINK = 0.25
@@ -27,8 +29,9 @@ def probe_links(world: World) -> Links | None:
     """Ping-pong between each rank and the next, then copy to the hosts and back; every rank calls
     this at the same time.
 
-    A one-way time is half a round trip. Latency is the small message's; bandwidth follows from the
-    large one's. The default is the median; pairs that differ by more than a quarter are listed.
+    A one-way time is half a round trip. Latency and bandwidth are those of the line through a small
+    and a large message. The default is the median; pairs that differ by more than a quarter are
+    listed.
 
     Returns:
         The links on rank 0, none elsewhere.
@@ -67,9 +70,10 @@ def _probe_pair(world: World, channels: Channels, pair: tuple[int, int]) -> Link
         times = [_one_way_us(world, channels, pair, size) for size in (_SMALL_BYTES, _LARGE_BYTES)]
     shared: list[list[float]] = [times]
     dist.broadcast_object_list(shared, pair[0])
-    latency_us, large_us = shared[0]
-    per_second = (_LARGE_BYTES - _SMALL_BYTES) / max(1e-3, large_us - latency_us) * 1e6
-    return Link(latency_us=round(latency_us, 3), bandwidth_bytes_per_s=round(per_second))
+    small_us, large_us = shared[0]
+    us_per_byte = max(1e-3, large_us - small_us) / (_LARGE_BYTES - _SMALL_BYTES)
+    latency_us = max(0.0, small_us - _SMALL_BYTES * us_per_byte)
+    return Link(latency_us=round(latency_us, 3), bandwidth_bytes_per_s=round(1e6 / us_per_byte))
 
 
 def _one_way_us(world: World, channels: Channels, pair: tuple[int, int], size: int) -> float:

@@ -1,0 +1,207 @@
+"""Small messages between processes of one machine, sent at once through a socket of their own.
+
+Gloo meets before it sends: each end tells the other that it is ready, and threads of both wake up
+for each of these notes, which costs more than the op of a small tensor. MPI libraries therefore
+send small messages eagerly; so does this. The bytes of a link come in the order in which they were
+sent, and both ends know the sizes, so messages need no headers.
+
+A send never blocks, and goes on whatever its rank does: what the kernel has no room for is left to
+a thread, which lives as long as there is such.
+"""
+
+import ctypes
+import select
+import socket
+import struct
+import threading
+import weakref
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from torch import Tensor
+
+from .boundary import Tensors
+
+# The kernel holds several messages of this size for a link.
+MOST_BYTES = 32 << 10
+
+
+class _Piece(NamedTuple):
+    """Memory to send or to fill, and the tensor that it belongs to."""
+
+    memory: memoryview
+    tensor: Tensor
+
+
+class EagerSender:
+    """The sending end of a link."""
+
+    def __init__(self, end: socket.socket, target: int, timeout_s: float) -> None:
+        """Take over a connected socket."""
+        end.setblocking(False)
+        weakref.finalize(self, end.close)
+        self._end = end
+        self._target = target
+        self._timeout_s = timeout_s
+        self._unsent: deque[_Piece] = deque()
+        self._queued_bytes = 0
+        self._sent_bytes = 0
+        self._error: RuntimeError | None = None
+        self._has_thread = False
+        self._moved = threading.Condition()
+
+    def send(self, tensors: Tensors) -> "_Sending":
+        """Hand a message to the kernel.
+
+        Raises:
+            RuntimeError: the other end is closed.
+        """
+        pieces = _pieces(tensors)
+        with self._moved:
+            self._queued_bytes += sum([len(piece.memory) for piece in pieces])
+            self._unsent += pieces
+            if not self._has_thread and not self._push():
+                self._has_thread = True
+                threading.Thread(target=self._drain, daemon=True).start()
+            return _Sending(self, tensors, self._queued_bytes)
+
+    def finish(self, end_bytes: int) -> None:
+        """Wait until so much of the link's bytes was sent.
+
+        Raises:
+            RuntimeError: the other end is closed, or takes nothing for too long.
+        """
+        with self._moved:
+            if self._sent_bytes >= end_bytes:
+                return
+            over = self._moved.wait_for(
+                lambda: self._sent_bytes >= end_bytes or self._error is not None, self._timeout_s
+            )
+        if self._error is not None:
+            raise self._error
+        if not over:
+            raise RuntimeError(f"Timed out waiting for rank {self._target} to receive")
+
+    def _push(self) -> bool:
+        """Send as far as there is room; whether that was all."""
+        unsent = self._unsent
+        while unsent:
+            try:
+                sent = self._end.send(unsent[0].memory)
+            except BlockingIOError:
+                return False
+            except ConnectionError as error:
+                raise _closed(self._target) from error
+            self._sent_bytes += sent
+            _advance(unsent, sent)
+        return True
+
+    def _drain(self) -> None:
+        room = select.poll()
+        room.register(self._end, select.POLLOUT)
+        while self._has_thread:
+            room.poll()
+            with self._moved:
+                try:
+                    self._has_thread = not self._push()
+                except RuntimeError as error:
+                    self._error, self._has_thread = error, False
+                self._moved.notify_all()
+
+
+class EagerReceiver:
+    """The receiving end of a link."""
+
+    def __init__(self, end: socket.socket, source: int, timeout_s: float) -> None:
+        """Take over a connected socket."""
+        end.setblocking(True)
+        # The kernel's own time limit: Python's would ask before it reads.
+        limit = struct.pack("@ll", int(timeout_s), int(timeout_s % 1 * 1e6))
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        weakref.finalize(self, end.close)
+        self._end = end
+        self._source = source
+        self._posted: deque[_Receiving] = deque()
+
+    def receive(self, buffers: Tensors) -> "_Receiving":
+        """Post a receive; messages fill buffers in the order in which these were posted."""
+        posted = _Receiving(self, buffers)
+        if posted.unfilled:
+            self._posted.append(posted)
+        return posted
+
+    def finish(self, wanted: "_Receiving") -> None:
+        """Fill the buffers of a receive, and of those posted before it.
+
+        Raises:
+            RuntimeError: the other end is closed, or sends nothing for too long.
+        """
+        while wanted.unfilled:
+            first = self._posted[0]
+            try:
+                came = self._end.recv_into(first.unfilled[0].memory)
+            except BlockingIOError as error:
+                raise RuntimeError(f"Timed out waiting for rank {self._source}") from error
+            except ConnectionError as error:
+                raise _closed(self._source) from error
+            if not came:
+                raise _closed(self._source)
+            _advance(first.unfilled, came)
+            if not first.unfilled:
+                self._posted.popleft()
+
+
+class _Sending:
+    """A message under way, for its sender."""
+
+    __slots__ = ("_end_bytes", "_sender", "_tensors")
+
+    def __init__(self, sender: EagerSender, tensors: Tensors, end_bytes: int) -> None:
+        self._sender = sender
+        self._tensors = tensors
+        self._end_bytes = end_bytes
+
+    def wait(self) -> Tensors:
+        """Until the tensors may be freed."""
+        self._sender.finish(self._end_bytes)
+        return self._tensors
+
+
+class _Receiving:
+    """A message under way, for its receiver."""
+
+    __slots__ = ("_buffers", "_receiver", "unfilled")
+
+    def __init__(self, receiver: EagerReceiver, buffers: Tensors) -> None:
+        self._receiver = receiver
+        self._buffers = buffers
+        self.unfilled = deque(_pieces(buffers))
+
+    def wait(self) -> Tensors:
+        """Until the buffers may be read."""
+        if self.unfilled:
+            self._receiver.finish(self)
+        return self._buffers
+
+
+def _pieces(tensors: Iterable[Tensor]) -> list[_Piece]:
+    """The memory of contiguous tensors of any type; empty ones have none."""
+    return [
+        _Piece(memoryview((ctypes.c_char * size).from_address(tensor.data_ptr())).cast("B"), tensor)
+        for tensor in tensors
+        if (size := tensor.nbytes)
+    ]
+
+
+def _advance(pieces: deque[_Piece], num_bytes: int) -> None:
+    """So much of the first piece is done."""
+    memory, tensor = pieces[0]
+    if num_bytes == len(memory):
+        pieces.popleft()
+    else:
+        pieces[0] = _Piece(memory[num_bytes:], tensor)
+
+
+def _closed(peer: int) -> RuntimeError:
+    return RuntimeError(f"Connection closed by peer, rank {peer}")

@@ -1,0 +1,96 @@
+"""Small messages through sockets: what comes, in which order, and what may block whom."""
+
+import socket
+import weakref
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from synth.runtime.execution.eager import MOST_BYTES, EagerReceiver, EagerSender
+
+Ends = tuple[EagerSender, EagerReceiver]
+
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    one, other = socket.socketpair(socket.AF_UNIX)
+    yield EagerSender(one, 1, 5.0), EagerReceiver(other, 0, 0.2)
+
+
+def test_tensors_of_all_types_and_shapes_arrive_as_they_were(ends: Ends) -> None:
+    sender, receiver = ends
+    row = (
+        torch.randn(3, 5),
+        torch.randn(4, dtype=torch.bfloat16),
+        torch.tensor(True),
+        torch.empty(0, 7),
+        torch.randn(2, dtype=torch.complex64),
+    )
+    buffers = tuple(torch.empty_like(t) for t in row)
+    pending = receiver.receive(buffers)
+    assert sender.send(row).wait() is row
+    assert pending.wait() is buffers
+    assert all(torch.equal(a, b) for a, b in zip(row, buffers, strict=True))
+
+
+def test_messages_fill_buffers_in_the_order_of_posting_whichever_is_waited_for_first(
+    ends: Ends,
+) -> None:
+    sender, receiver = ends
+    buffers = [torch.empty(4) for _ in range(3)]
+    pending = [receiver.receive((b,)) for b in buffers]
+    for i in range(3):
+        sender.send((torch.full((4,), float(i)),))
+    pending[2].wait()
+    assert [b[0].item() for b in buffers] == [0, 1, 2]
+    for each in pending:
+        each.wait()
+
+
+def test_sending_more_than_the_kernel_holds_blocks_neither_rank(ends: Ends) -> None:
+    sender, receiver = ends
+    count = 200  # of 32 KiB: some megabytes, with nobody receiving yet
+    messages = [torch.full((MOST_BYTES // 4,), float(i)) for i in range(count)]
+    sent = [sender.send((m,)) for m in messages]
+    sent[0].wait()  # in the kernel; that the last one is not yet does not matter to it
+    for i in range(count):
+        buffer = torch.empty(MOST_BYTES // 4)
+        receiver.receive((buffer,)).wait()
+        assert buffer.eq(i).all()
+    sent[-1].wait()
+
+
+def test_a_send_that_nobody_receives_ends_in_a_clear_error() -> None:
+    one, other = socket.socketpair(socket.AF_UNIX)
+    sender = EagerSender(one, 1, 0.1)
+    sent = [sender.send((torch.zeros(MOST_BYTES // 4),)) for _ in range(100)]
+    with pytest.raises(RuntimeError, match="Timed out waiting for rank 1"):
+        sent[-1].wait()
+    other.close()
+    with pytest.raises(RuntimeError, match="closed by peer, rank 1"):
+        sent[-1].wait()
+
+
+def test_a_rank_that_sends_nothing_for_too_long_is_named(ends: Ends) -> None:
+    with pytest.raises(RuntimeError, match="Timed out waiting for rank 0"):
+        ends[1].receive((torch.empty(4),)).wait()
+
+
+def test_a_closed_connection_ends_a_receive_at_once() -> None:
+    one, other = socket.socketpair(socket.AF_UNIX)
+    receiver = EagerReceiver(other, 0, 60.0)
+    one.close()
+    with pytest.raises(RuntimeError, match="closed by peer, rank 0"):
+        receiver.receive((torch.empty(4),)).wait()
+
+
+def test_nothing_of_a_message_is_held_once_it_is_over(ends: Ends) -> None:
+    sender, receiver = ends
+    tensor, buffer = torch.randn(4), torch.empty(4)
+    kept = [weakref.ref(tensor), weakref.ref(buffer)]
+    pending = receiver.receive((buffer,))
+    sender.send((tensor,)).wait()
+    pending.wait()
+    del tensor, buffer, pending
+    assert [each() for each in kept] == [None, None]
