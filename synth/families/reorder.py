@@ -11,12 +11,13 @@ its limit; so the drawn order stays a way out at every moment, and nothing can g
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
 from synth.families.family import Programs, Setting
 from synth.families.kept import growth_bytes
 from synth.kinds import OpKind
+from synth.profile import Links
 from synth.schedule.ops import Op
 
 F, B, W = OpKind.F, OpKind.B, OpKind.W
@@ -27,17 +28,17 @@ Order = Sequence[Sequence[Op]]
 class Rules:
     """When an op may overtake; none is best for all times, so all are tried.
 
-    overtake: ops may leave the drawn order at all.
-    weights_last: a W runs only where no F and no B can.
+    overtake: ops may leave the drawn order, and a W runs only where no F and no B can.
+    in_cool_down: that only where no F is left.
     wait_for_input: no W starts that would still run when the input of an F or B arrives.
     """
 
     overtake: bool = False
-    weights_last: bool = False
+    in_cool_down: bool = False
     wait_for_input: bool = False
 
 
-_ALL = (Rules(), *(Rules(True, last, wait) for last in (False, True) for wait in (False, True)))
+_ALL = (Rules(), *(Rules(True, late, wait) for late in (False, True) for wait in (False, True)))
 
 
 def fitted(setting: Setting, order: Order, limits_bytes: Sequence[int]) -> Programs:
@@ -48,10 +49,41 @@ def fitted(setting: Setting, order: Order, limits_bytes: Sequence[int]) -> Progr
         order: every rank's F, B and W, a way to run them all without waiting for each other.
         limits_bytes: what a rank may keep in the sense of `kept_bytes`; it must allow the order.
     """
-    attempts = [_Run(setting, order, limits_bytes, rules) for rules in _ALL]
-    for attempt in attempts:
-        attempt.run()
-    return min(attempts, key=lambda attempt: (attempt.period_us, attempt.makespan_us)).programs
+    attempts = [(order, rules) for rules in _ALL]
+    if not _are_as_drawn(setting):
+        # As the authors do it: fitted to what is drawn, then run in the order that this gives.
+        squeezed = [(order, Rules()), (order, Rules(overtake=True, in_cool_down=True))]
+        attempts.append((_best(_as_drawn(setting), squeezed, limits_bytes), Rules()))
+    return _best(setting, attempts, limits_bytes)
+
+
+def _best(
+    setting: Setting, attempts: Sequence[tuple[Order, Rules]], limits_bytes: Sequence[int]
+) -> Order:
+    """The programs of the attempt that ends first; those that fall behind are given up."""
+    best: _Run | None = None
+    for order, rules in attempts:
+        attempt = _Run(setting, order, limits_bytes, rules)
+        attempt.run(None if best is None else best.period_us)
+        if not attempt.is_done:
+            continue
+        if best is None or attempt.worth < best.worth:
+            best = attempt
+    assert best is not None
+    return best.programs
+
+
+def _are_as_drawn(setting: Setting) -> bool:
+    """Whether F, B and W of all stages take the same time, and transfers none."""
+    times = {stage.duration_us[kind] for stage in setting.costs.stages for kind in (F, B, W)}
+    return len(times) == 1 and setting.costs.links == Links()
+
+
+def _as_drawn(setting: Setting) -> Setting:
+    """The same with F = B = W = 1 and transfers that take no time."""
+    unit = dict.fromkeys(OpKind, 1)
+    stages = tuple(stage.replace(duration_us=unit) for stage in setting.costs.stages)
+    return replace(setting, costs=setting.costs.replace(stages=stages, links=Links()))
 
 
 class _Run:
@@ -68,10 +100,24 @@ class _Run:
         self.waiting = [[True] * len(order[r]) for r in ranks]
         self.front = [0 for _ in ranks]
         self.queues = [_queues(order[r]) for r in ranks]
+        self.forwards_left = [sum(op.kind == F for op in order[r]) for r in ranks]
+        self.left_us = [sum(self.took[op.stage][op.kind] for op in order[r]) for r in ranks]
         self.free_at, self.kept = [0 for _ in ranks], [0 for _ in ranks]
         self.began: list[int] = [0 for _ in ranks]
         self.arrives: dict[Op, int] = {}
         self.events: list[tuple[int, int]] = [(0, r) for r in ranks]
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all ops have run."""
+        return all(
+            front == len(program) for front, program in zip(self.front, self.order, strict=True)
+        )
+
+    @property
+    def worth(self) -> tuple[int, int]:
+        """Smaller is better."""
+        return self.period_us, self.makespan_us
 
     @property
     def period_us(self) -> int:
@@ -83,14 +129,21 @@ class _Run:
         """From time 0 to the last op of all."""
         return max(self.free_at)
 
-    def run(self) -> None:
-        """Make the programs: whenever a rank is free or gets an input, it decides."""
+    def run(self, most_us: int | None = None) -> None:
+        """Make the programs: whenever a rank is free or gets an input, it decides.
+
+        Args:
+            most_us: the run ends as soon as its period will be longer than this.
+        """
         while self.events:
             now, rank = heappop(self.events)
             place = self._choose(rank, now) if self.free_at[rank] <= now else None
             if place is not None:
                 self._start(rank, place, now)
-        assert not any(any(waiting) for waiting in self.waiting)
+                spent_us = self.free_at[rank] - self.began[rank]
+                if most_us is not None and spent_us + self.left_us[rank] > most_us:
+                    return
+        assert self.is_done
 
     def _choose(self, rank: int, now: int) -> int | None:
         """The place in the drawn order of the op to start now; none: the rank waits."""
@@ -115,7 +168,10 @@ class _Run:
         return best
 
     def _priority(self, rank: int, place: int) -> tuple[bool, int]:
-        return self.rules.weights_last and self.order[rank][place].kind == W, place
+        """Smaller goes first."""
+        is_cooling = self.forwards_left[rank] == 0
+        weights_last = self.rules.overtake and (is_cooling or not self.rules.in_cool_down)
+        return weights_last and self.order[rank][place].kind == W, place
 
     def _may_run(self, rank: int, place: int) -> bool:
         """Whether running this op now leaves the drawn order as a way out."""
@@ -144,13 +200,16 @@ class _Run:
         op = self.order[rank][place]
         self.queues[rank][op.kind, op.stage, op.replica].popleft()
         self.waiting[rank][place] = False
+        self.forwards_left[rank] -= op.kind == F
         while self.front[rank] < len(self.order[rank]) and not self.waiting[rank][self.front[rank]]:
             self.front[rank] += 1
         if not self.programs[rank]:
             self.began[rank] = now
         self.programs[rank].append(op)
         self.kept[rank] += self.growth[op.stage][op.kind]
-        end = self.free_at[rank] = now + self.took[op.stage][op.kind]
+        took_us = self.took[op.stage][op.kind]
+        end = self.free_at[rank] = now + took_us
+        self.left_us[rank] -= took_us
         heappush(self.events, (end, rank))
         for reader in self._readers(op):
             self._deliver(op, reader, rank, end)

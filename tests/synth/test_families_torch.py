@@ -60,7 +60,7 @@ def even_groups(d: int, m: int) -> bool:
         ("interleaved:2", "ScheduleInterleaved1F1B", 2, [s for s in SIZES if even_groups(*s)]),
         ("interleaved:3", "ScheduleInterleaved1F1B", 3, [s for s in SIZES if even_groups(*s)]),
         ("zb-h1", "ScheduleInterleavedZeroBubble", 1, [s for s in SIZES if even_groups(*s)]),
-        ("zb-v", "ScheduleZBVZeroBubble", 2, [(d, m) for d, m in SIZES if m > d]),
+        ("zb-v", "ScheduleZBVZeroBubble", 2, [(d, m) for d, m in SIZES if m >= 2 * d - 1]),
         ("dualpipe-v", "ScheduleDualPipeV", 2, [(d, m) for d, m in SIZES if m >= 2 * d]),
     ],
 )
@@ -98,7 +98,7 @@ def test_breadth_first_is_the_same_but_for_the_order_of_a_stage_s_backwards(roun
 
 
 @pytest.mark.parametrize("d", range(2, 7))
-def test_with_no_more_micro_batches_than_ranks_zb_v_is_shorter_than_pytorch_s(d: int) -> None:
+def test_with_fewer_than_2d_minus_1_micro_batches_zb_v_is_shorter_than_pytorch_s(d: int) -> None:
     # Drawn for 2D − 1, what is left of it has holes; ours are closed within D micro-batches.
     costs = uniform_costs(
         2 * d,
@@ -108,11 +108,11 @@ def test_with_no_more_micro_batches_than_ranks_zb_v_is_shorter_than_pytorch_s(d:
         saved_bytes=1,
         saved_w_bytes=1,
     )
-    for m in range(1, d + 1):
+    for m in range(1, 2 * d - 1):
         ours = generate("zb-v", d, m)
         programs = tuple(map(tuple, made_by_torch("ScheduleZBVZeroBubble", d, 2, m)))
         listed = Schedule(ours.placement, m, programs, "listed", ours.buffering)
         (lowered, mine), (_, drawn) = verify(ours, costs), verify(listed, costs)
         assert mine.makespan_us <= drawn.makespan_us and mine.period_us <= drawn.period_us
         assert max(peak_bytes(lowered)) <= 2 * d
-    assert mine.makespan_us <= drawn.makespan_us - (d > 2)
+        assert m > d or d == 2 or mine.makespan_us < drawn.makespan_us
