@@ -62,13 +62,20 @@ def render(
     """
     console = Console(highlight=False, soft_wrap=True)
     colour = console.color_system is not None and not console.no_color
-    charts = {"planned": planned}
-    charts |= {} if measured is None else {"measured": measured}
+    charts = {"planned": _without_moves(planned)}
+    charts |= {} if measured is None else {"measured": _without_moves(measured)}
     charts |= moves or {}
     columns = width or shutil.get_terminal_size((100, 24)).columns
     with console.capture() as captured:
-        console.print(gantt(charts if len(charts) > 1 else planned, columns, colour=colour))
+        console.print(
+            gantt(charts if len(charts) > 1 else charts["planned"], columns, colour=colour)
+        )
     return captured.get().rstrip("\n")
+
+
+def _without_moves(spans: Spans) -> Spans:
+    """Ops that take time: what moves begin are transfers, with rows of their own."""
+    return [[span for span in rank if span.op.kind not in MOVES] for rank in spans]
 
 
 def _plan_drawing(named: Mapping[str, Spans], cells: int, colour: bool) -> Drawing:

@@ -10,12 +10,13 @@ import torch
 
 from synth.costs import Costs, uniform_costs
 from synth.errors import RunFailure
-from synth.families import generate
+from synth.families import family_placement, generate
 from synth.profile import Link, Links
-from synth.schedule import Schedule, peak_bytes, verify
+from synth.schedule import Op, Schedule, peak_bytes, verify
 from synth.schedule.lower import lower
 from synth.schedule.marks import join_marks
 from synth.schedule.model import Placement
+from synth.schedule.programs import Transfer
 from synth.schedule.simulate import simulate
 from synth.schedule.spans import Chart, planned_spans
 
@@ -34,7 +35,7 @@ def many() -> Iterator[Any]:
     made.close()
 
 
-def costs_of(num_stages: int, link: Link = LINK) -> Costs:
+def costs_of(num_stages: int, link: Link = LINK, host: Link | None = None) -> Costs:
     return uniform_costs(
         num_stages,
         forward_us=3000,
@@ -44,7 +45,7 @@ def costs_of(num_stages: int, link: Link = LINK) -> Costs:
         saved_w_bytes=60_000,
         output_bytes=8_000,
         gradient_bytes=16_000,
-        links=Links(default=link),
+        links=Links(default=link, host=host),
     )
 
 
@@ -113,6 +114,28 @@ def test_eight_ranks_replay_published_and_solved_schedules(many: Any) -> None:
     cases = [(s, costs_of(s.placement.num_stages)) for s in schedules]
     for (schedule, costs), (results, chart) in zip(cases, replayed(many, cases), strict=True):
         assert_replayed(schedule, costs, results, chart)
+
+
+def test_moves_to_the_host_and_to_other_ranks_are_replayed(many: Any) -> None:
+    # What a stage saves, 100 kB, takes 2 ms to the host, and 2.4 ms to another rank.
+    host = Link(latency_us=1000.0, bandwidth_bytes_per_s=100e6)
+    cases = []
+    for name in ("bpipe", "pipeoffload:1,full", "pipeoffload:2"):
+        costs = costs_of(family_placement(name, RANKS).num_stages, host=host)
+        cases.append((generate(name, RANKS, MICRO_BATCHES, costs=costs), costs))
+    for (schedule, costs), (results, chart) in zip(cases, replayed(many, cases), strict=True):
+        moved = {span.flow.value.kind for span in chart.flows if isinstance(span.flow, Transfer)}
+        assert moved >= {"out", "back"}
+        assert_replayed(schedule, costs, results, chart)
+
+
+def test_what_comes_back_from_a_slow_host_is_waited_for(many: Any) -> None:
+    # F ends at 3 ms; out takes 20 ms, and back as long.
+    host = Link(latency_us=20_000.0)
+    made = Schedule.linear("by hand", 1, [map(Op.parse, ["F0.0", "O0.0", "L0.0", "BW0.0"])])
+    ((_, chart),) = replayed(many, [(made, costs_of(1, host=host))])
+    backward = next(span for span in chart.ops[0] if span.op.kind == "BW")
+    assert backward.end_us >= 3_000 + 40_000 + 6_000 - 1
 
 
 def test_transfers_are_held_back_to_the_pace_of_the_plans_links(many: Any) -> None:

@@ -1,5 +1,6 @@
 """Ranks that step without waiting end with the bits of ranks that wait, whatever must be redone."""
 
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,10 +10,16 @@ from torch import Tensor, nn
 
 from synth.costs import uniform_costs
 from synth.families import generate
+from synth.kinds import OpKind
 from synth.optimizer import OptimizerKind, OptimizerSpec
-from synth.schedule.model import Schedule
+from synth.profile import Link, Links
+from synth.schedule.lower import Lowered
+from synth.schedule.model import Placement, Schedule
+from synth.schedule.ops import Op, ValueKind
+from synth.schedule.prefix import find_prefix
 from synth.schedule.verify import ScheduleError, verify
 from tests.runtime.random_orders import random_order
+from tests.synth.plain import random_schedule
 
 MICRO_BATCHES, BATCH, WIDTH, STEPS = 4, 3, 12, 7
 NEVER, OFTEN, ALWAYS = 1e9, 1.0, 1e-6
@@ -209,3 +216,37 @@ def test_random_valid_schedules_drain_what_they_had_under_way(pool: Any, num_ran
             continue  # its ranks wait for each other
         schedules.append(schedule)
     assert_same_bits(pool, num_ranks, schedules, SPECS["sgd"], ALWAYS, (STEPS - 2, 2))
+
+
+@pytest.mark.parametrize("num_ranks", [2, 4])
+def test_moves_under_way_are_called_back(pool: Any, num_ranks: int) -> None:
+    # From one rank to another such a move may be started at one end alone, or at both.
+    where, schedules, half_moved, seed = Placement.linear(num_ranks), [], 0, 0
+    links = Links(host=Link(latency_us=1))
+    costs = uniform_costs(
+        num_ranks, forward_us=3, backward_input_us=3, backward_weight_us=2, links=links
+    )
+    while len(schedules) < 8 or not half_moved:
+        seed += 1
+        schedule = random_schedule(random.Random(seed), where=where)
+        if schedule.num_micro_batches != MICRO_BATCHES:
+            continue
+        try:
+            lowered, _ = verify(schedule, costs)
+        except ScheduleError:
+            continue
+        started = [list_started(lowered, rank) for rank in range(num_ranks)]
+        if any(op.kind == OpKind.OFFLOAD for ops in started for op in ops):
+            schedules.append(schedule)
+            prefix = find_prefix(lowered)
+            strays = [prefix.strays(lowered, rank) for rank in range(num_ranks)]
+            half_moved += any(
+                t.value.kind == ValueKind.OUT for s in strays for t in (*s.to_send, *s.to_receive)
+            )
+    assert_same_bits(pool, num_ranks, schedules, SPECS["sgd"], ALWAYS, (STEPS - 2, 2))
+
+
+def list_started(lowered: Lowered, rank: int) -> list[Op]:
+    """The ops before a rank's validation point."""
+    before = lowered.programs[rank][: find_prefix(lowered).ends[rank]]
+    return [instruction.op for instruction in before if instruction.op is not None]
