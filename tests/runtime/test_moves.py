@@ -7,9 +7,16 @@ import torch
 from torch import Tensor, nn
 
 from synth.costs import uniform_costs
+from synth.errors import SynthError
 from synth.families import family_placement, generate
+from synth.kinds import OpKind
 from synth.profile import Link, Links
+from synth.runtime.batch import Batch
+from synth.runtime.execution.moves import Moves
+from synth.runtime.execution.stage import Stage
+from synth.runtime.execution.step_table import Slots, StepTable
 from synth.schedule.model import Schedule
+from synth.schedule.ops import Op
 
 WIDTH, BATCH = 6, 3
 
@@ -91,3 +98,20 @@ def test_families_that_move_activations_give_autograds_gradients(pool: Any, num_
     by_rank = pool.run(replay, num_ranks, schedules)
     for index, name in enumerate(names):
         assert [answers[index] for answers in by_rank] == [([], 0)] * num_ranks, name
+
+
+def test_sizes_other_than_those_of_the_trial_are_told_with_the_stage() -> None:
+    offload = Op(OpKind.OFFLOAD, 0, 0)
+    stage = Stage(nn.Sequential(nn.Linear(WIDTH, WIDTH), Sines()), is_first=True, is_last=False)
+    stage.forward(0, (torch.ones(BATCH, WIDTH),), fused=True, moved=True)
+    table = StepTable.begun(Batch(), (), 1.0, 1, {(0, 0): (4 * BATCH * WIDTH,)})
+    moves = Moves([offload], {0: stage}, Slots(), lambda: table)
+    with pytest.raises(SynthError, match="stage 0 saved 2 tensors of 144 bytes, .* trial saved 1"):
+        moves.offload(offload)()
+
+
+class Sines(nn.Module):
+    """Saves what it is given and the first sine of it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.sin().sin()
