@@ -106,7 +106,7 @@ def test_sizes_other_than_those_of_the_trial_are_told_with_the_stage() -> None:
     stage.forward(0, (torch.ones(BATCH, WIDTH),), fused=True, moved=True)
     table = StepTable.begun(Batch(), (), 1.0, 1, {(0, 0): (4 * BATCH * WIDTH,)})
     moves = Moves([offload], {0: stage}, Slots(), lambda: table)
-    with pytest.raises(SynthError, match="stage 0 saved 2 tensors of 144 bytes, .* trial saved 1"):
+    with pytest.raises(SynthError, match=r"stage 0 saved 2 tensors of 144 bytes, .* trial saved 1"):
         moves.offload(offload)()
 
 
