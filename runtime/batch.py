@@ -86,7 +86,7 @@ def _all_tensors(given: tuple[Any, ...]) -> bool:
 def _cut(tree: Any, count: int) -> list[Any]:
     if isinstance(tree, Tensor):
         return list(_cut_leaf(tree, count))
-    if isinstance(tree, tuple) and _all_tensors(tree):
+    if type(tree) is tuple and _all_tensors(tree):
         return list(zip(*(_cut_leaf(x, count) for x in tree), strict=True))
     leaves, spec = pytree.tree_flatten(tree)
     columns = [_cut_leaf(leaf, count) for leaf in leaves]

@@ -29,11 +29,12 @@ class Outcome:
     one with STEPs, which is what a plan predicts.
 
     `losses` are the mean losses, by step, that have become known: of this step, or of the one
-    before.
+    before. `stops`: some rank was asked to end here.
     """
 
     losses: dict[int, float]
     data_ended: bool
+    stops: bool
     seconds: float
     program_seconds: float
 
@@ -55,6 +56,15 @@ class _Telling:
     work: dist.Work | None
 
 
+@dataclass(frozen=True)
+class _Told:
+    """What all ranks told each other."""
+
+    losses: dict[int, float]
+    data_ended: bool
+    stops: bool
+
+
 class Iteration:
     """Runs a rank's program on one mini-batch after another, and updates after the last."""
 
@@ -74,6 +84,7 @@ class Iteration:
         *,
         first_sequence: int,
         data_ended: bool,
+        stops: bool = False,
         window: AbstractContextManager[object] | None = None,
     ) -> Outcome:
         """Take one step.
@@ -84,13 +95,14 @@ class Iteration:
             settings: of the update.
             first_sequence: the data position of the first mini-batch.
             data_ended: whether this rank has no data for the next step; told to all.
+            stops: whether this rank was asked to end behind this step; told to all.
             window: entered while the programs run, not while their outcome is told.
 
         Raises:
             RunFailure: an op failed, or another rank is gone.
         """
         start = last_start = time.perf_counter()
-        telling = self._tell(self._untold, data_ended) if self._steps.late else None
+        telling = self._tell(self._untold, data_ended, stops) if self._steps.late else None
         self._steps.settings = settings
         per_microbatch = self._randomness.sequences_per_microbatch
         total: Tensor | None = None
@@ -104,15 +116,15 @@ class Iteration:
                 total = loss if total is None or loss is None else total + loss
         share = _Loss(step, total)
         if telling is None:
-            telling = self._tell(share, data_ended)
+            telling = self._tell(share, data_ended, stops)
         else:
             self._untold = share
-        losses, ended = self._hear(telling)
+        told = self._hear(telling)
         end = time.perf_counter()
         if self._steps.late:  # what is paid is from end to end; ranks begin when they like
             start, self._last_end = self._last_end or start, end
             last_start = start if len(batches) == 1 else last_start
-        return Outcome(losses, ended, end - start, end - last_start)
+        return Outcome(told.losses, told.data_ended, told.stops, end - start, end - last_start)
 
     def settle(self) -> dict[int, float]:
         """Make the last step final, waiting for all ranks; the loss that was not yet told."""
@@ -121,20 +133,21 @@ class Iteration:
         if self._untold is None:
             return {}
         loss, self._untold = self._untold, None
-        return self._hear(self._tell(loss, False))[0]
+        return self._hear(self._tell(loss)).losses
 
     def any_ended(self, data_ended: bool) -> bool:
         """Whether any rank has no data for the first step; every rank calls this."""
-        return self._hear(self._tell(None, data_ended))[1]
+        return self._hear(self._tell(None, data_ended)).data_ended
 
-    def _tell(self, loss: _Loss | None, data_ended: bool) -> _Telling:
-        """Start telling all ranks the sum of the losses, and whether any rank's data has ended."""
-        told = torch.tensor([0.0, float(data_ended)], device=self._pipeline.device)
+    def _tell(self, loss: _Loss | None, data_ended: bool = False, stops: bool = False) -> _Telling:
+        """Start telling all ranks the sum of the losses, whether any rank's data has ended, and
+        whether any was asked to stop."""
+        told = torch.tensor([0.0, float(data_ended), float(stops)], device=self._pipeline.device)
         if loss is not None and loss.share is not None:
             told[0] += loss.share.detach().float()
         return _Telling(loss, told, dist.all_reduce(told, async_op=True))
 
-    def _hear(self, telling: _Telling) -> tuple[dict[int, float], bool]:
+    def _hear(self, telling: _Telling) -> _Told:
         of = telling.loss
         try:
             if telling.work is not None:
@@ -144,5 +157,5 @@ class Iteration:
             raise RunFailure(
                 f"rank {self._rank} failed {what}: {describe_failure(error)}"
             ) from error
-        mean, num_ended = telling.told.tolist()
-        return {of.step: mean} if of else {}, num_ended > 0
+        mean, num_ended, num_stopped = telling.told.tolist()
+        return _Told({of.step: mean} if of else {}, num_ended > 0, num_stopped > 0)

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -20,8 +21,11 @@ from synth.schedule.lower import Lowered
 from ..emulation.rank import EmulationOptions
 from .post_mortem import explain, last_attempt, where
 from .rank_result import RankResult
+from .stopping import passing_on_sigterm
 from .train_options import TrainOptions
 from .worker import WorkerOrder, load_results
+
+_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 
 
 def launch(
@@ -42,19 +46,27 @@ def launch(
         )
         order_path = folder / "order.json"
         order_path.write_text(order.model_dump_json())
+        saves = isinstance(options, TrainOptions) and options.checkpoint is not None
         try:
-            _start(
-                plan.num_ranks,
-                "synth.runtime.training.worker",
-                str(order_path),
-                max_restarts=options.restarts,
-            )
+            with passing_on_sigterm(folder, _terminate) if saves else nullcontext():
+                _start(
+                    plan.num_ranks,
+                    "synth.runtime.training.worker",
+                    str(order_path),
+                    max_restarts=options.restarts,
+                    signals="SIGINT,SIGHUP,SIGQUIT" if saves else _SIGNALS,
+                )
         except ChildFailedError as error:
             codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
             raise explain(last_attempt(folder), lowered, codes) from None
         except SignalException as error:
             raise _interrupted(last_attempt(folder), lowered, error.sigval) from None
         return load_results(folder)
+
+
+def _terminate() -> None:
+    """What torchrun's engine does on a signal."""
+    raise SignalException("a second SIGTERM", sigval=signal.SIGTERM)
 
 
 def _interrupted(folder: Path, lowered: Lowered, signal_number: signal.Signals) -> SynthError:
@@ -80,7 +92,13 @@ def launch_link_probe(num_ranks: int, device: str) -> Links:
         return Links.model_validate_json((Path(name) / "links.json").read_text())
 
 
-def _start(num_ranks: int, module: str, *arguments: str, max_restarts: int = 0) -> None:
+def _start(
+    num_ranks: int,
+    module: str,
+    *arguments: str,
+    max_restarts: int = 0,
+    signals: str = _SIGNALS,
+) -> None:
     """What `torchrun --standalone -m MODULE` does, on the loopback interface."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("GLOO_SOCKET_IFNAME", _loopback())
@@ -98,6 +116,7 @@ def _start(num_ranks: int, module: str, *arguments: str, max_restarts: int = 0) 
         local_addr="localhost",
         max_restarts=max_restarts,
         monitor_interval=0.1,
+        signals_to_handle=signals,
     )
     elastic_launch(config, sys.executable)("-m", module, *arguments)
 

@@ -11,6 +11,7 @@ class RankResult:
 
     `program_seconds` are of one program with STEPs, which is less than a step where gradients
     accumulate; `remark` is what the user must know of how the run went.
+    `stopped_at` is the number of steps after which SIGTERM ended it early.
     `late`: steps were validated later. `extra_bytes`: see `room`.
     """
 
@@ -29,3 +30,4 @@ class RankResult:
     traced: list[MarkedStep] = field(default_factory=list)
     remark: str | None = None
     failed_checkpoint: int | None = None
+    stopped_at: int | None = None

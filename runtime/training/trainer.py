@@ -48,14 +48,23 @@ class RankTrainer:
         options: TrainOptions,
         world: World,
         progress: Progress | None = None,
+        stop_asked: Callable[[], bool] = lambda: False,
     ) -> None:
         """Build this rank's layers on its device; every rank must call this at the same time.
+
+        Args:
+            plan: what to train under.
+            lowered: its lowered form.
+            options: what the run may choose.
+            world: this process among the others.
+            progress: told before each instruction, for a post-mortem.
+            stop_asked: whether this rank is to end behind the running step; all ranks then do.
 
         Raises:
             SynthError: the world, the data or the model is not what the plan needs.
         """
         self._plan, self._options, self._world = plan, options, world
-        self._progress = progress
+        self._progress, self._stop_asked = progress, stop_asked
         _check_world(plan, world)
         prepare_device(plan.workload, world.device)
         self._randomness = Randomness(options.seed, plan.workload.micro_batch_size)
@@ -121,8 +130,11 @@ class RankTrainer:
             upcoming = self._batches.take()
             outcome = self._run(step, batches, upcoming is None, result)
             batches, ended = upcoming, outcome.data_ended
-            is_last = ended or step + 1 == options.steps
+            is_last = ended or outcome.stops or step + 1 == options.steps
             self._account(outcome, is_last or self._saves(step + 1), result, on_step)
+            if outcome.stops and not ended and step + 1 < options.steps:
+                result.stopped_at = step + 1
+                break
         result.traced = list(self._tracer.steps)
         if self._checkpointer is not None:
             self._checkpointer.wait()
@@ -144,6 +156,7 @@ class RankTrainer:
             self._settings(step),
             first_sequence=start.sequences + (step - start.step) * self._batches.sequences_per_step,
             data_ended=data_ended,
+            stops=self._stop_asked(),
             window=self._memory_window(result) if step == measured_step else None,
         )
         self._tracer.end(step, outcome.program_seconds * 1e6)

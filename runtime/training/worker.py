@@ -6,6 +6,7 @@ import pickle
 import sys
 import tempfile
 import traceback
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -14,14 +15,16 @@ import torch.distributed as dist
 from synth.errors import SynthError
 from synth.record import Record
 from synth.schedule.file import Plan
+from synth.schedule.lower import Lowered
 
 from ..emulation.rank import EmulationOptions, RankEmulation
 from ..execution.progress import Progress
-from ..world import join_world, restarts
+from ..world import World, join_world, restarts
 from .post_mortem import attempt_folder, explain, hopeless, leave_word, note_stopped
 from .rank_result import RankResult
+from .stopping import StopRequest
 from .train_options import TrainOptions
-from .trainer import RankTrainer
+from .trainer import OnStep, RankTrainer
 from .watch import PATIENCE_S, Watch, local_pids
 
 RESULTS = "results.pickle"
@@ -53,13 +56,27 @@ def work(order: WorkerOrder, attempt: Path) -> list[RankResult] | None:
                 emulation = RankEmulation(lowered, order.options, world, progress)
                 result = emulation.run(on_step)
             else:
-                trainer = RankTrainer(plan, lowered, order.options, world, progress)
-                result = trainer.train(on_step)
+                result = _train(plan, lowered, order, world, progress, on_step)
         gathered: list[RankResult | None] = [None] * world.size
         dist.all_gather_object(gathered, result)
         watch.close()
     complete = [r for r in gathered if r is not None]
     return complete if result.rank == 0 else None
+
+
+def _train(
+    plan: Plan,
+    lowered: Lowered,
+    order: WorkerOrder,
+    world: World,
+    progress: Progress,
+    on_step: OnStep | None,
+) -> RankResult:
+    """With checkpoints to go on from, SIGTERM ends training in good order."""
+    assert isinstance(order.options, TrainOptions)
+    stop = StopRequest(order.folder)
+    with stop.listening() if order.options.checkpoint is not None else nullcontext():
+        return RankTrainer(plan, lowered, order.options, world, progress, stop).train(on_step)
 
 
 def _tell(steps_per_line: int, step: int, loss: float, seconds: float) -> None:

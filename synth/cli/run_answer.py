@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from synth.cli.output import Format, answer, talk
-from synth.errors import RunFailure
+from synth.errors import ExitCode, RunFailure, SynthError
 from synth.record import write_atomically
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ def report(plan: "Plan", lowered: "Lowered", results: "list[RankResult]", output
 
     Raises:
         RunFailure: all went well but the last checkpoint.
+        SynthError: SIGTERM ended training early.
     """
     if results[0].remark is not None:
         talk(results[0].remark)
@@ -41,6 +42,14 @@ def report(plan: "Plan", lowered: "Lowered", results: "list[RankResult]", output
         raise RunFailure(
             f"training ended, but its last checkpoint, of step {failed}, could not be written"
         )
+    steps = results[0].stopped_at
+    if steps is not None:
+        stopped = SynthError(
+            f"stopped by SIGTERM: {steps} steps are done and saved; the same command with --resume "
+            f"goes on from there"
+        )
+        stopped.exit_code = ExitCode.INTERRUPTED
+        raise stopped
 
 
 def _show(plan: "Plan", lowered: "Lowered", results: "list[RankResult]", outputs: Outputs) -> None:

@@ -108,6 +108,33 @@ def test_ranks_started_again_go_on_from_the_checkpoint_with_the_same_losses(
     assert losses == losses_of(undisturbed)[1][first_step:]
 
 
+@pytest.mark.parametrize("launcher", [COMMAND, TORCHRUN], ids=["synth run", "torchrun"])
+def test_sigterm_ends_a_run_behind_its_step_with_a_checkpoint_to_go_on_from(
+    run_plan: Path, text: Path, tmp_path: Path, launcher: list[str]
+) -> None:
+    arguments = (run_plan, "--data", text, "--steps", 200, "--schedule", "cosine")
+    saved = ("--checkpoint", tmp_path / "saved", "--checkpoint-every", 1000)
+    with started(launcher, *arguments, *saved, "-o", tmp_path / "first.json") as process:
+        read_until(process, "step   10")
+        process.terminate()
+        _, stderr = process.communicate(timeout=100)
+    said = re.search(r"stopped by SIGTERM: (\d+) steps are done and saved", stderr)
+    assert said, stderr
+    assert process.returncode == (130 if launcher is COMMAND else 1)
+    assert "Traceback" not in stderr or launcher is TORCHRUN  # whose own one it is
+    _, before = losses_of(tmp_path / "first.json")
+    assert 10 < len(before) == int(said[1]) < 200
+
+    with started(COMMAND, *arguments, *saved, "--resume", "-o", tmp_path / "on.json") as process:
+        process.communicate(timeout=150)
+    undisturbed = tmp_path / "undisturbed.json"
+    with started(COMMAND, *arguments, "-o", undisturbed) as process:
+        process.communicate(timeout=150)
+    first_step, after = losses_of(tmp_path / "on.json")
+    assert first_step == len(before)
+    assert before + after == losses_of(undisturbed)[1]
+
+
 NOT_A_NUMBER = """
 import torch
 from torch import nn
