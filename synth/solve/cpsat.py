@@ -65,7 +65,7 @@ class Model:
 
     def _add_variables(self) -> None:
         """A start per op: not before the pipeline above can have delivered, not after the end."""
-        self.start: dict[tuple[int, Slot], cp_model.IntVar] = {}
+        self.start: dict[tuple[int, Slot], cp_model.LinearExpr] = {}
         self._add_origins()
         for chunk in self.chunks:
             origins = self.view.origins_us
@@ -229,7 +229,7 @@ class Model:
         for k in range(self.view[chunk].num_micro_batches):
             slot = Slot(kind, k)
             reader = self.start[target[0], Slot(target[1], k)]
-            arrival: cp_model.IntVar = reader
+            arrival: cp_model.LinearExpr = reader
             if takes_turns:
                 arrival = self.cp.new_int_var(0, self.far_us + lag_us, "")
                 self.cp.add(reader >= arrival)
@@ -343,6 +343,9 @@ class Model:
             left_us += (chunk.num_micro_batches - k) * chunk.duration_us[W]
             yield self.end(index, Slot(B, k)) + way_us + left_us + self.view.step_us(chunk.rank)
 
+    def tune(self, parameters: cp_model.SatParameters) -> None:
+        """Set what serves this model better than what serves all."""
+
     def at_least(self, bound_us: int) -> None:
         """Tell the search a bound proven elsewhere."""
         self.cp.add(self.value >= bound_us)
@@ -356,6 +359,7 @@ class Model:
     def hint(self, solution: Solution, value_us: int) -> None:
         """Begin from a complete solution."""
         for key, variable in self.start.items():
+            assert isinstance(variable, cp_model.IntVar)
             self.cp.add_hint(variable, solution.starts[key])
         for rank, origin in self.origin.items():
             if not isinstance(origin, int):
@@ -368,7 +372,7 @@ class Model:
             for span, length_us in zip(self.spans, solution.spans(self.view), strict=True):
                 self.cp.add_hint(span.length, length_us)
 
-    def read(self, value: Callable[[cp_model.IntVar], int]) -> Solution:
+    def read(self, value: Callable[[cp_model.LinearExprT], int]) -> Solution:
         """The solution, given how to look a variable's value up."""
         pairs = [pair for fusion in self.fusions.values() for pair in fusion.chosen(value)]
         return Solution({key: value(v) for key, v in self.start.items()}, frozenset(pairs))

@@ -5,7 +5,7 @@ W k only if none is waiting. So a literal says for each B and W whether one BW d
 lasts min(B, BW) and its W the rest; the gradient leaves when the W ends.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from ortools.sat.python import cp_model
 
@@ -21,7 +21,7 @@ class Fusion:
         cp: cp_model.CpModel,
         view: View,
         chunk: int,
-        start: dict[tuple[int, Slot], cp_model.IntVar],
+        start: Mapping[tuple[int, Slot], cp_model.LinearExpr],
     ) -> None:
         self.cp, self.costs, self.chunk, self.start = cp, view[chunk], chunk, start
         self.m = self.costs.num_micro_batches

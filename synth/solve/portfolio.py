@@ -23,6 +23,7 @@ from synth.solve.problem import (
     SolverName,
     StoppedBy,
 )
+from synth.solve.proofs import Known, Proofs
 from synth.solve.run_cpsat import Outcome, run
 from synth.solve.slack import slacken
 from synth.solve.solution import Solution, keeps_caps, number, timed
@@ -39,12 +40,13 @@ _DRAFTS_EVALUATED = 4
 # The closing polish gets so long even when the time is up.
 _GRACE_S = 0.5
 
-# Shares of the time limit. Beyond so many ops the exact model is no help, and windows and bounds
-# get most of the time.
+# Shares of the time limit. Where ranks hold several stages the exact model does less. Beyond so
+# many ops it is no help at all, and windows and bounds get most of the time.
 _ONE_BY_ONE_SHARE = 0.08
 _BRIEF_SHARE = 0.15
 _PATTERNS_SHARE = 0.05
 _WINDOWS_SHARE = 0.4
+_WINDOWS_SHARE_OF_SEVERAL = 0.7
 _WINDOWS_SHARE_OF_MANY = 0.95
 _EXACT_OPS = 1_600
 
@@ -95,7 +97,7 @@ class _Search:
         self.relaxed = relaxed_for_fusion(problem)
         self.rivals: list[Rival] = []
         self.known = KnownOrders(problem.objective)
-        self.ladder: bounds.Ladder | None = None
+        self.proven = Known()
 
     def run(self) -> Result:
         shortage = feasible.find_shortage(self.problem)
@@ -219,23 +221,25 @@ class _Search:
             if Part.SLACK not in self.options.without:
                 self.now.best = slacken(self.problem, self.now.best, should_stop)
 
-    def _ladder(self, workers: int, should_stop: Callable[[], bool]) -> bounds.Ladder:
-        """Bounds of the relaxed problem, from a part of its ranks."""
+    def _proofs(self, workers: int, should_stop: Callable[[], bool]) -> Proofs:
+        """Bounds of the relaxed problem, from parts of it."""
         hint, value_us = self._hint_for(self.relaxed, fusible=False)
-        options = replace(self.options, workers=workers, gap=0.0)
+        options = replace(self.options, workers=workers)
         objective = self.problem.objective
-        return bounds.Ladder(self.relaxed, objective, options, value_us, hint, should_stop)
+        return Proofs(self.relaxed, objective, options, value_us, hint, self.proven, should_stop)
 
     def _bound_one_by_one(self) -> None:
         """Bound by one rank at a time."""
-        self.ladder = self._ladder(self.options.num_workers, self.now.finished)
-        for bound_us in self.ladder.one_by_one(_ONE_BY_ONE_SHARE * self.options.time_limit_s):
+        proofs = self._proofs(self.options.num_workers, self.now.finished)
+        for bound_us in proofs.one_by_one(_ONE_BY_ONE_SHARE * self.options.time_limit_s):
             self.now.raise_bound(bound_us)
 
     def _improve_and_bound(self) -> None:
         """Windows and bounds side by side, or one after the other where it has to be repeatable."""
         is_small = self.relaxed.num_ops <= _EXACT_OPS
-        limit_s = (_WINDOWS_SHARE if is_small else _WINDOWS_SHARE_OF_MANY) * self.now.left_s()
+        is_alone = all(len(held) == 1 for held in self.relaxed.held)
+        share = _WINDOWS_SHARE if is_alone else _WINDOWS_SHARE_OF_SEVERAL
+        limit_s = (share if is_small else _WINDOWS_SHARE_OF_MANY) * self.now.left_s()
         until_s = self.now.elapsed_s() + limit_s
         if self.options.deterministic or self.options.num_workers == 1:
             for bound_us in self._bounds_together(limit_s / 2, self.now.finished):
@@ -258,12 +262,10 @@ class _Search:
             beside.join(self.now.raise_bound)
 
     def _bounds_together(self, limit_s: float, should_stop: Callable[[], bool]) -> Iterator[int]:
-        if Part.BOUNDS in self.options.without or self.ladder is None:
+        if Part.BOUNDS in self.options.without:
             return iter(())
         workers = max(1, self.options.num_workers - 1)
-        ladder = self._ladder(workers, should_stop)
-        ladder.of_rank = self.ladder.of_rank
-        return ladder.together(limit_s)
+        return self._proofs(workers, should_stop).together(limit_s)
 
     def _improve_windows(self, until_s: float, should_stop: Callable[[], bool]) -> None:
         """Large-neighbourhood search, in the strictest view that the best order fits in."""

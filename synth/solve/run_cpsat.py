@@ -50,6 +50,7 @@ def run(
     if model.infeasible:
         return Outcome(0, None, optimal=False, infeasible=True)
     solver = _configured(options, limit_s)
+    model.tune(solver.parameters)
     events: queue.SimpleQueue[Solution | int | BaseException | None] = queue.SimpleQueue()
     solver.best_bound_callback = lambda bound: events.put(_integer_bound(bound))
     status: list[cp_model.CpSolverStatus] = []

@@ -1,0 +1,93 @@
+"""Which bounds are tried, and for how long: by parts of the ranks, and by the idle time of one."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+from synth.objective import Objective
+from synth.solve.bounds import Ladder, work_bounds
+from synth.solve.idle_bounds import End, IdleBounds
+from synth.solve.problem import SolveOptions
+from synth.solve.solution import Solution
+from synth.solve.view import View
+
+# Where ranks hold several stages, the share of the time for idle times.
+_IDLE_SHARE = 0.9
+
+
+@dataclass
+class Known:
+    """What single ranks have been found to imply, for later proofs to begin with."""
+
+    of_rank: dict[int, int] = field(default_factory=dict)
+    idle_us: dict[End, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Proofs:
+    """Bounds of a problem of which a schedule is known.
+
+    Ranks that hold several stages are hardly bounded as a whole; what they must idle at their
+    beginning and at their end is. With one stage per rank it is the other way round.
+
+    Attributes:
+        view: the relaxed one, from which all bounds come.
+        value_us: of the schedule in the model's terms; nothing above it is of interest.
+        hint: the schedule.
+        should_stop: asked all the time.
+    """
+
+    view: View
+    objective: Objective
+    options: SolveOptions
+    value_us: int
+    hint: Solution | None
+    known: Known
+    should_stop: Callable[[], bool]
+
+    def one_by_one(self, limit_s: float) -> Iterator[int]:
+        """Bounds from each rank alone.
+
+        Args:
+            limit_s: for all of them; seconds of the clock, or deterministic ones.
+        """
+        idle = self._idle
+        return self._ladder.one_by_one(limit_s) if idle is None else idle.one_by_one(limit_s)
+
+    def together(self, limit_s: float) -> Iterator[int]:
+        """Bounds from more and more ranks."""
+        idle = self._idle
+        if idle is not None:
+            yield from idle.together(_IDLE_SHARE * limit_s)
+            limit_s -= _IDLE_SHARE * limit_s
+        if not self.should_stop():
+            yield from self._ladder.together(limit_s)
+
+    @property
+    def _ladder(self) -> Ladder:
+        return Ladder(
+            self.view,
+            self.objective,
+            replace(self.options, gap=0.0),
+            self.value_us,
+            self.hint,
+            self.should_stop,
+            self.known.of_rank,
+        )
+
+    @property
+    def _idle(self) -> IdleBounds | None:
+        """Where ranks hold several stages, and it is certain from when on their time counts."""
+        if all(len(held) <= 1 for held in self.view.held):
+            return None
+        if self.objective.periods and self.view.origins_us is None:
+            return None
+        return IdleBounds(
+            self.view,
+            self.objective,
+            # One searches from below; others beside it would look for schedules.
+            replace(self.options, gap=0.0, workers=1),
+            work_bounds(self.view),
+            self.value_us,
+            self.should_stop,
+            self.known.idle_us,
+        )

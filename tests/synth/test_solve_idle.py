@@ -1,0 +1,115 @@
+"""Bounds from idle times at a rank's beginning and end: never above what there is, and not idle."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from synth.costs import uniform_costs
+from synth.objective import Objective
+from synth.profile import Link, Links
+from synth.schedule import Buffering, Schedule, ScheduleError, peak_bytes, verify
+from synth.schedule.placements import placement
+from synth.solve import Part, Problem, SolveOptions, StoppedBy, solve
+from synth.solve.bounds import work_bounds
+from synth.solve.idle import Idle, Stretch, base_length_us
+from synth.solve.idle_bounds import IdleBounds
+from synth.solve.memory_views import relaxed_for_fusion
+from synth.solve.run_cpsat import run
+from tests.synth.odd_problems import RandomOrders, odd_costs
+from tests.synth.test_solve_exact import OBJECTIVES
+from tests.synth.test_solve_placements import random_problem
+
+NAMES = ["linear", "v", "looped:2", "wave:2", "bidirectional-v"]
+OPTIONS = SolveOptions(workers=1, deterministic=True)
+
+
+def idle_bounds(problem: Problem, value_us: int) -> IdleBounds:
+    view = relaxed_for_fusion(problem)
+    work = work_bounds(view)
+    return IdleBounds(view, problem.objective, OPTIONS, work, value_us, lambda: False)
+
+
+def best_bound(problem: Problem, value_us: int, seconds: float) -> int | None:
+    """By all means; None where it is not certain when ranks begin."""
+    bounds = idle_bounds(problem, value_us)
+    if problem.objective.periods and bounds.view.origins_us is None:
+        return None
+    list(bounds.one_by_one(seconds))
+    list(bounds.together(seconds))
+    return bounds.bound_us
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.integers(0, 10**9),
+    st.sampled_from(NAMES),
+    st.integers(1, 3),
+    st.integers(2, 7),
+    st.sampled_from(OBJECTIVES),
+)
+def test_no_bound_is_above_a_schedule_of_an_odd_problem(
+    seed: int, name: str, num_ranks: int, m: int, objective: Objective
+) -> None:
+    rng = random.Random(seed)
+    where = placement(name, num_ranks)
+    costs = odd_costs(rng, where.num_stages, num_ranks)
+    free = Problem(costs, where, m, None, objective)
+    programs = RandomOrders(rng, free).programs()
+    try:
+        schedule = Schedule(where, m, programs, "random", Buffering(1, 2))
+        lowered, timeline = verify(schedule, costs)
+    except ScheduleError:  # buffers too small for this order
+        return
+    value_us = objective.value_us(timeline)
+    problem = Problem(costs, where, m, peak_bytes(lowered), objective)
+    bound_us = best_bound(problem, 3 * value_us + 10, 0.05)
+    assert bound_us is None or bound_us <= value_us
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("name", "num_ranks", "m"), [("v", 2, 3), ("wave:2", 2, 2), ("v", 3, 3)])
+def test_no_bound_is_above_the_optimum(name: str, num_ranks: int, m: int, seed: int) -> None:
+    problem = random_problem(seed + 900, name, num_ranks, m)
+    options = SolveOptions(time_limit_s=10, workers=1, without=frozenset({Part.BOUNDS}))
+    best = solve(problem, options)
+    if best.stopped_by == StoppedBy.OPTIMAL:
+        assert best.value_us is not None
+        bound_us = best_bound(problem, 2 * best.value_us, 0.2)
+        assert bound_us is not None and bound_us <= best.value_us
+
+
+def v_problem(num_ranks: int, m: int, cap_bytes: int) -> Problem:
+    """Equal stages, F = B = W = 100 µs, +2/-1/-1 bytes, 2 µs between ranks."""
+    costs = uniform_costs(
+        2 * num_ranks,
+        forward_us=100,
+        backward_input_us=100,
+        backward_weight_us=100,
+        links=Links(default=Link(latency_us=2)),
+        saved_bytes=2,
+        saved_w_bytes=1,
+    )
+    caps = (cap_bytes,) * num_ranks
+    return Problem(costs, placement("v", num_ranks), m, caps, Objective.PERIOD)
+
+
+def test_a_rank_that_may_hold_two_activations_idles_until_the_first_comes_back() -> None:
+    """Rank 0 of two has four bytes: one F0, and beside it either F3 or a second F0.
+
+    F0 .........  F3 B3 W3 F0 ... B0   is the best until B0 ends; what the second F0 holds lets no
+    0   100-304   304         704 708  second F3 in before.
+    """
+    view = relaxed_for_fusion(v_problem(2, 8, 4))
+    stretch = Stretch(0, base_length_us(view, 0) - 100, is_opening=True, is_period=True)
+    outcome = run(Idle(view, stretch, (0,), 100_000), OPTIONS, 20)
+    assert outcome.optimal
+    assert (stretch.length_us, outcome.bound_us) == (808, 204 + 4)
+
+
+def test_idle_times_add_to_the_work_of_a_v_under_a_tight_cap() -> None:
+    problem = v_problem(4, 16, 8)
+    bounds = idle_bounds(problem, 20_000)
+    assert bounds.bound_us < 9_650
+    assert (best_bound(problem, 20_000, 3.0) or 0) >= 10_300
