@@ -158,3 +158,15 @@ def test_what_moves_has_rows_of_its_own_under_each_rank() -> None:
                 back     ················L0‹‹········
     """
     assert screen(render(chart.ops, moves=moved_spans(chart), width=45))[:3] == screen(expected)
+
+
+def test_measured_moves_are_not_drawn_as_ops_though_they_take_a_moment() -> None:
+    program = "F0.0 O0.0 K3.0 L0.0 G3.0 BW0.0"
+    ends = [10, 11, 12, 13, 14, 34]
+    pairs = zip(map(Op.parse, program.split()), [0, *ends], ends, strict=False)
+    measured = [[Span(op, start, end) for op, start, end in pairs]]
+    planned = [[Span(Op.parse("F0.0"), 0, 10), Span(Op.parse("BW0.0"), 10, 30)]]
+    shown = render(planned, measured=measured, width=60)
+    row = screen(shown)[1].removeprefix("measured").strip()
+    assert set(row) == set("F0░·BW▒") and "░·····BW0▒" in row
+    assert "saved values" not in shown and "K" not in shown

@@ -2,6 +2,7 @@
 
 import pytest
 
+from synth.costs import cut
 from synth.errors import SynthError
 from synth.families import generate
 from synth.profile import Link, Links, PairLink, Profile
@@ -63,3 +64,15 @@ def test_nothing_changes_by_a_factor_of_one(plan: Plan) -> None:
 def test_a_factor_that_is_none_is_refused(plan: Plan, factors: dict[str, float]) -> None:
     with pytest.raises(SynthError, match="give a factor above 0"):
         scaled(plan, **factors)
+
+
+def test_moves_to_the_host_keep_their_times_and_are_not_sent_between_ranks(plan: Plan) -> None:
+    profile = Profile.load(find("zb-1.5b-p8-m24"))
+    links = Links(host=Link(latency_us=10.0, bandwidth_bytes_per_s=25e9))
+    profile = profile.replace(links=links)
+    costs = cut(profile, [6] * 4)
+    moving = Plan.of(profile, [6] * 4, generate("pipeoffload:1,full", 4, 8, costs=costs))
+    small = scaled(moving, sizes=0.01)
+    assert small.claim.makespan_us == pytest.approx(moving.claim.makespan_us, rel=1e-4)
+    still = Plan.of(profile, [6] * 4, generate("1f1b", 4, 8))
+    assert moved_bytes(moving.check()[0]) == moved_bytes(still.check()[0])

@@ -1,0 +1,81 @@
+"""From a profile to a run under a schedule that moves what forwards save."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from synth.kinds import OpKind
+from synth.profile import Link, Profile
+from synth.report.laid import lay
+from synth.schedule.file import Plan
+from synth.schedule.programs import Transfer
+from synth.schedule.trace import Trace
+from tests.cli.conftest import TINY, Synth
+
+TINY_MODEL = [f"--arg={name}={value}" for name, value in TINY.items()]
+SHAPE = ("--micro-batch-size", "2", "--seq-len", "16", "--device", "cpu")
+
+
+def profiled(synth: Synth, folder: Path) -> Path:
+    """A profile of this machine, but with a host's link that does not depend on what else runs."""
+    path = folder / "profile.json"
+    measured = ("--warmup", "0", "--iters", "2", "-o", path)
+    ended = synth("profile", "gpt", *TINY_MODEL, *SHAPE, *measured)
+    assert ended.code == 0, ended.stderr
+    assert "link to the host's memory: latency" in ended.stdout
+    assert "links.host is a copy within the CPU's own memory" in ended.stdout
+    profile = Profile.load(path)
+    assert profile.links.host is not None and profile.links.host.bandwidth_bytes_per_s
+    host = Link(latency_us=10.0, bandwidth_bytes_per_s=5e9)
+    profile.replace(links=profile.links.replace(host=host)).save(path)
+    return path
+
+
+def run(plan: Path, *arguments: str | Path) -> dict[str, Any]:
+    """Run a plan; its figures."""
+    command = [sys.executable, "-m", "synth", "run", str(plan), "--device", "cpu", "--steps", "4"]
+    ended = subprocess.run(
+        [*command, "--format", "json", *map(str, arguments)],
+        capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    found: dict[str, Any] = json.loads(ended.stdout)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "num_ranks"), [("pipeoffload:2,full", 2), ("bpipe", 4)], ids=["host", "ranks"]
+)
+def test_a_row_of_compare_that_moves_is_run_to_the_end(
+    synth: Synth, tmp_path: Path, text: Path, name: str, num_ranks: int
+) -> None:
+    profile, plans, path = profiled(synth, tmp_path), tmp_path / "plans", tmp_path / "trace.json"
+    size = ("--ranks", num_ranks, "--micro-batches", 2 * num_ranks)
+    rows = ("--only", name, "--only", "1f1b", "--no-solve", "--save", plans)
+    assert synth("compare", profile, *map(str, size), *rows).code == 0
+    file = plans / f"{name.replace(':', '-').replace(',', '-')}.json"
+    plan = Plan.load(file)
+    assert any(op.kind == OpKind.OFFLOAD for ops in plan.schedule().programs for op in ops)
+
+    found = run(file, "--data", text, "--trace", path)
+    assert found["losses"] == run(plans / "1f1b.json", "--data", text)["losses"]
+    comparison = found["comparison"]
+    peaks = comparison["predicted_peak_bytes"], comparison["measured_peak_bytes"]
+    for predicted, measured in zip(*peaks, strict=True):
+        assert 0.95 * predicted < measured <= predicted
+
+    lowered, _ = plan.check()
+    chart = Trace.load(path).steps[-1].chart()
+    moved = {span.flow for span in chart.flows if isinstance(span.flow, Transfer)}
+    assert moved == set(lowered.transfers)
+    assert lay(plan, lowered, path).difference is not None
+    shown = synth("show", file, "--measured", path, "--perfetto", tmp_path / "both.json")
+    assert (
+        shown.code == 0 and "\n        out  " in shown.stdout and "\n        back" in shown.stdout
+    )
+    if name != "bpipe":
+        assert '"to the host, measured"' in (tmp_path / "both.json").read_text()
