@@ -9,6 +9,7 @@ from synth.kinds import OpKind
 from synth.record import Record
 from synth.report.difference import Difference, explain_difference
 from synth.report.difference_text import difference_text
+from synth.report.overlapping import explain_overlapping
 from synth.report.tables import table
 from synth.schedule.contention import shared_period_us, simulate_shared
 from synth.schedule.file import Plan
@@ -97,10 +98,23 @@ def compare(
         ),
         measured_peak_bytes=tuple(peak_bytes),
         ops=_compare_ops(lowered, planned, [chart.ops for chart in charts]),
-        difference=explain_difference(shared, charts, middle, step_us[middle])
-        if charts and not late  # iterations that overlap have no critical path of their own
+        difference=_explain(shared, charts, middle, step_us[middle], predicted_shared_us, late)
+        if charts
         else None,
     )
+
+
+def _explain(
+    planned: Timeline,
+    charts: Sequence[Chart],
+    index: int,
+    measured_us: float,
+    predicted_us: int,
+    late: bool,
+) -> Difference:
+    if late:
+        return explain_overlapping(planned, charts, index, measured_us, predicted_us)
+    return explain_difference(planned, charts, index, measured_us)
 
 
 def _predict(lowered: Lowered, shared: Timeline, processors: int, late: bool) -> tuple[int, int]:

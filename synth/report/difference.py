@@ -50,8 +50,12 @@ class Difference(Record):
     there. `norm_us`: before the first STEP of a rank, the global norm. `jitter_us`: this once
     slower than typically. `outside_us`: what is before the first op and after the last. `room_us`
     (subtracted): how much shorter than the plan's longest path the measured one was planned.
+
+    Of iterations that overlap, see `overlapping`, it is of one `rank`: `transfers_us` is how much
+    longer than planned it waited for others, `norm_us` the validation of the step before.
     """
 
+    rank: int | None = None
     predicted_us: float
     measured_us: float
     ops_us: float
@@ -70,7 +74,7 @@ class Difference(Record):
         return slower + self.jitter_us + self.outside_us - self.room_us
 
 
-class _Class(NamedTuple):
+class NodeClass(NamedTuple):
     """Nodes that take the same time in the plan: ops of a kind and stage, transfers of a link."""
 
     name: str
@@ -86,7 +90,7 @@ class _Link(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Measured:
+class Measured:
     """One chart's moments by node of the lowered DAG; no moments for a node that was not seen."""
 
     start_us: dict[int, int]
@@ -106,13 +110,13 @@ def explain_difference(
         measured_us: how long that iteration took, with all that belongs to no op.
     """
     lowered = planned.lowered
-    nodes = _number(lowered)
-    every = [_by_node(nodes, chart) for chart in charts]
-    classes = _classes(lowered)
-    typical = _typical_us(classes, every)
+    nodes = number_nodes(lowered)
+    every = [by_node(nodes, chart) for chart in charts]
+    classes = classes_of(lowered)
+    typical = typical_us_of(classes, every)
     path = _critical_path(lowered, every[index])
     found: defaultdict[str, float] = defaultdict(float)
-    parts: defaultdict[_Class, list[tuple[float, float]]] = defaultdict(list)
+    parts: defaultdict[NodeClass, list[tuple[float, float]]] = defaultdict(list)
     for node, taken_us, gap_us in path:
         piece = "ops_us" if classes[node].is_op else "transfers_us"
         planned_us = planned.end_us[node] - planned.start_us[node]
@@ -134,11 +138,11 @@ def explain_difference(
         jitter_us=found["jitter_us"],
         outside_us=found["outside_us"] + measured_us - length_us,
         room_us=predicted_us - found["planned_us"],
-        path=_parts(parts),
+        path=path_parts(parts),
     )
 
 
-def _number(lowered: Lowered) -> dict[object, int]:
+def number_nodes(lowered: Lowered) -> dict[object, int]:
     """The node of every (rank, op), transfer and reduction."""
     nodes: dict[object, int] = {}
     for rank, ops in enumerate(lowered.ops):
@@ -157,7 +161,8 @@ def _name_of(flow: Flow) -> object:
     return flow.stage, flow.ranks
 
 
-def _by_node(nodes: Mapping[object, int], chart: Chart) -> _Measured:
+def by_node(nodes: Mapping[object, int], chart: Chart) -> Measured:
+    """What a chart says of each node."""
     start_us, end_us, inexact = {}, {}, set()
     for rank, spans in enumerate(chart.ops):
         for op, start, end in spans:
@@ -168,22 +173,24 @@ def _by_node(nodes: Mapping[object, int], chart: Chart) -> _Measured:
             start_us[node], end_us[node] = start, end
             if not exact:
                 inexact.add(node)
-    return _Measured(start_us, end_us, inexact)
+    return Measured(start_us, end_us, inexact)
 
 
-def _classes(lowered: Lowered) -> list[_Class]:
+def classes_of(lowered: Lowered) -> list[NodeClass]:
     """Each node's class."""
-    found = [_Class(f"{op.kind}, stage {op.stage}", True) for ops in lowered.ops for op in ops]
+    found = [NodeClass(f"{op.kind}, stage {op.stage}", True) for ops in lowered.ops for op in ops]
     for transfer in lowered.transfers:
         ends = f"{end_name(transfer.source)} to {end_name(transfer.target).removeprefix('rank ')}"
-        found.append(_Class(f"{_CARRIED[transfer.value.kind]}, {ends}", False))
-    found += [_Class(f"gradient sum, stage {r.stage}", False) for r in lowered.reductions]
+        found.append(NodeClass(f"{_CARRIED[transfer.value.kind]}, {ends}", False))
+    found += [NodeClass(f"gradient sum, stage {r.stage}", False) for r in lowered.reductions]
     return found
 
 
-def _typical_us(classes: Sequence[_Class], every: Sequence[_Measured]) -> dict[_Class, float]:
+def typical_us_of(
+    classes: Sequence[NodeClass], every: Sequence[Measured]
+) -> dict[NodeClass, float]:
     """The median time of each class, over all iterations and micro-batches."""
-    times: defaultdict[_Class, list[int]] = defaultdict(list)
+    times: defaultdict[NodeClass, list[int]] = defaultdict(list)
     for measured in every:
         for node, end in measured.end_us.items():
             if node not in measured.inexact:
@@ -191,13 +198,13 @@ def _typical_us(classes: Sequence[_Class], every: Sequence[_Measured]) -> dict[_
     return {each: statistics.median(found) for each, found in times.items()}
 
 
-def _critical_path(lowered: Lowered, measured: _Measured) -> list[_Link]:
+def _critical_path(lowered: Lowered, measured: Measured) -> list[_Link]:
     """From the first op to the one that ended last; times and gaps add up to its end."""
     ops = [n for n in measured.end_us if n < lowered.first_node[-1]]
     node: int | None = max(ops, key=measured.end_us.__getitem__, default=None)
     path: list[_Link] = []
     while node is not None:
-        before = _last_awaited(lowered.predecessors[node], measured)
+        before = last_awaited(lowered.predecessors[node], measured)
         ready_us = measured.end_us[before] if before is not None else 0
         start_us = measured.start_us[node]
         taken_us = measured.end_us[node] - max(start_us, ready_us)
@@ -206,7 +213,7 @@ def _critical_path(lowered: Lowered, measured: _Measured) -> list[_Link]:
     return path[::-1]
 
 
-def _last_awaited(before: Sequence[int], measured: _Measured) -> int | None:
+def last_awaited(before: Sequence[int], measured: Measured) -> int | None:
     """Of what a node waits for, that which ended last; what nobody waited for held up nothing."""
     known = [n for n in before if n in measured.end_us and n not in measured.inexact]
     return max(known, key=measured.end_us.__getitem__, default=None)
@@ -220,7 +227,7 @@ def _piece_of_gap(lowered: Lowered, node: int, first: int) -> str:
     return "norm_us" if is_step else "gaps_us"
 
 
-def _parts(parts: Mapping[_Class, list[tuple[float, float]]]) -> tuple[PathPart, ...]:
+def path_parts(parts: Mapping[NodeClass, list[tuple[float, float]]]) -> tuple[PathPart, ...]:
     """The classes on the path, those that differ most from the plan first."""
     made = [
         PathPart(

@@ -13,17 +13,29 @@ _PIECES = (
     ("less: room that this path had in the plan", "room_us", -1),
 )
 
+_OVERLAPPING = (
+    ("ops slower than profiled", "ops_us", 1),
+    ("waiting for other ranks, more than planned", "transfers_us", 1),
+    ("gaps: idle though all was there", "gaps_us", 1),
+    ("validating the step before, and making it final", "norm_us", 1),
+    ("jitter: slower than usual this once", "jitter_us", 1),
+    ("between the iterations", "outside_us", 1),
+)
+
 
 def difference_text(found: Difference, most: int = 4) -> str:
     """Where the difference of the median iteration comes from, and what is longest on its path."""
-    rows = [(text, _signed_ms(sign * getattr(found, field))) for text, field, sign in _PIECES]
+    said = _PIECES if found.rank is None else _OVERLAPPING
+    rows = [(text, _signed_ms(sign * getattr(found, field))) for text, field, sign in said]
     rows.append(("measured − predicted", _signed_ms(found.total_us)))
-    pieces = table(("difference of the median iteration", "\nms"), rows)
+    of = "" if found.rank is None else f", on rank {found.rank}"
+    pieces = table((f"difference of the median iteration{of}", "\nms"), rows)
     longest = [
         (part.name, str(part.n), _ms(part.planned_us), _ms(part.measured_us))
         for part in found.path[:most]
     ]
-    head = ("most different on its critical path", "n", "planned\nms", "measured\nms")
+    where = "its critical path" if found.rank is None else f"rank {found.rank}"
+    head = (f"most different on {where}", "n", "planned\nms", "measured\nms")
     return f"{pieces}\n\n{table(head, longest)}"
 
 
