@@ -167,8 +167,7 @@ class Executor:
     @property
     def held_values(self) -> int:
         """How many values and open transfers are held now; none between steps."""
-        step = self._step
-        return sum(x is not None for x in (*step.values, *step.arriving, *step.leaving))
+        return self._step.num_held
 
     def _begin(self, batch: Batch, shapes: Shapes, saved_sizes: SavedSizes, weight: float) -> None:
         num_slots = len(self._slots.numbers)
@@ -253,8 +252,7 @@ class Executor:
         """Empty tensors of a transfer's shapes."""
         kind, stage, microbatch, _ = transfer.value
         if kind in (ValueKind.OUT, ValueKind.BACK):
-            sizes = self._moves.sizes(stage, microbatch)
-            return tuple(torch.empty(n, dtype=torch.uint8, device=self._device) for n in sizes)
+            return self._moves.buffers(stage, microbatch, self._device)
         boundary = self._step.shapes[microbatch][stage]
         if kind == ValueKind.ACT:
             return boundary.activations(self._device)

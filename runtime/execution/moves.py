@@ -10,10 +10,13 @@ B   waits for `back`, as for all that it reads, and gives it to the stage
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
+import torch
+
 from synth.errors import SynthError
 from synth.kinds import OpKind
 from synth.schedule.ops import Op, ValueKind
 
+from .boundary import Tensors
 from .passages import Passages
 from .step_table import Slots, StepTable
 
@@ -39,10 +42,12 @@ class Moves:
         """Whether what is saved of the op's micro-batch leaves the rank."""
         return op[1:] in self._moved
 
-    def sizes(self, stage: int, microbatch: int) -> tuple[int, ...]:
-        """The bytes of each storage that moves: told beforehand, or known since it left here."""
-        told = self._table().saved_sizes.get((stage, microbatch))
-        return self._stages[stage].saved_sizes(microbatch) if told is None else told
+    def buffers(self, stage: int, microbatch: int, device: torch.device) -> Tensors:
+        """Room for each storage that moves, of a size told beforehand or known since it left."""
+        sizes = self._table().saved_sizes.get((stage, microbatch))
+        if sizes is None:
+            sizes = self._stages[stage].saved_sizes(microbatch)
+        return tuple(torch.empty(n, dtype=torch.uint8, device=device) for n in sizes)
 
     def offload(self, op: Op) -> Work:
         """O."""

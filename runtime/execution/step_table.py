@@ -45,6 +45,11 @@ class StepTable:
         """Between steps."""
         return cls.begun(Batch(), (), 1.0, 0, {})
 
+    @property
+    def num_held(self) -> int:
+        """How many values and open transfers there are."""
+        return sum(x is not None for x in (*self.values, *self.arriving, *self.leaving))
+
     def take_in(self, slot: int) -> None:
         """Wait for what is on its way here; nothing else holds it then."""
         pending = self.arriving[slot]
