@@ -15,7 +15,6 @@ from synth.record import write_atomically
 from synth.schedule.lower import Lowered
 
 from ..execution.progress import last_place
-from .watch import PATIENCE_S
 
 
 def attempt_folder(folder: Path, attempt: int) -> Path:
@@ -44,9 +43,9 @@ def leave_word(folder: Path, rank: int, error: Exception, exit_code: int) -> Non
     write_atomically(folder / f"failure-{rank}.json", json.dumps(word))
 
 
-def note_stopped(folder: Path, rank: int) -> None:
-    """Say that a rank had been stopped and is ended for that."""
-    (folder / f"stopped-{rank}").touch()
+def note_ended(folder: Path, rank: int, why: str) -> None:
+    """Say that a rank is ended by its neighbours, and why."""
+    (folder / f"ended-{rank}").write_text(why)
 
 
 def hopeless(folder: Path, num_ranks: int) -> SynthError | None:
@@ -106,8 +105,9 @@ def _refusal(word: dict[str, Any]) -> SynthError:
 
 def _ended_by(folder: Path, rank: int, signal_number: int, others_timed_out: bool) -> str:
     """Who hangs until the others time out is in the end killed by the launcher itself."""
-    if (folder / f"stopped-{rank}").exists():
-        return f"had been stopped for {PATIENCE_S:.0f} s and was ended"
+    note = folder / f"ended-{rank}"
+    if note.exists():
+        return f"{note.read_text()} and was ended"
     if signal_number == signal.SIGKILL and others_timed_out:
         return "did not answer any more and was ended"
     return f"was killed by {signal.Signals(signal_number).name}"

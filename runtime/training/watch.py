@@ -1,8 +1,8 @@
-"""Ending a rank that has been stopped: the others would wait for it until their time-out.
+"""Ending a rank that has been stopped, or hangs: the others would wait for it until their time-out.
 
 A stopped process (SIGSTOP, a debugger left behind, a frozen job) answers no signal but SIGKILL. Its
 neighbours on the same machine see its state in /proc. Stopped together, as by Ctrl-Z, ranks do not
-watch, and nobody is ended.
+watch, and nobody is ended. Which ranks hang, `stuck` says.
 """
 
 import os
@@ -21,15 +21,23 @@ _PROC = Path("/proc")
 class Watch:
     """A thread that looks at the other ranks of this machine twice a second."""
 
-    def __init__(self, pids: Mapping[int, int], own: int, on_end: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        pids: Mapping[int, int],
+        own: int,
+        on_end: Callable[[int, str], None],
+        stuck: Callable[[], Mapping[int, float]] = dict,
+    ) -> None:
         """Prepare to watch.
 
         Args:
             pids: of this machine's ranks.
             own: this rank.
-            on_end: told the rank that is about to be ended.
+            on_end: told the rank that is about to be ended, and what it did instead of going on.
+            stuck: the ranks that hang, and for how many seconds.
         """
         self._pids, self._own, self._on_end = dict(pids), own, on_end
+        self._stuck = stuck
         self._patience = {rank: 0 for rank in pids}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="synth-watch", daemon=True)
@@ -47,16 +55,24 @@ class Watch:
             self.look()
 
     def look(self) -> None:
-        """Count for how long ranks have been stopped; the first one that runs ends those."""
+        """Count for how long ranks have been stopped or hang; the first one that does neither ends
+        those."""
         stopped = {rank for rank, pid in self._pids.items() if is_stopped(pid)}
         for rank in list(self._pids):
             self._patience[rank] = self._patience[rank] + 1 if rank in stopped else 0
-        if self._own != min(self._pids.keys() - stopped, default=None):
+        stuck = {rank: s for rank, s in self._stuck().items() if rank in self._pids}
+        if self._own != min(self._pids.keys() - stopped - stuck.keys(), default=None):
             return
         for rank in stopped:
             if self._patience[rank] * _POLL_S >= PATIENCE_S:
-                self._on_end(rank)
-                os.kill(self._pids.pop(rank), signal.SIGKILL)
+                self._end(rank, f"had been stopped for {PATIENCE_S:.0f} s")
+        for rank, seconds in stuck.items():
+            if rank not in stopped:
+                self._end(rank, f"had stood still for {seconds:.0f} s, with all it needs there,")
+
+    def _end(self, rank: int, why: str) -> None:
+        self._on_end(rank, why)
+        os.kill(self._pids.pop(rank), signal.SIGKILL)
 
 
 def is_stopped(pid: int) -> bool:

@@ -18,14 +18,15 @@ from synth.schedule.file import Plan
 from synth.schedule.lower import Lowered
 
 from ..emulation.rank import EmulationOptions, RankEmulation
-from ..execution.progress import Progress
+from ..execution.progress import Progress, last_place
 from ..world import World, join_world, restarts
-from .post_mortem import attempt_folder, explain, hopeless, leave_word, note_stopped
+from .post_mortem import attempt_folder, explain, hopeless, leave_word, note_ended
 from .rank_result import RankResult
 from .stopping import StopRequest
+from .stuck import StuckRanks
 from .train_options import TrainOptions
 from .trainer import OnStep, RankTrainer
-from .watch import PATIENCE_S, Watch, local_pids
+from .watch import Watch, local_pids
 
 RESULTS = "results.pickle"
 _MOST_LINES = 20
@@ -48,7 +49,8 @@ def work(order: WorkerOrder, attempt: Path) -> list[RankResult] | None:
     plan = Plan.load(order.plan)
     lowered, _ = plan.check()
     with join_world(order.options.device, order.options.timeout_s) as world:
-        watch = Watch(local_pids(), world.rank, lambda rank: _end_stopped(attempt, rank))
+        stuck = StuckRanks(lowered, partial(last_place, attempt))
+        watch = Watch(local_pids(), world.rank, partial(_end, attempt), stuck.look)
         with Progress(attempt, world.rank) as progress:
             tell = partial(_tell, max(1, order.options.steps // _MOST_LINES))
             on_step = tell if world.rank == 0 else None
@@ -86,9 +88,9 @@ def _tell(steps_per_line: int, step: int, loss: float, seconds: float) -> None:
         _talk(f"step {step:4d}  {said}  {seconds:.3f} s")
 
 
-def _end_stopped(attempt: Path, rank: int) -> None:
-    note_stopped(attempt, rank)
-    _talk(f"rank {rank} has been stopped for {PATIENCE_S:.0f} s; the others wait for it: ending it")
+def _end(attempt: Path, rank: int, why: str) -> None:
+    note_ended(attempt, rank, why)
+    _talk(f"rank {rank} {why.removesuffix(',')}; the others wait for it: ending it")
 
 
 def _talk(line: str) -> None:

@@ -85,6 +85,41 @@ def test_a_rank_that_was_stopped_ends_the_run_long_before_the_time_out(
     assert all((path / "training.json").exists() for path in complete)
 
 
+ENDLESS = """
+import itertools
+from torch import nn
+class Head(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(8, 256)
+        self.calls = 0
+    def forward(self, x, targets):
+        self.calls += 1
+        if self.calls == 400:
+            for _ in itertools.count():
+                pass
+        return nn.functional.cross_entropy(self.out(x).flatten(0, 1), targets.flatten())
+def layers():
+    return [nn.Embedding(256, 8), Head()]
+"""
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="ranks of one machine are told by /proc")
+def test_a_rank_in_an_endless_loop_is_named_and_ended_long_before_the_time_out(
+    text: Path, tmp_path: Path
+) -> None:
+    model = tmp_path / "model.py"
+    model.write_text(ENDLESS)
+    workload = Workload(model=f"{model}:layers", micro_batch_size=2, sequence_length=16)
+    plan = make_run_plan(workload, (1, 1), tmp_path)
+    with started(COMMAND, plan, "--data", text, "--steps", 100000) as process:
+        _, stderr = process.communicate(timeout=200)
+    assert process.returncode == 1
+    assert re.search(r"rank 1 had stood still for \d+ s, with all it needs there, and was", stderr)
+    assert re.search(r"rank 1 .* and was ended in step \d+, at F1\.\d", stderr)
+    assert "Traceback" not in stderr
+
+
 @pytest.mark.parametrize("launcher", [COMMAND, TORCHRUN], ids=["synth run", "torchrun"])
 def test_ranks_started_again_go_on_from_the_checkpoint_with_the_same_losses(
     run_plan: Path, text: Path, tmp_path: Path, launcher: list[str]

@@ -1,0 +1,91 @@
+"""Which rank hangs: its op has had all that it needs for far longer than whole steps have taken.
+
+Ranks that wait for others tell nothing by that, however long it takes; where each of them stands in
+its program says who waits for whom. Only ops between a step's first and its STEPs are judged: what
+stands outside of them (data, the global norm, checkpoints) may take what it takes. On CUDA an op
+that hangs on the device is passed by the host, and is not seen here.
+"""
+
+import time
+from collections.abc import Callable
+
+from synth.kinds import OpKind
+from synth.schedule.lower import Action, Lowered
+from synth.schedule.ops import Value
+
+LEAST_PATIENCE_S = 15.0
+_STEPS_OF_PATIENCE = 20
+_GAP_S = 5.0
+
+Place = tuple[int, int]
+
+
+class StuckRanks:
+    """Looks at the places of all ranks again and again, and remembers since when they stand."""
+
+    def __init__(
+        self,
+        lowered: Lowered,
+        place_of: Callable[[int], Place | None],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Prepare to look.
+
+        Args:
+            lowered: the programs that the ranks run.
+            place_of: a rank's step and instruction; none: not known.
+            now: the time in seconds.
+        """
+        self._lowered, self._place_of, self._now = lowered, place_of, now
+        self._sends: dict[tuple[Value, int], tuple[int, int]] = {
+            (instruction.moved.value, instruction.moved.target): (rank, place)
+            for rank, program in enumerate(lowered.programs)
+            for place, instruction in enumerate(program)
+            if instruction.action == Action.SEND
+        }
+        self._places: dict[int, Place] = {}
+        self._since: dict[int, float] = {}
+        self._step_began: dict[int, float] = {}
+        self._longest_step_s: float | None = None
+        self._looked = now()
+
+    def look(self) -> dict[int, float]:
+        """The ranks that hang, and for how many seconds."""
+        now = self._now()
+        if now - self._looked > _GAP_S:  # this process itself was held up, others perhaps as well
+            self._since = dict.fromkeys(self._since, now)
+            self._step_began.clear()
+        self._looked = now
+        for rank in range(self._lowered.num_ranks):
+            self._see(rank, now)
+        if self._longest_step_s is None:
+            return {}
+        patience_s = max(LEAST_PATIENCE_S, _STEPS_OF_PATIENCE * self._longest_step_s)
+        stood = {rank: now - since for rank, since in self._since.items()}
+        return {rank: s for rank, s in stood.items() if s > patience_s and self._has_all(rank)}
+
+    def _see(self, rank: int, now: float) -> None:
+        place = self._place_of(rank)
+        before = self._places.get(rank)
+        if place is None or place == before:
+            return
+        self._places[rank], self._since[rank] = place, now
+        if before is not None and before[0] == place[0]:
+            return
+        if rank in self._step_began:
+            took_s = now - self._step_began[rank]
+            self._longest_step_s = max(took_s, self._longest_step_s or 0.0)
+        if before is not None:  # the first step seen may have begun long ago, and warms up
+            self._step_began[rank] = now
+
+    def _has_all(self, rank: int) -> bool:
+        """Whether a rank is at an op that waits for nobody."""
+        step, place = self._places[rank]
+        if step < 0 or place < 0:
+            return False
+        instruction = self._lowered.programs[rank][place]
+        if instruction.action != Action.COMPUTE or instruction.compute.kind == OpKind.STEP:
+            return False
+        reads = self._lowered.effects.reads(instruction.compute)
+        sends = [self._sends[value, rank] for value in reads if (value, rank) in self._sends]
+        return all(self._places.get(source, (-1, -1)) > (step, at) for source, at in sends)

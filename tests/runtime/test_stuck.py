@@ -1,0 +1,85 @@
+"""Which rank hangs, from where ranks stand: who waits for others does not, nor who is only slow."""
+
+from synth.costs import uniform_costs
+from synth.families import generate
+from synth.kinds import OpKind
+from synth.runtime.training.stuck import LEAST_PATIENCE_S, StuckRanks
+from synth.schedule.lower import Action, lower
+from synth.schedule.ops import Op
+
+LOWERED = lower(
+    generate("1f1b", 2, 4),
+    uniform_costs(2, forward_us=1, backward_input_us=1, backward_weight_us=1),
+)
+
+
+def place_of(rank: int, op: Op) -> int:
+    program = LOWERED.programs[rank]
+    return next(i for i, x in enumerate(program) if x.action == Action.COMPUTE and x.compute == op)
+
+
+FORWARD_0, FORWARD_1 = place_of(0, Op(OpKind.F, 0, 2)), place_of(1, Op(OpKind.F, 1, 0))
+BACKWARD_0 = place_of(0, Op(OpKind.BW, 0, 0))
+STEP_1 = place_of(1, Op(OpKind.STEP, 1))
+
+
+class World:
+    """Ranks that stand where they are put, and a clock that is wound by hand."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.places: dict[int, tuple[int, int]] = {0: (0, 0), 1: (0, 0)}
+        self.ranks = StuckRanks(LOWERED, lambda rank: self.places.get(rank), lambda: self.now_s)
+
+    def passes(self, seconds: float) -> dict[int, float]:
+        """Look twice a second for so long."""
+        for _ in range(round(seconds * 2)):
+            self.now_s += 0.5
+            found = self.ranks.look()
+        return found
+
+    def steps(self, count: int, seconds: float) -> None:
+        """Both ranks take so many steps of so many seconds."""
+        for step in range(count):
+            self.places = {0: (step, 0), 1: (step, 0)}
+            self.passes(seconds)
+
+
+def stand(rank_0: tuple[int, int], rank_1: tuple[int, int], step_s: float = 0.5) -> World:
+    world = World()
+    world.steps(5, step_s)
+    world.places = {0: rank_0, 1: rank_1}
+    return world
+
+
+def test_an_op_that_has_all_and_goes_on_for_ever_is_found() -> None:
+    world = stand((5, BACKWARD_0), (5, FORWARD_1))  # F0.0 was sent: rank 1 hangs in F1.0
+    assert world.passes(LEAST_PATIENCE_S - 1) == {}
+    assert set(world.passes(2)) == {1}
+
+
+def test_a_rank_that_waits_for_another_is_not_taken_for_one_that_hangs() -> None:
+    world = stand((5, FORWARD_0), (5, STEP_1))  # rank 1 waits for the norm of rank 0
+    assert set(world.passes(60)) == {0}
+    world = stand((5, 0), (5, FORWARD_1))  # F0.0 is not sent yet
+    assert 1 not in world.passes(60)
+
+
+def test_patience_grows_with_the_steps() -> None:
+    world = stand((5, BACKWARD_0), (5, FORWARD_1), step_s=4)
+    assert world.passes(70) == {}
+    assert set(world.passes(20)) == {1}
+
+
+def test_what_is_between_steps_and_the_first_step_may_take_what_it_takes() -> None:
+    assert stand((5, -1), (5, -1)).passes(500) == {}
+    world = World()
+    world.places = {0: (0, BACKWARD_0), 1: (0, FORWARD_1)}
+    assert world.passes(500) == {}
+
+
+def test_after_being_held_up_itself_it_begins_to_count_anew() -> None:
+    world = stand((5, BACKWARD_0), (5, FORWARD_1))
+    world.passes(LEAST_PATIENCE_S - 1)
+    world.now_s += 1000  # all were stopped, and go on
+    assert world.passes(LEAST_PATIENCE_S - 1) == {}
