@@ -14,11 +14,13 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save
+from torch.optim import Optimizer
 
 from synth.errors import Mismatch, SynthError, TrainingDiverged
 
 from ..optimize import StageSteps
 from .folder import CheckpointFolder
+from .kept import kept_by
 from .named import named_tensors
 from .options import CheckpointOptions
 from .state import TrainingState
@@ -41,7 +43,7 @@ class Checkpointer:
         self,
         options: CheckpointOptions,
         layers: Mapping[str, nn.Module],
-        steps: StageSteps,
+        optimizer: StageSteps | Optimizer,
         *,
         timeout_s: float,
         restarted: bool = False,
@@ -52,7 +54,8 @@ class Checkpointer:
         Args:
             options: where, how often, and whether to go on from what is there.
             layers: this rank's, by name.
-            steps: the optimizer steps of their parameters.
+            optimizer: of their parameters: the steps of `build_steps`, or one of torch's. Of the
+                latter what it keeps of each parameter is saved, not its hyperparameters.
             timeout_s: after which a rank that does not write counts as dead.
             restarted: a launcher started this run's ranks anew: go on in any case.
             tell: of each checkpoint, on rank 0.
@@ -60,7 +63,7 @@ class Checkpointer:
         Raises:
             SynthError: the folder cannot be used, or holds checkpoints and was not to be resumed.
         """
-        self._options, self._layers, self._steps = options, layers, steps
+        self._options, self._layers, self._kept = options, layers, kept_by(optimizer)
         self._folder = CheckpointFolder(options.folder)
         self._tell = tell
         self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
@@ -101,13 +104,13 @@ class Checkpointer:
         text = self._agree(lambda: self._folder.state_file(path).read_text())
         state = TrainingState.from_json(text, str(self._folder.state_file(path)))
         check(state)
-        tensors = named_tensors(self._layers, self._steps)
+        self._kept.finish()
+        tensors = named_tensors(self._layers, self._kept)
         try:
             load(tensors, storage_reader=FileSystemReader(path), process_group=self._group)
         except CheckpointException as error:
             raise Mismatch(f"cannot load the checkpoint {path}: {_reason(error)}") from None
-        for optimizer in self._steps.optimizers.values():
-            optimizer.show()
+        self._kept.loaded()
         if self._is_first:
             self._tell(f"resumed from {path}, made under plan {state.plan!r}")
         return state
@@ -119,8 +122,8 @@ class Checkpointer:
             TrainingDiverged: a parameter is no number any more.
         """
         self.wait()
-        self._steps.finish()
-        tensors = named_tensors(self._layers, self._steps)
+        self._kept.finish()
+        tensors = named_tensors(self._layers, self._kept)
         self._check_finite(tensors, state.step)
         partial = self._folder.partial(state.step)
         upload = async_save(

@@ -11,20 +11,18 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
-from ..optimize import StageSteps
+from .kept import Kept
 
 
-def named_tensors(layers: Mapping[str, nn.Module], steps: StageSteps) -> dict[str, Tensor]:
+def named_tensors(layers: Mapping[str, nn.Module], kept: Kept) -> dict[str, Tensor]:
     """The live tensors of some layers: parameters, persistent buffers and optimizer state."""
-    weights = {w.live: w for optimizer in steps.optimizers.values() for w in optimizer.weights}
     found: dict[str, Tensor] = {}
     for layer_name, layer in layers.items():
         for name, tensor in layer.state_dict(keep_vars=True).items():
             if not isinstance(tensor, Tensor):
                 continue  # extra state that a module packs by itself: not supported
-            weight = weights.get(tensor) if isinstance(tensor, nn.Parameter) else None
-            kept = tensor if weight is None else weight.kept
-            found[f"model.{layer_name}.{name}"] = kept.detach()
-            for key, value in weight.state.items() if weight is not None else ():
-                found[f"optimizer.{layer_name}.{name}.{key}"] = value
+            value, state = kept.of(tensor) if isinstance(tensor, nn.Parameter) else (tensor, {})
+            found[f"model.{layer_name}.{name}"] = value.detach()
+            for key, moment in state.items():
+                found[f"optimizer.{layer_name}.{name}.{key}"] = moment
     return found

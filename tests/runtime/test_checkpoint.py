@@ -148,6 +148,50 @@ def test_what_is_no_number_is_not_saved_and_all_ranks_hear_of_it(tmp_path: Path,
     assert pool.run(load_again, 2, str(tmp_path)) == [(1, 1.0)] * 2
 
 
+class OwnLoop:
+    """A training loop of the user's own, with an optimizer of torch's."""
+
+    def __init__(self, rank: int, folder: str, name: str, *, resume: bool = False) -> None:
+        torch.manual_seed(3 if resume else rank)
+        self.layer = nn.Linear(8, 8)
+        made = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad}
+        more = {"momentum": 0.9} if name == "sgd" else {}
+        self.optimizer = made[name](self.layer.parameters(), lr=0.1, **more)
+        options = CheckpointOptions(folder=Path(folder), resume=resume)
+        layers = {f"layer.{rank}": self.layer}
+        self.checkpointer = Checkpointer(options, layers, self.optimizer, timeout_s=300)
+
+    def step(self, number: int) -> None:
+        x = torch.randn(4, 8, generator=torch.Generator().manual_seed(number))
+        self.optimizer.zero_grad()
+        self.layer(x).square().sum().backward()
+        self.optimizer.step()
+
+
+def train_in_two_parts(rank: int, world_size: int, folder: str, name: str) -> tuple[Any, Any]:
+    """The weights after five steps, and after two, a checkpoint, and three more."""
+    whole = OwnLoop(rank, folder, name)
+    for number in range(5):
+        whole.step(number)
+        if number == 1:
+            whole.checkpointer.save(state_of(2))
+    whole.checkpointer.wait()
+    parted = OwnLoop(rank, folder, name, resume=True)
+    found = parted.checkpointer.restore(lambda state: None)
+    assert found is not None
+    for number in range(found.step, 5):
+        parted.step(number)
+    return whole.layer.weight.detach(), parted.layer.weight.detach()
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd", "adagrad"])
+def test_training_with_an_optimizer_of_torchs_goes_on_as_if_nothing_had_been(
+    tmp_path: Path, pool: Any, name: str
+) -> None:
+    for whole, parted in pool.run(train_in_two_parts, 2, str(tmp_path), name):
+        assert torch.equal(whole, parted)
+
+
 def load_damaged(rank: int, world_size: int, folder: str) -> str:
     try:
         Training(rank, folder, resume=True).load()

@@ -1,0 +1,95 @@
+"""What an optimizer keeps of each parameter: ours, or any of torch's."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from synth.errors import SynthError
+
+from ..optimize import StageSteps
+
+
+class Kept(Protocol):
+    """Parameters as their optimizer keeps them."""
+
+    def finish(self) -> None:
+        """Make the last step final, before anything is read."""
+        ...
+
+    def of(self, parameter: nn.Parameter) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """What is updated for a parameter, and the state of its updates by name."""
+        ...
+
+    def loaded(self) -> None:
+        """What is kept was written to."""
+        ...
+
+
+def kept_by(optimizer: StageSteps | Optimizer) -> Kept:
+    """What a rank's optimizer keeps."""
+    return _OfTorch(optimizer) if isinstance(optimizer, Optimizer) else _OfSteps(optimizer)
+
+
+class _OfSteps:
+    def __init__(self, steps: StageSteps) -> None:
+        self._steps = steps
+        self._weights = {w.live: w for each in steps.optimizers.values() for w in each.weights}
+
+    def finish(self) -> None:
+        self._steps.finish()
+
+    def of(self, parameter: nn.Parameter) -> tuple[Tensor, Mapping[str, Tensor]]:
+        weight = self._weights.get(parameter)
+        return (parameter, {}) if weight is None else (weight.kept, weight.state)
+
+    def loaded(self) -> None:
+        for optimizer in self._steps.optimizers.values():
+            optimizer.show()
+
+
+class _OfTorch:
+    """Its names are the same, so that what one has saved the other can read."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer = optimizer
+
+    def finish(self) -> None:
+        if not self._optimizer.state:
+            _allocate(self._optimizer)
+
+    def of(self, parameter: nn.Parameter) -> tuple[Tensor, Mapping[str, Tensor]]:
+        state = self._optimizer.state.get(parameter, {})
+        for name, value in state.items():
+            if value is not None and not isinstance(value, Tensor):
+                raise SynthError(
+                    f"{type(self._optimizer).__name__} keeps {name} as a "
+                    f"{type(value).__name__}; only what optimizers keep as tensors can be saved"
+                )
+        return parameter, {name: value for name, value in state.items() if value is not None}
+
+    def loaded(self) -> None:
+        """The tensors are the optimizer's own."""
+
+
+def _allocate(optimizer: Optimizer) -> None:
+    """Torch's optimizers make their state in the first step: take one of no length, uncounted."""
+    rates = [group["lr"] for group in optimizer.param_groups]
+    parameters = [p for g in optimizer.param_groups for p in g["params"] if p.requires_grad]
+    gradients = [p.grad for p in parameters]
+    try:
+        for group in optimizer.param_groups:
+            group["lr"] = torch.zeros_like(r) if isinstance(r := group["lr"], Tensor) else 0.0
+        for parameter in parameters:
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+    finally:
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+    for state in optimizer.state.values():
+        if isinstance(count := state.get("step"), Tensor):
+            count.zero_()
