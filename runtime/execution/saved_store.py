@@ -110,7 +110,7 @@ class SavedStore:
 
     def recording(self) -> saved_tensors_hooks:
         """Within it, what autograd saves is held by handles."""
-        return saved_tensors_hooks(self._pack, _unpack)
+        return saved_tensors_hooks(self.pack, _unpack)
 
     def leave(self, others: Iterable[Tensor]) -> None:
         """These are values of their own: what shares a storage with them stays."""
@@ -139,7 +139,8 @@ class SavedStore:
         self._sizes = tuple(row.numel() for row in taken)
         return tuple(taken)
 
-    def _pack(self, tensor: Tensor) -> Tensor | _Handle:
+    def pack(self, tensor: Tensor) -> Tensor | _Handle:
+        """What is held in the place of a tensor that F saves."""
         if tensor.is_leaf and tensor.requires_grad:
             return tensor  # a parameter
         if not _can_move(tensor):

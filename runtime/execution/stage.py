@@ -117,8 +117,8 @@ class Stage:
         boxes: list[GradientBox] = []
         if entry is not None:
             arguments, boxes = _enter(arguments, entry)
-        tape = None if fused else SplitTape()
         store = SavedStore() if moved else None
+        tape = None if fused else SplitTape(store)
         with nullcontext() if store is None else store.recording():
             if tape is None:
                 output = self._run(arguments, targets, keywords)

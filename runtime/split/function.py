@@ -15,11 +15,34 @@ from .rule import Call, Rule
 from .task import WeightTask
 
 
+class Packed(Protocol):
+    """Stands for a tensor that may be away for a while."""
+
+    def unpack(self) -> Tensor:
+        """The tensor, which is here again.
+
+        Raises:
+            RuntimeError: it was changed in place.
+        """
+        ...
+
+
+class Store(Protocol):
+    """Has hooks in force that pack what autograd saves; what W needs is packed alike."""
+
+    def pack(self, tensor: Tensor) -> Tensor | Packed:
+        """What to keep in the place of a tensor."""
+        ...
+
+
 class Queue(Protocol):
     """Where weight-gradient tasks go while B runs."""
 
     recomputes: bool
     """Whether B may run F again, within which the rules must be in force."""
+
+    store: Store | None
+    """Packs what F keeps, if anything does."""
 
     def push(self, task: WeightTask) -> None:
         """Keep the task for W."""
@@ -28,7 +51,7 @@ class Queue(Protocol):
 def apply_rule(queue: Queue, rule: Rule, call: Call) -> Tensor:
     """Run a call by its rule, recorded such that its W can be put off into `queue`."""
     call = _autocast(rule, call)
-    hooks = has_saving_hooks()
+    hooks = has_saving_hooks(queue)
     queue.recomputes |= hooks
     plain = call.dtype is None and call.finish is None and not hooks
     if rule.by_autograd and plain and call.input.requires_grad:
@@ -39,12 +62,14 @@ def apply_rule(queue: Queue, rule: Rule, call: Call) -> Tensor:
     return output if call.finish is None else call.finish(output)
 
 
-def has_saving_hooks() -> bool:
-    """Whether what autograd saves is replaced, by checkpointing or offloading for one.
+def has_saving_hooks(queue: Queue) -> bool:
+    """Whether what autograd saves is replaced by others than the queue's store, by checkpointing
+    for one.
 
     What a hook on a node keeps by itself would not be.
     """
-    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    return hooks is not None and (queue.store is None or hooks[0] != queue.store.pack)
 
 
 def can_apply(rule: Rule, call: Call) -> bool:
@@ -105,27 +130,36 @@ def record_by_autograd(queue: Queue, rule: Rule, call: Call) -> Tensor:
     node: Any = output.grad_fn
     if output._is_view():  # of the product, which the next layer may change in place through it
         node = node.next_functions[0][0]
-    call.input, call.parameters = x.detach(), parameters
-    node.register_prehook(_Capture(queue, rule, call))
+    kept: Tensor | Packed = x.detach() if queue.store is None else queue.store.pack(x)
+    call.input, call.parameters = kept if isinstance(kept, Tensor) else _AWAY, parameters
+    node.register_prehook(_Capture(queue, rule, call, kept))
     return output
+
+
+# In the place of an input that a store has.
+_AWAY = torch.empty(0)
 
 
 class _Capture:
     """Takes an output gradient, and with it what W needs; called by autograd within B, once."""
 
-    __slots__ = ("_call", "_queue", "_rule", "_version")
+    __slots__ = ("_call", "_packed", "_queue", "_rule", "_version")
 
-    def __init__(self, queue: Queue, rule: Rule, call: Call) -> None:
+    def __init__(self, queue: Queue, rule: Rule, call: Call, kept: Tensor | Packed) -> None:
         self._queue = queue
         self._rule = rule
         self._call: Call | None = call
+        self._packed = None if isinstance(kept, Tensor) else kept
         self._version = call.input._version
 
     def __call__(self, gradients: tuple[Tensor | None, ...]) -> None:
         gradient, call, self._call = gradients[0], self._call, None
+        packed, self._packed = self._packed, None
         if gradient is None or call is None:
             return
-        if call.input._version != self._version:
+        if packed is not None:
+            call.input = packed.unpack()
+        elif call.input._version != self._version:
             raise RuntimeError(
                 f"the input {tuple(call.input.shape)} of a layer, needed for its weight gradient, "
                 "has been modified by an inplace operation since; change a copy of it instead"

@@ -57,7 +57,7 @@ def _forward_linear(linear: nn.Linear, tape: SplitTape, x: Tensor) -> Tensor:
     if not torch.is_grad_enabled():
         tape.recomputes = True  # see Interception
         return F.linear(x, weight, bias)
-    if _is_plain(x, weight, bias):
+    if _is_plain(tape, x, weight, bias):
         return record_by_autograd(tape, _RULE, Call(x, (weight, bias)))
     call = _RULE.bind(x, weight, bias)
     if call is None or not can_apply(_RULE, call):
@@ -66,7 +66,7 @@ def _forward_linear(linear: nn.Linear, tape: SplitTape, x: Tensor) -> Tensor:
         return apply_rule(tape, _RULE, call)
 
 
-def _is_plain(x: Tensor, weight: Any, bias: Any) -> bool:
+def _is_plain(tape: SplitTape, x: Tensor, weight: Any, bias: Any) -> bool:
     """Whether all that `apply_rule` asks has the usual answer."""
     return (
         type(x) is Tensor
@@ -76,7 +76,7 @@ def _is_plain(x: Tensor, weight: Any, bias: Any) -> bool:
         and _is_trainable(weight)
         and (bias is None or _is_trainable(bias))
         and not torch.is_autocast_enabled(x.device.type)
-        and not has_saving_hooks()
+        and not has_saving_hooks(tape)
     )
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, _engine_run_backward
 
-from .function import without_autocast
+from .function import Store, without_autocast
 from .interception import Interception
 from .task import Accumulator, WeightTask, accumulate
 
@@ -26,8 +26,10 @@ class SplitTape:
     output, of its shape; None for a scalar loss.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, store: Store | None = None) -> None:
+        """A tape; with a store where what F keeps is packed by hooks of its own."""
         self.recomputes = False
+        self.store = store
         self._tasks: deque[WeightTask] = deque()
         self._deferred: dict[int, Tensor] = {}
         self._repeats = False

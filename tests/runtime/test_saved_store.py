@@ -123,15 +123,35 @@ def test_input_output_parameters_and_tables_of_a_module_stay() -> None:
     assert outputs[0].shape == (ROWS, WIDTH)
 
 
-def test_what_was_taken_is_freed_when_its_taker_lets_go() -> None:
+@pytest.mark.parametrize("fused", [False, True], ids=["B, W", "BW"])
+def test_what_was_taken_is_freed_when_its_taker_lets_go(fused: bool) -> None:
     stage, (row, entry) = stage_of(block, block), received()
     with measure(CPU) as held:
-        outputs = stage.forward(0, row, entry=entry, fused=True, moved=True)
+        outputs = stage.forward(0, row, entry=entry, fused=fused, moved=True)
         taken = stage.take_saved(0)
         total = sum(stage.saved_sizes(0))
         del outputs, taken
     assert total > 4 * ROW_BYTES
     assert held.net_bytes == ROW_BYTES  # the stage's output, which Tanh saved: a value of its own
+
+
+@pytest.mark.parametrize("fused", [False, True], ids=["B, W", "BW"])
+def test_what_w_needs_and_was_changed_in_place_is_noticed_in_the_backward(fused: bool) -> None:
+    class Careless(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.inner(x)
+            x.mul_(2)
+            return y
+
+    stage, (row, entry) = stage_of(linear, Careless), received()
+    stage.forward(0, row, entry=entry, fused=fused, moved=True)
+    stage.put_back(0, stage.take_saved(0))
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        gradients(stage, fused)
 
 
 def test_a_tensor_changed_in_place_before_it_leaves_is_noticed_in_the_backward() -> None:
