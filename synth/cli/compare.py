@@ -9,13 +9,14 @@ import typer
 
 from synth.cli.compare_answers import as_json, as_text, drawn
 from synth.cli.interrupt import run_interruptibly
-from synth.cli.limits import MemoryLimit, is_least, read_limit, read_sizes
+from synth.cli.limits import MemoryLimit, is_least, read_limit, read_recompute, read_sizes
 from synth.cli.options import (
     GapOption,
     MicroBatchesOption,
     ObjectiveOption,
     ProfileArgument,
     RanksOption,
+    RecomputeOption,
     SeedOption,
     load_profile,
     read_objective,
@@ -27,7 +28,7 @@ from synth.record import check_writable, write_atomically
 from synth.units import parse_fraction, parse_seconds
 
 if TYPE_CHECKING:
-    from synth.plan.compare import Comparison, Question
+    from synth.plan.compare import Comparison, Question, Search
 
 # Published schedules are told of so often at most.
 _PAUSE_S = 5.0
@@ -60,6 +61,7 @@ def command(
             show_default="linear",
         ),
     ] = None,
+    recompute: RecomputeOption = "none",
     no_solve: Annotated[bool, typer.Option("--no-solve", help="Published schedules only.")] = False,
     partition: Annotated[
         str,
@@ -84,14 +86,13 @@ def command(
     Sorted by the objective. Those that cannot be are named below, with the rule that says so.
     """
     from synth.plan.compare import compare
-    from synth.schedule.placements import placement as named_placement
     from synth.solve.problem import SolveOptions
 
     profile = load_profile(profile_name)
     limit = _limit(mem_limit, ranks, profile)
     question = _question(profile, ranks, micro_batches, limit, objective, partition)
     _check_outputs(svg, save)
-    searches = [(name, named_placement(name, ranks)) for name in placement or ["linear"]]
+    searches = _searches(placement or ["linear"], ranks, recompute)
     options = SolveOptions(
         time_limit_s=parse_seconds(time_limit), gap=parse_fraction(gap), seed=seed
     )
@@ -108,6 +109,25 @@ def command(
         reasons = "; ".join(f"{r.name}: {r.reason}" for r in comparison.refusals)
         raise NothingToCompare(reasons or "interrupted before the first schedule")
     _answer(comparison, svg, save, format, width)
+
+
+def _searches(names: list[str], ranks: int, recompute: str) -> "list[Search]":
+    """One for each placement, and where stages may recompute one more with these.
+
+    Raises:
+        SynthError: an unknown placement, or a stage that one of them has not.
+    """
+    from synth.plan.compare import Search
+    from synth.schedule.placements import placement as named_placement
+
+    searches = []
+    for name in names:
+        where = named_placement(name, ranks)
+        choice = read_recompute(recompute, where.num_stages)
+        searches.append(Search(name, where))
+        if choice != ():
+            searches.append(Search(name, where, choice))
+    return searches
 
 
 class NothingToCompare(SynthError):
@@ -159,10 +179,12 @@ class _Progress:
 
     def __call__(self, name: str) -> None:
         """Take in what begins."""
-        from synth.plan.compare import SOLVED
+        from synth.plan.compare import SOLVED, WITH_R
 
         if name.startswith(SOLVED):
-            talk(f"searching on {name.removeprefix(SOLVED)}")
+            where = name.removeprefix(SOLVED)
+            with_r = ", stages may recompute" if where.endswith(WITH_R) else ""
+            talk(f"searching on {where.removesuffix(WITH_R)}{with_r}")
         elif time.monotonic() - self._told_at > _PAUSE_S:
             talk(f"simulating {name}")
             self._told_at = time.monotonic()

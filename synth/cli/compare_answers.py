@@ -68,14 +68,15 @@ def _table(comparison: "Comparison", pareto: Pareto) -> str:
     """One row per schedule, best first."""
     entries, front = comparison.ranked(), {mark.name for mark in pareto.front}
     memory, held = size_unit(max(max(entry.peak_bytes) for entry in entries))
-    traffic, moved = size_unit(max(max(e.sent_bytes, e.reduced_bytes) for e in entries))
+    sent = [entry.sent_bytes + entry.host_bytes for entry in entries]
+    traffic, moved = size_unit(max(*sent, *(entry.reduced_bytes for entry in entries)))
     header = ["   schedule", "make-\nspan\nms", "\nperiod\nms", "bub-\nble\n%", "of\nper.\n%"]
     header += [f"\npeak\n{held}", f"stat-\nic\n{held}", f"\nsent\n{moved}", f"sum-\nmed\n{moved}"]
     has_cap = comparison.question.caps_bytes is not None
     columns = [
         _sizes([max(entry.peak_bytes) for entry in entries], memory, 2),
         _sizes([max(entry.static_bytes) for entry in entries], memory, 2),
-        _sizes([entry.sent_bytes for entry in entries], traffic, 1),
+        _sizes(sent, traffic, 1),
         _sizes([entry.reduced_bytes for entry in entries], traffic, 1),
     ]
     rows = []
@@ -104,8 +105,8 @@ def _legend(comparison: "Comparison") -> str:
     return fill(
         f"sorted by the {comparison.question.objective.words}; * on the front. bubble: of the "
         f"makespan, then of the period. static: parameters, gradients, optimizer state, of both "
-        f"copies where there are two. sent: between stages; summed: among copies; both over all "
-        f"links.",
+        f"copies where there are two. sent: between ranks, and to the hosts' memory and back; "
+        f"summed: among copies; both over all links.",
         _COLUMNS,
     )
 

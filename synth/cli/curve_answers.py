@@ -29,9 +29,11 @@ def drawn(curve: "Frontier", title: str) -> Curve:
 
 def _table(curve: "Frontier") -> str:
     from synth.plan.frontier import cap_of, value_of
+    from synth.plan.recompute import recomputed
 
     factor, unit = size_unit(max(map(cap_of, curve.points)))
     header = (f"memory limit\n{unit}", f"peak\n{unit}", f"{curve.judged_by.words}\nms")
+    with_r = curve.choice != ()
     rows = [
         (
             f"{cap_of(plan) / factor:,.3f}",
@@ -41,10 +43,12 @@ def _table(curve: "Frontier") -> str:
             f"{100 * plan.claim.gap:.2f}",
             plan.claim.found_by,
             plan.claim.stopped_by,
+            *([",".join(map(str, recomputed(plan.schedule()))) or "none"] if with_r else []),
         )
         for plan in curve.points
     ]
-    return table((*header, "lower bound\nms", "gap\n%", "found by", "stopped by"), rows)
+    last = ("found by", "stopped by", *(["recomputed\nstages"] if with_r else []))
+    return table((*header, "lower bound\nms", "gap\n%", *last), rows)
 
 
 def _sentence(curve: "Frontier") -> str:
@@ -58,6 +62,7 @@ def _sentence(curve: "Frontier") -> str:
 def as_json(curve: "Frontier") -> dict[str, Any]:
     """The same for scripts, without the plans."""
     from synth.plan.frontier import cap_of, value_of
+    from synth.plan.recompute import recomputed
 
     return {
         "objective": curve.objective,
@@ -73,6 +78,7 @@ def as_json(curve: "Frontier") -> dict[str, Any]:
                 "gap": plan.claim.gap,
                 "found_by": plan.claim.found_by,
                 "stopped_by": plan.claim.stopped_by,
+                "recomputed": recomputed(plan.schedule()),
             }
             for plan in curve.points
         ],

@@ -10,6 +10,7 @@ import typer
 
 from synth.cli.curve_answers import as_json, as_text, drawn
 from synth.cli.interrupt import run_interruptibly
+from synth.cli.limits import read_recompute
 from synth.cli.options import (
     GapOption,
     MicroBatchesOption,
@@ -18,6 +19,7 @@ from synth.cli.options import (
     PlacementOption,
     ProfileArgument,
     RanksOption,
+    RecomputeOption,
     SeedOption,
     asked_problem,
     load_profile,
@@ -29,6 +31,7 @@ from synth.record import check_writable, write_atomically
 from synth.units import format_bytes, format_us, parse_fraction, parse_seconds
 
 if TYPE_CHECKING:
+    from synth.plan.choice import Choice
     from synth.plan.frontier import Frontier
     from synth.plan.trace import Effort
     from synth.solve.problem import Problem
@@ -52,6 +55,7 @@ def command(
     placement: PlacementOption = "linear",
     objective: ObjectiveOption = "makespan",
     partition: PartitionOption = "auto",
+    recompute: RecomputeOption = "none",
     points: Annotated[int, typer.Option(min=2, help="How many memory limits to search.")] = 8,
     time_limit: Annotated[str, typer.Option(help="For each point: 30s, 2m.")] = "30s",
     gap: GapOption = "0.5%",
@@ -92,7 +96,8 @@ def command(
         parse_fraction(gap),
         seed,
     )
-    request = _Request(profile, problem, effort, output, picture, placement)
+    choice = read_recompute(recompute, problem.costs.num_stages)
+    request = _Request(profile, problem, effort, output, picture, placement, choice)
     curve, is_cut_short = _trace(request)
     if not curve.points:
         raise Interrupted("interrupted before the first point; run the same command again")
@@ -130,6 +135,7 @@ class _Request:
     output: Path
     picture: Path
     placement: str
+    recompute: "Choice" = ()
 
     @property
     def title(self) -> str:
@@ -163,7 +169,7 @@ def _trace(request: _Request) -> "tuple[Frontier, bool]":
     progress = _Progress(request, begun)
 
     def work(stop: threading.Event) -> "tuple[Frontier, bool]":
-        traced = trace(request.profile, problem, effort, begun, progress, stop)
+        traced = trace(request.profile, problem, effort, begun, progress, stop, request.recompute)
         return traced, stop.is_set()
 
     curve, is_cut_short = run_interruptibly(work)
@@ -183,7 +189,7 @@ def _begun(request: _Request) -> "Frontier | None":
     if not request.output.exists():
         return None
     begun = Frontier.load(request.output)
-    differs = difference(begun, empty_frontier(request.profile, request.problem, 0, 0))
+    differs = difference(begun, empty_frontier(request.profile, request.problem, request.recompute))
     if differs is not None:
         raise SynthError(
             f"{request.output} holds the curve of another problem ({differs}); give another -o, or "

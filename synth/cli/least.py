@@ -30,7 +30,9 @@ def solve_least(request: Request, target: Target, format: Format) -> None:
     progress = _Progress(request)
 
     def work(stop: threading.Event) -> "LeastCap":
-        return least_cap(request.problem, target, request.options, progress, stop)
+        return least_cap(
+            request.problem, target, request.options, progress, stop, request.recompute
+        )
 
     least = run_interruptibly(work)
     result = least.result()

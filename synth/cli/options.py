@@ -37,6 +37,13 @@ ObjectiveOption = Annotated[
 PartitionOption = Annotated[
     str, typer.Option(help="Layers per stage (3,3,2), or auto: as even as can be.")
 ]
+RecomputeOption = Annotated[
+    str,
+    typer.Option(
+        help="Stages whose F keeps only its input, the rest being rebuilt before B: none, all, "
+        "0,1,2, or auto: as many of the first ones as serve best."
+    ),
+]
 GapOption = Annotated[str, typer.Option(help="Stop when proven to be within: 0.5%.")]
 SeedOption = Annotated[int, typer.Option(min=0, help="Seed of the search.")]
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from synth.cli.answers import as_json, as_text
+from synth.cli.hint import read_hint
 from synth.cli.interrupt import run_interruptibly
 from synth.cli.least import solve_least
 from synth.cli.limits import (
@@ -27,6 +28,7 @@ from synth.cli.options import (
     PlacementOption,
     ProfileArgument,
     RanksOption,
+    RecomputeOption,
     SeedOption,
     asked_problem,
     load_profile,
@@ -37,12 +39,10 @@ from synth.cli.progress import Progress
 from synth.cli.request import Request, announce, failure_code
 from synth.errors import SynthError
 from synth.plan.target import NOT_REPEATABLE, Target
-from synth.profile import Profile
 from synth.units import format_bytes, format_bytes_both, parse_fraction, parse_seconds
 
 if TYPE_CHECKING:
-    from synth.schedule.model import Placement, Schedule
-    from synth.solve.problem import Problem, Result
+    from synth.solve.problem import Result
 
 # A smaller bubble rate is none: times are whole microseconds.
 _NOTHING = 1e-4
@@ -74,13 +74,7 @@ def command(
     objective: ObjectiveOption = "makespan",
     placement: PlacementOption = "linear",
     partition: PartitionOption = "auto",
-    recompute: Annotated[
-        str,
-        typer.Option(
-            help="Stages whose F keeps only its input, the rest being rebuilt before B: none, "
-            "all, 0,1,2, or auto: as many of the first ones as serve best."
-        ),
-    ] = "none",
+    recompute: RecomputeOption = "none",
     time_limit: Annotated[str, typer.Option(help="Stop after so long: 60s, 2m.")] = "60s",
     gap: GapOption = "0.5%",
     seed: SeedOption = 0,
@@ -92,7 +86,11 @@ def command(
         int | None, typer.Option(min=1, help="Solver threads.", show_default="all cores")
     ] = None,
     hint: Annotated[
-        Path | None, typer.Option(help="A schedule file to start from, for the same problem.")
+        str | None,
+        typer.Option(
+            help="Where to start from: a schedule file for the same problem, or the name of a "
+            "published schedule: zb-h1."
+        ),
     ] = None,
     solver: Annotated[
         Literal["cpsat", "milp"],
@@ -124,7 +122,7 @@ def command(
         workers=workers,
         seed=seed,
         deterministic=deterministic,
-        hint=_load_hint(hint, problem, profile),
+        hint=read_hint(hint, problem, profile),
         solver=SolverName(solver),
         verbose=talk if verbose else None,
     )
@@ -141,10 +139,10 @@ def command(
     if target is not None:
         arguments["target"] = target
     choice = read_recompute(recompute, problem.costs.num_stages)
-    if is_least(mem_limit) and choice != ():
+    if target == STEADY and choice != ():
         raise SynthError(
-            f"--recompute {recompute} and --mem-limit {LEAST} do not go together yet; give a "
-            f"limit, or leave --recompute out"
+            f"--recompute {recompute} and --target {STEADY} do not go together: the pattern that "
+            f"is sought keeps what F saves; give a time as target, or leave --recompute out"
         )
     request = Request(
         profile, problem.partition, problem, options, limit, arguments, output, choice
@@ -205,50 +203,14 @@ def _in_least_steady(request: Request) -> Request:
     )
 
 
-def _load_hint(path: Path | None, problem: "Problem", profile: Profile) -> "Schedule | None":
-    if path is None:
-        return None
-    from synth.schedule.file import Plan
-
-    plan = Plan.load(path)
-    plan.check()
-    schedule = plan.schedule()
-    sizes = (plan.num_ranks, plan.num_micro_batches)
-    if sizes != (problem.num_ranks, problem.num_micro_batches):
-        raise SynthError(
-            f"--hint {path} is for {plan.num_ranks} ranks and {plan.num_micro_batches} "
-            f"micro-batches, asked for are {problem.num_ranks} ranks and "
-            f"{problem.num_micro_batches} micro-batches; give a plan for the same sizes, or none"
-        )
-    if schedule.placement != problem.placement:
-        raise SynthError(
-            f"--hint {path} places its stages on ranks {_placed(schedule.placement)}, asked for is "
-            f"{_placed(problem.placement)}; give a plan with the same --placement, or none"
-        )
-    if plan.profile_fingerprint != profile.fingerprint():
-        talk(
-            f"note: --hint {path} was made from another profile ({plan.profile_name}, not this "
-            f"{profile.name}); its order is taken, its times are not"
-        )
-    return schedule
-
-
-def _placed(where: "Placement") -> str:
-    """`0,1,1,0`, replicas behind each other."""
-    return " and ".join(",".join(map(str, ranks)) for ranks in where.ranks)
-
-
 def _solve(request: Request, format: Format) -> None:
-    from synth.plan.solve_recompute import solve_choosing, solve_recomputing
+    from synth.plan.choice import solve_with
 
     announce(request)
     progress = Progress(request)
 
     def work(stop: threading.Event) -> "Result":
-        problem, options = request.problem, request.options
-        if request.recompute is None:
-            return solve_choosing(problem, options, progress, stop)
-        return solve_recomputing(problem, request.recompute, options, progress, stop)
+        return solve_with(request.problem, request.recompute, request.options, progress, stop)
 
     result = run_interruptibly(work)
     if result.schedule is not None:

@@ -7,11 +7,13 @@ would be run, with the peak, the weights and the traffic of each.
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from synth.costs import HOST, Costs, cut
 from synth.errors import SynthError
 from synth.families import family_placement, family_variants, generate
 from synth.objective import Objective
+from synth.plan.choice import Choice, solve_with
 from synth.plan.partition import balance
 from synth.profile import Profile
 from synth.schedule.lower import Lowered
@@ -19,11 +21,24 @@ from synth.schedule.memory import peak_bytes, static_bytes
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import verify
-from synth.solve.portfolio import solve
 from synth.solve.problem import Problem, SolveOptions, relative_gap
 
-# Before the placement in the name of what the solver found.
+# Before the placement in the name of what the solver found, and behind it where stages recompute.
 SOLVED = "solved "
+WITH_R = "+R"
+
+
+class Search(NamedTuple):
+    """Where the solver searches, by its name; which stages recompute, None: as serve best."""
+
+    name: str
+    placement: Placement
+    recompute: Choice = ()
+
+    @property
+    def title(self) -> str:
+        """The name of its row."""
+        return f"{SOLVED}{self.name}{'' if self.recompute == () else WITH_R}"
 
 
 @dataclass(frozen=True)
@@ -104,7 +119,7 @@ class Comparison:
 def compare(
     question: Question,
     names: Sequence[str] | None = None,
-    searches: Sequence[tuple[str, Placement]] = (),
+    searches: Sequence[Search] = (),
     options: SolveOptions | None = None,
     on_begin: Callable[[str], None] | None = None,
     stop: threading.Event | None = None,
@@ -114,7 +129,7 @@ def compare(
     Args:
         question: on what, and what for.
         names: of families, with their options; none: all families in all ways.
-        searches: placements for the solver, each with its name.
+        searches: what the solver does.
         options: how long each search may take.
         on_begin: called with the name of each schedule before it is made, or searched.
         stop: set it to leave out what has not been searched.
@@ -126,13 +141,13 @@ def compare(
     asked = family_variants() if names is None else names
     # A name that is unknown is no refusal, so all are looked up first.
     placements = [family_placement(name, question.num_ranks) for name in asked]
-    _check_partition(question, [*placements, *(where for _, where in searches)])
+    _check_partition(question, [*placements, *(search.placement for search in searches)])
     for name in asked:
         if running.begins(name, on_begin):
             running.add_published(name)
-    for name, where in searches:
-        if running.begins(f"{SOLVED}{name}", on_begin):
-            running.add_solved(f"{SOLVED}{name}", where)
+    for search in searches:
+        if running.begins(search.title, on_begin):
+            running.add_solved(search)
     return running.comparison
 
 
@@ -175,11 +190,12 @@ class _Comparing:
         else:
             self._add(name, sizes, verify(schedule, costs))
 
-    def add_solved(self, name: str, where: Placement) -> None:
+    def add_solved(self, search: Search) -> None:
         """What the solver finds on a placement, or why it finds nothing."""
+        name = search.title
         try:
-            problem = self._problem(where)
-            result = solve(problem, self.options, None, self.stop)
+            problem = self._problem(search.placement)
+            result = solve_with(problem, search.recompute, self.options, None, self.stop)
         except SynthError as error:
             self.comparison.refusals.append(Refusal(name, str(error)))
             return

@@ -14,6 +14,7 @@ from pydantic import NonNegativeInt, PositiveInt, model_validator
 from synth import __version__
 from synth.errors import SynthError
 from synth.objective import Objective
+from synth.plan.choice import Choice, limits_bytes, of_words, words
 from synth.plan.known import Found, Known
 from synth.profile import Profile
 from synth.record import FileRecord, Record
@@ -50,6 +51,7 @@ class Frontier(FileRecord):
     `least_cap_bytes` is a cap that the serial schedule keeps, and `never_below_bytes` one that
     nothing keeps less than; with one stage per rank they are the same. `has_end` is whether the
     search without a cap is there, as the point of the cap from which on its schedule fits.
+    `recompute` are the stages that do, as `--recompute` takes them.
     """
 
     FORMAT: ClassVar[str] = "synth-frontier"
@@ -62,6 +64,7 @@ class Frontier(FileRecord):
     placement: tuple[tuple[NonNegativeInt, ...], ...]
     num_micro_batches: PositiveInt
     objective: str
+    recompute: str = "none"
     never_below_bytes: NonNegativeInt
     least_cap_bytes: NonNegativeInt
     has_end: bool = False
@@ -73,9 +76,15 @@ class Frontier(FileRecord):
         """Of what the points' times are."""
         return Objective.parse(self.objective)
 
+    @property
+    def choice(self) -> Choice:
+        """Which stages recompute."""
+        return of_words(self.recompute)
+
     @model_validator(mode="after")
     def _rising(self) -> Self:
         Objective.parse(self.objective)
+        of_words(self.recompute)
         caps = [cap_of(plan) for plan in self.points]
         if caps != sorted(set(caps)):
             raise ValueError("the points' caps must rise")
@@ -111,20 +120,27 @@ def difference(one: Frontier | Plan, other: Frontier | Plan) -> str | None:
         mine, others = getattr(one, name), getattr(other, name)
         if mine != others:
             return f"{name.replace('_', ' ')}: {mine} there, {others} here"
+    mine, others = _recompute(one), _recompute(other)
+    if None not in (mine, others) and mine != others:
+        return f"recompute: {mine} there, {others} here"
     mine, others = _objective(one), _objective(other)
     return None if mine == others else f"objective: {mine} there, {others} here"
+
+
+def _recompute(of: Frontier | Plan) -> str | None:
+    """What a curve was asked for; of a plan it is no part of the problem."""
+    return of.recompute if isinstance(of, Frontier) else None
 
 
 def _objective(of: Frontier | Plan) -> str:
     return of.objective if isinstance(of, Frontier) else of.claim.objective
 
 
-def empty_frontier(
-    profile: Profile, problem: Problem, never_below_bytes: int, least_cap_bytes: int
-) -> Frontier:
+def empty_frontier(profile: Profile, problem: Problem, recompute: Choice = ()) -> Frontier:
     """A curve of a problem without points yet."""
     if problem.partition is None:
         raise SynthError("a curve needs the problem's partition, the layers of each stage")
+    never, least = limits_bytes(problem, recompute)
     return Frontier(
         profile_name=profile.name,
         profile_fingerprint=profile.fingerprint(),
@@ -132,8 +148,9 @@ def empty_frontier(
         placement=problem.placement.ranks,
         num_micro_batches=problem.num_micro_batches,
         objective=str(problem.objective),
-        never_below_bytes=never_below_bytes,
-        least_cap_bytes=least_cap_bytes,
+        recompute=words(recompute),
+        never_below_bytes=never,
+        least_cap_bytes=least,
     )
 
 

@@ -12,13 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from synth.errors import SynthError
+from synth.plan.choice import Choice, limits_bytes, solve_with
 from synth.plan.known import Enough, Found, Known
 from synth.plan.levels import Levels
 from synth.plan.target import NOT_REPEATABLE, Target
 from synth.schedule.verify import verify
-from synth.solve.feasible import needed_bytes
 from synth.solve.polish import evaluate
-from synth.solve.portfolio import solve
 from synth.solve.problem import Problem, Result, Rival, SolveOptions, StoppedBy
 from synth.units import format_us
 
@@ -114,6 +113,7 @@ def least_cap(
     options: SolveOptions | None = None,
     on_progress: OnProgress | None = None,
     stop: threading.Event | None = None,
+    recompute: Choice = (),
 ) -> LeastCap:
     """Find the least cap, one for all ranks, under which some schedule meets a target.
 
@@ -124,6 +124,7 @@ def least_cap(
             proven at which the search may stop.
         on_progress: called in this thread whenever one of the two gets better.
         stop: set it, from any thread, to get the best so far within about a second.
+        recompute: the stages that do; None: as many of the first as serve best.
 
     Raises:
         SynthError: the problem has caps; or the search should be deterministic, which it is not.
@@ -133,7 +134,8 @@ def least_cap(
     options = options or SolveOptions()
     if options.deterministic:
         raise SynthError(NOT_REPEATABLE)
-    return _Bisection(problem, target, options, on_progress, stop or threading.Event()).run()
+    stop = stop or threading.Event()
+    return _Bisection(problem, target, options, on_progress, stop, recompute).run()
 
 
 class _Bisection:
@@ -146,13 +148,17 @@ class _Bisection:
         options: SolveOptions,
         on_progress: OnProgress | None,
         stop: threading.Event,
+        recompute: Choice,
     ) -> None:
         self.problem, self.options, self.stop = problem, options, stop
+        self.recompute = recompute
         self.target, self.target_us = target, target.time_us or 0
         self.on_progress = on_progress
         self.began = time.monotonic()
-        self.known, self.levels = Known(), Levels(problem)
-        self.not_below = max(needed_bytes(problem))
+        self.known = Known()
+        # What R leaves in memory is no sum of effects, so then every cap is looked at for itself.
+        self.levels = Levels(problem) if recompute == () else None
+        self.not_below = limits_bytes(problem, recompute)[0]
         self.open: list[int] = []
         self.share = _CAP_SHARE
         self.rivals: tuple[Rival, ...] = ()
@@ -201,14 +207,18 @@ class _Bisection:
             self.open.clear()
             self.share = min(1.0, self.share * _MORE_TIME)
             first, end = self.not_below, last
-        return min(end, self.levels.largest_like((first + end) // 2))
+        return min(end, self._largest_like((first + end) // 2))
+
+    def _largest_like(self, cap: int) -> int:
+        """The largest cap of which bounds cannot tell this one."""
+        return cap if self.levels is None else self.levels.largest_like(cap)
 
     def _widest(self, last: int) -> tuple[int, int]:
         """The wider of the ranges below and above all open caps."""
         if not self.open:
             return self.not_below, last
         below, above = (self.not_below, min(self.open) - 1), (max(self.open) + 1, last)
-        if self.levels.largest_like(self.not_below) >= min(self.open):
+        if self._largest_like(self.not_below) >= min(self.open):
             return above  # for bounds, all caps below are like the open one
         return max(below, above, key=lambda ends: ends[1] - ends[0])
 
@@ -238,7 +248,8 @@ class _Bisection:
         hint = best.schedule if best else self.options.hint if cap is None else None
         options = replace(self.options, time_limit_s=limit_s, gap=0.0, hint=hint)
         watch = enough.watch if enough else None
-        result = solve(replace(self.problem, caps_bytes=caps), options, watch, stop)
+        capped = replace(self.problem, caps_bytes=caps)
+        result = solve_with(capped, self.recompute, options, watch, stop)
         self.known.add(cap, Found.of_result(result), result.lower_bound_us)
         if cap is None:
             self.rivals = result.rivals

@@ -165,8 +165,10 @@ def solve_choosing(
     """
     options, began = options or SolveOptions(), time.monotonic()
     bound_us = problem.objective.value_us(bounds_of_any_choice(problem))
-    counts = _counts(problem.costs.num_stages)
+    counts = counts_tried(problem.costs.num_stages)
     trial_s = _TRIAL_SHARE * options.time_limit_s / len(counts)
+    if on_improvement is not None:
+        on_improvement = _with_bound(on_improvement, bound_us)
     best: tuple[tuple[int, ...], Result] | None = None
     rivals: tuple[Rival, ...] = ()
     for count in counts:
@@ -204,8 +206,17 @@ def solve_choosing(
     )
 
 
-def _counts(num_stages: int) -> list[int]:
-    """None, all, and evenly between."""
+def _with_bound(on_improvement: OnImprovement, bound_us: int) -> OnImprovement:
+    """Tell of improvements with a bound that holds for every choice, not for the one on trial."""
+
+    def tell(incumbent: Incumbent) -> None:
+        on_improvement(replace(incumbent, lower_bound_us=min(bound_us, incumbent.value_us)))
+
+    return tell
+
+
+def counts_tried(num_stages: int) -> list[int]:
+    """How many of the first stages are tried: none, all, and evenly between."""
     steps = min(num_stages, _MOST_TRIALS - 1)
     return sorted({round(i * num_stages / steps) for i in range(steps + 1)})
 

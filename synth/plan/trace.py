@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from synth.errors import SynthError
+from synth.plan.choice import Choice
 from synth.plan.frontier import (
     TIME_LIMIT,
     FamilyPoint,
@@ -29,7 +30,6 @@ from synth.plan.frontier import (
 from synth.plan.workers import Outcome, Task, Workers
 from synth.profile import Profile
 from synth.schedule.file import Plan
-from synth.solve.feasible import needed_bytes, smallest_limit_bytes
 from synth.solve.problem import Problem, Rival, SolveOptions, StoppedBy
 
 OnPoint = Callable[[Frontier], None]
@@ -88,6 +88,7 @@ def trace(
     begun: Frontier | None = None,
     on_point: OnPoint | None = None,
     stop: threading.Event | None = None,
+    recompute: Choice = (),
 ) -> Frontier:
     """Find the curve: the best time, and what is proven, under caps that are one for all ranks.
 
@@ -103,14 +104,14 @@ def trace(
             less time.
         on_point: called in this thread after every search.
         stop: set it, from any thread, to get what is there within about a second.
+        recompute: the stages that do, at every point; None: as many of the first as serve best.
 
     Raises:
         SynthError: the problem has caps or no partition, or `begun` is of another problem.
     """
     if problem.caps_bytes is not None:
         raise SynthError("the problem has caps already; a curve is over caps: give none")
-    least = smallest_limit_bytes(problem)
-    curve = empty_frontier(profile, problem, max(needed_bytes(problem)), least)
+    curve = empty_frontier(profile, problem, recompute)
     if begun is not None:
         differs = difference(begun, curve)
         if differs is not None:
@@ -224,7 +225,8 @@ class _Tracing:
             hint=hint.schedule if hint else None,
         )
         caps = None if cap is None else (cap,) * self.problem.num_ranks
-        return Task(replace(self.problem, caps_bytes=caps), options, known.bound_us(cap))
+        capped = replace(self.problem, caps_bytes=caps)
+        return Task(capped, options, known.bound_us(cap), self.curve.choice)
 
     # What was found
 

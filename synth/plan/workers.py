@@ -16,18 +16,22 @@ from queue import SimpleQueue
 from types import TracebackType
 
 from synth.errors import RunFailure, SynthError
+from synth.plan.choice import Choice, solve_with
 from synth.plan.known import Enough, Found
-from synth.solve.portfolio import solve
 from synth.solve.problem import Problem, Rival, SolveOptions, StoppedBy, relative_gap
 
 
 @dataclass(frozen=True)
 class Task:
-    """A problem to solve; the search ends early with a value that a known bound proves enough."""
+    """A problem to solve; the search ends early with a value that a known bound proves enough.
+
+    `recompute` are the stages that do.
+    """
 
     problem: Problem
     options: SolveOptions
     known_bound_us: int = 0
+    recompute: Choice = ()
 
 
 @dataclass(frozen=True)
@@ -157,7 +161,7 @@ def _listen(
 def _solve(task: Task, stop: threading.Event) -> Outcome:
     gap = task.options.gap
     enough = Enough(stop, lambda now: relative_gap(now.value_us, task.known_bound_us) <= gap)
-    result = solve(task.problem, task.options, enough.watch, enough)
+    result = solve_with(task.problem, task.recompute, task.options, enough.watch, enough)
     ended_here = result.stopped_by == StoppedBy.INTERRUPT and not stop.is_set()
     return Outcome(
         task,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from synth.plan.recompute import recomputed
 from synth.schedule.file import Plan
 from tests.cli.conftest import Synth
 
@@ -32,6 +33,21 @@ def test_it_answers_with_all_families_the_solver_and_a_picture(
     assert "not here:\n  dualpipe-v  " not in ended.stdout
     assert "searching on linear" in ended.stderr
     ET.parse(tmp_path / "c.svg")
+
+
+def test_a_second_row_of_the_solver_may_recompute(synth: Synth, tmp_path: Path) -> None:
+    ended = synth(
+        "compare", NAME, *SIZE, "--only", "1f1b", "--mem-limit", "24GB", "--time-limit", "2s",
+        "--recompute", "auto", "--format", "json", "--save", tmp_path,
+    )  # fmt: skip
+    assert ended.code == 0, ended.stderr
+    assert "searching on linear, stages may recompute" in ended.stderr
+    found = json.loads(ended.stdout)
+    names = [schedule["name"] for schedule in found["schedules"] if schedule["fits"]]
+    assert sorted(names) == ["solved linear", "solved linear+R"]
+    plan = Plan.load(tmp_path / "solved-linear+R.json")
+    plan.check()
+    assert recomputed(plan.schedule())
 
 
 def test_json_has_every_field_for_every_rank(synth: Synth) -> None:

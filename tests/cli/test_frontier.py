@@ -49,6 +49,7 @@ def test_the_same_command_again_goes_on_and_another_problem_is_refused(
     for other, words in (
         (("--objective", "period"), "objective: makespan there, period here"),
         (("--placement", "v"), "partition"),
+        (("--recompute", "all"), "recompute: none there, 0,1,2,3 here"),
         (("--micro-batches", "8"), "num micro batches: 4 there, 8 here"),
     ):
         refused = synth(*SMALL, "3", "-o", path, *other)
@@ -56,6 +57,17 @@ def test_the_same_command_again_goes_on_and_another_problem_is_refused(
         assert "holds the curve of another problem" in refused.stderr and words in refused.stderr
         assert "give another -o" in refused.stderr
     assert path.read_text() == before
+
+
+def test_with_recomputation_the_table_says_which_stages(synth: Synth, tmp_path: Path) -> None:
+    given = ("-o", tmp_path / "curve.json", "--recompute", "auto", "--placement", "v")
+    ended = synth(*SMALL, "2", *given)
+    assert ended.code == 0, ended.stderr
+    assert "recomputed" in ended.stdout
+    shown = json.loads(synth(*SMALL, "2", *given, "--format", "json").stdout)
+    # At the least limit nothing fits that keeps everything.
+    stages = shown["points"][0]["recomputed"]
+    assert stages and f"  {','.join(map(str, stages))}\n" in ended.stdout
 
 
 def test_a_file_of_another_kind_is_not_written_over(

@@ -293,6 +293,33 @@ def test_a_hint_from_another_profile_is_taken_and_said_so(synth: Synth, plan_fil
     assert "made from another profile" not in own.stderr
 
 
+def test_a_published_schedule_is_a_hint_by_its_name(synth: Synth) -> None:
+    # Without time for anything else: a fitting hint is never bettered by something worse.
+    command = ("solve", NAME, "--ranks", "4", "--micro-batches", "12", "--placement", "v")
+    ended = synth(*command, "--time-limit", "0", "--hint", "zb-v", "--format", "json")
+    assert ended.code == 0, ended.stderr
+    found = json.loads(ended.stdout)
+    zb_v = next(rival for rival in found["rivals"] if rival["name"] == "zb-v")
+    assert found["value_us"] <= zb_v["makespan_us"]
+
+
+@pytest.mark.parametrize(
+    ("hint", "words"),
+    [
+        ("zb-h9", "zb-h9 is neither a schedule file nor a published schedule; with these numbers"),
+        ("zb-v", "zb-v places its stages on ranks 0,1,2,3,3,2,1,0, asked for is 0,1,2,3"),
+        ("mixpipe:inject=0", "--hint mixpipe:inject=0: family"),
+        ("bpipe", "the hint rebuilds or moves what forwards save"),
+    ],
+)
+def test_a_hint_that_cannot_be_names_those_that_can(synth: Synth, hint: str, words: str) -> None:
+    ended = synth(*SMALL, "--hint", hint)
+    assert (ended.code, ended.stdout) == (2, "")
+    assert words in ended.stderr
+    here = "there are on this placement: 1f1b, gpipe, zb-1p, zb-2p, zb-h1, zb-h2"
+    assert hint == "bpipe" or here in ended.stderr
+
+
 # Placements other than one stage per rank.
 
 
@@ -506,7 +533,7 @@ def test_recomputing_the_first_stages_makes_a_tight_plan_shorter(
         (("--recompute", "some"), "stages from 0 to 3, such as 0,1"),
         (
             ("--recompute", "auto", "--mem-limit", "min", "--target", "steady"),
-            "--recompute auto and --mem-limit min do not go together yet",
+            "--recompute auto and --target steady do not go together",
         ),
     ],
 )

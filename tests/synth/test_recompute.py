@@ -2,13 +2,18 @@
 
 import random
 import threading
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
 
-from synth.costs import Costs, uniform_costs
+from synth.costs import Costs, cut, uniform_costs
+from synth.errors import SynthError
 from synth.kinds import OpKind
 from synth.objective import Objective
+from synth.plan.choice import limits_bytes, solve_with
+from synth.plan.frontier import known_of
+from synth.plan.least_cap import LeastCap, least_cap
 from synth.plan.recompute import (
     bounds,
     bounds_of_any_choice,
@@ -18,6 +23,9 @@ from synth.plan.recompute import (
     written_out,
 )
 from synth.plan.solve_recompute import solve_choosing, solve_recomputing
+from synth.plan.target import Target
+from synth.plan.trace import Effort, trace
+from synth.profile import Layer, LayerProfile, Profile, Provenance, Timing, Workload
 from synth.schedule.memory import peak_bytes
 from synth.schedule.model import Buffering, Placement, Schedule
 from synth.schedule.ops import Op
@@ -208,3 +216,76 @@ def test_an_output_larger_than_what_is_saved_is_no_false_impossibility() -> None
     for found in (solve_recomputing(problem, (0,), options), solve_choosing(problem, options)):
         assert found.stopped_by != StoppedBy.INFEASIBLE
     assert solve(problem, options).stopped_by == StoppedBy.INFEASIBLE
+
+
+def test_limits_of_a_choice_enclose_what_is_found_at_them() -> None:
+    for name, num_ranks in (("linear", 3), ("v", 2)):
+        problem = replace(tight_problem(placement(name, num_ranks), 0), caps_bytes=None)
+        plain = limits_bytes(problem, ())
+        for choice in (None, (0,), tuple(range(problem.costs.num_stages))):
+            never, least = limits_bytes(problem, choice)
+            assert never <= least and (choice is not None or least <= plain[1])
+            for cap, fits in ((least, True), (never - 1, False)):
+                asked = replace(problem, caps_bytes=(cap,) * num_ranks)
+                found = solve_with(asked, choice, SolveOptions(time_limit_s=0.1, workers=1))
+                assert (found.schedule is not None) == fits
+
+
+def profile_that_saves_much() -> Profile:
+    """Four equal layers whose F keeps 40 bytes, and hands on 2."""
+    times = {OpKind.F: 10, OpKind.B: 11, OpKind.W: 9, OpKind.BW: 20, OpKind.STEP: 1}
+    layer = LayerProfile(
+        time_us={kind: Timing.exactly(us) for kind, us in times.items()},
+        parameter_bytes=1,
+        gradient_bytes=1,
+        optimizer_bytes=0,
+        output_bytes=2,
+        saved_bytes=40,
+        saved_w_bytes=20,
+        rise_bytes={kind: 42 * (kind == OpKind.F) for kind in times},
+    )
+    return Profile(
+        name="much",
+        provenance=Provenance(source="invented", device="none", date="2024-01-01"),
+        workload=Workload(model="none", micro_batch_size=1, sequence_length=1, runnable=False),
+        layer_profiles={"l": layer},
+        layers=tuple(Layer(name=f"l{i}", profile="l") for i in range(4)),
+    )
+
+
+def test_a_curve_with_recomputation_begins_lower_and_is_nowhere_slower() -> None:
+    profile = profile_that_saves_much()
+    sizes = (1, 1, 1, 1)
+    problem = Problem(cut(profile, sizes), placement("v", 2), 3, partition=sizes)
+    effort = Effort(points=3, time_limit_s=1, jobs=2, workers=1, gap=0)
+    plain = trace(profile, problem, effort)
+    curve = trace(profile, problem, effort, recompute=None)
+    curve.check()
+    assert curve.least_cap_bytes < plain.least_cap_bytes
+    assert recomputed(curve.points[0].schedule()) and not recomputed(curve.points[-1].schedule())
+    known, other = known_of(curve.points), known_of(plain.points)
+    for cap in range(curve.least_cap_bytes, 400):
+        mine, without = known.best_within(cap), other.best_within(cap)
+        assert mine is not None and known.bound_us(cap) <= mine.value_us
+        assert without is None or known.bound_us(cap) <= without.value_us
+    with pytest.raises(SynthError, match="recompute: auto there, none here"):
+        trace(profile, problem, effort, curve)
+
+
+def test_the_least_cap_with_recomputation_is_below_what_is_proven_without() -> None:
+    problem = replace(tight_problem(placement("linear", 3), 0), caps_bytes=None)
+    kept = solve(replace(problem, caps_bytes=(59,) * 3), counted())
+    assert kept.lower_bound_us > 450
+    stop = threading.Event()
+
+    def stop_when_less(step: LeastCap) -> None:
+        if step.cap_bytes is not None and step.cap_bytes <= 59:
+            stop.set()
+
+    options = SolveOptions(time_limit_s=HOURS_S / 6, workers=1)
+    least = least_cap(problem, Target(time_us=450), options, stop_when_less, stop, None)
+    result = least.result()
+    assert result is not None and result.schedule is not None and result.value_us is not None
+    assert least.cap_bytes is not None and least.not_below_bytes <= least.cap_bytes <= 59
+    assert result.value_us <= 450 and recomputed(result.schedule)
+    verify(result.schedule, problem.costs, (least.cap_bytes,) * 3)

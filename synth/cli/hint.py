@@ -1,0 +1,100 @@
+"""Reading `--hint`: a schedule file, or the name of a published schedule."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from synth.cli.output import talk
+from synth.errors import SynthError
+from synth.profile import Profile
+
+if TYPE_CHECKING:
+    from synth.costs import Costs
+    from synth.schedule.model import Placement, Schedule
+    from synth.solve.problem import Problem
+
+
+def read_hint(text: str | None, problem: "Problem", profile: Profile) -> "Schedule | None":
+    """The schedule to start from; a file of that name goes before a published schedule.
+
+    Raises:
+        SynthError: neither, or one for other sizes or on another placement.
+    """
+    if text is None:
+        return None
+    path = Path(text)
+    is_file_name = path.suffix or len(path.parts) > 1
+    return (
+        _of_file(path, problem, profile) if path.exists() or is_file_name else _made(text, problem)
+    )
+
+
+def _made(name: str, problem: "Problem") -> "Schedule":
+    """The published schedule of a name, on the problem's placement."""
+    from synth.families import families, generate
+
+    if name.partition(":")[0] not in families():
+        raise SynthError(
+            f"--hint {name} is neither a schedule file nor a published schedule; "
+            f"{_those_that_can_be(problem)}"
+        )
+    numbers = (problem.num_ranks, problem.num_micro_batches)
+    try:
+        made = generate(
+            name, *numbers, costs=_costs_for(name, problem), caps_bytes=problem.caps_bytes
+        )
+    except SynthError as error:
+        raise SynthError(f"--hint {name}: {error}; {_those_that_can_be(problem)}") from None
+    if made.placement != problem.placement:
+        raise SynthError(
+            f"--hint {name} places its stages on ranks {_placed(made.placement)}, asked for is "
+            f"{_placed(problem.placement)}; give another --placement; {_those_that_can_be(problem)}"
+        )
+    return made
+
+
+def _costs_for(name: str, problem: "Problem") -> "Costs | None":
+    """The problem's, if the family has as many stages."""
+    from synth.families import family_placement
+
+    where = family_placement(name, problem.num_ranks)
+    return problem.costs if where.num_stages == problem.costs.num_stages else None
+
+
+def _those_that_can_be(problem: "Problem") -> str:
+    """The published schedules that are orders of F, B and W on the problem's placement."""
+    from synth.families import generate_for
+
+    numbers = (problem.num_micro_batches, problem.costs, problem.caps_bytes)
+    names = [name for name, made in generate_for(problem.placement, *numbers) if made.keeps_saved]
+    return f"with these numbers there are on this placement: {', '.join(sorted(names))}"
+
+
+def _of_file(path: Path, problem: "Problem", profile: Profile) -> "Schedule":
+    from synth.schedule.file import Plan
+
+    plan = Plan.load(path)
+    plan.check()
+    schedule = plan.schedule()
+    sizes = (plan.num_ranks, plan.num_micro_batches)
+    if sizes != (problem.num_ranks, problem.num_micro_batches):
+        raise SynthError(
+            f"--hint {path} is for {plan.num_ranks} ranks and {plan.num_micro_batches} "
+            f"micro-batches, asked for are {problem.num_ranks} ranks and "
+            f"{problem.num_micro_batches} micro-batches; give a plan for the same sizes, or none"
+        )
+    if schedule.placement != problem.placement:
+        raise SynthError(
+            f"--hint {path} places its stages on ranks {_placed(schedule.placement)}, asked for is "
+            f"{_placed(problem.placement)}; give a plan with the same --placement, or none"
+        )
+    if plan.profile_fingerprint != profile.fingerprint():
+        talk(
+            f"note: --hint {path} was made from another profile ({plan.profile_name}, not this "
+            f"{profile.name}); its order is taken, its times are not"
+        )
+    return schedule
+
+
+def _placed(where: "Placement") -> str:
+    """`0,1,1,0`, replicas behind each other."""
+    return " and ".join(",".join(map(str, ranks)) for ranks in where.ranks)

@@ -1,0 +1,60 @@
+"""Which stages recompute, as it is asked for: none, some, or as many of the first as serve best."""
+
+import threading
+from dataclasses import replace
+
+from synth.plan.recompute import merged, relaxed
+from synth.plan.solve_recompute import (
+    OnImprovement,
+    counts_tried,
+    solve_choosing,
+    solve_recomputing,
+)
+from synth.solve.feasible import needed_bytes, smallest_limit_bytes
+from synth.solve.problem import Problem, Result, SolveOptions
+
+# The stages; None leaves the choice to the search.
+Choice = tuple[int, ...] | None
+
+
+def words(choice: Choice) -> str:
+    """As `--recompute` takes it: `none`, `auto`, `0,1`."""
+    return "auto" if choice is None else ",".join(map(str, choice)) or "none"
+
+
+def of_words(text: str) -> Choice:
+    """The reverse of `words`.
+
+    Raises:
+        ValueError: none of these.
+    """
+    if text in ("auto", "none"):
+        return None if text == "auto" else ()
+    return tuple(map(int, text.split(",")))
+
+
+def solve_with(
+    problem: Problem,
+    choice: Choice,
+    options: SolveOptions | None = None,
+    on_improvement: OnImprovement | None = None,
+    stop: threading.Event | None = None,
+) -> Result:
+    """Solve with just these stages recomputing; arguments as of `portfolio.solve`."""
+    if choice is None:
+        return solve_choosing(problem, options, on_improvement, stop)
+    return solve_recomputing(problem, choice, options, on_improvement, stop)
+
+
+def limits_bytes(problem: Problem, choice: Choice) -> tuple[int, int]:
+    """A cap for all ranks that every schedule exceeds below, and one that some schedule keeps."""
+    if choice == ():
+        return max(needed_bytes(problem)), smallest_limit_bytes(problem)
+    every = range(problem.costs.num_stages)
+    never = max(
+        needed_bytes(relaxed(problem, every if choice is None else choice), recomputing=True)
+    )
+    counts = counts_tried(len(every))
+    tried = [range(count) for count in counts] if choice is None else [choice]
+    seen = (replace(problem, costs=merged(problem.costs, stages)) for stages in tried)
+    return never, max(never, min(map(smallest_limit_bytes, seen)))
