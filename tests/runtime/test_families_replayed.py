@@ -62,7 +62,7 @@ def replay(rank: int, size: int, schedules: list[Schedule]) -> list[Any]:
 def several_per_rank(num_ranks: int) -> list[str]:
     """Families whose ranks hold several stages or copies; those of one are in `test_executor.py`.
 
-    PipeOffload needs a host link, which these stages have no profile to name.
+    PipeOffload needs a host link, which these stages have no profile to name; see `test_moves.py`.
     """
     linear = Placement.linear(num_ranks)
     placed = [n for n in family_variants() if family_placement(n, num_ranks) != linear]
