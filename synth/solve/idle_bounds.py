@@ -1,8 +1,9 @@
 """Bounds from the least idle time of each rank while it fills and while it drains."""
 
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import NamedTuple
 
 from synth.objective import Objective, Spans
@@ -20,6 +21,9 @@ _NEARLY = 0.98
 # By how much a stretch grows at a time.
 _LONGER = 1.5
 
+# Of the length of a stretch: how much more idle time makes it worth to go on at once.
+_WORTH = 0.02
+
 # What one model may take of the time that is left.
 _SHARE = 0.25
 _FIRST_SHARE = 0.5
@@ -30,6 +34,10 @@ class End(NamedTuple):
 
     rank: int
     is_opening: bool
+
+
+# For each length of a stretch, in microseconds, how long the rank idles in it at least.
+IdleTimes = dict[End, dict[int, int]]
 
 
 @dataclass(frozen=True)
@@ -46,17 +54,43 @@ class _Growth:
     stretched: float = 1
 
 
+class _Agenda:
+    """What is to be tried at either end, in turns of equal time."""
+
+    def __init__(self, growths: Iterable[_Growth]) -> None:
+        self._queues: defaultdict[End, deque[_Growth]] = defaultdict(deque)
+        self._spent_s: defaultdict[End, float] = defaultdict(float)
+        for growth in growths:
+            self._queues[growth.end].append(growth)
+
+    def next(self) -> _Growth | None:
+        """The next one of the end that had least time."""
+        ends = [end for end, queue in self._queues.items() if queue]
+        if not ends:
+            return None
+        return self._queues[min(ends, key=lambda end: self._spent_s[end])].popleft()
+
+    def note(self, end: End, spent_s: float, larger: Iterable[_Growth], is_next: bool) -> None:
+        """Time was spent, and there is more to try: right now, or when all else has been."""
+        self._spent_s[end] += spent_s
+        queue = self._queues[end]
+        new = [growth for growth in larger if growth not in queue]
+        queue.extend(new)
+        if is_next:
+            queue.rotate(len(new))
+
+
 @dataclass
 class IdleBounds:
     """A rank takes its work, and what it must idle at the beginning and at the end.
 
-    The two stretches never overlap: neither is longer than half of the rank's work.
+    The two stretches must not overlap: together they are no longer than what is proven already.
 
     Attributes:
         work: the closed forms' bounds.
         value_us: of a known schedule in the model's terms; nothing above it is of interest.
         should_stop: asked all the time.
-        least_us: the idle time proven so far.
+        least_us: the idle time proven so far, by the length of the stretch.
     """
 
     view: View
@@ -65,7 +99,7 @@ class IdleBounds:
     work: Spans
     value_us: int
     should_stop: Callable[[], bool]
-    least_us: dict[End, int] = field(default_factory=dict)
+    least_us: IdleTimes = field(default_factory=dict)
 
     @property
     def _is_period(self) -> bool:
@@ -80,8 +114,18 @@ class IdleBounds:
         return min(self.value_us, self.objective.value_us(spans))
 
     def _rank_us(self, rank: int) -> int:
-        idle_us = sum(self.least_us.get(End(rank, opens), 0) for opens in (True, False))
-        return self._work_us(rank) + idle_us
+        """The longest stretches at both ends that fit into what they prove themselves."""
+        opening, closing = ({0: 0, **self.least_us.get(End(rank, o), {})} for o in (True, False))
+        work_us = proven_us = self._work_us(rank)
+        while True:
+            idle_us = max(
+                opening[first] + closing[last]
+                for first, last in product(opening, closing)
+                if first + last <= proven_us
+            )
+            if work_us + idle_us <= proven_us:
+                return proven_us
+            proven_us = work_us + idle_us
 
     def _work_us(self, rank: int) -> int:
         held = (self.view[chunk] for chunk in self.view.held[rank])
@@ -106,26 +150,34 @@ class IdleBounds:
     def together(self, limit_s: float) -> Iterator[int]:
         """Bounds of the rank that is bounded best: by more ranks and over longer stretches.
 
-        The beginning, which is found more quickly, says which ranks are worth it.
+        The beginning, which is found more quickly, says which ranks are worth it. Where a stretch
+        that has grown idles all along, it goes on growing at once.
         """
         rank, left_s = self._most_promising(), limit_s
-        queue = deque(_Growth(End(rank, True), (rank, other)) for other in self._partners(rank))
-        pairs: dict[_Growth, int] = dict.fromkeys(queue, 0)
-        while queue and left_s > 0 and not self.should_stop():
-            growth = queue.popleft()
+        pairs = [_Growth(End(rank, True), (rank, *other)) for other in self._partners(rank)]
+        found: dict[_Growth, int] = {}
+        for pair in pairs:
+            outcome = self._solve(pair, _SHARE * left_s)
+            found[pair] = outcome.bound_us
+            left_s -= outcome.spent_s
+            yield self.bound_us
+            if left_s <= 0 or self.should_stop():
+                return
+        agenda = _Agenda(self._after(found))
+        while (growth := agenda.next()) and left_s > 0 and not self.should_stop():
+            before_us = self._rank_us(rank)
             outcome = self._solve(growth, _SHARE * left_s)
             left_s -= outcome.spent_s
             yield self.bound_us
-            if growth in pairs:
-                pairs[growth] = outcome.bound_us
-                queue.extend(self._after(pairs) if not queue else ())
-            elif outcome.optimal:
-                queue.extend(part for part in self._larger(growth) if part not in queue)
+            raised_us = self._rank_us(rank) - before_us
+            is_worth_it = raised_us > _WORTH * self._length_us(growth)
+            larger = self._larger(growth) if outcome.optimal else ()
+            agenda.note(growth.end, outcome.spent_s, larger, is_worth_it)
 
     def _after(self, pairs: Mapping[_Growth, int]) -> Iterator[_Growth]:
-        """What to try when all pairs have been at the beginning: the best one at the end first."""
+        """What to try when all pairs have been at the beginning: the best one, at both ends."""
         best, *others = sorted(pairs, key=lambda growth: -pairs[growth])
-        best = replace(best, further=tuple(growth.ranks[1] for growth in others))
+        best = replace(best, further=tuple(rank for other in others for rank in other.ranks[1:]))
         yield replace(best, end=End(best.end.rank, False))
         yield from self._larger(best)
 
@@ -145,25 +197,29 @@ class IdleBounds:
         nearly = [rank for rank in ranks if self._rank_us(rank) >= enough_us]
         return max(nearly, key=lambda rank: base_length_us(self.view, rank))
 
-    def _partners(self, rank: int) -> list[int]:
-        """Other ranks, far apart, farthest first."""
+    def _partners(self, rank: int) -> list[tuple[int, ...]]:
+        """Other ranks, far apart, farthest first; nobody where there is no other."""
         others = [other for other in range(self.view.num_ranks) if other != rank]
         size = min(len(others), _PARTNERS)
         some = [others[(2 * i + 1) * len(others) // (2 * size)] for i in range(size)]
-        return sorted(some, key=lambda other: -abs(other - rank))
+        return [(other,) for other in sorted(some, key=lambda other: -abs(other - rank))] or [()]
 
     def _length_us(self, growth: _Growth) -> int:
+        """As long as it should be, if that leaves room for the shortest one at the other end."""
         rank = growth.end.rank
-        length_us = round(growth.stretched * base_length_us(self.view, rank))
+        shortest_us = base_length_us(self.view, rank)
+        length_us = round(growth.stretched * shortest_us)
         if not self._is_period:
             length_us += min(self.view.head_us[chunk] for chunk in self.view.held[rank])
-        return min(length_us, self._work_us(rank) // 2)
+        other_us = min(shortest_us, self._work_us(rank) // 2)
+        return min(length_us, self._rank_us(rank) - other_us)
 
     def _solve(self, growth: _Growth, limit_s: float) -> Outcome:
         end, length_us = growth.end, self._length_us(growth)
         stretch = Stretch(end.rank, length_us, end.is_opening, self._is_period)
         longest_us = self.view.longest_us(self.objective, self.value_us)
         model = Idle(self.view, stretch, growth.ranks, longest_us)
+        known = self.least_us.setdefault(end, {})
         outcome = run(model, self.options, limit_s, should_stop=self.should_stop)
-        self.least_us[end] = max(self.least_us.get(end, 0), outcome.bound_us)
+        known[length_us] = max(known.get(length_us, 0), outcome.bound_us)
         return outcome

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from synth.objective import Objective
 from synth.solve.bounds import Ladder, work_bounds
-from synth.solve.idle_bounds import End, IdleBounds
+from synth.solve.idle_bounds import IdleBounds, IdleTimes
 from synth.solve.problem import SolveOptions
 from synth.solve.solution import Solution
 from synth.solve.view import View
@@ -19,7 +19,7 @@ class Known:
     """What single ranks have been found to imply, for later proofs to begin with."""
 
     of_rank: dict[int, int] = field(default_factory=dict)
-    idle_us: dict[End, int] = field(default_factory=dict)
+    idle_us: IdleTimes = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
