@@ -8,10 +8,11 @@ import pytest
 from synth.costs import uniform_costs
 from synth.families import generate
 from synth.kinds import OpKind
+from synth.profile import Link, Links
 from synth.schedule.lower import Action, Lowered, lower
 from synth.schedule.model import Buffering, Placement, Schedule
 from synth.schedule.ops import Op
-from synth.schedule.prefix import Prefix, find_prefix
+from synth.schedule.prefix import Prefix, Strays, find_prefix
 from synth.schedule.verify import verify
 
 FAMILIES = ("gpipe", "1f1b", "zb-h1", "zb-h2", "zb-v", "dualpipe-v", "hanayo:1", "chimera")
@@ -144,3 +145,38 @@ def test_a_point_goes_back_where_a_forward_needs_what_another_rank_makes_behind_
     ends = find_prefix(lowered).ends
     nexts = [str(program[end]) for program, end in zip(lowered.programs, ends, strict=True)]
     assert nexts == ["BW1.2@1", "F1.1"]
+
+
+def by_hand(*lines: str) -> Lowered:
+    """One stage per rank, two micro-batches; a host to move to."""
+    programs = [tuple(map(Op.parse, line.split())) for line in lines]
+    costs = uniform_costs(
+        len(lines),
+        forward_us=1,
+        backward_input_us=1,
+        backward_weight_us=1,
+        links=Links(host=Link(latency_us=1)),
+    )
+    made = Schedule.linear("by hand", 2, programs)
+    return verify(replace(made, buffering=Buffering(0, 0)), costs)[0]
+
+
+def test_moves_to_the_host_stand_before_a_point_and_leave_nothing_half_started() -> None:
+    lowered = by_hand("F0.0 O0.0 F0.1 O0.1 L0.0 BW0.0 L0.1 BW0.1")
+    prefix = find_prefix(lowered)
+    last = [i.op for i in lowered.programs[0][: prefix.ends[0]] if i.op is not None][-1]
+    assert last == Op.parse("L0.0")
+    assert prefix.strays(lowered, 0) == Strays((), ())
+
+
+def test_a_move_to_another_rank_may_be_half_started() -> None:
+    # Rank 1 makes room for out(0, 1) and then waits at BW1.0, its point. Rank 0 moves it behind
+    # BW0.0, which is rank 0's point: if the iteration begins again, that send is still owed.
+    lowered = by_hand(
+        "F0.0 F0.1 BW0.0 O0.1 L0.1 BW0.1",
+        "F1.0 K0.1 BW1.0 F1.1 G0.1 BW1.1",
+    )
+    prefix = find_prefix(lowered)
+    assert [str(t.value) for t in prefix.strays(lowered, 0).to_send] == ["out(0, 1)"]
+    # act(0, 1) stands before it on the link, so that its receive is posted too.
+    assert prefix.strays(lowered, 1).to_receive == ()
