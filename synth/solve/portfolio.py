@@ -1,5 +1,6 @@
 """Solve: explain infeasibility, start from the best known schedule, search until proven."""
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -7,7 +8,7 @@ from dataclasses import replace
 
 from synth.schedule.model import Buffering
 from synth.schedule.ops import Op
-from synth.solve import bounds, construct, feasible, pattern, polish, windows
+from synth.solve import bounds, construct, feasible, pattern, polish, rounds, windows
 from synth.solve.background import Background
 from synth.solve.cpsat import Model
 from synth.solve.known_orders import KnownOrders
@@ -26,7 +27,7 @@ from synth.solve.problem import (
 from synth.solve.proofs import Known, Proofs
 from synth.solve.run_cpsat import Outcome, run
 from synth.solve.slack import slacken
-from synth.solve.solution import Solution, keeps_caps, number, timed
+from synth.solve.solution import Orders, Programs, Solution, keeps_caps, number, timed
 from synth.solve.standing import OnImprovement, Standing
 from synth.solve.starts import Starts
 from synth.solve.view import View
@@ -45,6 +46,7 @@ _GRACE_S = 0.5
 _ONE_BY_ONE_SHARE = 0.08
 _BRIEF_SHARE = 0.15
 _PATTERNS_SHARE = 0.05
+_ROUNDS_SHARE = 0.15
 _WINDOWS_SHARE = 0.4
 _WINDOWS_SHARE_OF_SEVERAL = 0.7
 _WINDOWS_SHARE_OF_MANY = 0.95
@@ -178,22 +180,40 @@ class _Search:
         )
 
     def _try_patterns(self) -> None:
-        """Schedules that repeat one micro-batch, in the strictest view of memory."""
-        view = cautious(self.problem, BUFFERINGS[0])
-        seconds = _PATTERNS_SHARE * self.options.time_limit_s
-        options = self.options
-        found_ones = pattern.search(
-            view, seconds, options.seed, options.num_workers, self.now.finished
-        )
-        for found in found_ones:
-            orders = found.orders(view)
+        """Schedules that repeat one micro-batch or a few, in the strictest view of memory."""
+        view, options = cautious(self.problem, BUFFERINGS[0]), self.options
+        seconds = _PATTERNS_SHARE * options.time_limit_s
+        ones = pattern.search(view, seconds, options.seed, options.num_workers, self.now.finished)
+        for found in ones:
+            self._try_repeated([found.orders(view)], view, "pattern")
+        if self.now.best is None or not rounds.applies(view):
+            return
+        seconds = _ROUNDS_SHARE * options.time_limit_s
+        until_s = self.now.elapsed_s() + seconds
+
+        def left_s() -> float:
+            if self.now.finished():
+                return 0
+            return math.inf if options.deterministic else until_s - self.now.elapsed_s()
+
+        most_us = self.now.best.value_us / self.problem.num_micro_batches
+        for a_round in rounds.search(view, most_us, seconds, options.seed, left_s):
+            turns = [a_round.orders(view, first) for first in range(a_round.size)]
+            self._try_repeated(turns, view, "rounds")
+
+    def _try_repeated(self, unrolled: Sequence[Orders], view: View, found_by: str) -> None:
+        """The best of some orders that keep the caps."""
+        best: tuple[int, Programs] | None = None
+        for orders in unrolled:
             programs = tuple(number(view, order) for order in orders)
-            if not keeps_caps(programs, view):
-                continue
-            self.known.add(programs)
             value_us = timed(orders, view).value_us(view, self.problem.objective)
-            if self.now.best is None or value_us < self.now.best.value_us:
-                self._try_order(programs, "pattern", value_us)
+            if keeps_caps(programs, view) and (best is None or value_us < best[0]):
+                best = value_us, programs
+        if best is None:
+            return
+        self.known.add(best[1])
+        if self.now.best is None or best[0] < self.now.best.value_us:
+            self._try_order(best[1], found_by, best[0])
 
     def _improve_best(self) -> None:
         """Better buffering, and BW for B W where it pays."""

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from ortools.sat.python import cp_model
 
@@ -138,14 +139,34 @@ def quiet_solver(seed: int, workers: int, *, repeatable: bool) -> cp_model.CpSol
     return solver
 
 
+class Brief(NamedTuple):
+    """What came of a small model: the solver where it has a solution, and CP-SAT's seconds."""
+
+    solver: cp_model.CpSolver | None
+    spent_s: float
+
+
+def decide(
+    model: cp_model.CpModel,
+    seconds: float,
+    seed: int,
+    workers: int = 1,
+    wall_s: float | None = None,
+) -> Brief:
+    """Solve a small model within CP-SAT's deterministic seconds, and within those of the clock."""
+    solver = quiet_solver(seed, workers, repeatable=True)
+    solver.parameters.max_deterministic_time = seconds
+    if wall_s is not None:
+        solver.parameters.max_time_in_seconds = max(0.01, wall_s)
+    found = solver.solve(model) in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+    return Brief(solver if found else None, solver.response_proto.deterministic_time)
+
+
 def solve_briefly(
     model: cp_model.CpModel, seconds: float, seed: int, workers: int = 1
 ) -> cp_model.CpSolver | None:
-    """Solve a small model within CP-SAT's deterministic seconds; None if nothing was found."""
-    solver = quiet_solver(seed, workers, repeatable=True)
-    solver.parameters.max_deterministic_time = seconds
-    found = solver.solve(model) in (cp_model.OPTIMAL, cp_model.FEASIBLE)
-    return solver if found else None
+    """The same where what it took does not matter; None if nothing was found."""
+    return decide(model, seconds, seed, workers).solver
 
 
 def _configured(options: SolveOptions, limit_s: float) -> cp_model.CpSolver:

@@ -1,0 +1,112 @@
+"""Repeating rounds of several micro-batches: exact times, caps, and the shortest that there are."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from synth.kinds import OpKind
+from synth.schedule.placements import placement
+from synth.solve import Problem, rounds
+from synth.solve.memory_views import certain
+from synth.solve.solution import keeps_caps, number, timed
+from synth.solve.view import SPLIT, Chunk, Slot, View
+from tests.synth.odd_problems import odd_costs
+
+F, B, W = SPLIT
+
+# So long no round of the problems here is.
+LONG_US = 1e6
+
+
+def even(num_ranks: int, room: int | None, m: int, down_us: int = 2) -> View:
+    """Equal stages: F 55, B 58, W 35; F +3, B -1, W -2 bytes."""
+    durations = {F: 55, B: 58, W: 35, OpKind.BW: 93, OpKind.STEP: 0}
+    effects = {F: 3, B: -1, W: -2, OpKind.BW: -3, OpKind.STEP: 0}
+    needs = {F: 3, B: 0, W: 0, OpKind.BW: 0, OpKind.STEP: 0}
+    last = num_ranks - 1
+    chunks = tuple(
+        Chunk(
+            rank, rank, 0, 0, m, durations, effects, needs,
+            rank - 1 if rank else None, rank + 1 if rank < last else None,
+            down_us if rank < last else 0, down_us if rank < last else 0, 0,
+        )
+        for rank in range(num_ranks)
+    )  # fmt: skip
+    return View(chunks, (room,) * num_ranks)
+
+
+def lasting(view: View) -> View:
+    """No op in no time: the order of those at one moment is not known from their starts."""
+    chunks = tuple(
+        chunk._replace(duration_us={kind: us + 1 for kind, us in chunk.duration_us.items()})
+        for chunk in view.chunks
+    )
+    return replace(view, chunks=chunks)
+
+
+def shortest(view: View, seconds: float = 4.0) -> rounds.Round:
+    return list(rounds.search(view, LONG_US, seconds, 0))[-1]
+
+
+def test_without_a_cap_the_busiest_rank_is_always_busy() -> None:
+    assert shortest(even(4, None, 12)).rate_us == 55 + 58 + 35
+
+
+def test_with_room_for_one_micro_batch_a_round_takes_the_whole_way() -> None:
+    """Rank 0 cannot start the next F before its W: nothing overlaps but the W's of other ranks."""
+    found = shortest(even(3, 3, 12))
+    assert found.rate_us == 3 * 55 + 3 * 58 + 4 * 2 + 35
+
+
+def test_bursts_beat_single_micro_batches_below_what_1f1b_needs() -> None:
+    """Eight ranks with room for six of 1F1B's eight: every 230 µs one by one, two in 349 µs."""
+    view = even(8, 18, 64)
+    by_size = {
+        size: min(
+            found.rate_us for found in rounds._Halving(view, size, 4.0, 0, lambda: 60.0).run(
+                size * 148, size * 400
+            )
+        )
+        for size in (1, 2)
+    }  # fmt: skip
+    assert 229 <= by_size[1] <= 233
+    assert 174 <= by_size[2] <= 177
+
+
+def test_nothing_is_found_where_no_micro_batch_fits() -> None:
+    assert list(rounds.search(even(3, 2, 12), LONG_US, 1.0, 0)) == []
+
+
+def test_several_stages_on_a_rank_are_left_to_patterns() -> None:
+    costs = odd_costs(random.Random(0), 4, 2)
+    assert not rounds.applies(certain(Problem(costs, placement("v", 2), 4, None)))
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_unrolled_rounds_keep_caps_and_take_a_period_more_for_each_round(seed: int) -> None:
+    rng = random.Random(seed)
+    num_ranks, m = rng.randint(1, 4), 24
+    costs = odd_costs(rng, num_ranks, num_ranks)
+    free = Problem(costs, placement("linear", num_ranks), m, None)
+    least = certain(replace(free, caps_bytes=(10**12,) * num_ranks))
+    rooms = [room for room in least.room_bytes if room is not None]
+    needs = [max(chunk.need_bytes.values()) + chunk.effect_bytes[F] for chunk in least.chunks]
+    caps = tuple(
+        10**12 - room + rng.randint(1, 4) * max(1, need)
+        for room, need in zip(rooms, needs, strict=True)
+    )
+    view = lasting(certain(replace(free, caps_bytes=caps)))
+    for found in rounds.search(view, LONG_US, 0.2, seed):
+        assert found.period_us >= found.size * max(chunk.work_us for chunk in view.chunks)
+        for first in range(found.size):
+            orders = found.orders(view, first)
+            assert keeps_caps(tuple(number(view, order) for order in orders), view)
+            starts = timed(orders, view).starts
+            for index in range(len(view)):
+                for slot in (Slot(F, 0), Slot(B, 0), Slot(W, 0)):
+                    every = [starts[index, slot._replace(microbatch=k)] for k in range(m)]
+                    turns = every[:: found.size]
+                    # The first ones may gain on the round, by what it waits; none is slower.
+                    rounds_us = (len(turns) - 1) * found.period_us
+                    assert turns[-1] - turns[0] <= rounds_us + max(found.starts.values())
