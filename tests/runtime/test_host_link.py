@@ -1,5 +1,6 @@
 """What is sent to the host's memory comes back as it was, in order, and its room is used again."""
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -70,3 +71,22 @@ def test_a_profile_of_the_link_has_both_its_numbers() -> None:
     found = probe_host(CPU)
     assert found.latency_us > 0
     assert found.bandwidth_bytes_per_s is not None and found.bandwidth_bytes_per_s > 1e6
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_on_cuda_memory_may_be_used_again_once_the_device_has_waited() -> None:
+    device = torch.device("cuda", 0)
+    link = HostLink(device)
+    kept, away = [], []
+    for j in range(4):
+        given = tuple(part.to(device) for part in row(20 + j, (3, 8 << 20, 1)))
+        kept.append([part.cpu() for part in given])
+        away.append(link.send(given, out(j)))
+        if j:
+            for part in away[j - 1].wait():
+                part.zero_()  # behind the copy, on the device's own order of work
+    away[3].wait()
+    for j in reversed(range(4)):
+        came = link.receive(tuple(torch.empty_like(p, device=device) for p in kept[j]), back(j))
+        assert all(torch.equal(a.cpu(), b) for a, b in zip(came.wait(), kept[j], strict=True))
