@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from synth.objective import Objective
+from synth.solve import spacing
 from synth.solve.bounds import Ladder, work_bounds
 from synth.solve.idle_bounds import IdleBounds, IdleTimes
 from synth.solve.problem import SolveOptions
@@ -12,6 +13,9 @@ from synth.solve.view import View
 
 # Where ranks hold several stages, the share of the time for idle times.
 _IDLE_SHARE = 0.9
+
+# Where they hold one and micro-batches are many, the share for the spacing of forwards.
+_SPACING_SHARE = 0.9
 
 
 @dataclass
@@ -27,7 +31,8 @@ class Proofs:
     """Bounds of a problem of which a schedule is known.
 
     Ranks that hold several stages are hardly bounded as a whole; what they must idle at their
-    beginning and at their end is. With one stage per rank it is the other way round.
+    beginning and at their end is. With one stage per rank it is the other way round, and where
+    micro-batches are many, how far apart a part of them must be says most.
 
     Attributes:
         view: the relaxed one, from which all bounds come.
@@ -59,6 +64,12 @@ class Proofs:
         if idle is not None:
             yield from idle.together(_IDLE_SHARE * limit_s)
             limit_s -= _IDLE_SHARE * limit_s
+        elif spacing.is_worth(self.view):
+            options = replace(self.options, gap=0.0)
+            apart = spacing.Spacing(self.view, options, self.hint, self.should_stop)
+            for bound_us in apart.bounds(self.objective, _SPACING_SHARE * limit_s):
+                yield min(bound_us, self.value_us)
+            limit_s -= _SPACING_SHARE * limit_s
         if not self.should_stop():
             yield from self._ladder.together(limit_s)
 

@@ -1,0 +1,144 @@
+"""How far apart k forwards of the first stage must be, proven from k micro-batches alone.
+
+    rank 0 | F .. .. .. F .. .. .. F .. .. .. F .. B .. W |
+           |<-- g(k) -->|<-- g(k) -->|<-- g(j) -->|<-tail->|
+
+Whatever a schedule does, any k + 1 consecutive micro-batches of it keep the caps without the
+others, and wait for nothing more without them: so from one's F to the k-th after it there is at
+least g(k), the least that there is where they are alone. Such spacings add up to a bound for any
+number of micro-batches, and each of them, wherever it may begin, helps to prove the next one. For
+many micro-batches under tight caps, where models of all of them are too large to say much.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from synth.objective import Objective
+from synth.solve.cpsat import Model
+from synth.solve.problem import SolveOptions
+from synth.solve.run_cpsat import run
+from synth.solve.solution import Solution, Starts
+from synth.solve.view import B, F, Slot, View, W
+
+# With fewer micro-batches models of all of them say more.
+_FEWEST = 40
+
+# The longest stretch, as a share of all micro-batches; and of the time, the most for one length.
+_LONGEST_SHARE = 0.6
+_SHARE_OF_ONE = 0.15
+
+
+def applies(view: View) -> bool:
+    """Whether all micro-batches pass one chain of stages, one stage a rank.
+
+    Micro-batches that are left out must not have held less than nothing.
+    """
+    if any(len(held) != 1 for held in view.held) or len(view) != view.num_ranks:
+        return False
+    effects = (chunk.effect_bytes for chunk in view.chunks)
+    return all(min(e[F], e[F] + e[B], e[F] + e[B] + e[W]) >= 0 for e in effects)
+
+
+def is_worth(view: View) -> bool:
+    """Whether micro-batches are many and memory is limited."""
+    limited = any(room is not None for room in view.room_bytes)
+    return applies(view) and limited and view.chunks[0].num_micro_batches >= _FEWEST
+
+
+@dataclass
+class Spacing:
+    """The spacings of a view, shortest first, from some of its ranks.
+
+    Attributes:
+        hint: a schedule; where its forwards are nearest to each other is where a model starts.
+        least_us: for each number of forwards, what is proven.
+    """
+
+    view: View
+    options: SolveOptions
+    hint: Solution | None
+    should_stop: Callable[[], bool]
+    least_us: dict[int, int] = field(default_factory=dict)
+
+    def bounds(self, objective: Objective, limit_s: float) -> Iterator[int]:
+        """Bounds of the whole, as spacings become known.
+
+        Args:
+            limit_s: seconds of the clock, or deterministic ones.
+        """
+        last = self.view.chunks[0].last
+        longest, left_s = max(1, round(_LONGEST_SHARE * last)), limit_s
+        for length in range(1, longest + 1):
+            if left_s <= 0 or self.should_stop():
+                return
+            proven_us, spent_s = self._prove(length, min(left_s, _SHARE_OF_ONE * limit_s))
+            left_s -= spent_s
+            self.least_us[length] = max(proven_us, self.added_us(length))
+            yield objective.iterations * (self.added_us(last) + self._tail_us())
+
+    def added_us(self, length: int) -> int:
+        """The most that spacings proven so far add up to."""
+        best = [0] * (length + 1)
+        for end in range(1, length + 1):
+            whole = self.least_us.get(end, 0)
+            best[end] = max(whole, *(best[k] + best[end - k] for k in range(1, end // 2 + 1)), 0)
+        return best[length]
+
+    def _tail_us(self) -> int:
+        """From the start of the last F to the end of its rank: the round trip, B, W, STEP."""
+        first = self.view.chunks[0]
+        return first.work_us + self.view.round_trip_us[0] + self.view.step_us(first.rank)
+
+    def _prove(self, length: int, limit_s: float) -> tuple[int, float]:
+        model = self._model(length)
+        outcome = run(model, self.options, limit_s, should_stop=self.should_stop)
+        return outcome.bound_us, outcome.spent_s
+
+    def _model(self, length: int) -> "_Apart":
+        """The first and the last of so many forwards, and one between every two."""
+        few = tuple(c._replace(num_micro_batches=length + 1) for c in self.view.chunks)
+        known_us = {**self.least_us, length: self.added_us(length)}
+        model = _Apart(replace(self.view, chunks=few), self._scope(), known_us)
+        if self.hint is not None:
+            nearest = self._nearest(self.hint.starts, length)
+            model.hint(Solution(nearest), nearest[0, Slot(F, length)])
+        return model
+
+    def _scope(self) -> tuple[int, ...]:
+        """The first ranks, where memory is short longest, and some far away."""
+        size = self.view.num_ranks
+        return tuple(sorted({0, min(1, size - 1), size // 4, 5 * size // 8}))
+
+    def _nearest(self, starts: Starts, length: int) -> Starts:
+        """The part of a schedule in which so many forwards are nearest to each other."""
+        at = [starts[0, Slot(F, k)] for k in range(self.view.chunks[0].num_micro_batches)]
+        first = min(range(len(at) - length), key=lambda k: at[k + length] - at[k])
+        return {
+            (chunk, slot._replace(microbatch=slot.microbatch - first)): start - at[first]
+            for (chunk, slot), start in starts.items()
+            if first <= slot.microbatch <= first + length
+        }
+
+
+class _Apart(Model):
+    """Minimises the time from the first forward of the first stage to the last one."""
+
+    def __init__(self, view: View, scope: Iterable[int], known_us: dict[int, int]) -> None:
+        self._known_us = known_us
+        each_us = sum(c.work_us + c.down_us + c.up_us for c in view.chunks)
+        steps_us = sum(map(view.step_us, range(view.num_ranks)))
+        # As long as one op after the other: that is never too short.
+        longest_us = each_us * view.chunks[0].num_micro_batches + steps_us
+        super().__init__(view, Objective.MAKESPAN, longest_us, scope)
+
+    def minimise(self) -> None:
+        """No two forwards are nearer than is known."""
+        forwards = [self.start[0, Slot(F, k)] for k in range(self.view.chunks[0].last + 1)]
+        self.cp.add(forwards[0] == 0)
+        for apart, least_us in self._known_us.items():
+            for first, second in zip(forwards, forwards[apart:], strict=False):
+                self.cp.add(second >= first + least_us)
+        self.spans = []
+        self.value = self.cp.new_int_var(0, self.horizon_us, "apart")
+        self.cp.add(self.value == forwards[-1])
+        self.cp.minimize(self.value)

@@ -1,0 +1,95 @@
+"""Bounds from how far apart a few forwards must be, against optima and against random schedules."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from synth.costs import Costs
+from synth.schedule import Buffering, Schedule, ScheduleError, peak_bytes, verify
+from synth.schedule.placements import placement
+from synth.solve import Objective, Problem, SolveOptions, solve, spacing
+from synth.solve.feasible import find_shortage
+from synth.solve.memory_views import relaxed_for_fusion
+from synth.solve.solution import timed
+from synth.solve.spacing import Spacing
+from synth.solve.view import B, F, Slot, W
+from tests.synth.effort import counted
+from tests.synth.odd_problems import RandomOrders, odd_costs
+from tests.synth.test_rounds import even
+from tests.synth.test_solve_exact import OBJECTIVES, random_costs
+
+
+def spacings(problem: Problem, seconds: float = 5.0) -> tuple[Spacing, list[int]]:
+    view = relaxed_for_fusion(problem)
+    options = SolveOptions(workers=1, deterministic=True)
+    found = Spacing(view, options, None, lambda: False)
+    return found, list(found.bounds(problem.objective, seconds))
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_no_bound_excludes_a_schedule_that_there_is(seed: int) -> None:
+    rng = random.Random(seed)
+    num_ranks, m = rng.randint(1, 4), rng.randint(2, 7)
+    costs: Costs = odd_costs(rng, num_ranks, num_ranks)
+    free = Problem(costs, placement("linear", num_ranks), m, None, rng.choice(OBJECTIVES))
+    schedule = Schedule(
+        free.placement, m, RandomOrders(rng, free).programs(), "random", Buffering(1, 2)
+    )
+    try:
+        lowered, timeline = verify(schedule, costs)
+    except ScheduleError:  # buffers too small for this order
+        return
+    problem = replace(free, caps_bytes=peak_bytes(lowered))
+    if not spacing.applies(relaxed_for_fusion(problem)):
+        return
+    apart, bounds = spacings(problem, 1.0)
+    assert max(bounds) <= problem.objective.value_us(timeline)
+    ops = zip(lowered.ops[0], timeline.start_us, strict=False)  # rank 0's nodes come first
+    starts = [start for op, start in ops if op.kind == F]
+    for length, least_us in apart.least_us.items():
+        for first in range(m - length):
+            assert starts[first + length] - starts[first] >= least_us
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_bound_is_above_the_optimum(seed: int) -> None:
+    rng = random.Random(seed)
+    num_ranks, m = rng.choice([(2, 5), (2, 7), (3, 4), (3, 6)])
+    costs = random_costs(rng, num_ranks, boundary=False, cheap_fusion=False)
+    where = placement("linear", num_ranks)
+    zero = Problem(costs, where, m, (0,) * num_ranks, rng.choice(OBJECTIVES))
+    shortage = find_shortage(zero)
+    least = shortage.smallest_cap_bytes if shortage else 0
+    problem = replace(zero, caps_bytes=(least + rng.choice([0, 2, 4, 7]),) * num_ranks)
+    best = solve(problem, counted(20))
+    if best.value_us is None or best.gap != 0:
+        return
+    if spacing.applies(relaxed_for_fusion(problem)):
+        _, bounds = spacings(problem)
+        assert max(bounds) <= best.value_us
+
+
+def test_one_micro_batch_at_a_time_is_a_whole_way_apart() -> None:
+    view = even(3, 3, 12)
+    found = Spacing(view, SolveOptions(workers=1, deterministic=True), None, lambda: False)
+    bounds = list(found.bounds(Objective.MAKESPAN, 5.0))
+    way_us = 3 * 55 + 3 * 58 + 4 * 2 + 35
+    assert found.least_us[1] == way_us
+    assert bounds[0] == bounds[-1] == 12 * way_us
+
+
+def test_a_hint_is_the_part_in_which_forwards_are_nearest() -> None:
+    view = even(2, None, 4)
+    kinds = [F, F, B, W, F, B, W, F, B, W, B, W]
+    order = [(0, kind) for kind in kinds]
+    known = timed([order, [(1, kind) for _, kind in order]], view)
+    found = Spacing(view, SolveOptions(), known, lambda: False)
+    nearest = found._nearest(known.starts, 1)
+    assert nearest[0, Slot(F, 0)] == 0 and nearest[0, Slot(F, 1)] == 55
+
+
+def test_spacings_add_up() -> None:
+    found = Spacing(even(2, 3, 50), SolveOptions(), None, lambda: False)
+    found.least_us = {1: 10, 2: 25, 3: 36}
+    assert [found.added_us(k) for k in range(1, 8)] == [10, 25, 36, 50, 61, 75, 86]
