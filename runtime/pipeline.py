@@ -100,7 +100,9 @@ class Pipeline:
         )
         self._saved_sizes = SizeFinder(self._group, self.lowered, self.stages)
         self._evaluator: Executor | None = None
-        self._channels = open_channels(self.device, self.lowered.transfers, timeout_s, self._group)
+        self._channels = open_channels(
+            self.device, self.lowered.transfers, timeout_s, self._group, self.lowered
+        )
         self._executor = Executor(
             self.lowered,
             self._group.rank,

@@ -63,10 +63,10 @@ def _serve(
     import torch.distributed as dist
 
     from benchmarks.executor.measure import measure_case
-    from synth.runtime.execution import channels
+    from synth.runtime.execution import eager as eager_messages
 
     if not eager:
-        channels.MOST_BYTES = -1
+        eager_messages.MOST_BYTES = -1
     logging.getLogger("torch.distributed.pipelining").setLevel(logging.CRITICAL)
     torch.set_num_threads(1)
     store = dist.FileStore(str(Path(folder) / "store"), num_ranks)

@@ -148,7 +148,7 @@ class RankEmulation:
         self._clock = Clock(_CPU)
         self._tracer = Tracer(self._clock, options.trace_every)
         between = [t for t in lowered.transfers if HOST not in (t.source, t.target)]
-        channels = open_channels(_CPU, between, options.timeout_s, group)
+        channels = open_channels(_CPU, between, options.timeout_s, group, lowered)
         links = WithHost(EmulatedLinks(channels, device), EmulatedHostLink(device))
         self._saved_sizes = {
             (op.stage, op.microbatch): (moved_bytes(costs[op.stage]),)

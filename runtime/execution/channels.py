@@ -18,11 +18,10 @@ import torch
 import torch.distributed as dist
 
 from synth.costs import HOST
-from synth.schedule.lower import Transfer
+from synth.schedule.lower import Lowered, Transfer
 
 from .boundary import Tensors
-from .eager import MOST_BYTES
-from .eager_links import EagerLinks
+from .eager_links import EagerLinks, most_posted
 from .groups import Group
 from .host_link import HostLink
 
@@ -62,6 +61,7 @@ def open_channels(
     transfers: Iterable[Transfer],
     timeout_s: float = 300.0,
     group: Group | None = None,
+    lowered: Lowered | None = None,
 ) -> Channels:
     """Open the channels that a schedule's transfers need; every rank calls this at the same time.
 
@@ -70,15 +70,18 @@ def open_channels(
         transfers: all transfers of the lowered schedule, the same list on every rank.
         timeout_s: after which a transfer counts as failed; gloo takes that of the process group.
         group: the pipeline's ranks; none: all processes.
+        lowered: the programs that will use them; none: any use of these transfers.
     """
     group = group or Group.world()
+    transfers = list(transfers)
     ends = {(t.source, t.target) for t in transfers}
     links = sorted(link for link in ends if HOST not in link)
     between: Channels
     if group.backend(device) == "nccl":
         between = NcclChannels(group, links, device, timedelta(seconds=timeout_s))
     else:
-        between = GlooChannels(group, device, EagerLinks(group, links, timeout_s))
+        posted = most_posted(transfers, lowered, group.rank)
+        between = GlooChannels(group, device, EagerLinks(group, links, posted, timeout_s))
     uses_host = any(HOST in link and group.rank in link for link in ends)
     return WithHost(between, HostLink(device)) if uses_host else between
 
@@ -182,7 +185,7 @@ class GlooChannels:
         """Start sending contiguous tensors, through host memory if they are on a device."""
         outgoing = tuple(t.cpu() for t in tensors) if self._staged else tensors
         eager = self._eager.senders.get((transfer.source, transfer.target))
-        if eager is not None and _is_small(outgoing):
+        if eager is not None and _num_bytes(outgoing) <= eager.most:
             return eager.send(outgoing)
         target = transfer.target
         works = [self._ends.send([t], target, self._next_tag(transfer)) for t in outgoing]
@@ -197,7 +200,7 @@ class GlooChannels:
 
     def _receive(self, buffers: Tensors, transfer: Transfer) -> Pending:
         eager = self._eager.receivers.get((transfer.source, transfer.target))
-        if eager is not None and _is_small(buffers):
+        if eager is not None and _num_bytes(buffers) <= eager.most:
             return eager.receive(buffers)
         source = transfer.source
         works = [self._ends.recv([b], source, self._next_tag(transfer)) for b in buffers]
@@ -215,5 +218,5 @@ def _started(work: dist.Work | None) -> dist.Work:
     return work
 
 
-def _is_small(tensors: Tensors) -> bool:
-    return sum([tensor.nbytes for tensor in tensors]) <= MOST_BYTES
+def _num_bytes(tensors: Tensors) -> int:
+    return sum([tensor.nbytes for tensor in tensors])

@@ -23,8 +23,29 @@ from torch import Tensor
 
 from .boundary import Tensors
 
-# The kernel holds several messages of this size for a link.
+# What is larger had better move while its ranks compute.
 MOST_BYTES = 32 << 10
+
+_WANTED_BYTES = 1 << 20
+_SHARE_OF_MESSAGE = 2
+_COST_OF_MESSAGE = 2 << 10
+
+
+def room_of(end: socket.socket) -> int:
+    """How much the kernel holds for a socket, after it was asked for much."""
+    end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _WANTED_BYTES)
+    return end.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+
+
+def most_bytes(room: int, most_posted: int) -> int:
+    """The largest message for which a link's socket does what the verifier assumes.
+
+    A send may wait for its receive to be posted, and for no more. Here it waits if the kernel is
+    full of messages that nobody has read, so all that are posted and not yet waited for must fit
+    in. Linux counts at most two bytes for a byte, and 2 KiB for a message.
+    """
+    share = room // max(1, most_posted)
+    return min(MOST_BYTES, (share - _COST_OF_MESSAGE) // _SHARE_OF_MESSAGE)
 
 
 class _Piece(NamedTuple):
@@ -37,8 +58,11 @@ class _Piece(NamedTuple):
 class EagerSender:
     """The sending end of a link."""
 
-    def __init__(self, end: socket.socket, target: int, timeout_s: float) -> None:
-        """Take over a connected socket."""
+    def __init__(
+        self, end: socket.socket, target: int, timeout_s: float, most: int = MOST_BYTES
+    ) -> None:
+        """Take over a connected socket, for messages of at most `most` bytes."""
+        self.most = most
         end.setblocking(False)
         weakref.finalize(self, end.close)
         self._end = end
@@ -113,8 +137,11 @@ class EagerSender:
 class EagerReceiver:
     """The receiving end of a link."""
 
-    def __init__(self, end: socket.socket, source: int, timeout_s: float) -> None:
-        """Take over a connected socket."""
+    def __init__(
+        self, end: socket.socket, source: int, timeout_s: float, most: int = MOST_BYTES
+    ) -> None:
+        """Take over a connected socket, for messages of at most `most` bytes."""
+        self.most = most
         end.setblocking(True)
         # The kernel's own time limit: Python's would ask before it reads.
         limit = struct.pack("@ll", int(timeout_s), int(timeout_s % 1 * 1e6))

@@ -4,28 +4,61 @@ import os
 import socket
 import struct
 import tempfile
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from .eager import EagerReceiver, EagerSender
+from synth.schedule.lower import Action, Lowered, Transfer
+
+from .eager import EagerReceiver, EagerSender, most_bytes, room_of
 from .groups import Group
 
 Link = tuple[int, int]
 
-_ENDS = struct.Struct("<ii")
+_ENDS_AND_ROOM = struct.Struct("<iiq")
+_MOST = struct.Struct("<q")
+
+
+def most_posted(transfers: Iterable[Transfer], lowered: Lowered | None, rank: int) -> Counter[Link]:
+    """How many receives of each link to a rank may be posted and not yet waited for.
+
+    All, if no program says more; with one, also when only its forwards are run.
+    """
+    found = Counter((t.source, t.target) for t in transfers if t.target == rank)
+    if lowered is None:
+        return found
+    ahead = lowered.schedule.buffering.receive_ahead + 1
+    most = Counter({link: min(count, ahead) for link, count in found.items()})
+    now: Counter[Link] = Counter()
+    posted = {}
+    for instruction in lowered.programs[rank]:
+        if instruction.action == Action.RECV:
+            link = instruction.moved.source, instruction.moved.target
+            posted[instruction.moved.value] = link
+            now[link] += 1
+            most[link] = max(most[link], now[link])
+        elif instruction.action == Action.COMPUTE:
+            for value in lowered.effects.reads(instruction.compute):
+                if value in posted:
+                    now[posted.pop(value)] -= 1
+    return most
 
 
 class EagerLinks:
     """This rank's ends of the links that have a socket, by link."""
 
-    def __init__(self, group: Group, links: Sequence[Link], timeout_s: float) -> None:
+    def __init__(
+        self, group: Group, links: Iterable[Link], posted: Mapping[Link, int], timeout_s: float
+    ) -> None:
         """Connect; every rank of the group calls this at the same time, with the same links.
 
+        `posted`: how many receives of a link to this rank are open at most.
         Whether two ranks are on one machine is found by trying: a socket's address is a name in a
         new folder that only its maker's user may enter.
         """
         self.senders: dict[Link, EagerSender] = {}
         self.receivers: dict[Link, EagerReceiver] = {}
+        links = list(links)
         if not links or not hasattr(socket, "AF_UNIX"):
             return
         with (
@@ -34,18 +67,23 @@ class EagerLinks:
         ):
             address = _listen(listener, Path(folder), len(links))
             addresses = group.gather(address)
-            mine = {link: _connected(addresses[link[1]], link) for link in links
-                    if link[0] == group.rank}  # fmt: skip
-            made = {link for link, end in mine.items() if end is not None}
-            coming = [link for found in group.gather(made) for link in found
+            mine = {link: end for link in links if link[0] == group.rank
+                    and (end := _connected(addresses[link[1]], link)) is not None}  # fmt: skip
+            coming = [link for made in group.gather(list(mine)) for link in made
                       if link[1] == group.rank]  # fmt: skip
             accepted = [listener.accept()[0] for _ in coming]
-        for link, end in mine.items():
-            if end is not None:
-                self.senders[link] = EagerSender(end, link[1], timeout_s)
         for end in accepted:
-            link = _ENDS.unpack(end.recv(_ENDS.size, socket.MSG_WAITALL))
-            self.receivers[link] = EagerReceiver(end, link[0], timeout_s)
+            source, target, room = _ENDS_AND_ROOM.unpack(_read(end, _ENDS_AND_ROOM.size))
+            most = most_bytes(room, posted[source, target])
+            end.sendall(_MOST.pack(most))
+            self.receivers[source, target] = EagerReceiver(end, source, timeout_s, most)
+        for link, end in mine.items():
+            (most,) = _MOST.unpack(_read(end, _MOST.size))
+            self.senders[link] = EagerSender(end, link[1], timeout_s, most)
+
+
+def _read(end: socket.socket, num_bytes: int) -> bytes:
+    return end.recv(num_bytes, socket.MSG_WAITALL)
 
 
 def _listen(listener: socket.socket, folder: Path, most: int) -> str | None:
@@ -60,13 +98,13 @@ def _listen(listener: socket.socket, folder: Path, most: int) -> str | None:
 
 
 def _connected(address: str | None, link: Link) -> socket.socket | None:
-    """A socket to whoever listens there, which was told which link it is; none: nobody does."""
+    """A socket to whoever listens there, who was told of link and room; none: nobody does."""
     if address is None:
         return None
     end = socket.socket(socket.AF_UNIX)
     try:
         end.connect(address)
-        end.sendall(_ENDS.pack(*link))
+        end.sendall(_ENDS_AND_ROOM.pack(*link, room_of(end)))
     except OSError:
         end.close()
         return None

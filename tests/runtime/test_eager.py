@@ -3,11 +3,22 @@
 import socket
 import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
 
-from synth.runtime.execution.eager import MOST_BYTES, EagerReceiver, EagerSender
+from synth.costs import uniform_costs
+from synth.families import generate
+from synth.runtime.execution.eager import (
+    MOST_BYTES,
+    EagerReceiver,
+    EagerSender,
+    most_bytes,
+    room_of,
+)
+from synth.runtime.execution.eager_links import most_posted
+from synth.schedule import Buffering, lower
 
 Ends = tuple[EagerSender, EagerReceiver]
 
@@ -59,6 +70,27 @@ def test_sending_more_than_the_kernel_holds_blocks_neither_rank(ends: Ends) -> N
         receiver.receive((buffer,)).wait()
         assert buffer.eq(i).all()
     sent[-1].wait()
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 8, 30, 150])
+def test_so_many_messages_of_the_largest_size_fit_in_the_kernel(count: int) -> None:
+    one, other = socket.socketpair(socket.AF_UNIX)
+    with other:
+        size = most_bytes(room_of(one), count)
+        sender = EagerSender(one, 1, 0.2)
+        for _ in range(count):
+            sender.send((torch.zeros(size, dtype=torch.uint8),)).wait()  # which nobody reads
+
+
+def test_as_many_receives_are_taken_to_be_open_as_the_program_posts() -> None:
+    costs = uniform_costs(2, forward_us=1, backward_input_us=1, backward_weight_us=1)
+    schedule = generate("1f1b", 2, 9)
+    for ahead in (1, 3, 100):
+        buffered = replace(schedule, buffering=Buffering(receive_ahead=ahead))
+        lowered = lower(buffered, costs)
+        # F alternates with BW on rank 1; with its forwards alone, all of them may be.
+        assert most_posted(lowered.transfers, lowered, 1) == {(0, 1): min(9, ahead + 1)}
+    assert most_posted(lowered.transfers, None, 1) == {(0, 1): 9}
 
 
 def test_a_send_that_nobody_receives_ends_in_a_clear_error() -> None:

@@ -44,12 +44,12 @@ def replay(rank: int, size: int, schedules: list[tuple[int, Schedule]]) -> list[
     Messages go through gloo in one third of them, through sockets in another, else by size.
     """
     from synth.runtime.batch import Batch
-    from synth.runtime.execution import channels
+    from synth.runtime.execution import eager
     from synth.runtime.pipeline import Pipeline
 
-    answers, usual = [], channels.MOST_BYTES
+    answers, usual = [], eager.MOST_BYTES
     for seed, schedule in schedules:
-        channels.MOST_BYTES = (-1, 1 << 20, BATCH * 20 * 4)[seed % 3]
+        eager.MOST_BYTES = (-1, 1 << 20, BATCH * 20 * 4)[seed % 3]
         stages = build_stages(schedule.placement.num_stages, seed)
         mine = {s: stages[s] for s, _ in schedule.placement.held[rank]}
         for parameter in (p for stage in mine.values() for p in stage.parameters()):
@@ -58,7 +58,7 @@ def replay(rank: int, size: int, schedules: list[tuple[int, Schedule]]) -> list[
         pipeline.step(Batch(*build_batch(stages, schedule.num_micro_batches)))
         gradients = {s: [p.grad for p in stage.parameters()] for s, stage in mine.items()}
         answers.append((gradients, pipeline.held_values))
-    channels.MOST_BYTES = usual
+    eager.MOST_BYTES = usual
     return answers
 
 
