@@ -42,7 +42,7 @@ from synth.plan.target import NOT_REPEATABLE, Target
 from synth.units import format_bytes, format_bytes_both, parse_fraction, parse_seconds
 
 if TYPE_CHECKING:
-    from synth.solve.problem import Result
+    from synth.solve.problem import Problem, Result
 
 # A smaller bubble rate is none: times are whole microseconds.
 _NOTHING = 1e-4
@@ -205,17 +205,32 @@ def _in_least_steady(request: Request) -> Request:
 
 def _solve(request: Request, format: Format) -> None:
     from synth.plan.choice import solve_with
+    from synth.plan.repartition import solve_repartitioning
 
     announce(request)
-    progress = Progress(request)
+    given = (request.problem, request.recompute, request.options)
 
     def work(stop: threading.Event) -> "Result":
-        return solve_with(request.problem, request.recompute, request.options, progress, stop)
+        if request.arguments["partition"] != "auto":
+            return solve_with(*given, Progress(request), stop)
+        return solve_repartitioning(request.profile, *given, listener, stop)
+
+    def listener(problem: "Problem") -> Progress:
+        if problem.partition != request.partition:
+            talk(f"cut again, R counted: {','.join(map(str, problem.partition or ()))}")
+        return Progress(_with_partition_of(request, problem))
 
     result = run_interruptibly(work)
+    request = _with_partition_of(request, result.problem)
     if result.schedule is not None:
         request.save(result)
     _answer(request, result, format)
+
+
+def _with_partition_of(request: Request, problem: "Problem") -> Request:
+    """The request on another cut of the model."""
+    assert problem.partition is not None
+    return replace(request, problem=problem, partition=problem.partition)
 
 
 def _answer(request: Request, result: "Result", format: Format) -> None:

@@ -15,13 +15,14 @@ from synth.families import family_placement, family_variants, generate
 from synth.objective import Objective
 from synth.plan.choice import Choice, solve_with
 from synth.plan.partition import balance
+from synth.plan.repartition import solve_repartitioning
 from synth.profile import Profile
 from synth.schedule.lower import Lowered
 from synth.schedule.memory import peak_bytes, static_bytes
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import verify
-from synth.solve.problem import Problem, SolveOptions, relative_gap
+from synth.solve.problem import Problem, Result, SolveOptions, relative_gap
 
 # Before the placement in the name of what the solver found, and behind it where stages recompute.
 SOLVED = "solved "
@@ -195,7 +196,7 @@ class _Comparing:
         name = search.title
         try:
             problem = self._problem(search.placement)
-            result = solve_with(problem, search.recompute, self.options, None, self.stop)
+            result = self._solve(problem, search.recompute)
         except SynthError as error:
             self.comparison.refusals.append(Refusal(name, str(error)))
             return
@@ -203,9 +204,16 @@ class _Comparing:
             reason = result.message or "nothing was found"
             self.comparison.refusals.append(Refusal(name, reason))
             return
-        assert problem.partition is not None
-        simulated = verify(result.schedule, problem.costs)
-        self._add(name, problem.partition, simulated, result.lower_bound_us)
+        solved = result.problem
+        assert solved.partition is not None
+        simulated = verify(result.schedule, solved.costs)
+        self._add(name, solved.partition, simulated, result.lower_bound_us)
+
+    def _solve(self, problem: Problem, choice: Choice) -> Result:
+        asked = self.question
+        if asked.partition is not None:
+            return solve_with(problem, choice, self.options, None, self.stop)
+        return solve_repartitioning(asked.profile, problem, choice, self.options, stop=self.stop)
 
     def _cut(self, where: Placement) -> tuple[tuple[int, ...], Costs]:
         """The partition given, if it has as many stages, else the one that `synth solve` takes."""

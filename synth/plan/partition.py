@@ -1,6 +1,6 @@
 """Cutting a model's layers into stages so that the busiest rank has as little work as possible."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -31,6 +31,7 @@ def balance(
     placement: Placement,
     caps_bytes: Sequence[int] | None = None,
     num_micro_batches: int | None = None,
+    recompute: Collection[int] = (),
 ) -> tuple[int, ...]:
     """Choose how many layers each stage gets.
 
@@ -44,6 +45,7 @@ def balance(
     Args:
         caps_bytes: one for each rank; none: memory does not matter.
         num_micro_batches: how many the replicas share; none: each gets as many.
+        recompute: stages whose work is R's time too; what they need is taken as without R.
 
     Raises:
         SynthError: fewer layers than stages.
@@ -58,22 +60,25 @@ def balance(
         )
     table = StageTable(profile)
     if is_linear:
-        return _balance_linear(table, num_stages, caps_bytes)
-    return rebalance(table, placement, caps_bytes, num_micro_batches)
+        return _balance_linear(table, num_stages, caps_bytes, recompute)
+    return rebalance(table, placement, caps_bytes, num_micro_batches, recompute)
 
 
 def _balance_linear(
-    table: StageTable, num_stages: int, caps_bytes: Sequence[int] | None
+    table: StageTable,
+    num_stages: int,
+    caps_bytes: Sequence[int] | None,
+    recompute: Collection[int],
 ) -> tuple[int, ...]:
     """Exact for one stage per rank."""
-    free = _most_even(table, [None] * num_stages)
+    free = _most_even(table, [None] * num_stages, recompute)
     assert free is not None
     if caps_bytes is None or _keeps(table, free, caps_bytes):
         return free
-    fitting = _most_even(table, caps_bytes)
+    fitting = _most_even(table, caps_bytes, recompute)
     if fitting is None:
         limit = _smallest_limit_bytes(table, num_stages)
-        fitting = _most_even(table, [limit] * num_stages)
+        fitting = _most_even(table, [limit] * num_stages, recompute)
     assert fitting is not None
     return fitting
 
@@ -84,15 +89,17 @@ def _keeps(table: StageTable, sizes: Sequence[int], caps_bytes: Sequence[int]) -
     return all(need <= cap for need, cap in zip(needs, caps_bytes, strict=True))
 
 
-def _most_even(table: StageTable, caps_bytes: Sequence[int | None]) -> tuple[int, ...] | None:
+def _most_even(
+    table: StageTable, caps_bytes: Sequence[int | None], recompute: Collection[int]
+) -> tuple[int, ...] | None:
     """The best partition that keeps the caps, if there is one."""
     num_layers = table.num_layers
     # best[end]: the partitions of the layers before `end` that may still turn out best.
     best: list[list[_Partial]] = [[] for _ in range(num_layers + 1)]
     best[0] = [(_Score(0, 0), ())]
-    for cap in caps_bytes:
+    for stage, cap in enumerate(caps_bytes):
         fitting = {
-            (first, end): table.work_us(first, end)
+            (first, end): table.work_us(first, end, recompute=stage in recompute)
             for first, end in _runs(num_layers)
             if best[first] and (cap is None or table.need_bytes(first, end) <= cap)
         }

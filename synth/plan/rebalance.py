@@ -7,7 +7,7 @@ only if the exact score says that it is better. Random kicks, seeded, lead out o
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,6 +52,7 @@ def rebalance(
     placement: Placement,
     caps_bytes: Sequence[int] | None = None,
     num_micro_batches: int | None = None,
+    recompute: Collection[int] = (),
 ) -> tuple[int, ...]:
     """Choose the layers of each stage so that the busiest rank has little work.
 
@@ -62,8 +63,9 @@ def rebalance(
     Args:
         caps_bytes: one for each rank; none: memory does not matter.
         num_micro_batches: how many the replicas share; none: each gets as many.
+        recompute: stages whose work is R's time too.
     """
-    search = _Search(table, placement, caps_bytes, num_micro_batches)
+    search = _Search(table, placement, caps_bytes, num_micro_batches, recompute)
     edges = search.run().edges
     return tuple(int(size) for size in np.diff(edges))
 
@@ -77,12 +79,17 @@ class _Search:
         placement: Placement,
         caps_bytes: Sequence[int] | None,
         num_micro_batches: int | None,
+        recompute: Collection[int],
     ) -> None:
         self.table, self.placement = table, placement
         self.num_micro_batches = num_micro_batches or len(placement.ranks)
         self.caps = None if caps_bytes is None else np.array(caps_bytes, np.int64)
         self.weights = self._weights()
-        self.works = self._works()
+        self.works = self._works(recompute=False)
+        # What R adds; 0 in the stages without.
+        self.rebuilt = self._works(recompute=True) - self.works
+        stages = range(placement.num_stages)
+        self.with_r = np.array([stage in recompute for stage in stages], np.int64)
         self.bytes = self._bytes()
         self.held = np.minimum(self._copies(), 1)
         self.moves = _moves(placement.num_stages)
@@ -124,13 +131,13 @@ class _Search:
         weights: _Array = shares // math.gcd(*map(int, shares.flat))
         return weights
 
-    def _works(self) -> _Array:
+    def _works(self, *, recompute: bool) -> _Array:
         """The work of layers first … end − 1 at [first, end]."""
         size = self.table.num_layers
         works = np.zeros((size + 1, size + 1), np.int64)
         for first in range(size):
             for end in range(first + 1, size + 1):
-                works[first, end] = self.table.work_us(first, end)
+                works[first, end] = self.table.work_us(first, end, recompute=recompute)
         return works
 
     def _bytes(self) -> _Array:
@@ -208,10 +215,16 @@ class _Search:
         return held
 
     def _work_columns(self, edges: _Array) -> list[_Column]:
-        stages = self.works[edges[:, :-1], edges[:, 1:]]
+        stages = self._stage_works(edges)
         ranks = stages @ self.weights.T
         squares = [(works.astype(np.float64) ** 2).sum(axis=1) for works in (ranks, stages)]
         return [ranks.max(axis=1), *squares]
+
+    def _stage_works(self, edges: _Array) -> _Array:
+        """Of each partition, the work of each stage."""
+        ends = (edges[..., :-1], edges[..., 1:])
+        works: _Array = self.works[ends] + self.with_r * self.rebuilt[ends]
+        return works
 
     def _excess(self, needs: _Array) -> list[_Column]:
         if self.caps is None:
@@ -229,8 +242,7 @@ class _Search:
 
     def _is_perfect(self, state: _State) -> bool:
         """Whether every rank has the same work, and all fit."""
-        stages = self.works[state.edges[:-1], state.edges[1:]]
-        ranks = self.weights @ stages
+        ranks = self.weights @ self._stage_works(state.edges)
         return state.score.worst_excess == 0 and bool(ranks.max() == ranks.min())
 
 

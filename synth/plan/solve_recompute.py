@@ -2,8 +2,9 @@
 
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from synth.plan.recompute import (
     bounds,
@@ -31,9 +32,16 @@ from synth.units import format_bytes_both
 
 OnImprovement = Callable[[Incumbent], None]
 
+# For stages that recompute, the problems to try; and who hears of improvements on one of them.
+Cuts = Callable[[tuple[int, ...]], Sequence[Problem]]
+Listeners = Callable[[Problem], OnImprovement | None]
+
 # Of the time limit, for trying out how many stages recompute; and at most so many numbers of them.
 _TRIAL_SHARE = 0.4
 _MOST_TRIALS = 9
+
+# The best number of stages and its neighbours.
+_NEAR = 3
 
 
 def solve_recomputing(
@@ -163,56 +171,136 @@ def solve_choosing(
 
     Which stages they are, the schedule says: see `recomputed`.
     """
-    options, began = options or SolveOptions(), time.monotonic()
-    bound_us = problem.objective.value_us(bounds_of_any_choice(problem))
-    counts = counts_tried(problem.costs.num_stages)
-    trial_s = _TRIAL_SHARE * options.time_limit_s / len(counts)
-    if on_improvement is not None:
-        on_improvement = _with_bound(on_improvement, bound_us)
-    best: tuple[tuple[int, ...], Result] | None = None
-    rivals: tuple[Rival, ...] = ()
-    for count in counts:
-        stages = tuple(range(count))
-        if best is not None and not _can_win(problem, stages, best[1], options.gap):
-            continue
-        trial = replace(options, time_limit_s=trial_s, without=options.without | {Part.SLACK})
-        found = solve_recomputing(problem, stages, trial, on_improvement, stop)
-        rivals = rivals or found.rivals
-        if best is None or _merit(found) < _merit(best[1]):
-            best = stages, found
-        if stop is not None and stop.is_set():
-            break
-    assert best is not None
-    stages, found = best
-    spent_s = time.monotonic() - began
-    if options.deterministic:
-        spent_s = _TRIAL_SHARE * options.time_limit_s
-    left_s = options.time_limit_s - spent_s
-    if found.schedule is not None and left_s > 0 and not (stop is not None and stop.is_set()):
-        last = replace(options, time_limit_s=left_s, hint=found.schedule)
-        longer = solve_recomputing(problem, stages, last, on_improvement, stop)
-        found = min(found, longer, key=_merit)
-    if found.value_us is None:
-        found = _without_schedule(found, problem, range(problem.costs.num_stages))
-    else:
-        bound_us = min(bound_us, found.value_us)
-    wall_s = time.monotonic() - began
-    return replace(
-        found,
-        lower_bound_us=bound_us,
-        rivals=tuple(rivals),
-        wall_s=wall_s,
-        stopped_by=_stopped(found, bound_us, options.gap),
+    return solve_choosing_cut(
+        problem, lambda stages: (problem,), options, lambda problem: on_improvement, stop
     )
 
 
-def _with_bound(on_improvement: OnImprovement, bound_us: int) -> OnImprovement:
-    """Tell of improvements with a bound that holds for every choice, not for the one on trial."""
+def solve_choosing_cut(
+    problem: Problem,
+    cuts: Cuts,
+    options: SolveOptions | None = None,
+    listeners: Listeners = lambda problem: None,
+    stop: threading.Event | None = None,
+) -> Result:
+    """Choose how many of the first stages recompute, on a cut of the model that suits them.
 
-    def tell(incumbent: Incumbent) -> None:
-        on_improvement(replace(incumbent, lower_bound_us=min(bound_us, incumbent.value_us)))
+    Args:
+        problem: where nothing recomputes.
+        cuts: the problems to try where some stages recompute: the first one for every number of
+            stages, the others for the best number and its neighbours.
+        listeners: who is told of improvements on a cut.
+    """
+    choosing = _Choosing(problem, cuts, options or SolveOptions(), listeners, stop)
+    return choosing.run()
 
-    return tell
+
+class _Trial(NamedTuple):
+    """What was found on a cut with some stages recomputing."""
+
+    problem: Problem
+    stages: tuple[int, ...]
+    found: Result
+
+
+class _Choosing:
+    """The best trial so far, and who was told of what."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        cuts: Cuts,
+        options: SolveOptions,
+        listeners: Listeners,
+        stop: threading.Event | None,
+    ) -> None:
+        self.problem, self.cuts, self.options = problem, cuts, options
+        self.listeners, self.stop = listeners, stop or threading.Event()
+        self.began = time.monotonic()
+        self.best: _Trial | None = None
+        self.rivals: tuple[Rival, ...] = ()
+        self.told_us: int | None = None
+
+    def run(self) -> Result:
+        counts = counts_tried(self.problem.costs.num_stages)
+        trials = len(counts) + sum(
+            len(self._cuts(tuple(range(c)))) - 1 for c in counts[1 : 1 + _NEAR]
+        )
+        trial_s = _TRIAL_SHARE * self.options.time_limit_s / trials
+        without = self.options.without | {Part.SLACK}
+        brief = replace(self.options, time_limit_s=trial_s, without=without)
+        for count in counts:
+            stages = tuple(range(count))
+            self._try(self._cuts(stages)[0], stages, brief)
+        assert self.best is not None
+        at = counts.index(len(self.best.stages))
+        for count in counts[max(0, at - 1) : at + 2]:
+            stages = tuple(range(count))
+            for other in self._cuts(stages)[1:]:
+                self._try(other, stages, brief)
+        self._finish()
+        return self._result()
+
+    def _cuts(self, stages: tuple[int, ...]) -> Sequence[Problem]:
+        return self.cuts(stages) if stages else (self.problem,)
+
+    def _try(self, problem: Problem, stages: tuple[int, ...], options: SolveOptions) -> None:
+        best = self.best
+        if best is not None and self.stop.is_set():
+            return
+        if best is not None and not _can_win(problem, stages, best.found, options.gap):
+            return
+        found = solve_recomputing(problem, stages, options, self._tell(problem), self.stop)
+        self.rivals = self.rivals or found.rivals
+        if best is None or _merit(found) < _merit(best.found):
+            self.best = _Trial(problem, stages, found)
+
+    def _finish(self) -> None:
+        """Search with the best choice for the time that is left."""
+        assert self.best is not None
+        problem, stages, found = self.best
+        spent_s = time.monotonic() - self.began
+        if self.options.deterministic:
+            spent_s = _TRIAL_SHARE * self.options.time_limit_s
+        left_s = self.options.time_limit_s - spent_s
+        if found.schedule is None or left_s <= 0 or self.stop.is_set():
+            return
+        last = replace(self.options, time_limit_s=left_s, hint=found.schedule)
+        longer = solve_recomputing(problem, stages, last, self._tell(problem), self.stop)
+        self.best = _Trial(problem, stages, min(found, longer, key=_merit))
+
+    def _tell(self, problem: Problem) -> OnImprovement | None:
+        """Tell of what is shorter than all before, with a bound that holds for every choice."""
+        listener, bound_us = self.listeners(problem), _bound_us(problem)
+        if listener is None:
+            return None
+
+        def tell(incumbent: Incumbent) -> None:
+            if self.told_us is None or incumbent.value_us < self.told_us:
+                self.told_us = incumbent.value_us
+                listener(replace(incumbent, lower_bound_us=min(bound_us, incumbent.value_us)))
+
+        return tell
+
+    def _result(self) -> Result:
+        assert self.best is not None
+        problem, _, found = self.best
+        bound_us = _bound_us(problem)
+        if found.value_us is None:
+            found = _without_schedule(found, problem, range(problem.costs.num_stages))
+        else:
+            bound_us = min(bound_us, found.value_us)
+        return replace(
+            found,
+            lower_bound_us=bound_us,
+            rivals=self.rivals,
+            wall_s=time.monotonic() - self.began,
+            stopped_by=_stopped(found, bound_us, self.options.gap),
+        )
+
+
+def _bound_us(problem: Problem) -> int:
+    return problem.objective.value_us(bounds_of_any_choice(problem))
 
 
 def counts_tried(num_stages: int) -> list[int]:

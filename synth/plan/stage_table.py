@@ -1,6 +1,6 @@
 """What any run of a profile's layers costs as one stage, looked up instead of added up again."""
 
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from synth.costs import Costs, StageCosts, cut
 from synth.kinds import OpKind
@@ -25,10 +25,12 @@ class StageTable:
         self._needs: dict[_Content, int] = {}
         self._needs_of_runs: dict[tuple[int, int], int] = {}
         self._work = [self._work_from(first) for first in range(self.num_layers)]
+        self._rebuild = [self._rebuild_from(first) for first in range(self.num_layers)]
 
-    def work_us(self, first: int, end: int) -> int:
-        """F + B + W of one micro-batch."""
-        return self._work[first][end - first - 1]
+    def work_us(self, first: int, end: int, *, recompute: bool = False) -> int:
+        """F + B + W of one micro-batch, and R where there is one."""
+        rebuilt_us = self._rebuild[first][end - first - 1] if recompute else 0
+        return self._work[first][end - first - 1] + rebuilt_us
 
     def need_bytes(self, first: int, end: int) -> int:
         """The least memory of a rank that holds these layers and no others."""
@@ -63,6 +65,11 @@ class StageTable:
                 sums[kind] += times[kind].median_us
             works.append(sum(map(round, sums.values())))
         return works
+
+    def _rebuild_from(self, first: int) -> list[int]:
+        """R of the runs that begin at a layer, shortest first."""
+        layers = map(self.profile.layer_profile, range(first, self.num_layers))
+        return [round(us) for us in accumulate(layer.recompute_us for layer in layers)]
 
     def _content(self, first: int, end: int) -> _Content:
         before = self._names[first - 1] if first else ""

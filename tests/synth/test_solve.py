@@ -64,7 +64,7 @@ def test_known_optima_are_proven(num_ranks: int, m: int, share: float, optimum_u
 
 def test_the_first_incumbent_needs_no_search_and_values_only_fall() -> None:
     seen: list[Incumbent] = []
-    solve(table_problem(8, 16, 0.75), counted(0.3), seen.append)
+    solve(table_problem(4, 12, 0.75), counted(), seen.append)
     values = [incumbent.value_us for incumbent in seen]
     bounds = [incumbent.lower_bound_us for incumbent in seen]
     assert seen[0].found_by == "zb-limit" and len(seen) > 2
@@ -117,7 +117,7 @@ def test_a_wide_gap_is_accepted_when_asked_for() -> None:
 
 def test_deterministic_search_repeats_itself() -> None:
     options = counted(0.03, workers=2, seed=3)
-    problem = table_problem(4, 16, 0.75)
+    problem = table_problem(3, 10, 0.75)
     first, second = solve(problem, options), solve(problem, options)
     assert first.schedule == second.schedule
     assert first.lower_bound_us == second.lower_bound_us
@@ -130,8 +130,8 @@ def test_fewer_micro_batches_than_ranks() -> None:
 
 
 def test_a_hint_is_never_made_worse() -> None:
-    problem = table_problem(4, 16, 0.75)
-    best = solve(problem, counted(1))
+    problem = table_problem(4, 8, 0.75)
+    best = solve(problem, counted())
     again = solve(problem, SolveOptions(time_limit_s=0, hint=best.schedule))
     alone = solve(problem, SolveOptions(time_limit_s=0))
     assert best.value_us is not None and again.value_us is not None
