@@ -64,7 +64,7 @@ def test_a_row_of_compare_that_moves_is_run_to_the_end(
     comparison = run(file, "--data", text, "--trace", path)["comparison"]
     peaks = comparison["predicted_peak_bytes"], comparison["measured_peak_bytes"]
     for predicted, measured in zip(*peaks, strict=True):
-        assert 0.95 * predicted < measured <= predicted
+        assert 0.9 * predicted < measured <= predicted
 
     lowered, _ = plan.check()
     chart = Trace.load(path).steps[-1].chart()
