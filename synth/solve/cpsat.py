@@ -1,8 +1,8 @@
 """The exact model, for CP-SAT: variables, constraints, objective.
 
 What makes it fast: the FIFO lemma (see `order`), memory as precedences where a rank holds one stage
-(see `precedences`) and as a reservoir where it holds more, a complete feasible hint and the horizon
-from it.
+(see `precedences`) and as counts where it holds more (see `counts`), a complete feasible hint and
+the horizon from it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,6 +12,7 @@ from ortools.sat.python import cp_model
 
 from synth.kinds import OpKind
 from synth.objective import Objective, Spans
+from synth.solve.counts import Counts
 from synth.solve.fusion import Fusion
 from synth.solve.links import Links
 from synth.solve.precedences import Alternative, Before, asked_by_all, requirements
@@ -29,6 +30,9 @@ class Model:
     `infeasible` is set where some op never fits in memory. With `fusible` the search also decides
     which B and W to fuse, on ranks that hold one stage.
     """
+
+    # Of so many ops of a rank the order is a literal for each two.
+    most_counted = 120
 
     def __init__(
         self,
@@ -153,14 +157,17 @@ class Model:
                 self._require(index, alternatives, fusion.fused_b[slot.microbatch])
 
     def _memory_of_many_stages(self, rank: int, room: int) -> None:
-        """As a level that ops raise and lower."""
+        """As counts of what is done before each op; of many ops as a level that they change."""
+        nodes = [(chunk, slot) for chunk in self.view.held[rank] for slot in self.view.slots(chunk)]
+        needs = (self.view[chunk].need_bytes[slot.kind] for chunk, slot in nodes)
+        self.infeasible |= any(need > room for need in needs)
+        if len(nodes) <= self.most_counted:
+            Counts(self.cp, self.view, self.start, self.end).add(nodes, room)
+            return
         events: list[Event] = []
-        for index in self.view.held[rank]:
-            chunk = self.view[index]
-            self.infeasible |= any(chunk.need_bytes[kind] > room for kind in SPLIT)
-            for slot in self.view.slots(index):
-                start, end = self.start[index, slot], self.end(index, slot)
-                events += events_of(chunk, slot.kind, start, end)
+        for chunk, slot in nodes:
+            start, end = self.start[chunk, slot], self.end(chunk, slot)
+            events += events_of(self.view[chunk], slot.kind, start, end)
         add_reservoir(self.cp, events, room)
 
     def _require(

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from ortools.sat.python import cp_model
 
 from synth.objective import Objective
-from synth.solve.counts import add_counts
 from synth.solve.cpsat import Model
 from synth.solve.view import SPLIT, F, Slot, View, W
 
@@ -66,6 +65,8 @@ class Idle(Model):
     that is modelled last (first) speaks for all: the stretch ends where it begins.
     """
 
+    most_counted = 1000
+
     def __init__(self, view: View, stretch: Stretch, ranks: Iterable[int], value_us: int) -> None:
         self.stretch = stretch
         self.count = stretch.num_micro_batches(view)
@@ -102,9 +103,6 @@ class Idle(Model):
         """From below: the least idle time is what is asked, and its schedule is of no use."""
         parameters.use_objective_lb_search = True
         parameters.linearization_level = 0
-
-    def _memory_of_many_stages(self, rank: int, room: int) -> None:
-        add_counts(self.cp, self.view, rank, room, self.start, self.end)
 
     def reduce(self) -> None:
         """Reductions only come behind all this."""

@@ -13,12 +13,16 @@ from itertools import pairwise
 
 from ortools.sat.python import cp_model
 
+from synth.solve.counts import Counts
 from synth.solve.placed import Node, Placed
 from synth.solve.precedences import Alternative, Before
 from synth.solve.reservoir import Event, add_reservoir, events_of
 from synth.solve.run_cpsat import solve_briefly
 from synth.solve.tails import Tails
 from synth.solve.view import SPLIT, Slot
+
+# Of so many ops of a rank the order is a literal for each two.
+_FEW = 32
 
 Required = Mapping[Node, tuple[Alternative, ...]]
 
@@ -91,6 +95,13 @@ class Window:
             for node in nodes:
                 self._add_requirement(node[0], self.required.get(node, ()))
             return
+        needs = (self.view[chunk].need_bytes[slot.kind] for chunk, slot in nodes)
+        if level_bytes + sum(max(0, need) for need in needs) <= room:
+            return
+        if len(nodes) <= _FEW:
+            counts = Counts(self.cp, self.view, self.start, self._end_of, self.placed.place)
+            counts.add(nodes, room, level_bytes)
+            return
         events: list[Event] = []
         for node in nodes:
             chunk, start = self.view[node[0]], self.start[node]
@@ -131,6 +142,9 @@ class Window:
 
     def _end(self, node: Node) -> cp_model.LinearExpr:
         return self.start[node] + self.placed.duration_us(node)
+
+    def _end_of(self, chunk: int, slot: Slot) -> cp_model.LinearExpr:
+        return self._end((chunk, slot))
 
     def _add_transfers(self) -> None:
         """Readers wait for what was made before the window or in it."""
