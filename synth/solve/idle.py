@@ -170,13 +170,26 @@ class Idle(Model):
         whole.only_enforce_if([cut.negated() for cut in cuts])
 
     def _cuts(self) -> Iterator[cp_model.LinearExprT]:
-        """Where the last micro-batch that is modelled begins on the rank, or the first one ends."""
+        """Where the last micro-batch that is modelled begins on the rank, or the first one ends.
+
+        If none is left out, the opening ends with the last W: the STEPs behind it are no idle time.
+        """
         rank = self.stretch.rank
         if self.stretch.is_opening:
             for chunk in (chain[0] for chain in self.view.chains(rank)):
                 if self.is_cut[chunk]:
                     yield self.start[chunk, Slot(F, self.view[chunk].last)]
+            if not any(self.is_cut.values()) and self.view.step_us(rank):
+                yield self._last_end()
             return
         for chunk in self.view.held[rank]:
             if self.is_cut[chunk]:
                 yield self.end(chunk, Slot(W, 0))
+
+    def _last_end(self) -> cp_model.IntVar:
+        """When the rank has done all but its STEPs."""
+        held = self.view.held[self.stretch.rank]
+        last = self.cp.new_int_var(0, self.end_us, "last end")
+        ends = [self.end(chunk, Slot(W, self.view[chunk].last)) for chunk in held]
+        self.cp.add_max_equality(last, ends)
+        return last

@@ -1,12 +1,14 @@
 """Bounds from idle times at a rank's beginning and end: never above what there is, and not idle."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from synth.costs import uniform_costs
+from synth.kinds import OpKind
 from synth.objective import Objective
 from synth.profile import Link, Links
 from synth.schedule import Buffering, Schedule, ScheduleError, peak_bytes, verify
@@ -17,6 +19,7 @@ from synth.solve.idle import Idle, Stretch, base_length_us
 from synth.solve.idle_bounds import IdleBounds
 from synth.solve.memory_views import relaxed_for_fusion
 from synth.solve.run_cpsat import run
+from tests.synth.effort import counted
 from tests.synth.odd_problems import RandomOrders, odd_costs
 from tests.synth.test_solve_exact import OBJECTIVES
 from tests.synth.test_solve_placements import random_problem
@@ -78,6 +81,23 @@ def test_no_bound_is_above_the_optimum(name: str, num_ranks: int, m: int, seed: 
         assert best.value_us is not None
         bound_us = best_bound(problem, 2 * best.value_us, 0.2)
         assert bound_us is not None and bound_us <= best.value_us
+
+
+@pytest.mark.parametrize("step_us", [600, 3000])
+@pytest.mark.parametrize("objective", [Objective.MAKESPAN, Objective.PERIOD])
+def test_steps_are_no_idle_time(step_us: int, objective: Objective) -> None:
+    """A stretch from the beginning that is longer than all ops but the STEPs."""
+    free = v_problem(2, 2, 100)
+    stages = tuple(
+        stage.model_copy(update={"duration_us": {**stage.duration_us, OpKind.STEP: step_us}})
+        for stage in free.costs.stages
+    )
+    costs = free.costs.model_copy(update={"stages": stages})
+    problem = replace(free, costs=costs, objective=objective)
+    best = solve(problem, counted(10))
+    assert best.stopped_by == StoppedBy.OPTIMAL and best.value_us is not None
+    bound_us = best_bound(problem, 2 * best.value_us, 1.0)
+    assert bound_us is not None and bound_us <= best.value_us
 
 
 def v_problem(num_ranks: int, m: int, cap_bytes: int) -> Problem:
