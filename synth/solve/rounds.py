@@ -7,7 +7,7 @@
 Under caps below what 1F1B needs, the best schedules repeat bursts and not single micro-batches
 (`pattern`). T is fixed in each model, which is then one of feasibility: no op of a rank may overlap
 another one on a circle of circumference T, and every precedence, memory's too, is a difference of
-two starts and whole T's. Such models are decided in moments, so the shortest T is found by halving.
+two starts and whole T's. Such models are decided in moments, so the shortest T is found by trying.
 For ranks that hold one stage, where memory is precedences (`precedences`).
 """
 
@@ -29,11 +29,16 @@ from synth.solve.view import SPLIT, B, Chunk, F, Slot, View, W
 _SIZES = (2, 4, 6, 3, 8)
 _MOST_OPS = 800
 
-# Halving ends when what is left is such a share of the period.
+# The search ends when what is left is such a share of the period.
 _PRECISION = 0.004
 
-# Of a size's time, the most for one period: what is neither found nor refuted soon is neither late.
+# Of what is left, the least that a size gets; and of a size's time, the most for one period: what
+# is neither found nor refuted soon is neither late.
+_LEAST_SHARE = 0.4
 _SHARE_OF_ONE = 0.25
+
+# The next period to try lies so much of the way from the shortest found to the longest not found.
+_STEP = 0.3
 
 
 @dataclass(frozen=True)
@@ -92,11 +97,13 @@ def search(
     sizes = [size for size in _SIZES if _is_worth(view, size)]
     least_us = max(max(chunk.work_us, chunk.down_us, chunk.up_us) for chunk in view.chunks)
     for place, size in enumerate(sizes):
-        share_s = seconds / len(sizes)
-        halving = _Halving(view, size, share_s, seed + place, left_s)
-        for found in halving.run(size * least_us, int(size * most_us)):
+        # The first ones find most, and what they do not use is left for the others.
+        share = max(_LEAST_SHARE, 1 / (len(sizes) - place))
+        narrowing = _Narrowing(view, size, share * seconds, seed + place, left_s)
+        for found in narrowing.run(size * least_us, int(size * most_us)):
             most_us = min(most_us, found.rate_us)
             yield found
+        seconds -= narrowing.spent_s
 
 
 def _is_worth(view: View, size: int) -> bool:
@@ -105,7 +112,7 @@ def _is_worth(view: View, size: int) -> bool:
 
 
 @dataclass
-class _Halving:
+class _Narrowing:
     """The shortest period of a round's size that can be found."""
 
     view: View
@@ -113,27 +120,39 @@ class _Halving:
     seconds: float
     seed: int
     clock_left_s: Callable[[], float]
+    spent_s: float = 0.0
 
-    def run(self, low_us: int, high_us: int) -> Iterator[Round]:
+    def run(self, least_us: int, high_us: int) -> Iterator[Round]:
         """Every one found between the two, each shorter than the one before.
 
-        The shortest possible comes first: it is often feasible, or refuted in no time.
+        The long ones are found in no time, those that are nearly too short are not refuted in a
+        long one: so what is left is not divided in the middle. Near the least, that is tried.
         """
-        left_s, period_us = self.seconds, low_us
-        while high_us - low_us > max(1, _PRECISION * low_us) and left_s > 0:
+        low_us = least_us - 1  # the longest that was not found
+        while high_us - low_us > 1 and self.spent_s < self.seconds:
+            left_us = high_us - low_us
+            if left_us > _PRECISION * high_us:
+                period_us = high_us - max(1, round(_STEP * left_us))
+            elif low_us < least_us:
+                period_us = least_us
+            else:
+                return
             wall_s = self.clock_left_s()
             if wall_s <= 0:
                 return
-            model = _Model(self.view, self.size, period_us)
-            each_s = min(left_s, _SHARE_OF_ONE * self.seconds)
-            found, spent_s = model.solve(each_s, self.seed, wall_s)
-            left_s -= spent_s
+            found = self._find(period_us, wall_s)
             if found is None:
                 low_us = period_us
             else:
-                high_us = found.period_us
+                high_us = period_us
                 yield found
-            period_us = (low_us + high_us) // 2
+
+    def _find(self, period_us: int, wall_s: float) -> Round | None:
+        model = _Model(self.view, self.size, period_us)
+        each_s = min(self.seconds - self.spent_s, _SHARE_OF_ONE * self.seconds)
+        found, spent_s = model.solve(each_s, self.seed, wall_s)
+        self.spent_s += spent_s
+        return found
 
 
 class _Model:
