@@ -1,6 +1,5 @@
 """Solve: explain infeasibility, start from the best known schedule, search until proven."""
 
-import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -8,7 +7,7 @@ from dataclasses import replace
 
 from synth.schedule.model import Buffering
 from synth.schedule.ops import Op
-from synth.solve import bounds, construct, feasible, pattern, polish, rounds, windows
+from synth.solve import bounds, construct, feasible, polish, windows
 from synth.solve.background import Background
 from synth.solve.cpsat import Model
 from synth.solve.known_orders import KnownOrders
@@ -25,9 +24,10 @@ from synth.solve.problem import (
     StoppedBy,
 )
 from synth.solve.proofs import Known, Proofs
+from synth.solve.repeats import Repeats
 from synth.solve.run_cpsat import Outcome, run
 from synth.solve.slack import slacken
-from synth.solve.solution import Orders, Programs, Solution, keeps_caps, number, timed
+from synth.solve.solution import Solution
 from synth.solve.standing import OnImprovement, Standing
 from synth.solve.starts import Starts
 from synth.solve.view import View
@@ -45,8 +45,6 @@ _GRACE_S = 0.5
 # many ops it is no help at all, and windows and bounds get most of the time.
 _ONE_BY_ONE_SHARE = 0.08
 _BRIEF_SHARE = 0.15
-_PATTERNS_SHARE = 0.05
-_ROUNDS_SHARE = 0.15
 _WINDOWS_SHARE = 0.4
 _WINDOWS_SHARE_OF_SEVERAL = 0.7
 _WINDOWS_SHARE_OF_MANY = 0.95
@@ -140,7 +138,7 @@ class _Search:
             ops = round(_OPS_PER_S * self.options.time_limit_s)
             yield lambda: self._try_heuristics(ops, self._best_bufferings())
         if Part.PATTERNS not in without:
-            yield self._try_patterns
+            yield self._try_repeats
         yield self._improve_and_bound
         if Part.EXACT not in without and self.relaxed.num_ops <= _MOST_EXACT_OPS:
             yield lambda: self._search(self.now.left_s())
@@ -179,41 +177,12 @@ class _Search:
             polish.evaluate_order(self.problem, programs, found_by, value, self.now.time_is_up)
         )
 
-    def _try_patterns(self) -> None:
-        """Schedules that repeat one micro-batch or a few, in the strictest view of memory."""
-        view, options = cautious(self.problem, BUFFERINGS[0]), self.options
-        seconds = _PATTERNS_SHARE * options.time_limit_s
-        ones = pattern.search(view, seconds, options.seed, options.num_workers, self.now.finished)
-        for found in ones:
-            self._try_repeated([found.orders(view)], view, "pattern")
-        if self.now.best is None or not rounds.applies(view):
-            return
-        seconds = _ROUNDS_SHARE * options.time_limit_s
-        until_s = self.now.elapsed_s() + seconds
-
-        def left_s() -> float:
-            if self.now.finished():
-                return 0
-            return math.inf if options.deterministic else until_s - self.now.elapsed_s()
-
-        most_us = self.now.best.value_us / self.problem.num_micro_batches
-        for a_round in rounds.search(view, most_us, seconds, options.seed, left_s):
-            turns = [a_round.orders(view, first) for first in range(a_round.size)]
-            self._try_repeated(turns, view, "rounds")
-
-    def _try_repeated(self, unrolled: Sequence[Orders], view: View, found_by: str) -> None:
-        """The best of some orders that keep the caps."""
-        best: tuple[int, Programs] | None = None
-        for orders in unrolled:
-            programs = tuple(number(view, order) for order in orders)
-            value_us = timed(orders, view).value_us(view, self.problem.objective)
-            if keeps_caps(programs, view) and (best is None or value_us < best[0]):
-                best = value_us, programs
-        if best is None:
-            return
-        self.known.add(best[1])
-        if self.now.best is None or best[0] < self.now.best.value_us:
-            self._try_order(best[1], found_by, best[0])
+    def _try_repeats(self) -> None:
+        """Schedules that repeat one micro-batch or a few."""
+        for found in Repeats(self.problem, self.options, self.now):
+            self.known.add(found.programs)
+            if self.now.best is None or found.value_us < self.now.best.value_us:
+                self._try_order(found.programs, found.found_by, found.value_us)
 
     def _improve_best(self) -> None:
         """Better buffering, and BW for B W where it pays."""

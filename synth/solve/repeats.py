@@ -1,0 +1,71 @@
+"""Schedules that repeat one micro-batch or a few, unrolled to all of them."""
+
+from collections.abc import Iterator, Sequence
+from math import inf
+from typing import NamedTuple
+
+from synth.solve import pattern, rounds
+from synth.solve.memory_views import cautious
+from synth.solve.polish import BUFFERINGS
+from synth.solve.problem import Problem, SolveOptions
+from synth.solve.solution import Orders, Programs, keeps_caps, number, timed
+from synth.solve.standing import Standing
+from synth.solve.view import View
+
+# Shares of the time limit.
+_PATTERNS_SHARE = 0.05
+_ROUNDS_SHARE = 0.15
+
+
+class Unrolled(NamedTuple):
+    """Orders that keep the caps, and what they are worth if no transfer waits for a buffer."""
+
+    programs: Programs
+    value_us: int
+    found_by: str
+
+
+class Repeats:
+    """The search for them, in the strictest view of memory."""
+
+    def __init__(self, problem: Problem, options: SolveOptions, now: Standing) -> None:
+        self.problem, self.options, self.now = problem, options, now
+        self.view: View = cautious(problem, BUFFERINGS[0])
+
+    def __iter__(self) -> Iterator[Unrolled]:
+        """Of one micro-batch, of few periods; of several, ever shorter ones."""
+        yield from self._patterns()
+        if self.now.best is not None and rounds.applies(self.view):
+            yield from self._rounds(self.now.best.value_us / self.problem.num_micro_batches)
+
+    def _patterns(self) -> Iterator[Unrolled]:
+        options, seconds = self.options, _PATTERNS_SHARE * self.options.time_limit_s
+        for found in pattern.search(
+            self.view, seconds, options.seed, options.num_workers, self.now.finished
+        ):
+            yield from self._best([found.orders(self.view)], "pattern")
+
+    def _rounds(self, most_us: float) -> Iterator[Unrolled]:
+        """Those that take less for each micro-batch than the incumbent, its ends included."""
+        seconds = _ROUNDS_SHARE * self.options.time_limit_s
+        until_s = self.now.elapsed_s() + seconds
+
+        def left_s() -> float:
+            if self.now.finished():
+                return 0
+            return inf if self.options.deterministic else until_s - self.now.elapsed_s()
+
+        for found in rounds.search(self.view, most_us, seconds, self.options.seed, left_s):
+            turns = [found.orders(self.view, first) for first in range(found.size)]
+            yield from self._best(turns, "rounds")
+
+    def _best(self, unrolled: Sequence[Orders], found_by: str) -> Iterator[Unrolled]:
+        """The best of some orders that keep the caps, if any does."""
+        view, objective, fitting = self.view, self.problem.objective, []
+        for orders in unrolled:
+            programs = tuple(number(view, order) for order in orders)
+            if keeps_caps(programs, view):
+                value_us = timed(orders, view).value_us(view, objective)
+                fitting.append(Unrolled(programs, value_us, found_by))
+        if fitting:
+            yield min(fitting, key=lambda one: one.value_us)
