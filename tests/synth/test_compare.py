@@ -14,7 +14,7 @@ from synth.profile import Profile
 from synth.profiles import find
 from synth.schedule import peak_bytes, verify
 from synth.schedule.placements import placement
-from synth.solve import SolveOptions
+from tests.synth.effort import counted
 
 PROFILE = Profile.load(find("zb-1.5b-p8-m24"))
 
@@ -79,9 +79,7 @@ def test_the_solver_stands_beside_on_its_placements_and_is_no_worse() -> None:
     question = Question(PROFILE, 4, 8, (30 * 10**9,) * 4)
     searches = [Search(name, placement(name, 4)) for name in ("linear", "bidirectional")]
     told: list[str] = []
-    found = compare(
-        question, ["1f1b", "chimera"], searches, SolveOptions(time_limit_s=3, gap=0.01), told.append
-    )
+    found = compare(question, ["1f1b", "chimera"], searches, counted(0.2, gap=0.01), told.append)
     assert told == ["1f1b", "chimera", "solved linear", "solved bidirectional"]
     for name, rival in (("solved linear", "1f1b"), ("solved bidirectional", "chimera")):
         ours, theirs = entry(found, name), entry(found, rival)
