@@ -105,9 +105,10 @@ class Spacing:
         return model
 
     def _scope(self) -> tuple[int, ...]:
-        """The first ranks, where memory is short longest, and some far away."""
+        """The ranks of the first stages, where memory is short longest, and some far away."""
         size = self.view.num_ranks
-        return tuple(sorted({0, min(1, size - 1), size // 4, 5 * size // 8}))
+        stages = {0, min(1, size - 1), size // 4, 5 * size // 8}
+        return tuple(sorted(self.view[stage].rank for stage in stages))
 
     def _nearest(self, starts: Starts, length: int) -> Starts:
         """The part of a schedule in which so many forwards are nearest to each other."""

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from synth.costs import Costs
-from synth.schedule import Buffering, Schedule, ScheduleError, peak_bytes, verify
+from synth.costs import Costs, uniform_costs
+from synth.schedule import Buffering, Placement, Schedule, ScheduleError, peak_bytes, verify
 from synth.schedule.placements import placement
 from synth.solve import Objective, Problem, SolveOptions, solve, spacing
 from synth.solve.feasible import find_shortage
@@ -87,6 +87,21 @@ def test_a_hint_is_the_part_in_which_forwards_are_nearest() -> None:
     found = Spacing(view, SolveOptions(), known, lambda: False)
     nearest = found._nearest(known.starts, 1)
     assert nearest[0, Slot(F, 0)] == 0 and nearest[0, Slot(F, 1)] == 55
+
+
+def test_stages_may_lie_on_ranks_in_any_order() -> None:
+    """The first stage on the last rank: bounds are those of the plain order."""
+    costs = uniform_costs(
+        6,
+        forward_us=55,
+        backward_input_us=58,
+        backward_weight_us=35,
+        saved_bytes=3,
+        saved_w_bytes=1,
+    )
+    plain = Problem(costs, placement("linear", 6), 44, (9,) * 6)
+    turned = replace(plain, placement=Placement((tuple(range(6))[::-1],)))
+    assert spacings(turned, 0.5)[1][:2] == spacings(plain, 0.5)[1][:2]
 
 
 def test_spacings_add_up() -> None:
