@@ -25,7 +25,7 @@ _LONGER = 1.5
 _WORTH = 0.02
 
 # What one model may take of the time that is left.
-_SHARE = 0.25
+_SHARE = 0.35
 _FIRST_SHARE = 0.5
 
 

@@ -178,7 +178,8 @@ class _Model:
         return max(1, round(duration / self.tick_us)) if duration else 0
 
     def _lag(self, time_us: int) -> int:
-        return -(-time_us // round(self.tick_us)) if time_us else 0
+        """The nearest, as of ops: short ones, rounded up at every step, fill a tight memory."""
+        return round(time_us / self.tick_us)
 
     def _trip(self, index: int) -> int:
         chunk = self.view[index]

@@ -41,12 +41,11 @@ _DRAFTS_EVALUATED = 4
 # The closing polish gets so long even when the time is up.
 _GRACE_S = 0.5
 
-# Shares of the time limit. Where ranks hold several stages the exact model does less. Beyond so
-# many ops it is no help at all, and windows and bounds get most of the time.
+# Shares of the time limit. Beyond so many ops, and half as many where ranks hold several stages,
+# the exact model is no help, and windows and bounds get most of the time.
 _ONE_BY_ONE_SHARE = 0.08
 _BRIEF_SHARE = 0.15
 _WINDOWS_SHARE = 0.4
-_WINDOWS_SHARE_OF_SEVERAL = 0.7
 _WINDOWS_SHARE_OF_MANY = 0.95
 _EXACT_OPS = 1_600
 
@@ -130,7 +129,7 @@ class _Search:
             return
         if Part.BOUNDS not in without:
             yield self._bound_one_by_one
-        is_small = self.relaxed.num_ops <= _EXACT_OPS
+        is_small = self._is_small
         if Part.EXACT not in without and is_small:
             share = 1 if self.relaxed.num_ops <= windows.LARGEST_WINDOW else _BRIEF_SHARE
             yield lambda: self._search(share * self.now.left_s())
@@ -142,6 +141,12 @@ class _Search:
         yield self._improve_and_bound
         if Part.EXACT not in without and self.relaxed.num_ops <= _MOST_EXACT_OPS:
             yield lambda: self._search(self.now.left_s())
+
+    @property
+    def _is_small(self) -> bool:
+        """Whether the exact model of all may find or prove something soon."""
+        is_alone = all(len(held) == 1 for held in self.relaxed.held)
+        return self.relaxed.num_ops <= (_EXACT_OPS if is_alone else _EXACT_OPS // 2)
 
     def _try_heuristics(self, max_ops: int, bufferings: Sequence[Buffering]) -> None:
         """List scheduling with room for the boundary buffers of each buffering."""
@@ -225,10 +230,8 @@ class _Search:
 
     def _improve_and_bound(self) -> None:
         """Windows and bounds side by side, or one after the other where it has to be repeatable."""
-        is_small = self.relaxed.num_ops <= _EXACT_OPS
-        is_alone = all(len(held) == 1 for held in self.relaxed.held)
-        share = _WINDOWS_SHARE if is_alone else _WINDOWS_SHARE_OF_SEVERAL
-        limit_s = (share if is_small else _WINDOWS_SHARE_OF_MANY) * self.now.left_s()
+        share = _WINDOWS_SHARE if self._is_small else _WINDOWS_SHARE_OF_MANY
+        limit_s = share * self.now.left_s()
         until_s = self.now.elapsed_s() + limit_s
         if self.options.deterministic or self.options.num_workers == 1:
             for bound_us in self._bounds_together(limit_s / 2, self.now.finished):
