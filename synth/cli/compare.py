@@ -92,6 +92,11 @@ def command(
     limit = _limit(mem_limit, ranks, profile)
     question = _question(profile, ranks, micro_batches, limit, objective, partition)
     _check_outputs(svg, save)
+    if no_solve and recompute != "none":
+        raise SynthError(
+            f"--recompute {recompute} is for the solver, and --no-solve leaves the solver out; "
+            "give one of them"
+        )
     searches = _searches(placement or ["linear"], ranks, recompute)
     options = SolveOptions(
         time_limit_s=parse_seconds(time_limit), gap=parse_fraction(gap), seed=seed

@@ -159,7 +159,7 @@ class _Model:
         work_us = max(sum(view[c].work_us for c in held) for held in view.held)
         self.tick_us = max(1.0, work_us / ticks)
         works = [sum(self._ticks(c, kind) for c in held for kind in SPLIT) for held in view.held]
-        self.period = round(max(works) * period_share)
+        self.period = max(1, round(max(works) * period_share))
         self.cp = cp_model.CpModel()
         self.cap = self.cp.new_int_var(0, self._most_bytes(), "cap")
         trips = [self._trip(index) for index in range(len(view))]

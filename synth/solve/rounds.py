@@ -95,7 +95,7 @@ def search(
         left_s: what is left of the clock's, asked before each model.
     """
     sizes = [size for size in _SIZES if _is_worth(view, size)]
-    least_us = max(max(chunk.work_us, chunk.down_us, chunk.up_us) for chunk in view.chunks)
+    least_us = max(1, *(max(c.work_us, c.down_us, c.up_us) for c in view.chunks))
     for place, size in enumerate(sizes):
         # The first ones find most, and what they do not use is left for the others.
         share = max(_LEAST_SHARE, 1 / (len(sizes) - place))

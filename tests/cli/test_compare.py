@@ -94,6 +94,7 @@ def test_every_row_can_be_saved_checked_and_started_from(synth: Synth, tmp_path:
         (("--only", "2f2b"), "family '2f2b' is unknown"),
         (("--only", "interleaved:2,depth=3"), "interleaved takes a number of rounds from 2"),
         (("--placement", "w"), "placement 'w' is unknown"),
+        (("--recompute", "all"), "--no-solve leaves the solver out"),
         (("--mem-limit", "min"), "that is for synth solve"),
         (("--svg", "no/such/c.svg"), "folder no/such is missing"),
         (("--partition", "6,x"), "--partition '6,x' is not understood"),

@@ -7,7 +7,7 @@ import pytest
 
 from synth.kinds import OpKind
 from synth.schedule.placements import placement
-from synth.solve import Problem, rounds
+from synth.solve import Problem, pattern, rounds
 from synth.solve.memory_views import certain
 from synth.solve.solution import keeps_caps, number, timed
 from synth.solve.view import SPLIT, Chunk, Slot, View
@@ -110,3 +110,11 @@ def test_unrolled_rounds_keep_caps_and_take_a_period_more_for_each_round(seed: i
                     # The first ones may gain on the round, by what it waits; none is slower.
                     rounds_us = (len(turns) - 1) * found.period_us
                     assert turns[-1] - turns[0] <= rounds_us + max(found.starts.values())
+
+
+def test_ops_that_take_no_time_are_no_trouble() -> None:
+    view = even(2, 3, 12, down_us=0)
+    durations = dict.fromkeys([F, B, W, OpKind.BW], 0) | {OpKind.STEP: 5}
+    idle = replace(view, chunks=tuple(c._replace(duration_us=durations) for c in view.chunks))
+    assert all(found.period_us >= 1 for found in rounds.search(idle, 10.0, 0.5, 0))
+    assert list(pattern.search(idle, 0.5, 0, 1))

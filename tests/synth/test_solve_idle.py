@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synth.costs import uniform_costs
+from synth.costs import Costs, uniform_costs
 from synth.kinds import OpKind
 from synth.objective import Objective
 from synth.profile import Link, Links
@@ -49,15 +49,17 @@ def best_bound(problem: Problem, value_us: int, seconds: float) -> int | None:
     st.integers(0, 10**9),
     st.sampled_from(NAMES),
     st.integers(1, 3),
-    st.integers(2, 7),
+    st.integers(2, 16),
+    st.sampled_from([1, 10, 60]),
     st.sampled_from(OBJECTIVES),
 )
 def test_no_bound_is_above_a_schedule_of_an_odd_problem(
-    seed: int, name: str, num_ranks: int, m: int, objective: Objective
+    seed: int, name: str, num_ranks: int, m: int, longer_steps: int, objective: Objective
 ) -> None:
     rng = random.Random(seed)
     where = placement(name, num_ranks)
     costs = odd_costs(rng, where.num_stages, num_ranks)
+    costs = with_steps(costs, [s.duration_us[OpKind.STEP] * longer_steps for s in costs.stages])
     free = Problem(costs, where, m, None, objective)
     programs = RandomOrders(rng, free).programs()
     try:
@@ -88,16 +90,21 @@ def test_no_bound_is_above_the_optimum(name: str, num_ranks: int, m: int, seed: 
 def test_steps_are_no_idle_time(step_us: int, objective: Objective) -> None:
     """A stretch from the beginning that is longer than all ops but the STEPs."""
     free = v_problem(2, 2, 100)
-    stages = tuple(
-        stage.model_copy(update={"duration_us": {**stage.duration_us, OpKind.STEP: step_us}})
-        for stage in free.costs.stages
-    )
-    costs = free.costs.model_copy(update={"stages": stages})
+    costs = with_steps(free.costs, [step_us] * len(free.costs.stages))
     problem = replace(free, costs=costs, objective=objective)
     best = solve(problem, counted(10))
     assert best.stopped_by == StoppedBy.OPTIMAL and best.value_us is not None
     bound_us = best_bound(problem, 2 * best.value_us, 1.0)
     assert bound_us is not None and bound_us <= best.value_us
+
+
+def with_steps(costs: Costs, steps_us: list[int]) -> Costs:
+    """The same with other times of STEP."""
+    stages = tuple(
+        stage.model_copy(update={"duration_us": {**stage.duration_us, OpKind.STEP: step_us}})
+        for stage, step_us in zip(costs.stages, steps_us, strict=True)
+    )
+    return costs.model_copy(update={"stages": stages})
 
 
 def v_problem(num_ranks: int, m: int, cap_bytes: int) -> Problem:
