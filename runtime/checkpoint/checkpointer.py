@@ -2,9 +2,10 @@
 
 import errno
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from synth.errors import Mismatch, SynthError, TrainingDiverged
 from ..optimize import StageSteps
 from .folder import CheckpointFolder
 from .kept import kept_by
-from .named import named_tensors
+from .named import named_tensors, never_stepped
 from .options import CheckpointOptions
 from .state import TrainingState
 from .writer import CheckpointWriter
@@ -104,8 +105,7 @@ class Checkpointer:
         text = self._agree(lambda: self._folder.state_file(path).read_text())
         state = TrainingState.from_json(text, str(self._folder.state_file(path)))
         check(state)
-        self._kept.finish()
-        tensors = named_tensors(self._layers, self._kept)
+        tensors = self._targets(self._agree(lambda: _names_in(path)), state.step)
         try:
             load(tensors, storage_reader=FileSystemReader(path), process_group=self._group)
         except CheckpointException as error:
@@ -114,6 +114,22 @@ class Checkpointer:
         if self._is_first:
             self._tell(f"resumed from {path}, made under plan {state.plan!r}")
         return state
+
+    def _targets(self, saved: Sequence[str], step: int) -> dict[str, Tensor]:
+        """What to load into; parameters that had taken no step are to have no state here either.
+
+        After steps at least some have state, unless another optimizer took them that keeps none:
+        then all of ours is asked for, and refused.
+        """
+        self._kept.finish()
+        self._kept.allocate()
+        tensors = named_tensors(self._layers, self._kept)
+        if step > 0 and not any(name.startswith("optimizer.") for name in saved):
+            return tensors
+        fresh = never_stepped(self._layers, saved)
+        for parameter in fresh.values():
+            self._kept.forget(parameter)
+        return {name: t for name, t in tensors.items() if name.rpartition(".")[0] not in fresh}
 
     def save(self, state: TrainingState) -> None:
         """Start writing a checkpoint; waits for the one before.
@@ -191,13 +207,22 @@ class Checkpointer:
             try:
                 answer[0] = look()
             except SynthError as error:
-                answer[1] = str(error)
+                answer[1] = error
             except OSError as error:
-                answer[1] = f"cannot read {self._folder.path}: {error.strerror or error}"
+                reason = error.strerror or error
+                answer[1] = SynthError(f"cannot read {self._folder.path}: {reason}")
         dist.broadcast_object_list(answer, 0, self._group)
         if answer[1] is not None:
-            raise SynthError(answer[1])
+            raise answer[1]
         return answer[0]
+
+
+def _names_in(path: Path) -> list[str]:
+    """The tensors that a checkpoint lists."""
+    try:
+        return list(FileSystemReader(path).read_metadata().state_dict_metadata)
+    except Exception as error:  # it is unpickled: whatever damage makes of that
+        raise Mismatch(f"cannot load the checkpoint {path}: {_reason(error)}") from None
 
 
 def _is_finite(tensor: Tensor) -> bool:

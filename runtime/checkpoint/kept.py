@@ -23,6 +23,14 @@ class Kept(Protocol):
         """What is updated for a parameter, and the state of its updates by name."""
         ...
 
+    def allocate(self) -> None:
+        """Have state for each trainable parameter, before a checkpoint is loaded into it."""
+        ...
+
+    def forget(self, parameter: nn.Parameter) -> None:
+        """The checkpoint has no state for this one: it had taken no step yet."""
+        ...
+
     def loaded(self) -> None:
         """What is kept was written to."""
         ...
@@ -45,20 +53,29 @@ class _OfSteps:
         weight = self._weights.get(parameter)
         return (parameter, {}) if weight is None else (weight.kept, weight.state)
 
+    def allocate(self) -> None:
+        """It was there from the start."""
+
+    def forget(self, parameter: nn.Parameter) -> None:
+        """It is as in the beginning."""
+
     def loaded(self) -> None:
         for optimizer in self._steps.optimizers.values():
             optimizer.show()
 
 
 class _OfTorch:
-    """Its names are the same, so that what one has saved the other can read."""
+    """Its names are the same, so that what one has saved the other can read.
+
+    What is saved is what is there: an optimizer has no state for a parameter that took no step yet,
+    and to make some for it would change its first step.
+    """
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._optimizer = optimizer
 
     def finish(self) -> None:
-        if not self._optimizer.state:
-            _allocate(self._optimizer)
+        """Its steps are."""
 
     def of(self, parameter: nn.Parameter) -> tuple[Tensor, Mapping[str, Tensor]]:
         state = self._optimizer.state.get(parameter, {})
@@ -70,12 +87,25 @@ class _OfTorch:
                 )
         return parameter, {name: value for name, value in state.items() if value is not None}
 
+    def allocate(self) -> None:
+        groups = self._optimizer.param_groups
+        trainable = [p for group in groups for p in group["params"] if p.requires_grad]
+        if not all(self._optimizer.state.get(p) for p in trainable):
+            _allocate(self._optimizer)
+
+    def forget(self, parameter: nn.Parameter) -> None:
+        self._optimizer.state.pop(parameter, None)
+
     def loaded(self) -> None:
         """The tensors are the optimizer's own."""
 
 
 def _allocate(optimizer: Optimizer) -> None:
-    """Torch's optimizers make their state in the first step: take one of no length, uncounted."""
+    """Torch's optimizers make their state in the first step: take one of no length.
+
+    That leaves traces in the state (counts, Rprop's signs, momentum without dampening), so all of
+    it has to be loaded, or forgotten.
+    """
     rates = [group["lr"] for group in optimizer.param_groups]
     parameters = [p for g in optimizer.param_groups for p in g["params"] if p.requires_grad]
     gradients = [p.grad for p in parameters]
@@ -90,6 +120,3 @@ def _allocate(optimizer: Optimizer) -> None:
             group["lr"] = rate
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
-    for state in optimizer.state.values():
-        if isinstance(count := state.get("step"), Tensor):
-            count.zero_()

@@ -192,6 +192,105 @@ def test_training_with_an_optimizer_of_torchs_goes_on_as_if_nothing_had_been(
         assert torch.equal(whole, parted)
 
 
+OPTIMIZERS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, float]]] = {
+    "AdamW": (torch.optim.AdamW, {}),
+    "plain SGD": (torch.optim.SGD, {}),
+    "SGD with momentum": (torch.optim.SGD, {"momentum": 0.9}),
+    "SGD with dampening": (torch.optim.SGD, {"momentum": 0.9, "dampening": 0.5}),
+    "NAdam": (torch.optim.NAdam, {}),
+    "ASGD": (torch.optim.ASGD, {"t0": 1.0}),
+    "Rprop": (torch.optim.Rprop, {}),
+    "RMSprop": (torch.optim.RMSprop, {"momentum": 0.9}),
+    "Adagrad": (torch.optim.Adagrad, {}),
+}
+
+
+class Half(nn.Module):
+    """A layer of which one trainable parameter is used from step 2 on, and one never."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.used = nn.Parameter(torch.randn(8, 8, generator=generator))
+        self.later = nn.Parameter(torch.randn(8, 8, generator=generator))
+        self.unused = nn.Parameter(torch.randn(8, generator=generator))
+
+
+class HalfUsed:
+    """Training of such a layer, its weights the same but where it is to be resumed."""
+
+    def __init__(self, folder: Path, name: str, *, resume: bool = False) -> None:
+        self.layer = Half(seed=4 if resume else 3)
+        kind, more = OPTIMIZERS[name]
+        self.optimizer = kind(self.layer.parameters(), lr=0.1, **more)  # type: ignore[call-arg]
+        options = CheckpointOptions(folder=folder, resume=resume)
+        layers = {"layer": self.layer}
+        self.checkpointer = Checkpointer(options, layers, self.optimizer, timeout_s=300)
+
+    def train(self, first: int, end: int) -> list[torch.Tensor]:
+        """Take the steps from one to before the other; the weights then."""
+        for number in range(first, end):
+            x = torch.randn(4, 8, generator=torch.Generator().manual_seed(number))
+            self.optimizer.zero_grad()
+            weight = self.layer.used + self.layer.later if number >= 2 else self.layer.used
+            (x @ weight).square().sum().backward()
+            self.optimizer.step()
+        return [p.detach().clone() for p in self.layer.parameters()]
+
+    def saved(self, step: int) -> None:
+        self.checkpointer.save(state_of(step))
+        self.checkpointer.wait()
+
+    def restored(self) -> int:
+        found = self.checkpointer.restore(lambda state: None)
+        assert found is not None
+        return found.step
+
+
+def train_half(rank: int, world_size: int, folder: str, name: str) -> list[list[torch.Tensor]]:
+    """The weights after four steps: unsaved; saved at 0 and 1; resumed from there."""
+    found = [HalfUsed(Path(folder) / "none", name).train(0, 4)]
+    ahead, one = Path(folder) / "0", Path(folder) / "1"
+    saving = HalfUsed(ahead, name)
+    saving.saved(0)
+    found.append(saving.train(0, 4))
+    saving = HalfUsed(one, name)
+    saving.train(0, 1)
+    saving.saved(1)
+    found.append(saving.train(1, 4))
+    for path in (ahead, one):
+        resumed = HalfUsed(path, name, resume=True)
+        found.append(resumed.train(resumed.restored(), 4))
+    return found
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_no_save_and_no_resume_leaves_a_trace_in_training_however_early_it_is(
+    tmp_path: Path, pool: Any, name: str
+) -> None:
+    (weights,) = pool.run(train_half, 1, str(tmp_path), name)
+    for other in weights[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(weights[0], other, strict=True))
+
+
+def resume_with_another(rank: int, world_size: int, folder: str, first: str, then: str) -> str:
+    saving = HalfUsed(Path(folder), first)
+    saving.train(0, 1)
+    saving.saved(1)
+    try:
+        HalfUsed(Path(folder), then, resume=True).restored()
+    except SynthError as error:
+        return str(error)
+    return "loaded"
+
+
+@pytest.mark.parametrize("first", ["plain SGD", "SGD with momentum"])
+def test_what_another_optimizer_kept_is_refused(tmp_path: Path, pool: Any, first: str) -> None:
+    (message,) = pool.run(resume_with_another, 1, str(tmp_path), first, "AdamW")
+    assert "cannot load the checkpoint" in message
+    assert "Missing key in checkpoint state_dict: optimizer.layer." in message
+
+
 def load_damaged(rank: int, world_size: int, folder: str) -> str:
     try:
         Training(rank, folder, resume=True).load()
@@ -212,3 +311,6 @@ def test_a_checkpoint_damaged_later_is_refused_by_name(tmp_path: Path, pool: Any
     messages = pool.run(load_damaged, 2, str(tmp_path))
     assert all("cannot load the checkpoint" in message for message in messages)
     assert all("No such file" in message for message in messages)
+    (tmp_path / "step-1" / ".metadata").write_bytes(b"")
+    messages = pool.run(load_damaged, 2, str(tmp_path))
+    assert all("cannot load the checkpoint" in message for message in messages)
