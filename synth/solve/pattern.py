@@ -178,7 +178,12 @@ class _Model:
         return max(1, round(duration / self.tick_us)) if duration else 0
 
     def _lag(self, time_us: int) -> int:
-        """The nearest, as of ops: short ones, rounded up at every step, fill a tight memory."""
+        """The nearest, as of ops: short ones, rounded up at every step, fill a tight memory.
+
+        Where memory is what is minimised they are rounded up: without lags that takes much longer.
+        """
+        if self.static_bytes is not None:
+            return -(-time_us // round(self.tick_us))
         return round(time_us / self.tick_us)
 
     def _trip(self, index: int) -> int:
