@@ -40,6 +40,7 @@ class EmulationOptions(Record):
     emulated: Literal[True] = True
     steps: int = 8
     timeout_s: float = 300.0
+    patience_s: float = 120.0
     trace_every: int = 1
     post_validation: bool = False
     device: Literal["cpu"] = "cpu"

@@ -1,7 +1,10 @@
 """Which rank hangs: its op has had all that it needs for far longer than whole steps have taken.
 
 Ranks that wait for others tell nothing by that, however long it takes; where each of them stands in
-its program says who waits for whom. Only ops between a step's first and its STEPs are judged: what
+its program says who waits for whom. A rank is judged only if what it reads comes from ranks of this
+machine. That those have passed their sends does not mean yet that all is there, so its time runs
+from then. It is long enough for what takes long once (a compiler, a machine that swaps), but not
+longer than the others wait anyway. Only ops between a step's first and its STEPs are judged: what
 stands outside of them (data, the global norm, checkpoints) may take what it takes. On CUDA an op
 that hangs on the device is passed by the host, and is not seen here.
 """
@@ -13,7 +16,6 @@ from synth.kinds import OpKind
 from synth.schedule.lower import Action, Lowered
 from synth.schedule.ops import Value
 
-LEAST_PATIENCE_S = 15.0
 _STEPS_OF_PATIENCE = 20
 _GAP_S = 5.0
 
@@ -27,6 +29,9 @@ class StuckRanks:
         self,
         lowered: Lowered,
         place_of: Callable[[int], Place | None],
+        *,
+        patience_s: float,
+        timeout_s: float,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepare to look.
@@ -34,9 +39,12 @@ class StuckRanks:
         Args:
             lowered: the programs that the ranks run.
             place_of: a rank's step and instruction; none: not known.
+            patience_s: the least time after which a rank hangs; 0: none ever does.
+            timeout_s: after which those that wait for it give up; patience never goes beyond.
             now: the time in seconds.
         """
         self._lowered, self._place_of, self._now = lowered, place_of, now
+        self._least_s, self._most_s = patience_s, timeout_s
         self._sends: dict[tuple[Value, int], tuple[int, int]] = {
             (instruction.moved.value, instruction.moved.target): (rank, place)
             for rank, program in enumerate(lowered.programs)
@@ -44,7 +52,7 @@ class StuckRanks:
             if instruction.action == Action.SEND
         }
         self._places: dict[int, Place] = {}
-        self._since: dict[int, float] = {}
+        self._had_all_since: dict[int, float] = {}
         self._step_began: dict[int, float] = {}
         self._longest_step_s: float | None = None
         self._looked = now()
@@ -53,23 +61,29 @@ class StuckRanks:
         """The ranks that hang, and for how many seconds."""
         now = self._now()
         if now - self._looked > _GAP_S:  # this process itself was held up, others perhaps as well
-            self._since = dict.fromkeys(self._since, now)
+            self._had_all_since.clear()
             self._step_began.clear()
         self._looked = now
         for rank in range(self._lowered.num_ranks):
             self._see(rank, now)
-        if self._longest_step_s is None:
+        for rank in self._places:
+            if self._has_all(rank):
+                self._had_all_since.setdefault(rank, now)
+        if not self._least_s or self._longest_step_s is None:
             return {}
-        patience_s = max(LEAST_PATIENCE_S, _STEPS_OF_PATIENCE * self._longest_step_s)
-        stood = {rank: now - since for rank, since in self._since.items()}
-        return {rank: s for rank, s in stood.items() if s > patience_s and self._has_all(rank)}
+        patience_s = min(
+            max(self._least_s, _STEPS_OF_PATIENCE * self._longest_step_s), self._most_s
+        )
+        stood = {rank: now - since for rank, since in self._had_all_since.items()}
+        return {rank: s for rank, s in stood.items() if s > patience_s}
 
     def _see(self, rank: int, now: float) -> None:
         place = self._place_of(rank)
         before = self._places.get(rank)
         if place is None or place == before:
             return
-        self._places[rank], self._since[rank] = place, now
+        self._places[rank] = place
+        self._had_all_since.pop(rank, None)
         if before is not None and before[0] == place[0]:
             return
         if rank in self._step_began:
@@ -79,7 +93,7 @@ class StuckRanks:
             self._step_began[rank] = now
 
     def _has_all(self, rank: int) -> bool:
-        """Whether a rank is at an op that waits for nobody."""
+        """Whether a rank is at an op for which all has been sent."""
         step, place = self._places[rank]
         if step < 0 or place < 0:
             return False

@@ -28,6 +28,8 @@ class TrainOptions(Record):
     seed: int = 0
     device: str = "auto"
     timeout_s: float = 300.0
+    patience_s: float = 120.0
+    """How long a rank may stand still in an op at least, before it is ended; 0: for ever."""
     checkpoint: CheckpointOptions | None = None
     trace_every: int = 1
     restarts: NonNegativeInt = 0

@@ -49,7 +49,12 @@ def work(order: WorkerOrder, attempt: Path) -> list[RankResult] | None:
     plan = Plan.load(order.plan)
     lowered, _ = plan.check()
     with join_world(order.options.device, order.options.timeout_s) as world:
-        stuck = StuckRanks(lowered, partial(last_place, attempt))
+        stuck = StuckRanks(
+            lowered,
+            partial(last_place, attempt),
+            patience_s=order.options.patience_s,
+            timeout_s=order.options.timeout_s,
+        )
         watch = Watch(local_pids(), world.rank, partial(_end, attempt), stuck.look)
         with Progress(attempt, world.rank) as progress:
             tell = partial(_tell, max(1, order.options.steps // _MOST_LINES))

@@ -44,6 +44,7 @@ def command(
     resume: options.ResumeOption = False,
     restarts: options.RestartsOption = 0,
     timeout: options.TimeoutOption = 300.0,
+    patience: options.PatienceOption = 120.0,
     trace: options.TraceOption = None,
     trace_every: options.TraceEveryOption = 1,
     width: Annotated[int | None, typer.Option(min=40, help="Columns of the picture.")] = None,
@@ -72,6 +73,7 @@ def command(
         seed=seed,
         device=device,
         timeout_s=timeout,
+        patience_s=patience,
         trace_every=trace_every,
         checkpoint=options.checkpoints(
             checkpoint, checkpoint_every, checkpoint_keep, resume, restarts

@@ -91,6 +91,15 @@ TimeoutOption = Annotated[
         min=1, help="Seconds after which a silent rank counts as dead.", rich_help_panel=_LAST
     ),
 ]
+PatienceOption = Annotated[
+    float,
+    typer.Option(
+        min=0,
+        help="Seconds that a rank may stand still in an op that has all it needs, at least "
+        "(20 steps if they are longer, never more than --timeout), before it is ended; 0: never.",
+        rich_help_panel=_LAST,
+    ),
+]
 CheckpointOption = Annotated[
     Path | None,
     typer.Option("--checkpoint", help="Folder to save training in.", rich_help_panel=_LAST),

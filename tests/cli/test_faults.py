@@ -112,7 +112,8 @@ def test_a_rank_in_an_endless_loop_is_named_and_ended_long_before_the_time_out(
     model.write_text(ENDLESS)
     workload = Workload(model=f"{model}:layers", micro_batch_size=2, sequence_length=16)
     plan = make_run_plan(workload, (1, 1), tmp_path)
-    with started(COMMAND, plan, "--data", text, "--steps", 100000) as process:
+    limits = ("--patience", 15)
+    with started(COMMAND, plan, "--data", text, "--steps", 100000, *limits) as process:
         _, stderr = process.communicate(timeout=600)
     assert process.returncode == 1
     assert re.search(r"rank 1 had stood still for \d+ s, with all it needs there, and was", stderr)

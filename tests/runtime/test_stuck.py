@@ -1,11 +1,16 @@
 """Which rank hangs, from where ranks stand: who waits for others does not, nor who is only slow."""
 
+from pathlib import Path
+
 from synth.costs import uniform_costs
 from synth.families import generate
 from synth.kinds import OpKind
-from synth.runtime.training.stuck import LEAST_PATIENCE_S, StuckRanks
+from synth.runtime.training.stuck import StuckRanks
+from synth.runtime.training.train_options import TrainOptions
 from synth.schedule.lower import Action, lower
 from synth.schedule.ops import Op
+
+PATIENCE_S, TIMEOUT_S = 15.0, 300.0
 
 LOWERED = lower(
     generate("1f1b", 2, 4),
@@ -26,10 +31,16 @@ STEP_1 = place_of(1, Op(OpKind.STEP, 1))
 class World:
     """Ranks that stand where they are put, and a clock that is wound by hand."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience_s: float = PATIENCE_S, timeout_s: float = TIMEOUT_S) -> None:
         self.now_s = 100.0
         self.places: dict[int, tuple[int, int]] = {0: (0, 0), 1: (0, 0)}
-        self.ranks = StuckRanks(LOWERED, lambda rank: self.places.get(rank), lambda: self.now_s)
+        self.ranks = StuckRanks(
+            LOWERED,
+            lambda rank: self.places.get(rank),
+            patience_s=patience_s,
+            timeout_s=timeout_s,
+            now=lambda: self.now_s,
+        )
 
     def passes(self, seconds: float) -> dict[int, float]:
         """Look twice a second for so long."""
@@ -45,8 +56,15 @@ class World:
             self.passes(seconds)
 
 
-def stand(rank_0: tuple[int, int], rank_1: tuple[int, int], step_s: float = 0.5) -> World:
-    world = World()
+def stand(
+    rank_0: tuple[int, int],
+    rank_1: tuple[int, int],
+    step_s: float = 0.5,
+    *,
+    patience_s: float = PATIENCE_S,
+    timeout_s: float = TIMEOUT_S,
+) -> World:
+    world = World(patience_s, timeout_s)
     world.steps(5, step_s)
     world.places = {0: rank_0, 1: rank_1}
     return world
@@ -54,7 +72,7 @@ def stand(rank_0: tuple[int, int], rank_1: tuple[int, int], step_s: float = 0.5)
 
 def test_an_op_that_has_all_and_goes_on_for_ever_is_found() -> None:
     world = stand((5, BACKWARD_0), (5, FORWARD_1))  # F0.0 was sent: rank 1 hangs in F1.0
-    assert world.passes(LEAST_PATIENCE_S - 1) == {}
+    assert world.passes(PATIENCE_S - 1) == {}
     assert set(world.passes(2)) == {1}
 
 
@@ -80,6 +98,33 @@ def test_what_is_between_steps_and_the_first_step_may_take_what_it_takes() -> No
 
 def test_after_being_held_up_itself_it_begins_to_count_anew() -> None:
     world = stand((5, BACKWARD_0), (5, FORWARD_1))
-    world.passes(LEAST_PATIENCE_S - 1)
+    world.passes(PATIENCE_S - 1)
     world.now_s += 1000  # all were stopped, and go on
-    assert world.passes(LEAST_PATIENCE_S - 1) == {}
+    assert world.passes(PATIENCE_S - 1) == {}
+
+
+def test_time_runs_only_from_when_the_sender_has_passed_its_send() -> None:
+    world = stand((5, 0), (5, FORWARD_1))
+    assert 1 not in world.passes(PATIENCE_S - 2)  # rank 0 has not sent yet
+    world.places[0] = (5, FORWARD_0)
+    assert 1 not in world.passes(PATIENCE_S - 1)  # what it sent may still be on its way
+    assert 1 in world.passes(2)
+
+
+def test_an_op_that_takes_a_minute_once_is_let_be_by_default() -> None:
+    world = stand(
+        (5, BACKWARD_0), (5, FORWARD_1), patience_s=TrainOptions(data=Path("text")).patience_s
+    )
+    assert world.passes(90) == {}
+    world.places = {0: (5, BACKWARD_0), 1: (5, STEP_1)}
+    assert world.passes(1) == {}
+
+
+def test_patience_never_goes_beyond_the_time_out_of_those_that_wait() -> None:
+    world = stand((5, BACKWARD_0), (5, FORWARD_1), patience_s=1000, timeout_s=30)
+    assert world.passes(29) == {}
+    assert set(world.passes(2)) == {1}
+
+
+def test_without_patience_nobody_is_taken_for_one_that_hangs() -> None:
+    assert stand((5, BACKWARD_0), (5, FORWARD_1), patience_s=0).passes(5000) == {}
