@@ -76,7 +76,8 @@ class EagerLinks:
             source, target, room = _ENDS_AND_ROOM.unpack(_read(end, _ENDS_AND_ROOM.size))
             most = most_bytes(room, posted[source, target])
             end.sendall(_MOST.pack(most))
-            self.receivers[source, target] = EagerReceiver(end, source, timeout_s, most)
+            link = source, target
+            self.receivers[link] = EagerReceiver(end, link, timeout_s, most)
         for link, end in mine.items():
             (most,) = _MOST.unpack(_read(end, _MOST.size))
             self.senders[link] = EagerSender(end, link[1], timeout_s, most)

@@ -1,5 +1,6 @@
 """Small messages through sockets: what comes, in which order, and what may block whom."""
 
+import os
 import socket
 import weakref
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ Ends = tuple[EagerSender, EagerReceiver]
 @pytest.fixture
 def ends() -> Iterator[Ends]:
     one, other = socket.socketpair(socket.AF_UNIX)
-    yield EagerSender(one, 1, 5.0), EagerReceiver(other, 0, 0.2)
+    yield EagerSender(one, 1, 5.0), EagerReceiver(other, (0, 1), 0.2)
 
 
 def test_tensors_of_all_types_and_shapes_arrive_as_they_were(ends: Ends) -> None:
@@ -109,9 +110,59 @@ def test_a_rank_that_sends_nothing_for_too_long_is_named(ends: Ends) -> None:
         ends[1].receive((torch.empty(4),)).wait()
 
 
+@pytest.mark.parametrize(("sent", "expected"), [(6, 4), (3, 4), (0, 4), (4, 0)])
+def test_ends_that_disagree_on_a_size_are_told_at_once_and_nothing_shifts(
+    ends: Ends, sent: int, expected: int
+) -> None:
+    sender, receiver = ends
+    first = torch.empty(5)
+    pending = [receiver.receive((t,)) for t in (first, torch.empty(expected), torch.empty(4))]
+    for message in (torch.ones(5), torch.ones(sent), torch.ones(4)):
+        sender.send((message,))
+    pending[0].wait()
+    assert first.eq(1).all()
+    said = f"from rank 0 to rank 1 disagree: a message of {4 * sent} bytes came where one of "
+    with pytest.raises(RuntimeError, match=said + f"{4 * expected} bytes was expected"):
+        pending[2].wait()
+
+
+def test_messages_of_many_tensors_arrive_whole_whatever_the_kernel_takes_at_once(
+    ends: Ends,
+) -> None:
+    sender, receiver = ends
+    rows = [tuple(torch.full((3,), float(i)) for i in range(k, k + 1500)) for k in range(40)]
+    sent = [sender.send(row) for row in rows]
+    for row in rows:
+        buffers = tuple(torch.empty(3) for _ in row)
+        receiver.receive(buffers).wait()
+        assert all(torch.equal(a, b) for a, b in zip(row, buffers, strict=True))
+    sent[-1].wait()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # with threads of other tests
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing is forked here")
+def test_a_forked_child_does_not_hold_the_link_of_a_rank_that_is_gone() -> None:
+    one, other = socket.socketpair(socket.AF_UNIX)
+    sender, receiver = EagerSender(one, 1, 5.0), EagerReceiver(other, (0, 1), 20.0)
+    until, end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(end)
+        os.read(until, 1)
+        os._exit(0)
+    try:
+        del sender
+        with pytest.raises(RuntimeError, match="closed by peer, rank 0"):
+            receiver.receive((torch.empty(4),)).wait()
+    finally:
+        os.close(end)
+        os.close(until)
+        os.waitpid(child, 0)
+
+
 def test_a_closed_connection_ends_a_receive_at_once() -> None:
     one, other = socket.socketpair(socket.AF_UNIX)
-    receiver = EagerReceiver(other, 0, 60.0)
+    receiver = EagerReceiver(other, (0, 1), 60.0)
     one.close()
     with pytest.raises(RuntimeError, match="closed by peer, rank 0"):
         receiver.receive((torch.empty(4),)).wait()
