@@ -13,6 +13,7 @@ class ExitCode(IntEnum):
     NOTHING_FOUND = 4
     MISMATCH = 5
     INTERRUPTED = 130
+    TERMINATED = 143
 
 
 class SynthError(Exception):

@@ -74,7 +74,8 @@ def _interrupted(folder: Path, lowered: Lowered, signal_number: signal.Signals) 
         f"rank {rank} {where(folder, lowered, rank)}" for rank in range(lowered.num_ranks)
     )
     stopped = SynthError(f"stopped by {signal.Signals(signal_number).name}: {places}")
-    stopped.exit_code = ExitCode.INTERRUPTED
+    is_term = signal_number == signal.SIGTERM
+    stopped.exit_code = ExitCode.TERMINATED if is_term else ExitCode.INTERRUPTED
     return stopped
 
 

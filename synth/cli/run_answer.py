@@ -44,12 +44,17 @@ def report(plan: "Plan", lowered: "Lowered", results: "list[RankResult]", output
         )
     steps = results[0].stopped_at
     if steps is not None:
-        stopped = SynthError(
-            f"stopped by SIGTERM: {steps} steps are done and saved; the same command with --resume "
-            f"goes on from there"
-        )
-        stopped.exit_code = ExitCode.INTERRUPTED
-        raise stopped
+        raise stopped_after(steps)
+
+
+def stopped_after(steps: int) -> SynthError:
+    """What is said of a run that SIGTERM ended early, with the exit code of that signal."""
+    done = "1 step is done" if steps == 1 else f"{steps} steps are done"
+    stopped = SynthError(
+        f"stopped by SIGTERM: {done} and saved; the same command with --resume goes on from there"
+    )
+    stopped.exit_code = ExitCode.TERMINATED
+    return stopped
 
 
 def _show(plan: "Plan", lowered: "Lowered", results: "list[RankResult]", outputs: Outputs) -> None:

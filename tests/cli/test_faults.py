@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from synth.cli.run_answer import stopped_after
 from synth.profile import Workload
 from tests.cli.conftest import make_run_plan
 from tests.cli.worker_processes import end, read_until, workers_of
@@ -166,9 +167,9 @@ def test_sigterm_ends_a_run_behind_its_step_with_a_checkpoint_to_go_on_from(
         read_until(process, "step ")
         process.terminate()
         _, stderr = process.communicate(timeout=600)
-    said = re.search(r"stopped by SIGTERM: (\d+) steps are done and saved", stderr)
+    said = re.search(r"stopped by SIGTERM: (\d+) steps? (?:is|are) done and saved", stderr)
     assert said, stderr
-    assert process.returncode == (130 if launcher is COMMAND else 1)
+    assert process.returncode == (143 if launcher is COMMAND else 1)
     assert "Traceback" not in stderr or launcher is TORCHRUN  # whose own one it is
     _, before = losses_of(tmp_path / "first.json")
     assert 1 < len(before) == int(said[1]) < 4000
@@ -183,6 +184,23 @@ def test_sigterm_ends_a_run_behind_its_step_with_a_checkpoint_to_go_on_from(
     first_step, after = losses_of(tmp_path / "on.json")
     assert first_step == len(before)
     assert before + after == losses_of(undisturbed)[1]
+
+
+def test_sigterm_without_checkpoints_ends_a_run_at_once_telling_where_ranks_were(
+    run_plan: Path, text: Path
+) -> None:
+    with started(COMMAND, run_plan, "--data", text, "--steps", 100000) as process:
+        read_until(process, "step ")
+        process.terminate()
+        _, stderr = process.communicate(timeout=600)
+    assert re.search(rf"stopped by SIGTERM: rank 0 .*{WHERE}", stderr)
+    assert process.returncode == 143
+
+
+def test_what_sigterm_ended_is_told_with_its_own_exit_code() -> None:
+    assert "SIGTERM: 1 step is done and saved;" in str(stopped_after(1))
+    assert "SIGTERM: 2 steps are done and saved;" in str(stopped_after(2))
+    assert stopped_after(1).exit_code == 128 + signal.SIGTERM
 
 
 NOT_A_NUMBER = """
