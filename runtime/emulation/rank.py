@@ -201,6 +201,8 @@ class RankEmulation:
             self._tracer.end(step, seconds * 1e6)
             if on_step is not None:
                 on_step(step, float("nan"), seconds)
+        # Nothing may be under way when the process group goes.
+        self._executor.stepper.finish()
         result.traced = list(self._tracer.steps)
         return result
 
