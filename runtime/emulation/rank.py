@@ -19,6 +19,7 @@ from ..execution.clock import Clock
 from ..execution.executor import Executor
 from ..execution.groups import Group
 from ..execution.progress import Progress
+from ..execution.stepper import Stepper
 from ..execution.traced_channels import TracedChannels
 from ..execution.tracer import Tracer
 from ..optimize import GradientNorm
@@ -167,9 +168,10 @@ class RankEmulation:
             reducer=EmulatedReducer(lowered, group, self._clock, device),
             progress=progress,
         )
-        self._executor.stepper = (
+        self._steps: Stepper = (
             _LateSteps(stages) if options.post_validation else _Steps(stages, device)
         )
+        self._executor.stepper = self._steps
 
     def run(self, on_step: Callable[[int, float, float], None] | None = None) -> RankResult:
         """Run all steps; the second one measures memory. Nothing is learned: there is no loss."""
@@ -189,8 +191,11 @@ class RankEmulation:
             self._tracer.begin(countable=step > measured_step)
             start_ns = end_ns if overlaps else now_ns()
             if step == measured_step:
+                # No thread of gloo's may allocate when the window opens or closes.
+                self._steps.finish()
                 with measure(_CPU) as found:
                     self._step()
+                    self._steps.finish()
                 result.peak_bytes = self._static_bytes + found.peak_bytes
             else:
                 self._step()
@@ -202,7 +207,7 @@ class RankEmulation:
             if on_step is not None:
                 on_step(step, float("nan"), seconds)
         # Nothing may be under way when the process group goes.
-        self._executor.stepper.finish()
+        self._steps.finish()
         result.traced = list(self._tracer.steps)
         return result
 

@@ -57,8 +57,6 @@ class GradientNorm:
         size = 1 if group is None else dist.get_world_size(group)
         self._own = torch.zeros(1, dtype=torch.float64, device=device)
         self._gathered = torch.zeros(size, dtype=torch.float64, device=device)
-        # Made once: gloo's thread drops a collective's tensors when it likes, and torch 2.13 crashes
-        # more often where Python drops views made for the call at that moment.
         self._places = list(torch.split(self._gathered, 1))
         self._work: dist.Work | None = None
 

@@ -28,8 +28,9 @@ def measure(device: torch.device) -> Iterator[Measurement]:
 
     On CUDA the caching allocator's own counters are read, so sizes are what it hands out (multiples
     of 512 bytes). On CPU every allocation is observed through the profiler, which costs time:
-    never time anything inside such a window. Memory allocated before the window and freed inside
-    it is seen on CUDA only; keep such memory alive.
+    never time anything inside such a window, and let no collective be under way where it opens or
+    closes: torch 2.13 crashes if another thread frees memory at that moment. Memory allocated
+    before the window and freed inside it is seen on CUDA only; keep such memory alive.
     """
     found = Measurement()
     if device.type == "cuda":

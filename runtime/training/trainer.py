@@ -188,8 +188,10 @@ class RankTrainer:
             self._checkpointer.wait()  # what its thread allocates is not the step's
         modules = (stage.module for stage in self._stages.values())
         result.static_bytes = held_bytes(modules, self._optimizer)
+        self._optimizer.finish()  # gathers what another thread would else free meanwhile
         with measure(self._world.device) as found:
             yield
+            self._optimizer.finish()
         result.peak_bytes = result.static_bytes + found.peak_bytes
 
     def _saves(self, step: int) -> bool:
