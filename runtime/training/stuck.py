@@ -63,9 +63,9 @@ class StuckRanks:
         if now - self._looked > _GAP_S:  # this process itself was held up, others perhaps as well
             self._had_all_since.clear()
             self._step_began.clear()
-        self._looked = now
+        since_last_s, self._looked = now - self._looked, now
         for rank in range(self._lowered.num_ranks):
-            self._see(rank, now)
+            self._see(rank, now, since_last_s)
         for rank in self._places:
             if self._has_all(rank):
                 self._had_all_since.setdefault(rank, now)
@@ -77,7 +77,7 @@ class StuckRanks:
         stood = {rank: now - since for rank, since in self._had_all_since.items()}
         return {rank: s for rank, s in stood.items() if s > patience_s}
 
-    def _see(self, rank: int, now: float) -> None:
+    def _see(self, rank: int, now: float, since_last_s: float) -> None:
         place = self._place_of(rank)
         before = self._places.get(rank)
         if place is None or place == before:
@@ -89,6 +89,8 @@ class StuckRanks:
         if rank in self._step_began:
             took_s = now - self._step_began[rank]
             self._longest_step_s = max(took_s, self._longest_step_s or 0.0)
+        elif before is not None and place[0] > before[0] + 1:  # a whole one since the last look
+            self._longest_step_s = max(since_last_s, self._longest_step_s or 0.0)
         if before is not None:  # the first step seen may have begun long ago, and warms up
             self._step_began[rank] = now
 

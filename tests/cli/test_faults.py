@@ -96,7 +96,7 @@ class Head(nn.Module):
         self.calls = 0
     def forward(self, x, targets):
         self.calls += 1
-        if self.calls == 400:
+        if self.calls == 4000:  # some seconds, so that steps are seen
             for _ in itertools.count():
                 pass
         return nn.functional.cross_entropy(self.out(x).flatten(0, 1), targets.flatten())

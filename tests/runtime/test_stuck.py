@@ -128,3 +128,11 @@ def test_patience_never_goes_beyond_the_time_out_of_those_that_wait() -> None:
 
 def test_without_patience_nobody_is_taken_for_one_that_hangs() -> None:
     assert stand((5, BACKWARD_0), (5, FORWARD_1), patience_s=0).passes(5000) == {}
+
+
+def test_steps_shorter_than_a_look_are_seen_by_their_numbers() -> None:
+    world = World()
+    world.passes(1)
+    world.places = {0: (40, BACKWARD_0), 1: (40, FORWARD_1)}
+    assert world.passes(PATIENCE_S - 1) == {}
+    assert list(world.passes(3)) == [1]
