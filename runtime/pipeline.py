@@ -10,7 +10,8 @@
 Optimizer, data and precision stay the caller's.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from .execution.channels import open_channels
 from .execution.clock import Clock
 from .execution.executor import Executor
 from .execution.forward_only import forward_only
-from .execution.groups import Group
+from .execution.groups import Group, Refused
 from .execution.progress import Progress
 from .execution.reducer import GradientReducer
 from .execution.saved_sizes import SizeFinder
@@ -76,14 +77,14 @@ class Pipeline:
             device: where this rank computes; none: where its parameters are.
             changing_shapes: whether inputs have other shapes from step to step. The rank with the
                 first stage then tells the others at every step; else at the first one only.
-            timeout_s: after which a transfer counts as failed (NCCL; gloo takes the group's).
+            timeout_s: after which ranks wait for each other no longer.
             clock: records when each op ran and what was waited for; none: nobody does.
             progress: told before each instruction, for a post-mortem.
 
         Raises:
             SynthError: the schedule is not fit to run, or not for this many ranks or these stages.
         """
-        self._group = Group.of(group)
+        self._group = Group.of(group, timeout_s)
         self.lowered = _lower(schedule)
         _check_size(self.lowered, self._group)
         self.stages = _make_stages(self.lowered, self._group.rank, stages, loss)
@@ -165,8 +166,9 @@ class Pipeline:
             SynthError: the batch has another number of micro-batches.
         """
         batch.check(self.num_micro_batches)
-        shapes = self._shapes.of(batch, self.num_micro_batches)
-        sizes = self._saved_sizes.of(batch, shapes, self._shapes.kinds)
+        with self._cutting():
+            shapes = self._shapes.of(batch, self.num_micro_batches)
+            sizes = self._saved_sizes.of(batch, shapes, self._shapes.kinds)
         return self._executor.step(batch, shapes, saved_sizes=sizes, weight=weight, update=update)
 
     def evaluate(self, batch: Batch) -> Tensor | None:
@@ -180,7 +182,8 @@ class Pipeline:
         batch.check(self.num_micro_batches)
         if self.stepper is not None:
             self.stepper.finish()
-        shapes = self._shapes.of(batch, self.num_micro_batches)
+        with self._cutting():
+            shapes = self._shapes.of(batch, self.num_micro_batches)
         if self._evaluator is None:
             self._evaluator = Executor(
                 forward_only(self.lowered),
@@ -196,6 +199,17 @@ class Pipeline:
         for stage in self.stages.values():
             stage.forget()
         return loss
+
+    @contextmanager
+    def _cutting(self) -> Iterator[None]:
+        """Where all ranks agree on what is to be run: what only some of them know of ends all."""
+        try:
+            yield
+        except Refused:
+            raise
+        except BaseException:
+            self._channels.cut()
+            raise
 
 
 def _lower(schedule: Plan | Schedule | Lowered | str | Path) -> Lowered:

@@ -49,6 +49,10 @@ class EmulatedLinks:
         self._open[transfer.source, transfer.target].append(arriving)
         return arriving
 
+    def cut(self) -> None:
+        """Let go of all other ranks."""
+        self._channels.cut()
+
     def settle(self, last: "_Arriving") -> None:
         """Find when a transfer ends, and all before it on its link, which were sent before it."""
         link = (last.transfer.source, last.transfer.target)

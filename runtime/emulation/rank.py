@@ -132,7 +132,7 @@ class RankEmulation:
         Raises:
             SynthError: as many processes as the plan has ranks are needed, on one machine.
         """
-        group = Group.world()
+        group = Group.world(options.timeout_s)
         _check_world(lowered, world, group)
         self._options, self._world, self._progress = options, world, progress
         self._num_micro_batches = lowered.schedule.num_micro_batches

@@ -21,7 +21,7 @@ class _Working(NamedTuple):
 
     reduction: Reduction
     latest_ns: Tensor
-    works: list[dist.Work | None]
+    works: list[dist.Work]
 
 
 class EmulatedReducer:
@@ -40,6 +40,8 @@ class EmulatedReducer:
         }
         self._latest_ns = {s: torch.zeros(2, dtype=torch.int64) for s in self._gradients}
         self._working: list[_Working] = []
+        self._latest = dist.AllreduceOptions()
+        self._latest.reduceOp = dist.ReduceOp(dist.ReduceOp.MAX)
 
     def start(self, reduction: Reduction) -> None:
         """REDUCE."""
@@ -48,8 +50,8 @@ class EmulatedReducer:
         latest_ns = self._latest_ns[reduction.stage]
         latest_ns.numpy()[:] = self._device.now_ns(), self._device.late_ns
         works = [
-            dist.all_reduce(latest_ns, dist.ReduceOp.MAX, group=handle, async_op=True),
-            dist.all_reduce(self._gradients[reduction.stage], group=handle, async_op=True),
+            handle.allreduce([latest_ns], self._latest),
+            handle.allreduce([self._gradients[reduction.stage]]),
         ]
         self._working.append(_Working(reduction, latest_ns, works))
 
@@ -60,8 +62,7 @@ class EmulatedReducer:
             asked_ns = now_ns()
             with self._clock.wait(reduction):
                 for work in works:
-                    if work is not None:
-                        work.wait()
+                    work.wait()
                 started_ns, late_ns = latest_ns.tolist()
                 start_ns = max(started_ns, until_ns[reduction.ranks])
                 until_ns[reduction.ranks] = after(start_ns, reduction.duration_us)

@@ -8,7 +8,6 @@ CUDA tensors are staged through host memory. What moves to the host's memory and
 of the rank's own.
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
@@ -26,12 +25,6 @@ from .groups import Group
 from .host_link import HostLink
 
 
-def describe_failure(error: Exception) -> str:
-    """What a communication error says, without the library's source paths and advice."""
-    text = re.sub(r"\[/[^\]]*\]\s*", "", str(error))
-    return text.split(" This is typically caused", 1)[0].split(" This may be", 1)[0].strip(" .")
-
-
 class Pending(Protocol):
     """A transfer under way."""
 
@@ -44,8 +37,8 @@ class Pending(Protocol):
         ...
 
 
-class Channels(Protocol):
-    """Starts transfers; one object per rank. A transfer's tensors are the same row at both ends."""
+class Way(Protocol):
+    """Starts transfers. A transfer's tensors are the same row at both ends."""
 
     def send(self, tensors: Tensors, transfer: Transfer) -> Pending:
         """Start sending contiguous tensors, which must live until `wait`."""
@@ -53,6 +46,15 @@ class Channels(Protocol):
 
     def receive(self, buffers: Tensors, transfer: Transfer) -> Pending:
         """Post a receive into buffers."""
+        ...
+
+
+class Channels(Way, Protocol):
+    """The ways of one rank."""
+
+    def cut(self) -> None:
+        """After a failure: let go of all other ranks, so that those who wait for this one fail
+        too. Nothing can be sent or received any more."""
         ...
 
 
@@ -68,11 +70,11 @@ def open_channels(
     Args:
         device: where this rank's tensors live.
         transfers: all transfers of the lowered schedule, the same list on every rank.
-        timeout_s: after which a transfer counts as failed; gloo takes that of the process group.
+        timeout_s: after which a transfer counts as failed; gloo takes that of `group`, if given.
         group: the pipeline's ranks; none: all processes.
         lowered: the programs that will use them; none: any use of these transfers.
     """
-    group = group or Group.world()
+    group = group or Group.world(timeout_s)
     transfers = list(transfers)
     ends = {(t.source, t.target) for t in transfers}
     links = sorted(link for link in ends if HOST not in link)
@@ -89,7 +91,7 @@ def open_channels(
 class WithHost:
     """Channels between ranks, and the link to this rank's host."""
 
-    def __init__(self, between: Channels, host: Channels) -> None:
+    def __init__(self, between: Channels, host: Way) -> None:
         self._between = between
         self._host = host
 
@@ -101,7 +103,11 @@ class WithHost:
         """Post a receive, from a rank or from the host."""
         return self._way(transfer).receive(buffers, transfer)
 
-    def _way(self, transfer: Transfer) -> Channels:
+    def cut(self) -> None:
+        """Let go of other ranks; the host waits for nobody."""
+        self._between.cut()
+
+    def _way(self, transfer: Transfer) -> Way:
         return self._host if HOST in (transfer.source, transfer.target) else self._between
 
 
@@ -167,16 +173,20 @@ class NcclChannels:
         source = self._group.ranks[transfer.source]
         return _Plain([_started(dist.irecv(b, source, link)) for b in buffers], buffers)
 
+    def cut(self) -> None:
+        """Nothing: the end of a communicator is not told to the other one. There the launcher ends
+        the ranks when this process has ended, or NCCL's own time-out does."""
+
 
 class GlooChannels:
     """One group and a running tag per link: both ends count tensors in the same (link) order.
 
-    The group is called itself: `dist.isend` adds checks that cost as much as a small message. Small
-    messages take a socket where the link has one; by their size both ends know which do.
+    Small messages take a socket where the link has one; by their size both ends know which do.
     """
 
     def __init__(self, group: Group, device: torch.device, eager: EagerLinks) -> None:
-        self._ends: Any = group.handle or dist.group.WORLD
+        self._own = group.own
+        self._ends: Any = group.own.among(range(group.size))
         self._staged = device.type != "cpu"
         self._eager = eager
         self._count: Counter[tuple[int, int]] = Counter()
@@ -205,6 +215,11 @@ class GlooChannels:
         source = transfer.source
         works = [self._ends.recv([b], source, self._next_tag(transfer)) for b in buffers]
         return _Plain(works, buffers)
+
+    def cut(self) -> None:
+        """Close the sockets, and all connections of the pipeline's gloo groups."""
+        self._eager.cut()
+        self._own.cut()
 
     def _next_tag(self, transfer: Transfer) -> int:
         link = (transfer.source, transfer.target)

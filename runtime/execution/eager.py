@@ -19,6 +19,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
 
@@ -115,6 +116,10 @@ class EagerSender:
         if not over:
             raise RuntimeError(f"Timed out waiting for rank {self._target} to receive")
 
+    def cut(self) -> None:
+        """Send no more; the other end is told."""
+        _shut(self._end)
+
     def _push(self) -> bool:
         """Send as far as there is room; whether that was all."""
         unsent = self._unsent
@@ -188,6 +193,10 @@ class EagerReceiver:
             self._check_length(first)
             if not first.unfilled:
                 self._posted.popleft()
+
+    def cut(self) -> None:
+        """Receive no more; the other end is told."""
+        _shut(self._end)
 
     def _check_length(self, message: "_Receiving") -> None:
         """Of a message that has begun; its first piece is its length."""
@@ -263,6 +272,12 @@ def _advance(pieces: deque[_Piece], num_bytes: int) -> None:
             return
         pieces.popleft()
         num_bytes -= len(memory)
+
+
+def _shut(end: socket.socket) -> None:
+    """Unlike closing, this is told to a thread that waits for the socket."""
+    with suppress(OSError):  # the other end is gone already
+        end.shutdown(socket.SHUT_RDWR)
 
 
 def _close_in_forks(end: socket.socket) -> None:

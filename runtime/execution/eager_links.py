@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from synth.errors import RunFailure
 from synth.schedule.lower import Action, Lowered, Transfer
 
 from .eager import EagerReceiver, EagerSender, most_bytes, room_of
@@ -56,6 +57,7 @@ class EagerLinks:
         Whether two ranks are on one machine is found by trying: a socket's address is a name in a
         new folder that only its maker's user may enter.
         """
+        self._timeout_s = timeout_s
         self.senders: dict[Link, EagerSender] = {}
         self.receivers: dict[Link, EagerReceiver] = {}
         links = list(links)
@@ -73,18 +75,31 @@ class EagerLinks:
                       if link[1] == group.rank]  # fmt: skip
             accepted = [listener.accept()[0] for _ in coming]
         for end in accepted:
-            source, target, room = _ENDS_AND_ROOM.unpack(_read(end, _ENDS_AND_ROOM.size))
+            source, target, room = _ENDS_AND_ROOM.unpack(self._read(end, _ENDS_AND_ROOM.size))
             most = most_bytes(room, posted[source, target])
             end.sendall(_MOST.pack(most))
             link = source, target
             self.receivers[link] = EagerReceiver(end, link, timeout_s, most)
         for link, end in mine.items():
-            (most,) = _MOST.unpack(_read(end, _MOST.size))
+            (most,) = _MOST.unpack(self._read(end, _MOST.size))
             self.senders[link] = EagerSender(end, link[1], timeout_s, most)
 
+    def cut(self) -> None:
+        """Let go of all other ranks."""
+        for sender in self.senders.values():
+            sender.cut()
+        for receiver in self.receivers.values():
+            receiver.cut()
 
-def _read(end: socket.socket, num_bytes: int) -> bytes:
-    return end.recv(num_bytes, socket.MSG_WAITALL)
+    def _read(self, end: socket.socket, num_bytes: int) -> bytes:
+        end.settimeout(self._timeout_s)
+        try:
+            came = end.recv(num_bytes, socket.MSG_WAITALL)
+        except OSError as error:
+            raise RunFailure(f"connecting the ranks of this machine failed: {error}") from error
+        if len(came) < num_bytes:
+            raise RunFailure("connecting the ranks of this machine failed: one of them is gone")
+        return came
 
 
 def _listen(listener: socket.socket, folder: Path, most: int) -> str | None:

@@ -19,8 +19,9 @@ from synth.schedule.prefix import Strays, find_prefix
 
 from ..batch import Batch
 from .boundary import Boundary, Tensors
-from .channels import Channels, describe_failure
+from .channels import Channels
 from .clock import Clock
+from .failure import describe_failure
 from .moves import Moves
 from .passages import Passages
 from .progress import Progress
@@ -126,6 +127,7 @@ class Executor:
             self._step_through(lambda: self._begin(batch, shapes, saved_sizes, weight), update)
         except BaseException:
             self._forget()
+            self._channels.cut()  # or those who wait for this rank would, as long as it lives
             raise
         self._is_broken = False
         self._step = StepTable.none()

@@ -1,44 +1,58 @@
 """The processes of one pipeline, as torch.distributed knows them."""
 
-from collections.abc import Callable, Iterable
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Self, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.device_mesh import DeviceMesh
 
-from synth.errors import SynthError
+from synth.errors import RunFailure, SynthError
+
+from . import own_groups
+from .failure import describe_failure
+from .own_groups import OwnGroups
 
 T = TypeVar("T")
+
+
+class Refused(SynthError):
+    """What one rank refused; all know it, and nothing has begun."""
 
 
 @dataclass(frozen=True)
 class Group:
     """Pipeline rank r is the process with the global rank `ranks[r]`.
 
-    `beside` are the ranks of all pipelines of the world, where their process groups must be made by
-    all processes together.
+    `own` are made for this pipeline alone. Where the backend is NCCL, groups come from it instead;
+    `beside` are then the ranks of all pipelines of the world, as all processes make them together.
     """
 
     handle: dist.ProcessGroup | None
     ranks: tuple[int, ...]
     rank: int
+    own: OwnGroups
     beside: tuple[tuple[int, ...], ...] | None = None
 
     @classmethod
-    def world(cls) -> Self:
-        """All processes.
+    def world(cls, timeout_s: float = 300.0) -> Self:
+        """All processes, which call this at the same time.
 
         Raises:
             SynthError: torch.distributed has not been initialised.
         """
-        return cls.of(None)
+        return cls.of(None, timeout_s)
 
     @classmethod
-    def of(cls, given: dist.ProcessGroup | DeviceMesh | None) -> Self:
+    def of(cls, given: dist.ProcessGroup | DeviceMesh | None, timeout_s: float = 300.0) -> Self:
         """From a process group, a one-dimensional device mesh, or none for all processes.
+
+        Its ranks call this at the same time. After `timeout_s` they wait for each other no longer.
 
         Raises:
             SynthError: torch.distributed has not been initialised; the mesh has several
@@ -60,13 +74,17 @@ class Group:
         rank = dist.get_rank(given)
         if rank < 0:
             raise SynthError(f"process {dist.get_rank()} is not in the pipeline's group {ranks}")
-        beside = None
-        if given is not None and "nccl" in _backends(given).values():
-            # NCCL splits communicators off that of the world, which takes all of its processes.
-            everyones: list[tuple[int, ...]] = [()] * dist.get_world_size()
-            dist.all_gather_object(everyones, ranks)
-            beside = tuple(sorted(set(everyones)))
-        return cls(given, ranks, rank, beside)
+        name, beside = [f"pipeline-{uuid.uuid4().hex}"], None
+        with _named(rank):
+            if given is not None and "nccl" in _backends(given).values():
+                # NCCL splits communicators off that of the world, which takes all its processes.
+                everyones: list[tuple[int, ...]] = [()] * dist.get_world_size()
+                dist.all_gather_object(everyones, ranks)
+                beside = tuple(sorted(set(everyones)))
+            dist.broadcast_object_list(name, ranks[0], given)
+        world: Any = dist.group.WORLD
+        store = PrefixStore(name[0], (given or world).get_group_store())
+        return cls(given, ranks, rank, OwnGroups(store, rank, timeout_s), beside)
 
     @property
     def size(self) -> int:
@@ -83,27 +101,34 @@ class Group:
         On NCCL, where several pipelines run beside each other, all ranks of all of them do.
         """
         places = list(ranks)
-        if self.beside is None:
-            alone = self.handle is not None and len(self.ranks) < dist.get_world_size()
-            members = [self.ranks[place] for place in places]
-            return dist.new_group(members, timeout=timeout, use_local_synchronization=alone)
+        if not self._on_nccl:
+            return self.own.among(places)
         made = {
             pipeline: dist.new_group([pipeline[place] for place in places], timeout=timeout)
-            for pipeline in self.beside
+            for pipeline in self.beside or (self.ranks,)
         }
         return made[self.ranks]
 
     def share(self, value: object, source: int) -> Any:
-        """One rank's object, on all."""
-        shared = [value]
-        dist.broadcast_object_list(shared, self.ranks[source], self.handle)
-        return shared[0]
+        """One rank's object, on all.
+
+        Raises:
+            RunFailure: another rank is gone.
+        """
+        with _named(self.rank):
+            whole = self._whole
+            if whole is not None:
+                return own_groups.share(whole, value, source)
+            shared = [value]
+            dist.broadcast_object_list(shared, self.ranks[source], self.handle)
+            return shared[0]
 
     def agree(self, source: int, make: Callable[[], T]) -> T:
         """What one rank makes, on all; or its error, on all.
 
         Raises:
-            SynthError: what that rank's `make` raised.
+            Refused: what that rank's `make` raised.
+            RunFailure: another rank is gone.
         """
         told: tuple[Any, str | None] = (None, None)
         if source == self.rank:
@@ -113,15 +138,43 @@ class Group:
                 told = (None, str(error))
         made, refused = self.share(told, source)
         if refused is not None:
-            raise SynthError(refused)
+            raise Refused(refused)
         found: T = made
         return found
 
     def gather(self, value: object) -> list[Any]:
-        """Every rank's object, in rank order, on all."""
-        gathered: list[Any] = [None] * self.size
-        dist.all_gather_object(gathered, value, self.handle)
-        return gathered
+        """Every rank's object, in rank order, on all.
+
+        Raises:
+            RunFailure: another rank is gone.
+        """
+        with _named(self.rank):
+            whole = self._whole
+            if whole is not None:
+                return own_groups.gather(whole, value)
+            gathered: list[Any] = [None] * self.size
+            dist.all_gather_object(gathered, value, self.handle)
+            return gathered
+
+    @property
+    def _on_nccl(self) -> bool:
+        return "nccl" in _backends(self.handle).values()
+
+    @property
+    def _whole(self) -> dist.ProcessGroupGloo | None:
+        return None if self._on_nccl else self.own.among(range(self.size))
+
+
+@contextmanager
+def _named(rank: int) -> Iterator[None]:
+    """Say which rank it was that others were gone for."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise RunFailure(
+            f"rank {rank} failed where all ranks tell each other what they need to know before a "
+            f"step: {describe_failure(error)}"
+        ) from error
 
 
 def _backends(handle: dist.ProcessGroup | None) -> dict[str, str]:

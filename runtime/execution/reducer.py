@@ -18,6 +18,7 @@ from synth.schedule.reductions import Reduction
 
 from .clock import Clock
 from .groups import Group
+from .own_groups import broadcast
 from .passages import Passages
 
 
@@ -79,7 +80,7 @@ class GradientReducer:
         self._groups = {
             r: group.subgroup(r) for r in sorted({*ranks_of.values(), *holders.values()})
         }
-        self._working: dict[Reduction, list[dist.Work | None]] = {}
+        self._working: dict[Reduction, list[dist.Work]] = {}
         shared = [
             _Tied(tensor, ranks_of[number])
             for number, stage in self._copied.items()
@@ -98,7 +99,7 @@ class GradientReducer:
         handle = self._groups[reduction.ranks]
         self._clock.ready(reduction)
         self._working[reduction] = [
-            dist.all_reduce(_gradient(p), group=handle, async_op=True)
+            handle.allreduce([_gradient(p)])
             for p in self._copied[reduction.stage].parameters()
             if id(p) not in self._tied_ids
         ]
@@ -106,8 +107,7 @@ class GradientReducer:
     def finish(self) -> None:
         """Wait until this rank's gradients are those of all copies, the tied ones added up."""
         tied = [
-            dist.all_reduce(_gradient(parameter), group=self._groups[ranks], async_op=True)
-            for parameter, ranks in self._tied
+            self._groups[ranks].allreduce([_gradient(parameter)]) for parameter, ranks in self._tied
         ]
         for reduction, works in self._working.items():
             with self._clock.wait(reduction):
@@ -118,14 +118,12 @@ class GradientReducer:
     @torch.no_grad()
     def _spread(self, shared: list[_Tied]) -> None:
         for parameter, ranks in shared:
-            source = self._group.ranks[ranks[0]]
-            dist.broadcast(parameter, source, group=self._groups[ranks])
+            broadcast(self._groups[ranks], _real(parameter.detach()), 0)
 
 
-def _wait(works: list[dist.Work | None]) -> None:
+def _wait(works: list[dist.Work]) -> None:
     for work in works:
-        if work is not None:
-            work.wait()
+        work.wait()
 
 
 def _check_told_apart(copied: Mapping[int, Passages], tied_ids: set[int]) -> None:
@@ -144,7 +142,12 @@ def _check_told_apart(copied: Mapping[int, Passages], tied_ids: set[int]) -> Non
 def _gradient(parameter: Tensor) -> Tensor:
     if parameter.grad is None:  # nothing flowed into it here; elsewhere something may have
         parameter.grad = torch.zeros_like(parameter)
-    return parameter.grad
+    return _real(parameter.grad)
+
+
+def _real(tensor: Tensor) -> Tensor:
+    """The same memory as real numbers, which are what is added up."""
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 def _holders(group: Group, tied: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:

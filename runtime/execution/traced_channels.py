@@ -24,6 +24,10 @@ class TracedChannels:
         self._clock.ready(transfer)
         return self._traced(self._channels.receive(buffers, transfer), transfer)
 
+    def cut(self) -> None:
+        """Let go of all other ranks."""
+        self._channels.cut()
+
     def _traced(self, pending: Pending, transfer: Transfer) -> Pending:
         return _Traced(pending, transfer, self._clock) if self._clock.recording else pending
 

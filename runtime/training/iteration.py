@@ -17,7 +17,7 @@ from torch import Tensor
 from synth.errors import RunFailure
 
 from ..batch import Batch
-from ..execution.channels import describe_failure
+from ..execution.failure import describe_failure
 from ..optimize import StageSteps, StepSettings
 from ..pipeline import Pipeline
 from .layered import Randomness

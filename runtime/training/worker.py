@@ -117,6 +117,11 @@ def work_inside_torchrun(
         except SynthError as error:
             _talk(f"error: {error}")
             exit_code = int(error.exit_code)
+        except Exception:
+            traceback.print_exc()
+            exit_code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
     os._exit(exit_code)
 
 
