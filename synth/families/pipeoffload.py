@@ -17,6 +17,7 @@ from synth.families.family import Family, Programs, Setting
 from synth.families.options import Way, rounds
 from synth.kinds import OpKind
 from synth.schedule.lower import lower
+from synth.schedule.memory import peak_bytes
 from synth.schedule.model import Buffering, Schedule
 from synth.schedule.ops import Op
 from synth.schedule.simulate import simulate
@@ -28,10 +29,11 @@ def make(setting: Setting) -> Programs:
     """Offload whatever the host's link can take away and bring back between F and B.
 
     The paper's selective offload takes what lives longest, since that lowers the peak most: with
-    `half`, it is the stages of the first half of the rounds, whose backwards come last. When each
-    transfer begins is ours: out at once, back as late as all those behind it on the link allow, by
-    the clock of the schedule without offloading. What would have to come back before it has left
-    stays.
+    `half`, it is the stages of the first half of the rounds, whose backwards come last. Out at
+    once, back as late as all those behind it on the link allow, by the clock of the schedule
+    without offloading, is what the authors' program does with a stream each way. What would have
+    to come back before it has left stays, and so does all of a rank that would hold more with it:
+    what lives shortly is there twice while it leaves and returns.
     """
     if setting.costs.links.host is None:
         raise SynthError(
@@ -43,9 +45,17 @@ def make(setting: Setting) -> Programs:
             "pipeoffload:1 has no half of a rank's stages to offload; give pipeoffload:1,full"
         )
     base = _base(setting)
-    return [
-        _offloading(setting, program, clock)
+    moved = tuple(
+        tuple(_offloading(setting, program, clock))
         for program, clock in zip(base.programs, _clocks(setting, base), strict=True)
+    )
+    here, away = (
+        zip(listed, peak_bytes(lower(replace(base, programs=listed), setting.costs)), strict=True)
+        for listed in (base.programs, moved)
+    )
+    return [
+        program if peak <= usual else still
+        for (still, usual), (program, peak) in zip(here, away, strict=True)
     ]
 
 

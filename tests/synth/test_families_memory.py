@@ -3,7 +3,7 @@
 import pytest
 
 from synth.costs import HOST, Costs, uniform_costs
-from synth.families import generate
+from synth.families import family_placement, generate
 from synth.kinds import OpKind
 from synth.profile import Link, Links, PairLink
 from synth.schedule import Lowered, Timeline, peak_bytes, verify
@@ -153,8 +153,25 @@ def test_offloading_everything_leaves_four_micro_batches_of_a_stage_at_no_cost(
 
 
 def test_what_lives_too_shortly_for_a_slow_link_stays() -> None:
-    # The last rank's B follows its F at once.
-    on = costs(4, links=Links(host=Link(latency_us=F)))
-    schedule = generate("pipeoffload:1,full", 4, 8, costs=on)
-    kinds = [{op.kind for op in program} for program in schedule.programs]
-    assert [OpKind.OFFLOAD in found for found in kinds] == [True, True, True, False]
+    # The last rank's B follows its F of the second round at once.
+    on = costs(8, links=Links(host=Link(latency_us=F)))
+    schedule = generate("pipeoffload:2,full", 4, 8, costs=on)
+    moved = [{op.stage for op in ops if op.kind == OpKind.OFFLOAD} for ops in schedule.programs]
+    assert moved == [{0, 4}, {1, 5}, {2, 6}, {3}]
+
+
+@pytest.mark.parametrize("transfer_us", [1, F, 4 * F])
+@pytest.mark.parametrize("name", ["pipeoffload:1,full", "pipeoffload:2", "pipeoffload:2,full"])
+def test_offloading_costs_no_rank_memory_and_over_a_fast_link_no_time(
+    name: str, transfer_us: int
+) -> None:
+    # On few ranks, and on the last ones, what moves is there twice while it leaves and returns.
+    for p in range(1, 7):
+        for m in range(1, 10):
+            usual = "1f1b" if name.startswith("pipeoffload:1") else "interleaved:2"
+            num_stages = family_placement(name, p).num_stages
+            on = costs(num_stages, links=Links(host=Link(latency_us=transfer_us)))
+            (without, plain), (lowered, moved) = (judged(n, p, m, on) for n in (usual, name))
+            assert moved.makespan_us == plain.makespan_us or transfer_us > F
+            peaks = zip(peak_bytes(lowered), peak_bytes(without), strict=True)
+            assert all(found <= most for found, most in peaks)
