@@ -1,4 +1,7 @@
-"""Saved activations that leave their rank and come back: gradients, memory, and what is refused."""
+"""Saved activations that leave their rank and come back: what they must not change or mistake.
+
+The families that move them are in `test_families_replayed.py`.
+"""
 
 from typing import Any
 
@@ -6,98 +9,20 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from synth.costs import uniform_costs
 from synth.errors import SynthError
-from synth.families import family_placement, generate
 from synth.kinds import OpKind
-from synth.profile import Link, Links
 from synth.runtime.batch import Batch
 from synth.runtime.execution.moves import Moves
 from synth.runtime.execution.stage import Stage
 from synth.runtime.execution.step_table import Slots, StepTable
 from synth.schedule.model import Schedule
 from synth.schedule.ops import Op
-
-WIDTH, BATCH = 6, 3
-
-
-class Head(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.out = nn.Linear(WIDTH, 1)
-
-    def forward(self, x_BD: Tensor, targets_B1: Tensor) -> Tensor:
-        return nn.functional.mse_loss(self.out(x_BD), targets_B1)
-
-
-def build_stages(count: int) -> list[nn.Module]:
-    torch.manual_seed(2)
-    layers = [
-        nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.LayerNorm(WIDTH))
-        for _ in range(count - 1)
-    ]
-    return [*layers, Head()]
-
-
-def build_batch(num_micro_batches: int) -> tuple[list[Tensor], list[Tensor]]:
-    draw = torch.Generator().manual_seed(4)
-    inputs = torch.randn((num_micro_batches, BATCH, WIDTH), generator=draw)
-    return list(inputs), list(torch.randn((num_micro_batches, BATCH, 1), generator=draw))
-
-
-def plain_autograd(count: int, num_micro_batches: int) -> list[list[Tensor]]:
-    """Each stage's gradients, of the mean loss, micro-batch after micro-batch."""
-    stages = build_stages(count)
-    for x, targets in zip(*build_batch(num_micro_batches), strict=True):
-        for stage in stages[:-1]:
-            x = stage(x)
-        (stages[-1](x, targets) / num_micro_batches).backward()
-    return [[p.grad for p in stage.parameters()] for stage in stages]
+from tests.runtime.replaying import BATCH, WIDTH, Head
 
 
 def same(found: list[Tensor | None], wanted: list[Tensor]) -> bool:
     """Bit for bit."""
     return all(map(torch.equal, found, wanted))
-
-
-def replay(rank: int, size: int, schedules: list[Schedule]) -> list[Any]:
-    """Of each schedule the rank's stages whose gradients differ, and how many values were left."""
-    from synth.runtime.batch import Batch
-    from synth.runtime.pipeline import Pipeline
-
-    answers = []
-    for schedule in schedules:
-        stages = build_stages(schedule.placement.num_stages)
-        mine = {stage for stage, _ in schedule.placement.held[rank]}
-        pipeline = Pipeline(schedule, {stage: [stages[stage]] for stage in mine})
-        pipeline.step(Batch(*build_batch(schedule.num_micro_batches)))
-        gradients = {s: [p.grad for p in stages[s].parameters()] for s in mine}
-        wanted = plain_autograd(len(stages), schedule.num_micro_batches)
-        differ = [s for s, found in gradients.items() if not same(found, wanted[s])]
-        answers.append((differ, pipeline.held_values))
-    return answers
-
-
-def moving_family(name: str, num_ranks: int, num_micro_batches: int) -> Schedule:
-    costs = uniform_costs(
-        family_placement(name, num_ranks).num_stages,
-        forward_us=100,
-        backward_input_us=100,
-        backward_weight_us=100,
-        saved_bytes=100,
-        links=Links(host=Link(latency_us=10)),
-    )
-    return generate(name, num_ranks, num_micro_batches, costs=costs)
-
-
-@pytest.mark.parametrize("num_ranks", [2, 4])
-def test_families_that_move_activations_give_autograds_gradients(pool: Any, num_ranks: int) -> None:
-    names = ["bpipe", "pipeoffload:1,full", "pipeoffload:2", "pipeoffload:2,full"]
-    m = 2 * num_ranks
-    schedules = [moving_family(name, num_ranks, m) for name in names]
-    by_rank = pool.run(replay, num_ranks, schedules)
-    for index, name in enumerate(names):
-        assert [answers[index] for answers in by_rank] == [([], 0)] * num_ranks, name
 
 
 class Noisy(nn.Module):
