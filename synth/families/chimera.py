@@ -3,10 +3,11 @@
 Three ways to run more than D micro-batches (section 3.5). *Direct concatenation* puts units of D
 behind one another. Where B takes twice as long as F, it leaves bubbles between them, which the
 other two remove: *forward doubling* runs two micro-batches in each F, so that a slot of F takes as
-long as a B, and then the two B's; it holds twice the activations. *Backward halving* is the same
-schedule with micro-batches half as large, which run two together in F and one by one in B. Here a
-micro-batch is what one B takes: `halving` therefore makes the programs of `doubling`, for a profile
-of half micro-batches and twice as many of them.
+long as a B, and each B by itself; it holds twice the activations. Both are, op by op, what the
+authors' program runs (Shigangli/Chimera). *Backward halving* is the same schedule with
+micro-batches half as large, which run two together in F and one by one in B. Here a micro-batch is
+what one B takes: `halving` therefore makes the programs of `doubling`, for a profile of half
+micro-batches and twice as many of them.
 
 Gradients of the two copies are added up eagerly (section 3.2), or, with `late-sync`, at the end.
 """

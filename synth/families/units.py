@@ -10,6 +10,10 @@ a mirror image runs as well, with an even number D of ranks, each copy has room 
 other has exactly the slots in between. D micro-batches so make a *unit*, which takes 2S slots of
 every rank; the next unit starts 2S slots later ("direct concatenation"), and its first F's take the
 holes of the one before. The last unit may be smaller. Copies share each unit as evenly as possible.
+
+Where q micro-batches run in each slot of F, but one in each of B (Chimera's forward doubling, q = 2
+for B = 2F), it is pair j that has the slots of F above, and micro-batch i of its copy the slot of B
+2S − 1 − s + 2i: a unit of q D micro-batches takes S slots of F and q S of B.
 """
 
 from collections.abc import Sequence
@@ -26,14 +30,14 @@ def concatenated(setting: Setting, per_slot: int = 1) -> Programs:
     """Units of D micro-batches behind one another, the last with what is left.
 
     Args:
-        per_slot: so many micro-batches run in each slot, one after another: a unit has D times as
-            many.
+        per_slot: so many micro-batches run in each slot of F, one after another: a unit has D times
+            as many.
     """
     num_ranks, total = setting.num_ranks, setting.num_micro_batches
     groups = [range(j, min(j + per_slot, total)) for j in range(0, total, per_slot)]
     slots: Slots = [[] for _ in range(num_ranks)]
     for unit, first in enumerate(range(0, len(groups), num_ranks)):
-        begin = 2 * setting.num_stages * unit
+        begin = (1 + per_slot) * setting.num_stages * unit
         _add_unit(slots, setting, begin, groups[first : first + num_ranks])
     return [[op for _, op in sorted(ops)] for ops in slots]
 
@@ -55,11 +59,13 @@ def _add_unit(slots: Slots, setting: Setting, begin: int, groups: Sequence[range
     """Put up to D groups into the slots of a unit, the first part of them on copy 0."""
     copies = setting.placement.ranks
     share = -(-len(groups) // len(copies))
+    last = begin + 2 * setting.num_stages - 1
     for replica, ranks in enumerate(copies):
-        for k, group in enumerate(groups[replica * share : (replica + 1) * share]):
-            first = begin + 2 * k
-            last = first + 2 * setting.num_stages - 1
-            for stage, rank in enumerate(ranks):
-                for j in group:
-                    slots[rank].append((first + stage, Op(OpKind.F, stage, j, replica)))
-                    slots[rank].append((last - stage, Op(OpKind.BW, stage, j, replica)))
+        own = groups[replica * share : (replica + 1) * share]
+        forwards = [(2 * k, j) for k, group in enumerate(own) for j in group]
+        backwards = [(2 * i, j) for i, (_, j) in enumerate(forwards)]
+        for stage, rank in enumerate(ranks):
+            slots[rank] += [
+                *((begin + stage + at, Op(OpKind.F, stage, j, replica)) for at, j in forwards),
+                *((last - stage + at, Op(OpKind.BW, stage, j, replica)) for at, j in backwards),
+            ]

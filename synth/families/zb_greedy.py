@@ -48,7 +48,7 @@ def greedy(name: str, setting: Setting, limits_bytes: Sequence[int]) -> Programs
     """
     done: list[_Greedy] = []
     refused: list[SynthError] = []
-    for answers in product((True, False), repeat=3):
+    for answers in product((False, True), (True, False), (True, False)):  # the authors' order
         attempt = _Greedy(name, setting, limits_bytes, Choices(*answers))
         try:
             attempt.run()
@@ -116,8 +116,9 @@ class _Greedy:
             self._put(rank, F)
         extra = self._extra_forwards()
         for rank in self.ranks[1:]:
-            # a later rank has less time before its first B, so it takes strictly fewer
-            extra[rank] = max(0, min(extra[rank], extra[rank - 1] - 1))
+            # A later rank has less time before its first B: strictly fewer, unless both take all.
+            if min(extra[rank], extra[rank - 1]) < self.m - 1:
+                extra[rank] = max(0, min(extra[rank], extra[rank - 1] - 1))
         for rank in self.ranks:
             for _ in range(extra[rank]):
                 self._put(rank, F)

@@ -10,7 +10,6 @@ from synth.schedule import Timeline, peak_bytes, verify
 from synth.solve import Problem
 from synth.solve.portfolio import solve
 from tests.synth.effort import counted
-from tests.synth.picture import picture, rows
 
 
 def costs_of(name: str, num_ranks: int, times: tuple[int, int, int]) -> Costs:
@@ -36,128 +35,6 @@ def bubble_us(name: str, num_ranks: int, m: int, times: tuple[int, int, int]) ->
     line = simulated(name, num_ranks, m, times)
     assert len(set(line.work_us)) == 1
     return line.makespan_us - line.work_us[0], line.period_us - line.work_us[0]
-
-
-# Four ranks with F = B = W = 1, lower case the second stage or copy; X is BW (1 where W is 0).
-# Wide ones go on in a second block.
-PICTURES = {
-    # Narayanan et al. 2021, figure 4.
-    ("interleaved", 8, 1): """
-        F0 F1 F2 F3 f0 f1 f2 f3 F4 F5 F6 .. .. .. x0 -- F7 x1 -- .. f4 x2 -- f5 x3 -- f6 X0 --
-        .. F0 F1 F2 F3 f0 f1 f2 f3 F4 .. .. x0 -- F5 x1 -- F6 x2 -- F7 x3 -- f4 X0 -- f5 X1 --
-        .. .. F0 F1 F2 F3 f0 f1 f2 .. x0 -- f3 x1 -- F4 x2 -- F5 x3 -- F6 X0 -- F7 X1 -- f4 X2
-        .. .. .. F0 F1 F2 F3 f0 x0 -- f1 x1 -- f2 x2 -- f3 x3 -- F4 X0 -- F5 X1 -- F6 X2 -- F7
-
-        f7 X1 -- X2 -- .. X3 -- .. x4 -- .. x5 -- .. x6 -- .. x7 -- X4 -- X5 -- X6 -- X7 --
-        f6 X2 -- f7 X3 -- .. x4 -- .. x5 -- .. x6 -- .. x7 -- X4 -- X5 -- X6 -- X7 -- .. ..
-        -- f5 X3 -- f6 x4 -- f7 x5 -- .. x6 -- .. x7 -- X4 -- X5 -- X6 -- X7 -- .. .. .. ..
-        X3 -- f4 x4 -- f5 x5 -- f6 x6 -- f7 x7 -- X4 -- X5 -- X6 -- X7 -- .. .. .. .. .. ..
-    """,
-    ("breadth-first", 4, 0): """
-        F0 F1 F2 F3 f0 f1 f2 f3 .. .. .. .. .. .. x0 x1 x2 x3 X0 X1 X2 X3
-        .. F0 F1 F2 F3 f0 f1 f2 f3 .. .. .. .. x0 x1 x2 x3 X0 X1 X2 X3 ..
-        .. .. F0 F1 F2 F3 f0 f1 f2 f3 .. .. x0 x1 x2 x3 X0 X1 X2 X3 .. ..
-        .. .. .. F0 F1 F2 F3 f0 f1 f2 f3 x0 x1 x2 x3 X0 X1 X2 X3 .. .. ..
-    """,
-    # Li and Hoefler 2021: two bubbles a rank, D/2 − 1 among the F's and as many among the B's.
-    ("chimera", 4, 0): """
-        F0 F1 .. f2 x2 f3 x3 X0 .. X1
-        .. F0 f2 F1 f3 x2 X0 x3 X1 ..
-        .. f2 F0 f3 F1 X0 x2 X1 x3 ..
-        f2 f3 .. F0 X0 F1 X1 x2 .. x3
-    """,
-    # Two units by direct concatenation: F's of the second take the bubbles between them.
-    ("chimera", 8, 0): """
-        F0 F1 .. f2 x2 f3 x3 X0 F4 X1 F5 f6 x6 f7 x7 X4 .. X5
-        .. F0 f2 F1 f3 x2 X0 x3 X1 F4 f6 F5 f7 x6 X4 x7 X5 ..
-        .. f2 F0 f3 F1 X0 x2 X1 x3 f6 F4 f7 F5 X4 x6 X5 x7 ..
-        f2 f3 .. F0 X0 F1 X1 x2 f6 x3 f7 F4 X4 F5 X5 x6 .. x7
-    """,
-    # 2410.19367, figure 3.
-    ("bitpipe", 4, 0): """
-        F0 F1 .. f2 f2 f3 f3 f0 x0 f1 x1 x2 x2 x3 x3 X0 .. X1
-        .. F0 f2 F1 f3 f2 f0 f3 f1 x0 x2 x1 x3 x2 X0 x3 X1 ..
-        .. f2 F0 f3 F1 f0 f2 f1 f3 x2 x0 x3 x1 X0 x2 X1 x3 ..
-        f2 f3 .. F0 f0 F1 f1 f2 x2 f3 x3 x0 X0 x1 X1 x2 .. x3
-    """,
-    # Jain et al. 2020, as arXiv 2107.06925 draws it: one micro-batch a rank.
-    ("gems", 4, 1): """
-        F0 .. .. .. .. .. .. .. .. .. X0 -- f1 x1 -- F2 .. .. .. .. .. .. .. .. .. .. ..
-        .. F0 .. .. .. .. .. .. X0 -- f1 .. .. .. .. x1 -- F2 .. .. .. .. .. .. .. .. X2
-        .. .. F0 .. .. .. X0 -- f1 .. .. .. .. .. .. .. .. x1 -- F2 .. .. .. .. X2 -- f3
-        .. .. .. F0 X0 -- f1 .. .. .. .. .. .. .. .. .. .. .. .. x1 -- F2 X2 -- f3 .. ..
-
-        .. X2 -- f3 x3 -- .. .. .. .. .. ..
-        -- f3 .. .. .. .. x3 -- .. .. .. ..
-        .. .. .. .. .. .. .. .. x3 -- .. ..
-        .. .. .. .. .. .. .. .. .. .. x3 --
-    """,
-    # Liu et al. 2023: one wave, F = B.
-    ("hanayo", 4, 0): """
-        F0 F1 F2 F3 .. .. .. f0 x0 f1 x1 f2 x2 f3 x3 X0 .. X1 .. X2 .. X3
-        .. F0 F1 F2 .. .. f0 F3 f1 x0 f2 x1 f3 x2 X0 x3 X1 .. X2 .. X3 ..
-        .. .. F0 F1 .. f0 F2 f1 F3 f2 x0 f3 x1 X0 x2 X1 x3 X2 .. X3 .. ..
-        .. .. .. F0 f0 F1 f1 F2 f2 F3 f3 x0 X0 x1 X1 x2 X2 x3 X3 .. .. ..
-    """,
-    # 2107.06925, section 3.5: two micro-batches in each slot of F, no bubble between units.
-    ("chimera:doubling", 8, 1): """
-        F0 F1 F2 F3 f4 f5 x4 -- x5 -- f6 f7 x6 -- x7 -- X0 -- X1 -- .. .. .. X2 -- X3 --
-        .. F0 F1 f4 f5 F2 F3 f6 f7 x4 -- x5 -- X0 -- X1 -- x6 -- x7 -- X2 -- X3 -- .. ..
-        .. f4 f5 F0 F1 f6 f7 F2 F3 X0 -- X1 -- x4 -- x5 -- X2 -- X3 -- x6 -- x7 -- .. ..
-        f4 f5 f6 f7 F0 F1 X0 -- X1 -- F2 F3 X2 -- X3 -- x4 -- x5 -- .. .. .. x6 -- x7 --
-    """,
-    # Zhang et al. 2023, by the rule that mixpipe.py takes: K = 4.
-    ("mixpipe", 8, 1): """
-        F0 F1 F2 f4 x4 -- F3 f5 x5 -- f6 X0 -- x6 -- f7 x7 -- X1 -- .. X2 -- .. .. X3 --
-        .. F0 f4 F1 f5 F2 x4 -- f6 X0 -- F3 x5 -- f7 X1 -- x6 -- X2 -- x7 -- X3 -- .. ..
-        .. f4 F0 f5 F1 f6 X0 -- F2 x4 -- f7 X1 -- F3 x5 -- X2 -- x6 -- X3 -- x7 -- .. ..
-        f4 f5 f6 F0 X0 -- f7 F1 X1 -- F2 x4 -- X2 -- F3 X3 -- x5 -- .. x6 -- .. .. x7 --
-    """,
-    # 2410.19367 without the V.
-    ("bitpipe-loop", 4, 0): """
-        F0 F1 .. f2 f0 f3 f1 f2 x2 f3 x3 x0 x2 x1 x3 X0 .. X1
-        .. F0 f2 F1 f3 f0 f2 f1 f3 x2 x0 x3 x1 x2 X0 x3 X1 ..
-        .. f2 F0 f3 F1 f2 f0 f3 f1 x0 x2 x1 x3 X0 x2 X1 x3 ..
-        f2 f3 .. F0 f2 F1 f3 f0 x0 f1 x1 x2 X0 x3 X1 x2 .. x3
-    """,
-    # Its appendix B, by the rules that bitpipe.py tries.
-    ("bitpipe:1,early", 8, 1): """
-        F0 F1 F2 f4 f4 f5 f5 f0 x0 -- f1 F3 x1 -- f6 x4 -- f6 x4 -- .. x5 -- f2 x2 -- f7
-        .. F0 f4 F1 f5 f4 f0 f5 f1 F2 x0 -- f6 x4 -- F3 x1 -- f6 x5 -- f2 x4 -- f7 X0 --
-        .. f4 F0 f5 F1 f0 f4 f1 f5 f6 x4 -- F2 x0 -- f7 x5 -- f2 x1 -- f6 X0 -- F3 x4 --
-        f4 f5 f6 F0 f0 F1 f1 f4 x4 -- f5 f7 x5 -- F2 x0 -- f2 X0 -- .. x1 -- f6 x6 -- F3
-
-        f7 x5 -- X0 -- f3 x3 -- x6 -- x6 -- x7 -- x7 -- X1 -- .. .. X2 -- X3 --
-        x2 -- f7 f3 x6 -- x5 -- x3 -- x7 -- x6 -- X1 -- x7 -- X2 -- X3 -- .. ..
-        x6 -- f3 f7 x2 -- X1 -- x7 -- x3 -- X2 -- x5 -- X3 -- x6 -- x7 -- .. ..
-        f3 X1 -- x4 -- f7 x7 -- x2 -- X2 -- x3 -- X3 -- x5 -- .. .. x6 -- x7 --
-    """,
-    # DeepSeek-V3.
-    ("dualpipe", 8, 1): """
-        F0 F1 F2 f4 b4 w4 f5 F3 x5 -- f6 X0 -- x6 -- f7 .. X1 -- x7 -- B2 W2 B3 W3
-        .. F0 f4 F1 f5 F2 x4 -- f6 X0 -- F3 x5 -- f7 X1 -- x6 -- X2 -- b7 B3 w7 W3
-        .. f4 F0 f5 F1 f6 X0 -- F2 x4 -- f7 X1 -- F3 x5 -- X2 -- x6 -- B3 b7 W3 w7
-        f4 f5 f6 F0 B0 W0 F1 f7 X1 -- F2 x4 -- X2 -- F3 .. x5 -- X3 -- b6 w6 b7 w7
-    """,
-    # Qi et al. 2023: the V-shaped parallelogram.
-    ("zb-v", 8, 1): """
-        F0 F1 F2 F3 F4 F5 F6 f0 b0 w0 f1 b1 w1 f2 b2 w2 f3 b3 w3 F7 B0 W0 f4 b4 w4 B1
-        .. F0 F1 F2 F3 F4 f0 F5 f1 b0 w0 f2 b1 w1 f3 b2 w2 F6 B0 W0 f4 b3 w3 F7 B1 W1
-        .. .. F0 F1 F2 f0 F3 f1 F4 f2 b0 w0 f3 b1 w1 F5 B0 W0 f4 b2 w2 F6 B1 W1 f5 b3
-        .. .. .. F0 f0 F1 f1 F2 f2 F3 f3 b0 w0 F4 B0 W0 f4 b1 w1 F5 B1 W1 f5 b2 w2 F6
-
-        W1 f5 b5 w5 B2 W2 f6 b6 w6 B3 W3 f7 b7 w7 B4 W4 B5 W5 B6 W6 B7 W7 .. .. ..
-        f5 b4 w4 B2 W2 f6 b5 w5 B3 W3 f7 b6 w6 B4 b7 B5 W4 B6 W5 B7 W6 w7 W7 .. ..
-        w3 F7 B2 W2 f6 b4 w4 B3 W3 f7 b5 w5 B4 b6 B5 b7 B6 W4 B7 W5 w6 w7 W6 W7 ..
-        B2 W2 f6 b3 w3 F7 B3 W3 f7 b4 w4 B4 b5 B5 b6 B6 b7 B7 W4 w5 w6 w7 W5 W6 W7
-    """,
-}
-
-
-@pytest.mark.parametrize(("name", "m", "weight_us"), PICTURES)
-def test_a_family_looks_like_its_figure(name: str, m: int, weight_us: int) -> None:
-    line = simulated(name, 4, m, (1, 1, weight_us))
-    assert picture(line) == rows(PICTURES[name, m, weight_us])
 
 
 @pytest.mark.parametrize("times", [(1, 1, 0), (1, 1, 1), (55, 58, 35)])
