@@ -5,11 +5,9 @@ from typing import TYPE_CHECKING, Any
 from synth.cli.output import percent, value_line
 from synth.cli.request import Request
 from synth.cli.show import plan_table
-from synth.kinds import OpKind
 from synth.report.rivals import Contender, rivals_table
 
 if TYPE_CHECKING:
-    from synth.schedule.lower import Lowered
     from synth.schedule.model import Schedule
     from synth.solve.problem import Result
 
@@ -23,13 +21,14 @@ def as_text(request: Request, result: "Result") -> str:
     rate = percent(objective.bubble_rate(timeline, max(timeline.work_us)))
     return "\n".join(
         (
-            rivals_table(_contenders(request, result), objective, _useful_work_us(lowered)),
+            rivals_table(_contenders(request, result), objective),
             "",
             value_line(objective.words, result.value_us, result.lower_bound_us, result.gap),
             f"bubble rate {rate} of the {objective.words}; found by {result.found_by}, stopped by "
             f"{result.stopped_by} after {result.wall_s:.1f} s",
             request.limit.explanation,
             *_recomputed(plan.schedule()),
+            *_faster_ones(request, result),
             "",
             plan_table(plan, lowered, timeline),
         )
@@ -68,6 +67,7 @@ def as_json(request: Request, result: "Result") -> dict[str, Any]:
                 "name": rival.name,
                 "makespan_us": rival.makespan_us,
                 "period_us": rival.period_us,
+                "bubble_rate": objective.bubble_rate(rival, rival.work_us),
                 "peak_bytes": rival.peak_bytes,
                 "fits": None if request.problem.caps_bytes is None else rival.fits,
             }
@@ -85,6 +85,7 @@ def _contenders(request: Request, result: "Result") -> list[Contender]:
             rival.name,
             rival.makespan_us,
             rival.period_us,
+            rival.work_us,
             rival.peak_bytes,
             rival.fits if has_cap else None,
         )
@@ -96,6 +97,7 @@ def _contenders(request: Request, result: "Result") -> list[Contender]:
         "this plan",
         result.timeline.makespan_us,
         result.timeline.period_us,
+        max(result.timeline.work_us),
         result.peak_bytes,
         True if has_cap else None,
     )
@@ -110,16 +112,22 @@ def _recomputed(schedule: "Schedule") -> list[str]:
     if not stages:
         return []
     plural = "s" * ("," in stages)
-    return [f"recomputed: stage{plural} {stages}; rates in the table count that as idle"]
+    return [f"recomputed: stage{plural} {stages}"]
 
 
-def _useful_work_us(lowered: "Lowered") -> int:
-    """The largest work of a rank, that which is done twice counted once."""
-    tables = [stage.duration_us for stage in lowered.costs.stages]
-    return max(
-        sum(tables[op.stage][op.kind] for op in program if op.kind != OpKind.R)
-        for program in lowered.ops
-    )
+def _faster_ones(request: Request, result: "Result") -> list[str]:
+    """Published schedules that fit and are faster, as they may do what the search does not."""
+    value_us, found_us = request.problem.objective.value_us, result.value_us
+    assert found_us is not None
+    faster = [r for r in result.rivals if r.fits and not r.keeps_saved and value_us(r) < found_us]
+    if not faster:
+        return []
+    best = min(faster, key=value_us)
+    way = "" if request.recompute is None else "try --recompute auto, or "
+    return [
+        f"{best.name} fits and is faster, as it rebuilds or moves what forwards save, which the "
+        f"search did not: {way}take it from synth compare --save FOLDER"
+    ]
 
 
 def _stages_with_r(result: "Result") -> list[int]:

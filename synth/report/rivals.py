@@ -9,22 +9,21 @@ from synth.report.tables import milliseconds, size_unit, table
 
 @dataclass(frozen=True)
 class Contender:
-    """One schedule's figures, all simulated on the same costs; `fits` is None without a cap."""
+    """One schedule's figures, all simulated on the same costs.
+
+    `work_us` is the largest work of a rank; `fits` is None without a cap.
+    """
 
     name: str
     makespan_us: int
     period_us: int
+    work_us: int
     peak_bytes: tuple[int, ...]
     fits: bool | None
 
 
-def rivals_table(contenders: Sequence[Contender], objective: Objective, work_us: int) -> str:
-    """One row per schedule, in the order given.
-
-    Args:
-        objective: of which the bubble rate is said.
-        work_us: the largest work of a rank.
-    """
+def rivals_table(contenders: Sequence[Contender], objective: Objective) -> str:
+    """One row per schedule, in the order given; bubble rates are of the objective."""
     factor, unit = size_unit(max(max(c.peak_bytes) for c in contenders))
     decimals = 3 if factor > 1 else 0
     header = ["schedule", "makespan\nms", "period\nms", f"bubble rate\n% of {objective.words}"]
@@ -37,7 +36,7 @@ def rivals_table(contenders: Sequence[Contender], objective: Objective, work_us:
                 contender.name,
                 milliseconds(contender.makespan_us),
                 milliseconds(contender.period_us),
-                f"{100 * objective.bubble_rate(contender, work_us):.2f}",
+                f"{100 * objective.bubble_rate(contender, contender.work_us):.2f}",
                 f"{peak / factor:,.{decimals}f}",
                 str(contender.peak_bytes.index(peak)),
                 {True: "yes", False: "no", None: "no cap"}[contender.fits],

@@ -168,13 +168,15 @@ class SolveOptions:
 class Rival:
     """A published schedule on the same costs.
 
-    `fits` is whether it keeps the caps; `keeps_saved` whether what F saves stays where it is, as
-    the search takes for granted: its bounds say nothing of those that rebuild or move it.
+    `work_us` is the largest work of a rank, what is done twice counted twice; `fits` is whether it
+    keeps the caps; `keeps_saved` whether what F saves stays where it is, as the search takes for
+    granted: its bounds say nothing of those that rebuild or move it.
     """
 
     name: str
     makespan_us: int
     period_us: int
+    work_us: int
     peak_bytes: tuple[int, ...]
     fits: bool
     keeps_saved: bool = True

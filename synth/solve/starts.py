@@ -69,7 +69,8 @@ class Starts:
         caps, line = self.problem.caps_bytes or alone.peak_bytes, alone.timeline
         fits = all(peak <= cap for peak, cap in zip(alone.peak_bytes, caps, strict=True))
         keeps = schedule.keeps_saved
-        rival = Rival(name, line.makespan_us, line.period_us, alone.peak_bytes, fits, keeps)
+        times_us = line.makespan_us, line.period_us, max(line.work_us)
+        rival = Rival(name, *times_us, alone.peak_bytes, fits, keeps)
         if not any(replace(rival, name=other.name) == other for other in self.rivals):
             self.rivals.append(rival)
         # The search orders F, B and W, and proves its bounds for them.

@@ -266,6 +266,29 @@ def test_a_partition_that_is_given_is_all_that_an_infeasibility_is_about(synth: 
     assert "--partition auto" in ended.stderr
 
 
+def test_bubble_rates_in_the_table_are_of_each_schedules_own_work(synth: Synth) -> None:
+    # The same schedule has the same rate whatever plan stands below it, and in `synth compare`.
+    asked = (NAME, "--ranks", "4", "--micro-batches", "4", "--mem-limit")
+    compared = synth("compare", *asked, "16GB", "--no-solve", "--format", "json")
+    schedules = {row["name"]: row for row in json.loads(compared.stdout)["schedules"]}
+    for limit in ("16GB", "60GB"):
+        solved = synth("solve", *asked, limit, "--time-limit", "0", "--format", "json")
+        for rival in json.loads(solved.stdout)["rivals"]:
+            if rival["name"] in ("1f1b", "1f1b:recompute", "zb-h1"):
+                rate = schedules[rival["name"]]["bubble_rate_of_makespan"]
+                assert rival["bubble_rate"] == pytest.approx(rate)
+
+
+def test_a_published_schedule_that_is_faster_since_it_recomputes_is_pointed_out(
+    synth: Synth,
+) -> None:
+    # 16 GB hold one micro-batch at a time, or several of which only the inputs are kept.
+    faster = r"(1f1b|gpipe):recompute fits and is faster, .* try --recompute auto, or"
+    tight, ample = (synth(*SMALL, "--mem-limit", limit) for limit in ("16GB", "60GB"))
+    assert re.search(faster, tight.stdout)
+    assert "fits and is faster" not in ample.stdout
+
+
 def test_without_a_limit_json_does_not_say_that_rivals_fit(synth: Synth) -> None:
     found = json.loads(synth(*SMALL, "--format", "json").stdout)
     assert {rival["fits"] for rival in found["rivals"]} == {None}
