@@ -222,6 +222,9 @@ class _Choosing:
         self.told_us: int | None = None
 
     def run(self) -> Result:
+        if self.problem.caps_bytes is None:  # then nothing is won by computing twice
+            listener = self.listeners(self.problem)
+            return solve(self.problem, self.options, listener, self.stop)
         counts = counts_tried(self.problem.costs.num_stages)
         trials = len(counts) + sum(
             len(self._cuts(tuple(range(c)))) - 1 for c in counts[1 : 1 + _NEAR]
@@ -278,7 +281,13 @@ class _Choosing:
         def tell(incumbent: Incumbent) -> None:
             if self.told_us is None or incumbent.value_us < self.told_us:
                 self.told_us = incumbent.value_us
-                listener(replace(incumbent, lower_bound_us=min(bound_us, incumbent.value_us)))
+                listener(
+                    replace(
+                        incumbent,
+                        elapsed_s=time.monotonic() - self.began,
+                        lower_bound_us=min(bound_us, incumbent.value_us),
+                    )
+                )
 
         return tell
 

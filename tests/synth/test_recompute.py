@@ -167,6 +167,13 @@ def test_where_memory_suffices_nothing_is_recomputed() -> None:
     assert found.value_us == found.lower_bound_us
 
 
+def test_without_a_limit_choosing_proves_what_is_proven_where_all_is_kept() -> None:
+    problem = replace(tight_problem(placement("linear", 3), 0), caps_bytes=None)
+    choosing, keeping = solve_choosing(problem, counted(3)), solve(problem, counted(3))
+    assert choosing.value_us == keeping.value_us
+    assert choosing.lower_bound_us == keeping.lower_bound_us == keeping.value_us
+
+
 def test_chosen_stages_recompute_every_micro_batch_and_the_bound_holds() -> None:
     problem = tight_problem(placement("linear", 4), 100)
     values = {}
