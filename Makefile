@@ -36,7 +36,7 @@ types: install
 	$(BIN)/mypy
 
 wheel: install
-	rm -rf dist
+	rm -rf dist build
 	$(BIN)/python -m build --quiet --wheel --outdir dist
 
 check: lint types test wheel

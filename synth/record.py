@@ -3,6 +3,7 @@
 import json
 import os
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -52,7 +53,7 @@ class FileRecord(Record):
             SynthError: the file is absent, no JSON, of another format, newer, or a field is wrong.
         """
         try:
-            text = path.read_text()
+            text = path.read_text(encoding="utf-8")
         except OSError as error:
             raise SynthError(f"cannot read {path}: {error.strerror or error}") from None
         except UnicodeDecodeError:
@@ -65,7 +66,10 @@ class FileRecord(Record):
         try:
             data = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise SynthError(f"{name} is not JSON: {error}") from None
+            raise SynthError(
+                f"{name} is not JSON: {error}; it was cut short or edited: make it anew with "
+                f"`{cls.MADE_BY}`"
+            ) from None
         return cls.model_validate_file(data, name)
 
     @classmethod
@@ -124,7 +128,7 @@ def write_atomically(path: Path, text: str) -> None:
     except OSError as error:
         raise SynthError(f"cannot write {path}: {error.strerror or error}") from None
     try:
-        with os.fdopen(handle, "w") as file:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
         umask = os.umask(0)
         os.umask(umask)
@@ -148,6 +152,28 @@ def check_writable(path: Path) -> None:
         raise SynthError(f"cannot write {path}: {reason}")
 
 
+def check_outputs(*outputs: Path | None, inputs: Iterable[Path | str | None] = ()) -> None:
+    """Refuse output paths, of those that are given, before work is spent on what they should hold.
+
+    Args:
+        outputs: where is to be written.
+        inputs: the files that are read, which must not be lost.
+
+    Raises:
+        SynthError: one cannot be written, would replace an input, or is named twice.
+    """
+    taken = {Path(path).resolve(): "is read" for path in inputs if path is not None}
+    for path in outputs:
+        if path is None:
+            continue
+        check_writable(path)
+        place = path.resolve()
+        is_stream = path.exists() and not path.is_file()
+        if place in taken and not is_stream:
+            raise SynthError(f"{path} {taken[place]} by the same command; give another name")
+        taken[place] = "is written"
+
+
 def _why_not_writable(path: Path) -> str | None:
     """What keeps a file from being written; it is written beside its place and moved there."""
     folder = path.parent
@@ -165,6 +191,6 @@ def _why_not_writable(path: Path) -> str | None:
 
 def _write_plainly(path: Path, text: str) -> None:
     try:
-        path.write_text(text)
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise SynthError(f"cannot write {path}: {error.strerror or error}") from None

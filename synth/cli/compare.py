@@ -24,7 +24,7 @@ from synth.cli.options import (
 from synth.cli.output import Format, FormatOption, answer, answer_json, talk
 from synth.errors import ExitCode, SynthError
 from synth.profile import Profile
-from synth.record import check_writable, write_atomically
+from synth.record import check_outputs, write_atomically
 from synth.units import parse_fraction, parse_seconds
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def command(
     profile = load_profile(profile_name)
     limit = _limit(mem_limit, ranks, profile)
     question = _question(profile, ranks, micro_batches, limit, objective, partition)
-    _check_outputs(svg, save)
+    _check_outputs(svg, save, profile_name)
     if no_solve and recompute != "none":
         raise SynthError(
             f"--recompute {recompute} is for the solver, and --no-solve leaves the solver out; "
@@ -164,16 +164,17 @@ def _question(
     return Question(profile, ranks, micro_batches, limit.caps_bytes, kind, sizes)
 
 
-def _check_outputs(svg: Path | None, save: Path | None) -> None:
+def _check_outputs(svg: Path | None, save: Path | None, profile_name: str) -> None:
     """Find out before the search that something cannot be written.
 
     Raises:
-        SynthError: the picture cannot be written there, or the folder is a file.
+        SynthError: the picture cannot be written there, or the folder is a file or in one.
     """
-    if svg is not None:
-        check_writable(svg)
-    if save is not None and save.exists() and not save.is_dir():
-        raise SynthError(f"--save {save} is a file; give a folder for the schedule files")
+    check_outputs(svg, inputs=[profile_name])
+    there = next((path for path in (save, *save.parents) if path.exists()), None) if save else None
+    if there is not None and not there.is_dir():
+        where = f"--save {save}" if there == save else f"--save {save}: {there}"
+        raise SynthError(f"{where} is a file; give a folder for the schedule files")
 
 
 class _Progress:

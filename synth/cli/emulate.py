@@ -9,7 +9,7 @@ import typer
 
 from synth.cli.output import Format, FormatOption, answer, answer_json, talk
 from synth.cli.run_answer import iterations_us, trace_of
-from synth.record import check_writable
+from synth.record import check_outputs
 from synth.units import format_bytes
 
 if TYPE_CHECKING:
@@ -64,8 +64,7 @@ def command(
     from synth.schedule.scaled import scaled
     from synth.schedule.trace import Source
 
-    if trace is not None:
-        check_writable(trace)
+    check_outputs(trace, inputs=[plan])
     checked = Plan.load(plan)
     lowered, _ = checked.check()
     if sizes is None:

@@ -29,9 +29,10 @@ def command(
     The file is verified first. For torch, load it with `_PipelineScheduleRuntime._load_csv`.
     """
     from synth.interop.torch_csv import to_torch_csv
-    from synth.record import write_atomically
+    from synth.record import check_outputs, write_atomically
     from synth.schedule.file import Plan
 
+    check_outputs(output, inputs=[plan_path])
     plan = Plan.load(plan_path)
     plan.check()
     text = to_torch_csv(plan.schedule())

@@ -27,7 +27,7 @@ from synth.cli.options import (
 from synth.cli.output import Format, FormatOption, answer, answer_json, talk
 from synth.errors import ExitCode, SynthError
 from synth.profile import Profile
-from synth.record import check_writable, write_atomically
+from synth.record import check_outputs, write_atomically
 from synth.units import format_bytes, format_us, parse_fraction, parse_seconds
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def command(
 
     profile, where = load_profile(profile_name), named_placement(placement, ranks)
     problem = asked_problem(profile, where, micro_batches, partition, objective)
-    picture = _picture(output, svg)
+    picture = _picture(output, svg, profile_name)
     cores = os.cpu_count() or 1
     at_once = jobs or max(1, min(_MOST_JOBS, cores // 2, points))
     effort = Effort(
@@ -104,20 +104,20 @@ def command(
     _answer(request, curve, is_cut_short, format, width)
 
 
-def _picture(output: Path, svg: Path | None) -> Path:
+def _picture(output: Path, svg: Path | None, profile_name: str) -> Path:
     """Where the picture goes.
 
     Raises:
         SynthError: one of the two paths cannot be written, or both are the same.
     """
-    check_writable(output)
+    check_outputs(output, inputs=[profile_name])
     picture = svg or output.with_suffix(".svg")
-    check_writable(picture)
     if picture.resolve() == output.resolve():
         raise SynthError(
             f"the curve and its picture would both be written to {output}; name the curve .json, "
             f"or give another --svg"
         )
+    check_outputs(picture, inputs=[profile_name])
     return picture
 
 

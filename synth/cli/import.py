@@ -26,11 +26,11 @@ def command(
     """
     from synth.interop.torch_csv import from_torch_csv
     from synth.plan.partition import balance
-    from synth.record import check_writable
+    from synth.record import check_outputs
     from synth.schedule.file import Plan
 
+    check_outputs(output, inputs=[schedule_path, profile_name])
     profile = load_profile(profile_name)
-    check_writable(output)
     schedule = from_torch_csv(_read(schedule_path), schedule_path.stem)
     where = schedule.placement
     sizes = read_partition(partition, where) or balance(profile, where)
@@ -44,7 +44,7 @@ def command(
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text()
+        return path.read_text(encoding="utf-8")
     except OSError as error:
         raise SynthError(f"cannot read {path}: {error.strerror or error}") from None
     except UnicodeDecodeError:

@@ -13,7 +13,7 @@ from synth.cli.optimizer import (
 )
 from synth.cli.output import answer, talk
 from synth.errors import SynthError
-from synth.record import check_writable
+from synth.record import check_outputs
 from synth.units import format_bytes, format_us
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def command(
 
     Inside torchrun, rank 0 measures the layers and all ranks the links between them.
     """
-    check_writable(output)
+    check_outputs(output, inputs=[model.rpartition(":")[0] or None])
     from synth.profile import Workload
     from synth.runtime.world import pick_device, under_torchrun
 

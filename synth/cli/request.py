@@ -9,7 +9,6 @@ from synth.cli.limits import MemoryLimit
 from synth.cli.output import talk
 from synth.errors import ExitCode
 from synth.profile import Profile
-from synth.record import check_writable
 
 if TYPE_CHECKING:
     from synth.schedule.file import Plan
@@ -33,15 +32,6 @@ class Request:
     arguments: dict[str, str]
     output: Path | None
     recompute: tuple[int, ...] | None = ()
-
-    def check_output(self) -> None:
-        """Find out before the search, not after it, that the file cannot be written.
-
-        Raises:
-            SynthError: the path is a folder, or its folder is missing, no folder or read-only.
-        """
-        if self.output is not None:
-            check_writable(self.output)
 
     def plan(self, found: "Incumbent | Result") -> "Plan":
         """The schedule file of a solution."""

@@ -10,7 +10,7 @@ from synth.cli.optimizer import read_optimizer
 from synth.cli.output import Format, FormatOption
 from synth.cli.run_answer import Outputs, report
 from synth.errors import SynthError
-from synth.record import check_writable
+from synth.record import check_outputs
 
 if TYPE_CHECKING:
     from synth.runtime.training.rank_result import RankResult
@@ -53,11 +53,10 @@ def command(
     """Train under PLAN: start one process per rank, or be one of them inside torchrun."""
     from synth.schedule.file import Plan
 
+    check_outputs(output, trace, inputs=[plan, data])
     checked = Plan.load(plan)
     lowered, _ = checked.check()
     _check_runnable(checked)
-    for path in filter(None, (output, trace)):
-        check_writable(path)
     from synth.runtime.training.train_options import TrainOptions
 
     chosen = TrainOptions(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from synth.cli.output import Format, FormatOption, answer, answer_json, percent, talk, value_line
-from synth.record import check_writable
+from synth.record import check_outputs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,8 +45,7 @@ def command(
     from synth.schedule.file import Plan
     from synth.schedule.spans import moved_spans, planned_chart
 
-    for path in filter(None, (trace, perfetto)):
-        check_writable(path)
+    check_outputs(trace, perfetto, inputs=[plan_path, measured])
     plan = Plan.load(plan_path)
     lowered, timeline = plan.check()
     laid = Laid(planned_chart(timeline)) if measured is None else lay(plan, lowered, measured)

@@ -39,6 +39,7 @@ from synth.cli.progress import Progress
 from synth.cli.request import Request, announce, failure_code
 from synth.errors import SynthError
 from synth.plan.target import NOT_REPEATABLE, Target
+from synth.record import check_outputs
 from synth.units import format_bytes, format_bytes_both, parse_fraction, parse_seconds
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ def command(
     from synth.schedule.placements import placement as named_placement
     from synth.solve.problem import SolveOptions, SolverName
 
+    check_outputs(output, inputs=[profile_name])
     wanted = _target(mem_limit, target)
     if wanted is not None and deterministic:
         raise SynthError(NOT_REPEATABLE)
@@ -147,7 +149,6 @@ def command(
     request = Request(
         profile, problem.partition, problem, options, limit, arguments, output, choice
     )
-    request.check_output()
     if dry_run:
         preview(request, format)
     elif target == STEADY:

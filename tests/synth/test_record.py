@@ -1,12 +1,14 @@
 """Files are written whole or not at all, and never over what is no file."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from synth.errors import SynthError
-from synth.record import check_writable, write_atomically
+from synth.record import check_outputs, check_writable, write_atomically
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
@@ -37,6 +39,26 @@ def test_a_pipe_is_written_to_not_replaced(tmp_path: Path) -> None:
     finally:
         os.close(reader)
     assert pipe.is_fifo()
+
+
+def test_an_output_that_would_replace_what_is_read_or_written_is_refused(tmp_path: Path) -> None:
+    read, link, other = tmp_path / "read", tmp_path / "link", tmp_path / "other"
+    read.write_text("kept")
+    link.symlink_to(read)
+    check_outputs(other, None, inputs=[read, None, "a-shipped-profile"])
+    check_outputs(Path("/dev/null"), Path("/dev/null"))
+    for outputs, message in (((read,), "is read"), ((link,), "is read"), ((other,) * 2, "written")):
+        with pytest.raises(SynthError, match=message):
+            check_outputs(*outputs, inputs=[str(read)])
+    assert read.read_text() == "kept"
+
+
+def test_files_are_utf_8_whatever_the_locale(tmp_path: Path) -> None:
+    path = tmp_path / "picture"
+    in_ascii = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    code = f"from synth.record import Path, write_atomically as w; w(Path({str(path)!r}), '\\xb5')"
+    subprocess.run([sys.executable, "-c", code], env=in_ascii, check=True)
+    assert path.read_bytes() == "µ".encode()
 
 
 def test_an_output_that_cannot_be_written_is_refused_beforehand(tmp_path: Path) -> None:
