@@ -44,7 +44,7 @@ class _Loss:
     """A step's loss, as far as this rank has computed it."""
 
     step: int
-    share: Tensor | None
+    share: Tensor
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,8 @@ class Iteration:
         self._pipeline, self._steps, self._rank = pipeline, steps, rank
         self._randomness = randomness
         self._untold: _Loss | None = None
+        # Made once: a sum made anew would be held beside what the later mini-batches take.
+        self._sum = torch.zeros((), device=pipeline.device)
         self._last_end: float | None = None
 
     def run(
@@ -105,7 +107,7 @@ class Iteration:
         telling = self._tell(self._untold, data_ended, stops) if self._steps.late else None
         self._steps.settings = settings
         per_microbatch = self._randomness.sequences_per_microbatch
-        total: Tensor | None = None
+        self._sum.zero_()
         with window or nullcontext():
             for number, batch in enumerate(batches, 1):
                 last_start = time.perf_counter()
@@ -113,8 +115,10 @@ class Iteration:
                 first_sequence += self._pipeline.num_micro_batches * per_microbatch
                 is_last = number == len(batches)
                 loss = self._pipeline.step(batch, weight=1 / len(batches), update=is_last)
-                total = loss if total is None or loss is None else total + loss
-        share = _Loss(step, total)
+                if loss is not None:
+                    self._sum += loss
+                del loss
+        share = _Loss(step, self._sum)
         if telling is None:
             telling = self._tell(share, data_ended, stops)
         else:
@@ -143,8 +147,8 @@ class Iteration:
         """Start telling all ranks the sum of the losses, whether any rank's data has ended, and
         whether any was asked to stop."""
         told = torch.tensor([0.0, float(data_ended), float(stops)], device=self._pipeline.device)
-        if loss is not None and loss.share is not None:
-            told[0] += loss.share.detach().float()
+        if loss is not None:
+            told[0] += loss.share
         return _Telling(loss, told, dist.all_reduce(told, async_op=True))
 
     def _hear(self, telling: _Telling) -> _Told:

@@ -1,0 +1,50 @@
+"""Several mini-batches in one optimizer step take no more memory than one."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from synth.families import generate
+from synth.profile import Workload
+from synth.runtime.profiling.profile_model import profile_model
+from synth.runtime.training.train_options import TrainOptions
+from synth.runtime.training.trainer import RankTrainer
+from synth.runtime.world import World
+from synth.schedule.file import Plan
+
+
+def peaks(rank: int, world_size: int, plan_path: str, options: TrainOptions) -> tuple[int, int]:
+    """Measured and predicted bytes of a rank."""
+    import torch
+
+    plan = Plan.load(Path(plan_path))
+    world = World(rank, world_size, torch.device("cpu"), "gloo", "here", 2)
+    result = RankTrainer(plan, plan.check()[0], options, world).train()
+    return result.peak_bytes, plan.claim.peak_bytes[rank]
+
+
+@pytest.mark.parametrize("name", ["1f1b", "zb-h1"])
+def test_memory_is_as_planned_however_many_mini_batches_add_up(
+    pool: Any, tmp_path: Path, name: str
+) -> None:
+    import torch
+
+    text = tmp_path / "text.txt"
+    text.write_text("the quick brown fox jumps over the lazy dog. " * 40)
+    arguments = {"vocabulary_size": 256, "width": 16, "num_blocks": 2, "num_heads": 2}
+    workload = Workload(
+        model="gpt",
+        arguments={**arguments, "context_length": 16},
+        micro_batch_size=2,
+        sequence_length=16,
+    )
+    profile = profile_model(workload, torch.device("cpu"), warmup=0, iterations=1)
+    plan = tmp_path / "plan.json"
+    Plan.of(profile, (2, 2), generate(name, 2, 4)).save(plan)
+    options = TrainOptions(data=text, steps=3)
+    once = pool.run(peaks, 2, str(plan), options)
+    thrice = pool.run(peaks, 2, str(plan), options.replace(accumulate=3))
+    for (measured, predicted), (accumulated, _) in zip(once, thrice, strict=True):
+        assert measured <= predicted
+        assert accumulated <= measured
