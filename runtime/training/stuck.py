@@ -20,6 +20,7 @@ _STEPS_OF_PATIENCE = 20
 _GAP_S = 5.0
 
 Place = tuple[int, int]
+_BEFORE_ALL: Place = (-1, -1)
 
 
 class StuckRanks:
@@ -38,7 +39,7 @@ class StuckRanks:
 
         Args:
             lowered: the programs that the ranks run.
-            place_of: a rank's step and instruction; none: not known.
+            place_of: a rank's step and instruction; none: not known. No step has begun yet.
             patience_s: the least time after which a rank hangs; 0: none ever does.
             timeout_s: after which those that wait for it give up; patience never goes beyond.
             now: the time in seconds.
@@ -79,19 +80,20 @@ class StuckRanks:
 
     def _see(self, rank: int, now: float, since_last_s: float) -> None:
         place = self._place_of(rank)
-        before = self._places.get(rank)
-        if place is None or place == before:
+        is_new = rank not in self._places
+        before = self._places.get(rank, _BEFORE_ALL)
+        if place is None or (place == before and not is_new):
             return
         self._places[rank] = place
         self._had_all_since.pop(rank, None)
-        if before is not None and before[0] == place[0]:
+        if before[0] == place[0]:
             return
         if rank in self._step_began:
             took_s = now - self._step_began[rank]
             self._longest_step_s = max(took_s, self._longest_step_s or 0.0)
-        elif before is not None and place[0] > before[0] + 1:  # a whole one since the last look
+        elif place[0] > before[0] + 1:  # a whole one since the last look
             self._longest_step_s = max(since_last_s, self._longest_step_s or 0.0)
-        if before is not None:  # the first step seen may have begun long ago, and warms up
+        if not is_new:  # the first step seen may have begun long ago, and warms up
             self._step_began[rank] = now
 
     def _has_all(self, rank: int) -> bool:
@@ -104,4 +106,4 @@ class StuckRanks:
             return False
         reads = self._lowered.effects.reads(instruction.compute)
         sends = [self._sends[value, rank] for value in reads if (value, rank) in self._sends]
-        return all(self._places.get(source, (-1, -1)) > (step, at) for source, at in sends)
+        return all(self._places.get(source, _BEFORE_ALL) > (step, at) for source, at in sends)

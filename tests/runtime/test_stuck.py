@@ -136,3 +136,10 @@ def test_steps_shorter_than_a_look_are_seen_by_their_numbers() -> None:
     world.places = {0: (40, BACKWARD_0), 1: (40, FORWARD_1)}
     assert world.passes(PATIENCE_S - 1) == {}
     assert list(world.passes(3)) == [1]
+
+
+def test_a_hang_that_is_there_at_the_first_look_is_found() -> None:
+    world = World()
+    world.places = {0: (3, BACKWARD_0), 1: (3, FORWARD_1)}
+    assert world.passes(PATIENCE_S) == {}
+    assert list(world.passes(3)) == [1]
