@@ -8,7 +8,7 @@ import tempfile
 from contextlib import nullcontext
 from pathlib import Path
 
-from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
@@ -53,6 +53,7 @@ def launch(
                     plan.num_ranks,
                     "synth.runtime.training.worker",
                     str(order_path),
+                    folder=folder,
                     max_restarts=options.restarts,
                     signals="SIGINT,SIGHUP,SIGQUIT" if saves else _SIGNALS,
                 )
@@ -87,7 +88,7 @@ def launch_link_probe(num_ranks: int, device: str) -> Links:
     """
     with tempfile.TemporaryDirectory(prefix="synth-links-") as name:
         try:
-            _start(num_ranks, "synth.runtime.profiling.link_probe", device, name)
+            _start(num_ranks, "synth.runtime.profiling.link_probe", device, name, folder=Path(name))
         except ChildFailedError as error:
             raise RunFailure(f"measuring the links failed: {error}") from None
         return Links.model_validate_json((Path(name) / "links.json").read_text())
@@ -97,10 +98,14 @@ def _start(
     num_ranks: int,
     module: str,
     *arguments: str,
+    folder: Path,
     max_restarts: int = 0,
     signals: str = _SIGNALS,
 ) -> None:
-    """What `torchrun --standalone -m MODULE` does, on the loopback interface."""
+    """What `torchrun --standalone -m MODULE` does, on the loopback interface.
+
+    The engine's own files go into the folder, as it never removes them.
+    """
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("GLOO_SOCKET_IFNAME", _loopback())
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
@@ -117,6 +122,7 @@ def _start(
         local_addr="localhost",
         max_restarts=max_restarts,
         monitor_interval=0.1,
+        logs_specs=DefaultLogsSpecs(log_dir=str(folder / "torchelastic")),
         signals_to_handle=signals,
     )
     elastic_launch(config, sys.executable)("-m", module, *arguments)

@@ -6,7 +6,8 @@ import pickle
 import sys
 import tempfile
 import traceback
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -110,8 +111,7 @@ def work_inside_torchrun(
     A rank that fails does not return: it says so and is gone at once, so that torchrun sees it.
     Threads that write a checkpoint with ranks that are dead would hold up an orderly exit.
     """
-    with tempfile.TemporaryDirectory(prefix="synth-run-") as name:
-        folder = Path(name)
+    with _torchruns_folder() as folder:
         try:
             return work(WorkerOrder(plan=plan, options=options, folder=folder), folder)
         except SynthError as error:
@@ -123,6 +123,20 @@ def work_inside_torchrun(
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(exit_code)
+
+
+@contextmanager
+def _torchruns_folder() -> Iterator[Path]:
+    """That of torchrun for this start of this machine's ranks: it also outlives one that is killed.
+
+    Where torchrun has none, each rank makes its own.
+    """
+    error_file = os.environ.get("TORCHELASTIC_ERROR_FILE")  # FOLDER/RANK/error.json
+    if error_file:
+        yield Path(error_file).parent.parent
+        return
+    with tempfile.TemporaryDirectory(prefix="synth-run-") as name:
+        yield Path(name)
 
 
 def main() -> None:

@@ -29,7 +29,9 @@ WHERE = r"(in step \d+, at \w+|between steps \d+ and \d+)"
 
 
 @contextmanager
-def started(command: list[str], *arguments: Any) -> "Iterator[subprocess.Popen[str]]":
+def started(
+    command: list[str], *arguments: Any, temporary: Path | None = None
+) -> "Iterator[subprocess.Popen[str]]":
     """A run under way; whatever is left of it at the end is ended."""
     loopback = "lo0" if sys.platform == "darwin" else "lo"
     process = subprocess.Popen(
@@ -37,7 +39,9 @@ def started(command: list[str], *arguments: Any) -> "Iterator[subprocess.Popen[s
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env=os.environ | {"GLOO_SOCKET_IFNAME": loopback, "OMP_NUM_THREADS": "1"},
+        env=os.environ
+        | {"GLOO_SOCKET_IFNAME": loopback, "OMP_NUM_THREADS": "1"}
+        | ({} if temporary is None else {"TMPDIR": str(temporary)}),
     )
     try:
         yield process
@@ -51,9 +55,10 @@ def losses_of(run_file: Path) -> tuple[int, list[float]]:
 
 
 def test_a_killed_rank_ends_the_others_within_seconds_naming_rank_and_op(
-    run_plan: Path, text: Path
+    run_plan: Path, text: Path, tmp_path: Path
 ) -> None:
-    with started(COMMAND, run_plan, "--data", text, "--steps", 100000) as process:
+    arguments = (run_plan, "--data", text, "--steps", 100000)
+    with started(COMMAND, *arguments, temporary=tmp_path) as process:
         read_until(process, "step ")
         os.kill(workers_of(process.pid)[1], signal.SIGKILL)
         killed_at = time.monotonic()
@@ -65,6 +70,8 @@ def test_a_killed_rank_ends_the_others_within_seconds_naming_rank_and_op(
     op = r"(F|B|W|BW|STEP|RECV|SEND|SENT|the sum of the losses)"
     assert re.search(rf"rank 0 (failed in {op}|in step|was stopped)", stderr)
     assert "Traceback" not in stderr
+    assert [path.name for path in tmp_path.iterdir() if "synth" in path.name] == []
+    assert list(tmp_path.glob("torchelastic*")) == []
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="states of processes are read from /proc")
