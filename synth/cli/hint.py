@@ -22,10 +22,33 @@ def read_hint(text: str | None, problem: "Problem", profile: Profile) -> "Schedu
     if text is None:
         return None
     path = Path(text)
-    is_file_name = path.suffix or len(path.parts) > 1
-    return (
-        _of_file(path, problem, profile) if path.exists() or is_file_name else _made(text, problem)
-    )
+    if path.exists() or path.suffix or len(path.parts) > 1:
+        given = _of_file(path, problem, profile)
+    else:
+        given = _made(text, problem)
+    return _as_ordered(text, given, problem)
+
+
+def _as_ordered(text: str, given: "Schedule", problem: "Problem") -> "Schedule":
+    """What the search takes of a schedule: its order of F, B and W.
+
+    Raises:
+        SynthError: it moves what forwards save.
+    """
+    from synth.plan.recompute import recomputed, without_recompute
+
+    ordered = without_recompute(given)
+    if not ordered.keeps_saved:
+        raise SynthError(
+            f"--hint {text} moves what forwards save to the host or another rank, and the search "
+            f"orders F, B and W alone; {_those_that_can_be(problem)}"
+        )
+    if recomputed(given):
+        talk(
+            f"note: of --hint {text} the order of F, B and W is taken; which stages recompute is "
+            f"for --recompute to say"
+        )
+    return ordered
 
 
 def _made(name: str, problem: "Problem") -> "Schedule":
@@ -61,12 +84,17 @@ def _costs_for(name: str, problem: "Problem") -> "Costs | None":
 
 
 def _those_that_can_be(problem: "Problem") -> str:
-    """The published schedules that are orders of F, B and W on the problem's placement."""
+    """The published schedules on the problem's placement from which a search can start."""
     from synth.families import generate_for
+    from synth.plan.recompute import without_recompute
 
     numbers = (problem.num_micro_batches, problem.costs, problem.caps_bytes)
-    names = [name for name, made in generate_for(problem.placement, *numbers) if made.keeps_saved]
-    return f"with these numbers there are on this placement: {', '.join(sorted(names))}"
+    names = sorted(
+        name
+        for name, made in generate_for(problem.placement, *numbers)
+        if without_recompute(made).keeps_saved
+    )
+    return f"with these numbers there are on this placement: {', '.join(names)}"
 
 
 def _of_file(path: Path, problem: "Problem", profile: Profile) -> "Schedule":

@@ -332,15 +332,28 @@ def test_a_published_schedule_is_a_hint_by_its_name(synth: Synth) -> None:
         ("zb-h9", "zb-h9 is neither a schedule file nor a published schedule; with these numbers"),
         ("zb-v", "zb-v places its stages on ranks 0,1,2,3,3,2,1,0, asked for is 0,1,2,3"),
         ("mixpipe:inject=0", "--hint mixpipe:inject=0: family"),
-        ("bpipe", "the hint rebuilds or moves what forwards save"),
+        ("bpipe", "--hint bpipe moves what forwards save to the host or another rank"),
     ],
 )
 def test_a_hint_that_cannot_be_names_those_that_can(synth: Synth, hint: str, words: str) -> None:
     ended = synth(*SMALL, "--hint", hint)
     assert (ended.code, ended.stdout) == (2, "")
     assert words in ended.stderr
-    here = "there are on this placement: 1f1b, gpipe, zb-1p, zb-2p, zb-h1, zb-h2"
-    assert hint == "bpipe" or here in ended.stderr
+    named = ended.stderr.partition("there are on this placement: ")[2].strip().split(", ")
+    kept = ["1f1b", "gpipe", "zb-1p", "zb-2p", "zb-h1", "zb-h2"]
+    assert named == sorted([*kept, "1f1b:recompute", "gpipe:recompute"])
+
+
+@pytest.mark.parametrize("name", ["1f1b:recompute", "gpipe:recompute", "zb-limit"])
+def test_every_schedule_that_is_named_as_a_hint_is_taken(synth: Synth, name: str) -> None:
+    command = ("solve", NAME, "--ranks", "4", "--micro-batches", "4", "--mem-limit", "33GB")
+    named = synth(*command, "--hint", "none-such").stderr
+    ended = synth(*command, "--time-limit", "0", "--hint", name)
+    assert name in named.partition("there are on this placement: ")[2].strip().split(", ")
+    assert ended.code == 0
+    assert ("which stages recompute is for --recompute to say" in ended.stderr) == (
+        "recompute" in name
+    )
 
 
 # Placements other than one stage per rank.
