@@ -340,8 +340,9 @@ def test_a_hint_that_cannot_be_names_those_that_can(synth: Synth, hint: str, wor
     assert (ended.code, ended.stdout) == (2, "")
     assert words in ended.stderr
     named = ended.stderr.partition("there are on this placement: ")[2].strip().split(", ")
-    kept = ["1f1b", "gpipe", "zb-1p", "zb-2p", "zb-h1", "zb-h2"]
-    assert named == sorted([*kept, "1f1b:recompute", "gpipe:recompute"])
+    kept = {"1f1b", "gpipe", "zb-1p", "zb-2p", "zb-h1", "zb-h2"}
+    assert kept | {"1f1b:recompute", "gpipe:recompute"} <= set(named)
+    assert "bpipe" not in named
 
 
 @pytest.mark.parametrize("name", ["1f1b:recompute", "gpipe:recompute", "zb-limit"])

@@ -164,15 +164,14 @@ def test_all_families_of_a_placement_stand_on_exactly_it(name: str, p: int, m: i
         verify(schedule, costs)
     if name == "linear":
         kept = {"gpipe", "1f1b", "zb-h1", "zb-h2", "zb-1p", "zb-2p"}
-        rebuilt_or_moved = {"gpipe:recompute", "1f1b:recompute", "bpipe"}
-        assert kept | rebuilt_or_moved <= set(found)
-        assert p == 1 or set(found) == kept | rebuilt_or_moved
+        assert kept | {"gpipe:recompute", "1f1b:recompute", "bpipe"} <= set(found)
+        assert "zb-limit" not in found  # no caps
     if name == "v":
         assert {"zb-v", "v-half", "v-min"} <= set(found)
     if name == "bidirectional":
-        dual = {"dualpipe"} if ADMITS["dualpipe"](p, m) else set()
-        chimera = set() if p % 2 else {"chimera", "chimera:doubling"}
-        assert set(found) == {"gems", "mixpipe"} | dual | chimera
+        assert {"gems", "mixpipe"} <= set(found)
+        assert ({"chimera", "chimera:doubling"} <= set(found)) == (p % 2 == 0)
+        assert ("dualpipe" in found) == ADMITS["dualpipe"](p, m)
 
 
 def test_a_file_in_the_folder_is_a_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
