@@ -139,8 +139,10 @@ def test_offloading_half_the_stages_lowers_the_peak_by_more_than_half_at_no_cost
     assert {t.source for t in lowered.transfers if t.value.kind == "back"} == {HOST}
 
 
-@pytest.mark.parametrize(("p", "m"), [(4, 12), (8, 8), (8, 24)])
-@pytest.mark.parametrize("rounds", [1, 2, 4])
+@pytest.mark.parametrize(
+    ("rounds", "p", "m"),
+    [(1, 4, 12), (1, 4, 13), (1, 8, 11), (2, 4, 12), (2, 8, 8), (2, 8, 24), (4, 4, 12), (4, 8, 24)],
+)
 def test_offloading_everything_leaves_four_micro_batches_of_a_stage_at_no_cost(
     rounds: int, p: int, m: int
 ) -> None:
