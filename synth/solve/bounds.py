@@ -11,6 +11,8 @@ with BW is bounded too.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from ortools.sat.python import cp_model
+
 from synth.objective import Objective, Spans
 from synth.solve.cpsat import Model
 from synth.solve.problem import SolveOptions
@@ -23,6 +25,9 @@ from synth.solve.view import B, F, View, W
 _PAIRS = 4
 _WIDER = 2
 _SHORTEST_LOOK_S = 0.2
+
+# Up to so many ops of a rank, their order by twos is literals of a set's model.
+_MOST_PAIRED = 120
 
 
 def work_bound_us(view: View, objective: Objective) -> int:
@@ -181,12 +186,21 @@ class Ladder:
             chosen = max(found)[2]
 
     def _solve(self, ranks: tuple[int, ...], limit_s: float) -> Outcome:
-        model = Model(self.view, self.objective, self.value_us, ranks)
+        model = _Part(self.view, self.objective, self.value_us, ranks)
         model.both_at_least(work_bounds(self.view))
         if self.hint is not None:
             model.hint(self.hint, self.value_us)
         outcome = run(model, self.options, limit_s, should_stop=self.should_stop)
         return replace(outcome, bound_us=min(outcome.bound_us, self.value_us))
+
+
+class _Part(Model):
+    """Some ranks, within the time of a known schedule."""
+
+    def tune(self, parameters: cp_model.SatParameters) -> None:
+        """One literal for the order of every two ops of a rank, where these are not too many."""
+        parameters.use_strong_propagation_in_disjunctive = True
+        parameters.max_size_to_create_precedence_literals_in_disjunctive = _MOST_PAIRED
 
 
 def _spread(ranks: list[int], most: int) -> list[int]:

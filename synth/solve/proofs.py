@@ -14,7 +14,9 @@ from synth.solve.view import View
 # Where ranks hold several stages, the share of the time for idle times.
 _IDLE_SHARE = 0.9
 
-# Where they hold one and micro-batches are many, the share for the spacing of forwards.
+# Where they hold one and micro-batches are many, the shares for idle times and for the spacing of
+# forwards: the first says more where memory costs little in a full pipeline, and says it soon.
+_FIRST_IDLE_SHARE = 0.12
 _SPACING_SHARE = 0.9
 
 
@@ -31,8 +33,8 @@ class Proofs:
     """Bounds of a problem of which a schedule is known.
 
     Ranks that hold several stages are hardly bounded as a whole; what they must idle at their
-    beginning and at their end is. With one stage per rank it is the other way round, and where
-    micro-batches are many, how far apart a part of them must be says most.
+    beginning and at their end is. With one stage per rank it is the other way round; where
+    micro-batches are many, idle times and how far apart a part of them must be say most.
 
     Attributes:
         view: the relaxed one, from which all bounds come.
@@ -55,23 +57,39 @@ class Proofs:
         Args:
             limit_s: for all of them; seconds of the clock, or deterministic ones.
         """
-        idle = self._idle
-        return self._ladder.one_by_one(limit_s) if idle is None else idle.one_by_one(limit_s)
+        if self._holds_several and self._idle is not None:
+            return self._idle.one_by_one(limit_s)
+        return self._ladder.one_by_one(limit_s)
 
     def together(self, limit_s: float) -> Iterator[int]:
         """Bounds from more and more ranks."""
+        for bounds, share in self._first():
+            yield from bounds(share * limit_s)
+            limit_s -= share * limit_s
+            if self.should_stop():
+                return
+        yield from self._ladder.together(limit_s)
+
+    def _first(self) -> Iterator[tuple[Callable[[float], Iterator[int]], float]]:
+        """What is tried before growing sets of ranks, and its share of the time that is left."""
         idle = self._idle
-        if idle is not None:
-            yield from idle.together(_IDLE_SHARE * limit_s)
-            limit_s -= _IDLE_SHARE * limit_s
+        if self._holds_several:
+            if idle is not None:
+                yield idle.together, _IDLE_SHARE
         elif spacing.is_worth(self.view):
-            options = replace(self.options, gap=0.0)
-            apart = spacing.Spacing(self.view, options, self.hint, self.should_stop)
-            for bound_us in apart.bounds(self.objective, _SPACING_SHARE * limit_s):
-                yield min(bound_us, self.value_us)
-            limit_s -= _SPACING_SHARE * limit_s
-        if not self.should_stop():
-            yield from self._ladder.together(limit_s)
+            if idle is not None:
+                yield idle.together, _FIRST_IDLE_SHARE
+            yield self._spacing, _SPACING_SHARE
+
+    def _spacing(self, limit_s: float) -> Iterator[int]:
+        options = replace(self.options, gap=0.0)
+        apart = spacing.Spacing(self.view, options, self.hint, self.should_stop)
+        for bound_us in apart.bounds(self.objective, limit_s):
+            yield min(bound_us, self.value_us)
+
+    @property
+    def _holds_several(self) -> bool:
+        return any(len(held) > 1 for held in self.view.held)
 
     @property
     def _ladder(self) -> Ladder:
@@ -87,9 +105,7 @@ class Proofs:
 
     @property
     def _idle(self) -> IdleBounds | None:
-        """Where ranks hold several stages, and it is certain from when on their time counts."""
-        if all(len(held) <= 1 for held in self.view.held):
-            return None
+        """Where it is certain from when on the time of a rank counts."""
         if self.objective.periods and self.view.origins_us is None:
             return None
         return IdleBounds(

@@ -172,6 +172,8 @@ def solve_briefly(
 def _configured(options: SolveOptions, limit_s: float) -> cp_model.CpSolver:
     solver = quiet_solver(options.seed, options.num_workers, repeatable=options.deterministic)
     parameters = solver.parameters
+    # Proofs take up to four times less with it; feasibility alone (`decide`) is rather slower.
+    parameters.use_dynamic_precedence_in_disjunctive = True
     parameters.relative_gap_limit = options.gap
     if options.verbose is not None:
         parameters.log_search_progress = True
