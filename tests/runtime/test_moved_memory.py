@@ -84,7 +84,9 @@ def test_families_that_move_hold_what_was_planned_and_learn_what_1f1b_learns(
     for plan, results in zip(plans, by_plan, strict=True):
         assert_as_planned(plan, results)
         assert results[0].losses == by_plan[0][0].losses
-    assert sum(map(has_moves, plans)) == (4 if num_ranks > 2 else 3)
+    moving = {name for name, plan in zip(names, plans, strict=True) if has_moves(plan)}
+    on_any = {"pipeoffload:2", "pipeoffload:2,full"}
+    assert moving >= (on_any | {"bpipe"} if num_ranks > 2 else on_any)
 
 
 @pytest.mark.parametrize(
