@@ -13,7 +13,7 @@ from functools import cache
 from synth.costs import Costs
 from synth.errors import SynthError
 from synth.families.family import Family, Setting
-from synth.families.options import Options, parse, spelled, variants
+from synth.families.options import ROUNDS, Options, parse, spelled, variants
 from synth.schedule.model import Placement, Schedule
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "family_variants",
     "generate",
     "generate_for",
+    "variants_for",
 ]
 
 
@@ -88,6 +89,39 @@ def family_variants() -> list[str]:
         for family in families().values()
         for options in variants(family.options)
     ]
+
+
+def variants_for(num_ranks: int, num_layers: int) -> list[str]:
+    """`family_variants`, and of families with rounds the fewest that divide the layers evenly.
+
+    With another number stages are unequal, and what a schedule then loses is not its own fault.
+
+    Raises:
+        SynthError: a number of ranks below 1.
+    """
+    names = []
+    for family in families().values():
+        for options in variants(family.options):
+            even = _evenly(family, options, num_ranks, num_layers)
+            for chosen in (options, options | even) if even else (options,):
+                names.append(spelled(family.name, family.options, chosen))
+    return names
+
+
+def _evenly(
+    family: Family, options: dict[str, int | str], num_ranks: int, num_layers: int
+) -> dict[str, int | str]:
+    """More rounds than these, if only with more every stage has as many layers as the others."""
+    least = options.get(ROUNDS)
+    if not isinstance(least, int):
+        return {}
+    for rounds in range(least, num_layers + 1):
+        num_stages = family.place(num_ranks, {**options, ROUNDS: rounds}).num_stages
+        if num_layers % num_stages == 0:
+            return {ROUNDS: rounds} if rounds > least else {}
+        if num_stages > num_layers:
+            break
+    return {}
 
 
 def generate_for(

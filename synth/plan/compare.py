@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from synth.costs import HOST, Costs, cut
 from synth.errors import SynthError
-from synth.families import family_placement, family_variants, generate
+from synth.families import family_placement, generate, variants_for
 from synth.objective import Objective
 from synth.plan.choice import Choice, solve_with
 from synth.plan.partition import balance
@@ -129,7 +129,8 @@ def compare(
 
     Args:
         question: on what, and what for.
-        names: of families, with their options; none: all families in all ways.
+        names: of families, with their options; none: all families in all ways, those with rounds
+            also with as many as divide the layers evenly.
         searches: what the solver does.
         options: how long each search may take.
         on_begin: called with the name of each schedule before it is made, or searched.
@@ -139,11 +140,12 @@ def compare(
         SynthError: a name that no family has, or a partition of other layers or for no placement.
     """
     running = _Comparing(question, options or SolveOptions(), stop or threading.Event())
-    asked = family_variants() if names is None else names
+    if names is None:
+        names = variants_for(question.num_ranks, len(question.profile.layers))
     # A name that is unknown is no refusal, so all are looked up first.
-    placements = [family_placement(name, question.num_ranks) for name in asked]
+    placements = [family_placement(name, question.num_ranks) for name in names]
     _check_partition(question, [*placements, *(search.placement for search in searches)])
-    for name in asked:
+    for name in names:
         if running.begins(name, on_begin):
             running.add_published(name)
     for search in searches:

@@ -6,7 +6,7 @@ import pytest
 
 from synth.costs import cut
 from synth.errors import SynthError
-from synth.families import family_placement, family_variants, generate
+from synth.families import family_placement, family_variants, generate, variants_for
 from synth.objective import Objective
 from synth.plan.compare import Comparison, Entry, Question, Search, compare
 from synth.plan.partition import balance
@@ -38,6 +38,16 @@ def test_every_family_is_compared_or_refused_with_its_rule(comparison: Compariso
     assert [(r.name, r.reason.split(",")[0]) for r in odd.refusals] == [
         ("chimera", "chimera needs an even number of ranks")
     ]
+
+
+def test_rounds_that_divide_the_layers_are_compared_too() -> None:
+    # 24 layers on 8 ranks: 16 stages have one or two each, 24 stages one.
+    more = set(variants_for(8, 24)) - set(family_variants())
+    assert {"interleaved:3", "breadth-first:3", "bitpipe-loop:3", "pipeoffload:3,full"} <= more
+    assert set(variants_for(4, 24)) == set(family_variants())  # 8 stages of three
+    even, uneven = compare(Question(PROFILE, 8, 24), ["interleaved:3", "interleaved:2"]).entries
+    assert set(even.partition) == {1} and set(uneven.partition) == {1, 2}
+    assert even.makespan_us < uneven.makespan_us
 
 
 @pytest.mark.parametrize("name", ["1f1b", "interleaved:2", "chimera", "zb-v"])
