@@ -1,5 +1,6 @@
 """Where names stand on a picture: beside their dot, covering nothing if there is such a place."""
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -7,7 +8,10 @@ from typing import NamedTuple
 from synth.report.scale import Scale
 from synth.report.svg import XY
 
-_HEIGHT, _CHARACTER = 14.0, 6.6
+_HEIGHT, _CHARACTER = 14.0, 7.1
+
+# Along a line between a dot and its name, a box of so many pixels every so many.
+_LINE_REACH, _LINE_STEP = 1.5, 4.0
 
 
 class Box(NamedTuple):
@@ -40,9 +44,18 @@ def text_width(text: str) -> float:
 
 
 def free_box(
-    place: XY, name: str, taken: Sequence[Box], x: Scale, y: Scale, farthest: int = 42
+    place: XY,
+    name: str,
+    taken: Sequence[Box],
+    x: Scale,
+    y: Scale,
+    farthest: int = 42,
+    lead_from: float = math.inf,
 ) -> Box:
-    """The nearest place for the name of a dot that covers nothing, else the first."""
+    """The nearest place for the name of a dot that covers nothing, else the first.
+
+    From `lead_from` pixels on a line leads there from the dot, and that must cross nothing either.
+    """
     width = text_width(name)
     candidates = []
     for distance in range(0, farthest + 1, 14):
@@ -56,8 +69,28 @@ def free_box(
         for box in candidates
         if box.left > x.start and box.right < x.end and box.top > y.end and box.bottom < y.start
     ]
-    free = (box for box in inside if not any(box.meets(other) for other in taken))
-    return next(free, (inside or candidates)[0])
+    free = [box for box in inside if not any(box.meets(other) for other in taken)]
+    own = Box.around(place, 5)
+    others = [box for box in taken if box != own]
+    clear = (box for box in free if not _crosses(lead(place, box, lead_from), others))
+    return next(clear, (free or inside or candidates)[0])
+
+
+def lead(place: XY, box: Box, lead_from: float) -> list[Box]:
+    """What the line from a dot to its name covers, outside of both; nothing if that is near."""
+    end = box.nearest(place)
+    length = math.dist(place, end)
+    if length <= lead_from:
+        return []
+    shares = [step * _LINE_STEP / length for step in range(2, int(length / _LINE_STEP))]
+    points = [
+        (place[0] + t * (end[0] - place[0]), place[1] + t * (end[1] - place[1])) for t in shares
+    ]
+    return [Box.around(point, _LINE_REACH) for point in points]
+
+
+def _crosses(line: Sequence[Box], others: Sequence[Box]) -> bool:
+    return any(piece.meets(other) for piece in line for other in others)
 
 
 def boxes_of(line: Sequence[XY]) -> list[Box]:

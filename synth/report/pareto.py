@@ -57,7 +57,8 @@ class Pareto:
     def ends_us(self) -> tuple[float, float]:
         """The range of times of a picture, with some air; what takes far longer is beyond."""
         times = [mark.value_us for mark in self.marks]
-        return 0.97 * min(times), 1.03 * min(max(times), _SHOWN * min(times))
+        shown = [time_us for time_us in times if time_us <= _SHOWN * min(times)]
+        return 0.97 * min(times), 1.06 * max(shown)
 
     def shown_us(self, mark: Mark) -> float:
         """The time at which a schedule is drawn."""

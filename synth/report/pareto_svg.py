@@ -3,7 +3,7 @@
 import math
 
 from synth.report.frame import HEIGHT, STYLES, WIDTH, Frame, draw_legend
-from synth.report.labels import Box, boxes_of, free_box
+from synth.report.labels import Box, boxes_of, free_box, lead
 from synth.report.pareto import Mark, Pareto
 from synth.report.svg import XY, Svg
 from synth.units import format_bytes, format_us
@@ -72,12 +72,13 @@ def _draw_marks(svg: Svg, pareto: Pareto, frame: Frame, taken: list[Box]) -> Non
         svg.circle(place, 5, "solved" if mark.is_solved else "best" if is_best else "other", tip)
     for mark, place in zip(marks, places, strict=True):
         far_off = f" ↑ {format_us(mark.value_us)}" if pareto.is_beyond(mark) else ""
-        box = free_box(place, mark.name + far_off, taken, frame.x, frame.y, _FARTHEST)
-        taken.append(box)
+        name = mark.name + far_off
+        box = free_box(place, name, taken, frame.x, frame.y, _FARTHEST, _LEAD_FROM)
+        taken += [box, *lead(place, box, _LEAD_FROM)]
         if math.dist(box.nearest(place), place) > _LEAD_FROM:
             svg.line([place, box.nearest(place)], "lead")
         style = "name-best" if _is_among(mark, front) else "name-other"
-        svg.text((box.left, box.bottom - 3), mark.name + far_off, style)
+        svg.text((box.left, box.bottom - 3), name, style)
 
 
 def _is_among(mark: Mark, front: list[Mark]) -> bool:
