@@ -43,7 +43,7 @@ def _groups(setting: Setting) -> list[range]:
     """
     total, num_ranks, group = setting.num_micro_batches, setting.num_ranks, setting.count("group")
     if group == 0:
-        return _even_groups(total, max(1, total // num_ranks))
+        return even_groups(total, max(1, total // num_ranks))
     if group < min(num_ranks, total):
         raise SynthError(
             f"interleaved needs groups of {num_ranks} micro-batches at least, as many as ranks, "
@@ -52,7 +52,7 @@ def _groups(setting: Setting) -> list[range]:
     return [range(first, min(first + group, total)) for first in range(0, total, group)]
 
 
-def _even_groups(total: int, num_groups: int) -> list[range]:
+def even_groups(total: int, num_groups: int) -> list[range]:
     """Groups whose sizes differ by at most one, larger ones first."""
     size, larger = divmod(total, num_groups)
     ends = list(accumulate(size + (k < larger) for k in range(num_groups)))

@@ -67,6 +67,30 @@ GRIDS = {
         -- f5 X3 -- f6 x4 -- f7 x5 -- .. x6 -- .. x7 -- X4 -- X5 -- X6 -- X7 -- .. .. .. ..
         X3 -- f4 x4 -- f5 x5 -- f6 x6 -- f7 x7 -- X4 -- X5 -- X6 -- X7 -- .. .. .. .. .. ..
     """,
+    # Wan et al. 2025, figures 5 and 6: vD activations, and about half of it. Each op as soon as it
+    # can; as drawn: PRINTED.
+    ("gis:2", 4, 8, 1): """
+        F0 F1 F2 F3 f0 f1 f2 f3 .. .. .. b0 w0 F4 b1 w1 F5 b2 w2 F6 b3 w3 F7 B0 W0 f4 B1 W1
+        .. F0 F1 F2 F3 f0 f1 f2 .. .. b0 w0 f3 b1 w1 F4 b2 w2 F5 b3 w3 F6 B0 W0 F7 B1 W1 f4
+        .. .. F0 F1 F2 F3 f0 f1 .. b0 w0 f2 b1 w1 f3 b2 w2 F4 b3 w3 F5 B0 W0 F6 B1 W1 F7 B2
+        .. .. .. F0 F1 F2 F3 f0 b0 w0 f1 b1 w1 f2 b2 w2 f3 b3 w3 F4 B0 W0 F5 B1 W1 F6 B2 W2
+
+        f5 B2 W2 f6 B3 W3 f7 b4 w4 .. b5 w5 .. b6 w6 .. b7 w7 B4 W4 B5 W5 B6 W6 B7 W7
+        B2 W2 f5 B3 W3 f6 b4 w4 f7 b5 w5 .. b6 w6 .. b7 w7 B4 W4 B5 W5 B6 W6 B7 W7 ..
+        W2 f4 B3 W3 f5 b4 w4 f6 b5 w5 f7 b6 w6 .. b7 w7 B4 W4 B5 W5 B6 W6 B7 W7 .. ..
+        F7 B3 W3 f4 b4 w4 f5 b5 w5 f6 b6 w6 f7 b7 w7 B4 W4 B5 W5 B6 W6 B7 W7 .. .. ..
+    """,
+    ("gis:2,half", 4, 8, 1): """
+        F0 F1 .. .. f0 f1 F2 F3 .. .. .. b0 w0 .. f2 b1 w1 f3 B0 W0 F4 B1 W1 F5 b2 w2 f4 b3
+        .. F0 F1 .. .. f0 f1 F2 .. .. b0 w0 F3 b1 w1 f2 B0 W0 f3 B1 W1 F4 b2 w2 F5 b3 w3 f4
+        .. .. F0 F1 .. .. f0 f1 .. b0 w0 F2 b1 w1 F3 B0 W0 f2 B1 W1 f3 b2 w2 F4 b3 w3 F5 B2
+        .. .. .. F0 F1 .. .. f0 b0 w0 f1 b1 w1 F2 B0 W0 F3 B1 W1 f2 b2 w2 f3 b3 w3 F4 B2 W2
+
+        w3 f5 B2 W2 F6 B3 W3 F7 b4 w4 f6 b5 w5 f7 B4 W4 B5 W5 .. b6 w6 .. b7 w7 B6 W6 B7 W7
+        B2 W2 f5 B3 W3 F6 b4 w4 F7 b5 w5 f6 B4 W4 f7 B5 W5 .. b6 w6 .. b7 w7 B6 W6 B7 W7 ..
+        W2 f4 B3 W3 f5 b4 w4 F6 b5 w5 F7 B4 W4 f6 B5 W5 f7 b6 w6 .. b7 w7 B6 W6 B7 W7 .. ..
+        F5 B3 W3 f4 b4 w4 f5 b5 w5 F6 B4 W4 F7 B5 W5 f6 b6 w6 f7 b7 w7 B6 W6 B7 W7 .. .. ..
+    """,
     # Lamy-Poirier 2023; the same as in its author's program (ServiceNow/Fast-LLM).
     ("breadth-first", 4, 4, 0): """
         F0 F1 F2 F3 f0 f1 f2 f3 .. .. .. .. .. .. x0 x1 x2 x3 X0 X1 X2 X3
@@ -248,14 +272,38 @@ BITPIPE_AS_DRAWN = """
     F2 .. F3 F0 f0 F1 f1 f2 x2 -- f3 .. x3 -- x0 -- X0 -- x1 -- X1 -- X2 -- .. .. X3 --
 """
 
-# Interleaved 1F1B as Wan et al. 2025 (arXiv 2503.01328) print it, figure 5, top: the micro-batches
-# of each rank's cells, from 1.
-INTERLEAVED_AS_PRINTED = """
-    1 2 3 4 1 2 3 4 5 6 7 1 8 2 5 3 6 4 7 1 8 2 3 4 5 6 7 8 5 6 7 8
-    1 2 3 4 1 2 3 4 5 1 6 2 7 3 8 4 5 1 6 2 7 3 8 4 5 6 7 8 5 6 7 8
-    1 2 3 4 1 2 3 1 4 2 5 3 6 4 7 1 8 2 5 3 6 4 7 5 8 6 7 8 5 6 7 8
-    1 2 3 4 1 1 2 2 3 3 4 4 5 1 6 2 7 3 8 4 5 5 6 6 7 7 8 8 5 6 7 8
-"""
+# Wan et al. 2025 (arXiv 2503.01328), figure 5, top and bottom, and figure 6, bottom: the
+# micro-batches of each rank's cells, from 1, bubbles left out; B and W are two cells.
+PRINTED = {
+    "interleaved:2": """
+        1 2 3 4 1 2 3 4 5 6 7 1 8 2 5 3 6 4 7 1 8 2 3 4 5 6 7 8 5 6 7 8
+        1 2 3 4 1 2 3 4 5 1 6 2 7 3 8 4 5 1 6 2 7 3 8 4 5 6 7 8 5 6 7 8
+        1 2 3 4 1 2 3 1 4 2 5 3 6 4 7 1 8 2 5 3 6 4 7 5 8 6 7 8 5 6 7 8
+        1 2 3 4 1 1 2 2 3 3 4 4 5 1 6 2 7 3 8 4 5 5 6 6 7 7 8 8 5 6 7 8
+    """,
+    "gis:2": """
+        1 2 3 4 1 2 3 4 1 1 5 2 2 6 3 3 7 4 4 8 1 1 5 2 2 6 3 3 7 4 4 8
+        1 2 3 4 1 2 3 1 1 4 2 2 5 3 3 6 4 4 7 1 1 8 2 2 5 3 3 6 4 4 7
+        1 2 3 4 1 2 1 1 3 2 2 4 3 3 5 4 4 6 1 1 7 2 2 8 3 3 5 4 4 6
+        1 2 3 4 1 1 1 2 2 2 3 3 3 4 4 4 5 1 1 6 2 2 7 3 3 8 4 4
+
+        5 5 6 6 7 7 8 8 5 5 6 6 7 7 8 8
+        5 5 8 6 6 7 7 8 8 5 5 6 6 7 7 8 8
+        5 5 7 6 6 8 7 7 8 8 5 5 6 6 7 7 8 8
+        5 5 5 6 6 6 7 7 7 8 8 8 5 5 6 6 7 7 8 8
+    """,
+    "gis:2,half": """
+        1 2 1 2 3 4 1 1 3 2 2 4 1 1 5 2 2 6 3 3 5 4 4 6 3 3 7 4 4 8
+        1 2 1 2 3 1 1 4 2 2 3 1 1 4 2 2 5 3 3 6 4 4 5 3 3 6 4 4 7
+        1 2 1 2 1 1 3 2 2 4 1 1 3 2 2 4 3 3 5 4 4 6 3 3 5 4 4 6
+        1 2 1 1 1 2 2 2 3 1 1 4 2 2 3 3 3 4 4 4 5 3 3 6 4 4
+
+        5 5 7 6 6 8 5 5 6 6 7 7 8 8 7 7 8 8
+        5 5 8 6 6 7 5 5 8 6 6 7 7 8 8 7 7 8 8
+        5 5 7 6 6 8 5 5 7 6 6 8 7 7 8 8 7 7 8 8
+        5 5 5 6 6 6 7 5 5 8 6 6 7 7 7 8 8 8 7 7 8 8
+    """,
+}
 
 # Megatron-LM's own example (convert_schedule_table_to_order): two ranks, five micro-batches in
 # groups of three; the chunks of rank 0 from 1, backwards negative.

@@ -11,8 +11,8 @@ from synth.schedule.file import program_text
 from tests.synth.grids import (
     BITPIPE_AS_DRAWN,
     GRIDS,
-    INTERLEAVED_AS_PRINTED,
     MEGATRON_S_ORDER,
+    PRINTED,
     PROGRAMS,
     V_AUTHORS,
 )
@@ -82,10 +82,11 @@ def test_bitpipe_has_the_order_and_the_length_that_its_authors_draw() -> None:
     assert [len(row.split()) for row in rows(BITPIPE_AS_DRAWN)] == [timeline.makespan_us] * 4
 
 
-def test_interleaved_has_the_cells_that_pipeoffload_s_paper_prints() -> None:
-    schedule = generate("interleaved:2", 4, 8)
+@pytest.mark.parametrize("name", PRINTED)
+def test_interleaving_has_the_cells_that_pipeoffload_s_paper_prints(name: str) -> None:
+    schedule = generate(name, 4, 8)
     found = [" ".join(str(op.microbatch + 1) for op in program) for program in schedule.programs]
-    assert found == rows(INTERLEAVED_AS_PRINTED)
+    assert found == rows(PRINTED[name])
 
 
 def test_groups_of_three_are_megatron_s_example() -> None:

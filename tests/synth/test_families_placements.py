@@ -60,6 +60,24 @@ def test_interleaving_holds_what_its_paper_says(rounds: int, num_ranks: int, m: 
     assert max(held) == held[0] == min(m * rounds, rounds * num_ranks + num_ranks - 1)
 
 
+@pytest.mark.parametrize("times", [(1, 1, 1), (55, 58, 35), (20, 18, 9), (10, 12, 9)])
+@pytest.mark.parametrize("rounds", [2, 3])
+def test_generalized_interleaving_has_what_its_paper_s_table_prints(
+    rounds: int, times: tuple[int, int, int]
+) -> None:
+    # arXiv 2503.01328, table 1 and section 3.2, in times of one stage.
+    forward, backward, weight = times
+    for d, units in [(2, 1), (2, 3), (4, 2), (6, 1), (8, 3)]:
+        base_us = (d - 1) * (forward + backward)
+        more_us = (rounds - 1) * d // 2 * (forward + backward - weight)
+        for name, group, expected_us in (
+            (f"gis:{rounds}", d, base_us),
+            (f"gis:{rounds},half", d // 2, base_us + more_us),
+        ):
+            assert bubble_us(name, d, units * d, times)[0] == expected_us
+            assert max(held(name, d, units * d)) == group * (rounds - 1) + d
+
+
 @pytest.mark.parametrize("rounds", [2, 3])
 @pytest.mark.parametrize(
     ("num_ranks", "m", "group"), [(4, 8, 8), (4, 15, 5), (2, 9, 3), (4, 14, 9)]
