@@ -1,14 +1,14 @@
 """Where names stand on a picture: beside their dot, covering nothing if there is such a place."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 from synth.report.scale import Scale
 from synth.report.svg import XY
 
-_HEIGHT, _CHARACTER = 14.0, 7.1
+_HEIGHT, _CHARACTER = 13.0, 7.1
 
 # Along a line between a dot and its name, a box of so many pixels every so many.
 _LINE_REACH, _LINE_STEP = 1.5, 4.0
@@ -50,16 +50,19 @@ def free_box(
     x: Scale,
     y: Scale,
     farthest: int = 42,
-    lead_from: float = math.inf,
 ) -> Box:
-    """The nearest place for the name of a dot that covers nothing, else the first.
+    """The nearest place for the name of a dot that covers nothing, else the first."""
+    return next(free_boxes(place, name, taken, x, y, farthest))
 
-    From `lead_from` pixels on a line leads there from the dot, and that must cross nothing either.
-    """
+
+def free_boxes(
+    place: XY, name: str, taken: Sequence[Box], x: Scale, y: Scale, farthest: int
+) -> Iterator[Box]:
+    """The places for the name of a dot that cover nothing, nearest first; else any one."""
     width = text_width(name)
     candidates = []
     for distance in range(0, farthest + 1, 14):
-        aside = (9, 9 + distance, 9 + 2 * distance) if distance > 42 else (9,)
+        aside = [9 + share * distance for share in (0, 0.5, 1, 1.5, 2)] if distance > 14 else [9]
         lefts = [left for a in aside for left in (place[0] + a, place[0] - a - width)]
         for left in (*lefts, place[0] - width / 2):
             for top in (place[1] - _HEIGHT / 2 - distance, place[1] - _HEIGHT / 2 + distance):
@@ -70,10 +73,7 @@ def free_box(
         if box.left > x.start and box.right < x.end and box.top > y.end and box.bottom < y.start
     ]
     free = [box for box in inside if not any(box.meets(other) for other in taken)]
-    own = Box.around(place, 5)
-    others = [box for box in taken if box != own]
-    clear = (box for box in free if not _crosses(lead(place, box, lead_from), others))
-    return next(clear, (free or inside or candidates)[0])
+    yield from free or (inside or candidates)[:1]
 
 
 def lead(place: XY, box: Box, lead_from: float) -> list[Box]:
@@ -89,8 +89,9 @@ def lead(place: XY, box: Box, lead_from: float) -> list[Box]:
     return [Box.around(point, _LINE_REACH) for point in points]
 
 
-def _crosses(line: Sequence[Box], others: Sequence[Box]) -> bool:
-    return any(piece.meets(other) for piece in line for other in others)
+def crossings(line: Sequence[Box], others: Sequence[Box]) -> int:
+    """How many of the others a line crosses."""
+    return sum(any(piece.meets(other) for piece in line) for other in others)
 
 
 def boxes_of(line: Sequence[XY]) -> list[Box]:

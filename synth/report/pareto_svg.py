@@ -1,15 +1,19 @@
 """Schedules by time and memory as an SVG picture: the front marked, the limit as a line."""
 
 import math
+from dataclasses import dataclass, field
 
 from synth.report.frame import HEIGHT, STYLES, WIDTH, Frame, draw_legend
-from synth.report.labels import Box, boxes_of, free_box, lead
+from synth.report.labels import Box, boxes_of, crossings, free_boxes, lead
 from synth.report.pareto import Mark, Pareto
 from synth.report.svg import XY, Svg
 from synth.units import format_bytes, format_us
 
 # Names may stand so far from their dots; from the second on with a line between, in pixels.
 _FARTHEST, _LEAD_FROM = 196, 14
+
+# A line to a name that crosses another is as bad as one that is so many pixels longer.
+_CROSSED = 60.0
 
 _STYLES = STYLES | {
     "lead": "stroke:#c3cad0;stroke-width:1;fill:none",
@@ -60,25 +64,56 @@ def _draw_limits(svg: Svg, pareto: Pareto, frame: Frame) -> list[Box]:
     return boxes
 
 
-def _draw_marks(svg: Svg, pareto: Pareto, frame: Frame, taken: list[Box]) -> None:
+def _draw_marks(svg: Svg, pareto: Pareto, frame: Frame, lines: list[Box]) -> None:
     """Dots first, then names where they cover nothing, those on the front first."""
     front = pareto.front
     marks = sorted(_together(pareto), key=lambda mark: not _is_among(mark, front))
     places = [(frame.x.at(m.peak_bytes), frame.y.at(pareto.shown_us(m))) for m in marks]
-    taken += [Box.around(place, 5) for place in places]
     for mark, place in reversed(list(zip(marks, places, strict=True))):
         is_best = _is_among(mark, front)
         tip = f"{mark.name}: {format_us(mark.value_us)}, {format_bytes(mark.peak_bytes)}"
         svg.circle(place, 5, "solved" if mark.is_solved else "best" if is_best else "other", tip)
+    names = _Names(frame, lines, [Box.around(place, 5) for place in places])
     for mark, place in zip(marks, places, strict=True):
-        far_off = f" ↑ {format_us(mark.value_us)}" if pareto.is_beyond(mark) else ""
-        name = mark.name + far_off
-        box = free_box(place, name, taken, frame.x, frame.y, _FARTHEST, _LEAD_FROM)
-        taken += [box, *lead(place, box, _LEAD_FROM)]
+        name = mark.name + (f" ↑ {format_us(mark.value_us)}" if pareto.is_beyond(mark) else "")
+        box = names.place(place, name)
         if math.dist(box.nearest(place), place) > _LEAD_FROM:
             svg.line([place, box.nearest(place)], "lead")
         style = "name-best" if _is_among(mark, front) else "name-other"
-        svg.text((box.left, box.bottom - 3), name, style)
+        if box.right < place[0]:
+            svg.text((box.right, box.bottom - 3), name, style, "end")
+        else:
+            svg.text((box.left, box.bottom - 3), name, style)
+
+
+@dataclass
+class _Names:
+    """Where names stand: they cover nothing; lines that lead to them cross as little as can be.
+
+    `lines` may be crossed, `solid` are dots and names.
+    """
+
+    frame: Frame
+    lines: list[Box]
+    solid: list[Box]
+    leads: list[Box] = field(default_factory=list)
+
+    def place(self, dot: XY, name: str) -> Box:
+        """Choose a place; it is taken from then on."""
+        taken, own = [*self.lines, *self.solid, *self.leads], Box.around(dot, 5)
+        x, y = self.frame.x, self.frame.y
+        others = [box for box in self.solid if box != own]
+
+        def harm(box: Box) -> tuple[bool, float]:
+            line = lead(dot, box, _LEAD_FROM)
+            crossed = crossings(line, others), crossings(line, self.leads)
+            length = math.dist(dot, box.nearest(dot))
+            return crossed[0] > 0, _CROSSED * sum(map(bool, crossed)) + length
+
+        box = min(free_boxes(dot, name, taken, x, y, _FARTHEST), key=harm)
+        self.solid.append(box)
+        self.leads += lead(dot, box, _LEAD_FROM)
+        return box
 
 
 def _is_among(mark: Mark, front: list[Mark]) -> bool:
