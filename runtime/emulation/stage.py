@@ -1,7 +1,6 @@
 """A stage that takes the profile's time and memory, and computes nothing."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -11,6 +10,7 @@ from synth.errors import RunFailure
 from synth.kinds import OpKind
 
 from ..execution.boundary import Boundary, Leaf, Tensors
+from ..execution.passages import Given
 from .device_time import DeviceTime
 
 # A message carries the moment at which it was sent, and how late its sender was.
@@ -54,51 +54,23 @@ class EmulatedStage:
         self._moved_bytes = moved_bytes(costs)
         self._loss = torch.zeros(())
 
-    def forward(
-        self,
-        microbatch: int,
-        arguments: tuple[Any, ...],
-        *,
-        entry: Boundary | None = None,
-        targets: Any = None,
-        keywords: Mapping[str, Any] | None = None,
-        fused: bool = False,
-        moved: bool = False,
-    ) -> Tensors:
+    def forward(self, microbatch: int, given: Given) -> Tensors:
         """F: afterwards `saved_bytes` are held."""
         self._take(OpKind.F)
-        self._held[microbatch] = _hold(self._moved_bytes if moved else self._costs.saved_bytes)
+        self._held[microbatch] = self._saved(given)
         return (self._loss,) if self.is_last else self._output.activations("cpu")
 
-    def forward_light(
-        self,
-        microbatch: int,
-        arguments: tuple[Any, ...],
-        *,
-        entry: Boundary | None = None,
-        targets: Any = None,
-        keywords: Mapping[str, Any] | None = None,
-    ) -> Tensors:
+    def forward_light(self, microbatch: int, given: Given) -> Tensors:
         """F that R follows: afterwards `replay_bytes` are held."""
         self._take(OpKind.F, self._costs.light_rise)
         self._held[microbatch] = _hold(self._costs.replay_bytes)
         return (self._loss,) if self.is_last else self._output.activations("cpu")
 
-    def rebuild(
-        self,
-        microbatch: int,
-        arguments: tuple[Any, ...],
-        *,
-        entry: Boundary | None = None,
-        targets: Any = None,
-        keywords: Mapping[str, Any] | None = None,
-        fused: bool = False,
-        moved: bool = False,
-    ) -> None:
+    def rebuild(self, microbatch: int, given: Given) -> None:
         """R: afterwards `saved_bytes` are held, and what is kept of the output."""
         self._take(OpKind.R)
         del self._held[microbatch]
-        self._held[microbatch] = _hold(self._moved_bytes if moved else self._costs.saved_bytes)
+        self._held[microbatch] = self._saved(given)
         if self._costs.output_until != OpKind.F:
             self._again[microbatch] = _hold(self._costs.output_bytes)
 
@@ -152,6 +124,9 @@ class EmulatedStage:
         """Drop the micro-batches under way."""
         self._held.clear()
         self._again.clear()
+
+    def _saved(self, given: Given) -> Tensor:
+        return _hold(self._moved_bytes if given.moved else self._costs.saved_bytes)
 
     def _gradients(self) -> Tensors:
         return () if self._input is None else self._input.gradients("cpu")

@@ -6,7 +6,6 @@ value dies; the executor's table of values holds just those that the plan's memo
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +17,7 @@ from synth.schedule.ops import Op, ValueKind
 from synth.schedule.prefix import Strays, find_prefix
 
 from ..batch import Batch
-from .boundary import Boundary, Tensors
+from .boundary import Tensors
 from .channels import Channels
 from .clock import Clock
 from .failure import describe_failure
@@ -26,6 +25,7 @@ from .moves import Moves
 from .passages import Passages
 from .progress import Progress
 from .reducer import Reducer
+from .stage_ops import StageOps
 from .step_table import SavedSizes, Shapes, Slots, StepTable
 from .stepper import Stepper
 
@@ -76,15 +76,11 @@ class Executor:
         self._strays = Strays((), ())
         self._progress = progress
         self._share = 1.0 / lowered.schedule.num_micro_batches
-        self._loss = torch.zeros((), device=device)
-        self._seed: Tensors | None = None
-        self._seed_of: tuple[torch.Size, torch.dtype, float] | None = None
         self._is_broken = False
-        self._step = StepTable.none()
-        self._slots = Slots()
-        self._fused = {op for op in lowered.ops[rank] if op.kind == OpKind.BW}
-        self._rebuilt = {op for op in lowered.ops[rank] if op.kind == OpKind.R}
-        self._moves = Moves(lowered.ops[rank], stages, self._slots, lambda: self._step)
+        self._table, self._slots = StepTable(), Slots()
+        ops = lowered.ops[rank]
+        self._moves = Moves(ops, stages, self._slots, self._table)
+        self._ops = StageOps(ops, stages, self._moves, self._slots, self._table, device)
         self._actions = [self._compile(lowered, i) for i in self._program]
         self._frees = [self._freed(i) for i in self._program]
         self._all = range(len(self._program))
@@ -130,8 +126,8 @@ class Executor:
             self._channels.cut()  # or those who wait for this rank would, as long as it lives
             raise
         self._is_broken = False
-        self._step = StepTable.none()
-        return self._loss.clone() if self._holds_last else None
+        self._table.clear()
+        return self._ops.loss.clone() if self._holds_last else None
 
     def _step_through(self, begin: Callable[[], None], update: bool) -> None:
         begin()
@@ -148,7 +144,7 @@ class Executor:
 
     def _forget(self) -> None:
         """Hold nothing of a step that failed."""
-        self._step = StepTable.none()
+        self._table.clear()
         for stage in self._stages.values():
             stage.forget()
 
@@ -169,12 +165,12 @@ class Executor:
     @property
     def held_values(self) -> int:
         """How many values and open transfers are held now; none between steps."""
-        return self._step.num_held
+        return self._table.num_held
 
     def _begin(self, batch: Batch, shapes: Shapes, saved_sizes: SavedSizes, weight: float) -> None:
         num_slots = len(self._slots.numbers)
-        self._step = StepTable.begun(batch, shapes, weight, num_slots, saved_sizes)
-        self._loss.zero_()
+        self._table.begin(batch, shapes, saved_sizes, weight * self._share, num_slots)
+        self._ops.loss.zero_()
         self._clock.begin()
 
     def _call_back(self) -> None:
@@ -185,7 +181,7 @@ class Executor:
         ranks wait for each other. Receives are waited for one by one, which takes no more memory
         than one of them; the activations that are dropped first make room for it.
         """
-        step = self._step
+        step = self._table
         step.values.clear()
         for stage in self._stages.values():
             stage.forget()
@@ -201,7 +197,7 @@ class Executor:
 
     def _run(self, places: Iterable[int]) -> None:
         """Carry out the instructions at some places of the program."""
-        values = self._step.values
+        values = self._table.values
         for index in places:
             if self._progress is not None:
                 self._progress.at(index)
@@ -233,11 +229,11 @@ class Executor:
             if value.kind in _TRANSFERRED
         ]
         handlers: dict[OpKind, Callable[[Op], Callable[[], None]]] = {
-            OpKind.F: self._compile_forward,
-            OpKind.R: self._compile_rebuild,
-            OpKind.B: self._compile_backward,
-            OpKind.BW: self._compile_backward,
-            OpKind.W: lambda op: partial(self._stages[op.stage].backward_weight, op.microbatch),
+            OpKind.F: self._ops.forward,
+            OpKind.R: self._ops.rebuild,
+            OpKind.B: self._ops.backward,
+            OpKind.BW: self._ops.backward,
+            OpKind.W: self._ops.weights,
             OpKind.STEP: self._compile_step,
             OpKind.OFFLOAD: self._moves.offload,
             OpKind.RELOAD: self._moves.make_room,
@@ -255,28 +251,28 @@ class Executor:
         kind, stage, microbatch, _ = transfer.value
         if kind in (ValueKind.OUT, ValueKind.BACK):
             return self._moves.buffers(stage, microbatch, self._device)
-        boundary = self._step.shapes[microbatch][stage]
+        boundary = self._table.shapes[microbatch][stage]
         if kind == ValueKind.ACT:
             return boundary.activations(self._device)
         return boundary.gradients(self._device)
 
     def _receive(self, slot: int, transfer: Transfer) -> None:
         buffers = self._buffers(transfer)
-        self._step.arriving[slot] = self._channels.receive(buffers, transfer)
+        self._table.arriving[slot] = self._channels.receive(buffers, transfer)
 
     def _send(self, slot: int, transfer: Transfer) -> None:
-        tensors = self._step.values[slot]
+        tensors = self._table.values[slot]
         assert tensors is not None
-        self._step.leaving[slot] = self._channels.send(tensors, transfer)
+        self._table.leaving[slot] = self._channels.send(tensors, transfer)
 
     def _sent(self, slot: int, transfer: Transfer) -> None:
-        pending, self._step.leaving[slot] = self._step.leaving[slot], None
+        pending, self._table.leaving[slot] = self._table.leaving[slot], None
         assert pending is not None
         pending.wait()
 
     def _compute(self, op: Op, arrivals: list[int], work: Callable[[], None]) -> None:
         """Wait for the inputs that are under way, then run the op."""
-        step = self._step
+        step = self._table
         for slot in arrivals:
             if step.arriving[slot] is not None:
                 step.take_in(slot)
@@ -288,98 +284,8 @@ class Executor:
         else:
             work()
 
-    def _compile_forward(self, op: Op) -> Callable[[], None]:
-        stage = self._stages[op.stage]
-        source = self._slots.of(ValueKind.ACT, op.stage - 1, op) if op.stage else None
-        run: Callable[..., Tensors] = partial(
-            stage.forward, fused=self._is_fused(op), moved=self._moves.moves(op)
-        )
-        if op._replace(kind=OpKind.R) in self._rebuilt:
-            run = stage.forward_light
-        if stage.is_last:
-            return partial(self._forward_to_loss, op, run, source)
-        made = self._slots.of(ValueKind.ACT, op.stage, op)
-        return partial(self._forward, op, run, source, made)
-
-    def _compile_rebuild(self, op: Op) -> Callable[[], None]:
-        stage = self._stages[op.stage]
-        source = self._slots.of(ValueKind.ACT, op.stage - 1, op) if op.stage else None
-        run = partial(stage.rebuild, fused=self._is_fused(op), moved=self._moves.moves(op))
-        return partial(self._rebuild, op, run, source, stage.is_last)
-
-    def _is_fused(self, op: Op) -> bool:
-        """Whether an F's backward is a BW."""
-        return op._replace(kind=OpKind.BW) in self._fused
-
-    def _forward(self, op: Op, run: Callable[..., Tensors], source: int | None, made: int) -> None:
-        arguments, entry = self._stage_input(op, source)
-        keywords = self._step.batch.named(op.microbatch)
-        outputs = run(op.microbatch, arguments, entry=entry, keywords=keywords)
-        self._step.shapes[op.microbatch][op.stage].check(outputs, op.stage)
-        self._step.values[made] = tuple(y.contiguous() for y in outputs)
-
-    def _rebuild(self, op: Op, run: Callable[..., None], source: int | None, is_last: bool) -> None:
-        arguments, entry = self._stage_input(op, source)
-        keywords = self._step.batch.named(op.microbatch)
-        targets = self._targets(op) if is_last else None
-        run(op.microbatch, arguments, entry=entry, targets=targets, keywords=keywords)
-
-    def _targets(self, op: Op) -> Any:
-        targets = self._step.batch.targets
-        return None if targets is None else targets[op.microbatch]
-
-    def _forward_to_loss(self, op: Op, run: Callable[..., Tensors], source: int | None) -> None:
-        step = self._step
-        arguments, entry = self._stage_input(op, source)
-        keywords = step.batch.named(op.microbatch)
-        (loss,) = run(
-            op.microbatch, arguments, entry=entry, targets=self._targets(op), keywords=keywords
-        )
-        if loss.numel() != 1:
-            raise SynthError(
-                f"the last stage gave a tensor of shape {tuple(loss.shape)}; it must give the "
-                f"loss, one number: give the pipeline a loss function, or end the model in one"
-            )
-        weight = self._share * step.weight
-        self._loss.add_(loss.reshape(()), alpha=weight)
-        kind = (loss.shape, loss.dtype, weight)
-        if kind != self._seed_of:  # the gradient of the mean by each loss: mostly the same
-            self._seed, self._seed_of = (torch.full_like(loss, weight),), kind
-
-    def _stage_input(self, op: Op, source: int | None) -> tuple[tuple[Any, ...], Boundary | None]:
-        step = self._step
-        if source is None:
-            if step.batch.inputs is None:
-                raise SynthError("this rank holds the first stage; its batch needs inputs")
-            return step.batch.arguments(op.microbatch), None
-        tensors = step.values[source]
-        assert tensors is not None
-        return tensors, step.shapes[op.microbatch][op.stage - 1]
-
-    def _compile_backward(self, op: Op) -> Callable[[], None]:
-        stage = self._stages[op.stage]
-        backward = stage.backward_input if op.kind == OpKind.B else stage.backward
-        source = None if stage.is_last else self._slots.of(ValueKind.GRAD, op.stage, op)
-        made = self._slots.of(ValueKind.GRAD, op.stage - 1, op) if op.stage else None
-        run = partial(self._backward, op.microbatch, backward, source, made)
-        return self._moves.backward(op, run) if self._moves.moves(op) else run
-
-    def _backward(
-        self,
-        microbatch: int,
-        backward: Callable[[int, Tensors], Tensors],
-        source: int | None,
-        made: int | None,
-    ) -> None:
-        values = self._step.values
-        gradients = self._seed if source is None else values[source]
-        assert gradients is not None
-        found = backward(microbatch, gradients)
-        if made is not None:
-            values[made] = found
-
     def _before_first_step(self) -> None:
-        self._step.updating = True
+        self._table.updating = True
         if self._reducer is not None:
             self._reducer.finish()
         if self._stepper is not None:
@@ -396,7 +302,7 @@ class Executor:
             self._stepper.step(stage)
 
     def _describe(self, instruction: Instruction, error: Exception) -> str:
-        numbers, arriving = self._slots.numbers, self._step.arriving
+        numbers, arriving = self._slots.numbers, self._table.arriving
         waits = ", ".join(str(value) for value, slot in numbers.items() if arriving[slot])
         waiting = f" (receives open: {waits})" if waits else ""
         return f"rank {self._rank} failed in {instruction}{waiting}: {describe_failure(error)}"

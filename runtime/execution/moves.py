@@ -24,14 +24,14 @@ Work = Callable[[], None]
 
 
 class Moves:
-    """What to do at the moves of one rank's program; `table` is that of the step under way."""
+    """What to do at the moves of one rank's program; `table` is that of every step."""
 
     def __init__(
         self,
         ops: Iterable[Op],
         stages: Mapping[int, Passages],
         slots: Slots,
-        table: Callable[[], StepTable],
+        table: StepTable,
     ) -> None:
         self._moved = {op[1:] for op in ops if op.kind == OpKind.OFFLOAD}
         self._stages = stages
@@ -44,7 +44,7 @@ class Moves:
 
     def buffers(self, stage: int, microbatch: int, device: torch.device) -> Tensors:
         """Room for each storage that moves, of a size told beforehand or known since it left."""
-        sizes = self._table().saved_sizes.get((stage, microbatch))
+        sizes = self._table.saved_sizes.get((stage, microbatch))
         if sizes is None:
             sizes = self._stages[stage].saved_sizes(microbatch)
         return tuple(torch.empty(n, dtype=torch.uint8, device=device) for n in sizes)
@@ -68,7 +68,7 @@ class Moves:
         return partial(self._backward, op, back, run)
 
     def _offload(self, op: Op, out: int) -> None:
-        table, stage = self._table(), self._stages[op.stage]
+        table, stage = self._table, self._stages[op.stage]
         table.values[out] = stage.take_saved(op.microbatch)
         sizes = stage.saved_sizes(op.microbatch)
         told = table.saved_sizes.get((op.stage, op.microbatch), sizes)
@@ -81,7 +81,7 @@ class Moves:
             )
 
     def _give(self, out: int, back: int) -> None:
-        values = self._table().values
+        values = self._table.values
         values[back] = values[out]
 
     def _backward(self, op: Op, back: int, run: Work) -> None:
@@ -90,7 +90,7 @@ class Moves:
 
     def _put_back(self, op: Op, back: int) -> None:
         """From here on the stage alone holds it, so that it is freed as B uses it."""
-        values = self._table().values
+        values = self._table.values
         saved, values[back] = values[back], None
         assert saved is not None
         self._stages[op.stage].put_back(op.microbatch, saved)

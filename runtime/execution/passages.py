@@ -1,11 +1,31 @@
-"""What the executor needs of a stage."""
+"""What the executor needs of a stage, and what it gives it."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
 from .boundary import Boundary, Tensors
+
+
+class Given(NamedTuple):
+    """What F of a micro-batch is given, and R once more.
+
+    Attributes:
+        arguments: the batch's inputs on the first stage, else the row of tensors received.
+        entry: what that row is; None on the first stage.
+        targets: for the loss, on the last stage.
+        keywords: given to the module by name.
+        fused: whether BW will follow, not B and W.
+        moved: whether an O will take what is saved.
+    """
+
+    arguments: tuple[Any, ...]
+    entry: Boundary | None = None
+    targets: Any = None
+    keywords: Mapping[str, Any] | None = None
+    fused: bool = False
+    moved: bool = False
 
 
 class Passages(Protocol):
@@ -19,44 +39,15 @@ class Passages(Protocol):
         """Whether F gives the loss."""
         ...
 
-    def forward(
-        self,
-        microbatch: int,
-        arguments: tuple[Any, ...],
-        *,
-        entry: Boundary | None = None,
-        targets: Any = None,
-        keywords: Mapping[str, Any] | None = None,
-        fused: bool = False,
-        moved: bool = False,
-    ) -> Tensors:
-        """F; `entry` says of what kind the arguments are, None on the first stage. `fused` says
-        that BW will follow, not B and W; `moved` that an O will take what F saves."""
+    def forward(self, microbatch: int, given: Given) -> Tensors:
+        """F."""
         ...
 
-    def forward_light(
-        self,
-        microbatch: int,
-        arguments: tuple[Any, ...],
-        *,
-        entry: Boundary | None = None,
-        targets: Any = None,
-        keywords: Mapping[str, Any] | None = None,
-    ) -> Tensors:
+    def forward_light(self, microbatch: int, given: Given) -> Tensors:
         """F of a micro-batch that R will rebuild: it keeps nothing for the backward."""
         ...
 
-    def rebuild(
-        self,
-        microbatch: int,
-        arguments: tuple[Any, ...],
-        *,
-        entry: Boundary | None = None,
-        targets: Any = None,
-        keywords: Mapping[str, Any] | None = None,
-        fused: bool = False,
-        moved: bool = False,
-    ) -> None:
+    def rebuild(self, microbatch: int, given: Given) -> None:
         """R: F once more, from the same input, now keeping what the backward needs."""
         ...
 

@@ -17,6 +17,7 @@ from synth.schedule.lower import Lowered
 from ..batch import Batch
 from .boundary import Boundary
 from .groups import Group
+from .passages import Given
 from .shapes import unchanged
 from .stage import Stage
 from .step_table import SavedSizes, Shapes
@@ -109,13 +110,7 @@ def _try_out(stage: Stage, kept: _Kept, batch: Batch, entry: Boundary | None) ->
     before = [(buffer, buffer.clone()) for buffer in stage.module.buffers()]
     with torch.random.fork_rng(devices=drawn), unchanged(stage.module):
         stage.forward(
-            j,
-            arguments,
-            entry=entry,
-            targets=targets,
-            keywords=batch.named(j),
-            fused=kept.fused,
-            moved=True,
+            j, Given(arguments, entry, targets, batch.named(j), fused=kept.fused, moved=True)
         )
         stage.take_saved(j)
         sizes = stage.saved_sizes(j)

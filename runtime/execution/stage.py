@@ -14,6 +14,7 @@ from synth.errors import SynthError
 
 from ..split import GradientBox, Recorder, SplitTape, enter, run_backward
 from .boundary import Boundary, Tensors, can_have_gradient, flatten
+from .passages import Given
 from .replay import Replay, Watch
 from .saved_store import SavedStore
 
@@ -89,32 +90,14 @@ class Stage:
         self._passages: dict[int, _Passage] = {}
         self._replays: dict[int, Replay] = {}
 
-    def forward(
-        self,
-        microbatch: int,
-        arguments: tuple[Any, ...],
-        *,
-        entry: Boundary | None = None,
-        targets: Any = None,
-        keywords: Mapping[str, Any] | None = None,
-        fused: bool = False,
-        moved: bool = False,
-    ) -> Tensors:
-        """F: run the module.
-
-        Args:
-            microbatch: which one.
-            arguments: the batch's inputs on the first stage, else the row of tensors received.
-            entry: what that row is; None on the first stage.
-            targets: for the loss, on the last stage.
-            keywords: given to the module by name.
-            fused: whether BW will follow, which needs no rules: it is autograd's own.
-            moved: whether `take_saved` will be called.
+    def forward(self, microbatch: int, given: Given) -> Tensors:
+        """F: run the module; where BW will follow it needs no rules, being autograd's own.
 
         Returns:
             The boundary tensors, or on the last stage the loss alone; detached.
         """
         boxes: list[GradientBox] = []
+        arguments, entry, targets, keywords, fused, moved = given
         if entry is not None:
             arguments, boxes = _enter(arguments, entry)
         store = SavedStore() if moved else None
@@ -126,23 +109,15 @@ class Stage:
                 output = self._recorder.forward(tape, self._run, arguments, targets, keywords)
         tensors, _ = flatten(output)
         if store is not None:
-            given = pytree.tree_leaves((arguments, targets, keywords))
-            store.leave([*tensors, *(x for x in given if isinstance(x, Tensor))])
+            others = pytree.tree_leaves((arguments, targets, keywords))
+            store.leave([*tensors, *(x for x in others if isinstance(x, Tensor))])
         floating = [t for t in tensors if can_have_gradient(t)]
         wanted = [i for i, t in enumerate(floating) if t.requires_grad]
         edges = [get_gradient_edge(floating[i]) for i in wanted]
         self._passages[microbatch] = _Passage(tape, edges, wanted, boxes, entry, store)
         return tuple(t.detach() for t in tensors)
 
-    def forward_light(
-        self,
-        microbatch: int,
-        arguments: tuple[Any, ...],
-        *,
-        entry: Boundary | None = None,
-        targets: Any = None,
-        keywords: Mapping[str, Any] | None = None,
-    ) -> Tensors:
+    def forward_light(self, microbatch: int, given: Given) -> Tensors:
         """F without a graph; `rebuild` makes it later, from the same arguments.
 
         What else than its outputs a forward changes, such as running means, it changes twice.
@@ -150,38 +125,19 @@ class Stage:
         Raises:
             SynthError: the module changes its input in place.
         """
-        given, _ = flatten(arguments)
-        watch = Watch(given)
-        if entry is not None:
-            arguments = entry.arguments(list(arguments))
+        watch = Watch(_tensors(given))
+        arguments = given.arguments
+        if given.entry is not None:
+            arguments = given.entry.arguments(list(arguments))
         with torch.no_grad():
-            tensors, _ = flatten(self._run(arguments, targets, keywords))
+            tensors, _ = flatten(self._run(arguments, given.targets, given.keywords))
         self._replays[microbatch] = watch.replay()
         return tuple(t.detach() for t in tensors)
 
-    def rebuild(
-        self,
-        microbatch: int,
-        arguments: tuple[Any, ...],
-        *,
-        entry: Boundary | None = None,
-        targets: Any = None,
-        keywords: Mapping[str, Any] | None = None,
-        fused: bool = False,
-        moved: bool = False,
-    ) -> None:
+    def rebuild(self, microbatch: int, given: Given) -> None:
         """R: F with its graph; dropout falls as it fell in F."""
-        given, _ = flatten(arguments)
-        with self._replays.pop(microbatch).again(given):
-            self.forward(
-                microbatch,
-                arguments,
-                entry=entry,
-                targets=targets,
-                keywords=keywords,
-                fused=fused,
-                moved=moved,
-            )
+        with self._replays.pop(microbatch).again(_tensors(given)):
+            self.forward(microbatch, given)
 
     def take_saved(self, microbatch: int) -> Tensors:
         """O: the storages that F or R saved and nobody else holds, as bytes."""
@@ -278,6 +234,12 @@ class Stage:
     ) -> Any:
         """Run once without autograd, to learn what the output is like."""
         return self._run(arguments, targets, keywords)
+
+
+def _tensors(given: Given) -> Tensors:
+    """What the stage before gave, or the batch."""
+    tensors, _ = flatten(given.arguments)
+    return tensors
 
 
 def _picked(gradients: Tensors, wanted: Sequence[int]) -> list[Tensor]:

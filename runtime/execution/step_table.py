@@ -16,34 +16,39 @@ SavedSizes = Mapping[tuple[int, int], tuple[int, ...]]
 
 @dataclass
 class StepTable:
-    """What lives during one step. Values and transfers are by slot, see `Slots`."""
+    """What lives during one step, and nothing between steps.
 
-    batch: Batch
-    shapes: Shapes
-    weight: float
-    values: list[Tensors | None]
-    arriving: list[Pending | None]
-    leaving: list[Pending | None]
-    saved_sizes: SavedSizes
+    Values and transfers are by slot, see `Slots`; `loss_share` is what a micro-batch's loss, and
+    with it each of its gradients, is multiplied by.
+    """
+
+    batch: Batch = field(default_factory=Batch)
+    shapes: Shapes = ()
+    saved_sizes: SavedSizes = field(default_factory=dict)
+    loss_share: float = 1.0
+    values: list[Tensors | None] = field(default_factory=list)
+    arriving: list[Pending | None] = field(default_factory=list)
+    leaving: list[Pending | None] = field(default_factory=list)
     updating: bool = False
 
-    @classmethod
-    def begun(
-        cls,
+    def begin(
+        self,
         batch: Batch,
         shapes: Shapes,
-        weight: float,
-        num_slots: int,
         saved_sizes: SavedSizes,
-    ) -> "StepTable":
+        loss_share: float,
+        num_slots: int,
+    ) -> None:
         """A step that holds nothing yet."""
-        none = [None] * num_slots
-        return cls(batch, shapes, weight, [*none], [*none], [*none], saved_sizes)
+        self.batch, self.shapes, self.saved_sizes = batch, shapes, saved_sizes
+        self.loss_share, self.updating = loss_share, False
+        self.values = [None] * num_slots
+        self.arriving = [None] * num_slots
+        self.leaving = [None] * num_slots
 
-    @classmethod
-    def none(cls) -> "StepTable":
-        """Between steps."""
-        return cls.begun(Batch(), (), 1.0, 0, {})
+    def clear(self) -> None:
+        """Hold nothing of a step that is over."""
+        self.begin(Batch(), (), {}, 1.0, 0)
 
     @property
     def num_held(self) -> int:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from ..execution.boundary import Boundary, Tensors
+from ..execution.passages import Given
 from ..execution.stage import Stage
 from ..training.layered import LayerCall, LayeredStage
 
@@ -29,9 +30,9 @@ class Sample:
 
     def forward(self, stage: Stage, x: Tensor, *, fused: bool = False) -> Tensors:
         """F of the layer, of a micro-batch like `x`, as in the middle of a pipeline; `fused` as
-        `Stage.forward` means it."""
+        `Given` means it."""
         entry = None if self.is_first else Boundary.of(x, trained=True)
-        return stage.forward(0, (x,), entry=entry, targets=self.targets, fused=fused)
+        return stage.forward(0, Given((x,), entry, self.targets, fused=fused))
 
     def output_like(self, stage: Stage) -> Tensor:
         """What F gives, made without autograd."""

@@ -15,6 +15,7 @@ from synth.errors import SynthError
 
 from ..dtypes import dtype_of
 from ..execution.boundary import Tensors
+from ..execution.passages import Given
 from ..execution.stage import Chain, Stage
 
 
@@ -94,15 +95,15 @@ class LayeredStage(Stage):
         self._randomness = randomness
         super().__init__(self._chain, is_first=is_first, is_last=is_last)
 
-    def forward(self, microbatch: int, arguments: tuple[Any, ...], **options: Any) -> Tensors:
+    def forward(self, microbatch: int, given: Given) -> Tensors:
         """See `Stage.forward`."""
         with self._seeded(microbatch):
-            return super().forward(microbatch, arguments, **options)
+            return super().forward(microbatch, given)
 
-    def forward_light(self, microbatch: int, arguments: tuple[Any, ...], **options: Any) -> Tensors:
+    def forward_light(self, microbatch: int, given: Given) -> Tensors:
         """See `Stage.forward_light`."""
         with self._seeded(microbatch):
-            return super().forward_light(microbatch, arguments, **options)
+            return super().forward_light(microbatch, given)
 
     @contextmanager
     def _seeded(self, microbatch: int) -> Iterator[None]:

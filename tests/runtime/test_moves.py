@@ -13,6 +13,7 @@ from synth.errors import SynthError
 from synth.kinds import OpKind
 from synth.runtime.batch import Batch
 from synth.runtime.execution.moves import Moves
+from synth.runtime.execution.passages import Given
 from synth.runtime.execution.stage import Stage
 from synth.runtime.execution.step_table import Slots, StepTable
 from synth.schedule.model import Schedule
@@ -81,9 +82,10 @@ def test_moves_leave_no_trace_in_statistics_random_numbers_and_shapes_that_chang
 def test_sizes_other_than_those_of_the_trial_are_told_with_the_stage() -> None:
     offload = Op(OpKind.OFFLOAD, 0, 0)
     stage = Stage(nn.Sequential(nn.Linear(WIDTH, WIDTH), Sines()), is_first=True, is_last=False)
-    stage.forward(0, (torch.ones(BATCH, WIDTH),), fused=True, moved=True)
-    table = StepTable.begun(Batch(), (), 1.0, 1, {(0, 0): (4 * BATCH * WIDTH,)})
-    moves = Moves([offload], {0: stage}, Slots(), lambda: table)
+    stage.forward(0, Given((torch.ones(BATCH, WIDTH),), fused=True, moved=True))
+    table = StepTable()
+    table.begin(Batch(), (), {(0, 0): (4 * BATCH * WIDTH,)}, 1.0, 1)
+    moves = Moves([offload], {0: stage}, Slots(), table)
     with pytest.raises(SynthError, match=r"stage 0 saved 2 tensors of 144 bytes, .* trial saved 1"):
         moves.offload(offload)()
 

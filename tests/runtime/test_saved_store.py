@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from synth.runtime.execution.boundary import Boundary, Leaf
+from synth.runtime.execution.passages import Given
 from synth.runtime.execution.stage import Stage
 from synth.runtime.profiling.meter import measure
 
@@ -94,9 +95,9 @@ def test_gradients_from_a_copy_are_the_same_bits(
     layer: Callable[[], nn.Module], fused: bool
 ) -> None:
     stage, (row, entry) = stage_of(linear, layer, linear), received()
-    stage.forward(0, row, entry=entry, fused=fused)
+    stage.forward(0, Given(row, entry=entry, fused=fused))
     expected = gradients(stage, fused)
-    stage.forward(0, row, entry=entry, fused=fused, moved=True)
+    stage.forward(0, Given(row, entry=entry, fused=fused, moved=True))
     taken = stage.take_saved(0)
     copies = tuple(part.clone() for part in taken)
     for part in taken:
@@ -108,7 +109,7 @@ def test_gradients_from_a_copy_are_the_same_bits(
 
 def test_a_storage_leaves_once_however_many_views_of_it_were_saved() -> None:
     stage, (row, entry) = stage_of(Thirds), received()
-    stage.forward(0, row, entry=entry, fused=True, moved=True)
+    stage.forward(0, Given(row, entry=entry, fused=True, moved=True))
     stage.take_saved(0)
     # The product of two thirds is saved besides the three.
     assert sorted(stage.saved_sizes(0)) == [ROW_BYTES, 3 * ROW_BYTES]
@@ -116,7 +117,7 @@ def test_a_storage_leaves_once_however_many_views_of_it_were_saved() -> None:
 
 def test_input_output_parameters_and_tables_of_a_module_stay() -> None:
     stage, (row, entry) = stage_of(linear, Table, nn.Tanh), received()
-    outputs = stage.forward(0, row, entry=entry, fused=True, moved=True)
+    outputs = stage.forward(0, Given(row, entry=entry, fused=True, moved=True))
     # The first layer saves its input and its weight, Table its table and, of the linear's output,
     # nothing; Tanh the stage's output.
     assert stage.take_saved(0) == ()
@@ -127,7 +128,7 @@ def test_input_output_parameters_and_tables_of_a_module_stay() -> None:
 def test_what_was_taken_is_freed_when_its_taker_lets_go(fused: bool) -> None:
     stage, (row, entry) = stage_of(block, block), received()
     with measure(CPU) as held:
-        outputs = stage.forward(0, row, entry=entry, fused=fused, moved=True)
+        outputs = stage.forward(0, Given(row, entry=entry, fused=fused, moved=True))
         taken = stage.take_saved(0)
         total = sum(stage.saved_sizes(0))
         del outputs, taken
@@ -148,7 +149,7 @@ def test_what_w_needs_and_was_changed_in_place_is_noticed_in_the_backward(fused:
             return y
 
     stage, (row, entry) = stage_of(linear, Careless), received()
-    stage.forward(0, row, entry=entry, fused=fused, moved=True)
+    stage.forward(0, Given(row, entry=entry, fused=fused, moved=True))
     stage.put_back(0, stage.take_saved(0))
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         gradients(stage, fused)
@@ -162,7 +163,7 @@ def test_a_tensor_changed_in_place_before_it_leaves_is_noticed_in_the_backward()
             return y * 2
 
     stage, (row, entry) = stage_of(linear, Careless), received()
-    stage.forward(0, row, entry=entry, fused=True, moved=True)
+    stage.forward(0, Given(row, entry=entry, fused=True, moved=True))
     stage.put_back(0, stage.take_saved(0))
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         stage.backward(0, (torch.ones(ROWS, WIDTH),))
