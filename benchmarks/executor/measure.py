@@ -19,6 +19,7 @@ from benchmarks.executor.theirs import Theirs
 from synth.runtime.profiling.meter import measure
 
 _WARM_UP_ROUNDS = 3
+_LEAST_ROUNDS = 3
 
 
 class Runtime(Protocol):
@@ -53,8 +54,11 @@ class Sample:
     difference: float = 0.0
 
 
-def measure_case(case: Case, rank: int, names: list[str], rounds: int) -> dict[str, Sample]:
-    """Build the runtimes, compare their answers, meter their bytes, then time them in turn.
+def measure_case(
+    case: Case, rank: int, names: list[str], rounds: int, seconds: float
+) -> dict[str, Sample]:
+    """Build the runtimes, compare their answers, meter their bytes, then time them in turn, for as
+    many rounds as were asked for or fit into the seconds (at least three).
 
     Peak bytes are those above the parameters and their gradients: what is left over from the
     first step (receive buffers, for one) and how far the second one rises above it.
@@ -77,14 +81,24 @@ def measure_case(case: Case, rank: int, names: list[str], rounds: int) -> dict[s
     for name in names[1:]:
         if name != "plain":  # which computes as much, of other numbers
             samples[name].difference = _difference(answers[names[0]], answers[name])
-    for round_ in range(-_WARM_UP_ROUNDS, rounds):
+    for _ in range(_WARM_UP_ROUNDS):
+        start = time.perf_counter()
+        for name in names:
+            _time_step(runtimes[name])
+    for round_ in range(_fitting(rounds, seconds, time.perf_counter() - start)):
         for turn in range(len(names)):
             name = names[(turn + round_) % len(names)]
             wall_s, cpu_s = _time_step(runtimes[name])
-            if round_ >= 0:
-                samples[name].wall_s.append(wall_s)
-                samples[name].cpu_s.append(cpu_s)
+            samples[name].wall_s.append(wall_s)
+            samples[name].cpu_s.append(cpu_s)
     return samples
+
+
+def _fitting(rounds: int, seconds: float, round_s: float) -> int:
+    """How many rounds to take; the same on all ranks."""
+    found = torch.tensor(min(rounds, int(seconds / round_s)))
+    dist.broadcast(found, 0)
+    return max(_LEAST_ROUNDS, int(found))
 
 
 def _first_step(make: Maker, case: Case, rank: int, batch: WholeBatch) -> tuple[Runtime, int]:

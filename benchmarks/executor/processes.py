@@ -1,6 +1,7 @@
 """The ranks of the benchmark: processes on this machine, started once per number of ranks."""
 
 import logging
+import math
 import multiprocessing
 import os
 import sys
@@ -17,7 +18,12 @@ _TIMEOUT_S = 600
 
 
 def run_cases(
-    cases: list[tuple[Case, list[str]]], num_ranks: int, rounds: int, *, eager: bool = True
+    cases: list[tuple[Case, list[str]]],
+    num_ranks: int,
+    rounds: int,
+    *,
+    seconds: float = math.inf,
+    eager: bool = True,
 ) -> Iterator[Any]:
     """What every rank measured, case by case, as `measure_case` returns it.
 
@@ -26,7 +32,7 @@ def run_cases(
     context = multiprocessing.get_context("spawn")
     answers = context.Queue()
     with tempfile.TemporaryDirectory() as folder:
-        arguments = (num_ranks, folder, cases, rounds, eager, answers)
+        arguments = (num_ranks, folder, cases, rounds, seconds, eager, answers)
         processes = [
             context.Process(target=_serve, args=(rank, *arguments), daemon=True)
             for rank in range(num_ranks)
@@ -55,6 +61,7 @@ def _serve(
     folder: str,
     cases: list[tuple[Case, list[str]]],
     rounds: int,
+    seconds: float,
     eager: bool,
     answers: Any,
 ) -> None:
@@ -75,7 +82,7 @@ def _serve(
     )
     try:
         for case, names in cases:
-            answers.put((rank, measure_case(case, rank, names, rounds)))
+            answers.put((rank, measure_case(case, rank, names, rounds, seconds)))
     except BaseException:
         answers.put((rank, traceback.format_exc()))
         answers.close()

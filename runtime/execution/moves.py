@@ -17,6 +17,7 @@ from synth.kinds import OpKind
 from synth.schedule.ops import Op, ValueKind
 
 from .boundary import Tensors
+from .holders import check_countable
 from .passages import Passages
 from .step_table import Slots, StepTable
 
@@ -34,6 +35,8 @@ class Moves:
         table: StepTable,
     ) -> None:
         self._moved = {op[1:] for op in ops if op.kind == OpKind.OFFLOAD}
+        if self._moved:
+            check_countable()
         self._stages = stages
         self._slots = slots
         self._table = table

@@ -19,6 +19,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from synth.errors import SynthError
 
 from .boundary import Tensors
+from .holders import num_holders
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 
@@ -177,7 +178,7 @@ def _take(handles: list[_Handle]) -> Tensor | None:
     """The bytes of the storage that handles share, which they let go of; none: others hold it."""
     storage = handles[0].tensor.untyped_storage()
     ours = len(handles) + 1  # and `storage`
-    if torch._C._storage_Use_Count(storage._cdata) > ours or not storage.nbytes():
+    if num_holders(storage) > ours or not storage.nbytes():
         return None
     device = handles[0].tensor.device
     storage_bytes = torch.empty(0, dtype=torch.uint8, device=device).set_(storage)

@@ -8,10 +8,16 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from synth.errors import SynthError
+from synth.kinds import OpKind
 from synth.runtime.execution.boundary import Boundary, Leaf
+from synth.runtime.execution.holders import num_holders
+from synth.runtime.execution.moves import Moves
 from synth.runtime.execution.passages import Given
 from synth.runtime.execution.stage import Stage
+from synth.runtime.execution.step_table import Slots, StepTable
 from synth.runtime.profiling.meter import measure
+from synth.schedule.ops import Op
 
 WIDTH, ROWS = 32, 16
 ROW_BYTES = WIDTH * ROWS * 4
@@ -167,3 +173,23 @@ def test_a_tensor_changed_in_place_before_it_leaves_is_noticed_in_the_backward()
     stage.put_back(0, stage.take_saved(0))
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         stage.backward(0, (torch.ones(ROWS, WIDTH),))
+
+
+def test_holders_of_a_storage_are_counted() -> None:
+    tensor = torch.ones(3)
+    storage = tensor.untyped_storage()
+    alone = num_holders(storage)
+    view = tensor[1:]
+    assert num_holders(storage) == alone + 1
+    del view
+    assert num_holders(storage) == alone
+
+
+def test_a_torch_that_does_not_count_holders_is_refused_before_the_first_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(torch._C, "_storage_Use_Count")
+    offload = Op(OpKind.OFFLOAD, 0, 0)
+    Moves([], {}, Slots(), StepTable())
+    with pytest.raises(SynthError, match="take a schedule without O, L, K and G"):
+        Moves([offload], {}, Slots(), StepTable())
