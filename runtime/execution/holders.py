@@ -26,5 +26,5 @@ def check_countable() -> None:
 
 def num_holders(storage: torch.UntypedStorage) -> int:
     """How many tensors and handles hold a storage, the one given included."""
-    found: int = torch._C._storage_Use_Count(storage._cdata)  # type: ignore[attr-defined]
+    found: int = torch._C._storage_Use_Count(storage._cdata)
     return found
