@@ -2,9 +2,11 @@
 
 A checkpoint is written into `step-N.partial` and renamed to `step-N` when everything in it is on
 disk; a rename happens or does not. So whatever is called `step-N` can be resumed from, and what
-is called `.partial` is the rest of a run that was ended, and is cleared away.
+is called `.partial` is the rest of a run that was ended, and is cleared away. Two runs at once
+would clear away each other's, so the one that writes holds a lock, which ends with its process.
 """
 
+import fcntl
 import os
 import re
 import shutil
@@ -15,6 +17,7 @@ from synth.errors import SynthError
 _COMPLETE = re.compile(r"step-(\d+)")
 _PARTIAL = ".partial"
 _STATE = "training.json"
+_LOCK = ".lock"
 
 
 class CheckpointFolder:
@@ -43,13 +46,14 @@ class CheckpointFolder:
         return folder / _STATE
 
     def create(self) -> None:
-        """Make the folder, and clear away what an ended run left unfinished.
+        """Make the folder, keep others from writing there, and clear away what an ended run left.
 
         Raises:
-            SynthError: it cannot be made, or written to.
+            SynthError: it cannot be made, or written to, or another run does.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
+            self._keep_others_out()
             for leftover in self.path.glob(f"step-*{_PARTIAL}"):
                 shutil.rmtree(leftover)
         except OSError as error:
@@ -58,6 +62,22 @@ class CheckpointFolder:
             ) from None
         if not os.access(self.path, os.W_OK | os.X_OK):
             raise SynthError(f"cannot write checkpoints in {self.path}: no permission")
+
+    def _keep_others_out(self) -> None:
+        """A lock of POSIX's: file systems of clusters have it, and forked children do not.
+
+        It is lost when the process closes the file, so that stays open.
+        """
+        lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            os.close(lock)
+            raise SynthError(
+                f"another run writes checkpoints in {self.path}; end it, or give another folder"
+            ) from None
+        except OSError:  # a file system without locks
+            os.close(lock)
 
     def discard(self, step: int) -> None:
         """Give back the room of a checkpoint that could not be completed."""

@@ -43,6 +43,7 @@ def launch(
             plan=plan_path.resolve(),
             options=options.resolved(),
             folder=folder,
+            launcher=os.getpid(),
         )
         order_path = folder / "order.json"
         order_path.write_text(order.model_dump_json())

@@ -43,6 +43,11 @@ def leave_word(folder: Path, rank: int, error: Exception, exit_code: int) -> Non
     write_atomically(folder / f"failure-{rank}.json", json.dumps(word))
 
 
+def has_word(folder: Path) -> bool:
+    """Whether a rank has failed already, of which what others meet is the consequence."""
+    return any(folder.glob("failure-*.json"))
+
+
 def note_ended(folder: Path, rank: int, why: str) -> None:
     """Say that a rank is ended by its neighbours, and why."""
     (folder / f"ended-{rank}").write_text(why)

@@ -7,8 +7,11 @@ watch, and nobody is ended. Which ranks hang, `stuck` says.
 
 import os
 import signal
+import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import torch.distributed as dist
@@ -73,6 +76,22 @@ class Watch:
     def _end(self, rank: int, why: str) -> None:
         self._on_end(rank, why)
         os.kill(self._pids.pop(rank), signal.SIGKILL)
+
+
+def end_without(launcher: int) -> None:
+    """End this process once its parent is gone, however that was ended.
+
+    Nobody would hear of it any more, and a run that is started anew would meet it where it writes.
+    """
+
+    def watch() -> None:
+        while os.getppid() == launcher:
+            time.sleep(_POLL_S)
+        with suppress(OSError):  # who read it may be gone as well
+            print("the launcher is gone: its ranks end", file=sys.stderr, flush=True)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="synth-launcher", daemon=True).start()
 
 
 def is_stopped(pid: int) -> bool:

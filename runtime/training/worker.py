@@ -21,24 +21,28 @@ from synth.schedule.lower import Lowered
 from ..emulation.rank import EmulationOptions, RankEmulation
 from ..execution.progress import Progress, last_place
 from ..world import World, join_world, restarts
-from .post_mortem import attempt_folder, explain, hopeless, leave_word, note_ended
+from .post_mortem import attempt_folder, explain, has_word, hopeless, leave_word, note_ended
 from .rank_result import RankResult
 from .stopping import StopRequest
 from .stuck import StuckRanks
 from .train_options import TrainOptions
 from .trainer import OnStep, RankTrainer
-from .watch import Watch, local_pids
+from .watch import Watch, end_without, local_pids
 
 RESULTS = "results.pickle"
 _MOST_LINES = 20
 
 
 class WorkerOrder(Record):
-    """What the launcher asks of its workers; it travels as a JSON file."""
+    """What the launcher asks of its workers; it travels as a JSON file.
+
+    `launcher` is its process, without which they end.
+    """
 
     plan: Path
     options: TrainOptions | EmulationOptions
     folder: Path
+    launcher: int | None = None
 
 
 def work(order: WorkerOrder, attempt: Path) -> list[RankResult] | None:
@@ -142,6 +146,8 @@ def _torchruns_folder() -> Iterator[Path]:
 def main() -> None:
     """Entry point of a launched process: `python -m synth.runtime.training.worker ORDER`."""
     order = WorkerOrder.model_validate_json(Path(sys.argv[1]).read_text())
+    if order.launcher is not None:
+        end_without(order.launcher)
     rank, number = int(os.environ["RANK"]), restarts()
     attempt = attempt_folder(order.folder, number)
     try:
@@ -158,8 +164,9 @@ def main() -> None:
         exit_code = 130
     except Exception as error:
         exit_code = 1
+        if not has_word(attempt):
+            traceback.print_exc()
         leave_word(attempt, rank, error, exit_code)
-        traceback.print_exc()
     sys.stdout.flush()
     sys.stderr.flush()
     # All is written. C++ teardown at interpreter exit now and then aborts in torch's own threads

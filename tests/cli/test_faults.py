@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from synth.cli.run_answer import stopped_after
@@ -88,9 +89,34 @@ def test_a_rank_that_was_stopped_ends_the_run_long_before_the_time_out(
     assert time.monotonic() - stopped_at < 150  # without a watcher: after the time-out of 300 s
     assert process.returncode == 1
     assert re.search(rf"rank 1 had been stopped for 5 s and was ended {WHERE}", stderr)
-    complete = [path for path in (tmp_path / "saved").iterdir() if path.suffix != ".partial"]
+    entries = (tmp_path / "saved").glob("step-*")
+    complete = [path for path in entries if path.suffix != ".partial"]
     assert complete
     assert all((path / "training.json").exists() for path in complete)
+
+
+def test_what_one_rank_refuses_is_one_message_and_no_traceback_of_the_others(
+    run_plan: Path, tmp_path: Path
+) -> None:
+    ids = tmp_path / "ids.npy"
+    np.save(ids, np.full(500, 1000))  # only the rank with the embedding knows that it has 256
+    with started(COMMAND, run_plan, "--data", ids, "--steps", 3) as process:
+        _, stderr = process.communicate(timeout=600)
+    assert process.returncode == 2
+    assert "token id 1000; the model's vocabulary is 0 to 255" in stderr
+    assert "Traceback" not in stderr
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes are read from /proc")
+def test_ranks_do_not_outlive_a_launcher_that_was_killed(run_plan: Path, text: Path) -> None:
+    with started(COMMAND, run_plan, "--data", text, "--steps", 1000000) as process:
+        read_until(process, "step ")
+        workers = workers_of(process.pid)
+        process.kill()
+        process.communicate(timeout=600)  # ends when nobody holds its pipes any more
+    assert len(workers) == 2
+    commands = [Path(f"/proc/{worker}/cmdline") for worker in workers]
+    assert not any(path.exists() and path.read_bytes() for path in commands)  # empty: a zombie's
 
 
 ENDLESS = """

@@ -1,6 +1,8 @@
 """A checkpoint is complete or not there: whatever goes wrong while it is written."""
 
 import resource
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,7 +47,28 @@ def test_what_an_ended_run_left_unfinished_is_cleared_away(tmp_path: Path) -> No
     write(folder, 5)
     folder.partial(9).mkdir()
     folder.create()
-    assert [path.name for path in tmp_path.iterdir()] == ["step-5"]
+    assert {path.name for path in tmp_path.iterdir()} == {"step-5", ".lock"}
+
+
+def test_two_processes_do_not_write_in_one_folder(tmp_path: Path) -> None:
+    # A lock of the same process would be its own, so somebody else holds it.
+    code = (
+        "import sys, pathlib; from synth.runtime.checkpoint.folder import CheckpointFolder as F; "
+        "folder = F(pathlib.Path(sys.argv[1])); folder.create(); print('held', flush=True); input()"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None and other.stdout.readline() == "held\n"
+        folder = CheckpointFolder(tmp_path)
+        folder.partial(9).mkdir()
+        with pytest.raises(SynthError, match="another run writes checkpoints in"):
+            folder.create()
+        assert folder.partial(9).is_dir()
+        other.communicate("\n")
+    folder.create()
+    assert not folder.partial(9).exists()
 
 
 def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
@@ -107,7 +130,7 @@ def save_on_a_full_disk(rank: int, world_size: int, folder: str) -> Any:
         training.save(2)
         training.checkpointer.wait()
     failed_then = training.checkpointer.failed_step
-    left = sorted(path.name for path in Path(folder).iterdir()) if rank == 0 else None
+    left = sorted(path.name for path in Path(folder).glob("step-*")) if rank == 0 else None
     training.save(3)
     training.checkpointer.wait()
     return failed_then, left, training.checkpointer.failed_step, training.lines
