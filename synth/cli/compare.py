@@ -111,9 +111,17 @@ def command(
 
     comparison = run_interruptibly(work)
     if not comparison.entries:
-        reasons = "; ".join(f"{r.name}: {r.reason}" for r in comparison.refusals)
-        raise NothingToCompare(reasons or "interrupted before the first schedule")
+        raise NothingToCompare(_reasons(comparison) or "interrupted before the first schedule")
     _answer(comparison, svg, save, format, width)
+
+
+def _reasons(comparison: "Comparison") -> str:
+    """Why nothing can be: each reason once, behind the schedules that it keeps out."""
+    names: dict[str, list[str]] = {}
+    for refusal in comparison.refusals:
+        names.setdefault(refusal.reason, []).append(refusal.name)
+    lines = [f"{', '.join(kept_out)}: {reason}" for reason, kept_out in names.items()]
+    return "\n  ".join(lines if len(lines) < 2 else ["none of these can be:", *lines])
 
 
 def _searches(names: list[str], ranks: int, recompute: str) -> "list[Search]":

@@ -84,7 +84,8 @@ def command(
         typer.Option("--deterministic", help="Same input, same plan; the limit is no clock then."),
     ] = False,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Solver threads.", show_default="all cores")
+        int | None,
+        typer.Option(min=1, max=1024, help="Solver threads.", show_default="all cores"),
     ] = None,
     hint: Annotated[
         str | None,

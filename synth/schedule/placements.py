@@ -14,6 +14,7 @@ from synth.errors import SynthError
 from synth.schedule.model import Placement
 
 _MIRROR = "bidirectional"
+_MOST_RANKS = 1 << 16
 _NAMES = "linear, looped:N, v, wave:N, bidirectional, bidirectional-v, bidirectional-looped:N"
 
 
@@ -21,10 +22,12 @@ def placement(name: str, num_ranks: int) -> Placement:
     """The placement of that name on so many ranks.
 
     Raises:
-        SynthError: no such name, or a number of ranks or rounds below 1.
+        SynthError: no such name, too many ranks, or a number of ranks or rounds below 1.
     """
     if num_ranks < 1:
         raise SynthError(f"a placement needs at least one rank, given {num_ranks}")
+    if num_ranks > _MOST_RANKS:
+        raise SynthError(f"{num_ranks:,} ranks are asked for; give at most {_MOST_RANKS:,}")
     base, mirror = name, False
     if name == _MIRROR or name.startswith(f"{_MIRROR}-"):
         base, mirror = name.removeprefix(_MIRROR).removeprefix("-") or "linear", True

@@ -1,10 +1,16 @@
 """A plan with all its times, or all its bytes, multiplied: the same order on other costs."""
 
+from pydantic import ValidationError
+
 from synth.costs import HOST, Costs, StageCosts
 from synth.errors import SynthError
 from synth.profile import Link, Links, PairLink
+from synth.record import describe
 from synth.schedule.file import Claim, Plan
 from synth.schedule.lower import Lowered
+
+# Of a factor, either way: beyond, times and bytes are those of no machine.
+_MOST = 1e9
 
 
 def scaled(plan: Plan, *, times: float = 1.0, sizes: float = 1.0) -> Plan:
@@ -13,22 +19,23 @@ def scaled(plan: Plan, *, times: float = 1.0, sizes: float = 1.0) -> Plan:
     Links are scaled with both, so that a transfer takes `times` as long as it did.
 
     Raises:
-        SynthError: a factor is not above 0.
+        SynthError: a factor is not between a billionth and a billion, or a time gets too long.
     """
     for name, factor in (("times", times), ("sizes", sizes)):
-        if factor <= 0:
-            raise SynthError(f"{name} are multiplied by {factor}; give a factor above 0")
+        if not 1 / _MOST <= factor <= _MOST:  # a nan is neither
+            raise SynthError(
+                f"{name} are multiplied by {factor:g}; give a factor above 0, from {1 / _MOST:g} "
+                f"to {_MOST:g}"
+            )
     if times == sizes == 1.0:
         return plan
-    links = plan.costs.links
-    costs = Costs(
-        stages=tuple(_scaled_stage(stage, times, sizes) for stage in plan.costs.stages),
-        links=Links(
-            default=_scaled_link(links.default, times, sizes),
-            pairs=tuple(_scaled_pair(pair, times, sizes) for pair in links.pairs),
-            host=links.host and _scaled_link(links.host, times, sizes),
-        ),
-    )
+    try:
+        costs = _scaled_costs(plan.costs, times, sizes)
+    except ValidationError as error:
+        raise SynthError(
+            f"times multiplied by {times:g} and sizes by {sizes:g} are too large; give smaller "
+            f"factors:\n{describe(error)}"
+        ) from None
     claim = Claim.of(plan.schedule(), costs)
     return plan.replace(costs=costs, claim=claim, caps_bytes=None)
 
@@ -39,6 +46,18 @@ def moved_bytes(lowered: Lowered) -> int:
     sums = sum(2 * (len(r.ranks) - 1) * r.num_bytes for r in lowered.reductions)
     sent = (t.num_bytes for t in lowered.transfers if HOST not in (t.source, t.target))
     return sum(sent) + sums
+
+
+def _scaled_costs(costs: Costs, times: float, sizes: float) -> Costs:
+    links = costs.links
+    return Costs(
+        stages=tuple(_scaled_stage(stage, times, sizes) for stage in costs.stages),
+        links=Links(
+            default=_scaled_link(links.default, times, sizes),
+            pairs=tuple(_scaled_pair(pair, times, sizes) for pair in links.pairs),
+            host=links.host and _scaled_link(links.host, times, sizes),
+        ),
+    )
 
 
 def _scaled_stage(stage: StageCosts, times: float, sizes: float) -> StageCosts:

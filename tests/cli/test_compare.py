@@ -112,3 +112,12 @@ def test_where_nothing_can_be_the_reasons_are_told(synth: Synth) -> None:
     ended = synth("compare", NAME, "--ranks", "3", "-m", "4", "--only", "chimera", "--no-solve")
     assert (ended.code, ended.stdout) == (4, "")
     assert "chimera: chimera needs an even number of ranks, given 3" in ended.stderr
+
+
+def test_what_no_schedule_can_be_is_said_once_for_all_of_them(synth: Synth) -> None:
+    ended = synth(
+        "compare", "zb-1.5b-p8-m24", "--ranks", "48", "--micro-batches", "8", "--no-solve"
+    )
+    assert ended.code == 4
+    assert ended.stderr.count("use 1 to 24 ranks") == 1
+    assert "1f1b" in ended.stderr and "zb-h1" in ended.stderr

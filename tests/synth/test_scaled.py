@@ -1,5 +1,7 @@
 """Scaled plans: the same order, all times or bytes multiplied."""
 
+import math
+
 import pytest
 
 from synth.costs import cut
@@ -60,10 +62,18 @@ def test_nothing_changes_by_a_factor_of_one(plan: Plan) -> None:
     assert scaled(plan) is plan
 
 
-@pytest.mark.parametrize("factors", [{"times": 0.0}, {"sizes": -1.0}])
+@pytest.mark.parametrize(
+    "factors",
+    [{"times": 0.0}, {"sizes": -1.0}, {"times": math.nan}, {"sizes": math.inf}, {"times": 1e12}],
+)
 def test_a_factor_that_is_none_is_refused(plan: Plan, factors: dict[str, float]) -> None:
     with pytest.raises(SynthError, match="give a factor above 0"):
         scaled(plan, **factors)
+
+
+def test_times_that_get_longer_than_any_can_be_are_refused(plan: Plan) -> None:
+    with pytest.raises(SynthError, match="too large; give smaller factors"):
+        scaled(scaled(plan, times=1e6), times=1e6)
 
 
 def test_moves_to_the_host_keep_their_times_and_are_not_sent_between_ranks(plan: Plan) -> None:
