@@ -3,6 +3,7 @@
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -18,7 +19,9 @@ from ..execution.eager import MOST_BYTES
 from ..world import World, join_world
 from .host_probe import probe_host
 
-# Both larger than what is sent eagerly, as the activations of a model worth a profile are.
+# What nothing is faster than; and two sizes larger than what is sent eagerly, as the activations of
+# a model worth a profile are.
+_TINY_BYTES = 64
 _SMALL_BYTES = 2 * MOST_BYTES
 _LARGE_BYTES = 4 << 20
 _WARMUP, _ROUNDS = 5, 30
@@ -30,8 +33,8 @@ def probe_links(world: World) -> Links | None:
     this at the same time.
 
     A one-way time is half a round trip. Latency and bandwidth are those of the line through a small
-    and a large message. The default is the median; pairs that differ by more than a quarter are
-    listed.
+    and a large message, and no latency is below what a tiny message takes. The default is the
+    median; pairs that differ by more than a quarter are listed.
 
     Returns:
         The links on rank 0, none elsewhere.
@@ -65,26 +68,42 @@ def _transfer(source: int, target: int) -> Transfer:
 
 def _probe_pair(world: World, channels: Channels, pair: tuple[int, int]) -> Link:
     """Measured by the pair's first rank, told to all."""
-    times = [0.0, 0.0]
+    times: list[list[float]] = []
     if world.rank in pair:
-        times = [_one_way_us(world, channels, pair, size) for size in (_SMALL_BYTES, _LARGE_BYTES)]
-    shared: list[list[float]] = [times]
+        times = _one_way_us(world, channels, pair, (_TINY_BYTES, _SMALL_BYTES, _LARGE_BYTES))
+    shared = [[statistics.median(of_size) for of_size in times]]
     dist.broadcast_object_list(shared, pair[0])
-    small_us, large_us = shared[0]
-    us_per_byte = max(1e-3, large_us - small_us) / (_LARGE_BYTES - _SMALL_BYTES)
-    latency_us = max(0.0, small_us - _SMALL_BYTES * us_per_byte)
-    return Link(latency_us=round(latency_us, 3), bandwidth_bytes_per_s=round(1e6 / us_per_byte))
+    return fitted_link(*shared[0])
 
 
-def _one_way_us(world: World, channels: Channels, pair: tuple[int, int], size: int) -> float:
-    buffer = torch.zeros(size, dtype=torch.uint8, device=world.device)
-    times = []
+def fitted_link(tiny_us: float, small_us: float, large_us: float) -> Link:
+    """The link on which a large message takes just as long, and others as nearly as can be.
+
+    On a busy machine the three times may be in any order: still no byte is free, and no latency
+    is below that of a tiny message, unless that took longer than half a large one.
+    """
+    us_per_byte = (large_us - small_us) / (_LARGE_BYTES - _SMALL_BYTES)
+    latency_us = max(tiny_us, small_us - _SMALL_BYTES * us_per_byte)
+    latency_us = min(latency_us, large_us / 2)
+    return Link(
+        latency_us=round(latency_us, 3),
+        bandwidth_bytes_per_s=round(1e6 * _LARGE_BYTES / (large_us - latency_us)),
+    )
+
+
+def _one_way_us(
+    world: World, channels: Channels, pair: tuple[int, int], sizes: Sequence[int]
+) -> list[list[float]]:
+    """By size, in turns: what else runs on the machine slows all of them alike."""
+    buffers = [torch.zeros(size, dtype=torch.uint8, device=world.device) for size in sizes]
+    times: list[list[float]] = [[] for _ in sizes]
     for turn in range(_WARMUP + _ROUNDS):
-        start = time.perf_counter()
-        _ping_pong(world.rank, channels, pair, buffer)
-        if turn >= _WARMUP:
-            times.append((time.perf_counter() - start) / 2 * 1e6)
-    return statistics.median(times)
+        for buffer, of_size in zip(buffers, times, strict=True):
+            start = time.perf_counter()
+            _ping_pong(world.rank, channels, pair, buffer)
+            if turn >= _WARMUP:
+                of_size.append((time.perf_counter() - start) / 2 * 1e6)
+    return times
 
 
 def _ping_pong(rank: int, channels: Channels, pair: tuple[int, int], buffer: Tensor) -> None:
