@@ -42,7 +42,7 @@ def _from_file(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise SynthError(f"{path} failed to import: {error!r}; fix the file") from error
     return module
@@ -56,5 +56,5 @@ def _from_package(name: str) -> ModuleType:
             f"there is no module {error.name!r} (needed for {name!r}); install it, set PYTHONPATH, "
             "or give the path of a .py file"
         ) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise SynthError(f"module {name!r} failed to import: {error!r}; fix it") from error

@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -168,11 +169,17 @@ def _call(spec: ModelSpec, factory: Factory) -> object:
     try:
         return factory(**spec.arguments)
     except Exception as error:
-        frame = traceback.extract_tb(error.__traceback__)[-1]
+        frame = _last_of_the_user(traceback.extract_tb(error.__traceback__))
         raise SynthError(
             f"{spec.factory} failed: {type(error).__name__}: {error} "
             f"(in {frame.filename}, line {frame.lineno}, {frame.name})"
         ) from error
+
+
+def _last_of_the_user(frames: Sequence[traceback.FrameSummary]) -> traceback.FrameSummary:
+    """Where the user's code last was, if it was in torch that it failed."""
+    of_torch = str(Path(torch.__file__).parent)
+    return next((f for f in reversed(frames) if not f.filename.startswith(of_torch)), frames[-1])
 
 
 def _checked(spec: ModelSpec, layers: object) -> list[nn.Module]:

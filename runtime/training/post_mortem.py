@@ -81,7 +81,9 @@ def explain(folder: Path, lowered: Lowered, exit_codes: dict[int, int]) -> Synth
     if not lines and exit_codes:
         lines = [f"ranks {sorted(exit_codes)} ended with exit codes {exit_codes}"]
     others = [rank for rank in range(lowered.num_ranks) if rank not in {*words, *ended}]
-    lines += [f"rank {rank} was stopped {where(folder, lowered, rank)}" for rank in others]
+    # Before a restart nobody tells who was killed and who was only ended for that.
+    how = "was stopped" if exit_codes else "left no word: killed, or ended with the others,"
+    lines += [f"rank {rank} {how} {where(folder, lowered, rank)}" for rank in others]
     return RunFailure("the run ended early:\n  " + "\n  ".join(dict.fromkeys(lines)))
 
 

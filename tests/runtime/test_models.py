@@ -174,6 +174,8 @@ def sequential():
     return nn.Sequential(nn.Linear(1, 1))
 def functions():
     return [nn.Linear(1, 1), torch.relu]
+def wrong():
+    return [nn.Linear("wide", 1)]
 """
 
 
@@ -203,11 +205,18 @@ def test_a_users_layers_are_the_same_for_the_same_seed(users: str) -> None:
         ("empty", "returned an empty list"),
         ("sequential", "returned a Sequential"),
         ("functions", "as layer 1"),
+        ("wrong", r"wrong failed: TypeError: .*users_models.py, line 13, wrong\)"),
     ],
 )
 def test_a_users_mistake_is_named(users: str, name: str, message: str) -> None:
     with pytest.raises(SynthError, match=message):
         load_layers(ModelSpec(f"{users}:{name}"))
+
+
+def test_a_file_that_exits_is_no_exit_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("raise SystemExit(3)")
+    with pytest.raises(SynthError, match=r"script.py failed to import: SystemExit\(3\)"):
+        load_layers(ModelSpec(f"{tmp_path / 'script.py'}:model"))
 
 
 def test_a_users_function_is_called_only_with_what_it_takes(users: str) -> None:
