@@ -1,6 +1,7 @@
 """The processes of one pipeline, as torch.distributed knows them."""
 
 import uuid
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -115,7 +116,7 @@ class Group:
         Raises:
             RunFailure: another rank is gone.
         """
-        with _named(self.rank):
+        with _named(self.rank), _without_warnings_of_trees():
             whole = self._whole
             if whole is not None:
                 return own_groups.share(whole, value, source)
@@ -148,7 +149,7 @@ class Group:
         Raises:
             RunFailure: another rank is gone.
         """
-        with _named(self.rank):
+        with _named(self.rank), _without_warnings_of_trees():
             whole = self._whole
             if whole is not None:
                 return own_groups.gather(whole, value)
@@ -175,6 +176,14 @@ def _named(rank: int) -> Iterator[None]:
             f"rank {rank} failed where all ranks tell each other what they need to know before a "
             f"step: {describe_failure(error)}"
         ) from error
+
+
+@contextmanager
+def _without_warnings_of_trees() -> Iterator[None]:
+    """What stages hand on is told as torch's tree, which warns of itself when it is unpickled."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)
+        yield
 
 
 def _backends(handle: dist.ProcessGroup | None) -> dict[str, str]:

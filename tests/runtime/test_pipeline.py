@@ -1,5 +1,6 @@
 """The library: whatever crosses stages, gradients are those of one process and plain autograd."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -113,6 +114,17 @@ def assert_close(found: list[Any], wanted: list[list[Tensor]]) -> None:
         for stage, gradients in by_stage.items():
             for mine, true in zip(gradients, wanted[stage], strict=True):
                 torch.testing.assert_close(mine, true)
+
+
+def run_trees_strictly(rank: int, world_size: int, schedule: Schedule) -> bool:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*LeafSpec")
+        run_trees(rank, world_size, schedule, [6])
+    return True
+
+
+def test_trees_cross_stages_without_warnings_that_are_not_the_users(pool: Any) -> None:
+    assert pool.run(run_trees_strictly, 2, generate("1f1b", 2, MICRO_BATCHES)) == [True, True]
 
 
 @pytest.mark.parametrize("name", ["1f1b", "zb-h2", "zb-v"])
