@@ -2,17 +2,20 @@
 
 The step that runs is finished, a checkpoint is saved, and the run ends. Ranks that `synth run` has
 started learn of its signal by a file; inside torchrun, which passes the signal on, by their own. A
-second signal ends a process at once.
+second signal ends a process at once; what comes within a second of the first is the same one again,
+as from `timeout`, which signals a process and then its group.
 """
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
 _FILE = "stop"
+_SAME_S = 1.0
 
 
 class StopRequest:
@@ -33,35 +36,49 @@ class StopRequest:
     @contextmanager
     def listening(self) -> Iterator[None]:
         """Take SIGTERM as such a request, too."""
-        with _on_first_sigterm(self._set):
+        with _on_sigterm(self._set):
             yield
 
 
 @contextmanager
-def passing_on_sigterm(folder: Path, at_second: Callable[[], None]) -> Iterator[None]:
+def passing_on_sigterm(
+    folder: Path, at_second: Callable[[], None], now: Callable[[], float] = time.monotonic
+) -> Iterator[None]:
     """In the launcher: tell its ranks of a SIGTERM; `at_second` is called for another one."""
-
-    def ask() -> None:
-        (folder / _FILE).touch()
-        signal.signal(signal.SIGTERM, lambda number, frame: at_second())
-
-    with _on_first_sigterm(ask):
+    with _on_sigterm((folder / _FILE).touch, at_second, now):
         yield
 
 
 @contextmanager
-def _on_first_sigterm(act: Callable[[], None]) -> Iterator[None]:
-    """Only a main thread may handle signals; elsewhere they are somebody else's."""
+def _on_sigterm(
+    at_first: Callable[[], None],
+    at_second: Callable[[], None] | None = None,
+    now: Callable[[], float] = time.monotonic,
+) -> Iterator[None]:
+    """Only a main thread may handle signals; elsewhere they are somebody else's.
+
+    Without `at_second`, a second signal does what any would have done without this.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    first_at: float | None = None
 
     def handle(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGTERM, before)
-        act()
+        nonlocal first_at
+        if first_at is None:
+            first_at = now()
+            at_first()
+        elif now() - first_at > _SAME_S:
+            signal.signal(signal.SIGTERM, before)
+            (at_second or _again)()
 
     before = signal.signal(signal.SIGTERM, handle)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _again() -> None:
+    signal.raise_signal(signal.SIGTERM)
