@@ -69,8 +69,10 @@ def _value(value: object) -> Hashable:
 
 
 def vocabulary_size(first_layer: nn.Module) -> int | None:
-    """How many token ids the first layer takes: its first embedding's size; None if it has none."""
-    for module in first_layer.modules():
-        if isinstance(module, nn.Embedding):
-            return module.num_embeddings
-    return None
+    """How many token ids the first layer takes: its largest embedding's size; None if it has none.
+
+    Others may be of positions, and stand before it.
+    """
+    modules = first_layer.modules()
+    sizes = [module.num_embeddings for module in modules if isinstance(module, nn.Embedding)]
+    return max(sizes, default=None)

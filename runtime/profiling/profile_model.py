@@ -122,8 +122,8 @@ def _samples(
             raise _misfit(name, x, is_last, error) from error
         if not isinstance(y, Tensor):
             raise SynthError(
-                f"layer {name!r} returned a {type(y).__name__}; needed: one tensor "
-                f"(from the last layer: the scalar loss)"
+                f"layer {name!r} returned a {type(y).__name__}; needed: one tensor (from the last "
+                f"layer: the scalar loss); join several into one, or make them anew in each layer"
             )
         if is_last and y.numel() != 1:
             raise SynthError(

@@ -16,6 +16,7 @@ from synth.runtime.models import (
     layer_names,
     layer_signature,
     load_layers,
+    vocabulary_size,
 )
 from synth.runtime.models.llama import rotate, rotations
 from synth.runtime.models.spec import Argument
@@ -135,6 +136,12 @@ def test_only_the_asked_for_layers_of_a_model_take_memory() -> None:
     # 8 billion parameters would not fit in here.
     built = build_layers(ModelSpec("llama3-8b", {"vocabulary_size": 8}), seed=0, indices=[0, 33])
     assert all(p.device.type == "cpu" for layer in built.values() for p in layer.parameters())
+
+
+def test_an_embedding_of_positions_is_not_taken_for_the_vocabulary() -> None:
+    layer = nn.ModuleDict({"position": nn.Embedding(16, 4), "token": nn.Embedding(100, 4)})
+    assert vocabulary_size(layer) == 100
+    assert vocabulary_size(nn.Linear(2, 2)) is None
 
 
 def test_names_are_readable_and_unique() -> None:
