@@ -174,6 +174,18 @@ def check_outputs(*outputs: Path | None, inputs: Iterable[Path | str | None] = (
         taken[place] = "is written"
 
 
+def check_folder(option: str, path: Path | None) -> None:
+    """Refuse a folder for files, if one is given to the option, that is a file or in one.
+
+    Raises:
+        SynthError: it is.
+    """
+    there = next((p for p in (path, *path.parents) if p.exists()), None) if path else None
+    if there is not None and not there.is_dir():
+        where = f"{option} {path}" if there == path else f"{option} {path}: {there}"
+        raise SynthError(f"{where} is a file; give a folder for the schedule files")
+
+
 def _why_not_writable(path: Path) -> str | None:
     """What keeps a file from being written; it is written beside its place and moved there."""
     folder = path.parent

@@ -24,7 +24,7 @@ from synth.cli.options import (
 from synth.cli.output import Format, FormatOption, answer, answer_json, talk
 from synth.errors import ExitCode, SynthError
 from synth.profile import Profile
-from synth.record import check_outputs, write_atomically
+from synth.record import check_folder, check_outputs, write_atomically
 from synth.units import parse_fraction, parse_seconds
 
 if TYPE_CHECKING:
@@ -179,10 +179,7 @@ def _check_outputs(svg: Path | None, save: Path | None, profile_name: str) -> No
         SynthError: the picture cannot be written there, or the folder is a file or in one.
     """
     check_outputs(svg, inputs=[profile_name])
-    there = next((path for path in (save, *save.parents) if path.exists()), None) if save else None
-    if there is not None and not there.is_dir():
-        where = f"--save {save}" if there == save else f"--save {save}: {there}"
-        raise SynthError(f"{where} is a file; give a folder for the schedule files")
+    check_folder("--save", save)
 
 
 class _Progress:

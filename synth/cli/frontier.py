@@ -27,7 +27,7 @@ from synth.cli.options import (
 from synth.cli.output import Format, FormatOption, answer, answer_json, talk
 from synth.errors import ExitCode, SynthError
 from synth.profile import Profile
-from synth.record import check_outputs, write_atomically
+from synth.record import check_folder, check_outputs, write_atomically
 from synth.units import format_bytes, format_us, parse_fraction, parse_seconds
 
 if TYPE_CHECKING:
@@ -72,6 +72,12 @@ def command(
         Path | None,
         typer.Option(help="The picture.", show_default="beside the curve's file, as .svg"),
     ] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(
+            help="A folder for the schedule files of all points, to run or to start from."
+        ),
+    ] = None,
     width: Annotated[int, typer.Option(min=40, help="Columns of the terminal's picture.")] = 100,
     format: FormatOption = Format.TEXT,
 ) -> None:
@@ -86,6 +92,7 @@ def command(
     profile, where = load_profile(profile_name), named_placement(placement, ranks)
     problem = asked_problem(profile, where, micro_batches, partition, objective)
     picture = _picture(output, svg, profile_name)
+    check_folder("--save", save)
     cores = os.cpu_count() or 1
     at_once = jobs or max(1, min(_MOST_JOBS, cores // 2, points))
     effort = Effort(
@@ -101,7 +108,19 @@ def command(
     curve, is_cut_short = _trace(request)
     if not curve.points:
         raise Interrupted("interrupted before the first point; run the same command again")
+    if save is not None:
+        _save_points(curve, save)
     _answer(request, curve, is_cut_short, format, width)
+
+
+def _save_points(curve: "Frontier", folder: Path) -> None:
+    """Write the schedule file of every point, named by its limit in bytes."""
+    from synth.plan.frontier import cap_of
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for plan in curve.points:
+        plan.save(folder / f"{cap_of(plan)}B.json")
+    talk(f"{len(curve.points)} schedule files written to {folder}")
 
 
 def _picture(output: Path, svg: Path | None, profile_name: str) -> Path:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from synth.plan.frontier import Frontier, cap_of
+from synth.schedule.file import Plan
 from tests.cli.conftest import Synth
 
 NAME = "zb-1.5b-p8-m24"
@@ -21,13 +22,16 @@ SMALL = ("frontier", NAME, *SIZE, "--time-limit", "2s", "--jobs", "1", "--points
 
 
 def test_it_answers_with_a_table_a_plot_a_file_and_a_picture(synth: Synth, tmp_path: Path) -> None:
-    ended = synth(*SMALL, "4", "-o", tmp_path / "curve.json")
+    plans = tmp_path / "plans"
+    ended = synth(*SMALL, "4", "-o", tmp_path / "curve.json", "--save", plans)
     assert ended.code == 0, ended.stderr
     for part in ("memory limit", "lower bound", "found by", "nothing fits below 14.39 GB", "1f1b"):
         assert part in ended.stdout
     curve = Frontier.load(tmp_path / "curve.json")
     curve.check()
     assert len(curve.points) == 4
+    for point in curve.points:
+        assert Plan.load(plans / f"{cap_of(point)}B.json") == point
     ET.parse(tmp_path / "curve.svg")
     assert "4/4  limit" in ended.stderr
     assert "drawn in" in ended.stderr

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from synth.errors import SynthError
-from synth.record import check_outputs, check_writable, write_atomically
+from synth.record import check_folder, check_outputs, check_writable, write_atomically
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
@@ -59,6 +59,16 @@ def test_files_are_utf_8_whatever_the_locale(tmp_path: Path) -> None:
     code = f"from synth.record import Path, write_atomically as w; w(Path({str(path)!r}), '\\xb5')"
     subprocess.run([sys.executable, "-c", code], env=in_ascii, check=True)
     assert path.read_bytes() == "µ".encode()
+
+
+def test_a_folder_that_is_a_file_or_in_one_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    for path in (None, tmp_path, tmp_path / "new" / "folder"):
+        check_folder("--save", path)
+    for path in (file, file / "inner" / "folder"):
+        with pytest.raises(SynthError, match=r"--save .*file is a file; give a folder"):
+            check_folder("--save", path)
 
 
 def test_an_output_that_cannot_be_written_is_refused_beforehand(tmp_path: Path) -> None:
