@@ -71,6 +71,7 @@ def run(
     finally:
         solver.stop_search()
         thread.join()
+    assert status[0] != cp_model.MODEL_INVALID, solver.response_proto.solution_info
     response = solver.response_proto
     spent_s = response.deterministic_time if options.deterministic else response.wall_time
     return replace(_outcome(model, solver, status[0]), spent_s=spent_s)
