@@ -12,6 +12,7 @@ Optimizer, data and precision stay the caller's.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,7 @@ class Pipeline:
         Raises:
             SynthError: the schedule is not fit to run, or not for this many ranks or these stages.
         """
+        self._timeout_s = timeout_s
         self._group = Group.of(group, timeout_s)
         self.lowered = _lower(schedule)
         _check_size(self.lowered, self._group)
@@ -140,6 +142,15 @@ class Pipeline:
         For sums over all ranks, such as the norm of the gradients.
         """
         return self._reducer.owns(parameter)
+
+    def separate_group(self) -> Any:
+        """A process group of this pipeline's ranks, for `build_steps`; all of them call this.
+
+        Unlike others it ends with the pipeline: a rank that fails does not leave those behind that
+        wait for it in this group.
+        """
+        timeout = timedelta(seconds=self._timeout_s)
+        return self._group.subgroup(range(self._group.size), timeout, "norm")
 
     def split(self, *inputs: Any, targets: Any = None, **keywords: Any) -> Batch:
         """Cut a mini-batch along the first dimension into the schedule's micro-batches.

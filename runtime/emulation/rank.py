@@ -88,9 +88,10 @@ class _LateSteps:
 
     late = True
 
-    def __init__(self, stages: Mapping[int, EmulatedStage]) -> None:
+    def __init__(self, stages: Mapping[int, EmulatedStage], group: Group) -> None:
         self._stages = stages
-        self._norm = GradientNorm(None, _CPU, dist.new_group())
+        alone = group.subgroup(range(group.size), purpose="norm")
+        self._norm = GradientNorm(None, _CPU, alone)
         self._open = False
 
     def begin(self) -> None:
@@ -169,7 +170,7 @@ class RankEmulation:
             progress=progress,
         )
         self._steps: Stepper = (
-            _LateSteps(stages) if options.post_validation else _Steps(stages, device)
+            _LateSteps(stages, group) if options.post_validation else _Steps(stages, device)
         )
         self._executor.stepper = self._steps
 

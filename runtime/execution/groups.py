@@ -96,14 +96,17 @@ class Group:
         """What moves a device's tensors: `nccl` or `gloo`."""
         return _backends(self.handle).get(device.type, "gloo")
 
-    def subgroup(self, ranks: Iterable[int], timeout: timedelta | None = None) -> Any:
+    def subgroup(
+        self, ranks: Iterable[int], timeout: timedelta | None = None, purpose: str = ""
+    ) -> Any:
         """A group of some of the pipeline's ranks; all of them call this, in the same order.
 
-        On NCCL, where several pipelines run beside each other, all ranks of all of them do.
+        For another purpose it is another one. On NCCL it always is, and where several pipelines run
+        beside each other, all ranks of all of them call this.
         """
         places = list(ranks)
         if not self._on_nccl:
-            return self.own.among(places)
+            return self.own.among(places, purpose)
         made = {
             pipeline: dist.new_group([pipeline[place] for place in places], timeout=timeout)
             for pipeline in self.beside or (self.ranks,)

@@ -40,19 +40,22 @@ class OwnGroups:
         self._store = store
         self._rank = rank
         self._timeout = timedelta(seconds=timeout_s)
-        self._made: dict[tuple[int, ...], ProcessGroupGloo] = {}
+        self._made: dict[tuple[tuple[int, ...], str], ProcessGroupGloo] = {}
 
-    def among(self, ranks: Iterable[int]) -> ProcessGroupGloo | None:
-        """The group of some ranks, which all of them ask for; none: this one is not among them."""
+    def among(self, ranks: Iterable[int], purpose: str = "") -> ProcessGroupGloo | None:
+        """The group of some ranks, which all of them ask for; none: this one is not among them.
+
+        For each purpose there is one of its own.
+        """
         named = tuple(ranks)
         if self._rank not in named:
             return None
-        if named not in self._made:
-            store = PrefixStore("-".join(map(str, named)), self._store)
-            self._made[named] = ProcessGroupGloo(
+        if (named, purpose) not in self._made:
+            store = PrefixStore(f"{'-'.join(map(str, named))}-{purpose}", self._store)
+            self._made[named, purpose] = ProcessGroupGloo(
                 store, named.index(self._rank), len(named), self._timeout
             )
-        return self._made[named]
+        return self._made[named, purpose]
 
     def cut(self) -> None:
         """Close all connections: who waits in these groups, here or at the other end, is told.
@@ -60,7 +63,7 @@ class OwnGroups:
         Gloo has no call for that. But when a receive runs out of time, it closes all connections of
         its group (gloo/transport/tcp/unbound_buffer.cc); one to a rank that is gone fails at once.
         """
-        for ranks, group in self._made.items():
+        for (ranks, _), group in self._made.items():
             for peer in range(len(ranks)):
                 if ranks[peer] != self._rank:
                     _run_out_of_time(group, peer)

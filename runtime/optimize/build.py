@@ -1,9 +1,9 @@
 """From an optimizer's description and a rank's modules to whoever carries out STEP."""
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from synth.errors import SynthError
@@ -36,7 +36,7 @@ def build_steps(
     device: torch.device,
     clip_norm: float | None = None,
     skip_nonfinite: bool = True,
-    group: dist.ProcessGroup | None = None,
+    group: Any = None,
     owned: Owned | None = None,
 ) -> StageSteps:
     """Make the optimizer steps of a rank.
@@ -48,7 +48,8 @@ def build_steps(
         device: where the parameters are.
         clip_norm: the largest global gradient norm; none: whatever it is.
         skip_nonfinite: whether a step is skipped, on all ranks, when a gradient is not finite.
-        group: all ranks of the pipeline, for nothing but the norm; none: this process is alone.
+        group: all ranks of the pipeline, for nothing but the norm: `Pipeline.separate_group()`;
+            none: this process is alone.
         owned: see `Gradients`.
 
     Raises:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -42,19 +43,19 @@ class GradientNorm:
         self,
         clip_norm: float | None,
         device: torch.device,
-        group: dist.ProcessGroup | None = None,
+        group: Any = None,
     ) -> None:
         """Prepare to gather.
 
         Args:
             clip_norm: the global norm above which gradients are scaled down to it; none: never.
             device: where gradients live.
-            group: of all ranks of the pipeline, used for nothing else, so that no other collective
-                waits behind a rank that is late; none: this process is alone.
+            group: a process group of all ranks of the pipeline, used for nothing else, so that no
+                other collective waits behind a rank that is late; none: this process is alone.
         """
         self._clip_norm = clip_norm
         self._group = group
-        size = 1 if group is None else dist.get_world_size(group)
+        size = 1 if group is None else group.size()
         self._own = torch.zeros(1, dtype=torch.float64, device=device)
         self._gathered = torch.zeros(size, dtype=torch.float64, device=device)
         self._places = list(torch.split(self._gathered, 1))
@@ -70,7 +71,7 @@ class GradientNorm:
         if self._group is None:
             self._gathered.copy_(self._own)
         else:
-            self._work = dist.all_gather(self._places, self._own, self._group, async_op=True)
+            self._work = self._group.allgather([self._places], [self._own])
 
     def verdict(self) -> Verdict:
         """Wait for the others' contributions, and judge."""

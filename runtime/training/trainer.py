@@ -3,10 +3,8 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
-import torch.distributed as dist
 from torch import nn
 
 from synth.errors import SynthError, TrainingDiverged
@@ -91,7 +89,7 @@ class RankTrainer:
             self._settings(0),
             device=world.device,
             clip_norm=options.clip_norm,
-            group=dist.new_group(timeout=timedelta(seconds=options.timeout_s)),
+            group=self._pipeline.separate_group(),
             owned=self._pipeline.owns,
         )
         self._pipeline.stepper = self._optimizer

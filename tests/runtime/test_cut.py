@@ -67,6 +67,47 @@ def test_ranks_that_wait_for_one_that_failed_and_lives_fail_too(
         assert "imed out" not in said[rank]
 
 
+def fail_before_the_norm(rank: int, size: int) -> str:
+    """Rank 1 has done all its ops, and fails where rank 0 waits for its part of the norm."""
+    from synth.errors import RunFailure
+    from synth.optimizer import OptimizerSpec
+    from synth.runtime.optimize import StepSettings, build_steps
+    from synth.runtime.pipeline import Pipeline
+
+    stage = Scale(False)
+    pipeline = Pipeline(generate("1f1b", 2, 2), stage, loss=nn.functional.mse_loss)
+    steps = build_steps(
+        {rank: stage},
+        OptimizerSpec.parse("sgd"),
+        StepSettings(0.1),
+        device=torch.device("cpu"),
+        clip_norm=1.0,
+        group=pipeline.separate_group(),
+    )
+    pipeline.stepper = steps
+    if rank == 1:
+        steps.synchronize = fail  # type: ignore[method-assign]
+    x = torch.ones(2, 1)
+    world: Any = dist.group.WORLD
+    store = world.get_group_store()
+    with pytest.raises(RunFailure) as caught:
+        pipeline.step(pipeline.split(x, targets=x))
+    store.set(f"failed-{rank}", "")
+    store.wait(["failed-0", "failed-1"])
+    return str(caught.value)
+
+
+def fail() -> None:
+    raise ValueError("the rank that fails")
+
+
+def test_a_rank_that_waits_for_the_norm_of_one_that_failed_and_lives_fails_too(pool: Any) -> None:
+    waited, failed = pool.run(fail_before_the_norm, 2)
+    assert failed == "rank 1 failed in STEP1: the rank that fails"
+    assert waited.startswith("rank 0 failed in STEP0")
+    assert "imed out" not in waited
+
+
 def cut_in_a_collective(rank: int, size: int) -> str:
     from synth.runtime.execution.groups import Group
 

@@ -99,7 +99,6 @@ def train(
     dtype: torch.dtype,
 ) -> list[Any]:
     """Train under each schedule with each optimizer; (losses, state by stage, redone, skipped)."""
-    import torch.distributed as dist
 
     from synth.runtime.batch import Batch
     from synth.runtime.optimize import StepSettings, build_steps
@@ -119,7 +118,7 @@ def train(
                 StepSettings(LEARNING_RATES[spec.kind], weight_decay=0.1),
                 device=torch.device("cpu"),
                 clip_norm=clip_norm,
-                group=dist.new_group(),
+                group=pipeline.separate_group(),
                 owned=pipeline.owns,
             )
             own = [p for stage in stages.values() for p in stage.parameters()]
