@@ -66,8 +66,9 @@ class GradientReducer:
             clock: told when reductions start, and how long they are waited for.
 
         Raises:
-            SynthError: a tied parameter's shape or dtype is not the same on all its ranks; stages
-                with copies share a parameter that is not named as tied.
+            SynthError: a tied parameter's shape or dtype is not the same on all its ranks, or
+                copies of a stage differ in theirs; stages with copies share a parameter that is
+                not named as tied.
         """
         self._group = group
         self._clock = clock or Clock(torch.device("cpu"), recording=False)
@@ -77,6 +78,8 @@ class GradientReducer:
         ranks_of = {reduction.stage: reduction.ranks for reduction in lowered.reductions}
         self._copied = {n: stage for n, stage in stages.items() if n in ranks_of}
         _check_told_apart(self._copied, self._tied_ids)
+        if ranks_of:
+            _check_alike(group, self._copied)
         self._groups = {
             r: group.subgroup(r) for r in sorted({*ranks_of.values(), *holders.values()})
         }
@@ -136,6 +139,20 @@ def _check_told_apart(copied: Mapping[int, Passages], tied_ids: set[int]) -> Non
                 raise SynthError(
                     f"stages {other} and {number} share a parameter and have copies on other "
                     f"ranks; name it on each of its ranks: tied={{'name': parameter}}"
+                )
+
+
+def _check_alike(group: Group, copied: Mapping[int, Passages]) -> None:
+    """Copies that differ would wait for each other for ever."""
+    seen: dict[int, tuple[int, list[str]]] = {}
+    mine = {n: [f"{list(t.shape)} {t.dtype}" for t in s.state()] for n, s in copied.items()}
+    for rank, theirs in enumerate(group.gather(mine)):
+        for number, kinds in theirs.items():
+            other, expected = seen.setdefault(number, (rank, kinds))
+            if kinds != expected:
+                raise SynthError(
+                    f"the copies of stage {number} differ: rank {other} has {', '.join(expected)}, "
+                    f"rank {rank} has {', '.join(kinds)}; parameters and buffers must be alike"
                 )
 
 

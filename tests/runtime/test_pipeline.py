@@ -148,6 +148,21 @@ def test_copies_of_stages_add_up_to_autograds_gradients(
     )
 
 
+def refuse_copies(rank: int, size: int) -> str:
+    from synth.runtime.pipeline import Pipeline
+
+    schedule = generate("chimera", 2, MICRO_BATCHES)
+    stages = {0: nn.Linear(2, 2, bias=rank == 0), 1: nn.Linear(2, 2)}
+    with pytest.raises(SynthError) as caught:
+        Pipeline(schedule, stages, loss=nn.functional.mse_loss)
+    return str(caught.value)
+
+
+def test_copies_of_a_stage_that_differ_are_refused_on_all_ranks(pool: Any) -> None:
+    said = "copies of stage 0 differ: rank 0 has [2, 2] torch.float32, [2] torch.float32, rank 1"
+    assert all(said in told for told in pool.run(refuse_copies, 2))
+
+
 def run_evaluation(rank: int, size: int, schedule: Schedule) -> Any:
     """The losses of evaluate, step and evaluate again; whether gradients stayed."""
     from synth.runtime.batch import Batch
