@@ -121,10 +121,15 @@ class Executor:
         self._is_broken = True
         try:
             self._step_through(lambda: self._begin(batch, shapes, saved_sizes, weight), update)
-        except BaseException:
+        except BaseException as error:
             self._forget()
             self._channels.cut()  # or those who wait for this rank would, as long as it lives
-            raise
+            if isinstance(error, SynthError) or not isinstance(error, Exception):
+                raise
+            raise RunFailure(
+                f"rank {self._rank} failed where it validates the step before: "
+                f"{describe_failure(error)}"
+            ) from error
         self._is_broken = False
         self._table.clear()
         return self._ops.loss.clone() if self._holds_last else None

@@ -67,7 +67,7 @@ def test_ranks_that_wait_for_one_that_failed_and_lives_fail_too(
         assert "imed out" not in said[rank]
 
 
-def fail_before_the_norm(rank: int, size: int) -> str:
+def fail_before_the_norm(rank: int, size: int, optimizer: str) -> str:
     """Rank 1 has done all its ops, and fails where rank 0 waits for its part of the norm."""
     from synth.errors import RunFailure
     from synth.optimizer import OptimizerSpec
@@ -78,7 +78,7 @@ def fail_before_the_norm(rank: int, size: int) -> str:
     pipeline = Pipeline(generate("1f1b", 2, 2), stage, loss=nn.functional.mse_loss)
     steps = build_steps(
         {rank: stage},
-        OptimizerSpec.parse("sgd"),
+        OptimizerSpec.parse(optimizer),
         StepSettings(0.1),
         device=torch.device("cpu"),
         clip_norm=1.0,
@@ -91,7 +91,8 @@ def fail_before_the_norm(rank: int, size: int) -> str:
     world: Any = dist.group.WORLD
     store = world.get_group_store()
     with pytest.raises(RunFailure) as caught:
-        pipeline.step(pipeline.split(x, targets=x))
+        for _ in range(2):
+            pipeline.step(pipeline.split(x, targets=x))
     store.set(f"failed-{rank}", "")
     store.wait(["failed-0", "failed-1"])
     return str(caught.value)
@@ -101,10 +102,19 @@ def fail() -> None:
     raise ValueError("the rank that fails")
 
 
-def test_a_rank_that_waits_for_the_norm_of_one_that_failed_and_lives_fails_too(pool: Any) -> None:
-    waited, failed = pool.run(fail_before_the_norm, 2)
+@pytest.mark.parametrize(
+    ("optimizer", "where"),
+    [
+        ("sgd", "in STEP0"),
+        ("sgd+post-validation", ""),  # at a send, or where it validates the step before
+    ],
+)
+def test_a_rank_that_waits_for_the_norm_of_one_that_failed_and_lives_fails_too(
+    pool: Any, optimizer: str, where: str
+) -> None:
+    waited, failed = pool.run(fail_before_the_norm, 2, optimizer)
     assert failed == "rank 1 failed in STEP1: the rank that fails"
-    assert waited.startswith("rank 0 failed in STEP0")
+    assert waited.startswith(f"rank 0 failed {where}")
     assert "imed out" not in waited
 
 
