@@ -96,7 +96,7 @@ def measure_case(
 
 def _fitting(rounds: int, seconds: float, round_s: float) -> int:
     """How many rounds to take; the same on all ranks."""
-    found = torch.tensor(min(rounds, int(seconds / round_s)))
+    found = torch.tensor(int(min(rounds, seconds / round_s)))
     dist.broadcast(found, 0)
     return max(_LEAST_ROUNDS, int(found))
 
