@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from synth.kinds import OpKind
-from synth.profile import Link, Profile
+from synth.profile import Link, Profile, Timing
 from synth.report.laid import lay
 from synth.schedule.file import Plan
 from synth.schedule.programs import Transfer
@@ -21,7 +21,7 @@ SHAPE = ("--micro-batch-size", "2", "--seq-len", "16", "--device", "cpu")
 
 
 def profiled(synth: Synth, folder: Path) -> Path:
-    """A profile of this machine, but with a host's link that does not depend on what else runs."""
+    """A profile of this machine, but for times and the host's link: what moves depends on them."""
     path = folder / "profile.json"
     measured = ("--warmup", "0", "--iters", "2", "-o", path)
     ended = synth("profile", "gpt", *TINY_MODEL, *SHAPE, *measured)
@@ -31,7 +31,11 @@ def profiled(synth: Synth, folder: Path) -> Path:
     profile = Profile.load(path)
     assert profile.links.host is not None and profile.links.host.bandwidth_bytes_per_s
     host = Link(latency_us=10.0, bandwidth_bytes_per_s=5e9)
-    profile.replace(links=profile.links.replace(host=host)).save(path)
+    layers = {
+        name: layer.replace(time_us=dict.fromkeys(layer.time_us, Timing.exactly(1000)))
+        for name, layer in profile.layer_profiles.items()
+    }
+    profile.replace(links=profile.links.replace(host=host), layer_profiles=layers).save(path)
     return path
 
 
