@@ -14,6 +14,7 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from synth.errors import SynthError
+from synth.processors import num_processors
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ def join_world(wanted_device: str = "auto", timeout_s: float = 300.0) -> Iterato
         torch.cuda.set_device(device)
         processors = min(local_size, torch.cuda.device_count())
     else:
-        processors = len(os.sched_getaffinity(0))
+        processors = num_processors()
     timeout = timedelta(seconds=timeout_s)
     dist.init_process_group(
         backend,

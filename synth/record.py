@@ -175,15 +175,19 @@ def check_outputs(*outputs: Path | None, inputs: Iterable[Path | str | None] = (
 
 
 def check_folder(option: str, path: Path | None) -> None:
-    """Refuse a folder for files, if one is given to the option, that is a file or in one.
+    """Refuse a folder for files, if one is given to the option, that cannot be made or written to.
 
     Raises:
-        SynthError: it is.
+        SynthError: it is a file, or in one, or there is no permission.
     """
     there = next((p for p in (path, *path.parents) if p.exists()), None) if path else None
-    if there is not None and not there.is_dir():
-        where = f"{option} {path}" if there == path else f"{option} {path}: {there}"
+    if there is None:
+        return
+    where = f"{option} {path}" if there == path else f"{option} {path}: {there}"
+    if not there.is_dir():
         raise SynthError(f"{where} is a file; give a folder for the schedule files")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise SynthError(f"{where} may not be written to; give another folder")
 
 
 def _why_not_writable(path: Path) -> str | None:

@@ -1,6 +1,5 @@
 """`synth emulate`: a plan replayed by real processes, on devices that only take their time."""
 
-import os
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,6 +8,7 @@ import typer
 
 from synth.cli.output import Format, FormatOption, answer, answer_json, talk
 from synth.cli.run_answer import iterations_us, trace_of
+from synth.processors import num_processors
 from synth.record import check_outputs
 from synth.units import format_bytes
 
@@ -136,11 +136,10 @@ def _report(
         return
     answer(_LABEL + "\n")
     if found.measured_us > _TOO_SLOW * found.predicted_us:
-        processors = len(os.sched_getaffinity(0))
         talk(
             f"warning: an iteration took {found.measured_us / found.predicted_us:.1f} times what "
-            f"was predicted: {processors} processors cannot keep up with {plan.num_ranks} ranks; "
-            f"give --sizes 0.01 for smaller transfers, or --times 10 for slower devices"
+            f"was predicted: {num_processors()} processors cannot keep up with {plan.num_ranks} "
+            f"ranks; give --sizes 0.01 for smaller transfers, or --times 10 for slower devices"
         )
     planned = planned_spans(shared_timeline(lowered, plan.num_ranks, late=late))
     answer(render(planned, measured=charts[middle_step(step_us)].ops, width=width) + "\n")

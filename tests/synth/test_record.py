@@ -71,6 +71,14 @@ def test_a_folder_that_is_a_file_or_in_one_is_refused(tmp_path: Path) -> None:
             check_folder("--save", path)
 
 
+def test_a_folder_without_permission_is_refused_beforehand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda *arguments: False)  # tests may run as root
+    with pytest.raises(SynthError, match="may not be written to; give another folder"):
+        check_folder("--save", tmp_path / "new")
+
+
 def test_an_output_that_cannot_be_written_is_refused_beforehand(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
