@@ -123,10 +123,11 @@ def _faster_ones(request: Request, result: "Result") -> list[str]:
     if not faster:
         return []
     best = min(faster, key=value_us)
+    how = "which" if request.recompute == () else "in a way that"
     way = "" if request.recompute is None else "try --recompute auto, or "
     return [
-        f"{best.name} fits and is faster, as it rebuilds or moves what forwards save, which the "
-        f"search did not: {way}take it from synth compare --save FOLDER"
+        f"{best.name} fits and is faster, as it rebuilds or moves what forwards save, {how} "
+        f"the search did not: {way}take it from synth compare --save FOLDER"
     ]
 
 
