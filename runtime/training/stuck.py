@@ -39,7 +39,8 @@ class StuckRanks:
 
         Args:
             lowered: the programs that the ranks run.
-            place_of: a rank's step and instruction; none: not known. No step has begun yet.
+            place_of: a rank's step, counted from 0 since it started, and instruction; none: not
+                known. No step has begun yet.
             patience_s: the least time after which a rank hangs; 0: none ever does.
             timeout_s: after which those that wait for it give up; patience never goes beyond.
             now: the time in seconds.

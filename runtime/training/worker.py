@@ -19,7 +19,7 @@ from synth.schedule.file import Plan
 from synth.schedule.lower import Lowered
 
 from ..emulation.rank import EmulationOptions, RankEmulation
-from ..execution.progress import Progress, last_place
+from ..execution.progress import Progress, counted_place
 from ..world import World, join_world, restarts
 from .post_mortem import attempt_folder, explain, has_word, hopeless, leave_word, note_ended
 from .rank_result import RankResult
@@ -56,7 +56,7 @@ def work(order: WorkerOrder, attempt: Path) -> list[RankResult] | None:
     with join_world(order.options.device, order.options.timeout_s) as world:
         stuck = StuckRanks(
             lowered,
-            partial(last_place, attempt),
+            partial(counted_place, attempt),
             patience_s=order.options.patience_s,
             timeout_s=order.options.timeout_s,
         )

@@ -5,6 +5,7 @@ from pathlib import Path
 from synth.costs import uniform_costs
 from synth.families import generate
 from synth.kinds import OpKind
+from synth.runtime.execution.progress import Progress, counted_place, last_place
 from synth.runtime.training.stuck import StuckRanks
 from synth.runtime.training.train_options import TrainOptions
 from synth.schedule.lower import Action, lower
@@ -143,3 +144,18 @@ def test_a_hang_that_is_there_at_the_first_look_is_found() -> None:
     world.places = {0: (3, BACKWARD_0), 1: (3, FORWARD_1)}
     assert world.passes(PATIENCE_S) == {}
     assert list(world.passes(3)) == [1]
+
+
+def test_the_first_step_of_a_resumed_run_is_a_first_step(tmp_path: Path) -> None:
+    with Progress(tmp_path, 0) as progress:
+        assert (last_place(tmp_path, 0), counted_place(tmp_path, 0)) == ((-1, -1), (-1, -1))
+        progress.begin_step(500)
+        progress.at(3)
+        assert (last_place(tmp_path, 0), counted_place(tmp_path, 0)) == ((500, 3), (0, 3))
+    (tmp_path / "progress-2").touch()  # as it is while it is made
+    assert counted_place(tmp_path, 1) is counted_place(tmp_path, 2) is None
+    world = World()
+    world.places = {0: (-1, -1), 1: (-1, -1)}
+    world.passes(10)
+    world.places = {0: (0, BACKWARD_0), 1: (0, FORWARD_1)}  # it warms up
+    assert world.passes(500) == {}
