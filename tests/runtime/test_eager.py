@@ -3,7 +3,7 @@
 import os
 import socket
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -23,11 +23,14 @@ from synth.schedule import Buffering, lower
 
 Ends = tuple[EagerSender, EagerReceiver]
 
+# What no test waits for, however busy the machine is.
+PATIENT_S = 300.0
+
 
 @pytest.fixture
 def ends() -> Iterator[Ends]:
     one, other = socket.socketpair(socket.AF_UNIX)
-    yield EagerSender(one, 1, 5.0), EagerReceiver(other, (0, 1), 0.2)
+    yield EagerSender(one, 1, PATIENT_S), EagerReceiver(other, (0, 1), PATIENT_S)
 
 
 def test_tensors_of_all_types_and_shapes_arrive_as_they_were(ends: Ends) -> None:
@@ -100,14 +103,23 @@ def test_a_send_that_nobody_receives_ends_in_a_clear_error() -> None:
     sent = [sender.send((torch.zeros(MOST_BYTES // 4),)) for _ in range(100)]
     with pytest.raises(RuntimeError, match="Timed out waiting for rank 1"):
         sent[-1].wait()
-    other.close()
-    with pytest.raises(RuntimeError, match="closed by peer, rank 1"):
-        sent[-1].wait()
+    other.close()  # a thread learns of that, in its own time
+    closed = "closed by peer, rank 1"
+    assert any(closed in refused(sent[-1].wait) for _ in range(round(PATIENT_S / 0.1)))
 
 
-def test_a_rank_that_sends_nothing_for_too_long_is_named(ends: Ends) -> None:
-    with pytest.raises(RuntimeError, match="Timed out waiting for rank 0"):
-        ends[1].receive((torch.empty(4),)).wait()
+def refused(wait: Callable[[], object]) -> str:
+    """What is said when waiting fails."""
+    with pytest.raises(RuntimeError) as caught:
+        wait()
+    return str(caught.value)
+
+
+def test_a_rank_that_sends_nothing_for_too_long_is_named() -> None:
+    one, other = socket.socketpair(socket.AF_UNIX)
+    receiver = EagerReceiver(other, (0, 1), 0.1)
+    with one, pytest.raises(RuntimeError, match="Timed out waiting for rank 0"):
+        receiver.receive((torch.empty(4),)).wait()
 
 
 @pytest.mark.parametrize(("sent", "expected"), [(6, 4), (3, 4), (0, 4), (4, 0)])
@@ -143,7 +155,7 @@ def test_messages_of_many_tensors_arrive_whole_whatever_the_kernel_takes_at_once
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing is forked here")
 def test_a_forked_child_does_not_hold_the_link_of_a_rank_that_is_gone() -> None:
     one, other = socket.socketpair(socket.AF_UNIX)
-    sender, receiver = EagerSender(one, 1, 5.0), EagerReceiver(other, (0, 1), 20.0)
+    sender, receiver = EagerSender(one, 1, PATIENT_S), EagerReceiver(other, (0, 1), PATIENT_S)
     until, end = os.pipe()
     child = os.fork()
     if child == 0:
