@@ -25,12 +25,14 @@ def probe_host(device: torch.device) -> Link:
     """Copy to the host and back, as moves of saved activations do.
 
     A profile has one link for both directions, so it is that of the slower one: latency is the
-    small copy's, bandwidth follows from the large one's. On CUDA the host's memory is pinned; on
-    CPU it is a copy within the memory that the rank itself has.
+    small copy's, unless that took longer than half a large one, and bandwidth follows from the
+    large one's. On CUDA the host's memory is pinned; on CPU it is a copy within the memory that the
+    rank itself has.
     """
     small_us, large_us = (_one_way_us(device, size) for size in (_SMALL_BYTES, _LARGE_BYTES))
-    per_second = (_LARGE_BYTES - _SMALL_BYTES) / max(1e-3, large_us - small_us) * 1e6
-    return Link(latency_us=round(small_us, 3), bandwidth_bytes_per_s=round(per_second))
+    latency_us = min(small_us, large_us / 2)
+    per_second = (_LARGE_BYTES - _SMALL_BYTES) / (large_us - latency_us) * 1e6
+    return Link(latency_us=round(latency_us, 3), bandwidth_bytes_per_s=round(per_second))
 
 
 def _one_way_us(device: torch.device, size: int) -> float:

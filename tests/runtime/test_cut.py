@@ -68,7 +68,7 @@ def test_ranks_that_wait_for_one_that_failed_and_lives_fail_too(
 
 
 def fail_before_the_norm(rank: int, size: int, optimizer: str) -> str:
-    """Rank 1 has done all its ops, and fails where rank 0 waits for its part of the norm."""
+    """Rank 1 has done all its ops, and fails once rank 0 asks for its part of the norm."""
     from synth.errors import RunFailure
     from synth.optimizer import OptimizerSpec
     from synth.runtime.optimize import StepSettings, build_steps
@@ -85,21 +85,25 @@ def fail_before_the_norm(rank: int, size: int, optimizer: str) -> str:
         group=pipeline.separate_group(),
     )
     pipeline.stepper = steps
-    if rank == 1:
-        steps.synchronize = fail  # type: ignore[method-assign]
     x = torch.ones(2, 1)
     world: Any = dist.group.WORLD
     store = world.get_group_store()
+    ask = steps.synchronize
+
+    def synchronize() -> None:
+        if rank == 1:
+            store.wait(["asked"])
+            raise ValueError("the rank that fails")
+        store.set("asked", "")
+        ask()
+
+    steps.synchronize = synchronize  # type: ignore[method-assign]
     with pytest.raises(RunFailure) as caught:
         for _ in range(2):
             pipeline.step(pipeline.split(x, targets=x))
     store.set(f"failed-{rank}", "")
     store.wait(["failed-0", "failed-1"])
     return str(caught.value)
-
-
-def fail() -> None:
-    raise ValueError("the rank that fails")
 
 
 @pytest.mark.parametrize(
