@@ -6,7 +6,7 @@ before it returns; and the last is called `layer(x, targets)` and returns the sc
 Layers may share parameters; where they end up on different ranks, these are kept equal.
 """
 
-from .layers import layer_names, layer_signature, vocabulary_size
+from .layers import layer_names, layer_signature, num_safe_ids, vocabulary_size
 from .loading import Model, build_layers, build_model, load_layers
 from .spec import ModelSpec
 
@@ -18,5 +18,6 @@ __all__ = [
     "layer_names",
     "layer_signature",
     "load_layers",
+    "num_safe_ids",
     "vocabulary_size",
 ]

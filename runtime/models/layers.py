@@ -1,5 +1,6 @@
 """What can be said of a model's layers from outside: their names, and which are identical."""
 
+import re
 from collections.abc import Hashable, Sequence
 
 import torch
@@ -11,6 +12,9 @@ from .head import Head
 from .llama import LlamaEmbedding
 
 SIMPLE = (int, float, str, bool, type(None), torch.dtype, torch.device, torch.Size)
+
+# `position`, `embed_positions`, `pos_emb`; GPT-2's own is `wpe`.
+_OF_POSITIONS = re.compile("(^|_)pos|^wpe$")
 
 
 def layer_names(layers: Sequence[nn.Module]) -> list[str]:
@@ -69,10 +73,22 @@ def _value(value: object) -> Hashable:
 
 
 def vocabulary_size(first_layer: nn.Module) -> int | None:
-    """How many token ids the first layer takes: its largest embedding's size; None if it has none.
+    """How many token ids the first layer takes at most; None if it has no embedding."""
+    return max(_embedding_sizes(first_layer), default=None)
 
-    Others may be of positions, and stand before it.
-    """
-    modules = first_layer.modules()
-    sizes = [module.num_embeddings for module in modules if isinstance(module, nn.Embedding)]
-    return max(sizes, default=None)
+
+def num_safe_ids(first_layer: nn.Module) -> int | None:
+    """How many token ids it takes in any case; None if it has no embedding."""
+    return min(_embedding_sizes(first_layer), default=None)
+
+
+def _embedding_sizes(layer: nn.Module) -> list[int]:
+    """Of the embeddings that may be of tokens: names tell those of positions."""
+    sizes = [
+        (name.rpartition(".")[2].lower(), module.num_embeddings)
+        for name, module in layer.named_modules()
+        if isinstance(module, nn.Embedding)
+    ]
+    return [size for name, size in sizes if not _OF_POSITIONS.search(name)] or [
+        size for _, size in sizes
+    ]

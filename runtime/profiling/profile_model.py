@@ -15,7 +15,7 @@ from synth.kinds import OpKind
 from synth.profile import Layer, LayerProfile, Links, Profile, Provenance, Workload
 
 from ..dtypes import dtype_of
-from ..models import ModelSpec, build_layers, layer_names, layer_signature, vocabulary_size
+from ..models import ModelSpec, build_layers, layer_names, layer_signature, num_safe_ids
 from ..optimize import commit_bytes
 from ..training.building import calls_of, prepare_device
 from ..training.layered import LayerCall
@@ -110,7 +110,7 @@ def _samples(
     """Walk the model with one random micro-batch, so that each layer meets a real input."""
     generator = torch.Generator().manual_seed(_SEED)
     shape = (workload.micro_batch_size, workload.sequence_length)
-    vocabulary = vocabulary_size(calls[0].module) or 256
+    vocabulary = num_safe_ids(calls[0].module) or 256
     x: Tensor = torch.randint(vocabulary, shape, generator=generator).to(device)
     targets = torch.randint(vocabulary, shape, generator=generator).to(device)
     for i, (call, name) in enumerate(zip(calls, names, strict=True)):

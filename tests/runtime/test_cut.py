@@ -97,7 +97,7 @@ def fail_before_the_norm(rank: int, size: int, optimizer: str) -> str:
         store.set("asked", "")
         ask()
 
-    steps.synchronize = synchronize  # type: ignore[method-assign]
+    steps.synchronize = synchronize
     with pytest.raises(RunFailure) as caught:
         for _ in range(2):
             pipeline.step(pipeline.split(x, targets=x))

@@ -16,6 +16,7 @@ from synth.runtime.models import (
     layer_names,
     layer_signature,
     load_layers,
+    num_safe_ids,
     vocabulary_size,
 )
 from synth.runtime.models.llama import rotate, rotations
@@ -138,10 +139,18 @@ def test_only_the_asked_for_layers_of_a_model_take_memory() -> None:
     assert all(p.device.type == "cpu" for layer in built.values() for p in layer.parameters())
 
 
-def test_an_embedding_of_positions_is_not_taken_for_the_vocabulary() -> None:
-    layer = nn.ModuleDict({"position": nn.Embedding(16, 4), "token": nn.Embedding(100, 4)})
-    assert vocabulary_size(layer) == 100
-    assert vocabulary_size(nn.Linear(2, 2)) is None
+@pytest.mark.parametrize("name", ["position", "embed_positions", "pos_emb", "wpe"])
+@pytest.mark.parametrize("length", [16, 1000])
+def test_an_embedding_of_positions_is_not_taken_for_the_vocabulary(name: str, length: int) -> None:
+    layer = nn.ModuleDict({name: nn.Embedding(length, 4), "token": nn.Embedding(100, 4)})
+    assert vocabulary_size(layer) == num_safe_ids(layer) == 100
+    assert vocabulary_size(nn.Embedding(7, 2)) == num_safe_ids(nn.Embedding(7, 2)) == 7
+    assert vocabulary_size(nn.Linear(2, 2)) is num_safe_ids(nn.Linear(2, 2)) is None
+
+
+def test_where_names_do_not_tell_no_embedding_is_given_more_than_it_takes() -> None:
+    layer = nn.ModuleDict({"one": nn.Embedding(16, 4), "other": nn.Embedding(100, 4)})
+    assert (vocabulary_size(layer), num_safe_ids(layer)) == (100, 16)
 
 
 def test_names_are_readable_and_unique() -> None:
