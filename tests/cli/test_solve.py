@@ -38,7 +38,7 @@ def test_it_answers_with_rivals_value_bound_and_memory(synth: Synth, tmp_path: P
 
 
 def test_the_least_limit_without_a_bubble_once_full(synth: Synth, tmp_path: Path) -> None:
-    wanted = ("--mem-limit", "min", "--target", "steady", "--placement", "v", "--time-limit", "2s")
+    wanted = ("--mem-limit", "min", "--target", "steady", "--placement", "v", "--time-limit", "8s")
     ended = synth(*SMALL, *wanted, "-o", tmp_path / "plan.json")
     assert ended.code == 0
     assert "one more micro-batch takes" in ended.stdout
