@@ -26,7 +26,8 @@ _PAIRS = 4
 _WIDER = 2
 _SHORTEST_LOOK_S = 0.2
 
-# Up to so many ops of a rank, their order by twos is literals of a set's model.
+# From so many ranks and up to so many ops of each, their order by twos is literals of the model.
+_RANKS_PAIRED = 4
 _MOST_PAIRED = 120
 
 
@@ -199,6 +200,8 @@ class _Part(Model):
 
     def tune(self, parameters: cp_model.SatParameters) -> None:
         """One literal for the order of every two ops of a rank, where these are not too many."""
+        if len(self.ranks) < _RANKS_PAIRED:
+            return
         parameters.use_strong_propagation_in_disjunctive = True
         parameters.max_size_to_create_precedence_literals_in_disjunctive = _MOST_PAIRED
 
