@@ -11,10 +11,9 @@ from itertools import zip_longest
 
 from synth.families.buffers import patient
 from synth.families.family import Family, Programs, Setting
-from synth.families.interleaved import even_groups
+from synth.families.interleaved import even_groups, in_groups
 from synth.families.options import Way, rounds
 from synth.kinds import OpKind
-from synth.schedule.ops import Op
 
 _FULL, _HALF = "full", "half"
 
@@ -30,10 +29,8 @@ def make(setting: Setting) -> Programs:
     programs = []
     for rank in range(num_ranks):
         stages = range(rank, setting.num_stages, num_ranks)
-        forwards = [Op(OpKind.F, s, j) for group in groups for s in stages for j in group]
-        backwards = [
-            Op(OpKind.B, s, j) for group in groups for s in reversed(stages) for j in group
-        ]
+        forwards = in_groups(OpKind.F, stages, groups)
+        backwards = in_groups(OpKind.B, stages[::-1], groups)
         warm_up = (setting.count("rounds") - 1) * len(groups[0]) + num_ranks - rank
         program = forwards[:warm_up]
         for backward, forward in zip_longest(backwards, forwards[warm_up:]):

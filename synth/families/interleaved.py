@@ -9,6 +9,7 @@ paper, (D − 1) (F + B) of one of the v stages, from m = D on. `group=` sets th
 not divide m, the last group is smaller, and ranks wait for it if it is smaller than D.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 
@@ -26,10 +27,8 @@ def make(setting: Setting) -> Programs:
     programs = []
     for rank in range(num_ranks):
         stages = range(rank, setting.num_stages, num_ranks)
-        forwards = [Op(OpKind.F, s, j) for group in groups for s in stages for j in group]
-        backwards = [
-            Op(OpKind.BW, s, j) for group in groups for s in reversed(stages) for j in group
-        ]
+        forwards = in_groups(OpKind.F, stages, groups)
+        backwards = in_groups(OpKind.BW, stages[::-1], groups)
         warmup = (setting.count("rounds") - 1) * len(groups[0]) + 2 * (num_ranks - rank - 1)
         programs.append(_alternate(forwards, backwards, warmup))
     return programs
@@ -50,6 +49,11 @@ def _groups(setting: Setting) -> list[range]:
             f"given group={group}: with less the ranks wait for each other for ever"
         )
     return [range(first, min(first + group, total)) for first in range(0, total, group)]
+
+
+def in_groups(kind: OpKind, stages: Sequence[int], groups: Sequence[range]) -> list[Op]:
+    """One op for each micro-batch and stage: a group passes all stages, then the next one."""
+    return [Op(kind, stage, j) for group in groups for stage in stages for j in group]
 
 
 def even_groups(total: int, num_groups: int) -> list[range]:

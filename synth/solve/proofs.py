@@ -57,9 +57,8 @@ class Proofs:
         Args:
             limit_s: for all of them; seconds of the clock, or deterministic ones.
         """
-        if self._holds_several and self._idle is not None:
-            return self._idle.one_by_one(limit_s)
-        return self._ladder.one_by_one(limit_s)
+        idle = self._idle if self._holds_several else None
+        return self._ladder.one_by_one(limit_s) if idle is None else idle.one_by_one(limit_s)
 
     def together(self, limit_s: float) -> Iterator[int]:
         """Bounds from more and more ranks."""
