@@ -5,17 +5,23 @@ with as few forwards before the first B as can be: rank r runs (v − 1) g + D �
 size of the groups. The first rank never holds more than g (v − 1) + D micro-batches of a stage:
 v D, instead of v D + D − 1, for groups of D. Groups may be as small as ⌈D / 2⌉, which is GIS-H
 (`half`): about half the memory, for (D − g) (v − 1) more bubbles while the pipeline fills.
+
+GIS-H's block can be repeated micro-batch by micro-batch instead of group by group (`uniform`): each
+stage's F's, and B's, are then v turns apart, in the same memory, for a longer fill and drain. It is
+what PipeOffload's schedules offload on (`pipeoffload.py`): what leaves leaves at an even pace.
 """
 
 from itertools import zip_longest
+from math import gcd
 
 from synth.families.buffers import patient
 from synth.families.family import Family, Programs, Setting
 from synth.families.interleaved import even_groups, in_groups
 from synth.families.options import Way, rounds
 from synth.kinds import OpKind
+from synth.schedule.ops import Op
 
-_FULL, _HALF = "full", "half"
+_FULL, _HALF, _UNIFORM = "full", "half", "uniform"
 
 
 def make(setting: Setting) -> Programs:
@@ -23,6 +29,8 @@ def make(setting: Setting) -> Programs:
 
     The paper draws groups that divide the micro-batches; here their sizes differ by at most one.
     """
+    if setting.options["memory"] == _UNIFORM:
+        return uniform(setting)
     num_ranks, total = setting.num_ranks, setting.num_micro_batches
     size = num_ranks if setting.options["memory"] == _FULL else -(-num_ranks // 2)
     groups = even_groups(total, max(1, total // size))
@@ -39,11 +47,41 @@ def make(setting: Setting) -> Programs:
     return programs
 
 
+def uniform(setting: Setting) -> Programs:
+    """F of round c and micro-batch j in turn k c + v j of every rank, with k = ⌈D / 2⌉.
+
+    Where k and v have a common divisor g, rounds from the (v / g)-th on are one turn later for each
+    v / g rounds, so that no two meet. B, and W right behind it, come in the same pattern, last
+    round first; the first B is D − 1 − r turns behind F of that micro-batch's last round, later in
+    its turn than the F there. This is the authors' program for a group size of 1, of which the
+    turns, 3 slots each, give the order: empty ones at both ends are not waited for.
+    """
+    num_ranks, num_rounds = setting.num_ranks, setting.count("rounds")
+    interval = -(-num_ranks // 2)
+    shift = gcd(interval, num_rounds)
+
+    def turn(place: int, microbatch: int) -> int:
+        return interval * place + place * shift // num_rounds + num_rounds * microbatch
+
+    programs = []
+    for rank in range(num_ranks):
+        first_backward = turn(num_rounds - 1, 0) + num_ranks - 1 - rank
+        ops: list[tuple[int, int, Op]] = []
+        for place in range(num_rounds):
+            down, up = (c * num_ranks + rank for c in (place, num_rounds - 1 - place))
+            for j in range(setting.num_micro_batches):
+                at, back = turn(place, j), first_backward + turn(place, j)
+                ops.append((at, 0, Op(OpKind.F, down, j)))
+                ops += [(back, 1, Op(OpKind.B, up, j)), (back, 2, Op(OpKind.W, up, j))]
+        programs.append([op for _, _, op in sorted(ops)])
+    return programs
+
+
 FAMILY = Family(
     "gis",
     "Wan et al. 2025, arXiv 2503.01328, sections 3.1 and 3.2",
     make,
     "looped:{rounds}",
-    options=(rounds(2, 2), Way("memory", (_FULL, _HALF))),
+    options=(rounds(2, 2), Way("memory", (_FULL, _HALF, _UNIFORM))),
     buffering=patient,
 )

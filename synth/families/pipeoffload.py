@@ -1,21 +1,29 @@
 """Offloading what forwards save to the host (PipeOffload: Wan et al. 2025, arXiv 2503.01328).
 
-On interleaved 1F1B, or with one round on 1F1B. A micro-batch of a stage leaves as soon as it was
-forwarded and comes back just in time for its backward, while other ops run:
+A micro-batch of a stage leaves as soon as it was forwarded and comes back just in time for its
+backward, while other ops run:
 
     rank   F0 O0 F1 O1 F2 …          L0 BW2  BW0          O: it leaves     L: it comes back
     out       [== 0 ==][== 1 ==]
     back                             [== 0 ==]            on links of their own
+
+The paper's own schedules are `uniform`: half of the stages is its PO-H, all of them its PO-F, on
+GIS-H's block, repeated micro-batch by micro-batch (`uniform` in `gis.py`). Of every stage one F is
+due every v turns, so that what leaves is spread out, and the stages whose backwards come first hold
+few: with two rounds PO-H keeps D / 2 micro-batches of a stage, a quarter of interleaved 1F1B's 2 D.
+Without `uniform` the same moves are made on interleaved 1F1B, or with one round on 1F1B, which take
+less time to fill and drain.
 """
 
 from dataclasses import replace
 from typing import NamedTuple
 
 from synth.errors import SynthError
-from synth.families import interleaved, one_f_one_b
+from synth.families import gis, interleaved, one_f_one_b
+from synth.families.buffers import patient
 from synth.families.family import Family, Programs, Setting
 from synth.families.options import Way, rounds
-from synth.kinds import OpKind
+from synth.kinds import MOVES, OpKind
 from synth.schedule.lower import lower
 from synth.schedule.memory import peak_bytes
 from synth.schedule.model import Buffering, Schedule
@@ -23,6 +31,7 @@ from synth.schedule.ops import Op
 from synth.schedule.simulate import simulate
 
 _FULL, _HALF = "full", "half"
+_GROUPS, _UNIFORM = "groups", "uniform"
 
 
 def make(setting: Setting) -> Programs:
@@ -40,9 +49,12 @@ def make(setting: Setting) -> Programs:
             "pipeoffload needs a link to the host's memory, and the profile has none; add "
             '`"host": {"latency_us": …, "bandwidth_bytes_per_s": …}` to its links'
         )
-    if setting.count("rounds") == 1 and setting.options["amount"] == _HALF:
+    if setting.count("rounds") == 1 and (
+        setting.options["amount"] == _HALF or setting.options["block"] == _UNIFORM
+    ):
         raise SynthError(
-            "pipeoffload:1 has no half of a rank's stages to offload; give pipeoffload:1,full"
+            "pipeoffload:1 has no half of a rank's stages to offload, and no rounds to repeat "
+            "uniformly; give pipeoffload:1,full"
         )
     base = _base(setting)
     moved = tuple(
@@ -61,8 +73,10 @@ def make(setting: Setting) -> Programs:
 
 def _base(setting: Setting) -> Schedule:
     """The schedule without offloading."""
-    if setting.count("rounds") == 1:
-        programs: Programs = one_f_one_b.in_order(setting)
+    if setting.options["block"] == _UNIFORM:
+        programs: Programs = gis.uniform(setting)
+    elif setting.count("rounds") == 1:
+        programs = one_f_one_b.in_order(setting)
     else:
         programs = interleaved.make(_grouped(setting))
     listed = tuple(tuple(program) for program in programs)
@@ -121,7 +135,7 @@ def _chosen(setting: Setting, program: tuple[Op, ...]) -> list[tuple[int, int]]:
     return [
         (forwards[op[1:]], place)
         for place, op in enumerate(program)
-        if op.kind == OpKind.BW and op.stage // setting.num_ranks < moved_rounds
+        if op.kind in (OpKind.B, OpKind.BW) and op.stage // setting.num_ranks < moved_rounds
     ]
 
 
@@ -156,6 +170,9 @@ def _last_place(clock: _Clock, backward: int, at_us: int) -> int:
 
 def buffering(setting: Setting, schedule: Schedule) -> Buffering:
     """What the order without offloading needs; the longer sends take, the longer moves stay."""
+    if setting.options["block"] == _UNIFORM:
+        still = (tuple(op for op in ops if op.kind not in MOVES) for ops in schedule.programs)
+        return patient(setting, replace(schedule, programs=tuple(still)))
     if setting.count("rounds") == 1:
         return Buffering()
     return interleaved.buffering(_grouped(setting), schedule)
@@ -166,7 +183,7 @@ FAMILY = Family(
     "Wan et al. 2025, arXiv 2503.01328, sections 2 and 3",
     make,
     "looped:{rounds}",
-    options=(rounds(2), Way("amount", (_HALF, _FULL))),
+    options=(rounds(2), Way("amount", (_HALF, _FULL)), Way("block", (_GROUPS, _UNIFORM))),
     timed=True,
     buffering=buffering,
 )

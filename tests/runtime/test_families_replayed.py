@@ -18,6 +18,7 @@ OTHER_WAYS = [
     "bitpipe:2",
     "interleaved:3,group=5",
     "pipeoffload:1,full",
+    "pipeoffload:3,uniform",
 ]
 
 
@@ -49,7 +50,16 @@ def test_every_family_is_replayed_to_autograds_gradients(pool: Any, num_ranks: i
         assert held == set(range(schedule.placement.num_stages))
 
 
-@pytest.mark.parametrize("name", ["bpipe", "pipeoffload:2", "pipeoffload:2,full"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "bpipe",
+        "pipeoffload:2",
+        "pipeoffload:2,full",
+        "pipeoffload:2,uniform",
+        "pipeoffload:2,full,uniform",
+    ],
+)
 def test_what_is_replayed_of_families_that_move_activations_moves_them(name: str) -> None:
     schedule = made(name, 4)
     assert any(op.kind == OpKind.OFFLOAD for program in schedule.programs for op in program)

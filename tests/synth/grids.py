@@ -91,6 +91,24 @@ GRIDS = {
         W2 f4 B3 W3 f5 b4 w4 F6 b5 w5 F7 B4 W4 f6 B5 W5 f7 b6 w6 .. b7 w7 B6 W6 B7 W7 .. ..
         F5 B3 W3 f4 b4 w4 f5 b5 w5 F6 B4 W4 F7 B5 W5 f6 b6 w6 f7 b7 w7 B6 W6 B7 W7 .. .. ..
     """,
+    # GIS-H's block repeated micro-batch by micro-batch: the order of the authors' program
+    # (group_interleaved_1f1b.py of sail-sg/zero-bubble-pipeline-parallelism, group size 1).
+    ("gis:2,uniform", 4, 8, 1): """
+        F0 F1 .. .. f0 F2 f1 F3 .. .. .. b0 w0 f2 F4 .. b1 w1 f3 B0 W0 F5 b2 w2 f4 B1 W1 F6
+        .. F0 F1 .. .. f0 F2 f1 .. .. b0 w0 F3 .. f2 b1 w1 F4 B0 W0 f3 b2 w2 F5 B1 W1 f4 b3
+        .. .. F0 F1 .. .. f0 F2 .. b0 w0 f1 .. F3 b1 w1 f2 B0 W0 F4 b2 w2 f3 B1 W1 F5 b3 w3
+        .. .. .. F0 F1 .. .. f0 b0 w0 F2 .. f1 b1 w1 F3 B0 W0 f2 b2 w2 F4 B1 W1 f3 b3 w3 F5
+
+        b3 w3 f5 B2 W2 F7 b4 w4 f6 B3 W3 .. b5 w5 f7 B4 W4 .. b6 w6 .. B5 W5 b7 w7 B6 W6 B7
+        w3 F6 B2 W2 f5 b4 w4 F7 B3 W3 f6 b5 w5 .. B4 W4 f7 b6 w6 .. B5 W5 b7 w7 B6 W6 B7 W7
+        f4 B2 W2 F6 b4 w4 f5 B3 W3 F7 b5 w5 f6 B4 W4 .. b6 w6 f7 B5 W5 b7 w7 B6 W6 B7 W7 ..
+        B2 W2 f4 b4 w4 F6 B3 W3 f5 b5 w5 F7 B4 W4 f6 b6 w6 B5 W5 f7 b7 w7 B6 W6 B7 W7 .. ..
+
+        W7
+        ..
+        ..
+        ..
+    """,
     # Lamy-Poirier 2023; the same as in its author's program (ServiceNow/Fast-LLM).
     ("breadth-first", 4, 4, 0): """
         F0 F1 F2 F3 f0 f1 f2 f3 .. .. .. .. .. .. x0 x1 x2 x3 X0 X1 X2 X3
@@ -119,6 +137,18 @@ GRIDS = {
         .. F0 f2 F1 f3 f2 f0 f3 f1 x0 x2 x1 x3 x2 X0 x3 X1 ..
         .. f2 F0 f3 F1 f0 f2 f1 f3 x2 x0 x3 x1 X0 x2 X1 x3 ..
         f2 f3 .. F0 f0 F1 f1 f2 x2 f3 x3 x0 X0 x1 X1 x2 .. x3
+    """,
+    # Two units: the order of the authors' program (wuhouming/BitPipe, bitpipe_schedule.py).
+    ("bitpipe", 4, 8, 0): """
+        F0 F1 .. f2 f2 f3 f3 f0 x0 f1 x1 x2 x2 x3 x3 X0 F4 X1 F5 f6 f6 f7 f7 f4 x4 f5 x5 x6
+        .. F0 f2 F1 f3 f2 f0 f3 f1 x0 x2 x1 x3 x2 X0 x3 X1 F4 f6 F5 f7 f6 f4 f7 f5 x4 x6 x5
+        .. f2 F0 f3 F1 f0 f2 f1 f3 x2 x0 x3 x1 X0 x2 X1 x3 f6 F4 f7 F5 f4 f6 f5 f7 x6 x4 x7
+        f2 f3 .. F0 f0 F1 f1 f2 x2 f3 x3 x0 X0 x1 X1 x2 f6 x3 f7 F4 f4 F5 f5 f6 x6 f7 x7 x4
+
+        x6 x7 x7 X4 .. X5
+        x7 x6 X4 x7 X5 ..
+        x5 X4 x6 X5 x7 ..
+        X4 x5 X5 x6 .. x7
     """,
     # Jain et al. 2020, as arXiv 2107.06925 draws it: one micro-batch a rank; the same as in the
     # authors' program (OSU-Nowlab/MPI4DL), and in Chimera's authors'.
@@ -345,7 +375,8 @@ V_AUTHORS = {
 # rule that bpipe.py states: rank 0 holds three at most, K of four ranks, and rank 3 what rank 0
 # sent it; ranks 1 and 2 are 1F1B's. PipeOffload: F, B and W of 2, and as long for a transfer to the
 # host or back; the first is the order of the authors' program (offloading.py of the repository
-# above, a stream each way, half of BW to spare).
+# above, a stream each way, half of BW to spare); the second has the F, B and W of their
+# group_interleaved_1f1b.py, and moves by the same rule.
 PROGRAMS = {
     ("bpipe", 4, 5): """
         F0.0 F0.1 O0.1 F0.2 O0.2 F0.3 BW0.0 L0.1 F0.4 O0.4 BW0.1 L0.2 BW0.2 L0.4 BW0.3 BW0.4
@@ -363,6 +394,17 @@ PROGRAMS = {
         BW5.0 BW5.1 BW5.2 L1.0 BW5.3 L1.1 BW1.0 L1.2 BW1.1 L1.3 BW1.2 BW1.3
         BW6.1 BW6.2 L2.0 BW6.3 L2.1 BW2.0 L2.2 BW2.1 L2.3 BW2.2 BW2.3
         L3.0 BW7.3 L3.1 BW3.0 L3.2 BW3.1 L3.3 BW3.2 BW3.3
+    """,
+    ("pipeoffload:2,uniform", 4, 4): """
+        F0.0 O0.0 F0.1 O0.1 F4.0 F0.2 O0.2 F4.1 F0.3 O0.3 B4.0 W4.0 F4.2 B4.1 W4.1 F4.3 L0.0
+        F1.0 O1.0 F1.1 O1.1 F5.0 F1.2 O1.2 F5.1 B5.0 W5.0 F1.3 O1.3 F5.2 B5.1 W5.1 L1.0 B1.0
+        F2.0 O2.0 F2.1 O2.1 F6.0 F2.2 O2.2 B6.0 W6.0 F6.1 F2.3 O2.3 B6.1 W6.1 L2.0 F6.2 B2.0
+        F3.0 O3.0 F3.1 O3.1 F7.0 B7.0 W7.0 F3.2 O3.2 F7.1 B7.1 W7.1 L3.0 F3.3 O3.3 B3.0 W3.0
+
+        B0.0 W0.0 B4.2 W4.2 L0.1 B0.1 W0.1 B4.3 L0.2 W4.3 B0.2 L0.3 W0.2 B0.3 W0.3
+        W1.0 F5.3 B5.2 W5.2 L1.1 B1.1 W1.1 B5.3 L1.2 W5.3 B1.2 L1.3 W1.2 B1.3 W1.3
+        W2.0 B6.2 W6.2 L2.1 F6.3 B2.1 W2.1 B6.3 L2.2 W6.3 B2.2 L2.3 W2.2 B2.3 W2.3
+        F7.2 B7.2 L3.1 W7.2 B3.1 W3.1 F7.3 B7.3 L3.2 W7.3 B3.2 L3.3 W3.2 B3.3 W3.3
     """,
     ("pipeoffload:2,full", 2, 2): """
         F0.0 O0.0 F0.1 O0.1 F2.0 O2.0 F2.1 O2.1 L2.0 BW2.0 L2.1 L0.0 BW2.1 L0.1 BW0.0 BW0.1

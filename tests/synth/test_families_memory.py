@@ -154,6 +154,50 @@ def test_offloading_everything_leaves_four_micro_batches_of_a_stage_at_no_cost(
     assert timeline.makespan_us == usual.makespan_us
 
 
+@pytest.mark.parametrize(("rounds", "p"), [(2, 4), (2, 6), (2, 8), (2, 16), (4, 6), (4, 8), (6, 8)])
+def test_po_h_keeps_a_third_of_its_block_at_most_and_less_with_more_rounds(
+    rounds: int, p: int
+) -> None:
+    # Half of the stages leave; of the others a rank keeps (v + 2) D / 8 micro-batches, of
+    # (v + 1) D / 2, and three more: one that is made, one on its way out, one on its way in.
+    on = costs(p * rounds, links=Links(host=Link(latency_us=F)))
+    lowered, _ = judged(f"pipeoffload:{rounds},uniform", p, 3 * p, on)
+    kept = -(-(rounds + 2) * p // 8)
+    assert kept < max(peak_bytes(lowered)) // 1000 <= kept + 3
+
+
+@pytest.mark.parametrize(("rounds", "p"), [(2, 6), (2, 10), (3, 4), (3, 8), (4, 6), (4, 10)])
+def test_po_f_leaves_four_micro_batches_of_a_stage_however_many_ranks(rounds: int, p: int) -> None:
+    on = costs(p * rounds, links=Links(host=Link(latency_us=F)))
+    lowered, _ = judged(f"pipeoffload:{rounds},full,uniform", p, 3 * p, on)
+    assert max(peak_bytes(lowered)) == 4000
+
+
+@pytest.mark.parametrize(("rounds", "p"), [(2, 4), (2, 8), (4, 8)])
+def test_po_f_on_a_block_whose_rounds_have_to_be_shifted_leaves_six(rounds: int, p: int) -> None:
+    # D / 2 and v have a common divisor: sends wait four ops instead of two, and moves with them.
+    on = costs(p * rounds, links=Links(host=Link(latency_us=F)))
+    lowered, _ = judged(f"pipeoffload:{rounds},full,uniform", p, 3 * p, on)
+    assert max(peak_bytes(lowered)) == 6000
+
+
+@pytest.mark.parametrize("p", [2, 3, 4, 6, 8])
+def test_uniform_offloading_costs_no_time_where_both_ways_take_as_long_as_a_layer(p: int) -> None:
+    # The paper's k ≤ 1: out and back in F + B + W of the stage, 9 here.
+    on = costs(2 * p, links=Links(host=Link(latency_us=4)))
+    for m in (2, p, 3 * p):
+        plain = judged("gis:2,uniform", p, m, on)[1]
+        for amount in ("", ",full"):
+            moved = judged(f"pipeoffload:2{amount},uniform", p, m, on)[1]
+            assert moved.makespan_us == plain.makespan_us
+
+
+def test_what_leaves_in_groups_needs_a_faster_link() -> None:
+    on = costs(16, links=Links(host=Link(latency_us=4)))
+    usual = judged("interleaved:2", 8, 24, on)[1].makespan_us
+    assert judged("pipeoffload:2", 8, 24, on)[1].makespan_us > usual
+
+
 def test_what_lives_too_shortly_for_a_slow_link_stays() -> None:
     # The last rank's B follows its F of the second round at once.
     on = costs(8, links=Links(host=Link(latency_us=F)))
@@ -163,14 +207,22 @@ def test_what_lives_too_shortly_for_a_slow_link_stays() -> None:
 
 
 @pytest.mark.parametrize("transfer_us", [1, F, 4 * F])
-@pytest.mark.parametrize("name", ["pipeoffload:1,full", "pipeoffload:2", "pipeoffload:2,full"])
+@pytest.mark.parametrize(
+    ("name", "usual"),
+    [
+        ("pipeoffload:1,full", "1f1b"),
+        ("pipeoffload:2", "interleaved:2"),
+        ("pipeoffload:2,full", "interleaved:2"),
+        ("pipeoffload:2,uniform", "gis:2,uniform"),
+        ("pipeoffload:2,full,uniform", "gis:2,uniform"),
+    ],
+)
 def test_offloading_costs_no_rank_memory_and_over_a_fast_link_no_time(
-    name: str, transfer_us: int
+    name: str, usual: str, transfer_us: int
 ) -> None:
     # On few ranks, and on the last ones, what moves is there twice while it leaves and returns.
     for p in range(1, 7):
         for m in range(1, 10):
-            usual = "1f1b" if name.startswith("pipeoffload:1") else "interleaved:2"
             num_stages = family_placement(name, p).num_stages
             on = costs(num_stages, links=Links(host=Link(latency_us=transfer_us)))
             (without, plain), (lowered, moved) = (judged(n, p, m, on) for n in (usual, name))

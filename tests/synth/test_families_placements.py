@@ -1,5 +1,7 @@
 """Published schedules with several stages or two copies a rank: figures and closed forms."""
 
+from math import gcd
+
 import pytest
 
 from synth.costs import Costs, uniform_costs
@@ -76,6 +78,20 @@ def test_generalized_interleaving_has_what_its_paper_s_table_prints(
         ):
             assert bubble_us(name, d, units * d, times)[0] == expected_us
             assert max(held(name, d, units * d)) == group * (rounds - 1) + d
+
+
+@pytest.mark.parametrize("rounds", [2, 3, 4, 6])
+def test_uniform_repeating_holds_what_gis_h_holds_and_is_no_longer_than_its_turns(
+    rounds: int,
+) -> None:
+    # The last round begins `span` turns after the first, and its B's D − 1 turns later; a turn has
+    # F, B and W. Shifting rounds out of each other's way adds up to g − 1, g of D / 2 and rounds.
+    for d in range(2, 9):
+        interval = -(-d // 2)
+        span = interval * (rounds - 1) + (rounds - 1) * gcd(interval, rounds) // rounds
+        name = f"gis:{rounds},uniform"
+        assert max(held(name, d, 3 * d)) == span + d
+        assert 0 < bubble_us(name, d, 3 * d, (1, 1, 1))[0] <= 6 * span + 3 * (d - rounds)
 
 
 @pytest.mark.parametrize("rounds", [2, 3])
