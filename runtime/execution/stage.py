@@ -101,7 +101,7 @@ class Stage:
         if entry is not None:
             arguments, boxes = _enter(arguments, entry)
         store = SavedStore() if moved else None
-        tape = None if fused else SplitTape(store)
+        tape = None if fused else SplitTape()
         with nullcontext() if store is None else store.recording():
             if tape is None:
                 output = self._run(arguments, targets, keywords)
@@ -179,7 +179,8 @@ class Stage:
         edges, passage.edges = passage.edges, []
         assert passage.tape is not None, "B of a micro-batch whose F was told that BW would follow"
         if edges:
-            passage.tape.backward_input(edges, _picked(gradients, passage.wanted))
+            picked = _picked(gradients, passage.wanted)
+            self._recorder.backward_input(passage.tape, edges, picked)
         return _leave(passage)
 
     def backward_weight(self, microbatch: int) -> None:

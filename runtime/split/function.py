@@ -12,27 +12,8 @@ import torch
 from torch import Tensor
 
 from .rule import Call, Rule
+from .saved import Saved, saving_hooks
 from .task import WeightTask
-
-
-class Packed(Protocol):
-    """Stands for a tensor that may be away for a while."""
-
-    def unpack(self) -> Tensor:
-        """The tensor, which is here again.
-
-        Raises:
-            RuntimeError: it was changed in place.
-        """
-        ...
-
-
-class Store(Protocol):
-    """Has hooks in force that pack what autograd saves; what W needs is packed alike."""
-
-    def pack(self, tensor: Tensor) -> Tensor | Packed:
-        """What to keep in the place of a tensor."""
-        ...
 
 
 class Queue(Protocol):
@@ -41,9 +22,6 @@ class Queue(Protocol):
     recomputes: bool
     """Whether B may run F again, within which the rules must be in force."""
 
-    store: Store | None
-    """Packs what F keeps, if anything does."""
-
     def push(self, task: WeightTask) -> None:
         """Keep the task for W."""
 
@@ -51,25 +29,14 @@ class Queue(Protocol):
 def apply_rule(queue: Queue, rule: Rule, call: Call) -> Tensor:
     """Run a call by its rule, recorded such that its W can be put off into `queue`."""
     call = _autocast(rule, call)
-    hooks = has_saving_hooks(queue)
-    queue.recomputes |= hooks
-    plain = call.dtype is None and call.finish is None and not hooks
+    plain = call.dtype is None and call.finish is None
     if rule.by_autograd and plain and call.input.requires_grad:
         return record_by_autograd(queue, rule, call)
+    queue.recomputes |= saving_hooks() is not None
     output: Tensor = _SplitFunction.apply(  # type: ignore[no-untyped-call]
         queue, rule, call.options, call.dtype, call.input, *call.parameters
     )
     return output if call.finish is None else call.finish(output)
-
-
-def has_saving_hooks(queue: Queue) -> bool:
-    """Whether what autograd saves is replaced by others than the queue's store, by checkpointing
-    for one.
-
-    What a hook on a node keeps by itself would not be.
-    """
-    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
-    return hooks is not None and (queue.store is None or hooks[0] != queue.store.pack)
 
 
 def can_apply(rule: Rule, call: Call) -> bool:
@@ -125,45 +92,40 @@ def without_autocast(device: str) -> AbstractContextManager[None]:
 def record_by_autograd(queue: Queue, rule: Rule, call: Call) -> Tensor:
     """Run a call with its parameters detached, and leave its W to a hook; takes over the call."""
     x, parameters = call.input, call.parameters
+    # Before the call, which checkpointing need not run again if all that it saves is there.
+    saved = Saved(x)
+    queue.recomputes |= saved.is_packed
     call.parameters = tuple([None if p is None else p.detach() for p in parameters])
     output = rule.forward(call)[0]
     node: Any = output.grad_fn
     if output._is_view():  # of the product, which the next layer may change in place through it
         node = node.next_functions[0][0]
-    kept: Tensor | Packed = x.detach() if queue.store is None else queue.store.pack(x)
-    call.input, call.parameters = kept if isinstance(kept, Tensor) else _AWAY, parameters
-    node.register_prehook(_Capture(queue, rule, call, kept))
+    call.input, call.parameters = _AWAY, parameters
+    node.register_prehook(_Capture(queue, rule, call, saved))
     return output
 
 
-# In the place of an input that a store has.
+# In the place of an input that was saved.
 _AWAY = torch.empty(0)
 
 
 class _Capture:
     """Takes an output gradient, and with it what W needs; called by autograd within B, once."""
 
-    __slots__ = ("_call", "_packed", "_queue", "_rule", "_version")
+    __slots__ = ("_call", "_queue", "_rule", "_saved")
 
-    def __init__(self, queue: Queue, rule: Rule, call: Call, kept: Tensor | Packed) -> None:
+    def __init__(self, queue: Queue, rule: Rule, call: Call, saved: Saved) -> None:
         self._queue = queue
         self._rule = rule
         self._call: Call | None = call
-        self._packed = None if isinstance(kept, Tensor) else kept
-        self._version = call.input._version
+        self._saved: Saved | None = saved
 
     def __call__(self, gradients: tuple[Tensor | None, ...]) -> None:
         gradient, call, self._call = gradients[0], self._call, None
-        packed, self._packed = self._packed, None
-        if gradient is None or call is None:
+        saved, self._saved = self._saved, None
+        if gradient is None or call is None or saved is None:
             return
-        if packed is not None:
-            call.input = packed.unpack()
-        elif call.input._version != self._version:
-            raise RuntimeError(
-                f"the input {tuple(call.input.shape)} of a layer, needed for its weight gradient, "
-                "has been modified by an inplace operation since; change a copy of it instead"
-            )
+        call.input = saved.unpack()
         self._queue.push(WeightTask(self._rule, call.parameters, call, gradient))
 
 

@@ -5,7 +5,8 @@ with a rule are those of `nn.Linear` modules, which are simply given another `fo
 The first F, intercepted all the same, shows whether there are others.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -13,11 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .function import apply_rule, can_apply, has_saving_hooks, record_by_autograd
+from .function import apply_rule, can_apply, record_by_autograd
 from .interception import Interception
 from .linear import LinearRule
 from .rule import Call
-from .tape import SplitTape
+from .tape import OutputGradients, Outputs, SplitTape
 
 _RULE = LinearRule()
 
@@ -35,16 +36,26 @@ class Recorder:
 
     def forward(self, tape: SplitTape, fn: Callable[..., Any], *arguments: Any) -> Any:
         """F: `fn(*arguments)`, which runs the module."""
+        with self._rules(tape) as intercepted:
+            output = fn(*arguments)
+        self._intercepts = intercepted is not None and intercepted.applied
+        return output
+
+    def backward_input(
+        self, tape: SplitTape, outputs: Outputs, grads: OutputGradients = None
+    ) -> None:
+        """B, which may run parts of the module's F again."""
+        tape.backward_input(outputs, grads, rules=self._rules)
+
+    @contextmanager
+    def _rules(self, tape: SplitTape) -> Iterator[Interception | None]:
+        """Within it, the module's calls that have a rule are recorded on the tape."""
         for linear in self._linears:
             # Not through `setattr`, which modules have made slow.
             vars(linear)["forward"] = partial(_forward_linear, linear, tape)
         try:
-            if not self._intercepts:
-                return fn(*arguments)
-            with Interception(tape) as intercepted:
-                output = fn(*arguments)
-            self._intercepts = intercepted.applied
-            return output
+            with Interception(tape) if self._intercepts else nullcontext() as intercepted:
+                yield intercepted
         finally:
             for linear in self._linears:
                 del vars(linear)["forward"]
@@ -56,7 +67,8 @@ def _forward_linear(linear: nn.Linear, tape: SplitTape, x: Tensor) -> Tensor:
     bias = linear._parameters["bias"]
     if not torch.is_grad_enabled():
         tape.recomputes = True  # see Interception
-        return F.linear(x, weight, bias)
+        with torch._C.DisableTorchFunction():
+            return F.linear(x, weight, bias)
     if _is_plain(tape, x, weight, bias):
         return record_by_autograd(tape, _RULE, Call(x, (weight, bias)))
     call = _RULE.bind(x, weight, bias)
@@ -76,7 +88,6 @@ def _is_plain(tape: SplitTape, x: Tensor, weight: Any, bias: Any) -> bool:
         and _is_trainable(weight)
         and (bias is None or _is_trainable(bias))
         and not torch.is_autocast_enabled(x.device.type)
-        and not has_saving_hooks(tape)
     )
 
 

@@ -2,13 +2,14 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, _engine_run_backward
 
-from .function import Store, without_autocast
+from .function import without_autocast
 from .interception import Interception
 from .task import Accumulator, WeightTask, accumulate
 
@@ -26,10 +27,8 @@ class SplitTape:
     output, of its shape; None for a scalar loss.
     """
 
-    def __init__(self, store: Store | None = None) -> None:
-        """A tape; with a store where what F keeps is packed by hooks of its own."""
+    def __init__(self) -> None:
         self.recomputes = False
-        self.store = store
         self._tasks: deque[WeightTask] = deque()
         self._deferred: dict[int, Tensor] = {}
         self._repeats = False
@@ -49,18 +48,21 @@ class SplitTape:
         with Interception(self):
             return fn(*inputs, **keywords)
 
-    def backward_input(self, outputs: Outputs, grads: OutputGradients = None) -> None:
+    def backward_input(
+        self,
+        outputs: Outputs,
+        grads: OutputGradients = None,
+        *,
+        rules: Callable[["SplitTape"], AbstractContextManager[object]] = Interception,
+    ) -> None:
         """B: input gradients; those of parameters with a rule wait for `backward_weight`.
 
-        A B that raises leaves nothing behind for W.
+        Where B runs F again, it must find the `rules` in force. A B that raises leaves nothing
+        behind for W.
         """
         try:
-            if self.recomputes:
-                # F runs again in here, and must find the same rules in force. Autograd carries
-                # the mode over to its device threads with the rest of the caller's state.
-                with Interception(self):
-                    torch.autograd.backward(outputs, grads)
-            else:
+            # Autograd carries a mode over to its device threads with the caller's other state.
+            with rules(self) if self.recomputes else nullcontext():
                 run_backward(outputs, grads)
         except BaseException:
             self._tasks.clear()

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.graph import get_gradient_edge
+from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import wrap_torch_function
 from torch.utils.checkpoint import checkpoint
@@ -304,6 +304,22 @@ def test_a_checkpointed_layer_is_recomputed_once_and_within_b(reentrant: bool) -
     assert_same(gradients(mine), gradients(theirs))
 
 
+def test_hooks_that_take_what_autograd_saves_take_what_w_needs_too() -> None:
+    mine, theirs = twins(lambda: nn.Sequential(nn.Linear(12, 24), nn.Linear(24, 12)))
+    hidden: list[StorageWeakRef] = []
+    mine[1].register_forward_pre_hook(
+        lambda _, inputs: hidden.append(StorageWeakRef(inputs[0].untyped_storage()))
+    )
+    tape, (x, box) = SplitTape(), enter(torch.randn(4, 12))
+    with saved_tensors_hooks(lambda tensor: tensor.clone(), lambda copy: copy):
+        y = tape.forward(mine, x)
+    assert hidden[0].expired()
+    tape.backward_input(y, weigh(y))
+    tape.backward_weight()
+    assert_same([box.take()], by_autograd(theirs, [x.detach()]))
+    assert_same(gradients(mine), gradients(theirs))
+
+
 def test_a_saved_input_changed_in_place_is_noticed() -> None:
     tape, x = SplitTape(), torch.randn(4, 12)
     y = tape.forward(nn.Linear(12, 7), x)
@@ -491,7 +507,7 @@ def test_a_recorder_gives_the_same_bits_in_its_first_f_and_after_it(kind: str) -
     for x in inputs:
         tape, (entered, box) = SplitTape(), enter(x)
         y = recorder.forward(tape, mine, entered)
-        tape.backward_input(y, weigh(y))
+        recorder.backward_input(tape, y, weigh(y))
         tape.backward_weight()
         assert_same([box.take()], by_autograd(theirs, [x]))
         assert_same(gradients(mine), gradients(theirs))
@@ -520,11 +536,37 @@ def test_a_recorder_defers_linear_modules_and_other_calls_with_a_rule(
     for x in batches(4, 12):
         tape, (entered, _) = SplitTape(), enter(x)
         y = recorder.forward(tape, mine, entered)
-        tape.backward_input(y, weigh(y))
+        recorder.backward_input(tape, y, weigh(y))
         assert len(tape.deferred) == 3
         tape.backward_weight()
         by_autograd(theirs, [x])
         assert_same(gradients(mine), gradients(theirs))
+
+
+@pytest.mark.parametrize("reentrant", [False, True], ids=["checkpoint", "reentrant"])
+def test_a_recorder_defers_recomputed_linear_modules_and_intercepts_the_first_f_only(
+    reentrant: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Checkpointed(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            return checkpoint(super().forward, x, use_reentrant=reentrant)
+
+    mine, theirs = twins(lambda: Checkpointed(nn.Linear(12, 24), nn.GELU(), nn.Linear(24, 12)))
+    recorder = Recorder(mine)
+    for x in batches(4, 12):
+        tape, (entered, box) = SplitTape(), enter(x)
+        y = recorder.forward(tape, mine, entered)
+        monkeypatch.setattr("synth.runtime.split.recorder.Interception", _refuse)
+        recorder.backward_input(tape, y, weigh(y))
+        assert len(tape.deferred) == 4
+        assert not any("forward" in vars(part) for part in mine.modules())
+        tape.backward_weight()
+        assert_same([box.take()], by_autograd(theirs, [x]))
+        assert_same(gradients(mine), gradients(theirs))
+
+
+def _refuse(tape: SplitTape) -> None:
+    raise AssertionError("functions are intercepted once more")
 
 
 def test_a_recorder_leaves_modules_as_they_were_when_f_fails() -> None:
