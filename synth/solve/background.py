@@ -6,16 +6,21 @@ from collections.abc import Callable, Iterator
 
 
 class Background:
-    """Runs through bounds in a thread; whoever owns it collects what came in the meantime."""
+    """Runs through bounds in a thread; whoever owns it collects what came in the meantime.
 
-    def __init__(self, bounds: Iterator[int]) -> None:
+    Args:
+        bounds: made and run through in the thread; given what tells it to stop.
+    """
+
+    def __init__(self, bounds: Callable[[Callable[[], bool]], Iterator[int]]) -> None:
         self._found: queue.SimpleQueue[int | BaseException] = queue.SimpleQueue()
+        self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(bounds,), daemon=True)
         self._thread.start()
 
-    def _run(self, bounds: Iterator[int]) -> None:
+    def _run(self, bounds: Callable[[Callable[[], bool]], Iterator[int]]) -> None:
         try:
-            for bound in bounds:
+            for bound in bounds(self._stopped.is_set):
                 self._found.put(bound)
         except BaseException as error:  # handed to the thread that can raise it
             self._found.put(error)
@@ -28,10 +33,10 @@ class Background:
                 raise found
             take(found)
 
-    def join(self, take: Callable[[int], None]) -> None:
-        """Wait for the end, and hand on the rest; the bounds must have been told to stop."""
+    def stop(self) -> None:
+        """Tell it to end, and wait until it has."""
+        self._stopped.set()
         self._thread.join()
-        self.collect(take)
 
     @property
     def is_over(self) -> bool:

@@ -8,8 +8,9 @@ All take `relaxed_for_fusion` views: there B and W together never cost more than
 with BW is bounded too.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from ortools.sat.python import cp_model
 
@@ -18,12 +19,13 @@ from synth.solve.cpsat import Model
 from synth.solve.problem import SolveOptions
 from synth.solve.run_cpsat import Outcome, run
 from synth.solve.solution import Solution
-from synth.solve.view import B, F, View, W
+from synth.solve.spacing import keep_apart
+from synth.solve.view import B, F, Slot, View, W
 
-# How many ranks are tried as the second, and as each further one of a growing set; for how long at
-# least.
-_PAIRS = 4
-_WIDER = 2
+# To so many chosen ranks, so many others are tried as one more, before all are; for what share of
+# the time that is left, and for how long at least.
+_TRIED = {1: 4, 2: 2}
+_FEW_SHARE = 0.25
 _SHORTEST_LOOK_S = 0.2
 
 # From so many ranks and up to so many ops of each, their order by twos is literals of the model.
@@ -123,6 +125,18 @@ class _RankBounds:
             yield last_b + view.way_up_us(first, above) + left - self._origin(chunk.rank)
 
 
+class Reference(NamedTuple):
+    """What is known to be possible: nothing above its value is of interest to a proof.
+
+    Attributes:
+        value_us: in the model's terms.
+        hint: a schedule of that value; its part on some ranks is a solution of their relaxation.
+    """
+
+    value_us: int
+    hint: Solution | None
+
+
 @dataclass
 class Ladder:
     """Bounds from modelling some ranks exactly, first one at a time, then more and more together.
@@ -134,18 +148,19 @@ class Ladder:
     all: their ops have to agree over the length of the pipeline.
 
     Attributes:
-        value_us: of a known schedule in the model's terms; nothing above it is of interest.
-        hint: that schedule; its part on some ranks is a solution of their relaxation.
+        reference: asked for what is known then, whenever a proof begins.
         should_stop: asked all the time.
+        of_rank: what each rank alone has been found to imply.
+        apart_us: how far apart so many forwards of the first stage are known to be.
     """
 
     view: View
     objective: Objective
     options: SolveOptions
-    value_us: int
-    hint: Solution | None
+    reference: Callable[[], Reference]
     should_stop: Callable[[], bool]
     of_rank: dict[int, int] = field(default_factory=dict)
+    apart_us: Mapping[int, int] = field(default_factory=dict)
 
     def one_by_one(self, limit_s: float) -> Iterator[int]:
         """Bounds from each rank alone.
@@ -153,53 +168,69 @@ class Ladder:
         Args:
             limit_s: for all of them; seconds of the clock, or deterministic ones.
         """
-        left_s = limit_s
+        left_s, known_us = limit_s, 0
         for rank in range(self.view.num_ranks):
             # Rank 0 waits longest for its first B, so memory binds there first when caps are alike.
             share = 0.5 if rank == 0 else 1 / (self.view.num_ranks - rank)
-            outcome = self._solve((rank,), share * left_s)
-            left_s -= outcome.spent_s
+            outcome = self._solve((rank,), share * left_s, known_us)
+            left_s, known_us = left_s - outcome.spent_s, max(known_us, outcome.bound_us)
             self.of_rank[rank] = outcome.bound_us
             yield outcome.bound_us
             if self.should_stop():
                 return
 
     def together(self, limit_s: float) -> Iterator[int]:
-        """Bounds from a growing set of ranks, each time by the rank that raises it most."""
+        """Bounds from a growing set of ranks, each time by the rank that raises it most.
+
+        Each set begins from what is proven already. Two and three ranks get a part of the time;
+        what is left goes to all ranks at once.
+        """
         ranks = tuple(range(self.view.num_ranks))
         chosen: tuple[int, ...] = (max(ranks, key=lambda rank: (self.of_rank.get(rank, 0), -rank)),)
-        left_s = limit_s
-        while len(chosen) < len(ranks) and left_s > 0 and not self.should_stop():
-            found: list[tuple[int, bool, tuple[int, ...]]] = []
-            most = _PAIRS if len(chosen) == 1 else _WIDER
-            tried = _spread([rank for rank in ranks if rank not in chosen], most)
-            for place, rank in enumerate(tried):
+        left_s, known_us = limit_s, max(self.of_rank.values(), default=0)
+        while len(chosen) < len(ranks):
+            found: list[tuple[int, tuple[int, ...]]] = []
+            tried = self._wider(chosen)
+            share_s = left_s if tried == [ranks] else _FEW_SHARE * left_s / len(tried)
+            for wider in tried:
                 if left_s <= 0 or self.should_stop():
-                    break
-                wider = tuple(sorted((*chosen, rank)))
-                share_s = left_s / (2 * (len(tried) - place))
-                outcome = self._solve(wider, max(share_s, _SHORTEST_LOOK_S))
+                    return
+                outcome = self._solve(wider, max(share_s, _SHORTEST_LOOK_S), known_us)
                 left_s -= outcome.spent_s
-                found.append((outcome.bound_us, outcome.optimal, wider))
+                found.append((outcome.bound_us, wider))
+                known_us = max(known_us, outcome.bound_us)
                 yield outcome.bound_us
-            if not any(optimal for _, optimal, _ in found):
-                return
-            chosen = max(found)[2]
+            chosen = max(found)[1]
 
-    def _solve(self, ranks: tuple[int, ...], limit_s: float) -> Outcome:
-        model = _Part(self.view, self.objective, self.value_us, ranks)
+    def _wider(self, chosen: tuple[int, ...]) -> list[tuple[int, ...]]:
+        """The sets of ranks to try when some are chosen: at last all."""
+        ranks = range(self.view.num_ranks)
+        if len(chosen) not in _TRIED:
+            return [tuple(ranks)]
+        others = [rank for rank in ranks if rank not in chosen]
+        further = _spread(others, _TRIED[len(chosen)])
+        return [tuple(sorted((*chosen, rank))) for rank in further]
+
+    def _solve(self, ranks: tuple[int, ...], limit_s: float, known_us: int) -> Outcome:
+        value_us, hint = self.reference()
+        model = _Part(self.view, self.objective, value_us, ranks)
+        model.at_least(min(known_us, value_us))
         model.both_at_least(work_bounds(self.view))
-        if self.hint is not None:
-            model.hint(self.hint, self.value_us)
+        if (0, Slot(F, 0)) in model.start:
+            keep_apart(model, self.apart_us)
+        if hint is not None:
+            model.hint(hint, value_us)
         outcome = run(model, self.options, limit_s, should_stop=self.should_stop)
-        return replace(outcome, bound_us=min(outcome.bound_us, self.value_us))
+        return replace(outcome, bound_us=min(outcome.bound_us, value_us))
 
 
 class _Part(Model):
     """Some ranks, within the time of a known schedule."""
 
     def tune(self, parameters: cp_model.SatParameters) -> None:
-        """One literal for the order of every two ops of a rank, where these are not too many."""
+        """From below; with a literal for the order of every two ops of a rank where that helps."""
+        parameters.use_objective_lb_search = True
+        parameters.linearization_level = 0
         if len(self.ranks) < _RANKS_PAIRED:
             return
         parameters.use_strong_propagation_in_disjunctive = True

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from synth.objective import Objective, Spans
 from synth.solve.idle import Idle, Stretch, base_length_us
 from synth.solve.problem import SolveOptions
-from synth.solve.run_cpsat import Outcome, run
+from synth.solve.run_cpsat import Outcome, TimedBounds, run
 from synth.solve.view import View
 
 # How many ranks are tried as the second one.
@@ -147,7 +147,7 @@ class IdleBounds:
             if self.should_stop():
                 return
 
-    def together(self, limit_s: float) -> Iterator[int]:
+    def together(self, limit_s: float) -> TimedBounds:
         """Bounds of the rank that is bounded best: by more ranks and over longer stretches.
 
         The beginning, which is found more quickly, says which ranks are worth it. Where a stretch
@@ -162,7 +162,7 @@ class IdleBounds:
             left_s -= outcome.spent_s
             yield self.bound_us
             if left_s <= 0 or self.should_stop():
-                return
+                return limit_s - left_s
         agenda = _Agenda(self._after(found))
         while (growth := agenda.next()) and left_s > 0 and not self.should_stop():
             before_us = self._rank_us(rank)
@@ -173,6 +173,7 @@ class IdleBounds:
             is_worth_it = raised_us > _WORTH * self._length_us(growth)
             larger = self._larger(growth) if outcome.optimal else ()
             agenda.note(growth.end, outcome.spent_s, larger, is_worth_it)
+        return limit_s - left_s
 
     def _after(self, pairs: Mapping[_Growth, int]) -> Iterator[_Growth]:
         """What to try when all pairs have been at the beginning: the best one, at both ends."""

@@ -9,6 +9,7 @@ from synth.schedule.model import Buffering
 from synth.schedule.ops import Op
 from synth.solve import bounds, construct, feasible, polish, windows
 from synth.solve.background import Background
+from synth.solve.bounds import Reference
 from synth.solve.cpsat import Model
 from synth.solve.known_orders import KnownOrders
 from synth.solve.memory_views import cautious, certain, distinct, relaxed_for_fusion
@@ -46,6 +47,7 @@ _GRACE_S = 0.5
 _ONE_BY_ONE_SHARE = 0.08
 _BRIEF_SHARE = 0.15
 _WINDOWS_SHARE = 0.4
+_BOUNDS_SHARE = 0.3
 _WINDOWS_SHARE_OF_MANY = 0.95
 _EXACT_OPS = 1_600
 
@@ -97,6 +99,11 @@ class _Search:
         self.rivals: list[Rival] = []
         self.known = KnownOrders(problem.objective)
         self.proven = Known()
+        # Bounds are proven beside the search, or in turns with it where it has to be repeatable.
+        workers = self.options.num_workers
+        in_turns = options.deterministic or Part.BOUNDS in options.without
+        self.bound_workers = 0 if in_turns else workers // 2
+        self.workers = workers - self.bound_workers
 
     def run(self) -> Result:
         shortage = feasible.find_shortage(self.problem)
@@ -111,10 +118,15 @@ class _Search:
         if self.now.best is None:
             starts.try_serial()
         self.now.raise_bound(bounds.work_bound_us(self.relaxed, self.problem.objective))
-        for step in self._steps():
-            if self.now.finished():
-                break
-            step()
+        self._refer()
+        try:
+            for step in self._steps():
+                if self.now.finished():
+                    break
+                step()
+                self._refer()
+        finally:
+            self._end_bounds()
         self._close()
         return self._result(self.now.reason())
 
@@ -129,6 +141,7 @@ class _Search:
             return
         if Part.BOUNDS not in without:
             yield self._bound_one_by_one
+            yield self._begin_bounds
         is_small = self._is_small
         if Part.EXACT not in without and is_small:
             share = 1 if self.relaxed.num_ops <= windows.LARGEST_WINDOW else _BRIEF_SHARE
@@ -138,9 +151,13 @@ class _Search:
             yield lambda: self._try_heuristics(ops, self._best_bufferings())
         if Part.PATTERNS not in without:
             yield self._try_repeats
-        yield self._improve_and_bound
+        if Part.BOUNDS not in without:
+            yield self._bound_in_turn
+        if Part.WINDOWS not in without:
+            yield self._improve_windows
         if Part.EXACT not in without and self.relaxed.num_ops <= _MOST_EXACT_OPS:
             yield lambda: self._search(self.now.left_s())
+        yield self._await_bounds
 
     @property
     def _is_small(self) -> bool:
@@ -217,10 +234,19 @@ class _Search:
 
     def _proofs(self, workers: int, should_stop: Callable[[], bool]) -> Proofs:
         """Bounds of the relaxed problem, from parts of it."""
+        return Proofs(
+            self.relaxed,
+            self.problem.objective,
+            replace(self.options, workers=workers),
+            lambda: self.reference,
+            self.proven,
+            should_stop,
+        )
+
+    def _refer(self) -> None:
+        """What proofs that begin from now on begin with."""
         hint, value_us = self._hint_for(self.relaxed, fusible=False)
-        options = replace(self.options, workers=workers)
-        objective = self.problem.objective
-        return Proofs(self.relaxed, objective, options, value_us, hint, self.proven, should_stop)
+        self.reference = Reference(value_us, hint)
 
     def _bound_one_by_one(self) -> None:
         """Bound by one rank at a time."""
@@ -228,41 +254,35 @@ class _Search:
         for bound_us in proofs.one_by_one(_ONE_BY_ONE_SHARE * self.options.time_limit_s):
             self.now.raise_bound(bound_us)
 
-    def _improve_and_bound(self) -> None:
-        """Windows and bounds side by side, or one after the other where it has to be repeatable."""
-        share = _WINDOWS_SHARE if self._is_small else _WINDOWS_SHARE_OF_MANY
-        limit_s = share * self.now.left_s()
-        until_s = self.now.elapsed_s() + limit_s
-        if self.options.deterministic or self.options.num_workers == 1:
-            for bound_us in self._bounds_together(limit_s / 2, self.now.finished):
+    def _begin_bounds(self) -> None:
+        """Bounds by more and more ranks, from now on until the search ends."""
+        if self.bound_workers > 0:
+            limit_s = self.now.left_s()
+            self.now.beside = Background(
+                lambda should_stop: self._proofs(self.bound_workers, should_stop).together(limit_s)
+            )
+
+    def _bound_in_turn(self) -> None:
+        """The same, where they are not beside the search."""
+        if self.bound_workers == 0:
+            proofs = self._proofs(self.workers, self.now.finished)
+            for bound_us in proofs.together(_BOUNDS_SHARE * self.now.left_s()):
                 self.now.raise_bound(bound_us)
-            self._improve_windows(until_s, self.now.finished)
-            return
-        stopped = threading.Event()
-        beside = Background(self._bounds_together(limit_s, stopped.is_set))
 
-        def should_stop() -> bool:
-            beside.collect(self.now.raise_bound)
-            return self.now.finished()
+    def _await_bounds(self) -> None:
+        """Nothing is left to search for."""
+        while self.now.beside is not None and not (self.now.beside.is_over or self.now.finished()):
+            time.sleep(_POLL_S)
 
-        try:
-            self._improve_windows(until_s, should_stop)
-            while not (beside.is_over or should_stop() or self.now.elapsed_s() > until_s):
-                time.sleep(_POLL_S)
-        finally:
-            stopped.set()
-            beside.join(self.now.raise_bound)
+    def _end_bounds(self) -> None:
+        if self.now.beside is not None:
+            self.now.beside.stop()
+            self.now.beside.collect(self.now.raise_bound)
 
-    def _bounds_together(self, limit_s: float, should_stop: Callable[[], bool]) -> Iterator[int]:
-        if Part.BOUNDS in self.options.without:
-            return iter(())
-        workers = max(1, self.options.num_workers - 1)
-        return self._proofs(workers, should_stop).together(limit_s)
-
-    def _improve_windows(self, until_s: float, should_stop: Callable[[], bool]) -> None:
+    def _improve_windows(self) -> None:
         """Large-neighbourhood search, in the strictest view that the best order fits in."""
-        if Part.WINDOWS in self.options.without:
-            return
+        share = _WINDOWS_SHARE if self._is_small else _WINDOWS_SHARE_OF_MANY
+        until_s = self.now.elapsed_s() + share * self.now.left_s()
         view = certain(self.problem)
         if self.now.best is not None:
             strict = cautious(self.problem, self.now.best.schedule.buffering)
@@ -286,7 +306,7 @@ class _Search:
             starts,
             (_WINDOWS_SHARE if deterministic else 1) * self.options.time_limit_s,
             self.options.seed,
-            lambda: should_stop() or (not deterministic and self.now.elapsed_s() > until_s),
+            lambda: self.now.finished() or (not deterministic and self.now.elapsed_s() > until_s),
             take,
         )
         self._take(view, best, "windows")
@@ -320,7 +340,8 @@ class _Search:
             proves = proves and not fusible
             outcome = run_milp(view, self.problem.objective, value_us, limit_s)
         else:
-            outcome = self._run_cpsat(view, hint, value_us, limit_s, proves, fusible)
+            model = self._model(view, hint, value_us, proves, fusible)
+            outcome = self._run_cpsat(view, model, limit_s, proves)
         if proves:
             self.now.raise_bound(outcome.bound_us)
             # Without any schedule the horizon is that of the slowest one there could be.
@@ -329,35 +350,26 @@ class _Search:
             self._take(view, outcome.solution, self.options.solver)
         return outcome.spent_s
 
-    def _run_cpsat(
-        self,
-        view: View,
-        hint: Solution | None,
-        value_us: int,
-        limit_s: float,
-        proves: bool,
-        fusible: bool,
-    ) -> Outcome:
+    def _model(
+        self, view: View, hint: Solution | None, value_us: int, proves: bool, fusible: bool
+    ) -> Model:
         model = Model(view, self.problem.objective, value_us, fusible=fusible)
         model.both_at_least(bounds.work_bounds(self.relaxed))
         if proves:
             model.at_least(self.now.bound_us)
         if hint is not None:
             model.hint(hint, value_us)
+        return model
 
+    def _run_cpsat(self, view: View, model: Model, limit_s: float, proves: bool) -> Outcome:
         def on_event(event: Solution | int) -> None:
             if isinstance(event, Solution):
                 self._take(view, event, self.options.solver)
             elif proves:
                 self.now.raise_bound(event)
 
-        return run(
-            model,
-            self.options,
-            limit_s,
-            on_event,
-            lambda: self.now.stop.is_set() or self.now.is_close(),
-        )
+        options = replace(self.options, workers=self.workers)
+        return run(model, options, limit_s, on_event, self.now.finished)
 
     def _take(self, view: View, solution: Solution, found_by: str) -> None:
         """Evaluate a solution exactly, if the model thinks that it is better."""

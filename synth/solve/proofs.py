@@ -5,19 +5,22 @@ from dataclasses import dataclass, field, replace
 
 from synth.objective import Objective
 from synth.solve import spacing
-from synth.solve.bounds import Ladder, work_bounds
+from synth.solve.bounds import Ladder, Reference, work_bounds
 from synth.solve.idle_bounds import IdleBounds, IdleTimes
 from synth.solve.problem import SolveOptions
-from synth.solve.solution import Solution
+from synth.solve.run_cpsat import TimedBounds
 from synth.solve.view import View
 
 # Where ranks hold several stages, the share of the time for idle times.
 _IDLE_SHARE = 0.9
 
-# Where they hold one and micro-batches are many, the shares for idle times and for the spacing of
-# forwards: the first says more where memory costs little in a full pipeline, and says it soon.
+# Where they hold one and micro-batches are many, the share for idle times, which say more where
+# memory costs little in a full pipeline, and say it soon; and what part of the rest is for the
+# spacing of forwards: all that is allowed at so many micro-batches, less where there are fewer.
+_IDLE_FROM = 40
 _FIRST_IDLE_SHARE = 0.12
 _SPACING_SHARE = 0.9
+_ALL_SPACING_FROM = 128
 
 
 @dataclass
@@ -25,6 +28,7 @@ class Known:
     """What single ranks have been found to imply, for later proofs to begin with."""
 
     of_rank: dict[int, int] = field(default_factory=dict)
+    apart_us: dict[int, int] = field(default_factory=dict)
     idle_us: IdleTimes = field(default_factory=dict)
 
 
@@ -38,16 +42,14 @@ class Proofs:
 
     Attributes:
         view: the relaxed one, from which all bounds come.
-        value_us: of the schedule in the model's terms; nothing above it is of interest.
-        hint: the schedule.
+        reference: asked for what is known then, whenever a proof begins.
         should_stop: asked all the time.
     """
 
     view: View
     objective: Objective
     options: SolveOptions
-    value_us: int
-    hint: Solution | None
+    reference: Callable[[], Reference]
     known: Known
     should_stop: Callable[[], bool]
 
@@ -63,28 +65,28 @@ class Proofs:
     def together(self, limit_s: float) -> Iterator[int]:
         """Bounds from more and more ranks."""
         for bounds, share in self._first():
-            yield from bounds(share * limit_s)
-            limit_s -= share * limit_s
+            limit_s -= yield from bounds(share * limit_s)
             if self.should_stop():
                 return
         yield from self._ladder.together(limit_s)
 
-    def _first(self) -> Iterator[tuple[Callable[[float], Iterator[int]], float]]:
+    def _first(self) -> Iterator[tuple[Callable[[float], TimedBounds], float]]:
         """What is tried before growing sets of ranks, and its share of the time that is left."""
         idle = self._idle
         if self._holds_several:
             if idle is not None:
                 yield idle.together, _IDLE_SHARE
         elif spacing.is_worth(self.view):
-            if idle is not None:
+            count = self.view.chunks[0].num_micro_batches
+            if idle is not None and count >= _IDLE_FROM:
                 yield idle.together, _FIRST_IDLE_SHARE
-            yield self._spacing, _SPACING_SHARE
+            yield self._spacing, _SPACING_SHARE * min(1, count / _ALL_SPACING_FROM)
 
-    def _spacing(self, limit_s: float) -> Iterator[int]:
+    def _spacing(self, limit_s: float) -> TimedBounds:
         options = replace(self.options, gap=0.0)
-        apart = spacing.Spacing(self.view, options, self.hint, self.should_stop)
-        for bound_us in apart.bounds(self.objective, limit_s):
-            yield min(bound_us, self.value_us)
+        hint, apart_us = self.reference().hint, self.known.apart_us
+        apart = spacing.Spacing(self.view, options, hint, self.should_stop, apart_us)
+        return apart.bounds(self.objective, limit_s)
 
     @property
     def _holds_several(self) -> bool:
@@ -96,10 +98,10 @@ class Proofs:
             self.view,
             self.objective,
             replace(self.options, gap=0.0),
-            self.value_us,
-            self.hint,
+            self.reference,
             self.should_stop,
             self.known.of_rank,
+            self.known.apart_us,
         )
 
     @property
@@ -113,7 +115,7 @@ class Proofs:
             # One searches from below; others beside it would look for schedules.
             replace(self.options, gap=0.0, workers=1),
             work_bounds(self.view),
-            self.value_us,
+            self.reference().value_us,
             self.should_stop,
             self.known.idle_us,
         )

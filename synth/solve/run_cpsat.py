@@ -3,7 +3,7 @@
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -17,6 +17,10 @@ _POLL_S = 0.05
 
 # CP-SAT keeps its seed in 32 bits, signed.
 _SEEDS = 1 << 31
+
+
+# Proven bounds, and in the end what they took, in the terms of their limit.
+TimedBounds = Generator[int, None, float]
 
 
 @dataclass(frozen=True)
@@ -175,6 +179,8 @@ def _configured(options: SolveOptions, limit_s: float) -> cp_model.CpSolver:
     parameters = solver.parameters
     # Proofs take up to four times less with it; feasibility alone (`decide`) is rather slower.
     parameters.use_dynamic_precedence_in_disjunctive = True
+    if options.num_workers == 1:  # which else would solve linear relaxations: these say little here
+        parameters.linearization_level = 0
     parameters.relative_gap_limit = options.gap
     if options.verbose is not None:
         parameters.log_search_progress = True

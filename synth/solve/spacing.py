@@ -10,18 +10,23 @@ number of micro-batches, and each of them, wherever it may begin, helps to prove
 many micro-batches under tight caps, where models of all of them are too large to say much.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+
+from ortools.sat.python import cp_model
 
 from synth.objective import Objective
 from synth.solve.cpsat import Model
 from synth.solve.problem import SolveOptions
-from synth.solve.run_cpsat import run
+from synth.solve.run_cpsat import TimedBounds, run
 from synth.solve.solution import Solution, Starts
 from synth.solve.view import B, F, Slot, View, W
 
 # With fewer micro-batches models of all of them say more.
-_FEWEST = 40
+_FEWEST = 24
+
+# Up to so many forwards every spacing is asked for.
+_DENSE = 12
 
 # The longest stretch, as a share of all micro-batches; and of the time, the most for one length.
 _LONGEST_SHARE = 0.6
@@ -45,6 +50,35 @@ def is_worth(view: View) -> bool:
     return applies(view) and limited and view.chunks[0].num_micro_batches >= _FEWEST
 
 
+def lengths(longest: int) -> Iterator[int]:
+    """Every short one; of the longer ones, which take longer, ever fewer."""
+    length = 1
+    while length <= longest:
+        yield length
+        length += 1 if length < _DENSE else _DENSE // 3 * (1 + length // (2 * _DENSE))
+
+
+def added_us(least_us: Mapping[int, int], length: int) -> int:
+    """The most that known spacings add up to."""
+    best = [0] * (length + 1)
+    for end in range(1, length + 1):
+        sums = (best[k] + best[end - k] for k in range(1, end // 2 + 1))
+        best[end] = max(least_us.get(end, 0), *sums, 0)
+    return best[length]
+
+
+def keep_apart(model: Model, least_us: Mapping[int, int]) -> None:
+    """No two forwards of the first stage are nearer in a model than is known."""
+    count = model.view.chunks[0].num_micro_batches
+    forwards = [model.start[0, Slot(F, k)] for k in range(count)]
+    for length, apart_us in least_us.items():
+        others = {k: us for k, us in least_us.items() if k != length}
+        if length > 1 and apart_us <= added_us(others, length):
+            continue  # shorter ones say so already
+        for first, second in zip(forwards, forwards[length:], strict=False):
+            model.cp.add(second >= first + apart_us)
+
+
 @dataclass
 class Spacing:
     """The spacings of a view, shortest first, from some of its ranks.
@@ -60,29 +94,21 @@ class Spacing:
     should_stop: Callable[[], bool]
     least_us: dict[int, int] = field(default_factory=dict)
 
-    def bounds(self, objective: Objective, limit_s: float) -> Iterator[int]:
+    def bounds(self, objective: Objective, limit_s: float) -> TimedBounds:
         """Bounds of the whole, as spacings become known.
 
         Args:
             limit_s: seconds of the clock, or deterministic ones.
         """
-        last = self.view.chunks[0].last
-        longest, left_s = max(1, round(_LONGEST_SHARE * last)), limit_s
-        for length in range(1, longest + 1):
+        last, left_s = self.view.chunks[0].last, limit_s
+        for length in lengths(max(1, round(_LONGEST_SHARE * last))):
             if left_s <= 0 or self.should_stop():
-                return
+                break
             proven_us, spent_s = self._prove(length, min(left_s, _SHARE_OF_ONE * limit_s))
             left_s -= spent_s
-            self.least_us[length] = max(proven_us, self.added_us(length))
-            yield objective.iterations * (self.added_us(last) + self._tail_us())
-
-    def added_us(self, length: int) -> int:
-        """The most that spacings proven so far add up to."""
-        best = [0] * (length + 1)
-        for end in range(1, length + 1):
-            whole = self.least_us.get(end, 0)
-            best[end] = max(whole, *(best[k] + best[end - k] for k in range(1, end // 2 + 1)), 0)
-        return best[length]
+            self.least_us[length] = max(proven_us, added_us(self.least_us, length))
+            yield objective.iterations * (added_us(self.least_us, last) + self._tail_us())
+        return limit_s - left_s
 
     def _tail_us(self) -> int:
         """From the start of the last F to the end of its rank: the round trip, B, W, STEP."""
@@ -97,7 +123,7 @@ class Spacing:
     def _model(self, length: int) -> "_Apart":
         """The first and the last of so many forwards, and one between every two."""
         few = tuple(c._replace(num_micro_batches=length + 1) for c in self.view.chunks)
-        known_us = {**self.least_us, length: self.added_us(length)}
+        known_us = {**self.least_us, length: added_us(self.least_us, length)}
         model = _Apart(replace(self.view, chunks=few), self._scope(), known_us)
         if self.hint is not None:
             nearest = self._nearest(self.hint.starts, length)
@@ -132,14 +158,16 @@ class _Apart(Model):
         longest_us = each_us * view.chunks[0].num_micro_batches + steps_us
         super().__init__(view, Objective.MAKESPAN, longest_us, scope)
 
+    def tune(self, parameters: cp_model.SatParameters) -> None:
+        """From below: the least is asked for, and how it looks is of no use."""
+        parameters.use_objective_lb_search = True
+        parameters.linearization_level = 0
+
     def minimise(self) -> None:
         """No two forwards are nearer than is known."""
-        forwards = [self.start[0, Slot(F, k)] for k in range(self.view.chunks[0].last + 1)]
-        self.cp.add(forwards[0] == 0)
-        for apart, least_us in self._known_us.items():
-            for first, second in zip(forwards, forwards[apart:], strict=False):
-                self.cp.add(second >= first + least_us)
+        keep_apart(self, self._known_us)
+        self.cp.add(self.start[0, Slot(F, 0)] == 0)
         self.spans = []
         self.value = self.cp.new_int_var(0, self.horizon_us, "apart")
-        self.cp.add(self.value == forwards[-1])
+        self.cp.add(self.value == self.start[0, Slot(F, self.view.chunks[0].last)])
         self.cp.minimize(self.value)

@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from synth.solve.background import Background
 from synth.solve.polish import Candidate
 from synth.solve.problem import Incumbent, Part, Problem, SolveOptions, StoppedBy, relative_gap
 
@@ -16,7 +17,8 @@ class Standing:
     """What a search knows so far, and whether it should go on.
 
     `evaluation_s` is what one exact evaluation of a schedule took, so as not to begin another one
-    that would end too late.
+    that would end too late. `beside` proves bounds in the meantime: they are taken in whenever it
+    is asked whether to go on.
     """
 
     def __init__(
@@ -34,6 +36,7 @@ class Standing:
         self.bound_us = 0
         self.proven_infeasible = False
         self.evaluation_s = 0.0
+        self.beside: Background | None = None
         self._on_improvement = on_improvement
         self._began = time.monotonic()
         self._reported_bound_us = 0
@@ -48,6 +51,8 @@ class Standing:
 
     def finished(self) -> bool:
         """Whether nothing more is wanted: proven, close enough, stopped, or out of time."""
+        if self.beside is not None:
+            self.beside.collect(self.raise_bound)
         return self.time_is_up() or self.left_s() <= 0 or self.proven_infeasible or self.is_close()
 
     def too_late_by(self, until_s: float) -> bool:

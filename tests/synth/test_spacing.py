@@ -12,7 +12,7 @@ from synth.solve import Objective, Problem, SolveOptions, solve, spacing
 from synth.solve.feasible import find_shortage
 from synth.solve.memory_views import relaxed_for_fusion
 from synth.solve.solution import timed
-from synth.solve.spacing import Spacing
+from synth.solve.spacing import Spacing, added_us, lengths
 from synth.solve.view import B, F, Slot, W
 from tests.synth.effort import counted
 from tests.synth.odd_problems import RandomOrders, odd_costs
@@ -105,6 +105,9 @@ def test_stages_may_lie_on_ranks_in_any_order() -> None:
 
 
 def test_spacings_add_up() -> None:
-    found = Spacing(even(2, 3, 50), SolveOptions(), None, lambda: False)
-    found.least_us = {1: 10, 2: 25, 3: 36}
-    assert [found.added_us(k) for k in range(1, 8)] == [10, 25, 36, 50, 61, 75, 86]
+    least_us = {1: 10, 2: 25, 3: 36}
+    assert [added_us(least_us, k) for k in range(1, 8)] == [10, 25, 36, 50, 61, 75, 86]
+
+
+def test_short_spacings_are_all_asked_for_and_long_ones_ever_more_rarely() -> None:
+    assert [*lengths(76)] == [*range(1, 13), 16, 20, 24, 32, 40, 48, 60, 72]
