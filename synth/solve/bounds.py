@@ -152,6 +152,7 @@ class Ladder:
         should_stop: asked all the time.
         of_rank: what each rank alone has been found to imply.
         apart_us: how far apart so many forwards of the first stage are known to be.
+        proven_us: by other means.
     """
 
     view: View
@@ -161,6 +162,7 @@ class Ladder:
     should_stop: Callable[[], bool]
     of_rank: dict[int, int] = field(default_factory=dict)
     apart_us: Mapping[int, int] = field(default_factory=dict)
+    proven_us: int = 0
 
     def one_by_one(self, limit_s: float) -> Iterator[int]:
         """Bounds from each rank alone.
@@ -168,12 +170,12 @@ class Ladder:
         Args:
             limit_s: for all of them; seconds of the clock, or deterministic ones.
         """
-        left_s, known_us = limit_s, 0
+        left_s = limit_s
         for rank in range(self.view.num_ranks):
             # Rank 0 waits longest for its first B, so memory binds there first when caps are alike.
             share = 0.5 if rank == 0 else 1 / (self.view.num_ranks - rank)
-            outcome = self._solve((rank,), share * left_s, known_us)
-            left_s, known_us = left_s - outcome.spent_s, max(known_us, outcome.bound_us)
+            outcome = self._solve((rank,), share * left_s)
+            left_s -= outcome.spent_s
             self.of_rank[rank] = outcome.bound_us
             yield outcome.bound_us
             if self.should_stop():
@@ -187,7 +189,7 @@ class Ladder:
         """
         ranks = tuple(range(self.view.num_ranks))
         chosen: tuple[int, ...] = (max(ranks, key=lambda rank: (self.of_rank.get(rank, 0), -rank)),)
-        left_s, known_us = limit_s, max(self.of_rank.values(), default=0)
+        left_s = limit_s
         while len(chosen) < len(ranks):
             found: list[tuple[int, tuple[int, ...]]] = []
             tried = self._wider(chosen)
@@ -195,10 +197,9 @@ class Ladder:
             for wider in tried:
                 if left_s <= 0 or self.should_stop():
                     return
-                outcome = self._solve(wider, max(share_s, _SHORTEST_LOOK_S), known_us)
+                outcome = self._solve(wider, max(share_s, _SHORTEST_LOOK_S))
                 left_s -= outcome.spent_s
                 found.append((outcome.bound_us, wider))
-                known_us = max(known_us, outcome.bound_us)
                 yield outcome.bound_us
             chosen = max(found)[1]
 
@@ -211,17 +212,19 @@ class Ladder:
         further = _spread(others, _TRIED[len(chosen)])
         return [tuple(sorted((*chosen, rank))) for rank in further]
 
-    def _solve(self, ranks: tuple[int, ...], limit_s: float, known_us: int) -> Outcome:
+    def _solve(self, ranks: tuple[int, ...], limit_s: float) -> Outcome:
         value_us, hint = self.reference()
         model = _Part(self.view, self.objective, value_us, ranks)
-        model.at_least(min(known_us, value_us))
+        model.at_least(min(self.proven_us, value_us))
         model.both_at_least(work_bounds(self.view))
         if (0, Slot(F, 0)) in model.start:
             keep_apart(model, self.apart_us)
         if hint is not None:
             model.hint(hint, value_us)
         outcome = run(model, self.options, limit_s, should_stop=self.should_stop)
-        return replace(outcome, bound_us=min(outcome.bound_us, value_us))
+        bound_us = min(outcome.bound_us, value_us)
+        self.proven_us = max(self.proven_us, bound_us)
+        return replace(outcome, bound_us=bound_us)
 
 
 class _Part(Model):

@@ -25,8 +25,16 @@ _ALL_SPACING_FROM = 128
 
 @dataclass
 class Known:
-    """What single ranks have been found to imply, for later proofs to begin with."""
+    """What has been found, for later proofs to begin with.
 
+    Attributes:
+        bound_us: of the objective, by any of them.
+        of_rank: by each rank alone.
+        apart_us: how far apart so many forwards of the first stage are.
+        idle_us: how long ranks idle at their ends.
+    """
+
+    bound_us: int = 0
     of_rank: dict[int, int] = field(default_factory=dict)
     apart_us: dict[int, int] = field(default_factory=dict)
     idle_us: IdleTimes = field(default_factory=dict)
@@ -60,10 +68,19 @@ class Proofs:
             limit_s: for all of them; seconds of the clock, or deterministic ones.
         """
         idle = self._idle if self._holds_several else None
-        return self._ladder.one_by_one(limit_s) if idle is None else idle.one_by_one(limit_s)
+        alone = self._ladder if idle is None else idle
+        yield from self._noted(alone.one_by_one(limit_s))
 
     def together(self, limit_s: float) -> Iterator[int]:
         """Bounds from more and more ranks."""
+        yield from self._noted(self._together(limit_s))
+
+    def _noted(self, bounds: Iterator[int]) -> Iterator[int]:
+        for bound_us in bounds:
+            self.known.bound_us = max(self.known.bound_us, bound_us)
+            yield bound_us
+
+    def _together(self, limit_s: float) -> Iterator[int]:
         for bounds, share in self._first():
             limit_s -= yield from bounds(share * limit_s)
             if self.should_stop():
@@ -86,7 +103,7 @@ class Proofs:
         options = replace(self.options, gap=0.0)
         hint, apart_us = self.reference().hint, self.known.apart_us
         apart = spacing.Spacing(self.view, options, hint, self.should_stop, apart_us)
-        return apart.bounds(self.objective, limit_s)
+        return apart.bounds(self.objective, limit_s, self.known.bound_us)
 
     @property
     def _holds_several(self) -> bool:
@@ -102,6 +119,7 @@ class Proofs:
             self.should_stop,
             self.known.of_rank,
             self.known.apart_us,
+            self.known.bound_us,
         )
 
     @property

@@ -94,11 +94,13 @@ class Spacing:
     should_stop: Callable[[], bool]
     least_us: dict[int, int] = field(default_factory=dict)
 
-    def bounds(self, objective: Objective, limit_s: float) -> TimedBounds:
+    def bounds(self, objective: Objective, limit_s: float, known_us: int = 0) -> TimedBounds:
         """Bounds of the whole, as spacings become known.
 
         Args:
             limit_s: seconds of the clock, or deterministic ones.
+            known_us: a bound from elsewhere. Where short spacings say less, long ones, which take
+                long, are left out.
         """
         last, left_s = self.view.chunks[0].last, limit_s
         for length in lengths(max(1, round(_LONGEST_SHARE * last))):
@@ -107,7 +109,10 @@ class Spacing:
             proven_us, spent_s = self._prove(length, min(left_s, _SHARE_OF_ONE * limit_s))
             left_s -= spent_s
             self.least_us[length] = max(proven_us, added_us(self.least_us, length))
-            yield objective.iterations * (added_us(self.least_us, last) + self._tail_us())
+            bound_us = objective.iterations * (added_us(self.least_us, last) + self._tail_us())
+            yield bound_us
+            if length >= _DENSE and bound_us < known_us:
+                break
         return limit_s - left_s
 
     def _tail_us(self) -> int:
