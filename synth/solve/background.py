@@ -34,8 +34,11 @@ class Background:
             take(found)
 
     def stop(self) -> None:
-        """Tell it to end, and wait until it has."""
+        """Tell it to end."""
         self._stopped.set()
+
+    def join(self) -> None:
+        """Wait until it has ended."""
         self._thread.join()
 
     @property

@@ -20,12 +20,16 @@ from synth.solve.problem import SolveOptions
 from synth.solve.run_cpsat import Outcome, run
 from synth.solve.solution import Solution
 from synth.solve.spacing import keep_apart
-from synth.solve.view import B, F, Slot, View, W
+from synth.solve.view import SPLIT, B, F, Slot, View, W
 
-# To so many chosen ranks, so many others are tried as one more, before all are; for what share of
-# the time that is left, and for how long at least.
-_TRIED = {1: 4, 2: 2}
-_FEW_SHARE = 0.25
+# So many ranks are tried as the second, and as each further one; for what share of the time that is
+# left, and for how long at least. From so many chosen on all are tried at once. A model of more ops
+# takes seconds to build, in which nothing can stop it.
+_PAIRS = 4
+_WIDER = 2
+_MANY_RANKS = 3
+_MOST_OPS = 4_000
+_FEW_SHARE = 0.5
 _SHORTEST_LOOK_S = 0.2
 
 # From so many ranks and up to so many ops of each, their order by twos is literals of the model.
@@ -185,14 +189,13 @@ class Ladder:
         """Bounds from a growing set of ranks, each time by the rank that raises it most.
 
         Each set begins from what is proven already. Two and three ranks get a part of the time;
-        what is left goes to all ranks at once.
+        what is left goes to all ranks at once, or where these are too many ops to growing sets.
         """
         ranks = tuple(range(self.view.num_ranks))
         chosen: tuple[int, ...] = (max(ranks, key=lambda rank: (self.of_rank.get(rank, 0), -rank)),)
         left_s = limit_s
-        while len(chosen) < len(ranks):
+        while tried := self._wider(chosen):
             found: list[tuple[int, tuple[int, ...]]] = []
-            tried = self._wider(chosen)
             share_s = left_s if tried == [ranks] else _FEW_SHARE * left_s / len(tried)
             for wider in tried:
                 if left_s <= 0 or self.should_stop():
@@ -204,13 +207,19 @@ class Ladder:
             chosen = max(found)[1]
 
     def _wider(self, chosen: tuple[int, ...]) -> list[tuple[int, ...]]:
-        """The sets of ranks to try when some are chosen: at last all."""
+        """The sets of ranks to try when some are chosen: at last all; none if that was all."""
         ranks = range(self.view.num_ranks)
-        if len(chosen) not in _TRIED:
-            return [tuple(ranks)]
         others = [rank for rank in ranks if rank not in chosen]
-        further = _spread(others, _TRIED[len(chosen)])
-        return [tuple(sorted((*chosen, rank))) for rank in further]
+        if others and len(chosen) >= _MANY_RANKS and self.view.num_ops <= _MOST_OPS:
+            return [tuple(ranks)]
+        further = _spread(others, _PAIRS if len(chosen) == 1 else _WIDER)
+        sets = [tuple(sorted((*chosen, rank))) for rank in further]
+        is_many = len(chosen) >= _MANY_RANKS
+        return [s for s in sets if not is_many or self._num_ops(s) <= _MOST_OPS]
+
+    def _num_ops(self, ranks: tuple[int, ...]) -> int:
+        chunks = (self.view[index] for rank in ranks for index in self.view.held[rank])
+        return sum(len(SPLIT) * chunk.num_micro_batches for chunk in chunks)
 
     def _solve(self, ranks: tuple[int, ...], limit_s: float) -> Outcome:
         value_us, hint = self.reference()

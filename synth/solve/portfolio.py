@@ -126,8 +126,10 @@ class _Search:
                 step()
                 self._refer()
         finally:
-            self._end_bounds()
+            if self.now.beside is not None:
+                self.now.beside.stop()
         self._close()
+        self._end_bounds()
         return self._result(self.now.reason())
 
     def _steps(self) -> Iterator[Callable[[], None]]:
@@ -275,8 +277,9 @@ class _Search:
             time.sleep(_POLL_S)
 
     def _end_bounds(self) -> None:
+        """Told to stop, they have had the time of the last polish to do so."""
         if self.now.beside is not None:
-            self.now.beside.stop()
+            self.now.beside.join()
             self.now.beside.collect(self.now.raise_bound)
 
     def _improve_windows(self) -> None:
