@@ -32,13 +32,16 @@ class Recorder:
     def __init__(self, module: nn.Module) -> None:
         parts = (part for part in module.modules() if type(part) is nn.Linear)
         self._linears = [linear for linear in parts if "forward" not in vars(linear)]
-        self._intercepts = True
+        self._others: bool | None = None
+        """Whether other calls have a rule, which the first F shows: what an F was recorded with,
+        its B needs too, whatever other Fs there were in between."""
 
     def forward(self, tape: SplitTape, fn: Callable[..., Any], *arguments: Any) -> Any:
         """F: `fn(*arguments)`, which runs the module."""
         with self._rules(tape) as intercepted:
             output = fn(*arguments)
-        self._intercepts = intercepted is not None and intercepted.applied
+        if self._others is None and intercepted is not None:
+            self._others = intercepted.applied
         return output
 
     def backward_input(
@@ -54,7 +57,7 @@ class Recorder:
             # Not through `setattr`, which modules have made slow.
             vars(linear)["forward"] = partial(_forward_linear, linear, tape)
         try:
-            with Interception(tape) if self._intercepts else nullcontext() as intercepted:
+            with nullcontext() if self._others is False else Interception(tape) as intercepted:
                 yield intercepted
         finally:
             for linear in self._linears:

@@ -565,6 +565,31 @@ def test_a_recorder_defers_recomputed_linear_modules_and_intercepts_the_first_f_
         assert_same(gradients(mine), gradients(theirs))
 
 
+@pytest.mark.parametrize("reentrant", [False, True], ids=["checkpoint", "reentrant"])
+def test_what_a_later_f_leaves_out_is_still_recomputed_as_it_was_run(reentrant: bool) -> None:
+    class Sometimes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.always, self.rarely = nn.Linear(12, 12), nn.Conv1d(1, 1, 3, padding=1)
+
+        def run(self, x: Tensor) -> Tensor:
+            y: Tensor = self.always(x)
+            return self.rarely(y[:, None])[:, 0] if x.shape[0] == 4 else y
+
+        def forward(self, x: Tensor) -> Tensor:
+            return checkpoint(self.run, x, use_reentrant=reentrant)
+
+    mine, theirs = twins(Sometimes)
+    recorder, tape, (x, box) = Recorder(mine), SplitTape(), enter(torch.randn(4, 12))
+    y = recorder.forward(tape, mine, x)
+    recorder.forward(SplitTape(), mine, enter(torch.randn(3, 12))[0])
+    recorder.backward_input(tape, y, weigh(y))
+    assert len(tape.deferred) == 4
+    tape.backward_weight()
+    assert_same([box.take()], by_autograd(theirs, [x.detach()]))
+    assert_same(gradients(mine), gradients(theirs))
+
+
 def _refuse(tape: SplitTape) -> None:
     raise AssertionError("functions are intercepted once more")
 
