@@ -34,11 +34,11 @@ _SHARE_OF_ONE = 0.15
 
 
 def applies(view: View) -> bool:
-    """Whether all micro-batches pass one chain of stages, one stage a rank.
+    """Whether all micro-batches pass one chain of stages, one stage a rank, and no copies of it.
 
     Micro-batches that are left out must not have held less than nothing.
     """
-    if any(len(held) != 1 for held in view.held) or len(view) != view.num_ranks:
+    if any(len(held) != 1 for held in view.held) or any(chunk.replica for chunk in view.chunks):
         return False
     effects = (chunk.effect_bytes for chunk in view.chunks)
     return all(min(e[F], e[F] + e[B], e[F] + e[B] + e[W]) >= 0 for e in effects)

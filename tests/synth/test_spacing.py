@@ -104,6 +104,13 @@ def test_stages_may_lie_on_ranks_in_any_order() -> None:
     assert spacings(turned, 0.5)[1][:2] == spacings(plain, 0.5)[1][:2]
 
 
+def test_copies_that_share_micro_batches_unevenly_are_no_one_chain() -> None:
+    """The second copy has one micro-batch less, so some stretches of the first have none there."""
+    where = Placement(((0, 1), (2, 3)))
+    problem = Problem(random_costs(random.Random(0), 2, False, False), where, 61, (99,) * 4)
+    assert not spacing.applies(relaxed_for_fusion(problem))
+
+
 def test_spacings_add_up() -> None:
     least_us = {1: 10, 2: 25, 3: 36}
     assert [added_us(least_us, k) for k in range(1, 8)] == [10, 25, 36, 50, 61, 75, 86]
