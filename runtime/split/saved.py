@@ -36,7 +36,8 @@ class Saved:
         """The tensor, detached.
 
         Raises:
-            RuntimeError: it was changed in place (hooks notice by themselves, as with autograd).
+            RuntimeError: it was changed in place (of what hooks have, only they can tell, as with
+                autograd).
         """
         if self._unpack is not None:
             return self._unpack(self._packed).detach()
