@@ -125,11 +125,11 @@ class _Search:
                     break
                 step()
                 self._refer()
-        finally:
             if self.now.beside is not None:
                 self.now.beside.stop()
-        self._close()
-        self._end_bounds()
+            self._close()
+        finally:
+            self._end_bounds()
         return self._result(self.now.reason())
 
     def _steps(self) -> Iterator[Callable[[], None]]:
@@ -277,8 +277,12 @@ class _Search:
             time.sleep(_POLL_S)
 
     def _end_bounds(self) -> None:
-        """Told to stop, they have had the time of the last polish to do so."""
+        """Told to stop, they have had the time of the last polish to do so.
+
+        Nor does an exception leave them behind: CP-SAT would outlive the interpreter, and abort.
+        """
         if self.now.beside is not None:
+            self.now.beside.stop()
             self.now.beside.join()
             self.now.beside.collect(self.now.raise_bound)
 

@@ -1,6 +1,7 @@
 """Bounds from how far apart a few forwards must be, against optima and against random schedules."""
 
 import random
+import threading
 from dataclasses import replace
 
 import pytest
@@ -8,9 +9,10 @@ import pytest
 from synth.costs import Costs, uniform_costs
 from synth.schedule import Buffering, Placement, Schedule, ScheduleError, peak_bytes, verify
 from synth.schedule.placements import placement
-from synth.solve import Objective, Problem, SolveOptions, solve, spacing
+from synth.solve import Objective, Problem, SolveOptions, portfolio, solve, spacing
 from synth.solve.feasible import find_shortage
 from synth.solve.memory_views import relaxed_for_fusion
+from synth.solve.problem import Part
 from synth.solve.solution import timed
 from synth.solve.spacing import Spacing, added_us, lengths
 from synth.solve.view import B, F, Slot, W
@@ -118,3 +120,27 @@ def test_spacings_add_up() -> None:
 
 def test_short_spacings_are_all_asked_for_and_long_ones_ever_more_rarely() -> None:
     assert [*lengths(76)] == [*range(1, 13), 16, 20, 24, 32, 40, 48, 60, 72]
+
+
+def test_an_interrupted_search_leaves_no_thread_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CP-SAT in a thread that outlives the interpreter aborts the process."""
+    costs = uniform_costs(
+        8,
+        forward_us=55,
+        backward_input_us=58,
+        backward_weight_us=35,
+        saved_bytes=3,
+        saved_w_bytes=1,
+    )
+    problem = Problem(costs, placement("linear", 8), 64, (12,) * 8)
+    before = threading.active_count()
+
+    def interrupt(*_: object) -> None:
+        assert threading.active_count() > before
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(portfolio, "Repeats", interrupt)
+    options = SolveOptions(time_limit_s=20, workers=2, without=frozenset({Part.EXACT}))
+    with pytest.raises(KeyboardInterrupt):
+        solve(problem, options)
+    assert threading.active_count() == before
