@@ -10,6 +10,7 @@ from synth.costs import Costs, uniform_costs
 from synth.schedule import Buffering, Placement, Schedule, ScheduleError, peak_bytes, verify
 from synth.schedule.placements import placement
 from synth.solve import Objective, Problem, SolveOptions, portfolio, solve, spacing
+from synth.solve.bounds import Ladder, Reference
 from synth.solve.feasible import find_shortage
 from synth.solve.memory_views import relaxed_for_fusion
 from synth.solve.problem import Part
@@ -67,9 +68,17 @@ def test_no_bound_is_above_the_optimum(seed: int) -> None:
     best = solve(problem, counted(20))
     if best.value_us is None or best.gap != 0:
         return
-    if spacing.applies(relaxed_for_fusion(problem)):
-        _, bounds = spacings(problem)
-        assert max(bounds) <= best.value_us
+    view = relaxed_for_fusion(problem)
+    if not spacing.applies(view):
+        return
+    apart, bounds = spacings(problem)
+    assert max(bounds) <= best.value_us
+    beyond = Reference(best.value_us + 50, None)
+    ladder = Ladder(
+        view, problem.objective, counted(20), lambda: beyond, lambda: False, {}, apart.least_us
+    )
+    *_, of_all_ranks = ladder.together(20.0)
+    assert of_all_ranks == best.value_us
 
 
 def test_one_micro_batch_at_a_time_is_a_whole_way_apart() -> None:
