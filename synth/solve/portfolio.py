@@ -14,7 +14,7 @@ from synth.solve.cpsat import Model
 from synth.solve.known_orders import KnownOrders
 from synth.solve.memory_views import cautious, certain, distinct, relaxed_for_fusion
 from synth.solve.milp import run_milp
-from synth.solve.polish import BUFFERINGS
+from synth.solve.polish import BUFFERINGS, Candidate
 from synth.solve.problem import (
     Part,
     Problem,
@@ -99,6 +99,7 @@ class _Search:
         self.rivals: list[Rival] = []
         self.known = KnownOrders(problem.objective)
         self.proven = Known()
+        self.referred: Candidate | None = None
         # Bounds are proven beside the search, or in turns with it where it has to be repeatable.
         workers = self.options.num_workers
         in_turns = options.deterministic or Part.BOUNDS in options.without
@@ -118,13 +119,12 @@ class _Search:
         if self.now.best is None:
             starts.try_serial()
         self.now.raise_bound(bounds.work_bound_us(self.relaxed, self.problem.objective))
-        self._refer()
         try:
             for step in self._steps():
                 if self.now.finished():
                     break
-                step()
                 self._refer()
+                step()
             if self.now.beside is not None:
                 self.now.beside.stop()
             self._close()
@@ -247,8 +247,9 @@ class _Search:
 
     def _refer(self) -> None:
         """What proofs that begin from now on begin with."""
-        hint, value_us = self._hint_for(self.relaxed, fusible=False)
-        self.reference = Reference(value_us, hint)
+        if self.now.best is not self.referred or self.now.best is None:
+            hint, value_us = self._hint_for(self.relaxed, fusible=False)
+            self.reference, self.referred = Reference(value_us, hint), self.now.best
 
     def _bound_one_by_one(self) -> None:
         """Bound by one rank at a time."""
@@ -351,6 +352,8 @@ class _Search:
             outcome = self._run_cpsat(view, model, limit_s, proves)
         if proves:
             self.now.raise_bound(outcome.bound_us)
+            if outcome.optimal and not fusible and self.now.beside is not None:
+                self.now.beside.stop()  # no bound of the relaxed problem is higher
             # Without any schedule the horizon is that of the slowest one there could be.
             self.now.proven_infeasible = outcome.infeasible and self.now.best is None
         if outcome.solution is not None:
