@@ -30,6 +30,17 @@ def spacings(problem: Problem, seconds: float = 5.0) -> tuple[Spacing, list[int]
     return found, list(found.bounds(problem.objective, seconds))
 
 
+def equal_costs(num_ranks: int) -> Costs:
+    return uniform_costs(
+        num_ranks,
+        forward_us=55,
+        backward_input_us=58,
+        backward_weight_us=35,
+        saved_bytes=3,
+        saved_w_bytes=1,
+    )
+
+
 @pytest.mark.parametrize("seed", range(200))
 def test_no_bound_excludes_a_schedule_that_there_is(seed: int) -> None:
     rng = random.Random(seed)
@@ -102,15 +113,7 @@ def test_a_hint_is_the_part_in_which_forwards_are_nearest() -> None:
 
 def test_stages_may_lie_on_ranks_in_any_order() -> None:
     """The first stage on the last rank: bounds are those of the plain order."""
-    costs = uniform_costs(
-        6,
-        forward_us=55,
-        backward_input_us=58,
-        backward_weight_us=35,
-        saved_bytes=3,
-        saved_w_bytes=1,
-    )
-    plain = Problem(costs, placement("linear", 6), 44, (9,) * 6)
+    plain = Problem(equal_costs(6), placement("linear", 6), 44, (9,) * 6)
     turned = replace(plain, placement=Placement((tuple(range(6))[::-1],)))
     assert spacings(turned, 0.5)[1][:2] == spacings(plain, 0.5)[1][:2]
 
@@ -133,15 +136,7 @@ def test_short_spacings_are_all_asked_for_and_long_ones_ever_more_rarely() -> No
 
 def test_an_interrupted_search_leaves_no_thread_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """CP-SAT in a thread that outlives the interpreter aborts the process."""
-    costs = uniform_costs(
-        8,
-        forward_us=55,
-        backward_input_us=58,
-        backward_weight_us=35,
-        saved_bytes=3,
-        saved_w_bytes=1,
-    )
-    problem = Problem(costs, placement("linear", 8), 64, (12,) * 8)
+    problem = Problem(equal_costs(8), placement("linear", 8), 64, (12,) * 8)
     before = threading.active_count()
 
     def interrupt(*_: object) -> None:
