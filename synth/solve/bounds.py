@@ -17,7 +17,7 @@ from ortools.sat.python import cp_model
 from synth.objective import Objective, Spans
 from synth.solve.cpsat import Model
 from synth.solve.problem import SolveOptions
-from synth.solve.run_cpsat import Outcome, run
+from synth.solve.run_cpsat import Outcome, run, search_from_below
 from synth.solve.solution import Solution
 from synth.solve.spacing import keep_apart
 from synth.solve.view import SPLIT, B, F, Slot, View, W
@@ -154,9 +154,9 @@ class Ladder:
     Attributes:
         reference: asked for what is known then, whenever a proof begins.
         should_stop: asked all the time.
-        of_rank: what each rank alone has been found to imply.
+        of_rank: what was proven when each rank was looked at alone.
         apart_us: how far apart so many forwards of the first stage are known to be.
-        proven_us: by other means.
+        proven_us: what is proven already; each proof begins there and raises it.
     """
 
     view: View
@@ -210,12 +210,13 @@ class Ladder:
         """The sets of ranks to try when some are chosen: at last all; none if that was all."""
         ranks = range(self.view.num_ranks)
         others = [rank for rank in ranks if rank not in chosen]
-        if others and len(chosen) >= _MANY_RANKS and self.view.num_ops <= _MOST_OPS:
+        if len(chosen) < _MANY_RANKS:
+            further = _spread(others, _PAIRS if len(chosen) == 1 else _WIDER)
+            return [tuple(sorted((*chosen, rank))) for rank in further]
+        if others and self.view.num_ops <= _MOST_OPS:
             return [tuple(ranks)]
-        further = _spread(others, _PAIRS if len(chosen) == 1 else _WIDER)
-        sets = [tuple(sorted((*chosen, rank))) for rank in further]
-        is_many = len(chosen) >= _MANY_RANKS
-        return [s for s in sets if not is_many or self._num_ops(s) <= _MOST_OPS]
+        sets = [tuple(sorted((*chosen, rank))) for rank in _spread(others, _WIDER)]
+        return [wider for wider in sets if self._num_ops(wider) <= _MOST_OPS]
 
     def _num_ops(self, ranks: tuple[int, ...]) -> int:
         chunks = (self.view[index] for rank in ranks for index in self.view.held[rank])
@@ -241,8 +242,7 @@ class _Part(Model):
 
     def tune(self, parameters: cp_model.SatParameters) -> None:
         """From below; with a literal for the order of every two ops of a rank where that helps."""
-        parameters.use_objective_lb_search = True
-        parameters.linearization_level = 0
+        search_from_below(parameters)
         if len(self.ranks) < _RANKS_PAIRED:
             return
         parameters.use_strong_propagation_in_disjunctive = True

@@ -17,6 +17,7 @@ from ortools.sat.python import cp_model
 
 from synth.objective import Objective
 from synth.solve.cpsat import Model
+from synth.solve.run_cpsat import search_from_below
 from synth.solve.view import SPLIT, F, Slot, View, W
 
 
@@ -101,8 +102,7 @@ class Idle(Model):
 
     def tune(self, parameters: cp_model.SatParameters) -> None:
         """From below: the least idle time is what is asked, and its schedule is of no use."""
-        parameters.use_objective_lb_search = True
-        parameters.linearization_level = 0
+        search_from_below(parameters)
 
     def reduce(self) -> None:
         """Reductions only come behind all this."""

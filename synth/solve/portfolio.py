@@ -1,20 +1,17 @@
 """Solve: explain infeasibility, start from the best known schedule, search until proven."""
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from synth.schedule.model import Buffering
 from synth.schedule.ops import Op
 from synth.solve import bounds, construct, feasible, polish, windows
-from synth.solve.background import Background
-from synth.solve.bounds import Reference
 from synth.solve.cpsat import Model
 from synth.solve.known_orders import KnownOrders
 from synth.solve.memory_views import cautious, certain, distinct, relaxed_for_fusion
 from synth.solve.milp import run_milp
-from synth.solve.polish import BUFFERINGS, Candidate
+from synth.solve.polish import BUFFERINGS
 from synth.solve.problem import (
     Part,
     Problem,
@@ -24,7 +21,7 @@ from synth.solve.problem import (
     SolverName,
     StoppedBy,
 )
-from synth.solve.proofs import Known, Proofs
+from synth.solve.proving import Proving
 from synth.solve.repeats import Repeats
 from synth.solve.run_cpsat import Outcome, run
 from synth.solve.slack import slacken
@@ -44,10 +41,8 @@ _GRACE_S = 0.5
 
 # Shares of the time limit. Beyond so many ops, and half as many where ranks hold several stages,
 # the exact model is no help, and windows and bounds get most of the time.
-_ONE_BY_ONE_SHARE = 0.08
 _BRIEF_SHARE = 0.15
 _WINDOWS_SHARE = 0.4
-_BOUNDS_SHARE = 0.3
 _WINDOWS_SHARE_OF_MANY = 0.95
 _EXACT_OPS = 1_600
 
@@ -58,8 +53,6 @@ _WINDOWS_STARTS = 3
 
 # Between two exact looks at what the windows find, so many times as long as one look takes.
 _PAUSES = 5
-
-_POLL_S = 0.02
 
 
 def solve(
@@ -98,13 +91,7 @@ class _Search:
         self.relaxed = relaxed_for_fusion(problem)
         self.rivals: list[Rival] = []
         self.known = KnownOrders(problem.objective)
-        self.proven = Known()
-        self.referred: Candidate | None = None
-        # Bounds are proven beside the search, or in turns with it where it has to be repeatable.
-        workers = self.options.num_workers
-        in_turns = options.deterministic or Part.BOUNDS in options.without
-        self.bound_workers = 0 if in_turns else workers // 2
-        self.workers = workers - self.bound_workers
+        self.proving = Proving(self.relaxed, problem.objective, options, self.now, self.known)
 
     def run(self) -> Result:
         shortage = feasible.find_shortage(self.problem)
@@ -123,13 +110,12 @@ class _Search:
             for step in self._steps():
                 if self.now.finished():
                     break
-                self._refer()
+                self.proving.refer()
                 step()
-            if self.now.beside is not None:
-                self.now.beside.stop()
+            self.proving.stop()
             self._close()
         finally:
-            self._end_bounds()
+            self.proving.end()
         return self._result(self.now.reason())
 
     def _steps(self) -> Iterator[Callable[[], None]]:
@@ -142,8 +128,8 @@ class _Search:
             yield lambda: self._search(self.now.left_s())
             return
         if Part.BOUNDS not in without:
-            yield self._bound_one_by_one
-            yield self._begin_bounds
+            yield self.proving.one_by_one
+            yield self.proving.begin
         is_small = self._is_small
         if Part.EXACT not in without and is_small:
             share = 1 if self.relaxed.num_ops <= windows.LARGEST_WINDOW else _BRIEF_SHARE
@@ -154,12 +140,12 @@ class _Search:
         if Part.PATTERNS not in without:
             yield self._try_repeats
         if Part.BOUNDS not in without:
-            yield self._bound_in_turn
+            yield self.proving.take_turn
         if Part.WINDOWS not in without:
             yield self._improve_windows
         if Part.EXACT not in without and self.relaxed.num_ops <= _MOST_EXACT_OPS:
             yield lambda: self._search(self.now.left_s())
-        yield self._await_bounds
+        yield self.proving.wait
 
     @property
     def _is_small(self) -> bool:
@@ -234,59 +220,6 @@ class _Search:
             if Part.SLACK not in self.options.without:
                 self.now.best = slacken(self.problem, self.now.best, should_stop)
 
-    def _proofs(self, workers: int, should_stop: Callable[[], bool]) -> Proofs:
-        """Bounds of the relaxed problem, from parts of it."""
-        return Proofs(
-            self.relaxed,
-            self.problem.objective,
-            replace(self.options, workers=workers),
-            lambda: self.reference,
-            self.proven,
-            should_stop,
-        )
-
-    def _refer(self) -> None:
-        """What proofs that begin from now on begin with."""
-        if self.now.best is not self.referred or self.now.best is None:
-            hint, value_us = self._hint_for(self.relaxed, fusible=False)
-            self.reference, self.referred = Reference(value_us, hint), self.now.best
-
-    def _bound_one_by_one(self) -> None:
-        """Bound by one rank at a time."""
-        proofs = self._proofs(self.options.num_workers, self.now.finished)
-        for bound_us in proofs.one_by_one(_ONE_BY_ONE_SHARE * self.options.time_limit_s):
-            self.now.raise_bound(bound_us)
-
-    def _begin_bounds(self) -> None:
-        """Bounds by more and more ranks, from now on until the search ends."""
-        if self.bound_workers > 0:
-            limit_s = self.now.left_s()
-            self.now.beside = Background(
-                lambda should_stop: self._proofs(self.bound_workers, should_stop).together(limit_s)
-            )
-
-    def _bound_in_turn(self) -> None:
-        """The same, where they are not beside the search."""
-        if self.bound_workers == 0:
-            proofs = self._proofs(self.workers, self.now.finished)
-            for bound_us in proofs.together(_BOUNDS_SHARE * self.now.left_s()):
-                self.now.raise_bound(bound_us)
-
-    def _await_bounds(self) -> None:
-        """Nothing is left to search for."""
-        while self.now.beside is not None and not (self.now.beside.is_over or self.now.finished()):
-            time.sleep(_POLL_S)
-
-    def _end_bounds(self) -> None:
-        """Told to stop, they have had the time of the last polish to do so.
-
-        Nor does an exception leave them behind: CP-SAT would outlive the interpreter, and abort.
-        """
-        if self.now.beside is not None:
-            self.now.beside.stop()
-            self.now.beside.join()
-            self.now.beside.collect(self.now.raise_bound)
-
     def _improve_windows(self) -> None:
         """Large-neighbourhood search, in the strictest view that the best order fits in."""
         share = _WINDOWS_SHARE if self._is_small else _WINDOWS_SHARE_OF_MANY
@@ -352,8 +285,8 @@ class _Search:
             outcome = self._run_cpsat(view, model, limit_s, proves)
         if proves:
             self.now.raise_bound(outcome.bound_us)
-            if outcome.optimal and not fusible and self.now.beside is not None:
-                self.now.beside.stop()  # no bound of the relaxed problem is higher
+            if outcome.optimal and not fusible:
+                self.proving.stop()  # no bound of the relaxed problem is higher
             # Without any schedule the horizon is that of the slowest one there could be.
             self.now.proven_infeasible = outcome.infeasible and self.now.best is None
         if outcome.solution is not None:
@@ -378,7 +311,7 @@ class _Search:
             elif proves:
                 self.now.raise_bound(event)
 
-        options = replace(self.options, workers=self.workers)
+        options = replace(self.options, workers=self.proving.num_workers_left)
         return run(model, options, limit_s, on_event, self.now.finished)
 
     def _take(self, view: View, solution: Solution, found_by: str) -> None:

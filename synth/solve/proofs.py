@@ -29,7 +29,7 @@ class Known:
 
     Attributes:
         bound_us: of the objective, by any of them.
-        of_rank: by each rank alone.
+        of_rank: of the objective, when each rank was looked at alone.
         apart_us: how far apart so many forwards of the first stage are.
         idle_us: how long ranks idle at their ends.
     """

@@ -144,6 +144,12 @@ def quiet_solver(seed: int, workers: int, *, repeatable: bool) -> cp_model.CpSol
     return solver
 
 
+def search_from_below(parameters: cp_model.SatParameters) -> None:
+    """Ask at the bound, and raise it: where the least value is asked for, and not a schedule."""
+    parameters.use_objective_lb_search = True
+    parameters.linearization_level = 0
+
+
 class Brief(NamedTuple):
     """What came of a small model: the solver where it has a solution, and CP-SAT's seconds."""
 

@@ -6,8 +6,8 @@
 Whatever a schedule does, any k + 1 consecutive micro-batches of it keep the caps without the
 others, and wait for nothing more without them: so from one's F to the k-th after it there is at
 least g(k), the least that there is where they are alone. Such spacings add up to a bound for any
-number of micro-batches, and each of them, wherever it may begin, helps to prove the next one. For
-many micro-batches under tight caps, where models of all of them are too large to say much.
+number of micro-batches, and each of them, wherever it may begin, helps to prove the next one, and
+whatever is asked of all micro-batches.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,11 +18,11 @@ from ortools.sat.python import cp_model
 from synth.objective import Objective
 from synth.solve.cpsat import Model
 from synth.solve.problem import SolveOptions
-from synth.solve.run_cpsat import TimedBounds, run
+from synth.solve.run_cpsat import TimedBounds, run, search_from_below
 from synth.solve.solution import Solution, Starts
 from synth.solve.view import B, F, Slot, View, W
 
-# With fewer micro-batches models of all of them say more.
+# With fewer micro-batches models of all of them say soon what there is to say.
 _FEWEST = 24
 
 # Up to so many forwards every spacing is asked for.
@@ -165,8 +165,7 @@ class _Apart(Model):
 
     def tune(self, parameters: cp_model.SatParameters) -> None:
         """From below: the least is asked for, and how it looks is of no use."""
-        parameters.use_objective_lb_search = True
-        parameters.linearization_level = 0
+        search_from_below(parameters)
 
     def minimise(self) -> None:
         """No two forwards are nearer than is known."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from synth.costs import Costs, uniform_costs
+from synth.costs import Costs
 from synth.schedule import Buffering, Placement, Schedule, ScheduleError, peak_bytes, verify
 from synth.schedule.placements import placement
 from synth.solve import Objective, Problem, SolveOptions, portfolio, solve, spacing
@@ -20,6 +20,7 @@ from synth.solve.view import B, F, Slot, W
 from tests.synth.effort import counted
 from tests.synth.odd_problems import RandomOrders, odd_costs
 from tests.synth.test_rounds import even
+from tests.synth.test_solve import table_costs
 from tests.synth.test_solve_exact import OBJECTIVES, random_costs
 
 
@@ -28,17 +29,6 @@ def spacings(problem: Problem, seconds: float = 5.0) -> tuple[Spacing, list[int]
     options = SolveOptions(workers=1, deterministic=True)
     found = Spacing(view, options, None, lambda: False)
     return found, list(found.bounds(problem.objective, seconds))
-
-
-def equal_costs(num_ranks: int) -> Costs:
-    return uniform_costs(
-        num_ranks,
-        forward_us=55,
-        backward_input_us=58,
-        backward_weight_us=35,
-        saved_bytes=3,
-        saved_w_bytes=1,
-    )
 
 
 @pytest.mark.parametrize("seed", range(200))
@@ -113,7 +103,7 @@ def test_a_hint_is_the_part_in_which_forwards_are_nearest() -> None:
 
 def test_stages_may_lie_on_ranks_in_any_order() -> None:
     """The first stage on the last rank: bounds are those of the plain order."""
-    plain = Problem(equal_costs(6), placement("linear", 6), 44, (9,) * 6)
+    plain = Problem(table_costs(6), placement("linear", 6), 44, (9,) * 6)
     turned = replace(plain, placement=Placement((tuple(range(6))[::-1],)))
     assert spacings(turned, 0.5)[1][:2] == spacings(plain, 0.5)[1][:2]
 
@@ -136,7 +126,7 @@ def test_short_spacings_are_all_asked_for_and_long_ones_ever_more_rarely() -> No
 
 def test_an_interrupted_search_leaves_no_thread_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """CP-SAT in a thread that outlives the interpreter aborts the process."""
-    problem = Problem(equal_costs(8), placement("linear", 8), 64, (12,) * 8)
+    problem = Problem(table_costs(8), placement("linear", 8), 64, (12,) * 8)
     before = threading.active_count()
 
     def interrupt(*_: object) -> None:

@@ -1,0 +1,111 @@
+"""When bounds are proven: beside the search, or in turns with it where it has to be repeatable."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from synth.objective import Objective
+from synth.solve.background import Background
+from synth.solve.bounds import Reference
+from synth.solve.known_orders import KnownOrders
+from synth.solve.polish import Candidate
+from synth.solve.problem import Part, SolveOptions
+from synth.solve.proofs import Known, Proofs
+from synth.solve.standing import Standing
+from synth.solve.view import View
+
+# Shares of the time: of the limit for each rank alone, and of what is left for more of them where
+# they are not beside the search.
+_ONE_BY_ONE_SHARE = 0.08
+_IN_TURN_SHARE = 0.3
+
+_POLL_S = 0.02
+
+
+class Proving:
+    """Raises the bound of a search.
+
+    Attributes:
+        num_workers_left: the workers that the search has for itself.
+    """
+
+    def __init__(
+        self,
+        relaxed: View,
+        objective: Objective,
+        options: SolveOptions,
+        now: Standing,
+        orders: KnownOrders,
+    ) -> None:
+        """All that the search knows, which it goes on adding to.
+
+        Args:
+            relaxed: the view from which all bounds come.
+        """
+        self._relaxed, self._objective, self._options = relaxed, objective, options
+        self._now, self._orders = now, orders
+        self._known = Known()
+        self._referred: Candidate | None = None
+        in_turn = options.deterministic or Part.BOUNDS in options.without
+        self._num_workers_beside = 0 if in_turn else options.num_workers // 2
+        self.num_workers_left = options.num_workers - self._num_workers_beside
+
+    def refer(self) -> None:
+        """Proofs that begin from now on begin within the best schedule known now."""
+        best = self._now.best
+        if best is None or best is not self._referred:
+            programs = None if best is None else best.schedule.programs
+            hint, value_us = self._orders.hint(self._relaxed, programs)
+            self._reference, self._referred = Reference(value_us, hint), best
+
+    def one_by_one(self) -> None:
+        """Bound by one rank at a time."""
+        proofs = self._proofs(self._options.num_workers, self._now.finished)
+        for bound_us in proofs.one_by_one(_ONE_BY_ONE_SHARE * self._options.time_limit_s):
+            self._now.raise_bound(bound_us)
+
+    def begin(self) -> None:
+        """Bound by more and more ranks, from now on until the search ends."""
+        workers, limit_s = self._num_workers_beside, self._now.left_s()
+        if workers > 0:
+            self._now.beside = Background(
+                lambda should_stop: self._proofs(workers, should_stop).together(limit_s)
+            )
+
+    def take_turn(self) -> None:
+        """The same, where it is not done beside the search."""
+        if self._num_workers_beside == 0:
+            proofs = self._proofs(self.num_workers_left, self._now.finished)
+            for bound_us in proofs.together(_IN_TURN_SHARE * self._now.left_s()):
+                self._now.raise_bound(bound_us)
+
+    def wait(self) -> None:
+        """Nothing is left to search for."""
+        beside = self._now.beside
+        while beside is not None and not (beside.is_over or self._now.finished()):
+            time.sleep(_POLL_S)
+
+    def stop(self) -> None:
+        """Nothing is left to prove; what runs needs a moment to end."""
+        if self._now.beside is not None:
+            self._now.beside.stop()
+
+    def end(self) -> None:
+        """Stop, and wait until it has.
+
+        Nor may an exception leave anything behind: CP-SAT would outlive the interpreter, and abort.
+        """
+        if self._now.beside is not None:
+            self._now.beside.stop()
+            self._now.beside.join()
+            self._now.beside.collect(self._now.raise_bound)
+
+    def _proofs(self, workers: int, should_stop: Callable[[], bool]) -> Proofs:
+        return Proofs(
+            self._relaxed,
+            self._objective,
+            replace(self._options, workers=workers),
+            lambda: self._reference,
+            self._known,
+            should_stop,
+        )
