@@ -29,14 +29,13 @@ class Queue(Protocol):
 def apply_rule(queue: Queue, rule: Rule, call: Call) -> Tensor:
     """Run a call by its rule, recorded such that its W can be put off into `queue`."""
     call = _autocast(rule, call)
-    plain = call.dtype is None and call.finish is None
-    if rule.by_autograd and plain and call.input.requires_grad:
+    if rule.by_autograd and call.dtype is None and call.input.requires_grad:
         return record_by_autograd(queue, rule, call)
     queue.recomputes |= saving_hooks() is not None
     output: Tensor = _SplitFunction.apply(  # type: ignore[no-untyped-call]
         queue, rule, call.options, call.dtype, call.input, *call.parameters
     )
-    return output if call.finish is None else call.finish(output)
+    return output
 
 
 def can_apply(rule: Rule, call: Call) -> bool:
@@ -79,7 +78,7 @@ def _autocast(rule: Rule, call: Call) -> Call:
     # is recorded, so that the input's gradient comes back in the input's own dtype.
     wide = call.input.dtype == torch.float64
     x = call.input if wide else call.input.to(dtype)
-    return Call(x, call.parameters, call.options, dtype=dtype, finish=call.finish)
+    return Call(x, call.parameters, call.options, dtype=dtype)
 
 
 def without_autocast(device: str) -> AbstractContextManager[None]:

@@ -22,18 +22,21 @@ class LinearRule(Rule):
         return bind_product(input, weight, bias)
 
     def forward(self, call: Call) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Exactly the replaced call."""
-        return F.linear(call.input, call.weight(), call.parameter(1)), ()
+        """Exactly the replaced call, in the two steps in which it multiplies a strided x."""
+        if not call.options:
+            return F.linear(call.input, call.weight(), call.parameter(1)), ()
+        output = unfolded(F.linear(call.input, call.weight()), call)
+        bias = call.parameter(1)
+        return output if bias is None else output + bias, ()
 
     def input_gradient(self, grad: Tensor, call: Call) -> Tensor:
         """[..., in]"""
-        return rows(grad).mm(call.weight()).view(call.input.shape)
+        return product_gradient(rows(grad), call.weight().t(), call.input)
 
     def weight_gradients(self, grad: Tensor, call: Call, needs: tuple[bool, ...]) -> Gradients:
         """[out, in] and [out]"""
-        grad = rows(grad)
-        weight = grad.t().mm(rows(call.input)) if needs[0] else None
-        return weight, grad.sum(0) if needs[1] else None
+        weight = rows(grad).t().mm(rows(call.input)) if needs[0] else None
+        return weight, bias_gradient(grad, call) if needs[1] else None
 
 
 def rows(tensor: Tensor) -> Tensor:
@@ -41,23 +44,31 @@ def rows(tensor: Tensor) -> Tensor:
     return tensor.reshape(-1, tensor.shape[-1])
 
 
+def unfolded(product: Tensor, call: Call) -> Tensor:
+    """[rows, n] as [..., n], of a call whose input was strided."""
+    return product.view(*call.options[0], product.shape[-1]) if call.options else product
+
+
+def product_gradient(grad: Tensor, matrix: Tensor, x: Tensor) -> Tensor:
+    """Of x in x @ matrix, of rows; autograd lays it out as a column-major x is."""
+    if x.ndim == 2 and x.stride() == (1, x.shape[0]):
+        return matrix.mm(grad.t()).t()
+    return grad.mm(matrix.t()).view(x.shape)
+
+
+def bias_gradient(grad: Tensor, call: Call) -> Tensor:
+    """[n], summed as autograd does: of the product's rows, or of what the bias was added to."""
+    return rows(grad).sum(0) if not call.options else grad.sum_to_size(grad.shape[-1])
+
+
 def bind_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Call | None:
-    """A product of x [..., n] with a matrix; None for the layouts only autograd gets bit-equal.
+    """A product of x [..., n] with a matrix; a vector is autograd's.
 
     Torch multiplies x as a matrix of rows, of which the rows of a strided x are a copy, kept in
-    its stead; the bias is then a second step, and its gradient autograd's.
+    its stead; the bias is then a second step. Such a call's options are the output's shape.
     """
-    if x.ndim < 2 or _is_column_major(x):
+    if x.ndim < 2:
         return None
     if x.ndim == 2 or x.is_contiguous():
         return Call(x, (weight, bias))
-
-    def finish(product: Tensor) -> Tensor:
-        output = product.view(*x.shape[:-1], product.shape[-1])
-        return output if bias is None else output + bias.to(product.dtype)
-
-    return Call(rows(x), (weight, None), finish=finish)
-
-
-def _is_column_major(x: Tensor) -> bool:
-    return x.ndim == 2 and x.stride() == (1, x.shape[0]) and not x.is_contiguous()
+    return Call(rows(x), (weight, bias), (x.shape[:-1],))

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .linear import bind_product, rows
+from .linear import bias_gradient, bind_product, product_gradient, rows, unfolded
 from .rule import Call, Gradients, Rule, register
 
 
@@ -15,13 +15,12 @@ class _ProductRule(Rule):
 
     def input_gradient(self, grad: Tensor, call: Call) -> Tensor:
         """[..., in]"""
-        return rows(grad).mm(call.weight().t()).view(call.input.shape)
+        return product_gradient(rows(grad), call.weight(), call.input)
 
     def weight_gradients(self, grad: Tensor, call: Call, needs: tuple[bool, ...]) -> Gradients:
         """[in, out] and [out]"""
-        grad = rows(grad)
-        weight = rows(call.input).t().mm(grad) if needs[0] else None
-        return weight, grad.sum(0) if needs[1] else None
+        weight = rows(call.input).t().mm(rows(grad)) if needs[0] else None
+        return weight, bias_gradient(grad, call) if needs[1] else None
 
 
 @register(torch.matmul, torch.Tensor.matmul, torch.mm, torch.Tensor.mm)
@@ -36,8 +35,8 @@ class MatmulRule(_ProductRule):
         return bind_product(input, matrix, None)
 
     def forward(self, call: Call) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Exactly the replaced call."""
-        return torch.matmul(call.input, call.weight()), ()
+        """Exactly the replaced call, of a strided x that of its rows."""
+        return unfolded(torch.matmul(call.input, call.weight()), call), ()
 
 
 @register(torch.addmm)

@@ -19,8 +19,7 @@ class Call:
     """One call of a function that has a rule, in F as in B and W.
 
     `input` is the only argument, parameters aside, that a gradient flows to. `options` is all
-    else the rule needs, and `extras` what its forward kept. `finish`, if given, is applied to
-    the output by ordinary autograd.
+    else the rule needs, and `extras` what its forward kept.
     """
 
     input: Tensor
@@ -28,7 +27,6 @@ class Call:
     options: tuple[Any, ...] = ()
     extras: tuple[Tensor, ...] = ()
     dtype: torch.dtype | None = None
-    finish: Callable[[Tensor], Tensor] | None = None
 
     def parameter(self, index: int) -> Tensor | None:
         """The parameter as the kernel takes it: cast where F ran under autocast.
@@ -61,7 +59,8 @@ class Rule(ABC):
 
     by_autograd: ClassVar[bool] = False
     """Whether autograd, recording `forward` with its parameters detached, computes what
-    `input_gradient` would: with one node, below at most one view. It does so at far less cost."""
+    `input_gradient` would, at far less cost. W then gets the gradient of the output, or of what the
+    output is a view of."""
 
     @abstractmethod
     def bind(self, *args: Any, **kwargs: Any) -> Call | None:

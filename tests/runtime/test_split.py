@@ -75,6 +75,8 @@ def layers() -> dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]]:
         "mm": (lambda: Product("mm"), (4, 33, 12)),
         "addmm": (lambda: Product("addmm"), (4, 33, 12)),
         "matmul, strided": (lambda: Through(swap, Product("@")), (4, 33, 12)),
+        "matmul, column-major": (lambda: Through(swap, Product("@")), (12, 33)),
+        "addmm, column-major": (lambda: Through(swap, Product("addmm")), (12, 33)),
         "conv1d": (lambda: nn.Conv1d(4, 6, 3, padding=1), (2, 4, 19)),
         "conv2d": (lambda: nn.Conv2d(4, 6, 3, stride=2, groups=2), (2, 4, 9, 9)),
         "conv2d, same": (lambda: nn.Conv2d(4, 6, 3, padding="same", bias=False), (2, 4, 9, 9)),
@@ -173,9 +175,10 @@ def test_embedding_gradients_are_autograds_bit_for_bit(padding: int | None) -> N
 
 
 DEFERRED = {
-    "linear": 2, "linear without bias": 1, "linear, strided": 1, "matmul": 1, "addmm": 2, "mm": 1,
-    "matmul, strided": 1, "conv1d": 2, "conv2d": 2, "conv3d": 2, "layer norm": 0, "attention": 3,
-    "mlp": 4, "linear, a slice": 2, "linear, column-major": 0, "conv2d, same": 0,
+    "linear": 2, "linear without bias": 1, "linear, strided": 2, "matmul": 1, "addmm": 2, "mm": 1,
+    "matmul, strided": 1, "conv1d": 2, "conv2d": 2, "conv3d": 2, "layer norm": 0, "attention": 4,
+    "mlp": 4, "linear, a slice": 2, "linear, column-major": 2, "conv2d, same": 0,
+    "linear of a vector": 0,
 }  # fmt: skip
 
 
@@ -211,22 +214,69 @@ def test_a_layer_used_more_than_once_adds_up_as_in_autograd() -> None:
     assert_split_is_autograd(make, batches(4, 33, 12))
 
 
+class Layouts(nn.Module):
+    """One layer at several places of a chain, between which the layout changes."""
+
+    def __init__(self, layer: nn.Module, chain: str) -> None:
+        super().__init__()
+        self.layer, self.chain = layer, chain
+
+    def forward(self, x: Tensor) -> Tensor:
+        for step in self.chain.split():
+            x = self.layer(x) if step == "layer" else getattr(self, step)(x)
+        return x
+
+    def swap(self, x: Tensor) -> Tensor:
+        return x.transpose(0, 1)
+
+    def tanh(self, x: Tensor) -> Tensor:
+        return torch.tanh(x)
+
+    def halve(self, x: Tensor) -> Tensor:
+        return x[::2]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "shape", [(12, 12), (4, 33, 12), (2, 4, 33, 12)], ids=["2-D", "3-D", "4-D"]
+)
+@pytest.mark.parametrize(
+    "chain",
+    [
+        "layer swap layer",
+        "swap layer layer",
+        "layer swap tanh layer",
+        "layer tanh swap layer tanh layer",
+        "halve layer tanh halve layer layer",
+    ],
+)
+def test_a_layer_used_in_several_layouts_adds_up_as_in_autograd(
+    chain: str, shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    assert_split_is_autograd(
+        lambda: Layouts(nn.Linear(12, 12), chain), batches(*shape, dtype=dtype)
+    )
+
+
 @pytest.mark.parametrize("frozen", ["weight", "bias"])
-@pytest.mark.parametrize("kind", ["linear", "conv1d", "layer norm"])
+@pytest.mark.parametrize("kind", ["linear", "linear, strided", "conv1d", "layer norm"])
 def test_frozen_parameters_get_no_gradient(kind: str, frozen: str) -> None:
     make, shape = layers()[kind]
 
     def frozen_make() -> nn.Module:
         module = make()
-        module.get_parameter(frozen).requires_grad_(False)
+        (parameter,) = (p for name, p in module.named_parameters() if name.endswith(frozen))
+        parameter.requires_grad_(False)
         return module
 
     assert_split_is_autograd(frozen_make, batches(*shape))
 
 
-def test_the_first_layer_needs_no_gradient_of_its_input() -> None:
-    mine, theirs = twins(lambda: nn.Linear(12, 7))
-    for x in batches(4, 9, 12):
+@pytest.mark.parametrize("kind", [kind for kind in layers() if kind.startswith("linear")])
+def test_the_first_layer_needs_no_gradient_of_its_input(kind: str) -> None:
+    make, shape = layers()[kind]
+    mine, theirs = twins(make)
+    for x in batches(*shape):
         tape = SplitTape()
         y = tape.forward(mine, x)
         tape.backward_input(y, weigh(y))
@@ -253,7 +303,13 @@ def test_a_parameter_with_a_hook_is_left_to_autograd() -> None:
     assert len(seen) == 1 and tape.pending == 0
 
 
-@pytest.mark.parametrize("kind", ["mlp", "attention", "conv2d", "layer norm", "addmm"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("mlp", "attention", "conv2d", "layer norm", "addmm", "addmm, column-major"),
+        *("linear, strided", "linear, column-major", "matmul, strided", "matmul, column-major"),
+    ],
+)
 def test_under_autocast_the_bits_are_autograds_and_gradients_float32(kind: str) -> None:
     make, shape = layers()[kind]
     mine, theirs = twins(make)
