@@ -13,6 +13,7 @@ Optimizer, data and precision stay the caller's.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from synth.costs import uniform_costs
 from synth.errors import Mismatch, SynthError
 from synth.profile import Link, Links
-from synth.schedule.file import Plan
+from synth.schedule.file import Plan, program_text
 from synth.schedule.lower import Lowered
 from synth.schedule.model import Schedule
 from synth.schedule.verify import verify
@@ -84,38 +85,41 @@ class Pipeline:
 
         Raises:
             SynthError: the schedule is not fit to run, or not for this many ranks or these stages.
+            RunFailure: another rank failed while it made its pipeline; says which and why.
         """
         self._timeout_s = timeout_s
         self._group = Group.of(group, timeout_s)
-        self.lowered = _lower(schedule)
-        _check_size(self.lowered, self._group)
-        self.stages = _make_stages(self.lowered, self._group.rank, stages, loss)
-        self.device = torch.device(device) if device is not None else _device(self.stages)
-        self.clock = clock or Clock(self.device, recording=False)
-        self._reducer = GradientReducer(
-            self.lowered, self._group, self.stages, tied, clock=self.clock
-        )
-        self._shapes = ShapeFinder(
-            self._group,
-            self.lowered.schedule.placement,
-            self.stages,
-            changing=changing_shapes,
-        )
-        self._saved_sizes = SizeFinder(self._group, self.lowered, self.stages)
-        self._evaluator: Executor | None = None
-        self._channels = open_channels(
-            self.device, self.lowered.transfers, timeout_s, self._group, self.lowered
-        )
-        self._executor = Executor(
-            self.lowered,
-            self._group.rank,
-            self.stages,
-            TracedChannels(self._channels, self.clock),
-            device=self.device,
-            clock=self.clock,
-            reducer=self._reducer,
-            progress=progress,
-        )
+        with self._group.building():
+            self.lowered = _lower(schedule)
+            _check_size(self.lowered, self._group)
+            self.stages = _make_stages(self.lowered, self._group.rank, stages, loss)
+            self.device = torch.device(device) if device is not None else _device(self.stages)
+            _check_same(self.lowered.schedule, self._group)
+            self.clock = clock or Clock(self.device, recording=False)
+            self._reducer = GradientReducer(
+                self.lowered, self._group, self.stages, tied, clock=self.clock
+            )
+            self._shapes = ShapeFinder(
+                self._group,
+                self.lowered.schedule.placement,
+                self.stages,
+                changing=changing_shapes,
+            )
+            self._saved_sizes = SizeFinder(self._group, self.lowered, self.stages)
+            self._evaluator: Executor | None = None
+            self._channels = open_channels(
+                self.device, self.lowered.transfers, timeout_s, self._group, self.lowered
+            )
+            self._executor = Executor(
+                self.lowered,
+                self._group.rank,
+                self.stages,
+                TracedChannels(self._channels, self.clock),
+                device=self.device,
+                clock=self.clock,
+                reducer=self._reducer,
+                progress=progress,
+            )
 
     @property
     def stepper(self) -> Stepper | None:
@@ -246,6 +250,21 @@ def _check_size(lowered: Lowered, group: Group) -> None:
         raise SynthError(
             f"the schedule is for {lowered.num_ranks} ranks, the group has {group.size}; start as "
             f"many processes, or take a schedule for {group.size} ranks"
+        )
+
+
+def _check_same(schedule: Schedule, group: Group) -> None:
+    """Ranks of unlike schedules would wait for each other for ever."""
+    order = (schedule.placement.ranks, schedule.num_micro_batches, schedule.buffering)
+    programs = map(program_text, schedule.programs)
+    text = "\n".join([repr(order), str(schedule.eager), *programs])
+    digest = sha256(text.encode()).hexdigest()
+    found = group.own.meeting.meet("schedule", range(group.size), digest)
+    others = [str(rank) for rank, theirs in enumerate(found) if theirs != found[0]]
+    if others:
+        raise Mismatch(
+            f"rank{'s' * (len(others) > 1)} {', '.join(others)} {'have' if others[1:] else 'has'} "
+            f"another schedule than rank 0; give every rank the same one, or the same plan file"
         )
 
 

@@ -74,15 +74,30 @@ class EagerLinks:
             coming = [link for made in group.gather(list(mine)) for link in made
                       if link[1] == group.rank]  # fmt: skip
             accepted = [listener.accept()[0] for _ in coming]
+        try:
+            self._agree(mine, accepted, posted)
+        except BaseException as error:
+            group.tell(error)
+            for end in (*mine.values(), *accepted):
+                end.close()  # whoever waits there is told, though this process may live on
+            raise
+
+    def _agree(
+        self,
+        mine: Mapping[Link, socket.socket],
+        accepted: Iterable[socket.socket],
+        posted: Mapping[Link, int],
+    ) -> None:
+        """Who receives on a link tells its sender how large a message may be."""
         for end in accepted:
             source, target, room = _ENDS_AND_ROOM.unpack(self._read(end, _ENDS_AND_ROOM.size))
             most = most_bytes(room, posted[source, target])
             end.sendall(_MOST.pack(most))
             link = source, target
-            self.receivers[link] = EagerReceiver(end, link, timeout_s, most)
+            self.receivers[link] = EagerReceiver(end, link, self._timeout_s, most)
         for link, end in mine.items():
             (most,) = _MOST.unpack(self._read(end, _MOST.size))
-            self.senders[link] = EagerSender(end, link[1], timeout_s, most)
+            self.senders[link] = EagerSender(end, link[1], self._timeout_s, most)
 
     def cut(self) -> None:
         """Let go of all other ranks."""

@@ -17,6 +17,7 @@ from synth.errors import RunFailure, SynthError
 
 from . import own_groups
 from .failure import describe_failure
+from .meeting import Meeting
 from .own_groups import OwnGroups
 
 T = TypeVar("T")
@@ -113,13 +114,36 @@ class Group:
         }
         return made[self.ranks]
 
+    @contextmanager
+    def building(self) -> Iterator[None]:
+        """Where all ranks prepare together: what fails on one of them ends it on all.
+
+        Raises:
+            RunFailure: another rank failed; says which and why.
+        """
+        try:
+            yield
+        except BaseException as error:
+            before = self.own.meeting.failure()
+            self.tell(error)
+            self.own.cut()
+            told = isinstance(error, RuntimeError | RunFailure | ConnectionError)
+            if told and before is not None and before not in str(error):
+                raise RunFailure(f"rank {self.rank} cannot go on: {before}") from error
+            error.add_note(f"(on rank {self.rank} of the pipeline, while it was made)")
+            raise
+
+    def tell(self, error: BaseException) -> None:
+        """Say why this rank is going to let go of the others."""
+        self.own.meeting.fail(_words(error))
+
     def share(self, value: object, source: int) -> Any:
         """One rank's object, on all.
 
         Raises:
             RunFailure: another rank is gone.
         """
-        with _named(self.rank), _without_warnings_of_trees():
+        with _named(self.rank, self.own.meeting), _without_warnings_of_trees():
             whole = self._whole
             if whole is not None:
                 return own_groups.share(whole, value, source)
@@ -152,7 +176,7 @@ class Group:
         Raises:
             RunFailure: another rank is gone.
         """
-        with _named(self.rank), _without_warnings_of_trees():
+        with _named(self.rank, self.own.meeting), _without_warnings_of_trees():
             whole = self._whole
             if whole is not None:
                 return own_groups.gather(whole, value)
@@ -170,11 +194,14 @@ class Group:
 
 
 @contextmanager
-def _named(rank: int) -> Iterator[None]:
-    """Say which rank it was that others were gone for."""
+def _named(rank: int, meeting: Meeting | None = None) -> Iterator[None]:
+    """Say which rank it was that others were gone for, and why if they said so."""
     try:
         yield
     except RuntimeError as error:
+        cause = meeting.failure() if meeting is not None else None
+        if cause is not None:
+            raise RunFailure(f"rank {rank} cannot go on: {cause}") from error
         raise RunFailure(
             f"rank {rank} failed where all ranks tell each other what they need to know before a "
             f"step: {describe_failure(error)}"
@@ -187,6 +214,12 @@ def _without_warnings_of_trees() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)
         yield
+
+
+def _words(error: BaseException) -> str:
+    """An error of ours says what it is."""
+    said = describe_failure(error)
+    return said if isinstance(error, SynthError) else f"{type(error).__name__}: {said}"
 
 
 def _backends(handle: dist.ProcessGroup | None) -> dict[str, str]:

@@ -21,6 +21,8 @@ from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed import BroadcastOptions, ProcessGroupGloo
 
+from .meeting import Meeting
+
 # Beyond those that channels count with: nothing is ever sent under it.
 _UNUSED_TAG = 2**20
 _SOON = timedelta(milliseconds=1)
@@ -28,6 +30,9 @@ _SOON = timedelta(milliseconds=1)
 
 class OwnGroups:
     """This rank's groups with others, by their ranks."""
+
+    meeting: Meeting
+    """Where its ranks wait for each other until a group is made."""
 
     def __init__(self, store: Store, rank: int, timeout_s: float) -> None:
         """Prepare to make groups.
@@ -37,6 +42,7 @@ class OwnGroups:
             rank: of the pipeline, as all ranks here.
             timeout_s: after which whoever waits in one of the groups gives up.
         """
+        self.meeting = Meeting(store, rank, timeout_s)
         self._store = store
         self._rank = rank
         self._timeout = timedelta(seconds=timeout_s)
@@ -46,12 +52,17 @@ class OwnGroups:
         """The group of some ranks, which all of them ask for; none: this one is not among them.
 
         For each purpose there is one of its own.
+
+        Raises:
+            RunFailure: a rank of the pipeline has failed, or did not ask in time.
         """
         named = tuple(ranks)
         if self._rank not in named:
             return None
         if (named, purpose) not in self._made:
-            store = PrefixStore(f"{'-'.join(map(str, named))}-{purpose}", self._store)
+            name = f"{'-'.join(map(str, named))}-{purpose}"
+            self.meeting.meet(f"group-{name}", named)
+            store = PrefixStore(name, self._store)
             self._made[named, purpose] = ProcessGroupGloo(
                 store, named.index(self._rank), len(named), self._timeout
             )

@@ -1,0 +1,65 @@
+"""Where the ranks of a pipeline wait for each other before they are connected.
+
+What makes gloo's groups, and torch.distributed's store below it, wait until all ranks are there or
+time has run out. Ranks that meet here first also look whether one of them has failed.
+"""
+
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+
+from torch._C._distributed_c10d import Store
+
+from synth.errors import RunFailure
+
+_FAILED = "failed"
+_SHORTEST_S, _LONGEST_S = 0.001, 0.05
+
+
+class Meeting:
+    """One rank's view of a store that all ranks of one pipeline, and only they, write to."""
+
+    def __init__(self, store: Store, rank: int, timeout_s: float) -> None:
+        """After `timeout_s` the rank waits for others no longer."""
+        self._store = store
+        self._rank = rank
+        self._timeout_s = timeout_s
+        self._failed = f"rank {rank} failed: "
+
+    def meet(self, where: str, ranks: Iterable[int], word: str = "") -> list[str]:
+        """Wait until all these ranks have come to a place; their words, in the order of `ranks`.
+
+        Raises:
+            RunFailure: one of the pipeline's ranks has failed, or did not come in time.
+        """
+        keys = {rank: f"{where}-{rank}" for rank in ranks}
+        self._store.set(keys[self._rank], word)
+        until, pause_s = time.monotonic() + self._timeout_s, _SHORTEST_S
+        while not self._store.check(list(keys.values())):
+            cause = self.failure()
+            if cause is not None:
+                raise RunFailure(f"rank {self._rank} cannot go on: {cause}")
+            if time.monotonic() > until:
+                missing = [rank for rank, key in keys.items() if not self._store.check([key])]
+                raise RunFailure(
+                    f"rank {self._rank} waited {self._timeout_s:g} s for "
+                    f"rank{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}; every rank of "
+                    f"the group makes the pipeline at the same time, else raise timeout_s"
+                )
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_S)
+        return [self._store.get(key).decode() for key in keys.values()]
+
+    def fail(self, cause: str) -> None:
+        """Tell all who meet, now or later, that this rank failed; the first one's cause stands."""
+        with suppress(RuntimeError):  # who keeps the store is gone
+            if not self._store.check([_FAILED]):
+                self._store.set(_FAILED, f"{self._failed}{cause}")
+
+    def failure(self) -> str | None:
+        """Which other rank failed first and why, in words; none: no other one did."""
+        with suppress(RuntimeError):
+            if self._store.check([_FAILED]):
+                words = self._store.get(_FAILED).decode()
+                return None if words.startswith(self._failed) else words
+        return None

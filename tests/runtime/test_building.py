@@ -1,0 +1,162 @@
+"""A rank fails while the pipeline is made and its process lives on: all others end, and say why."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from synth.families import generate
+
+SOON_S = 10.0  # ranks would wait for each other for 60
+
+
+class Broken(nn.Module):
+    """Cannot be looked at."""
+
+    def named_parameters(self, *arguments: Any, **options: Any) -> Iterator[tuple[str, Any]]:
+        raise ValueError("the module that raises")
+
+
+class Late(nn.Module):
+    """Fails once it is run."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        raise ValueError("the module that raises")
+
+
+def fail_to_build(rank: int, size: int, what: str, failing: int) -> tuple[str, float]:
+    """What is said, and after how many seconds; a rank that failed lives on with all it holds."""
+    from synth.runtime import pipeline
+    from synth.runtime.execution import eager_links
+
+    name = "chimera" if what == "shared" else "1f1b"
+    given: dict[str, Any] = {"schedule": generate(name, size, 4), "tied": {}}
+    held = [stage for stage, _ in given["schedule"].placement.held[rank]]
+    given["stages"] = {stage: nn.Linear(4, 4) for stage in held}
+    undo = pytest.MonkeyPatch()
+    if rank == failing:
+        _break(what, given, undo, pipeline, eager_links)
+    world: Any = dist.group.WORLD
+    store, before = world.get_group_store(), time.monotonic()
+    try:
+        made = pipeline.Pipeline(**given, loss=nn.functional.mse_loss, timeout_s=60)
+        x = torch.ones(4, 4)
+        made.step(made.split(x, targets=x))
+    except Exception as error:
+        seconds = time.monotonic() - before
+        store.set(f"failed-{rank}", "-")
+        store.wait([f"failed-{r}" for r in range(size)])
+        return "\n".join([str(error), *getattr(error, "__notes__", [])]), seconds
+    finally:
+        undo.undo()
+    return "nothing failed", 0.0
+
+
+def _break(
+    what: str, given: dict[str, Any], patch: pytest.MonkeyPatch, pipeline: Any, links: Any
+) -> None:
+    """Make one rank's part of the building fail."""
+    (stage, *others) = given["stages"]
+    if what == "file":
+        given["schedule"] = "no-such-plan.json"
+    elif what == "number":
+        given["stages"] = {99: nn.Linear(4, 4)}
+    elif what == "module":
+        given["stages"] = {stage: Broken()}
+    elif what == "tied":
+        given["tied"] = {"table": "no parameter"}
+    elif what == "shared":
+        given["stages"] = {s: nn.Sequential(given["stages"][stage]) for s in (stage, *others)}
+    elif what == "sockets":
+        patch.setattr(links, "most_bytes", _refuse)
+    elif what == "last":
+        patch.setattr(pipeline, "Executor", _refuse)
+    elif what == "trial":
+        given["stages"] = {stage: Late()}
+
+
+def _refuse(*arguments: Any, **options: Any) -> None:
+    raise OSError("too many open files")
+
+
+@pytest.mark.parametrize(
+    ("what", "cause"),
+    [
+        ("file", "cannot read no-such-plan.json"),
+        ("number", "it was given modules for [99]"),
+        ("module", "ValueError: the module that raises"),
+        ("tied", "AttributeError"),
+        ("shared", "share a parameter and have copies on other ranks"),
+        ("sockets", "OSError: too many open files"),
+        ("last", "OSError: too many open files"),  # the others are through, and in their first step
+    ],
+)
+@pytest.mark.parametrize(("size", "failing"), [(2, 0), (2, 1), (4, 2)])
+def test_ranks_that_wait_for_one_that_cannot_build_are_told_which_and_why(
+    pool: Any, what: str, cause: str, size: int, failing: int
+) -> None:
+    found = pool.run(fail_to_build, size, what, failing)
+    for rank, (said, seconds) in enumerate(found):
+        assert seconds < SOON_S
+        if rank == failing:
+            assert cause.split(": ")[-1] in said or cause == "AttributeError"
+            assert f"on rank {rank} of the pipeline, while it was made" in said
+        else:
+            assert f"rank {rank} cannot go on: rank {failing} failed: " in said
+            assert cause in said
+
+
+def test_a_module_that_raises_at_its_trial_ends_all_ranks(pool: Any) -> None:
+    for said, seconds in pool.run(fail_to_build, 2, "trial", 0):
+        assert "stage 0 cannot be run on what it is given: ValueError: the module that" in said
+        assert seconds < SOON_S
+
+
+def build_unlike(rank: int, size: int) -> str:
+    from synth.errors import Mismatch
+    from synth.runtime.pipeline import Pipeline
+
+    schedule = generate("1f1b" if rank < 2 else "gpipe", size, 4)
+    with pytest.raises(Mismatch) as caught:
+        Pipeline(schedule, nn.Linear(4, 4), loss=nn.functional.mse_loss, timeout_s=60)
+    return str(caught.value)
+
+
+def test_ranks_with_unlike_schedules_are_named(pool: Any) -> None:
+    for said in pool.run(build_unlike, 4):
+        assert said.startswith("ranks 2, 3 have another schedule than rank 0")
+
+
+def build_again(rank: int, size: int) -> Any:
+    from synth.runtime.pipeline import Pipeline
+
+    schedule, x = generate("1f1b", size, 2), torch.ones(2, 4)
+    with pytest.raises(Exception):  # noqa: B017 - what each rank says is another test's
+        Pipeline("no-such-plan.json" if rank else schedule, nn.Linear(4, 4), timeout_s=60)
+    pipeline = Pipeline(schedule, nn.Identity(), loss=nn.functional.mse_loss, timeout_s=60)
+    loss = pipeline.step(pipeline.split(x, targets=x))
+    return None if loss is None else loss.item()
+
+
+def test_another_pipeline_can_be_made_in_the_same_processes(pool: Any) -> None:
+    assert pool.run(build_again, 2) == [None, 0.0]
+
+
+def come_alone(rank: int, size: int) -> str:
+    from synth.errors import RunFailure
+    from synth.runtime.execution.groups import Group
+
+    group = Group.world(timeout_s=0.5)
+    if rank == 0:
+        with pytest.raises(RunFailure) as caught:
+            group.gather("word")
+        return str(caught.value)
+    return ""
+
+
+def test_who_does_not_come_is_named_when_time_has_run_out(pool: Any) -> None:
+    assert pool.run(come_alone, 3)[0].startswith("rank 0 waited 0.5 s for ranks 1, 2; every rank")
