@@ -6,13 +6,13 @@ is called `.partial` is the rest of a run that was ended, and is cleared away. T
 would clear away each other's, so the one that writes holds a lock, which ends with its process.
 """
 
-import fcntl
 import os
 import re
 import shutil
 from pathlib import Path
 
 from synth.errors import SynthError
+from synth.lock import Taken, take
 
 _COMPLETE = re.compile(r"step-(\d+)")
 _PARTIAL = ".partial"
@@ -64,20 +64,14 @@ class CheckpointFolder:
             raise SynthError(f"cannot write checkpoints in {self.path}: no permission")
 
     def _keep_others_out(self) -> None:
-        """A lock of POSIX's: file systems of clusters have it, and forked children do not.
-
-        It is lost when the process closes the file, so that stays open.
-        """
-        lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        """By a lock that is held as long as the process lives."""
         try:
-            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
-            os.close(lock)
+            take(self.path / _LOCK)
+        except Taken as taken:
             raise SynthError(
-                f"another run writes checkpoints in {self.path}; end it, or give another folder"
+                f"another run writes checkpoints in {self.path} ({taken}); end it, or give another "
+                f"folder"
             ) from None
-        except OSError:  # a file system without locks
-            os.close(lock)
 
     def discard(self, step: int) -> None:
         """Give back the room of a checkpoint that could not be completed."""

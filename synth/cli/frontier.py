@@ -26,6 +26,7 @@ from synth.cli.options import (
 )
 from synth.cli.output import Format, FormatOption, answer, answer_json, talk
 from synth.errors import ExitCode, SynthError
+from synth.lock import only_writer
 from synth.profile import Profile
 from synth.record import check_folder, check_outputs, write_atomically
 from synth.units import format_bytes, format_us, parse_fraction, parse_seconds
@@ -84,7 +85,7 @@ def command(
     """Trace the best time against the memory limit of every rank, from the least that works.
 
     Every point is a plan with a proven bound, for one partition. Ctrl-C keeps what is there; the
-    same command again goes on from it.
+    same command again goes on from it; at the same time, it is refused.
     """
     from synth.plan.trace import Effort
     from synth.schedule.placements import placement as named_placement
@@ -105,7 +106,8 @@ def command(
     )
     choice = read_recompute(recompute, problem.costs.num_stages)
     request = _Request(profile, problem, effort, output, picture, placement, choice)
-    curve, is_cut_short = _trace(request)
+    with only_writer(output, "let that end and run this again, or give another -o"):
+        curve, is_cut_short = _trace(request)
     if not curve.points:
         raise Interrupted("interrupted before the first point; run the same command again")
     if save is not None:

@@ -114,6 +114,34 @@ def test_a_bad_argument_ends_in_2(synth: Synth, arguments: tuple[str, ...], word
     assert words in ended.stderr
 
 
+def test_a_second_one_on_the_same_file_is_refused_until_the_first_one_has_ended(
+    synth: Synth, tmp_path: Path
+) -> None:
+    path = tmp_path / "curve.json"
+    command = (sys.executable, "-m", "synth", *SMALL, "4", "-o", str(path))
+    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    first = subprocess.Popen(command, cwd=ROOT, start_new_session=True, **pipes)
+    try:
+        lock = tmp_path / ".curve.json.lock"
+        until = time.monotonic() + 300
+        while not (lock.exists() and lock.read_text()) and time.monotonic() < until:
+            time.sleep(0.01)
+        os.killpg(first.pid, signal.SIGSTOP)  # in the middle of it
+        there = path.exists()
+        refused = synth(*SMALL, "2", "-o", path)
+    finally:
+        os.killpg(first.pid, signal.SIGKILL)
+        first.wait()
+    assert (refused.code, refused.stdout, path.exists()) == (2, "", there)
+    assert f"{path} is being written by process {first.pid} on " in refused.stderr
+    assert "let that end and run this again, or give another -o" in refused.stderr
+
+    assert lock.exists()  # left behind, and no hindrance
+    ended = synth(*SMALL, "2", "-o", path)
+    assert ended.code == 0, ended.stderr
+    assert not lock.exists()
+
+
 def test_ctrl_c_keeps_the_points_so_far(tmp_path: Path) -> None:
     path = tmp_path / "curve.json"
     command = [sys.executable, "-m", "synth", "frontier", NAME, "--ranks", "8"]

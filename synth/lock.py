@@ -1,0 +1,87 @@
+"""Keeps a second process out of what a first one is writing.
+
+The locks are POSIX's: file systems of clusters have them, forked children do not, and a process
+that is killed loses them. The file that stands for a lock says who holds it; one that a killed
+process left behind holds up nobody.
+"""
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from synth.errors import SynthError
+
+try:
+    import fcntl
+except ImportError:  # not on Windows, where nothing is locked
+    fcntl = None  # type: ignore[assignment]
+
+
+class Taken(Exception):
+    """Another process holds the lock; its words are which, as far as it could say."""
+
+
+def take(lock: Path) -> int | None:
+    """Lock a file, which is made if need be, until it is closed or this process ends.
+
+    Returns:
+        The open file; none where the file system has no locks.
+
+    Raises:
+        Taken: another process has locked it.
+        OSError: it cannot be opened.
+    """
+    while fcntl is not None:
+        handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            holder = os.read(handle, 200).decode(errors="replace")
+            os.close(handle)
+            raise Taken(holder or "another process") from None
+        except OSError:
+            os.close(handle)
+            break
+        if _is_there(lock, handle):
+            os.ftruncate(handle, 0)
+            os.write(handle, f"process {os.getpid()} on {socket.gethostname()}".encode())
+            return handle
+        os.close(handle)  # its holder has just taken it away: that was the lock of nothing
+    return None
+
+
+@contextmanager
+def only_writer(path: Path, way_out: str) -> Iterator[None]:
+    """Within it, no other process that asks so too writes a file. What is no file is not locked.
+
+    Raises:
+        SynthError: another one does; `way_out` is what to do then.
+    """
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        yield
+        return
+    lock = path.with_name(f".{path.name}.lock")
+    try:
+        handle = take(lock)
+    except Taken as taken:
+        raise SynthError(f"{path} is being written by {taken}; {way_out}") from None
+    except OSError as error:
+        raise SynthError(f"cannot write {lock}: {error.strerror or error}") from None
+    try:
+        yield
+    finally:
+        if handle is not None:
+            with suppress(OSError):
+                lock.unlink()  # while it is still held: whoever waits for it looks again
+            os.close(handle)
+
+
+def _is_there(lock: Path, handle: int) -> bool:
+    """Whether an open file is still the one of that name."""
+    try:
+        return os.path.samestat(os.stat(lock), os.fstat(handle))
+    except FileNotFoundError:
+        return False

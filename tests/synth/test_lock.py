@@ -1,0 +1,96 @@
+"""Locks between processes: taken by one, lost with it, and never of a file that is gone."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from synth.errors import SynthError
+from synth.lock import only_writer, take
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from synth.lock import take
+take(Path(sys.argv[1]))
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that holds the lock of `out`."""
+    lock = str(tmp_path / ".out.lock")
+    command = [sys.executable, "-c", HOLD, lock]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "held\n"
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_what_another_process_writes_is_refused_and_says_who_it_is(
+    holder: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    with (
+        pytest.raises(
+            SynthError, match=f"out is being written by process {holder.pid} on .*; wait"
+        ),
+        only_writer(tmp_path / "out", "wait"),
+    ):
+        raise AssertionError("two at once")
+
+
+def test_a_lock_ends_with_its_process(holder: subprocess.Popen[str], tmp_path: Path) -> None:
+    holder.kill()
+    holder.wait()
+    with only_writer(tmp_path / "out", "wait"):
+        assert (tmp_path / ".out.lock").read_text().startswith(f"process {os.getpid()} on ")
+    assert not list(tmp_path.iterdir())
+
+
+def test_through_a_link_the_same_file_is_locked(
+    holder: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "link").symlink_to(tmp_path / "out")
+    with pytest.raises(SynthError), only_writer(tmp_path / "elsewhere" / "link", "wait"):
+        raise AssertionError("two at once")
+
+
+def test_a_lock_that_its_holder_has_just_taken_away_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between opening and locking the holder ends: two could else hold locks of two files."""
+    lock, opened = tmp_path / "lock", []
+    really_open = os.open
+
+    def open_then_lose(path: Path, *arguments: int) -> int:
+        opened.append(really_open(path, *arguments))
+        if len(opened) == 1:
+            lock.unlink()
+        return opened[-1]
+
+    monkeypatch.setattr(os, "open", open_then_lose)
+    handle = take(lock)
+    assert handle is not None and os.path.samestat(os.fstat(handle), os.stat(lock))
+    assert len(opened) == 2
+    os.close(handle)
+
+
+def test_what_is_no_file_is_not_locked(tmp_path: Path) -> None:
+    with only_writer(Path("/dev/null"), "wait"), only_writer(Path("/dev/null"), "wait"):
+        assert not Path("/dev/.null.lock").exists()
+
+
+def test_a_folder_in_which_nothing_can_be_written_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "missing" / "out"
+    with (
+        pytest.raises(SynthError, match=r"cannot write .*\.out\.lock: "),
+        only_writer(path, "wait"),
+    ):
+        raise AssertionError("not locked")
