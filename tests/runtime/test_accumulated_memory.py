@@ -13,6 +13,8 @@ from synth.runtime.training.trainer import RankTrainer
 from synth.runtime.world import World
 from synth.schedule.file import Plan
 
+FEW_SCALARS = 16  # bytes; the peaks of equal runs differ by up to 8
+
 
 def peaks(rank: int, world_size: int, plan_path: str, options: TrainOptions) -> tuple[int, int]:
     """Measured and predicted bytes of a rank."""
@@ -47,4 +49,5 @@ def test_memory_is_as_planned_however_many_mini_batches_add_up(
     thrice = pool.run(peaks, 2, str(plan), options.replace(accumulate=3))
     for (measured, predicted), (accumulated, _) in zip(once, thrice, strict=True):
         assert measured <= predicted
-        assert accumulated <= measured
+        assert accumulated <= predicted
+        assert accumulated <= measured + FEW_SCALARS
