@@ -47,12 +47,18 @@ def requirements(
     if room_bytes is None:
         return
     for kind in SPLIT if fused is None else (B,):
-        slack = room_bytes - chunk.need_bytes[fused or kind]
         for index in range(chunk.num_micro_batches):
-            slot = Slot(kind, index)
-            found = tuple(_alternatives(chunk, slack, slot))
-            if () not in found:
-                yield Requirement(slot, found)
+            asked = requirement(chunk, room_bytes, Slot(kind, index), fused)
+            if asked is not None:
+                yield asked
+
+
+def requirement(
+    chunk: Chunk, room_bytes: int, slot: Slot, fused: OpKind | None = None
+) -> Requirement | None:
+    """What the cap asks of one op; None if it always fits."""
+    found = tuple(_alternatives(chunk, room_bytes - chunk.need_bytes[fused or slot.kind], slot))
+    return None if () in found else Requirement(slot, found)
 
 
 def _alternatives(chunk: Chunk, slack: int, slot: Slot) -> Iterator[Alternative]:

@@ -20,7 +20,13 @@ from math import inf
 from ortools.sat.python import cp_model
 
 from synth.kinds import OpKind
-from synth.solve.precedences import Alternative, Before, asked_by_all, requirements
+from synth.solve.precedences import (
+    Alternative,
+    Before,
+    Requirement,
+    asked_by_all,
+    requirement,
+)
 from synth.solve.run_cpsat import decide
 from synth.solve.solution import Orders
 from synth.solve.view import SPLIT, B, Chunk, F, Slot, View, W
@@ -125,18 +131,22 @@ class _Narrowing:
     def run(self, least_us: int, high_us: int) -> Iterator[Round]:
         """Every one found between the two, each shorter than the one before.
 
-        The long ones are found in no time, those that are nearly too short are not refuted in a
-        long one: so what is left is not divided in the middle. Near the least, that is tried.
+        What is far too short is refuted in no time, and what is a little longer than need be found
+        soon: it leaves few ways. Long periods leave many, and take longer. So up from the least, in
+        ever longer steps, then down again. Those that are nearly too short are not refuted in a
+        long time: so what is left is not divided in the middle.
         """
         low_us = least_us - 1  # the longest that was not found
+        step_us = max(1, round(_PRECISION * least_us))
+        is_above = False
         while high_us - low_us > 1 and self.spent_s < self.seconds:
             left_us = high_us - low_us
-            if left_us > _PRECISION * high_us:
-                period_us = high_us - max(1, round(_STEP * left_us))
-            elif low_us < least_us:
-                period_us = least_us
-            else:
+            if is_above and left_us <= _PRECISION * high_us:
                 return
+            period_us = high_us - max(1, round(_STEP * left_us))
+            if not is_above:
+                period_us = min(max(least_us, low_us + step_us), high_us - 1)
+                step_us *= 2
             wall_s = self.clock_left_s()
             if wall_s <= 0:
                 return
@@ -144,7 +154,7 @@ class _Narrowing:
             if found is None:
                 low_us = period_us
             else:
-                high_us = period_us
+                high_us, is_above = period_us, True
                 yield found
 
     def _find(self, period_us: int, wall_s: float) -> Round | None:
@@ -211,11 +221,10 @@ class _Model:
 
     def _add_memory(self, index: int) -> None:
         """What the cap asks of an op in the middle, of every op of the round."""
-        for middle, alternatives in _steady_requirements(
-            self.view[index], self.view.room_of(index)
-        ):
+        chunk = self.view[index]
+        for middle, alternatives in _steady_requirements(chunk, self.view.room_of(index)):
             for turn in range(self.size):
-                self._require(index, [_moved(a, turn - middle) for a in alternatives])
+                self._require(index, [_moved(a, turn - middle.microbatch) for a in alternatives])
 
     def _require(self, index: int, alternatives: list[Alternative]) -> None:
         choices = [self.cp.new_bool_var("") for _ in alternatives]
@@ -263,18 +272,19 @@ class _Model:
         return Round(starts, self.size, self.period_us), spent_s
 
 
-def _steady_requirements(
-    chunk: Chunk, room_bytes: int | None
-) -> Iterator[tuple[int, tuple[Alternative, ...]]]:
+def _steady_requirements(chunk: Chunk, room_bytes: int | None) -> Iterator[Requirement]:
     """What each kind of op asks where there are as many micro-batches before it as after it.
 
-    With its number there. No more are under way than there are in all.
+    No more are under way than there are in all.
     """
     middle = chunk.num_micro_batches
     endless = chunk._replace(num_micro_batches=2 * middle + 1)
-    for slot, alternatives in requirements(endless, room_bytes):
-        if slot.microbatch == middle:
-            yield middle, alternatives
+    if room_bytes is None:
+        return
+    for kind in SPLIT:
+        asked = requirement(endless, room_bytes, Slot(kind, middle))
+        if asked is not None:
+            yield asked
 
 
 def _moved(alternative: Alternative, by: int) -> Alternative:
