@@ -25,8 +25,9 @@ from synth.solve.view import B, F, Slot, View, W
 # With fewer micro-batches models of all of them say soon what there is to say.
 _FEWEST = 24
 
-# Up to so many forwards every spacing is asked for.
+# Up to so many forwards, and so many more than memory takes at once, every spacing is asked for.
 _DENSE = 12
+_DENSE_BEYOND = 6
 
 # The longest stretch, as a share of all micro-batches; and of the time, the most for one length.
 _LONGEST_SHARE = 0.6
@@ -50,12 +51,31 @@ def is_worth(view: View) -> bool:
     return applies(view) and limited and view.chunks[0].num_micro_batches >= _FEWEST
 
 
-def lengths(longest: int) -> Iterator[int]:
-    """Every short one; of the longer ones, which take longer, ever fewer."""
-    length = 1
+def lengths(view: View) -> Iterator[int]:
+    """Every short one, but no such as fit in memory at once; of the longer ones ever fewer."""
+    longest = max(1, round(_LONGEST_SHARE * view.chunks[0].last))
+    fitting, length = _fitting(view), 1
     while length <= longest:
         yield length
-        length += 1 if length < _DENSE else _DENSE // 3 * (1 + length // (2 * _DENSE))
+        if length < fitting:
+            length = fitting
+        elif length < _shortest(view):
+            length += 1
+        else:
+            length += _DENSE // 3 * (1 + length // (2 * _DENSE))
+
+
+def _shortest(view: View) -> int:
+    """Up to which number of forwards spacings are short."""
+    return max(_DENSE, _fitting(view) + _DENSE_BEYOND)
+
+
+def _fitting(view: View) -> int:
+    """How many forwards of the first stage there can be before its first B."""
+    first, room = view.chunks[0], view.room_of(0)
+    if room is None or first.effect_bytes[F] <= 0:
+        return 1
+    return 1 + max(0, room - first.need_bytes[F]) // first.effect_bytes[F]
 
 
 def added_us(least_us: Mapping[int, int], length: int) -> int:
@@ -103,7 +123,7 @@ class Spacing:
                 long, are left out.
         """
         last, left_s = self.view.chunks[0].last, limit_s
-        for length in lengths(max(1, round(_LONGEST_SHARE * last))):
+        for length in lengths(self.view):
             if left_s <= 0 or self.should_stop():
                 break
             proven_us, spent_s = self._prove(length, min(left_s, _SHARE_OF_ONE * limit_s))
@@ -111,7 +131,7 @@ class Spacing:
             self.least_us[length] = max(proven_us, added_us(self.least_us, length))
             bound_us = objective.iterations * (added_us(self.least_us, last) + self._tail_us())
             yield bound_us
-            if length >= _DENSE and bound_us < known_us:
+            if length >= _shortest(self.view) and bound_us < known_us:
                 break
         return limit_s - left_s
 

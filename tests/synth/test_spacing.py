@@ -121,7 +121,15 @@ def test_spacings_add_up() -> None:
 
 
 def test_short_spacings_are_all_asked_for_and_long_ones_ever_more_rarely() -> None:
-    assert [*lengths(76)] == [*range(1, 13), 16, 20, 24, 32, 40, 48, 60, 72]
+    """But none of so few that memory takes them all at once: F's one after another, that is all."""
+
+    def asked(num_ranks: int, cap: int) -> list[int]:
+        place = placement("linear", num_ranks)
+        problem = Problem(table_costs(num_ranks), place, 128, (cap,) * num_ranks)
+        return [*lengths(relaxed_for_fusion(problem))]
+
+    assert asked(4, 9) == [1, *range(3, 13), 16, 20, 24, 32, 40, 48, 60, 72]
+    assert asked(32, 72) == [1, *range(24, 31), 38, 46, 54, 66]
 
 
 def test_an_interrupted_search_leaves_no_thread_behind(monkeypatch: pytest.MonkeyPatch) -> None:
