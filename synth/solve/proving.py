@@ -45,7 +45,9 @@ class Proving:
         self._relaxed, self._objective, self._options = relaxed, objective, options
         self._now, self._orders = now, orders
         self._known = Known()
+        self._reference = Reference(0, None)
         self._referred: Candidate | None = None
+        self._beside: Background | None = None
         in_turn = options.deterministic or Part.BOUNDS in options.without
         self._num_workers_beside = 0 if in_turn else options.num_workers // 2
         self.num_workers_left = options.num_workers - self._num_workers_beside
@@ -68,9 +70,10 @@ class Proving:
         """Bound by more and more ranks, from now on until the search ends."""
         workers, limit_s = self._num_workers_beside, self._now.left_s()
         if workers > 0:
-            self._now.beside = Background(
+            self._beside = Background(
                 lambda should_stop: self._proofs(workers, should_stop).together(limit_s)
             )
+            self._now.listen_to(self._beside)
 
     def take_turn(self) -> None:
         """The same, where it is not done beside the search."""
@@ -81,24 +84,23 @@ class Proving:
 
     def wait(self) -> None:
         """Nothing is left to search for."""
-        beside = self._now.beside
-        while beside is not None and not (beside.is_over or self._now.finished()):
+        while not (self._beside is None or self._beside.is_over or self._now.finished()):
             time.sleep(_POLL_S)
 
     def stop(self) -> None:
         """Nothing is left to prove; what runs needs a moment to end."""
-        if self._now.beside is not None:
-            self._now.beside.stop()
+        if self._beside is not None:
+            self._beside.stop()
 
     def end(self) -> None:
         """Stop, and wait until it has.
 
         Nor may an exception leave anything behind: CP-SAT would outlive the interpreter, and abort.
         """
-        if self._now.beside is not None:
-            self._now.beside.stop()
-            self._now.beside.join()
-            self._now.beside.collect(self._now.raise_bound)
+        if self._beside is not None:
+            self._beside.stop()
+            self._beside.join()
+            self._beside.collect(self._now.raise_bound)
 
     def _proofs(self, workers: int, should_stop: Callable[[], bool]) -> Proofs:
         return Proofs(

@@ -137,16 +137,16 @@ class _Narrowing:
         long time: so what is left is not divided in the middle.
         """
         low_us = least_us - 1  # the longest that was not found
-        step_us = max(1, round(_PRECISION * least_us))
-        is_above = False
+        step_us, is_above = 1, False
         while high_us - low_us > 1 and self.spent_s < self.seconds:
             left_us = high_us - low_us
             if is_above and left_us <= _PRECISION * high_us:
                 return
-            period_us = high_us - max(1, round(_STEP * left_us))
-            if not is_above:
-                period_us = min(max(least_us, low_us + step_us), high_us - 1)
-                step_us *= 2
+            if is_above:
+                period_us = high_us - max(1, round(_STEP * left_us))
+            else:
+                period_us = min(low_us + step_us, high_us - 1)
+                step_us = max(2 * step_us, round(_PRECISION * least_us))
             wall_s = self.clock_left_s()
             if wall_s <= 0:
                 return

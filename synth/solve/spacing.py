@@ -18,14 +18,14 @@ from ortools.sat.python import cp_model
 from synth.objective import Objective
 from synth.solve.cpsat import Model
 from synth.solve.problem import SolveOptions
-from synth.solve.run_cpsat import TimedBounds, run, search_from_below
+from synth.solve.run_cpsat import Outcome, TimedBounds, run, search_from_below
 from synth.solve.solution import Solution, Starts
 from synth.solve.view import B, F, Slot, View, W
 
 # With fewer micro-batches models of all of them say soon what there is to say.
 _FEWEST = 24
 
-# Up to so many forwards, and so many more than memory takes at once, every spacing is asked for.
+# Up to so many forwards, or so many more than memory takes at once, every spacing is asked for.
 _DENSE = 12
 _DENSE_BEYOND = 6
 
@@ -59,14 +59,14 @@ def lengths(view: View) -> Iterator[int]:
         yield length
         if length < fitting:
             length = fitting
-        elif length < _shortest(view):
+        elif length < _longest_dense(view):
             length += 1
         else:
             length += _DENSE // 3 * (1 + length // (2 * _DENSE))
 
 
-def _shortest(view: View) -> int:
-    """Up to which number of forwards spacings are short."""
+def _longest_dense(view: View) -> int:
+    """Up to how many forwards every spacing is asked for."""
     return max(_DENSE, _fitting(view) + _DENSE_BEYOND)
 
 
@@ -74,7 +74,7 @@ def _fitting(view: View) -> int:
     """How many forwards of the first stage there can be before its first B."""
     first, room = view.chunks[0], view.room_of(0)
     if room is None or first.effect_bytes[F] <= 0:
-        return 1
+        return first.num_micro_batches
     return 1 + max(0, room - first.need_bytes[F]) // first.effect_bytes[F]
 
 
@@ -119,19 +119,20 @@ class Spacing:
 
         Args:
             limit_s: seconds of the clock, or deterministic ones.
-            known_us: a bound from elsewhere. Where short spacings say less, long ones, which take
-                long, are left out.
+            known_us: a bound from elsewhere. Where short spacings say less, or one that took
+                too long does, long ones are left out.
         """
         last, left_s = self.view.chunks[0].last, limit_s
         for length in lengths(self.view):
             if left_s <= 0 or self.should_stop():
                 break
-            proven_us, spent_s = self._prove(length, min(left_s, _SHARE_OF_ONE * limit_s))
-            left_s -= spent_s
-            self.least_us[length] = max(proven_us, added_us(self.least_us, length))
+            outcome = self._prove(length, min(left_s, _SHARE_OF_ONE * limit_s))
+            left_s -= outcome.spent_s
+            self.least_us[length] = max(outcome.bound_us, added_us(self.least_us, length))
             bound_us = objective.iterations * (added_us(self.least_us, last) + self._tail_us())
             yield bound_us
-            if length >= _shortest(self.view) and bound_us < known_us:
+            is_long = length >= _longest_dense(self.view) or not outcome.optimal
+            if is_long and bound_us < known_us:
                 break
         return limit_s - left_s
 
@@ -140,10 +141,8 @@ class Spacing:
         first = self.view.chunks[0]
         return first.work_us + self.view.round_trip_us[0] + self.view.step_us(first.rank)
 
-    def _prove(self, length: int, limit_s: float) -> tuple[int, float]:
-        model = self._model(length)
-        outcome = run(model, self.options, limit_s, should_stop=self.should_stop)
-        return outcome.bound_us, outcome.spent_s
+    def _prove(self, length: int, limit_s: float) -> Outcome:
+        return run(self._model(length), self.options, limit_s, should_stop=self.should_stop)
 
     def _model(self, length: int) -> "_Apart":
         """The first and the last of so many forwards, and one between every two."""

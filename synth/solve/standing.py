@@ -17,8 +17,7 @@ class Standing:
     """What a search knows so far, and whether it should go on.
 
     `evaluation_s` is what one exact evaluation of a schedule took, so as not to begin another one
-    that would end too late. `beside` proves bounds in the meantime: they are taken in whenever it
-    is asked whether to go on.
+    that would end too late.
     """
 
     def __init__(
@@ -36,7 +35,7 @@ class Standing:
         self.bound_us = 0
         self.proven_infeasible = False
         self.evaluation_s = 0.0
-        self.beside: Background | None = None
+        self._beside: Background | None = None
         self._on_improvement = on_improvement
         self._began = time.monotonic()
         self._reported_bound_us = 0
@@ -51,9 +50,13 @@ class Standing:
 
     def finished(self) -> bool:
         """Whether nothing more is wanted: proven, close enough, stopped, or out of time."""
-        if self.beside is not None:
-            self.beside.collect(self.raise_bound)
+        if self._beside is not None:
+            self._beside.collect(self.raise_bound)
         return self.time_is_up() or self.left_s() <= 0 or self.proven_infeasible or self.is_close()
+
+    def listen_to(self, beside: Background) -> None:
+        """Take its bounds in whenever it is asked from now on whether to go on."""
+        self._beside = beside
 
     def too_late_by(self, until_s: float) -> bool:
         """Whether to stop, or one more evaluation would end after a moment since the start."""

@@ -53,6 +53,16 @@ def test_without_a_cap_the_busiest_rank_is_always_busy() -> None:
     assert shortest(even(4, None, 12)).rate_us == 55 + 58 + 35
 
 
+def test_of_periods_that_differ_by_little_the_shortest_is_found() -> None:
+    """To the microsecond, however long ops take."""
+    view = even(4, 16, 12, down_us=2_000)
+    slow = tuple(
+        chunk._replace(duration_us={kind: 1_000 * us for kind, us in chunk.duration_us.items()})
+        for chunk in view.chunks
+    )
+    assert shortest(replace(view, chunks=slow)).rate_us == 148_000
+
+
 def test_with_room_for_one_micro_batch_a_round_takes_the_whole_way() -> None:
     """Rank 0 cannot start the next F before its W: nothing overlaps but the W's of other ranks."""
     found = shortest(even(3, 3, 12))
