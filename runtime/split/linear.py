@@ -23,7 +23,7 @@ class LinearRule(Rule):
 
     def forward(self, call: Call) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Exactly the replaced call, in the two steps in which it multiplies a strided x."""
-        if not call.options:
+        if not was_strided(call):
             return F.linear(call.input, call.weight(), call.parameter(1)), ()
         output = unfolded(F.linear(call.input, call.weight()), call)
         bias = call.parameter(1)
@@ -46,7 +46,7 @@ def rows(tensor: Tensor) -> Tensor:
 
 def unfolded(product: Tensor, call: Call) -> Tensor:
     """[rows, n] as [..., n], of a call whose input was strided."""
-    return product.view(*call.options[0], product.shape[-1]) if call.options else product
+    return product.view(*call.options[0], product.shape[-1]) if was_strided(call) else product
 
 
 def product_gradient(grad: Tensor, matrix: Tensor, x: Tensor) -> Tensor:
@@ -58,14 +58,19 @@ def product_gradient(grad: Tensor, matrix: Tensor, x: Tensor) -> Tensor:
 
 def bias_gradient(grad: Tensor, call: Call) -> Tensor:
     """[n], summed as autograd does: of the product's rows, or of what the bias was added to."""
-    return rows(grad).sum(0) if not call.options else grad.sum_to_size(grad.shape[-1])
+    return grad.sum_to_size(grad.shape[-1]) if was_strided(call) else rows(grad).sum(0)
+
+
+def was_strided(call: Call) -> bool:
+    """Whether a product's input is the copied rows of one that was strided."""
+    return bool(call.options)
 
 
 def bind_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Call | None:
     """A product of x [..., n] with a matrix; a vector is autograd's.
 
     Torch multiplies x as a matrix of rows, of which the rows of a strided x are a copy, kept in
-    its stead; the bias is then a second step. Such a call's options are the output's shape.
+    its stead; the bias is then a second step. Such a call's options are its leading dimensions.
     """
     if x.ndim < 2:
         return None

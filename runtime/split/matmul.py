@@ -23,20 +23,30 @@ class _ProductRule(Rule):
         return weight, bias_gradient(grad, call) if needs[1] else None
 
 
-@register(torch.matmul, torch.Tensor.matmul, torch.mm, torch.Tensor.mm)
+@register(torch.matmul, torch.Tensor.matmul)
 class MatmulRule(_ProductRule):
     """x [..., in] @ W; x @ y and W @ x are autograd's."""
 
     def bind(self, input: Any, other: Any = None, **renamed: Any) -> Call | None:
         """Names the input and the matrix, where the matrix is a trainable leaf."""
-        matrix = renamed.pop("mat2", other)
-        if renamed or not _is_matrix(matrix) or not isinstance(input, Tensor):
+        if renamed or not _is_matrix(other) or not isinstance(input, Tensor):
             return None
-        return bind_product(input, matrix, None)
+        return bind_product(input, other, None)
 
     def forward(self, call: Call) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Exactly the replaced call, of a strided x that of its rows."""
         return unfolded(torch.matmul(call.input, call.weight()), call), ()
+
+
+@register(torch.mm, torch.Tensor.mm)
+class MmRule(MatmulRule):
+    """x [rows, in] @ W."""
+
+    def bind(self, input: Any, other: Any = None, **renamed: Any) -> Call | None:
+        """Names the input and the matrix; what is no product of matrices is torch's to refuse."""
+        if isinstance(input, Tensor) and input.ndim != 2:
+            return None
+        return super().bind(input, renamed.pop("mat2", other), **renamed)
 
 
 @register(torch.addmm)
@@ -50,7 +60,7 @@ class AddmmRule(_ProductRule):
         """Names the input, the matrix and the bias; scaled products are autograd's."""
         if legacy or out is not None or (beta, alpha) != (1, 1) or not _is_matrix(mat2):
             return None
-        if input.shape != mat2.shape[1:]:
+        if input.shape != mat2.shape[1:] or mat1.ndim != 2:
             return None
         return bind_product(mat1, mat2, input)
 

@@ -60,7 +60,7 @@ class Rule(ABC):
     by_autograd: ClassVar[bool] = False
     """Whether autograd, recording `forward` with its parameters detached, computes what
     `input_gradient` would, at far less cost. W then gets the gradient of the output, or of what the
-    output is a view of."""
+    output is a view of: `forward` may end in one view, and not in a view of a view."""
 
     @abstractmethod
     def bind(self, *args: Any, **kwargs: Any) -> Call | None:

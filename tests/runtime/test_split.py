@@ -1,6 +1,7 @@
 """The split backward: B then W is, bit for bit, what autograd computes at once."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 import torch
@@ -655,3 +656,16 @@ def test_a_recorder_leaves_modules_as_they_were_when_f_fails() -> None:
     with pytest.raises(RuntimeError, match="shapes"):
         Recorder(layer).forward(SplitTape(), layer, torch.randn(4, 11))
     assert "forward" not in vars(layer)
+
+
+@pytest.mark.parametrize("form", ["mm", "addmm"])
+@pytest.mark.parametrize("strided", [False, True])
+def test_what_torch_refuses_is_refused(form: str, strided: bool) -> None:
+    """Products of matrices take no batch of them."""
+    weight, bias = nn.Parameter(torch.randn(12, 7)), nn.Parameter(torch.randn(7))
+    x = torch.randn(4, 12, 3).mT if strided else torch.randn(4, 3, 12)
+    product = (
+        partial(torch.mm, mat2=weight) if form == "mm" else partial(torch.addmm, bias, mat2=weight)
+    )
+    with pytest.raises(RuntimeError, match="must be a matrix"):
+        SplitTape().forward(product, x)
