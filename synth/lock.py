@@ -2,16 +2,20 @@
 
 The locks are POSIX's: file systems of clusters have them, forked children do not, and a process
 that is killed loses them. The file that stands for a lock says who holds it; one that a killed
-process left behind holds up nobody.
+process left behind holds up nobody. They hold between processes and not within one: there a second
+taker of the same lock gets it too, and closing the lock's file, however it was opened, lets go.
 """
 
+import errno
 import os
 import socket
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from synth.errors import SynthError
+from synth.record import is_stream
 
 try:
     import fcntl
@@ -27,7 +31,7 @@ def take(lock: Path) -> int | None:
     """Lock a file, which is made if need be, until it is closed or this process ends.
 
     Returns:
-        The open file; none where the file system has no locks.
+        The open file; none, and a warning, where the file system has no locks.
 
     Raises:
         Taken: another process has locked it.
@@ -41,8 +45,15 @@ def take(lock: Path) -> int | None:
             holder = os.read(handle, 200).decode(errors="replace")
             os.close(handle)
             raise Taken(holder or "another process") from None
-        except OSError:
+        except OSError as error:
             os.close(handle)
+            if error.errno == errno.ESTALE:
+                continue
+            warnings.warn(
+                f"{lock} cannot be locked ({error.strerror or error}): let no other process write "
+                f"there",
+                stacklevel=2,
+            )
             break
         if _is_there(lock, handle):
             os.ftruncate(handle, 0)
@@ -59,17 +70,18 @@ def only_writer(path: Path, way_out: str) -> Iterator[None]:
     Raises:
         SynthError: another one does; `way_out` is what to do then.
     """
-    path = path.resolve()
-    if path.exists() and not path.is_file():
+    if is_stream(path):
         yield
         return
+    path = path.resolve()
     lock = path.with_name(f".{path.name}.lock")
     try:
         handle = take(lock)
     except Taken as taken:
         raise SynthError(f"{path} is being written by {taken}; {way_out}") from None
     except OSError as error:
-        raise SynthError(f"cannot write {lock}: {error.strerror or error}") from None
+        left = f"; if nobody writes {path.name} any more, delete it" if lock.exists() else ""
+        raise SynthError(f"cannot write {lock}: {error.strerror or error}{left}") from None
     try:
         yield
     finally:
@@ -83,5 +95,7 @@ def _is_there(lock: Path, handle: int) -> bool:
     """Whether an open file is still the one of that name."""
     try:
         return os.path.samestat(os.stat(lock), os.fstat(handle))
-    except FileNotFoundError:
-        return False
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ESTALE):
+            return False
+        raise

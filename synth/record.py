@@ -111,6 +111,11 @@ def describe(error: ValidationError, most: int = 5) -> str:
     return "\n".join(lines)
 
 
+def is_stream(path: Path) -> bool:
+    """Whether it is there and no regular file. Not of a resolved path: an open pipe has none."""
+    return path.exists() and not path.is_file()
+
+
 def write_atomically(path: Path, text: str) -> None:
     """Write a text file through a temporary one beside it, so that it is never half-written.
 
@@ -119,10 +124,10 @@ def write_atomically(path: Path, text: str) -> None:
     Raises:
         SynthError: the folder is missing or not writable.
     """
-    path = path.resolve()
-    if path.exists() and not path.is_file():
+    if is_stream(path):
         _write_plainly(path, text)
         return
+    path = path.resolve()
     try:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:
@@ -168,8 +173,7 @@ def check_outputs(*outputs: Path | None, inputs: Iterable[Path | str | None] = (
             continue
         check_writable(path)
         place = path.resolve()
-        is_stream = path.exists() and not path.is_file()
-        if place in taken and not is_stream:
+        if place in taken and not is_stream(path):
             raise SynthError(f"{path} {taken[place]} by the same command; give another name")
         taken[place] = "is written"
 
@@ -195,6 +199,8 @@ def _why_not_writable(path: Path) -> str | None:
     folder = path.parent
     if path.is_dir():
         return "it is a folder; give a file's name"
+    if is_stream(path):
+        return None if os.access(path, os.W_OK) else "no permission to write to it"
     if not folder.is_dir():
         there = next((p for p in (folder, *folder.parents) if p.exists()), folder)
         if there.is_dir() or not there.exists():

@@ -1,5 +1,7 @@
 """Locks between processes: taken by one, lost with it, and never of a file that is gone."""
 
+import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -49,7 +51,10 @@ def test_a_lock_ends_with_its_process(holder: subprocess.Popen[str], tmp_path: P
     holder.kill()
     holder.wait()
     with only_writer(tmp_path / "out", "wait"):
-        assert (tmp_path / ".out.lock").read_text().startswith(f"process {os.getpid()} on ")
+        # Asked from another process: opening and closing the file in this one would let go.
+        command = [sys.executable, "-c", HOLD, str(tmp_path / ".out.lock")]
+        refused = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=60)
+        assert f"Taken: process {os.getpid()} on " in refused.stderr
     assert not list(tmp_path.iterdir())
 
 
@@ -94,3 +99,59 @@ def test_a_folder_in_which_nothing_can_be_written_is_said(tmp_path: Path) -> Non
         only_writer(path, "wait"),
     ):
         raise AssertionError("not locked")
+
+
+def test_a_lock_file_that_may_not_be_opened_says_the_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".out.lock").write_text("")
+
+    def refuse(*arguments: object) -> int:  # tests may run as root
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(os, "open", refuse)
+    with (
+        pytest.raises(SynthError, match=r"Permission denied; if nobody writes out any more, del"),
+        only_writer(tmp_path / "out", "wait"),
+    ):
+        raise AssertionError("not locked")
+
+
+@pytest.mark.parametrize("where", ["lockf", "stat"])
+def test_a_file_handle_that_went_stale_is_opened_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """As on NFS, when a holder on another machine has taken the file away."""
+    module = fcntl if where == "lockf" else os
+    really, calls = getattr(module, where), []
+
+    def stale_once(*arguments: object, **options: object) -> object:
+        calls.append(arguments)
+        if len(calls) == 1:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return really(*arguments, **options)
+
+    monkeypatch.setattr(module, where, stale_once)
+    handle = take(tmp_path / "lock")
+    assert handle is not None and len(calls) == 2
+    os.close(handle)
+
+
+def test_where_there_are_no_locks_it_goes_on_with_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "lockf", refuse)
+    with pytest.warns(UserWarning, match=r"lock cannot be locked \(No locks available\)"):
+        assert take(tmp_path / "lock") is None
+
+
+def test_an_open_pipe_is_not_locked_and_is_written_to(tmp_path: Path) -> None:
+    code = (
+        "from pathlib import Path; from synth.lock import only_writer; "
+        "from synth.record import check_writable, write_atomically; p = Path('/dev/stdout')\n"
+        "check_writable(p)\nwith only_writer(p, ''): write_atomically(p, 'text')"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code]) == b"text"
