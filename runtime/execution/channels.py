@@ -218,7 +218,6 @@ class GlooChannels:
 
     def cut(self) -> None:
         """Close the sockets, and all connections of the pipeline's gloo groups."""
-        self._eager.cut()
         self._own.cut()
 
     def _next_tag(self, transfer: Transfer) -> int:

@@ -6,6 +6,7 @@ import struct
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from pathlib import Path
 
 from synth.errors import RunFailure
@@ -60,27 +61,42 @@ class EagerLinks:
         self._timeout_s = timeout_s
         self.senders: dict[Link, EagerSender] = {}
         self.receivers: dict[Link, EagerReceiver] = {}
+        group.own.also_cut(self.cut)
         links = list(links)
         if not links or not hasattr(socket, "AF_UNIX"):
             return
-        with (
-            tempfile.TemporaryDirectory(prefix="synth-") as folder,
-            socket.socket(socket.AF_UNIX) as listener,
-        ):
-            address = _listen(listener, Path(folder), len(links))
-            addresses = group.gather(address)
-            mine = {link: end for link in links if link[0] == group.rank
-                    and (end := _connected(addresses[link[1]], link)) is not None}  # fmt: skip
-            coming = [link for made in group.gather(list(mine)) for link in made
-                      if link[1] == group.rank]  # fmt: skip
-            accepted = [listener.accept()[0] for _ in coming]
+        mine: dict[Link, socket.socket] = {}
+        accepted: list[socket.socket] = []
         try:
+            self._connect(group, links, mine, accepted)
             self._agree(mine, accepted, posted)
         except BaseException as error:
             group.tell(error)
             for end in (*mine.values(), *accepted):
                 end.close()  # whoever waits there is told, though this process may live on
             raise
+
+    def _connect(
+        self,
+        group: Group,
+        links: list[Link],
+        mine: dict[Link, socket.socket],
+        accepted: list[socket.socket],
+    ) -> None:
+        """Add to `mine` the sending ends, and to `accepted` the receiving ones of any link."""
+        with (
+            tempfile.TemporaryDirectory(prefix="synth-") as folder,
+            socket.socket(socket.AF_UNIX) as listener,
+        ):
+            addresses = group.gather(_listen(listener, Path(folder), len(links)))
+            for link in links:
+                if link[0] == group.rank:
+                    end = _connected(addresses[link[1]], link)
+                    if end is not None:
+                        mine[link] = end
+            for link in chain.from_iterable(group.gather(list(mine))):
+                if link[1] == group.rank:
+                    accepted.append(listener.accept()[0])
 
     def _agree(
         self,

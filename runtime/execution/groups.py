@@ -125,8 +125,10 @@ class Group:
             yield
         except BaseException as error:
             before = self.own.meeting.failure()
-            self.tell(error)
-            self.own.cut()
+            try:
+                self.tell(error)
+            finally:
+                self.own.cut()
             told = isinstance(error, RuntimeError | RunFailure | ConnectionError)
             if told and before is not None and before not in str(error):
                 raise RunFailure(f"rank {self.rank} cannot go on: {before}") from error

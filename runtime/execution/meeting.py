@@ -5,7 +5,7 @@ time has run out. Ranks that meet here first also look whether one of them has f
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 from torch._C._distributed_c10d import Store
@@ -39,8 +39,8 @@ class Meeting:
             cause = self.failure()
             if cause is not None:
                 raise RunFailure(f"rank {self._rank} cannot go on: {cause}")
-            if time.monotonic() > until:
-                missing = [rank for rank, key in keys.items() if not self._store.check([key])]
+            missing = self._missing(keys) if time.monotonic() > until else []
+            if missing:  # or the last have just come
                 raise RunFailure(
                     f"rank {self._rank} waited {self._timeout_s:g} s for "
                     f"rank{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}; every rank of "
@@ -48,16 +48,23 @@ class Meeting:
                 )
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_S)
-        return [self._store.get(key).decode() for key in keys.values()]
+        return [found.decode() for found in self._store.multi_get(list(keys.values()))]
+
+    def _missing(self, keys: Mapping[int, str]) -> list[int]:
+        return [rank for rank, key in keys.items() if not self._store.check([key])]
 
     def fail(self, cause: str) -> None:
         """Tell all who meet, now or later, that this rank failed; the first one's cause stands."""
+        words = f"{self._failed}{cause}".encode(errors="replace").decode()  # a path may be no UTF-8
         with suppress(RuntimeError):  # who keeps the store is gone
-            if not self._store.check([_FAILED]):
-                self._store.set(_FAILED, f"{self._failed}{cause}")
+            self._store.compare_set(_FAILED, "", words)
 
     def failure(self) -> str | None:
-        """Which other rank failed first and why, in words; none: no other one did."""
+        """Which other rank failed first and why, in words; none: no other one did.
+
+        Asks the store, which answers at once or is gone; a host that hangs is waited for without
+        limit, as torch has none for these calls.
+        """
         with suppress(RuntimeError):
             if self._store.check([_FAILED]):
                 words = self._store.get(_FAILED).decode()

@@ -11,7 +11,7 @@ for each other under different names.
 
 import os
 import pickle
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -47,6 +47,7 @@ class OwnGroups:
         self._rank = rank
         self._timeout = timedelta(seconds=timeout_s)
         self._made: dict[tuple[tuple[int, ...], str], ProcessGroupGloo] = {}
+        self._others: list[Callable[[], None]] = []
 
     def among(self, ranks: Iterable[int], purpose: str = "") -> ProcessGroupGloo | None:
         """The group of some ranks, which all of them ask for; none: this one is not among them.
@@ -68,12 +69,18 @@ class OwnGroups:
             )
         return self._made[named, purpose]
 
+    def also_cut(self, cut: Callable[[], None]) -> None:
+        """Whenever these groups are cut, first cut what else connects this rank to the others."""
+        self._others.append(cut)
+
     def cut(self) -> None:
         """Close all connections: who waits in these groups, here or at the other end, is told.
 
         Gloo has no call for that. But when a receive runs out of time, it closes all connections of
         its group (gloo/transport/tcp/unbound_buffer.cc); one to a rank that is gone fails at once.
         """
+        for cut in self._others:
+            cut()
         for (ranks, _), group in self._made.items():
             for peer in range(len(ranks)):
                 if ranks[peer] != self._rank:
