@@ -13,7 +13,6 @@ Optimizer, data and precision stay the caller's.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from synth.costs import uniform_costs
 from synth.errors import Mismatch, SynthError
 from synth.profile import Link, Links
-from synth.schedule.file import Plan, program_text
+from synth.schedule.file import Plan, schedule_fingerprint
 from synth.schedule.lower import Lowered
 from synth.schedule.model import Schedule
 from synth.schedule.verify import verify
@@ -255,11 +254,8 @@ def _check_size(lowered: Lowered, group: Group) -> None:
 
 def _check_same(schedule: Schedule, group: Group) -> None:
     """Ranks of unlike schedules would wait for each other for ever."""
-    order = (schedule.placement.ranks, schedule.num_micro_batches, schedule.buffering)
-    programs = map(program_text, schedule.programs)
-    text = "\n".join([repr(order), str(schedule.eager), *programs])
-    digest = sha256(text.encode()).hexdigest()
-    found = group.own.meeting.meet("schedule", range(group.size), digest)
+    mine = schedule_fingerprint(schedule)
+    found = group.own.meeting.meet("schedule", range(group.size), mine)
     others = [str(rank) for rank, theirs in enumerate(found) if theirs != found[0]]
     if others:
         raise Mismatch(

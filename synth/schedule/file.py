@@ -1,5 +1,6 @@
 """The schedule file (a plan): one portable JSON with order, costs, workload and what is claimed."""
 
+import hashlib
 from collections.abc import Sequence
 from typing import ClassVar, Self
 
@@ -230,6 +231,13 @@ class Plan(FileRecord):
 def program_text(program: tuple[Op, ...]) -> str:
     """One rank's ops as a line of tokens."""
     return " ".join(map(str, program))
+
+
+def schedule_fingerprint(schedule: Schedule) -> str:
+    """A short hash of everything in a schedule but its name."""
+    rules = (schedule.placement, schedule.num_micro_batches, schedule.buffering, schedule.eager)
+    lines = [repr(rules), *map(program_text, schedule.programs)]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 
 def _parse_program(rank: int, text: str) -> tuple[Op, ...]:

@@ -4,7 +4,6 @@ The simulation of a plan and a run of it are written in the same form, so that t
 each other.
 """
 
-import hashlib
 import json
 from collections.abc import Sequence
 from enum import StrEnum
@@ -15,7 +14,7 @@ from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, Posit
 from synth.costs import HOST
 from synth.errors import Mismatch
 from synth.record import FileRecord, Record
-from synth.schedule.file import Plan
+from synth.schedule.file import Plan, schedule_fingerprint
 from synth.schedule.ops import Op, Value
 from synth.schedule.programs import Transfer
 from synth.schedule.reductions import Reduction
@@ -167,7 +166,7 @@ class Trace(FileRecord):
             source=source,
             plan=plan.name,
             profile=plan.profile_name,
-            schedule=schedule_fingerprint(plan),
+            schedule=schedule_fingerprint(plan.schedule()),
             processors=processors,
             times=times,
             late=late,
@@ -186,16 +185,8 @@ class Trace(FileRecord):
         Raises:
             Mismatch: it is of another one.
         """
-        if self.schedule != schedule_fingerprint(plan):
+        if self.schedule != schedule_fingerprint(plan.schedule()):
             raise Mismatch(
                 f"the trace is of plan {self.plan!r} on {self.profile!r}, whose schedule is not "
                 f"that of {plan.name!r} on {plan.profile_name!r}; give the plan that was run"
             )
-
-
-def schedule_fingerprint(plan: Plan) -> str:
-    """A short hash of the order that a plan holds, and of where its stages are."""
-    relevant = plan.model_dump_json(
-        include={"placement", "receive_ahead", "send_behind", "num_micro_batches", "programs"}
-    )
-    return hashlib.sha256(relevant.encode()).hexdigest()[:16]

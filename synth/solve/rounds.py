@@ -35,7 +35,8 @@ from synth.solve.view import SPLIT, B, Chunk, F, Slot, View, W
 _SIZES = (2, 4, 6, 3, 8)
 _MOST_OPS = 800
 
-# The search ends when what is left is such a share of the period.
+# The search ends when what is left is such a share of the period. From the least up it is the step
+# after the first.
 _PRECISION = 0.004
 
 # Of what is left, the least that a size gets; and of a size's time, the most for one period: what
@@ -43,7 +44,7 @@ _PRECISION = 0.004
 _LEAST_SHARE = 0.4
 _SHARE_OF_ONE = 0.25
 
-# The next period to try lies so much of the way from the shortest found to the longest not found.
+# Once one is found, the next to try lies so much of the way from it to the longest not found.
 _STEP = 0.3
 
 

@@ -131,8 +131,8 @@ class Spacing:
             self.least_us[length] = max(outcome.bound_us, added_us(self.least_us, length))
             bound_us = objective.iterations * (added_us(self.least_us, last) + self._tail_us())
             yield bound_us
-            is_long = length >= _longest_dense(self.view) or not outcome.optimal
-            if is_long and bound_us < known_us:
+            takes_long = length >= _longest_dense(self.view) or not outcome.optimal
+            if takes_long and bound_us < known_us:
                 break
         return limit_s - left_s
 
