@@ -103,7 +103,7 @@ class Proofs:
         options = replace(self.options, gap=0.0)
         hint, apart_us = self.reference().hint, self.known.apart_us
         apart = spacing.Spacing(self.view, options, hint, self.should_stop, apart_us)
-        return apart.bounds(self.objective, limit_s, self.known.bound_us)
+        return apart.bounds(self.objective, limit_s)
 
     @property
     def _holds_several(self) -> bool:

@@ -20,14 +20,16 @@ from synth.solve.cpsat import Model
 from synth.solve.problem import SolveOptions
 from synth.solve.run_cpsat import Outcome, TimedBounds, run, search_from_below
 from synth.solve.solution import Solution, Starts
-from synth.solve.view import B, F, Slot, View, W
+from synth.solve.view import SPLIT, B, F, Slot, View, W
 
 # With fewer micro-batches models of all of them say soon what there is to say.
 _FEWEST = 24
 
-# Up to so many forwards, or so many more than memory takes at once, every spacing is asked for.
-_DENSE = 12
-_DENSE_BEYOND = 6
+# All ranks are looked at where they have no more ops than this: larger models take long to build.
+_MOST_OPS = 4_000
+
+# Where they have more, so many longer is the next length.
+_COARSE = 8
 
 # The longest stretch, as a share of all micro-batches; and of the time, the most for one length.
 _LONGEST_SHARE = 0.6
@@ -52,22 +54,17 @@ def is_worth(view: View) -> bool:
 
 
 def lengths(view: View) -> Iterator[int]:
-    """Every short one, but no such as fit in memory at once; of the longer ones ever fewer."""
-    longest = max(1, round(_LONGEST_SHARE * view.chunks[0].last))
-    fitting, length = _fitting(view), 1
+    """One, then all that memory does not take at once; of those too long for all ranks but few."""
+    yield 1
+    longest, length = max(1, round(_LONGEST_SHARE * view.chunks[0].last)), max(2, _fitting(view))
     while length <= longest:
         yield length
-        if length < fitting:
-            length = fitting
-        elif length < _longest_dense(view):
-            length += 1
-        else:
-            length += _DENSE // 3 * (1 + length // (2 * _DENSE))
+        length += 1 if _of_all_ranks(view, length) else _COARSE
 
 
-def _longest_dense(view: View) -> int:
-    """Up to how many forwards every spacing is asked for."""
-    return max(_DENSE, _fitting(view) + _DENSE_BEYOND)
+def _of_all_ranks(view: View, length: int) -> bool:
+    """Whether a stretch of all ranks is a model that can be built in passing."""
+    return len(SPLIT) * view.num_ranks * (length + 1) <= _MOST_OPS
 
 
 def _fitting(view: View) -> int:
@@ -114,61 +111,87 @@ class Spacing:
     should_stop: Callable[[], bool]
     least_us: dict[int, int] = field(default_factory=dict)
 
-    def bounds(self, objective: Objective, limit_s: float, known_us: int = 0) -> TimedBounds:
-        """Bounds of the whole, as spacings become known.
+    def bounds(self, objective: Objective, limit_s: float) -> TimedBounds:
+        """Bounds of the whole, as spacings become known, until one takes too long.
 
         Args:
             limit_s: seconds of the clock, or deterministic ones.
-            known_us: a bound from elsewhere. Where short spacings say less, or one that took
-                too long does, long ones are left out.
         """
         last, left_s = self.view.chunks[0].last, limit_s
         for length in lengths(self.view):
-            if left_s <= 0 or self.should_stop():
-                break
-            outcome = self._prove(length, min(left_s, _SHARE_OF_ONE * limit_s))
-            left_s -= outcome.spent_s
-            self.least_us[length] = max(outcome.bound_us, added_us(self.least_us, length))
+            proven = True
+            for scope in self._scopes(length):
+                if left_s <= 0 or self.should_stop():
+                    return limit_s - left_s
+                if self._is_reached(length):
+                    break
+                outcome = self._prove(length, scope, min(left_s, _SHARE_OF_ONE * limit_s))
+                left_s -= outcome.spent_s
+                self.least_us[length] = max(outcome.bound_us, added_us(self.least_us, length))
+                proven = outcome.optimal
             bound_us = objective.iterations * (added_us(self.least_us, last) + self._tail_us())
             yield bound_us
-            takes_long = length >= _longest_dense(self.view) or not outcome.optimal
-            if takes_long and bound_us < known_us:
+            if not proven:
                 break
         return limit_s - left_s
+
+    def _is_reached(self, length: int) -> bool:
+        """Whether the hint has forwards that are no farther apart than is proven."""
+        if self.hint is None or length not in self.least_us:
+            return False
+        return self._nearest_us(self.hint.starts, length) <= self.least_us[length]
 
     def _tail_us(self) -> int:
         """From the start of the last F to the end of its rank: the round trip, B, W, STEP."""
         first = self.view.chunks[0]
         return first.work_us + self.view.round_trip_us[0] + self.view.step_us(first.rank)
 
-    def _prove(self, length: int, limit_s: float) -> Outcome:
-        return run(self._model(length), self.options, limit_s, should_stop=self.should_stop)
+    def _prove(self, length: int, scope: Iterable[int], limit_s: float) -> Outcome:
+        model = self._model(length, scope)
+        return run(model, self.options, limit_s, should_stop=self.should_stop)
 
-    def _model(self, length: int) -> "_Apart":
+    def _model(self, length: int, scope: Iterable[int]) -> "_Apart":
         """The first and the last of so many forwards, and one between every two."""
         few = tuple(c._replace(num_micro_batches=length + 1) for c in self.view.chunks)
-        known_us = {**self.least_us, length: added_us(self.least_us, length)}
-        model = _Apart(replace(self.view, chunks=few), self._scope(), known_us)
+        known_us = max(self.least_us.get(length, 0), added_us(self.least_us, length))
+        model = _Apart(replace(self.view, chunks=few), scope, {**self.least_us, length: known_us})
         if self.hint is not None:
             nearest = self._nearest(self.hint.starts, length)
             model.hint(Solution(nearest), nearest[0, Slot(F, length)])
         return model
 
-    def _scope(self) -> tuple[int, ...]:
-        """The ranks of the first stages, where memory is short longest, and some far away."""
+    def _scopes(self, length: int) -> Iterator[tuple[int, ...]]:
+        """Two ranks, which take next to no time, then all; or a few where all are too many.
+
+        Memory is short longest on the first stages' ranks; some far away have to agree with them.
+        """
         size = self.view.num_ranks
-        stages = {0, min(1, size - 1), size // 4, 5 * size // 8}
+        far = 5 * size // 8
+        yield self._ranks_of({0, far})
+        if _of_all_ranks(self.view, length):
+            yield tuple(range(size))
+        else:
+            yield self._ranks_of({0, min(1, size - 1), size // 4, far})
+
+    def _ranks_of(self, stages: set[int]) -> tuple[int, ...]:
         return tuple(sorted(self.view[stage].rank for stage in stages))
 
     def _nearest(self, starts: Starts, length: int) -> Starts:
         """The part of a schedule in which so many forwards are nearest to each other."""
-        at = [starts[0, Slot(F, k)] for k in range(self.view.chunks[0].num_micro_batches)]
+        at = self._forwards_us(starts)
         first = min(range(len(at) - length), key=lambda k: at[k + length] - at[k])
         return {
             (chunk, slot._replace(microbatch=slot.microbatch - first)): start - at[first]
             for (chunk, slot), start in starts.items()
             if first <= slot.microbatch <= first + length
         }
+
+    def _nearest_us(self, starts: Starts, length: int) -> int:
+        at = self._forwards_us(starts)
+        return min(later - earlier for earlier, later in zip(at, at[length:], strict=False))
+
+    def _forwards_us(self, starts: Starts) -> list[int]:
+        return [starts[0, Slot(F, k)] for k in range(self.view.chunks[0].num_micro_batches)]
 
 
 class _Apart(Model):

@@ -12,8 +12,10 @@ from synth.schedule.placements import placement
 from synth.solve import Objective, Problem, SolveOptions, portfolio, solve, spacing
 from synth.solve.bounds import Ladder, Reference
 from synth.solve.feasible import find_shortage
+from synth.solve.known_orders import KnownOrders
 from synth.solve.memory_views import relaxed_for_fusion
 from synth.solve.problem import Part
+from synth.solve.run_cpsat import Outcome
 from synth.solve.solution import timed
 from synth.solve.spacing import Spacing, added_us, lengths
 from synth.solve.view import B, F, Slot, W
@@ -120,16 +122,36 @@ def test_spacings_add_up() -> None:
     assert [added_us(least_us, k) for k in range(1, 8)] == [10, 25, 36, 50, 61, 75, 86]
 
 
-def test_short_spacings_are_all_asked_for_and_long_ones_ever_more_rarely() -> None:
-    """But none of so few that memory takes them all at once: F's one after another, that is all."""
+def test_lengths_are_all_that_memory_does_not_take_at_once_while_all_ranks_are_few_ops() -> None:
+    """Of so few that it takes them all at once, F's come one after another, that is all."""
 
     def asked(num_ranks: int, cap: int) -> list[int]:
         place = placement("linear", num_ranks)
         problem = Problem(table_costs(num_ranks), place, 128, (cap,) * num_ranks)
         return [*lengths(relaxed_for_fusion(problem))]
 
-    assert asked(4, 9) == [1, *range(3, 13), 16, 20, 24, 32, 40, 48, 60, 72]
-    assert asked(32, 72) == [1, *range(24, 31), 38, 46, 54, 66]
+    assert asked(4, 9) == [1, *range(3, 77)]
+    assert asked(32, 72) == [1, *range(24, 42), 49, 57, 65, 73]
+
+
+def test_what_a_schedule_reaches_is_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two ranks prove what the known schedule has: the model of all of them is not even built."""
+    problem = Problem(table_costs(8), placement("linear", 8), 24, (24,) * 8)
+    view = relaxed_for_fusion(problem)
+    best = solve(problem, counted(20))
+    assert best.schedule is not None
+    hint, _ = KnownOrders(problem.objective).hint(view, best.schedule.programs)
+    asked = []
+
+    def looked_at(self: Spacing, length: int, scope: tuple[int, ...], limit_s: float) -> Outcome:
+        asked.append((length, len(scope)))
+        return prove(self, length, scope, limit_s)
+
+    prove = Spacing._prove
+    monkeypatch.setattr(Spacing, "_prove", looked_at)
+    found = Spacing(view, counted(20), hint, lambda: False)
+    list(found.bounds(problem.objective, 20.0))
+    assert (1, 2) in asked and (1, 8) not in asked
 
 
 def test_an_interrupted_search_leaves_no_thread_behind(monkeypatch: pytest.MonkeyPatch) -> None:
