@@ -39,9 +39,10 @@ _DRAFTS_EVALUATED = 4
 # The closing polish gets so long even when the time is up.
 _GRACE_S = 0.5
 
-# Shares of the time limit. Beyond so many ops, and half as many where ranks hold several stages,
-# the exact model is no help, and windows and bounds get most of the time.
+# Shares of the time limit. Up to so many ops the exact model has all of it; beyond as many as the
+# last, and half as many where ranks hold several stages, it is no help, and windows get most.
 _BRIEF_SHARE = 0.15
+_ONLY_EXACT_OPS = 240
 _WINDOWS_SHARE = 0.4
 _WINDOWS_SHARE_OF_MANY = 0.95
 _EXACT_OPS = 1_600
@@ -132,7 +133,7 @@ class _Search:
             yield self.proving.begin
         is_small = self._is_small
         if Part.EXACT not in without and is_small:
-            share = 1 if self.relaxed.num_ops <= windows.LARGEST_WINDOW else _BRIEF_SHARE
+            share = 1 if self.relaxed.num_ops <= _ONLY_EXACT_OPS else _BRIEF_SHARE
             yield lambda: self._search(share * self.now.left_s())
         if Part.LIST_SCHEDULING not in without and not is_small:
             ops = round(_OPS_PER_S * self.options.time_limit_s)

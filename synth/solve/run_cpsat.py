@@ -4,6 +4,8 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -139,6 +141,9 @@ def quiet_solver(seed: int, workers: int, *, repeatable: bool) -> cp_model.CpSol
     parameters.interleave_search = repeatable and workers > 1
     parameters.cp_model_probing_level = 1 if parameters.interleave_search else 0
     parameters.expand_reservoir_constraints = False
+    # By FIFO an op precedes nearly every other one of its rank. To look at all these pairs at every
+    # step takes two thirds of the time, and next to nothing follows from it.
+    parameters.use_precedences_in_disjunctive_constraint = False
     parameters.new_linear_propagation = False
     parameters.catch_sigint_signal = False
     parameters.log_to_stdout = False
@@ -164,14 +169,31 @@ def decide(
     seed: int,
     workers: int = 1,
     wall_s: float | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> Brief:
     """Solve a small model within CP-SAT's deterministic seconds, and within those of the clock."""
     solver = quiet_solver(seed, workers, repeatable=True)
     solver.parameters.max_deterministic_time = seconds
     if wall_s is not None:
         solver.parameters.max_time_in_seconds = max(0.01, wall_s)
-    found = solver.solve(model) in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+    found = _watched(solver, model, should_stop) in (cp_model.OPTIMAL, cp_model.FEASIBLE)
     return Brief(solver if found else None, solver.response_proto.deterministic_time)
+
+
+def _watched(
+    solver: cp_model.CpSolver, model: cp_model.CpModel, should_stop: Callable[[], bool]
+) -> cp_model.CpSolverStatus:
+    """Solve in another thread, so that this one can stop it and be interrupted."""
+    with ThreadPoolExecutor(1, "cp-sat") as pool:
+        solving = pool.submit(solver.solve, model)
+        try:
+            while True:
+                with suppress(TimeoutError):
+                    return solving.result(_POLL_S)
+                if should_stop():
+                    solver.stop_search()
+        finally:
+            solver.stop_search()
 
 
 def solve_briefly(
@@ -186,9 +208,6 @@ def _configured(options: SolveOptions, limit_s: float) -> cp_model.CpSolver:
     parameters = solver.parameters
     # Proofs take up to four times less with it; feasibility alone (`decide`) is rather slower.
     parameters.use_dynamic_precedence_in_disjunctive = True
-    # By FIFO each op of a rank precedes nearly every other one: to look at all these pairs again
-    # and again takes two thirds of the time, and says nothing that is not known otherwise.
-    parameters.use_precedences_in_disjunctive_constraint = False
     if options.num_workers == 1:  # which else would solve linear relaxations: these say little here
         parameters.linearization_level = 0
     parameters.relative_gap_limit = options.gap

@@ -8,7 +8,7 @@ What comes after is a fixed graph, so it enters the model only as each op's tail
 from its end to the end of the schedule. The model stays as small as the window.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from ortools.sat.python import cp_model
@@ -17,7 +17,7 @@ from synth.solve.counts import Counts
 from synth.solve.placed import Node, Placed
 from synth.solve.precedences import Alternative, Before
 from synth.solve.reservoir import Event, add_reservoir, events_of
-from synth.solve.run_cpsat import solve_briefly
+from synth.solve.run_cpsat import decide
 from synth.solve.tails import Tails
 from synth.solve.view import SPLIT, Slot
 
@@ -192,13 +192,13 @@ class Window:
         if reader is not None and reader[0] not in self.nodes:
             yield reader[1] + span.from_start_us[reader[0]]
 
-    def solve(self, seconds: float, seed: int) -> list[list[Node]] | None:
+    def solve(
+        self, seconds: float, seed: int, should_stop: Callable[[], bool]
+    ) -> list[list[Node]] | None:
         """All ranks' orders with the best found for this window, by a deterministic limit."""
-        solver = solve_briefly(self.cp, seconds, seed)
+        solver, self.spent_s = decide(self.cp, seconds, seed, should_stop=should_stop)
         if solver is None:
-            self.spent_s = seconds
             return None
-        self.spent_s = solver.response_proto.deterministic_time
         orders = list(self.placed.orders)
         for rank, nodes in self.inside.items():
             # Sorting keeps the present order among ops that start together.

@@ -26,8 +26,15 @@ class _Level(NamedTuple):
 
 # Many small windows gain more than few large ones. Larger ones see further, and are for when the
 # small ones find nothing more; beyond, CP-SAT stalls.
-_LEVELS = (_Level(24, 0.03), _Level(40, 0.1), _Level(64, 0.2), _Level(120, 0.5), _Level(240, 1.0))
-LARGEST_WINDOW = _LEVELS[-1].num_ops
+_LEVELS = (
+    _Level(24, 0.03),
+    _Level(40, 0.1),
+    _Level(64, 0.2),
+    _Level(120, 0.5),
+    _Level(240, 1.0),
+    _Level(480, 2.0),
+    _Level(960, 5.0),
+)
 
 # How often every op should have been in a window before larger ones are tried.
 _COVER = 2
@@ -120,17 +127,17 @@ class _Search:
         patience = max(10, _COVER * self.view.num_ops // level.num_ops)
         idle = 0
         while idle < patience and not effort.is_spent():
-            better, spent_s = self.round(level)
+            better, spent_s = self.round(level, effort.should_stop)
             effort.seconds_left -= spent_s + _OVERHEAD_S
             idle = 0 if better else idle + 1
             if better:
                 tell(self)
 
-    def round(self, level: _Level) -> tuple[bool, float]:
+    def round(self, level: _Level, should_stop: Callable[[], bool]) -> tuple[bool, float]:
         """Re-solve one random window; whether the whole got better, and what it cost."""
         nodes, free = self._choose(level.num_ops)
         model = Window(self.placed, self.tails, self.required, nodes, free)
-        found = model.solve(level.seconds, self.rng.randrange(1 << 30))
+        found = model.solve(level.seconds, self.rng.randrange(1 << 30), should_stop)
         return found is not None and self._improves(found), model.spent_s
 
     def _improves(self, found: Sequence[Sequence[Node]]) -> bool:
