@@ -167,14 +167,10 @@ class Spacing:
         """
         size = self.view.num_ranks
         far = 5 * size // 8
-        yield self._ranks_of({0, far})
-        if _of_all_ranks(self.view, length):
-            yield tuple(range(size))
-        else:
-            yield self._ranks_of({0, min(1, size - 1), size // 4, far})
-
-    def _ranks_of(self, stages: set[int]) -> tuple[int, ...]:
-        return tuple(sorted(self.view[stage].rank for stage in stages))
+        two, few = {0, far}, {0, min(1, size - 1), size // 4, far}
+        more = set(range(size)) if _of_all_ranks(self.view, length) else few
+        for stages in (two, more) if more != two else (two,):
+            yield tuple(sorted(self.view[stage].rank for stage in stages))
 
     def _nearest(self, starts: Starts, length: int) -> Starts:
         """The part of a schedule in which so many forwards are nearest to each other."""
