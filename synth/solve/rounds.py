@@ -161,7 +161,7 @@ class _Narrowing:
     def _find(self, period_us: int, wall_s: float) -> Round | None:
         model = _Model(self.view, self.size, period_us)
         each_s = min(self.seconds - self.spent_s, _SHARE_OF_ONE * self.seconds)
-        found, spent_s = model.solve(each_s, self.seed, wall_s)
+        found, spent_s = model.solve(each_s, self.seed, wall_s, lambda: self.clock_left_s() <= 0)
         self.spent_s += spent_s
         return found
 
@@ -263,10 +263,12 @@ class _Model:
         if arrivals:
             self.cp.add(arrivals[0] + self.period_us >= arrivals[-1] + lag_us)
 
-    def solve(self, seconds: float, seed: int, wall_s: float) -> tuple[Round | None, float]:
+    def solve(
+        self, seconds: float, seed: int, wall_s: float, should_stop: Callable[[], bool]
+    ) -> tuple[Round | None, float]:
         """A round within so many deterministic seconds, and how many it took."""
         clock_s = wall_s if wall_s < inf else None
-        solver, spent_s = decide(self.cp, seconds, seed, wall_s=clock_s)
+        solver, spent_s = decide(self.cp, seconds, seed, wall_s=clock_s, should_stop=should_stop)
         if solver is None:
             return None, spent_s
         starts = {key: solver.value(start) for key, start in self.start.items()}

@@ -4,8 +4,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Generator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -16,6 +14,9 @@ from synth.solve.problem import SolveOptions
 from synth.solve.solution import Solution
 
 _POLL_S = 0.05
+
+# Models of so many of CP-SAT's deterministic seconds are over before a stop would be of use.
+_MOMENT_S = 0.2
 
 # CP-SAT keeps its seed in 32 bits, signed.
 _SEEDS = 1 << 31
@@ -141,8 +142,9 @@ def quiet_solver(seed: int, workers: int, *, repeatable: bool) -> cp_model.CpSol
     parameters.interleave_search = repeatable and workers > 1
     parameters.cp_model_probing_level = 1 if parameters.interleave_search else 0
     parameters.expand_reservoir_constraints = False
-    # By FIFO an op precedes nearly every other one of its rank. To look at all these pairs at every
-    # step takes two thirds of the time, and next to nothing follows from it.
+    # Where micro-batches go in order, an op precedes nearly every other one of its rank. To look at
+    # all these pairs at every step takes two thirds of the time, and next to nothing follows from
+    # it. The older propagation of linear constraints is the quicker one for what is left.
     parameters.use_precedences_in_disjunctive_constraint = False
     parameters.new_linear_propagation = False
     parameters.catch_sigint_signal = False
@@ -171,12 +173,19 @@ def decide(
     wall_s: float | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Brief:
-    """Solve a small model within CP-SAT's deterministic seconds, and within those of the clock."""
+    """Solve a small model within CP-SAT's deterministic seconds, and within those of the clock.
+
+    What is over in a moment is not stopped.
+    """
     solver = quiet_solver(seed, workers, repeatable=True)
     solver.parameters.max_deterministic_time = seconds
     if wall_s is not None:
         solver.parameters.max_time_in_seconds = max(0.01, wall_s)
-    found = _watched(solver, model, should_stop) in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+    if seconds <= _MOMENT_S:
+        status = solver.solve(model)
+    else:
+        status = _watched(solver, model, should_stop)
+    found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
     return Brief(solver if found else None, solver.response_proto.deterministic_time)
 
 
@@ -184,22 +193,35 @@ def _watched(
     solver: cp_model.CpSolver, model: cp_model.CpModel, should_stop: Callable[[], bool]
 ) -> cp_model.CpSolverStatus:
     """Solve in another thread, so that this one can stop it and be interrupted."""
-    with ThreadPoolExecutor(1, "cp-sat") as pool:
-        solving = pool.submit(solver.solve, model)
+    ended: queue.SimpleQueue[cp_model.CpSolverStatus | BaseException] = queue.SimpleQueue()
+
+    def work() -> None:
         try:
-            while True:
-                with suppress(TimeoutError):
-                    return solving.result(_POLL_S)
-                if should_stop():
-                    solver.stop_search()
-        finally:
+            ended.put(solver.solve(model))
+        except BaseException as error:  # handed to the thread that can raise it
+            ended.put(error)
+
+    thread = threading.Thread(target=work, name="cp-sat", daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(_POLL_S)
+            if should_stop():
+                solver.stop_search()
+    finally:
+        while thread.is_alive():  # a stop asked for before the search has begun is lost
             solver.stop_search()
+            thread.join(_POLL_S)
+    status = ended.get()
+    if isinstance(status, BaseException):
+        raise status
+    return status
 
 
 def solve_briefly(
     model: cp_model.CpModel, seconds: float, seed: int, workers: int = 1
 ) -> cp_model.CpSolver | None:
-    """The same where what it took does not matter; None if nothing was found."""
+    """`decide`, where what it took does not matter; None if nothing was found."""
     return decide(model, seconds, seed, workers).solver
 
 

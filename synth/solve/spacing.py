@@ -10,6 +10,7 @@ number of micro-batches, and each of them, wherever it may begin, helps to prove
 whatever is asked of all micro-batches.
 """
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -25,11 +26,11 @@ from synth.solve.view import SPLIT, B, F, Slot, View, W
 # With fewer micro-batches models of all of them say soon what there is to say.
 _FEWEST = 24
 
-# All ranks are looked at where they have no more ops than this: larger models take long to build.
-_MOST_OPS = 4_000
-
-# Where they have more, so many longer is the next length.
-_COARSE = 8
+# Up to so many forwards every length is asked for, and all ranks are looked at where they have no
+# more ops than this: larger models take long to build. Beyond, lengths grow by a share.
+_DENSE = 40
+_MOST_OPS = 3_000
+_STEP_SHARE = 0.2
 
 # The longest stretch, as a share of all micro-batches; and of the time, the most for one length.
 _LONGEST_SHARE = 0.6
@@ -54,12 +55,13 @@ def is_worth(view: View) -> bool:
 
 
 def lengths(view: View) -> Iterator[int]:
-    """One, then all that memory does not take at once; of those too long for all ranks but few."""
+    """One, then all that memory does not take at once; of the longest but few."""
     yield 1
     longest, length = max(1, round(_LONGEST_SHARE * view.chunks[0].last)), max(2, _fitting(view))
     while length <= longest:
         yield length
-        length += 1 if _of_all_ranks(view, length) else _COARSE
+        is_dense = length < _DENSE and _of_all_ranks(view, length)
+        length += 1 if is_dense else max(1, round(_STEP_SHARE * length))
 
 
 def _of_all_ranks(view: View, length: int) -> bool:
@@ -77,28 +79,32 @@ def _fitting(view: View) -> int:
 
 def added_us(least_us: Mapping[int, int], length: int) -> int:
     """The most that known spacings add up to."""
-    best = [0] * (length + 1)
-    for end in range(1, length + 1):
-        sums = (best[k] + best[end - k] for k in range(1, end // 2 + 1))
-        best[end] = max(least_us.get(end, 0), *sums, 0)
-    return best[length]
+    return _best_and_sums(least_us, length)[0][length]
+
+
+def _best_and_sums(least_us: Mapping[int, int], longest: int) -> tuple[list[int], list[int]]:
+    """For each length the most that is known, and the most that shorter ones add up to."""
+    best, sums = [0], [0]
+    for end in range(1, longest + 1):
+        sums.append(max((best[k] + best[end - k] for k in range(1, end // 2 + 1)), default=0))
+        best.append(max(least_us.get(end, 0), sums[end]))
+    return best, sums
 
 
 def keep_apart(model: Model, least_us: Mapping[int, int]) -> None:
     """No two forwards of the first stage are nearer in a model than is known."""
     count = model.view.chunks[0].num_micro_batches
     forwards = [model.start[0, Slot(F, k)] for k in range(count)]
+    _, sums = _best_and_sums(least_us, max(least_us, default=0))
     for length, apart_us in least_us.items():
-        others = {k: us for k, us in least_us.items() if k != length}
-        if length > 1 and apart_us <= added_us(others, length):
-            continue  # shorter ones say so already
-        for first, second in zip(forwards, forwards[length:], strict=False):
-            model.cp.add(second >= first + apart_us)
+        if apart_us > sums[length]:  # else shorter ones say so already
+            for first, second in zip(forwards, forwards[length:], strict=False):
+                model.cp.add(second >= first + apart_us)
 
 
 @dataclass
 class Spacing:
-    """The spacings of a view, shortest first, from some of its ranks.
+    """The spacings of a view, shortest first.
 
     Attributes:
         hint: a schedule; where its forwards are nearest to each other is where a model starts.
@@ -119,25 +125,25 @@ class Spacing:
         """
         last, left_s = self.view.chunks[0].last, limit_s
         for length in lengths(self.view):
-            proven = True
-            for scope in self._scopes(length):
+            self.least_us[length] = added_us(self.least_us, length)
+            proven = self._is_reached(length)
+            for scope in () if proven else self._scopes(length):
                 if left_s <= 0 or self.should_stop():
                     return limit_s - left_s
-                if self._is_reached(length):
-                    break
                 outcome = self._prove(length, scope, min(left_s, _SHARE_OF_ONE * limit_s))
                 left_s -= outcome.spent_s
-                self.least_us[length] = max(outcome.bound_us, added_us(self.least_us, length))
+                self.least_us[length] = max(self.least_us[length], outcome.bound_us)
+                yield objective.iterations * (added_us(self.least_us, last) + self._tail_us())
                 proven = outcome.optimal
-            bound_us = objective.iterations * (added_us(self.least_us, last) + self._tail_us())
-            yield bound_us
+                if self._is_reached(length) or not proven:
+                    break
             if not proven:
                 break
         return limit_s - left_s
 
     def _is_reached(self, length: int) -> bool:
         """Whether the hint has forwards that are no farther apart than is proven."""
-        if self.hint is None or length not in self.least_us:
+        if self.hint is None:
             return False
         return self._nearest_us(self.hint.starts, length) <= self.least_us[length]
 
@@ -147,14 +153,18 @@ class Spacing:
         return first.work_us + self.view.round_trip_us[0] + self.view.step_us(first.rank)
 
     def _prove(self, length: int, scope: Iterable[int], limit_s: float) -> Outcome:
+        """Of the clock's seconds those count too in which the model is built."""
+        began_s = time.monotonic()
         model = self._model(length, scope)
-        return run(model, self.options, limit_s, should_stop=self.should_stop)
+        outcome = run(model, self.options, limit_s, should_stop=self.should_stop)
+        if self.options.deterministic:
+            return outcome
+        return replace(outcome, spent_s=time.monotonic() - began_s)
 
     def _model(self, length: int, scope: Iterable[int]) -> "_Apart":
         """The first and the last of so many forwards, and one between every two."""
         few = tuple(c._replace(num_micro_batches=length + 1) for c in self.view.chunks)
-        known_us = max(self.least_us.get(length, 0), added_us(self.least_us, length))
-        model = _Apart(replace(self.view, chunks=few), scope, {**self.least_us, length: known_us})
+        model = _Apart(replace(self.view, chunks=few), scope, self.least_us)
         if self.hint is not None:
             nearest = self._nearest(self.hint.starts, length)
             model.hint(Solution(nearest), nearest[0, Slot(F, length)])
@@ -193,7 +203,7 @@ class Spacing:
 class _Apart(Model):
     """Minimises the time from the first forward of the first stage to the last one."""
 
-    def __init__(self, view: View, scope: Iterable[int], known_us: dict[int, int]) -> None:
+    def __init__(self, view: View, scope: Iterable[int], known_us: Mapping[int, int]) -> None:
         self._known_us = known_us
         each_us = sum(c.work_us + c.down_us + c.up_us for c in view.chunks)
         steps_us = sum(map(view.step_us, range(view.num_ranks)))

@@ -25,7 +25,7 @@ class _Level(NamedTuple):
 
 
 # Many small windows gain more than few large ones. Larger ones see further, and are for when the
-# small ones find nothing more; beyond, CP-SAT stalls.
+# small ones find nothing more.
 _LEVELS = (
     _Level(24, 0.03),
     _Level(40, 0.1),
@@ -35,6 +35,9 @@ _LEVELS = (
     _Level(480, 2.0),
     _Level(960, 5.0),
 )
+
+# Larger windows only where they are no more than half of all ops: else the exact model serves.
+_ALWAYS_OPS = 240
 
 # How often every op should have been in a window before larger ones are tried.
 _COVER = 2
@@ -49,6 +52,7 @@ _OVERHEAD_S = 0.01
 # One window in so many is long, and free on few ranks.
 _NARROW_EVERY = 4
 _FREE_RANKS = 2
+_LONGEST_OPS = 2_000
 
 
 def improve(
@@ -89,7 +93,8 @@ def improve(
         effort.seconds_left += share.seconds_left
     best = min(searches, key=lambda search: search.placed.value_us)
     for level in _LEVELS:
-        best.improve(level, effort, tell)
+        if level.num_ops <= max(_ALWAYS_OPS, view.num_ops // 2):
+            best.improve(level, effort, tell)
     return best.placed.solution
 
 
@@ -159,7 +164,7 @@ class _Search:
         if num_ranks > _FREE_RANKS and self.rng.randrange(_NARROW_EVERY) == 0:
             first_rank = self.rng.randrange(num_ranks - _FREE_RANKS + 1)
             free = frozenset(range(first_rank, first_rank + _FREE_RANKS))
-            num_ops = num_ops * num_ranks // (2 * _FREE_RANKS)
+            num_ops = min(num_ops * num_ranks // (2 * _FREE_RANKS), _LONGEST_OPS)
         sequence = self.placed.sequence
         first = self.rng.randrange(-num_ops // 2, max(1, len(sequence) - num_ops // 2))
         return sequence[max(0, first) : first + num_ops], free

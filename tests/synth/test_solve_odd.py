@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from itertools import combinations
 
 import pytest
 from hypothesis import given, settings
@@ -17,7 +18,7 @@ from synth.solve.bounds import work_bound_us
 from synth.solve.feasible import find_shortage
 from synth.solve.memory_views import cautious, certain, relaxed_for_fusion
 from synth.solve.polish import BUFFERINGS
-from synth.solve.run_cpsat import solve_briefly
+from synth.solve.run_cpsat import decide, solve_briefly
 from synth.solve.solution import order_of, timed
 from tests.synth.effort import counted
 from tests.synth.odd_problems import BW, STEP, B, F, RandomOrders, W, odd_costs
@@ -148,6 +149,21 @@ def test_an_infeasible_model_is_survived_where_threads_take_turns() -> None:
     start = model.new_int_var(0, 5, "")
     model.add_no_overlap(model.new_fixed_size_interval_var(start + k, 4, "") for k in range(3))
     assert solve_briefly(model, 1.0, seed=1, workers=2) is None
+
+
+def test_a_small_model_that_is_hard_can_be_stopped() -> None:
+    """More pigeons than holes: left alone it would take its minute."""
+    model = cp_model.CpModel()
+    holes = [[model.new_bool_var("") for _ in range(13)] for _ in range(14)]
+    for pigeon in holes:
+        model.add_exactly_one(pigeon)
+    for hole in zip(*holes, strict=True):
+        for first, second in combinations(hole, 2):
+            model.add_bool_or(~first, ~second)
+    polls = iter([False, False])
+    brief = decide(model, 1e6, seed=1, wall_s=60.0, should_stop=lambda: next(polls, True))
+    assert brief.solver is None
+    assert 0 < brief.spent_s < 20
 
 
 def test_patterns_with_ops_of_no_duration_can_be_run() -> None:
