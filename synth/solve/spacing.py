@@ -134,8 +134,9 @@ class Spacing:
                 left_s -= outcome.spent_s
                 self.least_us[length] = max(self.least_us[length], outcome.bound_us)
                 yield objective.iterations * (added_us(self.least_us, last) + self._tail_us())
-                proven = outcome.optimal
-                if self._is_reached(length) or not proven:
+                is_reached = self._is_reached(length)
+                proven = is_reached or outcome.optimal
+                if is_reached or not proven:
                     break
             if not proven:
                 break
