@@ -1,7 +1,6 @@
 """Schedules that repeat one micro-batch or a few, unrolled to all of them."""
 
 from collections.abc import Iterator, Sequence
-from math import inf
 from typing import NamedTuple
 
 from synth.solve import pattern, rounds
@@ -50,12 +49,11 @@ class Repeats:
         seconds = _ROUNDS_SHARE * self.options.time_limit_s
         until_s = self.now.elapsed_s() + seconds
 
-        def left_s() -> float:
-            if self.now.finished():
-                return 0
-            return inf if self.options.deterministic else until_s - self.now.elapsed_s()
+        def should_stop() -> bool:
+            late = not self.options.deterministic and self.now.elapsed_s() > until_s
+            return late or self.now.finished()
 
-        for found in rounds.search(self.view, most_us, seconds, self.options.seed, left_s):
+        for found in rounds.search(self.view, most_us, seconds, self.options.seed, should_stop):
             turns = [found.orders(self.view, first) for first in range(found.size)]
             yield from self._best(turns, "rounds")
 

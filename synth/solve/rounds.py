@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from math import inf
 
 from ortools.sat.python import cp_model
 
@@ -92,21 +91,20 @@ def search(
     most_us: float,
     seconds: float,
     seed: int,
-    left_s: Callable[[], float] = lambda: inf,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Round]:
     """Rounds of ever shorter periods per micro-batch.
 
     Args:
         most_us: only what takes less for each micro-batch is of use.
         seconds: CP-SAT's deterministic seconds for all of them together.
-        left_s: what is left of the clock's, asked before each model.
     """
     sizes = [size for size in _SIZES if _is_worth(view, size)]
     least_us = max(1, *(max(c.work_us, c.down_us, c.up_us) for c in view.chunks))
     for place, size in enumerate(sizes):
         # The first ones find most, and what they do not use is left for the others.
         share = max(_LEAST_SHARE, 1 / (len(sizes) - place))
-        narrowing = _Narrowing(view, size, share * seconds, seed + place, left_s)
+        narrowing = _Narrowing(view, size, share * seconds, seed + place, should_stop)
         for found in narrowing.run(size * least_us, int(size * most_us)):
             most_us = min(most_us, found.rate_us)
             yield found
@@ -126,7 +124,7 @@ class _Narrowing:
     size: int
     seconds: float
     seed: int
-    clock_left_s: Callable[[], float]
+    should_stop: Callable[[], bool]
     spent_s: float = 0.0
 
     def run(self, least_us: int, high_us: int) -> Iterator[Round]:
@@ -148,20 +146,19 @@ class _Narrowing:
             else:
                 period_us = min(low_us + step_us, high_us - 1)
                 step_us = max(2 * step_us, round(_PRECISION * least_us))
-            wall_s = self.clock_left_s()
-            if wall_s <= 0:
+            if self.should_stop():
                 return
-            found = self._find(period_us, wall_s)
+            found = self._find(period_us)
             if found is None:
                 low_us = period_us
             else:
                 high_us, is_above = period_us, True
                 yield found
 
-    def _find(self, period_us: int, wall_s: float) -> Round | None:
+    def _find(self, period_us: int) -> Round | None:
         model = _Model(self.view, self.size, period_us)
         each_s = min(self.seconds - self.spent_s, _SHARE_OF_ONE * self.seconds)
-        found, spent_s = model.solve(each_s, self.seed, wall_s, lambda: self.clock_left_s() <= 0)
+        found, spent_s = model.solve(each_s, self.seed, self.should_stop)
         self.spent_s += spent_s
         return found
 
@@ -264,11 +261,10 @@ class _Model:
             self.cp.add(arrivals[0] + self.period_us >= arrivals[-1] + lag_us)
 
     def solve(
-        self, seconds: float, seed: int, wall_s: float, should_stop: Callable[[], bool]
+        self, seconds: float, seed: int, should_stop: Callable[[], bool]
     ) -> tuple[Round | None, float]:
         """A round within so many deterministic seconds, and how many it took."""
-        clock_s = wall_s if wall_s < inf else None
-        solver, spent_s = decide(self.cp, seconds, seed, wall_s=clock_s, should_stop=should_stop)
+        solver, spent_s = decide(self.cp, seconds, seed, should_stop)
         if solver is None:
             return None, spent_s
         starts = {key: solver.value(start) for key, start in self.start.items()}

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from ortools.sat.python import cp_model
 
@@ -59,38 +59,70 @@ def run(
         return Outcome(0, None, optimal=False, infeasible=True)
     solver = _configured(options, limit_s)
     model.tune(solver.parameters)
-    events: queue.SimpleQueue[Solution | int | BaseException | None] = queue.SimpleQueue()
+    events: _Events = queue.SimpleQueue()
     solver.best_bound_callback = lambda bound: events.put(_integer_bound(bound))
-    status: list[cp_model.CpSolverStatus] = []
+    status = _solve(
+        solver,
+        model.cp,
+        should_stop,
+        events,
+        _Listener(model, events),
+        on_event,
+        every_one=options.deterministic,
+    )
+    assert status != cp_model.MODEL_INVALID, solver.response_proto.solution_info
+    response = solver.response_proto
+    spent_s = response.deterministic_time if options.deterministic else response.wall_time
+    return replace(_outcome(model, solver, status), spent_s=spent_s)
+
+
+class _End(NamedTuple):
+    """What CP-SAT ended with, or the error, to be raised where it can be caught."""
+
+    status: cp_model.CpSolverStatus | BaseException
+
+
+_Events: TypeAlias = "queue.SimpleQueue[Solution | int | _End]"
+
+
+def _solve(
+    solver: cp_model.CpSolver,
+    model: cp_model.CpModel,
+    should_stop: Callable[[], bool],
+    events: _Events,
+    listener: "_Listener | None" = None,
+    on_event: Callable[[Solution | int], None] | None = None,
+    *,
+    every_one: bool = False,
+) -> cp_model.CpSolverStatus:
+    """Solve in another thread, so that this one can stop it, be interrupted, and hand on events."""
 
     def work() -> None:
         try:
-            status.append(solver.solve(model.cp, _Listener(model, events)))
-        except BaseException as error:  # handed to the thread that can raise it
-            events.put(error)
-        finally:
-            events.put(None)
+            events.put(_End(solver.solve(model, listener)))
+        except BaseException as error:
+            events.put(_End(error))
 
     thread = threading.Thread(target=work, name="cp-sat", daemon=True)
     thread.start()
     try:
-        _attend(events, on_event, should_stop, solver, options.deterministic)
+        end = _attend(events, on_event, should_stop, solver, every_one)
     finally:
-        solver.stop_search()
-        thread.join()
-    assert status[0] != cp_model.MODEL_INVALID, solver.response_proto.solution_info
-    response = solver.response_proto
-    spent_s = response.deterministic_time if options.deterministic else response.wall_time
-    return replace(_outcome(model, solver, status[0]), spent_s=spent_s)
+        while thread.is_alive():  # a stop asked for before the search has begun is lost
+            solver.stop_search()
+            thread.join(_POLL_S)
+    if isinstance(end.status, BaseException):
+        raise end.status
+    return end.status
 
 
 def _attend(
-    events: "queue.SimpleQueue[Solution | int | BaseException | None]",
+    events: _Events,
     on_event: Callable[[Solution | int], None] | None,
     should_stop: Callable[[], bool],
     solver: cp_model.CpSolver,
     every_one: bool,
-) -> None:
+) -> _End:
     """Hand on events until the search ends; of several solutions in a row only the last.
 
     Which are in a row is a matter of time, so a repeatable search hands on every one.
@@ -106,10 +138,8 @@ def _attend(
             if not isinstance(following, Solution) and on_event:
                 on_event(event)
             event = following
-        if event is None:
-            return
-        if isinstance(event, BaseException):
-            raise event
+        if isinstance(event, _End):
+            return event
         if on_event and event:
             on_event(event)
         # A stop asked for before the search has begun is lost, so it is asked for again.
@@ -121,9 +151,7 @@ def _attend(
 class _Listener(cp_model.CpSolverSolutionCallback):
     """Puts each solution into the queue; runs in CP-SAT's thread, so it does nothing else."""
 
-    def __init__(
-        self, model: Model, events: "queue.SimpleQueue[Solution | int | BaseException | None]"
-    ) -> None:
+    def __init__(self, model: Model, events: _Events) -> None:
         super().__init__()
         self._model, self._events = model, events
 
@@ -169,69 +197,49 @@ def decide(
     model: cp_model.CpModel,
     seconds: float,
     seed: int,
-    workers: int = 1,
-    wall_s: float | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Brief:
-    """Solve a small model within CP-SAT's deterministic seconds, and within those of the clock.
+    """Solve a small model of many ops within CP-SAT's deterministic seconds, with one worker.
 
     What is over in a moment is not stopped.
     """
-    solver = quiet_solver(seed, workers, repeatable=True)
+    solver = quiet_solver(seed, 1, repeatable=True)
+    _mind_orders(solver.parameters)
     solver.parameters.max_deterministic_time = seconds
-    if wall_s is not None:
-        solver.parameters.max_time_in_seconds = max(0.01, wall_s)
     if seconds <= _MOMENT_S:
-        status = solver.solve(model)
-    else:
-        status = _watched(solver, model, should_stop)
-    found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
-    return Brief(solver if found else None, solver.response_proto.deterministic_time)
-
-
-def _watched(
-    solver: cp_model.CpSolver, model: cp_model.CpModel, should_stop: Callable[[], bool]
-) -> cp_model.CpSolverStatus:
-    """Solve in another thread, so that this one can stop it and be interrupted."""
-    ended: queue.SimpleQueue[cp_model.CpSolverStatus | BaseException] = queue.SimpleQueue()
-
-    def work() -> None:
-        try:
-            ended.put(solver.solve(model))
-        except BaseException as error:  # handed to the thread that can raise it
-            ended.put(error)
-
-    thread = threading.Thread(target=work, name="cp-sat", daemon=True)
-    thread.start()
-    try:
-        while thread.is_alive():
-            thread.join(_POLL_S)
-            if should_stop():
-                solver.stop_search()
-    finally:
-        while thread.is_alive():  # a stop asked for before the search has begun is lost
-            solver.stop_search()
-            thread.join(_POLL_S)
-    status = ended.get()
-    if isinstance(status, BaseException):
-        raise status
-    return status
+        return _brief(solver, solver.solve(model))
+    return _brief(solver, _solve(solver, model, should_stop, queue.SimpleQueue()))
 
 
 def solve_briefly(
     model: cp_model.CpModel, seconds: float, seed: int, workers: int = 1
 ) -> cp_model.CpSolver | None:
-    """`decide`, where what it took does not matter; None if nothing was found."""
-    return decide(model, seconds, seed, workers).solver
+    """Solve a model of few ops, with linear relaxations, by the same limit; None: nothing found."""
+    solver = quiet_solver(seed, workers, repeatable=True)
+    solver.parameters.max_deterministic_time = seconds
+    return _brief(solver, solver.solve(model)).solver
+
+
+def _brief(solver: cp_model.CpSolver, status: cp_model.CpSolverStatus) -> Brief:
+    found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+    return Brief(solver if found else None, solver.response_proto.deterministic_time)
+
+
+def _mind_orders(parameters: cp_model.SatParameters) -> None:
+    """Let a single worker look at what precedes what, and not at linear relaxations.
+
+    These say little where ops of a rank exclude each other, and take most of the time.
+    """
+    parameters.use_dynamic_precedence_in_disjunctive = True
+    parameters.linearization_level = 0
 
 
 def _configured(options: SolveOptions, limit_s: float) -> cp_model.CpSolver:
     solver = quiet_solver(options.seed, options.num_workers, repeatable=options.deterministic)
     parameters = solver.parameters
-    # Proofs take up to four times less with it; feasibility alone (`decide`) is rather slower.
-    parameters.use_dynamic_precedence_in_disjunctive = True
-    if options.num_workers == 1:  # which else would solve linear relaxations: these say little here
-        parameters.linearization_level = 0
+    parameters.use_dynamic_precedence_in_disjunctive = True  # up to four times as fast
+    if options.num_workers == 1:
+        _mind_orders(parameters)
     parameters.relative_gap_limit = options.gap
     if options.verbose is not None:
         parameters.log_search_progress = True

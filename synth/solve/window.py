@@ -196,7 +196,7 @@ class Window:
         self, seconds: float, seed: int, should_stop: Callable[[], bool]
     ) -> list[list[Node]] | None:
         """All ranks' orders with the best found for this window, by a deterministic limit."""
-        solver, self.spent_s = decide(self.cp, seconds, seed, should_stop=should_stop)
+        solver, self.spent_s = decide(self.cp, seconds, seed, should_stop)
         if solver is None:
             return None
         orders = list(self.placed.orders)

@@ -5,49 +5,39 @@ Some windows are short and free on all ranks, others long and free on a few of t
 
 import random
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from synth.objective import Objective
 from synth.solve.placed import Node, Placed
 from synth.solve.precedences import requirements
+from synth.solve.sizes import Level, Sizes
 from synth.solve.solution import Solution, StuckError, timed
 from synth.solve.tails import tails_of
 from synth.solve.view import View
 from synth.solve.window import Required, Window
 
-
-class _Level(NamedTuple):
-    """A size of windows, and how long CP-SAT may think about one, in its deterministic seconds."""
-
-    num_ops: int
-    seconds: float
-
-
-# Many small windows gain more than few large ones. Larger ones see further, and are for when the
-# small ones find nothing more.
+# Which of them gain most for their time depends on the problem, and is learned (`Sizes`).
 _LEVELS = (
-    _Level(24, 0.03),
-    _Level(40, 0.1),
-    _Level(64, 0.2),
-    _Level(120, 0.5),
-    _Level(240, 1.0),
-    _Level(480, 2.0),
-    _Level(960, 5.0),
+    Level(24, 0.03),
+    Level(48, 0.15),
+    Level(96, 0.4),
+    Level(192, 0.8),
+    Level(384, 1.2),
+    Level(960, 2.5),
 )
 
 # Larger windows only where they are no more than half of all ops: else the exact model serves.
-_ALWAYS_OPS = 240
-
-# How often every op should have been in a window before larger ones are tried.
-_COVER = 2
+_ALWAYS_OPS = 192
 
 # Several starts race with the smallest sizes for so much of the effort.
-_RACE_LEVELS = 2
-_RACE_SHARE = 0.4
+_RACE_OPS = 48
+_RACE_SHARE = 0.005
 
-# What a window costs besides, to build and to evaluate, in the same seconds.
-_OVERHEAD_S = 0.01
+# What a window costs besides, in the same seconds: to build for each of its ops, to evaluate for
+# each op of all.
+_BUILD_S = 2e-5
+_EVALUATE_S = 3e-7
 
 # One window in so many is long, and free on few ranks.
 _NARROW_EVERY = 4
@@ -64,11 +54,11 @@ def improve(
     should_stop: Callable[[], bool],
     on_better: Callable[[Solution], None],
 ) -> Solution:
-    """Re-solve windows of split solutions, small ones first; never gets worse than the best.
+    """Re-solve windows of split solutions; never gets worse than the best.
 
-    All of them are improved with small windows; whichever is best then, with larger ones. A window
+    All of them are improved with small windows; whichever is best then, with all sizes. A window
     is kept when it is not worse for the whole: moves between equals lead out of dead ends. Ends
-    when the largest windows find nothing more.
+    when windows find nothing more.
 
     Args:
         seconds: the effort, in CP-SAT's deterministic seconds, so that it can be repeated.
@@ -85,16 +75,14 @@ def improve(
             best_us = search.placed.value_us
             on_better(search.placed.solution)
 
-    for search in searches:
-        share = _Effort(seconds * _RACE_SHARE / len(searches), should_stop)
-        effort.seconds_left -= share.seconds_left
-        for level in _LEVELS[:_RACE_LEVELS]:
-            search.improve(level, share, tell)
-        effort.seconds_left += share.seconds_left
-    best = min(searches, key=lambda search: search.placed.value_us)
-    for level in _LEVELS:
-        if level.num_ops <= max(_ALWAYS_OPS, view.num_ops // 2):
-            best.improve(level, effort, tell)
+    if len(searches) > 1:
+        for search in searches:
+            share = _Effort(seconds * _RACE_SHARE / len(searches), should_stop)
+            effort.seconds_left -= share.seconds_left
+            search.improve(_RACE_OPS, share, tell)
+            effort.seconds_left += share.seconds_left
+        best = min(searches, key=lambda search: search.placed.value_us)
+    best.improve(max(_ALWAYS_OPS, view.num_ops // 2), effort, tell)
     return best.placed.solution
 
 
@@ -123,39 +111,39 @@ class _Search:
             for need in requirements(chunk, view.room_of(index))
         }
         self._use(Placed(view, objective, timed(solution.orders(view), view)))
+        self.sizes = Sizes(_LEVELS, self.placed.value_us, view.num_ops)
 
     def _use(self, placed: Placed) -> None:
         self.placed, self.tails = placed, list(tails_of(placed, self.objective))
 
-    def improve(self, level: _Level, effort: _Effort, tell: Callable[["_Search"], None]) -> None:
-        """Re-solve windows of one size until they find nothing more."""
-        patience = max(10, _COVER * self.view.num_ops // level.num_ops)
-        idle = 0
-        while idle < patience and not effort.is_spent():
-            better, spent_s = self.round(level, effort.should_stop)
-            effort.seconds_left -= spent_s + _OVERHEAD_S
-            idle = 0 if better else idle + 1
-            if better:
+    def improve(self, num_ops: int, effort: _Effort, tell: Callable[["_Search"], None]) -> None:
+        """Re-solve windows of so many ops at most until they find nothing more."""
+        while not effort.is_spent():
+            size = self.sizes.choose(self.rng, num_ops)
+            if size is None:
+                return
+            before_us = self.placed.value_us
+            spent_s = self._resolve(size.level, effort.should_stop)
+            effort.seconds_left -= spent_s
+            self.sizes.learn(size, before_us - self.placed.value_us, spent_s)
+            if self.placed.value_us < before_us:
                 tell(self)
 
-    def round(self, level: _Level, should_stop: Callable[[], bool]) -> tuple[bool, float]:
-        """Re-solve one random window; whether the whole got better, and what it cost."""
+    def _resolve(self, level: Level, should_stop: Callable[[], bool]) -> float:
+        """Re-solve one random window, keep what is not worse for the whole; what it cost."""
         nodes, free = self._choose(level.num_ops)
         model = Window(self.placed, self.tails, self.required, nodes, free)
         found = model.solve(level.seconds, self.rng.randrange(1 << 30), should_stop)
-        return found is not None and self._improves(found), model.spent_s
+        if found is not None:
+            self._take(found)
+        return model.spent_s + _BUILD_S * len(nodes) + _EVALUATE_S * self.view.num_ops
 
-    def _improves(self, found: Sequence[Sequence[Node]]) -> bool:
-        """Take what is not worse for the whole; whether it is better."""
+    def _take(self, found: Sequence[Sequence[Node]]) -> None:
         orders = [[(chunk, slot.kind) for chunk, slot in order] for order in found]
-        try:
+        with suppress(StuckError):  # ops of no duration in a wrong order
             placed = Placed(self.view, self.objective, timed(orders, self.view))
-        except StuckError:  # ops of no duration in a wrong order
-            return False
-        better = placed.value_us < self.placed.value_us
-        if placed.value_us <= self.placed.value_us:
-            self._use(placed)
-        return better
+            if placed.value_us <= self.placed.value_us:
+                self._use(placed)
 
     def _choose(self, num_ops: int) -> tuple[list[Node], frozenset[int]]:
         """Ops that start around a random moment, a run of the sequence; and the free ranks."""

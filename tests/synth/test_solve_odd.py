@@ -161,7 +161,7 @@ def test_a_small_model_that_is_hard_can_be_stopped() -> None:
         for first, second in combinations(hole, 2):
             model.add_bool_or(~first, ~second)
     polls = iter([False, False])
-    brief = decide(model, 1e6, seed=1, wall_s=60.0, should_stop=lambda: next(polls, True))
+    brief = decide(model, 1e6, seed=1, should_stop=lambda: next(polls, True))
     assert brief.solver is None
     assert 0 < brief.spent_s < 20
 
