@@ -13,7 +13,7 @@ from synth.solve.view import View
 
 # Shares of the time limit.
 _PATTERNS_SHARE = 0.05
-_ROUNDS_SHARE = 0.15
+_ROUNDS_SHARE = 0.08
 
 
 class Unrolled(NamedTuple):

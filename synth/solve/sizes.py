@@ -5,14 +5,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-# What was gained counts so much less with each later window of the size; and each size gets such a
-# share of the best one's effort at least.
+# What was gained and spent counts so much less with each later window of the size; and each size
+# gets such a share of the best one's effort at least.
 _DECAY = 0.95
-_PRIOR = 5
 _LEAST_SHARE = 0.1
 
-# What each gains is expected to be such a share of the value per second, until it has been tried.
-_EXPECTED = 0.01
+# What each gains is expected to be such a share of the value per second, until it has been tried;
+# then that counts as much as so many windows.
+_EXPECTED_SHARE = 0.01
+_EXPECTED_WINDOWS = 5
 
 # A size is exhausted when it has found nothing in windows that together hold every op so often, and
 # in so many windows at least.
@@ -29,19 +30,30 @@ class Level(NamedTuple):
 
 @dataclass
 class Size:
-    """What windows of a size have gained and cost of late, and how many found nothing since."""
+    """What windows of a size have gained and cost of late.
+
+    Attributes:
+        rate: the gain of a second.
+        cost_s: of a window; at first the most that it may be.
+        windows: how many these are known from.
+        idle: windows that found nothing since any size has gained.
+    """
 
     level: Level
-    gained: float
-    spent_s: float
-    tried: float = 1.0
+    rate: float
+    cost_s: float
+    windows: float = 0.0
     idle: int = 0
-    is_new: bool = True
 
-    @property
-    def rate(self) -> float:
-        """The gain of a second."""
-        return self.gained / self.spent_s
+    def learn(self, gained_us: int, spent_s: float) -> None:
+        """What one more window gained and cost."""
+        if not self.windows:
+            self.windows, self.cost_s = _EXPECTED_WINDOWS, spent_s
+        kept = _DECAY * self.windows
+        before_s = kept * self.cost_s
+        self.rate = (before_s * self.rate + gained_us) / (before_s + spent_s)
+        self.windows = kept + 1
+        self.cost_s = (before_s + spent_s) / self.windows
 
 
 class Sizes:
@@ -54,32 +66,21 @@ class Sizes:
 
     def __init__(self, levels: Sequence[Level], value_us: int, num_ops: int) -> None:
         self._num_ops = num_ops
-        self._sizes = [
-            Size(level, _EXPECTED * value_us * level.seconds, level.seconds) for level in levels
-        ]
+        rate = _EXPECTED_SHARE * max(1, value_us)
+        self._sizes = [Size(level, rate, level.seconds) for level in levels]
 
-    def choose(self, rng: random.Random, num_ops: int) -> Size | None:
+    def choose(self, rng: random.Random, most_ops: int) -> Size | None:
         """One of those of so many ops at most; None if all of them are exhausted."""
-        sizes = [size for size in self._sizes if size.level.num_ops <= num_ops]
-        if all(self._is_exhausted(size) for size in sizes):
+        sizes = [size for size in self._sizes if size.level.num_ops <= most_ops]
+        left = [size for size in sizes if not self._is_exhausted(size)]
+        if not left:
             return None
-        least = max(_LEAST_SHARE * max(size.rate for size in sizes), 1e-9)
-        weights = [max(size.rate, least) * size.tried / size.spent_s for size in sizes]
-        return rng.choices(sizes, weights)[0]
+        least = _LEAST_SHARE * max(size.rate for size in left)
+        return rng.choices(left, [max(size.rate, least) / size.cost_s for size in left])[0]
 
     def learn(self, size: Size, gained_us: int, spent_s: float) -> None:
-        """What a window of a size gained and cost."""
-        if size.is_new:
-            weight = _PRIOR * spent_s / size.spent_s
-            size.gained, size.spent_s, size.tried = (
-                weight * size.gained,
-                weight * size.spent_s,
-                _PRIOR,
-            )
-            size.is_new = False
-        size.gained = _DECAY * size.gained + gained_us
-        size.spent_s = _DECAY * size.spent_s + spent_s
-        size.tried = _DECAY * size.tried + 1
+        """What a window of a size gained and cost; a gain opens new ways to all of them."""
+        size.learn(gained_us, spent_s)
         size.idle += 1
         if gained_us > 0:
             for each in self._sizes:

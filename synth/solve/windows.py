@@ -116,10 +116,10 @@ class _Search:
     def _use(self, placed: Placed) -> None:
         self.placed, self.tails = placed, list(tails_of(placed, self.objective))
 
-    def improve(self, num_ops: int, effort: _Effort, tell: Callable[["_Search"], None]) -> None:
+    def improve(self, most_ops: int, effort: _Effort, tell: Callable[["_Search"], None]) -> None:
         """Re-solve windows of so many ops at most until they find nothing more."""
         while not effort.is_spent():
-            size = self.sizes.choose(self.rng, num_ops)
+            size = self.sizes.choose(self.rng, most_ops)
             if size is None:
                 return
             before_us = self.placed.value_us
@@ -131,7 +131,7 @@ class _Search:
 
     def _resolve(self, level: Level, should_stop: Callable[[], bool]) -> float:
         """Re-solve one random window, keep what is not worse for the whole; what it cost."""
-        nodes, free = self._choose(level.num_ops)
+        nodes, free = self._window(level.num_ops)
         model = Window(self.placed, self.tails, self.required, nodes, free)
         found = model.solve(level.seconds, self.rng.randrange(1 << 30), should_stop)
         if found is not None:
@@ -145,7 +145,7 @@ class _Search:
             if placed.value_us <= self.placed.value_us:
                 self._use(placed)
 
-    def _choose(self, num_ops: int) -> tuple[list[Node], frozenset[int]]:
+    def _window(self, num_ops: int) -> tuple[list[Node], frozenset[int]]:
         """Ops that start around a random moment, a run of the sequence; and the free ranks."""
         num_ranks = self.view.num_ranks
         free = frozenset(range(num_ranks))

@@ -1,0 +1,59 @@
+"""Which sizes of windows get the effort."""
+
+import random
+from collections import Counter
+
+from synth.solve.sizes import Level, Sizes
+
+SMALL, MIDDLE, LARGE = Level(20, 0.1), Level(100, 1.0), Level(500, 5.0)
+COST_S = {SMALL: 0.01, MIDDLE: 0.1, LARGE: 1.0}
+
+
+def effort(gains_us: dict[Level, int], windows: int = 2000) -> Counter[Level]:
+    """Seconds spent on each size where every tenth of its windows gains so much."""
+    sizes, rng = Sizes(list(COST_S), 10_000, 10_000), random.Random(0)
+    spent: Counter[Level] = Counter()
+    for _ in range(windows):
+        size = sizes.choose(rng, 1000)
+        assert size is not None
+        gains = rng.randrange(10) == 0
+        sizes.learn(size, gains_us[size.level] if gains else 0, COST_S[size.level])
+        spent[size.level] += COST_S[size.level]
+    return spent
+
+
+def test_effort_goes_where_a_second_gains_most() -> None:
+    # Per second: 1000, 100, 10; then 10, 100, 1000.
+    downwards = effort({SMALL: 100, MIDDLE: 100, LARGE: 100})
+    upwards = effort({SMALL: 1, MIDDLE: 100, LARGE: 10_000})
+    assert downwards[SMALL] > downwards[MIDDLE] + downwards[LARGE]
+    assert upwards[LARGE] > upwards[MIDDLE] + upwards[SMALL]
+    assert all(spent > 0 for each in (downwards, upwards) for spent in each.values())
+
+
+def test_a_size_that_gains_no_more_is_left() -> None:
+    sizes, rng = Sizes(list(COST_S), 10_000, 100_000), random.Random(1)
+    tried = []
+    for count in range(3000):
+        size = sizes.choose(rng, 1000)
+        assert size is not None
+        paying = SMALL if count < 1000 else MIDDLE
+        gained = 10 if size.level == paying and rng.randrange(5) == 0 else 0
+        sizes.learn(size, gained, COST_S[size.level])
+        tried.append(size.level)
+    late = Counter(tried[2000:])
+    assert late[MIDDLE] * COST_S[MIDDLE] > 2 * late[SMALL] * COST_S[SMALL]
+
+
+def test_sizes_end_when_every_op_was_in_a_window_for_nothing() -> None:
+    sizes, rng = Sizes(list(COST_S), 10_000, 1000), random.Random(2)
+    tried: Counter[Level] = Counter()
+    while (size := sizes.choose(rng, 200)) is not None:
+        sizes.learn(size, 0, COST_S[size.level])
+        tried[size.level] += 1
+    assert tried == {SMALL: 50, MIDDLE: 10}  # 1000 ops each, and ten windows at least
+    large = sizes.choose(rng, 1000)
+    assert large is not None
+    assert large.level == LARGE
+    sizes.learn(large, 1, 1.0)
+    assert sizes.choose(rng, 200) is not None  # a gain opens new ways
