@@ -75,13 +75,14 @@ def search(
 
     Args:
         seconds: CP-SAT's deterministic seconds for all of them together.
-        should_stop: asked before each.
+        should_stop: asked all the time.
     """
     found = 0
     for share in _SHARES:
         if found == _ENOUGH or should_stop():
             return
-        pattern = find(view, share, seconds / len(_SHARES), seed=seed, workers=workers)
+        each_s = seconds / len(_SHARES)
+        pattern = find(view, share, each_s, seed=seed, workers=workers, should_stop=should_stop)
         if pattern is not None:
             found += 1
             yield pattern
@@ -95,6 +96,7 @@ def find(
     ticks: int = _TICKS,
     seed: int = 0,
     workers: int = 1,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> Pattern | None:
     """Find a pattern that keeps the caps, with the shortest way through the pipeline.
 
@@ -103,7 +105,7 @@ def find(
         seconds: CP-SAT's deterministic seconds.
         ticks: of the largest work of a rank for one micro-batch.
     """
-    return _Model(view, period_share, ticks).solve(seconds, seed, workers)
+    return _Model(view, period_share, ticks).solve(seconds, seed, workers, should_stop)
 
 
 class LeastMemory(NamedTuple):
@@ -281,10 +283,12 @@ class _Model:
             self.cp.add(span >= start + self._ticks(item.chunk, item.kind))
         self.cp.minimize(span)
 
-    def solve(self, seconds: float, seed: int, workers: int) -> Pattern | None:
+    def solve(
+        self, seconds: float, seed: int, workers: int, should_stop: Callable[[], bool]
+    ) -> Pattern | None:
         """The best found by a deterministic limit; None if there is none."""
         self._minimise()
-        solver = solve_briefly(self.cp, seconds, seed, workers)
+        solver = solve_briefly(self.cp, seconds, seed, workers, should_stop)
         if solver is None:
             return None
         starts = {item: solver.value(start) for item, start in self.start.items()}

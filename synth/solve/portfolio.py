@@ -248,6 +248,7 @@ class _Search:
             starts,
             (_WINDOWS_SHARE if deterministic else 1) * self.options.time_limit_s,
             self.options.seed,
+            1 if deterministic else self.proving.num_workers_left,
             lambda: self.now.finished() or (not deterministic and self.now.elapsed_s() > until_s),
             take,
         )

@@ -16,7 +16,7 @@ from synth.solve.solution import Solution
 _POLL_S = 0.05
 
 # Models of so many of CP-SAT's deterministic seconds are over before a stop would be of use.
-_MOMENT_S = 0.2
+_MOMENT_S = 0.02
 
 # CP-SAT keeps its seed in 32 bits, signed.
 _SEEDS = 1 << 31
@@ -79,7 +79,7 @@ def run(
 class _End(NamedTuple):
     """What CP-SAT ended with, or the error, to be raised where it can be caught."""
 
-    status: cp_model.CpSolverStatus | BaseException
+    result: cp_model.CpSolverStatus | BaseException
 
 
 _Events: TypeAlias = "queue.SimpleQueue[Solution | int | _End]"
@@ -111,9 +111,9 @@ def _solve(
         while thread.is_alive():  # a stop asked for before the search has begun is lost
             solver.stop_search()
             thread.join(_POLL_S)
-    if isinstance(end.status, BaseException):
-        raise end.status
-    return end.status
+    if isinstance(end.result, BaseException):
+        raise end.result
+    return end.result
 
 
 def _attend(
@@ -205,22 +205,32 @@ def decide(
     """
     solver = quiet_solver(seed, 1, repeatable=True)
     _mind_orders(solver.parameters)
-    solver.parameters.max_deterministic_time = seconds
-    if seconds <= _MOMENT_S:
-        return _brief(solver, solver.solve(model))
-    return _brief(solver, _solve(solver, model, should_stop, queue.SimpleQueue()))
+    return _brief(solver, model, seconds, should_stop)
 
 
 def solve_briefly(
-    model: cp_model.CpModel, seconds: float, seed: int, workers: int = 1
+    model: cp_model.CpModel,
+    seconds: float,
+    seed: int,
+    workers: int = 1,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> cp_model.CpSolver | None:
     """Solve a model of few ops, with linear relaxations, by the same limit; None: nothing found."""
-    solver = quiet_solver(seed, workers, repeatable=True)
+    return _brief(quiet_solver(seed, workers, repeatable=True), model, seconds, should_stop).solver
+
+
+def _brief(
+    solver: cp_model.CpSolver,
+    model: cp_model.CpModel,
+    seconds: float,
+    should_stop: Callable[[], bool],
+) -> Brief:
     solver.parameters.max_deterministic_time = seconds
-    return _brief(solver, solver.solve(model)).solver
-
-
-def _brief(solver: cp_model.CpSolver, status: cp_model.CpSolverStatus) -> Brief:
+    if seconds <= _MOMENT_S:
+        status = solver.solve(model)
+    else:
+        status = _solve(solver, model, should_stop, queue.SimpleQueue())
+    assert status != cp_model.MODEL_INVALID, solver.response_proto.solution_info
     found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
     return Brief(solver if found else None, solver.response_proto.deterministic_time)
 
@@ -237,7 +247,7 @@ def _mind_orders(parameters: cp_model.SatParameters) -> None:
 def _configured(options: SolveOptions, limit_s: float) -> cp_model.CpSolver:
     solver = quiet_solver(options.seed, options.num_workers, repeatable=options.deterministic)
     parameters = solver.parameters
-    parameters.use_dynamic_precedence_in_disjunctive = True  # up to four times as fast
+    parameters.use_dynamic_precedence_in_disjunctive = True  # proofs: up to four times as fast
     if options.num_workers == 1:
         _mind_orders(parameters)
     parameters.relative_gap_limit = options.gap

@@ -11,18 +11,18 @@ _DECAY = 0.95
 _LEAST_SHARE = 0.1
 
 # What each gains is expected to be such a share of the value per second, until it has been tried;
-# then that counts as much as so many windows.
-_EXPECTED_SHARE = 0.01
-_EXPECTED_WINDOWS = 5
+# then that counts as much as so many seconds.
+_EXPECTED_SHARE = 0.001
+_EXPECTED_S = 2.0
 
-# A size is exhausted when it has found nothing in windows that together hold every op so often, and
-# in so many windows at least.
+# A size is exhausted when it has found nothing in windows that hold so many times as many ops as
+# there are, and in so many windows at least.
 _COVER = 1
 _LEAST_WINDOWS = 10
 
 
 class Level(NamedTuple):
-    """A size of windows, and how long CP-SAT may think about one, in its deterministic seconds."""
+    """A size of windows, and how long CP-SAT may think about one, in seconds of effort."""
 
     num_ops: int
     seconds: float
@@ -34,8 +34,8 @@ class Size:
 
     Attributes:
         rate: the gain of a second.
-        cost_s: of a window; at first the most that it may be.
-        windows: how many these are known from.
+        cost_s: of a window; at first what CP-SAT may take.
+        windows: how many these are known from, those before counting less and less.
         idle: windows that found nothing since any size has gained.
     """
 
@@ -46,9 +46,9 @@ class Size:
     idle: int = 0
 
     def learn(self, gained_us: int, spent_s: float) -> None:
-        """What one more window gained and cost."""
+        """What one more window gained and cost, which is more than nothing."""
         if not self.windows:
-            self.windows, self.cost_s = _EXPECTED_WINDOWS, spent_s
+            self.windows, self.cost_s = _EXPECTED_S / spent_s, spent_s
         kept = _DECAY * self.windows
         before_s = kept * self.cost_s
         self.rate = (before_s * self.rate + gained_us) / (before_s + spent_s)

@@ -10,6 +10,7 @@ from its end to the end of the schedule. The model stays as small as the window.
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 from ortools.sat.python import cp_model
 
@@ -25,6 +26,22 @@ from synth.solve.view import SPLIT, Slot
 _FEW = 32
 
 Required = Mapping[Node, tuple[Alternative, ...]]
+
+
+class Change(NamedTuple):
+    """Ops of a rank in a row: where in its order they begin, as they were, as they should be."""
+
+    rank: int
+    first: int
+    before: list[Node]
+    after: list[Node]
+
+    def apply(self, order: list[Node]) -> list[Node] | None:
+        """The rank's order, changed; None if it has been changed here since."""
+        end = self.first + len(self.before)
+        if order[self.first : end] != self.before:
+            return None
+        return [*order[: self.first], *self.after, *order[end:]]
 
 
 class Window:
@@ -192,17 +209,15 @@ class Window:
         if reader is not None and reader[0] not in self.nodes:
             yield reader[1] + span.from_start_us[reader[0]]
 
-    def solve(
-        self, seconds: float, seed: int, should_stop: Callable[[], bool]
-    ) -> list[list[Node]] | None:
-        """All ranks' orders with the best found for this window, by a deterministic limit."""
+    def solve(self, seconds: float, seed: int, should_stop: Callable[[], bool]) -> list[Change]:
+        """What the best found for this window changes, by a deterministic limit."""
         solver, self.spent_s = decide(self.cp, seconds, seed, should_stop)
         if solver is None:
-            return None
-        orders = list(self.placed.orders)
+            return []
+        changes = []
         for rank, nodes in self.inside.items():
             # Sorting keeps the present order among ops that start together.
             ordered = sorted(nodes, key=lambda node: solver.value(self.start[node]))
-            first = self.placed.index[nodes[0]]
-            orders[rank] = [*orders[rank][:first], *ordered, *orders[rank][first + len(nodes) :]]
-        return None if orders == self.placed.orders else orders
+            if ordered != nodes:
+                changes.append(Change(rank, self.placed.index[nodes[0]], nodes, ordered))
+        return changes

@@ -4,45 +4,53 @@ Some windows are short and free on all ranks, others long and free on a few of t
 """
 
 import random
+import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from synth.objective import Objective
 from synth.solve.placed import Node, Placed
 from synth.solve.precedences import requirements
-from synth.solve.sizes import Level, Sizes
+from synth.solve.sizes import Level, Size, Sizes
 from synth.solve.solution import Solution, StuckError, timed
 from synth.solve.tails import tails_of
 from synth.solve.view import View
-from synth.solve.window import Required, Window
+from synth.solve.window import Change, Required, Window
 
 # Which of them gain most for their time depends on the problem, and is learned (`Sizes`).
 _LEVELS = (
-    Level(24, 0.03),
-    Level(48, 0.15),
-    Level(96, 0.4),
-    Level(192, 0.8),
-    Level(384, 1.2),
-    Level(960, 2.5),
+    Level(24, 0.25),
+    Level(48, 1.0),
+    Level(96, 3.0),
+    Level(192, 6.0),
+    Level(384, 10.0),
+    Level(960, 20.0),
 )
 
 # Larger windows only where they are no more than half of all ops: else the exact model serves.
 _ALWAYS_OPS = 192
 
-# Several starts race with the smallest sizes for so much of the effort.
+# Several starts race with small windows for so much of the effort.
 _RACE_OPS = 48
-_RACE_SHARE = 0.005
+_RACE_SHARE = 0.04
 
-# What a window costs besides, in the same seconds: to build for each of its ops, to evaluate for
-# each op of all.
-_BUILD_S = 2e-5
-_EVALUATE_S = 3e-7
+# Effort is counted in what takes about a second: CP-SAT's deterministic seconds take so many each;
+# besides, a window is built, for each of its ops, and evaluated, for each op of all.
+_DETERMINISTIC_S = 8.0
+_BUILD_S = 1e-4
+_EVALUATE_S = 8e-6
 
 # One window in so many is long, and free on few ranks.
 _NARROW_EVERY = 4
 _FREE_RANKS = 2
 _LONGEST_OPS = 2_000
+
+# How often a window is drawn in the hope that nobody is at work there.
+_DRAWS = 8
+
+_POLL_S = 0.05
 
 
 def improve(
@@ -51,17 +59,20 @@ def improve(
     solutions: Sequence[Solution],
     seconds: float,
     seed: int,
+    workers: int,
     should_stop: Callable[[], bool],
     on_better: Callable[[Solution], None],
 ) -> Solution:
     """Re-solve windows of split solutions; never gets worse than the best.
 
-    All of them are improved with small windows; whichever is best then, with all sizes. A window
+    All of them get a few small windows; whichever is best then, windows of all sizes. A window
     is kept when it is not worse for the whole: moves between equals lead out of dead ends. Ends
     when windows find nothing more.
 
     Args:
-        seconds: the effort, in CP-SAT's deterministic seconds, so that it can be repeated.
+        seconds: the effort, counted in steps that take about so long.
+        workers: windows at a time. What one finds is kept where no other has changed anything; with
+            one worker the search can be repeated.
         on_better: called for what is better than all before.
     """
     effort = _Effort(seconds, should_stop)
@@ -79,16 +90,16 @@ def improve(
         for search in searches:
             share = _Effort(seconds * _RACE_SHARE / len(searches), should_stop)
             effort.seconds_left -= share.seconds_left
-            search.improve(_RACE_OPS, share, tell)
+            search.improve(_RACE_OPS, share, tell, workers)
             effort.seconds_left += share.seconds_left
         best = min(searches, key=lambda search: search.placed.value_us)
-    best.improve(max(_ALWAYS_OPS, view.num_ops // 2), effort, tell)
+    best.improve(max(_ALWAYS_OPS, view.num_ops // 2), effort, tell, workers)
     return best.placed.solution
 
 
 @dataclass
 class _Effort:
-    """What is left to spend, in CP-SAT's deterministic seconds."""
+    """What is left to spend, in about seconds."""
 
     seconds_left: float
     should_stop: Callable[[], bool]
@@ -96,6 +107,9 @@ class _Effort:
     def is_spent(self) -> bool:
         """Whether to end."""
         return self.seconds_left <= 0 or self.should_stop()
+
+
+_Running: TypeAlias = dict[Future[list[Change]], tuple[Window, Size]]
 
 
 class _Search:
@@ -116,36 +130,79 @@ class _Search:
     def _use(self, placed: Placed) -> None:
         self.placed, self.tails = placed, list(tails_of(placed, self.objective))
 
-    def improve(self, most_ops: int, effort: _Effort, tell: Callable[["_Search"], None]) -> None:
-        """Re-solve windows of so many ops at most until they find nothing more."""
-        while not effort.is_spent():
-            size = self.sizes.choose(self.rng, most_ops)
-            if size is None:
-                return
-            before_us = self.placed.value_us
-            spent_s = self._resolve(size.level, effort.should_stop)
-            effort.seconds_left -= spent_s
-            self.sizes.learn(size, before_us - self.placed.value_us, spent_s)
-            if self.placed.value_us < before_us:
-                tell(self)
+    def improve(
+        self, most_ops: int, effort: _Effort, tell: Callable[["_Search"], None], workers: int
+    ) -> None:
+        """Re-solve windows of so many ops at most, some at a time, until they find nothing more."""
+        running: _Running = {}
+        ending = threading.Event()
+        with ThreadPoolExecutor(workers, "window") as pool:
+            try:
+                while True:
+                    if effort.is_spent():
+                        ending.set()
+                    while not ending.is_set() and len(running) < workers:
+                        if not self._begin(most_ops, running, pool, ending):
+                            break
+                    if not running:
+                        return
+                    for future in wait(running, _POLL_S, FIRST_COMPLETED).done:
+                        effort.seconds_left -= self._take(*running.pop(future), future.result())
+                        tell(self)
+            finally:
+                ending.set()
 
-    def _resolve(self, level: Level, should_stop: Callable[[], bool]) -> float:
-        """Re-solve one random window, keep what is not worse for the whole; what it cost."""
-        nodes, free = self._window(level.num_ops)
-        model = Window(self.placed, self.tails, self.required, nodes, free)
-        found = model.solve(level.seconds, self.rng.randrange(1 << 30), should_stop)
-        if found is not None:
-            self._take(found)
-        return model.spent_s + _BUILD_S * len(nodes) + _EVALUATE_S * self.view.num_ops
+    def _begin(
+        self, most_ops: int, running: _Running, pool: Executor, ending: threading.Event
+    ) -> bool:
+        """Let one more window be solved; False if no size is left to try."""
+        size = self.sizes.choose(self.rng, most_ops)
+        if size is None:
+            return False
+        window = self._window(size.level, [window for window, _ in running.values()])
+        seed = self.rng.randrange(1 << 30)
+        limit_s = size.level.seconds / _DETERMINISTIC_S
+        future = pool.submit(window.solve, limit_s, seed, ending.is_set)
+        running[future] = window, size
+        return True
 
-    def _take(self, found: Sequence[Sequence[Node]]) -> None:
-        orders = [[(chunk, slot.kind) for chunk, slot in order] for order in found]
-        with suppress(StuckError):  # ops of no duration in a wrong order
-            placed = Placed(self.view, self.objective, timed(orders, self.view))
-            if placed.value_us <= self.placed.value_us:
-                self._use(placed)
+    def _take(self, window: Window, size: Size, changes: Sequence[Change]) -> float:
+        """Keep what is not worse for the whole; what the window cost."""
+        before_us = self.placed.value_us
+        placed = self._changed(changes)
+        if placed is not None and placed.value_us <= before_us:
+            self._use(placed)
+        num_ops = len(window.nodes), self.view.num_ops
+        thought_s = _DETERMINISTIC_S * window.spent_s
+        spent_s = thought_s + _BUILD_S * num_ops[0] + _EVALUATE_S * num_ops[1]
+        self.sizes.learn(size, before_us - self.placed.value_us, spent_s)
+        return spent_s
 
-    def _window(self, num_ops: int) -> tuple[list[Node], frozenset[int]]:
+    def _changed(self, changes: Sequence[Change]) -> Placed | None:
+        """The present solution with these changes, if it has been left alone there."""
+        orders = list(self.placed.orders)
+        for change in changes:
+            order = change.apply(orders[change.rank])
+            if order is None:
+                return None
+            orders[change.rank] = order
+        if not changes:
+            return None
+        kinds = [[(chunk, slot.kind) for chunk, slot in order] for order in orders]
+        try:
+            return Placed(self.view, self.objective, timed(kinds, self.view))
+        except StuckError:  # ops of no duration in a wrong order
+            return None
+
+    def _window(self, level: Level, others: Sequence[Window]) -> Window:
+        """A random window of a size, if possible none that has ops of others in it."""
+        for _ in range(_DRAWS):
+            nodes, free = self._draw(level.num_ops)
+            if all(other.nodes.isdisjoint(nodes) for other in others):
+                break
+        return Window(self.placed, self.tails, self.required, nodes, free)
+
+    def _draw(self, num_ops: int) -> tuple[list[Node], frozenset[int]]:
         """Ops that start around a random moment, a run of the sequence; and the free ranks."""
         num_ranks = self.view.num_ranks
         free = frozenset(range(num_ranks))

@@ -2,7 +2,6 @@
 
 import random
 from dataclasses import replace
-from itertools import combinations
 
 import pytest
 from hypothesis import given, settings
@@ -152,18 +151,31 @@ def test_an_infeasible_model_is_survived_where_threads_take_turns() -> None:
 
 
 def test_a_small_model_that_is_hard_can_be_stopped() -> None:
-    """More pigeons than holes: left alone it would take its minute."""
-    model = cp_model.CpModel()
-    holes = [[model.new_bool_var("") for _ in range(13)] for _ in range(14)]
-    for pigeon in holes:
-        model.add_exactly_one(pigeon)
-    for hole in zip(*holes, strict=True):
-        for first, second in combinations(hole, 2):
-            model.add_bool_or(~first, ~second)
-    polls = iter([False, False])
+    """A job shop of 30 jobs and 15 machines: left alone it would take hours."""
+    rng, model = random.Random(0), cp_model.CpModel()
+    machines: list[list[cp_model.IntervalVar]] = [[] for _ in range(15)]
+    span = model.new_int_var(0, 50_000, "")
+    for _ in range(30):
+        free: cp_model.LinearExprT = 0
+        for machine in rng.sample(machines, 15):
+            start, duration = model.new_int_var(0, 50_000, ""), rng.randint(1, 99)
+            machine.append(model.new_fixed_size_interval_var(start, duration, ""))
+            model.add(start >= free)
+            free = start + duration
+        model.add(span >= free)
+    for intervals in machines:
+        model.add_no_overlap(intervals)
+    model.minimize(span)
+    polls = iter([False] * 10)
     brief = decide(model, 1e6, seed=1, should_stop=lambda: next(polls, True))
-    assert brief.solver is None
-    assert 0 < brief.spent_s < 20
+    assert next(polls, None) is None
+    assert 0 < brief.spent_s < 100
+    with pytest.raises(KeyboardInterrupt):
+        decide(model, 1e6, seed=1, should_stop=_interrupt)
+
+
+def _interrupt() -> bool:
+    raise KeyboardInterrupt
 
 
 def test_patterns_with_ops_of_no_duration_can_be_run() -> None:

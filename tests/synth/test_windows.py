@@ -1,0 +1,100 @@
+"""Windows re-solved one or several at a time: what they keep, and that they end."""
+
+import random
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from synth.costs import Costs, uniform_costs
+from synth.kinds import OpKind
+from synth.profile import Link, Links
+from synth.schedule.placements import placement
+from synth.solve import Problem, polish, windows
+from synth.solve.feasible import serial_schedule
+from synth.solve.memory_views import certain
+from synth.solve.solution import keeps_caps, solution_of, split
+from synth.solve.view import SPLIT, Slot
+from synth.solve.window import Change
+from tests.synth.odd_problems import odd_costs
+
+
+def even(num_micro_batches: int, cap: int) -> Problem:
+    """Four equal stages; F keeps 3 bytes of which 2 are left after B."""
+    costs = uniform_costs(
+        4,
+        forward_us=55,
+        backward_input_us=58,
+        backward_weight_us=35,
+        links=Links(default=Link(latency_us=2)),
+        saved_bytes=3,
+        saved_w_bytes=2,
+    )
+    return Problem.linear(costs, num_micro_batches, cap)
+
+
+def lasting(costs: Costs) -> Costs:
+    """No F, B or W in no time: the order of those at one moment is not known from their starts."""
+    stages = tuple(
+        stage.replace(
+            duration_us={kind: us + (kind in SPLIT) for kind, us in stage.duration_us.items()}
+        )
+        for stage in costs.stages
+    )
+    return costs.replace(stages=stages)
+
+
+def improved(problem: Problem, workers: int, seconds: float = 0.5) -> list[int]:
+    """From micro-batch after micro-batch: the value at first and after each better solution."""
+    view, objective = certain(problem), problem.objective
+    start = solution_of(split(serial_schedule(problem).programs, view), view)
+    assert keeps_caps(start.programs(view), view)
+    values = [start.value_us(view, objective)]
+    better = windows.improve(
+        view,
+        objective,
+        [start],
+        seconds,
+        0,
+        workers,
+        lambda: False,
+        lambda solution: values.append(solution.value_us(view, objective)),
+    )
+    assert keeps_caps(better.programs(view), view)
+    assert better.value_us(view, objective) == values[-1]
+    return values
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_windows_overlap_what_was_one_after_the_other(workers: int) -> None:
+    values = improved(even(8, 9), workers)
+    assert all(later < earlier for earlier, later in pairwise(values))
+    assert values[0] > 2 * 1676
+    assert 1676 <= values[-1] <= 1.02 * 1676  # proven optimal (docs/solver.md, 4,8,0.75)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_windows_of_odd_problems_end_and_keep_the_caps(workers: int) -> None:
+    found = 0
+    for seed in range(6):
+        problem = Problem(lasting(odd_costs(random.Random(seed), 4, 2)), placement("v", 2), 4)
+        serial = polish.evaluate(problem, serial_schedule(problem), "serial")
+        assert serial is not None
+        caps = tuple(2 * peak for peak in serial.peak_bytes)
+        values = improved(replace(problem, caps_bytes=caps), workers, seconds=0.2)
+        assert values == sorted(values, reverse=True)
+        found += values[-1] < values[0]
+    assert found
+
+
+def test_one_at_a_time_can_be_repeated() -> None:
+    runs = [improved(even(8, 12), 1, seconds=0.1) for _ in range(2)]
+    assert runs[0] == runs[1]
+    assert len(runs[0]) > 2
+
+
+def test_a_change_is_refused_where_another_has_been() -> None:
+    a, b, c, d = ((0, Slot(kind, 0)) for kind in (OpKind.F, OpKind.B, OpKind.W, OpKind.BW))
+    change = Change(0, 1, [b, c], [c, b])
+    assert change.apply([a, b, c, d]) == [a, c, b, d]
+    assert change.apply([a, c, b, d]) is None
