@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import pytest
 
-from synth.costs import Costs, uniform_costs
+from benchmarks.solver.suites import table
+from synth.costs import Costs
 from synth.kinds import OpKind
-from synth.profile import Link, Links
 from synth.schedule.placements import placement
 from synth.solve import Problem, polish, windows
 from synth.solve.feasible import serial_schedule
@@ -17,20 +17,6 @@ from synth.solve.solution import keeps_caps, solution_of, split
 from synth.solve.view import SPLIT, Slot
 from synth.solve.window import Change
 from tests.synth.odd_problems import odd_costs
-
-
-def even(num_micro_batches: int, cap: int) -> Problem:
-    """Four equal stages; F keeps 3 bytes of which 2 are left after B."""
-    costs = uniform_costs(
-        4,
-        forward_us=55,
-        backward_input_us=58,
-        backward_weight_us=35,
-        links=Links(default=Link(latency_us=2)),
-        saved_bytes=3,
-        saved_w_bytes=2,
-    )
-    return Problem.linear(costs, num_micro_batches, cap)
 
 
 def lasting(costs: Costs) -> Costs:
@@ -67,10 +53,11 @@ def improved(problem: Problem, workers: int, seconds: float = 0.5) -> list[int]:
 
 @pytest.mark.parametrize("workers", [1, 4])
 def test_windows_overlap_what_was_one_after_the_other(workers: int) -> None:
-    values = improved(even(8, 9), workers)
+    values = improved(table.problem(4, 8, 0.75), workers)
     assert all(later < earlier for earlier, later in pairwise(values))
-    assert values[0] > 2 * 1676
-    assert 1676 <= values[-1] <= 1.02 * 1676  # proven optimal (docs/solver.md, 4,8,0.75)
+    least_us = table.KNOWN[4, 8, 0.75].bound_us
+    assert values[0] > 2 * least_us
+    assert least_us <= values[-1] <= 1.02 * least_us
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -88,7 +75,7 @@ def test_windows_of_odd_problems_end_and_keep_the_caps(workers: int) -> None:
 
 
 def test_one_at_a_time_can_be_repeated() -> None:
-    runs = [improved(even(8, 12), 1, seconds=0.1) for _ in range(2)]
+    runs = [improved(table.problem(4, 8, 1), 1, seconds=0.1) for _ in range(2)]
     assert runs[0] == runs[1]
     assert len(runs[0]) > 2
 
