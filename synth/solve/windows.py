@@ -37,7 +37,7 @@ _RACE_OPS = 48
 _RACE_SHARE = 0.04
 
 # Effort is counted in what takes about a second: CP-SAT's deterministic seconds take so many each;
-# besides, a window is built, for each of its ops, and evaluated, for each op of all.
+# besides, a window is built, for each of its ops, and a change evaluated, for each op of all.
 _DETERMINISTIC_S = 8.0
 _BUILD_S = 1e-4
 _EVALUATE_S = 8e-6
@@ -70,11 +70,12 @@ def improve(
     when windows find nothing more.
 
     Args:
-        seconds: the effort, counted in steps that take about so long.
+        seconds: the effort of each worker, counted in steps that take about so long.
         workers: windows at a time. What one finds is kept where no other has changed anything; with
             one worker the search can be repeated.
         on_better: called for what is better than all before.
     """
+    seconds *= workers
     effort = _Effort(seconds, should_stop)
     searches = [_Search(view, objective, solution, seed) for solution in solutions]
     best = min(searches, key=lambda search: search.placed.value_us)
@@ -172,22 +173,22 @@ class _Search:
         placed = self._changed(changes)
         if placed is not None and placed.value_us <= before_us:
             self._use(placed)
-        num_ops = len(window.nodes), self.view.num_ops
-        thought_s = _DETERMINISTIC_S * window.spent_s
-        spent_s = thought_s + _BUILD_S * num_ops[0] + _EVALUATE_S * num_ops[1]
+        spent_s = _DETERMINISTIC_S * window.spent_s + _BUILD_S * len(window.nodes)
+        if changes:
+            spent_s += _EVALUATE_S * self.view.num_ops
         self.sizes.learn(size, before_us - self.placed.value_us, spent_s)
         return spent_s
 
     def _changed(self, changes: Sequence[Change]) -> Placed | None:
-        """The present solution with these changes, if it has been left alone there."""
+        """The present solution with these changes; None without any, or if others came before."""
+        if not changes:
+            return None
         orders = list(self.placed.orders)
         for change in changes:
             order = change.apply(orders[change.rank])
             if order is None:
                 return None
             orders[change.rank] = order
-        if not changes:
-            return None
         kinds = [[(chunk, slot.kind) for chunk, slot in order] for order in orders]
         try:
             return Placed(self.view, self.objective, timed(kinds, self.view))

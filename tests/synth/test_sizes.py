@@ -45,13 +45,13 @@ def test_a_size_that_gains_no_more_is_left() -> None:
     assert late[MIDDLE] * COST_S[MIDDLE] > 2 * late[SMALL] * COST_S[SMALL]
 
 
-def test_sizes_end_when_every_op_was_in_a_window_for_nothing() -> None:
-    sizes, rng = Sizes(list(COST_S), 10_000, 1000), random.Random(2)
+def test_sizes_end_when_windows_with_as_many_ops_as_there_are_found_nothing() -> None:
+    sizes, rng = Sizes(list(COST_S), 10_000, 500), random.Random(2)
     tried: Counter[Level] = Counter()
     while (size := sizes.choose(rng, 200)) is not None:
         sizes.learn(size, 0, COST_S[size.level])
         tried[size.level] += 1
-    assert tried == {SMALL: 50, MIDDLE: 10}  # 1000 ops each, and ten windows at least
+    assert tried == {SMALL: 25, MIDDLE: 10}  # 500 ops, and ten windows at least
     large = sizes.choose(rng, 1000)
     assert large is not None
     assert large.level == LARGE
