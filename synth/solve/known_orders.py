@@ -5,10 +5,10 @@ from contextlib import suppress
 
 from synth.objective import Objective
 from synth.schedule.ops import Op
+from synth.solve.graph import StuckError
 from synth.solve.solution import (
     Programs,
     Solution,
-    StuckError,
     keeps_caps,
     shares_alike,
     solution_of,

@@ -1,71 +1,77 @@
-"""A split solution whose ops are as early as their order allows, laid out for looking around in."""
+"""An order whose ops are as early as it allows, laid out for looking around in."""
 
-from synth.objective import Objective
-from synth.solve.solution import Solution
-from synth.solve.view import B, F, Slot, View
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import accumulate
 
-Node = tuple[int, Slot]
+from synth.objective import Objective, Spans
+from synth.solve.graph import Graph
+from synth.solve.solution import Solution, spans_of
+from synth.solve.view import F, W
 
 
 class Placed:
-    """What neighbours what.
+    """What neighbours what; ops are their numbers in the graph.
 
     Attributes:
-        sequence: all ops by start, each after what it needs.
-        place: where in it an op stands.
         orders: the ops of each rank.
-        index: where in its rank's order an op stands.
-        level_bytes: of each rank before its first op and after each of them.
+        starts: of each op.
+
+    Raises:
+        StuckError: ops wait for each other.
     """
 
-    def __init__(self, view: View, objective: Objective, solution: Solution) -> None:
-        self.view, self.solution, self.spans = view, solution, solution.spans(view)
+    def __init__(self, graph: Graph, objective: Objective, orders: Sequence[list[int]]) -> None:
+        self.graph, self.view, self.orders = graph, graph.view, orders
+        self.starts, self._started = graph.start(orders)
+        self.spans = self._spans()
         self.value_us = objective.value_us(self.spans)
-        self.starts = solution.starts
-        # The simulation places ops after what they need, and sorting keeps that among equals.
-        self.sequence = sorted(self.starts, key=self.starts.__getitem__)
-        self.place = {node: i for i, node in enumerate(self.sequence)}
-        self.orders: list[list[Node]] = [[] for _ in view.room_bytes]
-        self.index: dict[Node, int] = {}
-        self.level_bytes: list[list[int]] = [[0] for _ in view.room_bytes]
-        for node in self.sequence:
-            chunk = view[node[0]]
-            order, level = self.orders[chunk.rank], self.level_bytes[chunk.rank]
-            self.index[node] = len(order)
-            order.append(node)
-            level.append(level[-1] + chunk.effect_bytes[node[1].kind])
 
-    def duration_us(self, node: Node) -> int:
-        """How long an op lasts."""
-        return self.view[node[0]].duration_us[node[1].kind]
+    def _spans(self) -> Spans:
+        graph, chunks = self.graph, range(len(self.view))
+        begins_us = [self.starts[graph.first[chunk, F]] for chunk in chunks]
+        ends_us = [self.end_us(graph.last(chunk, W)) for chunk in chunks]
+        return spans_of(self.view, begins_us, ends_us)
 
-    def end_us(self, node: Node) -> int:
+    @cached_property
+    def solution(self) -> Solution:
+        """The same by the names of the ops."""
+        return Solution(dict(zip(self.graph.nodes, self.starts, strict=True)))
+
+    @cached_property
+    def sequence(self) -> list[int]:
+        """All ops by start, each after what it needs."""
+        return sorted(self._started, key=self.starts.__getitem__)
+
+    @cached_property
+    def place(self) -> list[int]:
+        """Where in the sequence each op stands."""
+        return _places([self.sequence], len(self.starts))
+
+    @cached_property
+    def index(self) -> list[int]:
+        """Where in its rank's order each op stands."""
+        return _places(self.orders, len(self.starts))
+
+    @cached_property
+    def level_bytes(self) -> list[list[int]]:
+        """Of each rank before its first op and after each of them."""
+        effects = self.graph.effect_bytes
+        return [list(accumulate((effects[op] for op in o), initial=0)) for o in self.orders]
+
+    def end_us(self, op: int) -> int:
         """When an op ends."""
-        return self.starts[node] + self.duration_us(node)
+        return self.starts[op] + self.graph.duration_us[op]
 
     def origin_us(self, rank: int) -> int:
         """When a rank begins."""
         order = self.orders[rank]
         return self.starts[order[0]] if order else 0
 
-    def reader(self, node: Node) -> tuple[Node, int] | None:
-        """The op that waits for what F or B makes, and the time of its transfer."""
-        index, (kind, k) = node
-        chunk = self.view[index]
-        if kind == F:
-            if chunk.below is None:
-                return (index, Slot(B, k)), 0
-            return (chunk.below, node[1]), chunk.down_us
-        if kind == B and chunk.above is not None:
-            return (chunk.above, node[1]), self.view[chunk.above].up_us
-        return None
 
-    def source(self, node: Node) -> tuple[Node, int] | None:
-        """The op that makes what F or B reads from another chunk, and the time of its transfer."""
-        index, (kind, _) = node
-        chunk = self.view[index]
-        if kind == F and chunk.above is not None:
-            return (chunk.above, node[1]), self.view[chunk.above].down_us
-        if kind == B and chunk.below is not None:
-            return (chunk.below, node[1]), chunk.up_us
-        return None
+def _places(orders: Sequence[Sequence[int]], count: int) -> list[int]:
+    places = [0] * count
+    for order in orders:
+        for place, op in enumerate(order):
+            places[op] = place
+    return places

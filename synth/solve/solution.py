@@ -12,7 +12,8 @@ from typing import NamedTuple
 from synth.kinds import OpKind
 from synth.objective import Objective, Spans
 from synth.schedule.ops import Op
-from synth.solve.view import BW, SPLIT, STEP, B, F, Slot, View, W
+from synth.solve.graph import Graph
+from synth.solve.view import BW, STEP, B, F, Slot, View, W
 
 Starts = dict[tuple[int, Slot], int]
 Programs = tuple[tuple[Op, ...], ...]
@@ -61,20 +62,10 @@ class Solution:
 
     def spans(self, view: View) -> Spans:
         """Makespan and period, in the same terms."""
-        return Spans.of_ranks(self._ranks_us(view))
+        begins_us = [self.starts[chunk, Slot(F, 0)] for chunk in range(len(view))]
+        return spans_of(view, begins_us, list(self._ends_of_chunks(view)))
 
-    def _ranks_us(self, view: View) -> Iterator[tuple[int, int]]:
-        """When each rank begins, and when it has ended with its STEPs."""
-        ends = dict(self._ends_of_chunks(view))
-        reduced = reduced_us(view, ends)
-        for held in view.held:
-            at = max(ends[chunk] for chunk in held)
-            for chunk in held:
-                ready = reduced.get(view[chunk].stage, 0)
-                at = max(at, ready) + view[chunk].duration_us[STEP]
-            yield min(self.starts[chunk, Slot(F, 0)] for chunk in held), at
-
-    def _ends_of_chunks(self, view: View) -> Iterable[tuple[int, int]]:
+    def _ends_of_chunks(self, view: View) -> Iterator[int]:
         """When the last W of each chunk ends."""
         last_pairs = {p.chunk: p for p in self.fused if p.weight == view[p.chunk].last}
         for index, chunk in enumerate(view.chunks):
@@ -82,17 +73,35 @@ class Solution:
             if index in last_pairs:
                 slot = Slot(B, last_pairs[index].backward)
                 start = self.starts[index, slot] + chunk.duration_us[BW]
-            yield index, start
+            yield start
 
 
-def reduced_us(view: View, ends: dict[int, int]) -> dict[int, int]:
+def spans_of(view: View, begins_us: Sequence[int], ends_us: Sequence[int]) -> Spans:
+    """Makespan and period by when each chunk's first F begins and its last W ends."""
+    return Spans.of_ranks(_ranks_us(view, begins_us, ends_us))
+
+
+def _ranks_us(
+    view: View, begins_us: Sequence[int], ends_us: Sequence[int]
+) -> Iterator[tuple[int, int]]:
+    """When each rank begins, and when it has ended with its STEPs."""
+    reduced = reduced_us(view, ends_us)
+    for held in view.held:
+        at = max(ends_us[chunk] for chunk in held)
+        for chunk in held:
+            ready = reduced.get(view[chunk].stage, 0)
+            at = max(at, ready) + view[chunk].duration_us[STEP]
+        yield min(begins_us[chunk] for chunk in held), at
+
+
+def reduced_us(view: View, ends_us: Sequence[int]) -> dict[int, int]:
     """When the gradients of each stage are those of all its copies.
 
     Reductions among the same ranks take turns, here as they become ready.
     """
     reduced: dict[int, int] = {}
     for stages in view.reductions.values():
-        ready = sorted((max(ends[copy] for copy in view.copies(s)), s) for s in stages)
+        ready = sorted((max(ends_us[copy] for copy in view.copies(s)), s) for s in stages)
         free = 0
         for at, stage in ready:
             free = max(free, at) + view[view.copies(stage)[0]].reduce_us
@@ -143,88 +152,28 @@ def solution_of(programs: Sequence[Sequence[Op]], view: View) -> Solution:
     """Simulate orders, each op as early as possible, transfers of a link in turns.
 
     Raises:
-        StuckError: ops wait for each other.
+        StuckError: ops wait for each other, see `synth.solve.graph`.
     """
     return timed([order_of(view, program) for program in programs], view)
 
 
 def timed(orders: Orders, view: View) -> Solution:
     """The same for orders of (chunk, kind)."""
-    return _Simulation(orders, view).run()
-
-
-class StuckError(Exception):
-    """Orders whose ops wait for each other."""
-
-
-class _Simulation:
-    """Ranks take turns; each runs until an op's input is not there yet."""
-
-    def __init__(self, orders: Orders, view: View) -> None:
-        self.view, self.orders = view, orders
-        self.counts = [dict.fromkeys(SPLIT, 0) for _ in view.chunks]
-        self.places = [0] * len(orders)
-        self.free_us = [0] * len(orders)
-        self.arrivals: dict[tuple[int, OpKind], list[int]] = {
-            (chunk, kind): [] for chunk in range(len(view)) for kind in (F, B)
-        }
-        self.link_free_us: dict[tuple[int, int], int] = {}
-        self.starts: Starts = {}
-        self.fused: set[Pair] = set()
-
-    def run(self) -> Solution:
-        pending = set(range(len(self.orders)))
-        while pending:
-            pending = {other for rank in pending for other in self._advance(rank)}
-        if any(place < len(o) for place, o in zip(self.places, self.orders, strict=True)):
-            raise StuckError
-        return Solution(self.starts, frozenset(self.fused))
-
-    def _advance(self, rank: int) -> set[int]:
-        """Run a rank as far as it goes; which ranks were sent something."""
-        order, awake = self.orders[rank], set()
-        while self.places[rank] < len(order):
-            chunk, kind = order[self.places[rank]]
-            at = self._ready_us(chunk, F if kind == F else B) if kind != W else 0
-            if at is None:
-                break
-            awake |= self._place(chunk, kind, max(at, self.free_us[rank]))
-            self.places[rank] += 1
-        return awake
-
-    def _ready_us(self, chunk: int, kind: OpKind) -> int | None:
-        """When the input of the next F or B arrives; None: not known yet."""
-        if self.view[chunk].above is None and kind == F:
-            return 0
-        arrived = self.arrivals[chunk, kind]
-        count = self.counts[chunk][kind]
-        return arrived[count] if count < len(arrived) else None
-
-    def _place(self, index: int, kind: OpKind, at: int) -> set[int]:
-        chunk, counts = self.view[index], self.counts[index]
-        durations = chunk.duration_us
-        end = self.free_us[chunk.rank] = at + durations[kind]
-        if kind == BW:
-            self.fused.add(Pair(index, counts[B], counts[W]))
-        for part in (B, W) if kind == BW else (kind,):
-            self.starts[index, Slot(part, counts[part])] = at
-            at += min(durations[B], durations[BW])
-            counts[part] += 1
-        if kind == F and chunk.below is None:
-            self.arrivals[index, B].append(end)
-        elif kind == F and chunk.below is not None:
-            return self._send(index, chunk.below, F, end, chunk.down_us)
-        elif kind in (B, BW) and chunk.above is not None:
-            return self._send(index, chunk.above, B, end, self.view[chunk.above].up_us)
-        return set()
-
-    def _send(self, source: int, target: int, kind: OpKind, end: int, lag_us: int) -> set[int]:
-        link = (self.view[source].rank, self.view[target].rank)
-        if link[0] != link[1]:
-            end = max(end, self.link_free_us.get(link, 0)) + lag_us
-            self.link_free_us[link] = end
-        self.arrivals[target, kind].append(end)
-        return {link[1]} - {link[0]}
+    graph = Graph(view)
+    durations_us = graph.duration_us.copy()
+    numbered = [graph.numbered(order) for order in orders]
+    fused = [each for _, pairs in numbered for each in pairs]
+    for backward, _ in fused:
+        durations_us[backward] = view[graph.nodes[backward][0]].duration_us[BW]
+    started, sequence = graph.start([ops for ops, _ in numbered], durations_us)
+    starts = {graph.nodes[op]: started[op] for op in sequence}
+    pairs: list[Pair] = []
+    for backward, weight in fused:
+        (chunk, (_, b)), (_, (_, w)) = graph.nodes[backward], graph.nodes[weight]
+        pairs.append(Pair(chunk, b, w))
+        shorter_us = min(graph.duration_us[backward], durations_us[backward])
+        starts[chunk, Slot(W, w)] = started[backward] + shorter_us
+    return Solution(starts, frozenset(pairs))
 
 
 def split(programs: Sequence[Sequence[Op]], view: View) -> Programs:

@@ -1,19 +1,19 @@
 """What each op has behind it: the longest way to the end of the makespan, or of the period."""
 
 from collections.abc import Iterator
-from itertools import pairwise
 
 from synth.objective import Objective
-from synth.solve.placed import Node, Placed
-from synth.solve.view import STEP, Slot, W
+from synth.solve.graph import NONE
+from synth.solve.placed import Placed
+from synth.solve.view import STEP, W
 
 
 class Tails:
-    """The longest ways through a placed solution; for the period less when a rank's time began.
+    """The longest ways through a placed order; for the period less when a rank's time began.
 
     Attributes:
         weight: how often this span counts in the objective.
-        from_start_us: from the start of an op.
+        from_start_us: from the start of each op.
         behind_rank_us: from the end of a rank's last op.
         behind_chunk_us: from the end of the last W's of those stages whose gradients are reduced.
     """
@@ -26,8 +26,8 @@ class Tails:
         self.behind_chunk_us = self._behind_reductions()
         self.from_start_us = self._from_starts()
 
-    def _behind_reductions(self) -> dict[Node, int]:
-        tails: dict[Node, int] = {}
+    def _behind_reductions(self) -> dict[int, int]:
+        tails: dict[int, int] = {}
         for held in self.view.held:
             for place, index in enumerate(held):
                 chunk = self.view[index]
@@ -36,26 +36,30 @@ class Tails:
                 left_us = sum(self.view[c].duration_us[STEP] for c in held[place:])
                 tail = chunk.reduce_us + left_us - self.origins_us[chunk.rank]
                 for copy in self.view.copies(chunk.stage):
-                    last = (copy, Slot(W, self.view[copy].last))
+                    last = self.placed.graph.last(copy, W)
                     tails[last] = max(tail, tails.get(last, tail))
         return tails
 
-    def _from_starts(self) -> dict[Node, int]:
-        placed = self.placed
-        from_start: dict[Node, int] = {}
-        following: dict[Node, Node] = {}
-        for order in placed.orders:
-            following.update(pairwise(order))
-        nothing = -4 * placed.spans.makespan_us
-        for node in reversed(placed.sequence):
-            rank = self.view[node[0]].rank
-            tail = self.behind_chunk_us.get(node, nothing)
-            after = following.get(node)
-            tail = max(tail, from_start[after] if after else self.behind_rank_us[rank])
-            reader = placed.reader(node)
-            if reader is not None:
-                tail = max(tail, reader[1] + from_start[reader[0]])
-            from_start[node] = placed.duration_us(node) + tail
+    def _from_starts(self) -> list[int]:
+        """From the last op to the first: what its rank has left, or what waits for it."""
+        graph = self.placed.graph
+        durations, readers, lags_us, ranks = (
+            graph.duration_us,
+            graph.reader,
+            graph.lag_us,
+            graph.rank,
+        )
+        behind_us = self.behind_rank_us.copy()
+        from_start = [0] * len(durations)
+        for op in reversed(self.placed.sequence):
+            rank = ranks[op]
+            tail = behind_us[rank]
+            if op in self.behind_chunk_us:
+                tail = max(tail, self.behind_chunk_us[op])
+            reader = readers[op]
+            if reader != NONE and (way := lags_us[op] + from_start[reader]) > tail:
+                tail = way
+            from_start[op] = behind_us[rank] = tail + durations[op]
         return from_start
 
 

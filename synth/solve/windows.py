@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from synth.objective import Objective
-from synth.solve.placed import Node, Placed
-from synth.solve.precedences import requirements
+from synth.solve.graph import Graph, StuckError
+from synth.solve.placed import Placed
 from synth.solve.sizes import Level, Size, Sizes
-from synth.solve.solution import Solution, StuckError, timed
+from synth.solve.solution import Orders, Solution
 from synth.solve.tails import tails_of
 from synth.solve.view import View
-from synth.solve.window import Change, Required, Window
+from synth.solve.window import Change, Required, Window, required_by
 
 # Which of them gain most for their time depends on the problem, and is learned (`Sizes`).
 _LEVELS = (
@@ -40,7 +40,7 @@ _RACE_SHARE = 0.04
 # besides, a window is built, for each of its ops, and a change evaluated, for each op of all.
 _DETERMINISTIC_S = 8.0
 _BUILD_S = 1e-4
-_EVALUATE_S = 8e-6
+_EVALUATE_S = 1.5e-6
 
 # One window in so many is long, and free on few ranks.
 _NARROW_EVERY = 4
@@ -77,7 +77,11 @@ def improve(
     """
     seconds *= workers
     effort = _Effort(seconds, should_stop)
-    searches = [_Search(view, objective, solution, seed) for solution in solutions]
+    graph = Graph(view)
+    required = required_by(graph)
+    searches = [
+        _Search(graph, required, objective, solution.orders(view), seed) for solution in solutions
+    ]
     best = min(searches, key=lambda search: search.placed.value_us)
     best_us = best.placed.value_us
 
@@ -116,17 +120,14 @@ _Running: TypeAlias = dict[Future[list[Change]], tuple[Window, Size]]
 class _Search:
     """The current solution, and what its graph says."""
 
-    def __init__(self, view: View, objective: Objective, solution: Solution, seed: int) -> None:
-        self.view, self.objective = view, objective
+    def __init__(
+        self, graph: Graph, required: Required, objective: Objective, orders: Orders, seed: int
+    ) -> None:
+        self.graph, self.required, self.objective = graph, required, objective
         self.rng = random.Random(seed)
-        self.required: Required = {
-            (index, need.slot): need.alternatives
-            for index, chunk in enumerate(view.chunks)
-            if view.is_alone(index)
-            for need in requirements(chunk, view.room_of(index))
-        }
-        self._use(Placed(view, objective, timed(solution.orders(view), view)))
-        self.sizes = Sizes(_LEVELS, self.placed.value_us, view.num_ops)
+        numbered = [graph.numbered(order)[0] for order in orders]
+        self._use(Placed(graph, objective, numbered))
+        self.sizes = Sizes(_LEVELS, self.placed.value_us, len(graph.nodes))
 
     def _use(self, placed: Placed) -> None:
         self.placed, self.tails = placed, list(tails_of(placed, self.objective))
@@ -173,9 +174,9 @@ class _Search:
         placed = self._changed(changes)
         if placed is not None and placed.value_us <= before_us:
             self._use(placed)
-        spent_s = _DETERMINISTIC_S * window.spent_s + _BUILD_S * len(window.nodes)
+        spent_s = _DETERMINISTIC_S * window.spent_s + _BUILD_S * len(window.ops)
         if changes:
-            spent_s += _EVALUATE_S * self.view.num_ops
+            spent_s += _EVALUATE_S * len(self.graph.nodes)
         self.sizes.learn(size, before_us - self.placed.value_us, spent_s)
         return spent_s
 
@@ -189,23 +190,22 @@ class _Search:
             if order is None:
                 return None
             orders[change.rank] = order
-        kinds = [[(chunk, slot.kind) for chunk, slot in order] for order in orders]
         try:
-            return Placed(self.view, self.objective, timed(kinds, self.view))
+            return Placed(self.graph, self.objective, orders)
         except StuckError:  # ops of no duration in a wrong order
             return None
 
     def _window(self, level: Level, others: Sequence[Window]) -> Window:
         """A random window of a size, if possible none that has ops of others in it."""
         for _ in range(_DRAWS):
-            nodes, free = self._draw(level.num_ops)
-            if all(other.nodes.isdisjoint(nodes) for other in others):
+            ops, free = self._draw(level.num_ops)
+            if all(other.ops.isdisjoint(ops) for other in others):
                 break
-        return Window(self.placed, self.tails, self.required, nodes, free)
+        return Window(self.placed, self.tails, self.required, ops, free)
 
-    def _draw(self, num_ops: int) -> tuple[list[Node], frozenset[int]]:
+    def _draw(self, num_ops: int) -> tuple[list[int], frozenset[int]]:
         """Ops that start around a random moment, a run of the sequence; and the free ranks."""
-        num_ranks = self.view.num_ranks
+        num_ranks = len(self.placed.orders)
         free = frozenset(range(num_ranks))
         if num_ranks > _FREE_RANKS and self.rng.randrange(_NARROW_EVERY) == 0:
             first_rank = self.rng.randrange(num_ranks - _FREE_RANKS + 1)
