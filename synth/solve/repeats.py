@@ -11,9 +11,11 @@ from synth.solve.solution import Orders, Programs, keeps_caps, number, timed
 from synth.solve.standing import Standing
 from synth.solve.view import View
 
-# Shares of the time limit.
+# Shares of the time limit. The more micro-batches there are, the more of the time each takes is won
+# by rounds, and the less by windows.
 _PATTERNS_SHARE = 0.05
-_ROUNDS_SHARE = 0.08
+_ROUNDS_SHARE_OF_ONE = 0.003
+_MOST_ROUNDS_SHARE = 0.25
 
 
 class Unrolled(NamedTuple):
@@ -46,16 +48,27 @@ class Repeats:
 
     def _rounds(self, most_us: float) -> Iterator[Unrolled]:
         """Those that take less for each micro-batch than the incumbent, its ends included."""
-        seconds = _ROUNDS_SHARE * self.options.time_limit_s
+        share = min(_MOST_ROUNDS_SHARE, _ROUNDS_SHARE_OF_ONE * self.problem.num_micro_batches)
+        seconds = share * self.options.time_limit_s
         until_s = self.now.elapsed_s() + seconds
 
         def should_stop() -> bool:
             late = not self.options.deterministic and self.now.elapsed_s() > until_s
             return late or self.now.finished()
 
-        for found in rounds.search(self.view, most_us, seconds, self.options.seed, should_stop):
+        for found in rounds.search(
+            self.view, self._least_us, most_us, seconds, self.options.seed, should_stop
+        ):
             turns = [found.orders(self.view, first) for first in range(found.size)]
             yield from self._best(turns, "rounds")
+
+    @property
+    def _least_us(self) -> float:
+        """What the bound leaves for each micro-batch but the first, if that goes down and up."""
+        first = self.view.chunks[0]
+        ends_us = first.work_us + self.view.round_trip_us[0]
+        bound_us = self.now.bound_us / self.problem.objective.iterations
+        return (bound_us - ends_us) / max(1, self.problem.num_micro_batches - 1)
 
     def _best(self, unrolled: Sequence[Orders], found_by: str) -> Iterator[Unrolled]:
         """The best of some orders that keep the caps, if any does."""

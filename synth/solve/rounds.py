@@ -11,6 +11,7 @@ two starts and whole T's. Such models are decided in moments, so the shortest T 
 For ranks that hold one stage, where memory is precedences (`precedences`).
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,21 +31,28 @@ from synth.solve.run_cpsat import decide
 from synth.solve.solution import Orders
 from synth.solve.view import SPLIT, B, Chunk, F, Slot, View, W
 
-# Micro-batches in a round that are tried, in this order, while models have at most so many ops.
+# Micro-batches in a round that are tried, in this order, after bursts that fill the memory; models
+# have at most so many ops.
 _SIZES = (2, 4, 6, 3, 8)
 _MOST_OPS = 800
 
-# The search ends when what is left is such a share of the period. From the least up it is the step
-# after the first.
+# The search ends when what is left is such a share of the period.
 _PRECISION = 0.004
 
-# Of what is left, the least that a size gets; and of a size's time, the most for one period: what
-# is neither found nor refuted soon is neither late.
-_LEAST_SHARE = 0.4
+# Of the effort that is left, the least that a size gets; and of a size's, the most for one period:
+# what is neither found nor refuted soon is neither late.
+_LEAST_SHARE = 0.5
 _SHARE_OF_ONE = 0.25
 
-# Once one is found, the next to try lies so much of the way from it to the longest not found.
-_STEP = 0.3
+# After so many periods in a row that were neither, a size is given up.
+_MOST_OPEN = 2
+
+# Which period is tried next, from the longest not found on, as a share of the way to the shortest
+# found: at first; when the last one was not found; and, after each that was, less, but so much.
+_FIRST_WAY = 0.25
+_WAY_AFTER_NONE = 0.7
+_LESS_WAY = 0.2
+_LEAST_WAY = 0.3
 
 
 @dataclass(frozen=True)
@@ -88,6 +96,7 @@ def applies(view: View) -> bool:
 
 def search(
     view: View,
+    least_us: float,
     most_us: float,
     seconds: float,
     seed: int,
@@ -96,19 +105,30 @@ def search(
     """Rounds of ever shorter periods per micro-batch.
 
     Args:
+        least_us: of each micro-batch, not much more than this is looked for.
         most_us: only what takes less for each micro-batch is of use.
-        seconds: CP-SAT's deterministic seconds for all of them together.
+        seconds: effort for all of them together, in terms of `decide`.
     """
-    sizes = [size for size in _SIZES if _is_worth(view, size)]
-    least_us = max(1, *(max(c.work_us, c.down_us, c.up_us) for c in view.chunks))
+    sizes = list(_sizes(view))
+    least_us = max(1, least_us, *(max(c.work_us, c.down_us, c.up_us) for c in view.chunks))
     for place, size in enumerate(sizes):
         # The first ones find most, and what they do not use is left for the others.
         share = max(_LEAST_SHARE, 1 / (len(sizes) - place))
         narrowing = _Narrowing(view, size, share * seconds, seed + place, should_stop)
-        for found in narrowing.run(size * least_us, int(size * most_us)):
+        for found in narrowing.run(math.ceil(size * least_us), int(size * most_us)):
             most_us = min(most_us, found.rate_us)
             yield found
         seconds -= narrowing.spent_s
+
+
+def _sizes(view: View) -> Iterator[int]:
+    """What memory takes at once, or the largest part of it that there is a model for; then few."""
+    burst = view.most_forwards(0)
+    parts = (size for size in range(burst, 0, -1) if burst % size == 0 and _is_worth(view, size))
+    first = next(parts, 1)
+    yield from (
+        size for size in dict.fromkeys((first, *_SIZES)) if size > 1 and _is_worth(view, size)
+    )
 
 
 def _is_worth(view: View, size: int) -> bool:
@@ -126,33 +146,28 @@ class _Narrowing:
     seed: int
     should_stop: Callable[[], bool]
     spent_s: float = 0.0
+    open_in_a_row: int = 0
 
     def run(self, least_us: int, high_us: int) -> Iterator[Round]:
         """Every one found between the two, each shorter than the one before.
 
         What is far too short is refuted in no time, and what is a little longer than need be found
-        soon: it leaves few ways. Long periods leave many, and take longer. So up from the least, in
-        ever longer steps, then down again. Those that are nearly too short are not refuted in a
-        long time: so what is left is not divided in the middle.
+        soon: it leaves few ways. Long periods leave many, and take longer. So it begins near the
+        least. Those that are nearly too short are not refuted in a long time: so what is left is
+        not divided in the middle.
         """
-        low_us = least_us - 1  # the longest that was not found
-        step_us, is_above = 1, False
-        while high_us - low_us > 1 and self.spent_s < self.seconds:
-            left_us = high_us - low_us
-            if is_above and left_us <= _PRECISION * high_us:
+        low_us, way = least_us - 1, _FIRST_WAY  # the longest that was not found
+        while high_us - low_us > max(1, _PRECISION * high_us):
+            if self.spent_s >= self.seconds or self.open_in_a_row == _MOST_OPEN:
                 return
-            if is_above:
-                period_us = high_us - max(1, round(_STEP * left_us))
-            else:
-                period_us = min(low_us + step_us, high_us - 1)
-                step_us = max(2 * step_us, round(_PRECISION * least_us))
             if self.should_stop():
                 return
+            period_us = low_us + max(1, min(round(way * (high_us - low_us)), high_us - low_us - 1))
             found = self._find(period_us)
             if found is None:
-                low_us = period_us
+                low_us, way = period_us, _WAY_AFTER_NONE
             else:
-                high_us, is_above = period_us, True
+                high_us, way = period_us, max(_LEAST_WAY, way - _LESS_WAY)
                 yield found
 
     def _find(self, period_us: int) -> Round | None:
@@ -160,6 +175,8 @@ class _Narrowing:
         each_s = min(self.seconds - self.spent_s, _SHARE_OF_ONE * self.seconds)
         found, spent_s = model.solve(each_s, self.seed, self.should_stop)
         self.spent_s += spent_s
+        is_open = found is None and spent_s >= each_s
+        self.open_in_a_row = self.open_in_a_row + 1 if is_open else 0
         return found
 
 
@@ -263,7 +280,7 @@ class _Model:
     def solve(
         self, seconds: float, seed: int, should_stop: Callable[[], bool]
     ) -> tuple[Round | None, float]:
-        """A round within so many deterministic seconds, and how many it took."""
+        """A round with so much effort, and how much it took, see `decide`."""
         solver, spent_s = decide(self.cp, seconds, seed, should_stop)
         if solver is None:
             return None, spent_s

@@ -18,6 +18,9 @@ _POLL_S = 0.05
 # Models of so many of CP-SAT's deterministic seconds are over before a stop would be of use.
 _MOMENT_S = 0.02
 
+# What a deterministic second takes of the clock, about, where orders are minded (`decide`).
+_DETERMINISTIC_S = 8.0
+
 # CP-SAT keeps its seed in 32 bits, signed.
 _SEEDS = 1 << 31
 
@@ -186,8 +189,8 @@ def search_from_below(parameters: cp_model.SatParameters) -> None:
     parameters.linearization_level = 0
 
 
-class Brief(NamedTuple):
-    """What came of a small model: the solver where it has a solution, and CP-SAT's seconds."""
+class Decided(NamedTuple):
+    """What came of a small model: the solver where it has a solution, and the effort."""
 
     solver: cp_model.CpSolver | None
     spent_s: float
@@ -198,14 +201,18 @@ def decide(
     seconds: float,
     seed: int,
     should_stop: Callable[[], bool] = lambda: False,
-) -> Brief:
-    """Solve a small model of many ops within CP-SAT's deterministic seconds, with one worker.
+) -> Decided:
+    """Solve a small model of many ops with one worker.
 
     What is over in a moment is not stopped.
+
+    Args:
+        seconds: effort, which is counted and not measured, and takes about so long.
     """
     solver = quiet_solver(seed, 1, repeatable=True)
     _mind_orders(solver.parameters)
-    return _brief(solver, model, seconds, should_stop)
+    found = _solve_briefly(solver, model, seconds / _DETERMINISTIC_S, should_stop)
+    return Decided(found, _DETERMINISTIC_S * solver.response_proto.deterministic_time)
 
 
 def solve_briefly(
@@ -215,24 +222,28 @@ def solve_briefly(
     workers: int = 1,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> cp_model.CpSolver | None:
-    """Solve a model of few ops, with linear relaxations, by the same limit; None: nothing found."""
-    return _brief(quiet_solver(seed, workers, repeatable=True), model, seconds, should_stop).solver
+    """Solve a model of few ops, with linear relaxations; None: nothing found.
+
+    Args:
+        seconds: CP-SAT's deterministic ones.
+    """
+    solver = quiet_solver(seed, workers, repeatable=True)
+    return _solve_briefly(solver, model, seconds, should_stop)
 
 
-def _brief(
+def _solve_briefly(
     solver: cp_model.CpSolver,
     model: cp_model.CpModel,
     seconds: float,
     should_stop: Callable[[], bool],
-) -> Brief:
+) -> cp_model.CpSolver | None:
     solver.parameters.max_deterministic_time = seconds
     if seconds <= _MOMENT_S:
         status = solver.solve(model)
     else:
         status = _solve(solver, model, should_stop, queue.SimpleQueue())
     assert status != cp_model.MODEL_INVALID, solver.response_proto.solution_info
-    found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
-    return Brief(solver if found else None, solver.response_proto.deterministic_time)
+    return solver if status in (cp_model.OPTIMAL, cp_model.FEASIBLE) else None
 
 
 def _mind_orders(parameters: cp_model.SatParameters) -> None:

@@ -57,7 +57,10 @@ def is_worth(view: View) -> bool:
 def lengths(view: View) -> Iterator[int]:
     """One, then all that memory does not take at once; of the longest but few."""
     yield 1
-    longest, length = max(1, round(_LONGEST_SHARE * view.chunks[0].last)), max(2, _fitting(view))
+    longest, length = (
+        max(1, round(_LONGEST_SHARE * view.chunks[0].last)),
+        max(2, view.most_forwards(0)),
+    )
     while length <= longest:
         yield length
         is_dense = length < _DENSE and _of_all_ranks(view, length)
@@ -67,14 +70,6 @@ def lengths(view: View) -> Iterator[int]:
 def _of_all_ranks(view: View, length: int) -> bool:
     """Whether a stretch of all ranks is a model that can be built in passing."""
     return len(SPLIT) * view.num_ranks * (length + 1) <= _MOST_OPS
-
-
-def _fitting(view: View) -> int:
-    """How many forwards of the first stage there can be before its first B."""
-    first, room = view.chunks[0], view.room_of(0)
-    if room is None or first.effect_bytes[F] <= 0:
-        return first.num_micro_batches
-    return 1 + max(0, room - first.need_bytes[F]) // first.effect_bytes[F]
 
 
 def added_us(least_us: Mapping[int, int], length: int) -> int:

@@ -230,7 +230,7 @@ class Window:
             yield self.graph.lag_us[op] + span.from_start_us[reader]
 
     def solve(self, seconds: float, seed: int, should_stop: Callable[[], bool]) -> list[Change]:
-        """What the best found for this window changes, by a deterministic limit."""
+        """What the best found for this window changes, with so much effort (`decide`)."""
         solver, self.spent_s = decide(self.cp, seconds, seed, should_stop)
         if solver is None:
             return []

@@ -36,9 +36,8 @@ _ALWAYS_OPS = 192
 _RACE_OPS = 48
 _RACE_SHARE = 0.04
 
-# Effort is counted in what takes about a second: CP-SAT's deterministic seconds take so many each;
-# besides, a window is built, for each of its ops, and a change evaluated, for each op of all.
-_DETERMINISTIC_S = 8.0
+# Besides CP-SAT's effort, a window is built, for each of its ops, and a change evaluated, for each
+# op of all.
 _BUILD_S = 1e-4
 _EVALUATE_S = 1.5e-6
 
@@ -163,8 +162,7 @@ class _Search:
             return False
         window = self._window(size.level, [window for window, _ in running.values()])
         seed = self.rng.randrange(1 << 30)
-        limit_s = size.level.seconds / _DETERMINISTIC_S
-        future = pool.submit(window.solve, limit_s, seed, ending.is_set)
+        future = pool.submit(window.solve, size.level.seconds, seed, ending.is_set)
         running[future] = window, size
         return True
 
@@ -174,7 +172,7 @@ class _Search:
         placed = self._changed(changes)
         if placed is not None and placed.value_us <= before_us:
             self._use(placed)
-        spent_s = _DETERMINISTIC_S * window.spent_s + _BUILD_S * len(window.ops)
+        spent_s = window.spent_s + _BUILD_S * len(window.ops)
         if changes:
             spent_s += _EVALUATE_S * len(self.graph.nodes)
         self.sizes.learn(size, before_us - self.placed.value_us, spent_s)

@@ -46,7 +46,7 @@ def lasting(view: View) -> View:
 
 
 def shortest(view: View, seconds: float = 4.0) -> rounds.Round:
-    return list(rounds.search(view, LONG_US, seconds, 0))[-1]
+    return list(rounds.search(view, 0, LONG_US, seconds, 0))[-1]
 
 
 def test_without_a_cap_the_busiest_rank_is_always_busy() -> None:
@@ -85,7 +85,7 @@ def test_bursts_beat_single_micro_batches_below_what_1f1b_needs() -> None:
 
 
 def test_nothing_is_found_where_no_micro_batch_fits() -> None:
-    assert list(rounds.search(even(3, 2, 12), LONG_US, 1.0, 0)) == []
+    assert list(rounds.search(even(3, 2, 12), 0, LONG_US, 1.0, 0)) == []
 
 
 def test_several_stages_on_a_rank_are_left_to_patterns() -> None:
@@ -107,7 +107,7 @@ def test_unrolled_rounds_keep_caps_and_take_a_period_more_for_each_round(seed: i
         for room, need in zip(rooms, needs, strict=True)
     )
     view = lasting(certain(replace(free, caps_bytes=caps)))
-    for found in rounds.search(view, LONG_US, 0.2, seed):
+    for found in rounds.search(view, 0, LONG_US, 0.2, seed):
         assert found.period_us >= found.size * max(chunk.work_us for chunk in view.chunks)
         for first in range(found.size):
             orders = found.orders(view, first)
