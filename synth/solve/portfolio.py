@@ -33,7 +33,7 @@ from synth.solve.view import View
 # Effort of list scheduling, in ops placed: at first, and for each second of the time limit when
 # the easy proofs have failed; and drafts that are verified and simulated exactly.
 _QUICK_OPS = 40_000
-_OPS_PER_S = 6_000
+_OPS_PER_S = 2_500
 _DRAFTS_EVALUATED = 4
 
 # The closing polish gets so long even when the time is up.
@@ -128,10 +128,13 @@ class _Search:
         if self.options.solver == SolverName.MILP:
             yield lambda: self._search(self.now.left_s())
             return
-        if Part.BOUNDS not in without:
-            yield self.proving.one_by_one
-            yield self.proving.begin
         is_small = self._is_small
+        if Part.BOUNDS not in without:
+            # Where they take a while, the search need not wait for them.
+            is_first = is_small or not self.proving.is_beside
+            if is_first:
+                yield self.proving.one_by_one
+            yield lambda: self.proving.begin(from_one=not is_first)
         if Part.EXACT not in without and is_small:
             share = 1 if self.relaxed.num_ops <= _ONLY_EXACT_OPS else _BRIEF_SHARE
             yield lambda: self._search(share * self.now.left_s())

@@ -1,7 +1,7 @@
 """When bounds are proven: beside the search, or in turns with it where it has to be repeatable."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from synth.objective import Objective
@@ -52,6 +52,11 @@ class Proving:
         self._num_workers_beside = 0 if in_turn else options.num_workers // 2
         self.num_workers_left = options.num_workers - self._num_workers_beside
 
+    @property
+    def is_beside(self) -> bool:
+        """Whether bounds by more ranks are proven beside the search."""
+        return self._num_workers_beside > 0
+
     def refer(self) -> None:
         """Proofs that begin from now on begin within the best schedule known now."""
         best = self._now.best
@@ -63,21 +68,33 @@ class Proving:
     def one_by_one(self) -> None:
         """Bound by one rank at a time."""
         proofs = self._proofs(self._options.num_workers, self._now.finished)
-        for bound_us in proofs.one_by_one(_ONE_BY_ONE_SHARE * self._options.time_limit_s):
+        for bound_us in proofs.one_by_one(self._limit_of_one_by_one_s):
             self._now.raise_bound(bound_us)
 
-    def begin(self) -> None:
-        """Bound by more and more ranks, from now on until the search ends."""
-        workers, limit_s = self._num_workers_beside, self._now.left_s()
-        if workers > 0:
-            self._beside = Background(
-                lambda should_stop: self._proofs(workers, should_stop).together(limit_s)
-            )
+    def begin(self, *, from_one: bool) -> None:
+        """Bound by more and more ranks, from now on until the search ends.
+
+        Args:
+            from_one: by one rank at a time at first.
+        """
+        if self._num_workers_beside > 0:
+            self._beside = Background(lambda should_stop: self._bounds(should_stop, from_one))
             self._now.listen_to(self._beside)
+
+    def _bounds(self, should_stop: Callable[[], bool], from_one: bool) -> Iterator[int]:
+        proofs = self._proofs(self._num_workers_beside, should_stop)
+        if from_one:
+            yield from proofs.one_by_one(self._limit_of_one_by_one_s)
+        if not should_stop():
+            yield from proofs.together(self._now.left_s())
+
+    @property
+    def _limit_of_one_by_one_s(self) -> float:
+        return _ONE_BY_ONE_SHARE * self._options.time_limit_s
 
     def take_turn(self) -> None:
         """The same, where it is not done beside the search."""
-        if self._num_workers_beside == 0:
+        if not self.is_beside:
             proofs = self._proofs(self.num_workers_left, self._now.finished)
             for bound_us in proofs.together(_IN_TURN_SHARE * self._now.left_s()):
                 self._now.raise_bound(bound_us)

@@ -14,6 +14,7 @@ from synth.solve.view import View
 # Shares of the time limit. The more micro-batches there are, the more of the time each takes is won
 # by rounds, and the less by windows.
 _PATTERNS_SHARE = 0.05
+_PATTERNS_SHARE_WITH_ROUNDS = 0.02
 _ROUNDS_SHARE_OF_ONE = 0.003
 _MOST_ROUNDS_SHARE = 0.25
 
@@ -40,7 +41,9 @@ class Repeats:
             yield from self._rounds(self.now.best.value_us / self.problem.num_micro_batches)
 
     def _patterns(self) -> Iterator[Unrolled]:
-        options, seconds = self.options, _PATTERNS_SHARE * self.options.time_limit_s
+        has_rounds = rounds.applies(self.view)
+        share = _PATTERNS_SHARE_WITH_ROUNDS if has_rounds else _PATTERNS_SHARE
+        options, seconds = self.options, share * self.options.time_limit_s
         for found in pattern.search(
             self.view, seconds, options.seed, options.num_workers, self.now.finished
         ):

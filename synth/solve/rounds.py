@@ -37,22 +37,27 @@ _SIZES = (2, 4, 6, 3, 8)
 _MOST_OPS = 800
 
 # The search ends when what is left is such a share of the period.
-_PRECISION = 0.004
+_PRECISION = 0.001
 
 # Of the effort that is left, the least that a size gets; and of a size's, the most for one period:
 # what is neither found nor refuted soon is neither late.
-_LEAST_SHARE = 0.5
-_SHARE_OF_ONE = 0.25
+_LEAST_SHARE = 0.6
+_SHARE_OF_ONE = 0.35
 
 # After so many periods in a row that were neither, a size is given up.
 _MOST_OPEN = 2
 
 # Which period is tried next, from the longest not found on, as a share of the way to the shortest
-# found: at first; when the last one was not found; and, after each that was, less, but so much.
+# found: at first, and when the last one was refuted; when it was not found in time; and, after each
+# that was found, less, but so much.
 _FIRST_WAY = 0.25
-_WAY_AFTER_NONE = 0.7
+_WAY_AFTER_OPEN = 0.6
 _LESS_WAY = 0.2
 _LEAST_WAY = 0.3
+
+# Until one is found, none is tried that is so many times as long as the longest not found: those
+# that are far too long leave too many ways.
+_MOST_RISE = 1.25
 
 
 @dataclass(frozen=True)
@@ -154,18 +159,24 @@ class _Narrowing:
         What is far too short is refuted in no time, and what is a little longer than need be found
         soon: it leaves few ways. Long periods leave many, and take longer. So it begins near the
         least. Those that are nearly too short are not refuted in a long time: so what is left is
-        not divided in the middle.
+        not divided in the middle, and the least itself, which is special, comes last.
         """
         low_us, way = least_us - 1, _FIRST_WAY  # the longest that was not found
-        while high_us - low_us > max(1, _PRECISION * high_us):
+        rise_us = (_MOST_RISE - 1) * least_us
+        while high_us - low_us > 1:
             if self.spent_s >= self.seconds or self.open_in_a_row == _MOST_OPEN:
                 return
             if self.should_stop():
                 return
-            period_us = low_us + max(1, min(round(way * (high_us - low_us)), high_us - low_us - 1))
+            is_narrow = high_us - low_us <= _PRECISION * high_us
+            if is_narrow and low_us >= least_us:
+                return
+            step_us = 0 if is_narrow else round(min(way * (high_us - low_us), rise_us))
+            period_us = low_us + max(1, step_us)
             found = self._find(period_us)
             if found is None:
-                low_us, way = period_us, _WAY_AFTER_NONE
+                low_us, way = period_us, _WAY_AFTER_OPEN if self.open_in_a_row else _FIRST_WAY
+                rise_us *= _MOST_RISE
             else:
                 high_us, way = period_us, max(_LEAST_WAY, way - _LESS_WAY)
                 yield found

@@ -211,6 +211,9 @@ def decide(
     """
     solver = quiet_solver(seed, 1, repeatable=True)
     _mind_orders(solver.parameters)
+    if not model.has_objective():
+        # OR-Tools 9.15 aborts the process where it refutes some models that assume nothing.
+        model.add_assumption(model.new_bool_var(""))
     found = _solve_briefly(solver, model, seconds / _DETERMINISTIC_S, should_stop)
     return Decided(found, _DETERMINISTIC_S * solver.response_proto.deterministic_time)
 

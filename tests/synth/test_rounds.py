@@ -5,10 +5,12 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.solver.suites import table
 from synth.kinds import OpKind
 from synth.schedule.placements import placement
 from synth.solve import Problem, pattern, rounds
-from synth.solve.memory_views import certain
+from synth.solve.memory_views import cautious, certain
+from synth.solve.polish import BUFFERINGS
 from synth.solve.solution import keeps_caps, number, timed
 from synth.solve.view import SPLIT, Chunk, Slot, View
 from tests.synth.odd_problems import odd_costs
@@ -126,5 +128,13 @@ def test_ops_that_take_no_time_are_no_trouble() -> None:
     view = even(2, 3, 12, down_us=0)
     durations = dict.fromkeys([F, B, W, OpKind.BW], 0) | {OpKind.STEP: 5}
     idle = replace(view, chunks=tuple(c._replace(duration_us=durations) for c in view.chunks))
-    assert all(found.period_us >= 1 for found in rounds.search(idle, 10.0, 0.5, 0))
+    assert all(found.period_us >= 1 for found in rounds.search(idle, 0, 10.0, 0.5, 0))
     assert list(pattern.search(idle, 0.5, 0, 1))
+
+
+def test_what_is_refuted_aborts_nothing() -> None:
+    """OR-Tools 9.15 fails a check of its own on this one, and ends the process."""
+    view = cautious(table.problem(8, 64, 0.5), BUFFERINGS[0])
+    found, spent_s = rounds._Model(view, 6, 1564).solve(4.0, 2, lambda: False)
+    assert found is None
+    assert spent_s < 4
