@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from synth.schedule.model import Buffering
 from synth.schedule.ops import Op
-from synth.solve import bounds, construct, feasible, polish, windows
+from synth.solve import bounds, construct, feasible, polish, rounds, windows
 from synth.solve.cpsat import Model
 from synth.solve.known_orders import KnownOrders
 from synth.solve.memory_views import cautious, certain, distinct, relaxed_for_fusion
@@ -31,9 +31,11 @@ from synth.solve.starts import Starts
 from synth.solve.view import View
 
 # Effort of list scheduling, in ops placed: at first, and for each second of the time limit when
-# the easy proofs have failed; and drafts that are verified and simulated exactly.
+# the easy proofs have failed, less where rounds are better starts; and drafts that are verified and
+# simulated exactly.
 _QUICK_OPS = 40_000
-_OPS_PER_S = 2_500
+_OPS_PER_S = 6_000
+_OPS_PER_S_WITH_ROUNDS = 2_500
 _DRAFTS_EVALUATED = 4
 
 # The closing polish gets so long even when the time is up.
@@ -139,7 +141,8 @@ class _Search:
             share = 1 if self.relaxed.num_ops <= _ONLY_EXACT_OPS else _BRIEF_SHARE
             yield lambda: self._search(share * self.now.left_s())
         if Part.LIST_SCHEDULING not in without and not is_small:
-            ops = round(_OPS_PER_S * self.options.time_limit_s)
+            per_s = _OPS_PER_S_WITH_ROUNDS if rounds.applies(self.relaxed) else _OPS_PER_S
+            ops = round(per_s * self.options.time_limit_s)
             yield lambda: self._try_heuristics(ops, self._best_bufferings())
         if Part.PATTERNS not in without:
             yield self._try_repeats
