@@ -17,7 +17,10 @@ class StuckError(Exception):
 
 
 class Started(NamedTuple):
-    """When each op starts, by its number, and all numbers, each after those it needs."""
+    """When each op of some orders starts, by its number, 0 for others; and these in a sequence.
+
+    In it each op comes after those before it on its rank, and after what it reads.
+    """
 
     starts: list[int]
     sequence: list[int]
@@ -60,8 +63,9 @@ class Graph:
         self._links: dict[tuple[int, int], int] = {}
         for index in range(len(view)):
             self._connect(index)
-        awaits = set(self.reader)
-        self._arrivals = [NONE if op in awaits else 0 for op in range(len(self.nodes))]
+        # When the input of each op is there: not yet, or at once where it has none.
+        readers = set(self.reader)
+        self._arrivals = [NONE if op in readers else 0 for op in range(len(self.nodes))]
 
     def _connect(self, index: int) -> None:
         """A chunk's F's to those below, or to its own B's; its B's to those above."""

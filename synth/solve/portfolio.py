@@ -30,9 +30,8 @@ from synth.solve.standing import OnImprovement, Standing
 from synth.solve.starts import Starts
 from synth.solve.view import View
 
-# Effort of list scheduling, in ops placed: at first, and for each second of the time limit when
-# the easy proofs have failed, less where rounds are better starts; and drafts that are verified and
-# simulated exactly.
+# Effort of list scheduling, in ops placed: at first, and later for each second of the time limit,
+# less where rounds are better starts; and drafts that are verified and simulated exactly.
 _QUICK_OPS = 40_000
 _OPS_PER_S = 6_000
 _OPS_PER_S_WITH_ROUNDS = 2_500
@@ -122,7 +121,7 @@ class _Search:
         return self._result(self.now.reason())
 
     def _steps(self) -> Iterator[Callable[[], None]]:
-        """Cheap proofs first, then what takes as long as there is."""
+        """What takes a moment first, then what takes as long as there is."""
         without = self.options.without
         if Part.LIST_SCHEDULING not in without:
             yield lambda: self._try_heuristics(_QUICK_OPS, (Buffering(0, 0), *BUFFERINGS))
@@ -179,7 +178,11 @@ class _Search:
     def _try_list_scheduling(self, view: View, max_ops: int, until_s: float) -> None:
         objective, seed = self.problem.objective, self.options.seed
         found = construct.search(
-            view, objective, max_ops, seed, lambda: self.now.too_late_by(until_s)
+            view,
+            objective,
+            max_ops,
+            seed,
+            lambda: self.now.finished() or self.now.too_late_by(until_s),
         )
         if found:
             self.known.add(found[0][0].programs(view))

@@ -54,7 +54,7 @@ class Proving:
 
     @property
     def is_beside(self) -> bool:
-        """Whether bounds by more ranks are proven beside the search."""
+        """Whether bounds are proven beside the search."""
         return self._num_workers_beside > 0
 
     def refer(self) -> None:

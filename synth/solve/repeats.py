@@ -1,6 +1,7 @@
 """Schedules that repeat one micro-batch or a few, unrolled to all of them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from itertools import takewhile
 from typing import NamedTuple
 
 from synth.solve import pattern, rounds
@@ -17,6 +18,9 @@ _PATTERNS_SHARE = 0.05
 _PATTERNS_SHARE_WITH_ROUNDS = 0.02
 _ROUNDS_SHARE_OF_ONE = 0.003
 _MOST_ROUNDS_SHARE = 0.25
+
+# From so many of a round's micro-batches at most it is unrolled.
+_TURNS = 8
 
 
 class Unrolled(NamedTuple):
@@ -38,7 +42,7 @@ class Repeats:
         """Of one micro-batch, of few periods; of several, ever shorter ones."""
         yield from self._patterns()
         if self.now.best is not None and rounds.applies(self.view):
-            yield from self._rounds(self.now.best.value_us / self.problem.num_micro_batches)
+            yield from self._rounds(self.now.best.value_us / self._passes)
 
     def _patterns(self) -> Iterator[Unrolled]:
         has_rounds = rounds.applies(self.view)
@@ -62,18 +66,25 @@ class Repeats:
         for found in rounds.search(
             self.view, self._least_us, most_us, seconds, self.options.seed, should_stop
         ):
-            turns = [found.orders(self.view, first) for first in range(found.size)]
-            yield from self._best(turns, "rounds")
+            step = -(-found.size // _TURNS)
+            turns = (found.orders(self.view, first) for first in range(0, found.size, step))
+            yield from self._best(takewhile(lambda _: not self.now.finished(), turns), "rounds")
+
+    @property
+    def _passes(self) -> int:
+        """Micro-batches in all that the objective counts."""
+        return self.problem.num_micro_batches * self.problem.objective.iterations
 
     @property
     def _least_us(self) -> float:
         """What the bound leaves for each micro-batch but the first, if that goes down and up."""
         first = self.view.chunks[0]
         ends_us = first.work_us + self.view.round_trip_us[0]
-        bound_us = self.now.bound_us / self.problem.objective.iterations
-        return (bound_us - ends_us) / max(1, self.problem.num_micro_batches - 1)
+        iterations = self.problem.objective.iterations
+        left_us = self.now.bound_us - iterations * ends_us
+        return left_us / max(1, self._passes - iterations)
 
-    def _best(self, unrolled: Sequence[Orders], found_by: str) -> Iterator[Unrolled]:
+    def _best(self, unrolled: Iterable[Orders], found_by: str) -> Iterator[Unrolled]:
         """The best of some orders that keep the caps, if any does."""
         view, objective, fitting = self.view, self.problem.objective, []
         for orders in unrolled:

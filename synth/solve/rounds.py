@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from ortools.sat.python import cp_model
 
@@ -31,7 +31,7 @@ from synth.solve.run_cpsat import decide
 from synth.solve.solution import Orders
 from synth.solve.view import SPLIT, B, Chunk, F, Slot, View, W
 
-# Micro-batches in a round that are tried, in this order, after bursts that fill the memory; models
+# Micro-batches in a round that are tried, in this order, after as many as fill the memory; models
 # have at most so many ops.
 _SIZES = (2, 4, 6, 3, 8)
 _MOST_OPS = 800
@@ -48,8 +48,8 @@ _SHARE_OF_ONE = 0.35
 _MOST_OPEN = 2
 
 # Which period is tried next, from the longest not found on, as a share of the way to the shortest
-# found: at first, and when the last one was refuted; when it was not found in time; and, after each
-# that was found, less, but so much.
+# found: at first, and when the last one was refuted; when it was neither found nor refuted; when it
+# was found, so much less than the last one, but this at least.
 _FIRST_WAY = 0.25
 _WAY_AFTER_OPEN = 0.6
 _LESS_WAY = 0.2
@@ -110,7 +110,7 @@ def search(
     """Rounds of ever shorter periods per micro-batch.
 
     Args:
-        least_us: of each micro-batch, not much more than this is looked for.
+        least_us: of each micro-batch; nothing shorter is tried. It may be a guess, no proof.
         most_us: only what takes less for each micro-batch is of use.
         seconds: effort for all of them together, in terms of `decide`.
     """
@@ -127,13 +127,15 @@ def search(
 
 
 def _sizes(view: View) -> Iterator[int]:
-    """What memory takes at once, or the largest part of it that there is a model for; then few."""
+    """What memory takes at once, if not all, or the largest part that can be modelled; then few."""
     burst = view.most_forwards(0)
-    parts = (size for size in range(burst, 0, -1) if burst % size == 0 and _is_worth(view, size))
-    first = next(parts, 1)
-    yield from (
-        size for size in dict.fromkeys((first, *_SIZES)) if size > 1 and _is_worth(view, size)
-    )
+    sizes = [*_SIZES]
+    if burst < view.chunks[0].num_micro_batches:
+        parts = (size for size in range(burst, 1, -1) if burst % size == 0)
+        sizes = [*islice((size for size in parts if _is_worth(view, size)), 1), *sizes]
+    for size in dict.fromkeys(sizes):
+        if _is_worth(view, size):
+            yield size
 
 
 def _is_worth(view: View, size: int) -> bool:
@@ -184,9 +186,9 @@ class _Narrowing:
     def _find(self, period_us: int) -> Round | None:
         model = _Model(self.view, self.size, period_us)
         each_s = min(self.seconds - self.spent_s, _SHARE_OF_ONE * self.seconds)
-        found, spent_s = model.solve(each_s, self.seed, self.should_stop)
+        found, spent_s, is_refuted = model.solve(each_s, self.seed, self.should_stop)
         self.spent_s += spent_s
-        is_open = found is None and spent_s >= each_s
+        is_open = found is None and not is_refuted
         self.open_in_a_row = self.open_in_a_row + 1 if is_open else 0
         return found
 
@@ -210,6 +212,9 @@ class _Model:
             self._add_order(index)
             self._add_memory(index)
         self._add_ways()
+        # OR-Tools 9.15 fails a check (`!assumptions_.empty()`) and aborts the process where it
+        # refutes some models that have neither assumptions nor an objective.
+        self.cp.add_assumption(self.cp.new_bool_var("assumed"))
 
     @cached_property
     def _slots(self) -> list[Slot]:
@@ -290,13 +295,13 @@ class _Model:
 
     def solve(
         self, seconds: float, seed: int, should_stop: Callable[[], bool]
-    ) -> tuple[Round | None, float]:
-        """A round with so much effort, and how much it took, see `decide`."""
-        solver, spent_s = decide(self.cp, seconds, seed, should_stop)
+    ) -> tuple[Round | None, float, bool]:
+        """A round, the effort it took, and whether there is none for certain, see `decide`."""
+        solver, spent_s, is_refuted = decide(self.cp, seconds, seed, should_stop)
         if solver is None:
-            return None, spent_s
+            return None, spent_s, is_refuted
         starts = {key: solver.value(start) for key, start in self.start.items()}
-        return Round(starts, self.size, self.period_us), spent_s
+        return Round(starts, self.size, self.period_us), spent_s, False
 
 
 def _steady_requirements(chunk: Chunk, room_bytes: int | None) -> Iterator[Requirement]:

@@ -21,6 +21,8 @@ _MOMENT_S = 0.02
 # What a deterministic second takes of the clock, about, where orders are minded (`decide`).
 _DETERMINISTIC_S = 8.0
 
+_FOUND = (cp_model.OPTIMAL, cp_model.FEASIBLE)
+
 # CP-SAT keeps its seed in 32 bits, signed.
 _SEEDS = 1 << 31
 
@@ -190,10 +192,14 @@ def search_from_below(parameters: cp_model.SatParameters) -> None:
 
 
 class Decided(NamedTuple):
-    """What came of a small model: the solver where it has a solution, and the effort."""
+    """What came of a small model: the solver where it has a solution, and the effort.
+
+    `is_refuted` is proof that there is none.
+    """
 
     solver: cp_model.CpSolver | None
     spent_s: float
+    is_refuted: bool
 
 
 def decide(
@@ -211,11 +217,12 @@ def decide(
     """
     solver = quiet_solver(seed, 1, repeatable=True)
     _mind_orders(solver.parameters)
-    if not model.has_objective():
-        # OR-Tools 9.15 aborts the process where it refutes some models that assume nothing.
-        model.add_assumption(model.new_bool_var(""))
-    found = _solve_briefly(solver, model, seconds / _DETERMINISTIC_S, should_stop)
-    return Decided(found, _DETERMINISTIC_S * solver.response_proto.deterministic_time)
+    status = _solve_briefly(solver, model, seconds / _DETERMINISTIC_S, should_stop)
+    return Decided(
+        solver if status in _FOUND else None,
+        _DETERMINISTIC_S * solver.response_proto.deterministic_time,
+        status == cp_model.INFEASIBLE,
+    )
 
 
 def solve_briefly(
@@ -231,7 +238,7 @@ def solve_briefly(
         seconds: CP-SAT's deterministic ones.
     """
     solver = quiet_solver(seed, workers, repeatable=True)
-    return _solve_briefly(solver, model, seconds, should_stop)
+    return solver if _solve_briefly(solver, model, seconds, should_stop) in _FOUND else None
 
 
 def _solve_briefly(
@@ -239,14 +246,14 @@ def _solve_briefly(
     model: cp_model.CpModel,
     seconds: float,
     should_stop: Callable[[], bool],
-) -> cp_model.CpSolver | None:
+) -> cp_model.CpSolverStatus:
     solver.parameters.max_deterministic_time = seconds
     if seconds <= _MOMENT_S:
         status = solver.solve(model)
     else:
         status = _solve(solver, model, should_stop, queue.SimpleQueue())
     assert status != cp_model.MODEL_INVALID, solver.response_proto.solution_info
-    return solver if status in (cp_model.OPTIMAL, cp_model.FEASIBLE) else None
+    return status
 
 
 def _mind_orders(parameters: cp_model.SatParameters) -> None:
@@ -281,7 +288,7 @@ def _integer_bound(bound: float) -> int:
 
 
 def _outcome(model: Model, solver: cp_model.CpSolver, status: cp_model.CpSolverStatus) -> Outcome:
-    found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+    found = status in _FOUND
     known = found or status == cp_model.UNKNOWN
     return Outcome(
         _integer_bound(solver.best_objective_bound) if known else 0,

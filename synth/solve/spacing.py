@@ -57,10 +57,8 @@ def is_worth(view: View) -> bool:
 def lengths(view: View) -> Iterator[int]:
     """One, then all that memory does not take at once; of the longest but few."""
     yield 1
-    longest, length = (
-        max(1, round(_LONGEST_SHARE * view.chunks[0].last)),
-        max(2, view.most_forwards(0)),
-    )
+    longest = max(1, round(_LONGEST_SHARE * view.chunks[0].last))
+    length = max(2, view.most_forwards(0))
     while length <= longest:
         yield length
         is_dense = length < _DENSE and _of_all_ranks(view, length)

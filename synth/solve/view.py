@@ -294,8 +294,9 @@ class View:
         return room is None or level_bytes + self.chunks[chunk].need_bytes[kind] <= room
 
     def most_forwards(self, chunk: int) -> int:
-        """How many forwards there can be before the first backward, alone on the rank."""
+        """How many forwards of a chunk memory takes before its first backward, one at least."""
         one, room = self.chunks[chunk], self.room_of(chunk)
         if room is None or one.effect_bytes[F] <= 0:
             return one.num_micro_batches
-        return 1 + max(0, room - one.need_bytes[F]) // one.effect_bytes[F]
+        taken = 1 + max(0, room - one.need_bytes[F]) // one.effect_bytes[F]
+        return min(one.num_micro_batches, taken)

@@ -231,7 +231,7 @@ class Window:
 
     def solve(self, seconds: float, seed: int, should_stop: Callable[[], bool]) -> list[Change]:
         """What the best found for this window changes, with so much effort (`decide`)."""
-        solver, self.spent_s = decide(self.cp, seconds, seed, should_stop)
+        solver, self.spent_s, _ = decide(self.cp, seconds, seed, should_stop)
         if solver is None:
             return []
         changes = []

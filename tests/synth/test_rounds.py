@@ -7,10 +7,12 @@ import pytest
 
 from benchmarks.solver.suites import table
 from synth.kinds import OpKind
+from synth.objective import Objective
 from synth.schedule.placements import placement
-from synth.solve import Problem, pattern, rounds
+from synth.solve import Problem, SolveOptions, pattern, rounds, solve
 from synth.solve.memory_views import cautious, certain
 from synth.solve.polish import BUFFERINGS
+from synth.solve.problem import Part
 from synth.solve.solution import keeps_caps, number, timed
 from synth.solve.view import SPLIT, Chunk, Slot, View
 from tests.synth.odd_problems import odd_costs
@@ -135,6 +137,78 @@ def test_ops_that_take_no_time_are_no_trouble() -> None:
 def test_what_is_refuted_aborts_nothing() -> None:
     """OR-Tools 9.15 fails a check of its own on this one, and ends the process."""
     view = cautious(table.problem(8, 64, 0.5), BUFFERINGS[0])
-    found, spent_s = rounds._Model(view, 6, 1564).solve(4.0, 2, lambda: False)
+    found, spent_s, is_refuted = rounds._Model(view, 6, 1564).solve(4.0, 2, lambda: False)
     assert found is None
+    assert is_refuted
     assert spent_s < 4
+
+
+def narrowed(shortest_us: int, open_us: range, high_us: int) -> tuple[list[int], list[int]]:
+    """The periods that are tried, and those found, where this one and longer ones can be found."""
+    tried: list[int] = []
+
+    class Narrowing(rounds._Narrowing):
+        def _find(self, period_us: int) -> rounds.Round | None:
+            tried.append(period_us)
+            is_found = period_us >= shortest_us
+            is_open = not is_found and period_us in open_us
+            self.open_in_a_row = self.open_in_a_row + 1 if is_open else 0
+            return rounds.Round({}, 2, period_us) if is_found else None
+
+    narrowing = Narrowing(even(2, 3, 12), 2, 1.0, 0, lambda: False)
+    return tried, [found.period_us for found in narrowing.run(1000, high_us)]
+
+
+def test_the_period_is_narrowed_from_near_the_least() -> None:
+    tried, found = narrowed(1100, range(0), 2000)
+    assert found == sorted(found, reverse=True)
+    assert found[-1] <= 1.002 * 1100
+    assert max(tried) <= 1250
+    assert len(tried) < 15
+
+
+def test_the_least_period_itself_is_tried_last() -> None:
+    tried, found = narrowed(1000, range(0), 2000)
+    assert (tried[-1], found[-1]) == (1000, 1000)
+
+
+def test_what_is_far_too_long_is_not_tried_while_nothing_is_found() -> None:
+    tried, found = narrowed(5000, range(0), 10**9)
+    assert tried[0] <= 1250
+    assert max(tried) < 1.4 * 5000
+    assert found[-1] <= 1.002 * 5000
+
+
+def test_a_size_is_given_up_that_is_neither_found_nor_refuted() -> None:
+    tried, found = narrowed(10**6, range(1100, 10**6), 2000)
+    assert found == []
+    assert [us for us in tried if us >= 1100] == tried[-2:]
+
+
+def test_rounds_are_as_long_as_memory_takes_at_once() -> None:
+    assert next(rounds._sizes(even(16, 36, 64))) == 12
+    assert next(rounds._sizes(even(32, 72, 64))) == 8  # 24 and 12 would be too large a model
+    assert list(rounds._sizes(even(8, 9, 64))) == [3, 2, 4, 6, 8]
+    assert list(rounds._sizes(even(8, 10**6, 64))) == [2, 4, 6, 3, 8]
+    assert list(rounds._sizes(even(8, None, 64))) == [2, 4, 6, 3, 8]
+    assert list(rounds._sizes(even(8, 9, 6))) == [3, 2]
+
+
+@pytest.mark.parametrize("objective", [Objective.MAKESPAN, Objective.PERIOD, Objective(1, 7)])
+def test_rounds_are_looked_for_between_the_bound_and_the_incumbent(
+    monkeypatch: pytest.MonkeyPatch, objective: Objective
+) -> None:
+    asked: list[tuple[float, float]] = []
+
+    def search(_: View, least_us: float, most_us: float, *__: object) -> list[rounds.Round]:
+        asked.append((least_us, most_us))
+        return []
+
+    monkeypatch.setattr(rounds, "search", search)
+    problem = replace(table.problem(4, 16, 0.75), objective=objective)
+    without = frozenset({Part.EXACT, Part.WINDOWS})
+    solve(problem, SolveOptions(time_limit_s=2, workers=1, deterministic=True, without=without))
+    ((least_us, most_us),) = asked
+    # 3180 is the least makespan, and 198 the rate of the best rounds.
+    assert 100 < least_us <= 198
+    assert 198 <= most_us < 250

@@ -167,9 +167,10 @@ def test_a_small_model_that_is_hard_can_be_stopped() -> None:
         model.add_no_overlap(intervals)
     model.minimize(span)
     polls = iter([False] * 10)
-    brief = decide(model, 1e6, seed=1, should_stop=lambda: next(polls, True))
+    decided = decide(model, 1e6, seed=1, should_stop=lambda: next(polls, True))
     assert next(polls, None) is None
-    assert 0 < brief.spent_s < 100
+    assert not decided.is_refuted
+    assert 0 < decided.spent_s < 100
     with pytest.raises(KeyboardInterrupt):
         decide(model, 1e6, seed=1, should_stop=_interrupt)
 
