@@ -12,9 +12,7 @@ from ortools.sat.python import cp_model
 from ortools.sat.python.cp_model_helper import Literal
 
 from synth.kinds import OpKind
-from synth.solve.view import F, Slot, View, W
-
-Node = tuple[int, Slot]
+from synth.solve.view import F, Node, Slot, View, W
 
 
 class Counts:

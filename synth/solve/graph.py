@@ -4,9 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from synth.kinds import OpKind
-from synth.solve.view import BW, SPLIT, B, F, Slot, View, W
-
-Node = tuple[int, Slot]
+from synth.solve.view import BW, SPLIT, B, F, Node, Slot, View, W
 
 # No op, no link, no time: where there is none.
 NONE = -1

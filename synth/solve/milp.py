@@ -13,9 +13,7 @@ import pulp
 from synth.objective import Objective
 from synth.solve.run_cpsat import Outcome
 from synth.solve.solution import Solution
-from synth.solve.view import STEP, B, F, Slot, View, W
-
-Node = tuple[int, Slot]
+from synth.solve.view import STEP, B, F, Node, Slot, View, W
 
 
 class _Program:

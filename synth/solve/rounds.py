@@ -44,7 +44,7 @@ _PRECISION = 0.001
 _LEAST_SHARE = 0.6
 _SHARE_OF_ONE = 0.35
 
-# After so many periods in a row that were neither, a size is given up.
+# After so many periods in a row that were neither, a size is given up; at once where none is found.
 _MOST_OPEN = 2
 
 # Which period is tried next, from the longest not found on, as a share of the way to the shortest
@@ -161,12 +161,13 @@ class _Narrowing:
         What is far too short is refuted in no time, and what is a little longer than need be found
         soon: it leaves few ways. Long periods leave many, and take longer. So it begins near the
         least. Those that are nearly too short are not refuted in a long time: so what is left is
-        not divided in the middle, and the least itself, which is special, comes last.
+        not divided in the middle. The least itself, which may have no bubble, comes last.
         """
         low_us, way = least_us - 1, _FIRST_WAY  # the longest that was not found
         rise_us = (_MOST_RISE - 1) * least_us
+        most_open = 1
         while high_us - low_us > 1:
-            if self.spent_s >= self.seconds or self.open_in_a_row == _MOST_OPEN:
+            if self.spent_s >= self.seconds or self.open_in_a_row == most_open:
                 return
             if self.should_stop():
                 return
@@ -181,6 +182,7 @@ class _Narrowing:
                 rise_us *= _MOST_RISE
             else:
                 high_us, way = period_us, max(_LEAST_WAY, way - _LESS_WAY)
+                most_open = _MOST_OPEN
                 yield found
 
     def _find(self, period_us: int) -> Round | None:

@@ -24,6 +24,10 @@ class Slot(NamedTuple):
     microbatch: int
 
 
+# An op: its chunk, and which of that chunk's.
+Node = tuple[int, Slot]
+
+
 class Chunk(NamedTuple):
     """One stage of one replica, on its rank, and the micro-batches that pass it.
 

@@ -182,7 +182,10 @@ def test_what_is_far_too_long_is_not_tried_while_nothing_is_found() -> None:
 def test_a_size_is_given_up_that_is_neither_found_nor_refuted() -> None:
     tried, found = narrowed(10**6, range(1100, 10**6), 2000)
     assert found == []
-    assert [us for us in tried if us >= 1100] == tried[-2:]
+    assert [us for us in tried if us >= 1100] == tried[-1:]
+    tried, found = narrowed(1240, range(1100, 1240), 2000)
+    assert found
+    assert [us for us in tried if 1100 <= us < 1240] == tried[-2:]
 
 
 def test_rounds_are_as_long_as_memory_takes_at_once() -> None:
