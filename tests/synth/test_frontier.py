@@ -156,10 +156,10 @@ def test_a_curve_that_is_done_starts_nothing(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def large_problem() -> tuple[Profile, Problem]:
-    """Eight ranks, thirty-two micro-batches: no point is proven in seconds."""
+    """Eight ranks, sixty-four micro-batches: no point in between is proven in seconds."""
     layers = tuple(Layer(name=f"l{i}", profile="abcd"[i * i % 4]) for i in range(24))
     profile = PROFILE.replace(layers=layers)
-    problem = Problem.linear(cut(profile, (3,) * 8), 32)
+    problem = Problem.linear(cut(profile, (3,) * 8), 64)
     return profile, replace(problem, partition=(3,) * 8)
 
 
@@ -172,7 +172,7 @@ def test_a_stop_keeps_what_is_there_and_the_rest_comes_later() -> None:
             threading.Timer(3, stop.set).start()
 
     # The two ends are proven at once; in between a search would go on for an hour.
-    effort = Effort(points=40, time_limit_s=HOURS_S, jobs=1, workers=1)
+    effort = Effort(points=40, time_limit_s=HOURS_S, jobs=1, workers=1, gap=0)
     curve = trace(profile, problem, effort, None, stop_after_the_ends, stop)
     curve.check()
     assert "interrupt" in {plan.claim.stopped_by for plan in curve.points}
