@@ -214,9 +214,6 @@ class _Model:
             self._add_order(index)
             self._add_memory(index)
         self._add_ways()
-        # OR-Tools 9.15 fails a check (`!assumptions_.empty()`) and aborts the process where it
-        # refutes some models without an objective; with an assumption some are never ended.
-        self.cp.minimize(self.cp.new_bool_var("nothing"))
 
     @cached_property
     def _slots(self) -> list[Slot]:

@@ -217,6 +217,10 @@ def decide(
     """
     solver = quiet_solver(seed, 1, repeatable=True)
     _mind_orders(solver.parameters)
+    if not model.has_objective():
+        # With them OR-Tools 9.15 fails a check (`!assumptions_.empty()`), and aborts the process,
+        # where it refutes some models; given an assumption, it never ends on others.
+        solver.parameters.use_dynamic_precedence_in_disjunctive = False
     status = _solve_briefly(solver, model, seconds / _DETERMINISTIC_S, should_stop)
     return Decided(
         solver if status in _FOUND else None,

@@ -138,7 +138,7 @@ def test_ops_that_take_no_time_are_no_trouble() -> None:
 def test_what_is_refuted_is_survived(share: float, period_us: int, seed: int) -> None:
     """Of OR-Tools 9.15: it aborts the process on the one, on the other it never ends.
 
-    The first without an objective, the second with an assumption.
+    The one with dynamic precedences, the other with an assumption besides.
     """
     view = cautious(table.problem(8, 64, share), BUFFERINGS[0])
     found, spent_s, is_refuted = rounds._Model(view, 6, period_us).solve(4.0, seed, lambda: False)
