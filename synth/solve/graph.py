@@ -129,7 +129,7 @@ class Graph:
         """Start each op as early as its rank's order and its input allow, transfers in turns.
 
         Args:
-            orders: the ops of each rank, all of them or, where they lie in others, some.
+            orders: the ops of each rank, in order; those in none are left out.
             duration_us: of each op, where it is not what the view says.
 
         Raises:

@@ -40,7 +40,7 @@ class Placed:
 
     @cached_property
     def sequence(self) -> list[int]:
-        """All ops by start, each after what it needs."""
+        """All ops by start, each after what it needs: sorting keeps that among equals."""
         return sorted(self._started, key=self.starts.__getitem__)
 
     @cached_property

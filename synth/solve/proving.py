@@ -15,7 +15,7 @@ from synth.solve.standing import Standing
 from synth.solve.view import View
 
 # Shares of the time: of the limit for each rank alone, and of what is left for more of them where
-# they are not beside the search.
+# these are not proven beside the search.
 _ONE_BY_ONE_SHARE = 0.08
 _IN_TURN_SHARE = 0.3
 
@@ -77,7 +77,7 @@ class Proving:
         Args:
             from_one: by one rank at a time at first.
         """
-        if self._num_workers_beside > 0:
+        if self.is_beside:
             self._beside = Background(lambda should_stop: self._bounds(should_stop, from_one))
             self._now.listen_to(self._beside)
 
