@@ -23,13 +23,15 @@ from synth.solve.spacing import keep_apart
 from synth.solve.view import SPLIT, B, F, Slot, View, W
 
 # So many ranks are tried as the second, and as each further one; for what share of the time that is
-# left, and for how long at least. From so many chosen on all are tried at once. A model of more ops
-# takes seconds to build, in which nothing can stop it.
+# left, and for how long at least. From so many chosen on all are tried at once; and from the first
+# on where spacings are known and all are no more than few ops. A model of more than most takes
+# seconds to build, in which nothing can stop it.
 _PAIRS = 4
 _WIDER = 2
 _MANY_RANKS = 3
 _MOST_OPS = 4_000
-_FEW_SHARE = 0.5
+_FEW_OPS = 2_000
+_FEW_SHARE = 0.3
 _SHORTEST_LOOK_S = 0.2
 
 # From so many ranks and up to so many ops of each, their order by twos is literals of the model.
@@ -210,6 +212,8 @@ class Ladder:
         """The sets of ranks to try when some are chosen: at last all; none if that was all."""
         ranks = range(self.view.num_ranks)
         others = [rank for rank in ranks if rank not in chosen]
+        if others and self.apart_us and self.view.num_ops <= _FEW_OPS:
+            return [tuple(ranks)]
         if len(chosen) < _MANY_RANKS:
             further = _spread(others, _PAIRS if len(chosen) == 1 else _WIDER)
             return [tuple(sorted((*chosen, rank))) for rank in further]

@@ -18,9 +18,9 @@ _IDLE_SHARE = 0.9
 # memory costs little in a full pipeline, and say it soon; and what part of the rest is for the
 # spacing of forwards: all that is allowed at so many micro-batches, less where there are fewer.
 _IDLE_FROM = 40
-_FIRST_IDLE_SHARE = 0.12
-_SPACING_SHARE = 0.9
-_ALL_SPACING_FROM = 128
+_FIRST_IDLE_SHARE = 0.05
+_SPACING_SHARE = 0.5
+_ALL_SPACING_FROM = 64
 
 
 @dataclass
@@ -101,8 +101,13 @@ class Proofs:
 
     def _spacing(self, limit_s: float) -> TimedBounds:
         options = replace(self.options, gap=0.0)
-        hint, apart_us = self.reference().hint, self.known.apart_us
-        apart = spacing.Spacing(self.view, options, hint, self.should_stop, apart_us)
+        apart = spacing.Spacing(
+            self.view,
+            options,
+            lambda: self.reference().hint,
+            self.should_stop,
+            self.known.apart_us,
+        )
         return apart.bounds(self.objective, limit_s)
 
     @property

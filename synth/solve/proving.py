@@ -16,7 +16,7 @@ from synth.solve.view import View
 
 # Shares of the time: of the limit for each rank alone, and of what is left for more of them where
 # these are not proven beside the search.
-_ONE_BY_ONE_SHARE = 0.08
+_ONE_BY_ONE_SHARE = 0.03
 _IN_TURN_SHARE = 0.3
 
 _POLL_S = 0.02

@@ -16,7 +16,7 @@ from synth.solve.view import View
 # by rounds, and the less by windows.
 _PATTERNS_SHARE = 0.05
 _PATTERNS_SHARE_WITH_ROUNDS = 0.02
-_ROUNDS_SHARE_OF_ONE = 0.003
+_ROUNDS_SHARE_OF_ONE = 0.004
 _MOST_ROUNDS_SHARE = 0.25
 
 # From so many of a round's micro-batches at most it is unrolled.

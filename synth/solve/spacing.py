@@ -20,7 +20,7 @@ from synth.objective import Objective
 from synth.solve.cpsat import Model
 from synth.solve.problem import SolveOptions
 from synth.solve.run_cpsat import Outcome, TimedBounds, run, search_from_below
-from synth.solve.solution import Solution, Starts
+from synth.solve.solution import Solution
 from synth.solve.view import SPLIT, B, F, Slot, View, W
 
 # With fewer micro-batches models of all of them say soon what there is to say.
@@ -32,9 +32,15 @@ _DENSE = 40
 _MOST_OPS = 3_000
 _STEP_SHARE = 0.2
 
-# The longest stretch, as a share of all micro-batches; and of the time, the most for one length.
+# The longest stretch, as a share of all micro-batches.
 _LONGEST_SHARE = 0.6
-_SHARE_OF_ONE = 0.15
+
+# Of the time, the most for one length; after so many that were not proven in theirs it ends.
+_SHARE_OF_ONE = 0.3
+_MOST_OPEN = 1
+
+# More than two ranks are asked where that may add such a share to what is known of all forwards.
+_LEAST_GAIN = 0.0005
 
 
 def applies(view: View) -> bool:
@@ -100,46 +106,50 @@ class Spacing:
     """The spacings of a view, shortest first.
 
     Attributes:
-        hint: a schedule; where its forwards are nearest to each other is where a model starts.
+        known: the best schedule so far, asked for whenever a length begins; where its forwards are
+            no farther apart than is proven, there is nothing to prove.
         least_us: for each number of forwards, what is proven.
     """
 
     view: View
     options: SolveOptions
-    hint: Solution | None
+    known: Callable[[], Solution | None]
     should_stop: Callable[[], bool]
     least_us: dict[int, int] = field(default_factory=dict)
 
     def bounds(self, objective: Objective, limit_s: float) -> TimedBounds:
-        """Bounds of the whole, as spacings become known, until one takes too long.
+        """Bounds of the whole, as spacings become known, until some take too long.
 
         Args:
             limit_s: seconds of the clock, or deterministic ones.
         """
-        last, left_s = self.view.chunks[0].last, limit_s
+        last, left_s, num_open = self.view.chunks[0].last, limit_s, 0
         for length in lengths(self.view):
             self.least_us[length] = added_us(self.least_us, length)
-            proven = self._is_reached(length)
-            for scope in () if proven else self._scopes(length):
-                if left_s <= 0 or self.should_stop():
+            nearest_us = self._nearest_us(length)
+            for place, scope in enumerate(self._scopes(length)):
+                if not self._is_of_use(length, nearest_us, is_quick=place == 0):
+                    break
+                if left_s <= 0 or num_open == _MOST_OPEN or self.should_stop():
                     return limit_s - left_s
                 outcome = self._prove(length, scope, min(left_s, _SHARE_OF_ONE * limit_s))
                 left_s -= outcome.spent_s
                 self.least_us[length] = max(self.least_us[length], outcome.bound_us)
                 yield objective.iterations * (added_us(self.least_us, last) + self._tail_us())
-                is_reached = self._is_reached(length)
-                proven = is_reached or outcome.optimal
-                if is_reached or not proven:
+                if not outcome.optimal:
+                    num_open += 1
                     break
-            if not proven:
-                break
         return limit_s - left_s
 
-    def _is_reached(self, length: int) -> bool:
-        """Whether the hint has forwards that are no farther apart than is proven."""
-        if self.hint is None:
-            return False
-        return self._nearest_us(self.hint.starts, length) <= self.least_us[length]
+    def _is_of_use(self, length: int, nearest_us: int | None, *, is_quick: bool) -> bool:
+        """Whether to prove more of a length; where that takes long, if it may add up to more."""
+        if nearest_us is None:
+            return True
+        if is_quick:
+            return nearest_us > self.least_us[length]
+        last = self.view.chunks[0].last
+        most_us = added_us({**self.least_us, length: nearest_us}, last)
+        return most_us > (1 + _LEAST_GAIN) * added_us(self.least_us, last)
 
     def _tail_us(self) -> int:
         """From the start of the last F to the end of its rank: the round trip, B, W, STEP."""
@@ -147,22 +157,17 @@ class Spacing:
         return first.work_us + self.view.round_trip_us[0] + self.view.step_us(first.rank)
 
     def _prove(self, length: int, scope: Iterable[int], limit_s: float) -> Outcome:
-        """Of the clock's seconds those count too in which the model is built."""
+        """The first and the last of so many forwards, and one between every two, and no more.
+
+        Of the clock's seconds those count too in which the model is built.
+        """
         began_s = time.monotonic()
-        model = self._model(length, scope)
+        few = tuple(c._replace(num_micro_batches=length + 1) for c in self.view.chunks)
+        model = _Apart(replace(self.view, chunks=few), scope, self.least_us)
         outcome = run(model, self.options, limit_s, should_stop=self.should_stop)
         if self.options.deterministic:
             return outcome
         return replace(outcome, spent_s=time.monotonic() - began_s)
-
-    def _model(self, length: int, scope: Iterable[int]) -> "_Apart":
-        """The first and the last of so many forwards, and one between every two."""
-        few = tuple(c._replace(num_micro_batches=length + 1) for c in self.view.chunks)
-        model = _Apart(replace(self.view, chunks=few), scope, self.least_us)
-        if self.hint is not None:
-            nearest = self._nearest(self.hint.starts, length)
-            model.hint(Solution(nearest), nearest[0, Slot(F, length)])
-        return model
 
     def _scopes(self, length: int) -> Iterator[tuple[int, ...]]:
         """Two ranks, which take next to no time, then all; or a few where all are too many.
@@ -176,22 +181,14 @@ class Spacing:
         for stages in (two, more) if more != two else (two,):
             yield tuple(sorted(self.view[stage].rank for stage in stages))
 
-    def _nearest(self, starts: Starts, length: int) -> Starts:
-        """The part of a schedule in which so many forwards are nearest to each other."""
-        at = self._forwards_us(starts)
-        first = min(range(len(at) - length), key=lambda k: at[k + length] - at[k])
-        return {
-            (chunk, slot._replace(microbatch=slot.microbatch - first)): start - at[first]
-            for (chunk, slot), start in starts.items()
-            if first <= slot.microbatch <= first + length
-        }
-
-    def _nearest_us(self, starts: Starts, length: int) -> int:
-        at = self._forwards_us(starts)
+    def _nearest_us(self, length: int) -> int | None:
+        """How far apart so many forwards are, where they are nearest, in the known schedule."""
+        known = self.known()
+        if known is None:
+            return None
+        count = self.view.chunks[0].num_micro_batches
+        at = [known.starts[0, Slot(F, k)] for k in range(count)]
         return min(later - earlier for earlier, later in zip(at, at[length:], strict=False))
-
-    def _forwards_us(self, starts: Starts) -> list[int]:
-        return [starts[0, Slot(F, k)] for k in range(self.view.chunks[0].num_micro_batches)]
 
 
 class _Apart(Model):

@@ -29,7 +29,7 @@ from tests.synth.test_solve_exact import OBJECTIVES, random_costs
 def spacings(problem: Problem, seconds: float = 5.0) -> tuple[Spacing, list[int]]:
     view = relaxed_for_fusion(problem)
     options = SolveOptions(workers=1, deterministic=True)
-    found = Spacing(view, options, None, lambda: False)
+    found = Spacing(view, options, lambda: None, lambda: False)
     return found, list(found.bounds(problem.objective, seconds))
 
 
@@ -86,21 +86,21 @@ def test_no_bound_is_above_the_optimum(seed: int) -> None:
 
 def test_one_micro_batch_at_a_time_is_a_whole_way_apart() -> None:
     view = even(3, 3, 12)
-    found = Spacing(view, SolveOptions(workers=1, deterministic=True), None, lambda: False)
+    found = Spacing(view, SolveOptions(workers=1, deterministic=True), lambda: None, lambda: False)
     bounds = list(found.bounds(Objective.MAKESPAN, 5.0))
     way_us = 3 * 55 + 3 * 58 + 4 * 2 + 35
     assert found.least_us[1] == way_us
     assert bounds[0] == bounds[-1] == 12 * way_us
 
 
-def test_a_hint_is_the_part_in_which_forwards_are_nearest() -> None:
+def test_a_known_schedule_says_where_forwards_are_nearest() -> None:
     view = even(2, None, 4)
     kinds = [F, F, B, W, F, B, W, F, B, W, B, W]
     order = [(0, kind) for kind in kinds]
     known = timed([order, [(1, kind) for _, kind in order]], view)
-    found = Spacing(view, SolveOptions(), known, lambda: False)
-    nearest = found._nearest(known.starts, 1)
-    assert nearest[0, Slot(F, 0)] == 0 and nearest[0, Slot(F, 1)] == 55
+    found = Spacing(view, SolveOptions(), lambda: known, lambda: False)
+    assert found._nearest_us(1) == 55
+    assert found._nearest_us(3) == known.starts[0, Slot(F, 3)]
 
 
 def test_stages_may_lie_on_ranks_in_any_order() -> None:
@@ -138,7 +138,10 @@ def test_lengths_are_all_that_memory_does_not_take_at_once_while_all_ranks_are_f
 def test_what_a_schedule_reaches_is_not_asked_for_again(
     num_ranks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No set of ranks is looked at twice, nor another one where the known schedule is as near."""
+    """No set of ranks is looked at twice, nor any where the known schedule is as near.
+
+    More than two ranks are looked at only where the most that may come of it adds up to more.
+    """
     cap = 3 * num_ranks
     problem = Problem(
         table_costs(num_ranks), placement("linear", num_ranks), 16, (cap,) * num_ranks
@@ -150,13 +153,17 @@ def test_what_a_schedule_reaches_is_not_asked_for_again(
     asked: list[tuple[int, tuple[int, ...]]] = []
 
     def looked_at(self: Spacing, length: int, scope: tuple[int, ...], limit_s: float) -> Outcome:
-        assert not self._is_reached(length)
+        nearest_us = self._nearest_us(length)
+        assert nearest_us is not None and nearest_us > self.least_us[length]
+        if len(scope) > 2:
+            most_us = {**self.least_us, length: nearest_us}
+            assert added_us(most_us, 15) > added_us(self.least_us, 15)
         asked.append((length, scope))
         return prove(self, length, scope, limit_s)
 
     prove = Spacing._prove
     monkeypatch.setattr(Spacing, "_prove", looked_at)
-    found = Spacing(view, counted(20), hint, lambda: False)
+    found = Spacing(view, counted(20), lambda: hint, lambda: False)
     list(found.bounds(problem.objective, 20.0))
     assert asked and len(set(asked)) == len(asked)
 
