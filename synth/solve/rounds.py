@@ -33,7 +33,7 @@ from synth.solve.view import SPLIT, B, Chunk, F, Slot, View, W
 
 # Micro-batches in a round that are tried, in this order, after as many as fill the memory; models
 # have at most so many ops.
-_SIZES = (2, 4, 6, 3, 8)
+_SIZES = (4, 2, 6, 3, 8)
 _MOST_OPS = 800
 
 # The search ends when what is left is such a share of the period.
@@ -194,7 +194,9 @@ class _Narrowing:
     def _find(self, period_us: int) -> Round | None:
         model = _Model(self.view, self.size, period_us)
         each_s = min(self.seconds - self.spent_s, _SHARE_OF_ONE * self.seconds)
-        found, spent_s, is_refuted = model.solve(each_s, self.seed, self.should_stop)
+        # What is not found with one seed soon often is with another.
+        seed = self.seed + self.open_in_a_row
+        found, spent_s, is_refuted = model.solve(each_s, seed, self.should_stop)
         self.spent_s += spent_s
         is_open = found is None and not is_refuted
         self.open_in_a_row = self.open_in_a_row + 1 if is_open else 0
