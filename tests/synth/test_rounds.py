@@ -194,9 +194,9 @@ def test_a_size_is_given_up_that_is_neither_found_nor_refuted() -> None:
 def test_rounds_are_as_long_as_memory_takes_at_once() -> None:
     assert next(rounds._sizes(even(16, 36, 64))) == 12
     assert next(rounds._sizes(even(32, 72, 64))) == 8  # 24 and 12 would be too large a model
-    assert list(rounds._sizes(even(8, 9, 64))) == [3, 2, 4, 6, 8]
-    assert list(rounds._sizes(even(8, 10**6, 64))) == [2, 4, 6, 3, 8]
-    assert list(rounds._sizes(even(8, None, 64))) == [2, 4, 6, 3, 8]
+    assert list(rounds._sizes(even(8, 9, 64))) == [3, 4, 2, 6, 8]
+    assert list(rounds._sizes(even(8, 10**6, 64))) == [4, 2, 6, 3, 8]
+    assert list(rounds._sizes(even(8, None, 64))) == [4, 2, 6, 3, 8]
     assert list(rounds._sizes(even(8, 9, 6))) == [3, 2]
 
 
