@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from synth.objective import Objective
+from synth.solve import spacing
 from synth.solve.background import Background
 from synth.solve.bounds import Reference
 from synth.solve.known_orders import KnownOrders
@@ -14,9 +15,10 @@ from synth.solve.proofs import Known, Proofs
 from synth.solve.standing import Standing
 from synth.solve.view import View
 
-# Shares of the time: of the limit for each rank alone, and of what is left for more of them where
-# these are not proven beside the search.
-_ONE_BY_ONE_SHARE = 0.03
+# Shares of the time: of the limit for each rank alone, less where spacings say more; and of what is
+# left for more of them where these are not proven beside the search.
+_ONE_BY_ONE_SHARE = 0.08
+_ONE_BY_ONE_SHARE_WITH_SPACINGS = 0.03
 _IN_TURN_SHARE = 0.3
 
 _POLL_S = 0.02
@@ -90,7 +92,9 @@ class Proving:
 
     @property
     def _limit_of_one_by_one_s(self) -> float:
-        return _ONE_BY_ONE_SHARE * self._options.time_limit_s
+        is_spaced = spacing.is_worth(self._relaxed)
+        share = _ONE_BY_ONE_SHARE_WITH_SPACINGS if is_spaced else _ONE_BY_ONE_SHARE
+        return share * self._options.time_limit_s
 
     def take_turn(self) -> None:
         """The same, where it is not done beside the search."""

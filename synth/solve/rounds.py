@@ -116,20 +116,14 @@ def search(
     """
     sizes = list(_sizes(view))
     least_us = max(1, least_us, *(max(c.work_us, c.down_us, c.up_us) for c in view.chunks))
-    while sizes and seconds > 0 and not should_stop():
-        fruitful = []
-        for place, size in enumerate(sizes):
-            # The first ones find most, and what they do not use is left for the others.
-            share = max(_LEAST_SHARE, 1 / (len(sizes) - place))
-            narrowing = _Narrowing(view, size, share * seconds, seed, should_stop)
-            for found in narrowing.run(math.ceil(size * least_us), int(size * most_us)):
-                most_us = min(most_us, found.rate_us)
-                yield found
-                fruitful.append(size)
-            seconds -= narrowing.spent_s
-            seed += 1
-        # What is left goes to those that found any, within what is known now.
-        sizes = list(dict.fromkeys(fruitful))
+    for place, size in enumerate(sizes):
+        # The first ones find most, and what they do not use is left for the others.
+        share = max(_LEAST_SHARE, 1 / (len(sizes) - place))
+        narrowing = _Narrowing(view, size, share * seconds, seed + place, should_stop)
+        for found in narrowing.run(math.ceil(size * least_us), int(size * most_us)):
+            most_us = min(most_us, found.rate_us)
+            yield found
+        seconds -= narrowing.spent_s
 
 
 def _sizes(view: View) -> Iterator[int]:
@@ -194,7 +188,7 @@ class _Narrowing:
     def _find(self, period_us: int) -> Round | None:
         model = _Model(self.view, self.size, period_us)
         each_s = min(self.seconds - self.spent_s, _SHARE_OF_ONE * self.seconds)
-        # What is not found with one seed soon often is with another.
+        # Of four seeds three find soon what the fourth never does.
         seed = self.seed + self.open_in_a_row
         found, spent_s, is_refuted = model.solve(each_s, seed, self.should_stop)
         self.spent_s += spent_s

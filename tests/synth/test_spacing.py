@@ -9,7 +9,7 @@ import pytest
 from synth.costs import Costs
 from synth.schedule import Buffering, Placement, Schedule, ScheduleError, peak_bytes, verify
 from synth.schedule.placements import placement
-from synth.solve import Objective, Problem, SolveOptions, portfolio, solve, spacing
+from synth.solve import Objective, Problem, SolveOptions, bounds, portfolio, solve, spacing
 from synth.solve.bounds import Ladder, Reference
 from synth.solve.feasible import find_shortage
 from synth.solve.known_orders import KnownOrders
@@ -49,8 +49,8 @@ def test_no_bound_excludes_a_schedule_that_there_is(seed: int) -> None:
     problem = replace(free, caps_bytes=peak_bytes(lowered))
     if not spacing.applies(relaxed_for_fusion(problem)):
         return
-    apart, bounds = spacings(problem, 1.0)
-    assert max(bounds) <= problem.objective.value_us(timeline)
+    apart, of_spacings = spacings(problem, 1.0)
+    assert max(of_spacings) <= problem.objective.value_us(timeline)
     ops = zip(lowered.ops[0], timeline.start_us, strict=False)  # rank 0's nodes come first
     starts = [start for op, start in ops if op.kind == F]
     for length, least_us in apart.least_us.items():
@@ -58,8 +58,13 @@ def test_no_bound_excludes_a_schedule_that_there_is(seed: int) -> None:
             assert starts[first + length] - starts[first] >= least_us
 
 
+@pytest.mark.parametrize("most_at_once", [0, 2_000])
 @pytest.mark.parametrize("seed", range(30))
-def test_no_bound_is_above_the_optimum(seed: int) -> None:
+def test_no_bound_is_above_the_optimum(
+    seed: int, most_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor where few ranks are looked at before all of them."""
+    monkeypatch.setattr(bounds, "_FEW_OPS", most_at_once)
     rng = random.Random(seed)
     num_ranks, m = rng.choice([(2, 5), (2, 7), (3, 4), (3, 6)])
     costs = random_costs(rng, num_ranks, boundary=False, cheap_fusion=False)
@@ -74,23 +79,23 @@ def test_no_bound_is_above_the_optimum(seed: int) -> None:
     view = relaxed_for_fusion(problem)
     if not spacing.applies(view):
         return
-    apart, bounds = spacings(problem)
-    assert max(bounds) <= best.value_us
+    apart, of_spacings = spacings(problem)
+    assert max(of_spacings) <= best.value_us
     beyond = Reference(best.value_us + 50, None)
     ladder = Ladder(
         view, problem.objective, counted(20), lambda: beyond, lambda: False, {}, apart.least_us
     )
-    *_, of_all_ranks = ladder.together(20.0)
-    assert of_all_ranks == best.value_us
+    of_ranks = list(ladder.together(20.0))
+    assert max(of_ranks) == of_ranks[-1] == best.value_us
 
 
 def test_one_micro_batch_at_a_time_is_a_whole_way_apart() -> None:
     view = even(3, 3, 12)
     found = Spacing(view, SolveOptions(workers=1, deterministic=True), lambda: None, lambda: False)
-    bounds = list(found.bounds(Objective.MAKESPAN, 5.0))
+    of_spacings = list(found.bounds(Objective.MAKESPAN, 5.0))
     way_us = 3 * 55 + 3 * 58 + 4 * 2 + 35
     assert found.least_us[1] == way_us
-    assert bounds[0] == bounds[-1] == 12 * way_us
+    assert of_spacings[0] == of_spacings[-1] == 12 * way_us
 
 
 def test_a_known_schedule_says_where_forwards_are_nearest() -> None:
@@ -154,7 +159,7 @@ def test_what_a_schedule_reaches_is_not_asked_for_again(
 
     def looked_at(self: Spacing, length: int, scope: tuple[int, ...], limit_s: float) -> Outcome:
         nearest_us = self._nearest_us(length)
-        assert nearest_us is not None and nearest_us > self.least_us[length]
+        assert nearest_us is not None and nearest_us > self.least_us.get(length, 0)
         if len(scope) > 2:
             most_us = {**self.least_us, length: nearest_us}
             assert added_us(most_us, 15) > added_us(self.least_us, 15)
@@ -166,6 +171,38 @@ def test_what_a_schedule_reaches_is_not_asked_for_again(
     found = Spacing(view, counted(20), lambda: hint, lambda: False)
     list(found.bounds(problem.objective, 20.0))
     assert asked and len(set(asked)) == len(asked)
+
+
+def test_more_than_two_ranks_are_asked_only_where_it_may_add_something() -> None:
+    found = Spacing(even(2, None, 4), SolveOptions(), lambda: None, lambda: False)
+    for of_three_us, is_of_use in ((30, True), (60, False)):
+        found.least_us = {1: 10, 2: 25, 3: of_three_us}
+        assert found._is_of_use(2, 25, 26, is_quick=False) == is_of_use
+        assert found._is_of_use(2, 25, 26, is_quick=True)
+        assert found._is_of_use(2, 25, None, is_quick=False)
+        assert not found._is_of_use(2, 25, 25, is_quick=True)
+
+
+def test_all_ranks_come_first_only_where_spacings_are_known() -> None:
+    view = even(8, 12, 64)
+    reference = Reference(50_000, None)
+    ladder = Ladder(
+        view, Objective.MAKESPAN, SolveOptions(), lambda: reference, lambda: False, {}, {1: 55}
+    )
+    assert [len(ranks) for ranks in ladder._wider((0,))] == [2] * 4
+    ladder.apart_us = {1: 55, 4: 967}
+    assert ladder._wider((0,)) == [tuple(range(8))]
+
+
+def test_a_stop_is_heeded_where_nothing_is_left_to_ask() -> None:
+    asked = 0
+
+    def reference() -> None:
+        nonlocal asked
+        asked += 1
+
+    found = Spacing(even(4, 9, 128), SolveOptions(), reference, lambda: True)
+    assert not list(found.bounds(Objective.MAKESPAN, 5.0)) and asked == 0
 
 
 def test_an_interrupted_search_leaves_no_thread_behind(monkeypatch: pytest.MonkeyPatch) -> None:
