@@ -188,7 +188,7 @@ class _Narrowing:
     def _find(self, period_us: int) -> Round | None:
         model = _Model(self.view, self.size, period_us)
         each_s = min(self.seconds - self.spent_s, _SHARE_OF_ONE * self.seconds)
-        # Of four seeds three find soon what the fourth never does.
+        # Of four seeds three find in seconds what the fourth does not.
         seed = self.seed + self.open_in_a_row
         found, spent_s, is_refuted = model.solve(each_s, seed, self.should_stop)
         self.spent_s += spent_s
