@@ -26,6 +26,7 @@ def as_text(request: Request, result: "Result") -> str:
             value_line(objective.words, result.value_us, result.lower_bound_us, result.gap),
             f"bubble rate {rate} of the {objective.words}; found by {result.found_by}, stopped by "
             f"{result.stopped_by} after {result.wall_s:.1f} s",
+            *_what_is_left(result),
             request.limit.explanation,
             *_recomputed(plan.schedule()),
             *_faster_ones(request, result),
@@ -102,6 +103,18 @@ def _contenders(request: Request, result: "Result") -> list[Contender]:
         True if has_cap else None,
     )
     return [*rivals, ours]
+
+
+def _what_is_left(result: "Result") -> list[str]:
+    """What it means that the search ended by itself without a proof."""
+    from synth.solve.problem import StoppedBy
+
+    if result.stopped_by != StoppedBy.EXHAUSTED:
+        return []
+    return [
+        "exhausted: every part of the search has ended, so more time changes little; the gap that "
+        "is left may be the bound's alone"
+    ]
 
 
 def _recomputed(schedule: "Schedule") -> list[str]:

@@ -112,7 +112,6 @@ class _Search:
             for step in self._steps():
                 if self.now.finished():
                     break
-                self.proving.refer()
                 step()
             self.proving.stop()
             self._close()

@@ -47,8 +47,7 @@ class Proving:
         self._relaxed, self._objective, self._options = relaxed, objective, options
         self._now, self._orders = now, orders
         self._known = Known()
-        self._reference = Reference(0, None)
-        self._referred: Candidate | None = None
+        self._referred: tuple[Candidate | None, Reference] | None = None
         self._beside: Background | None = None
         in_turn = options.deterministic or Part.BOUNDS in options.without
         self._num_workers_beside = 0 if in_turn else options.num_workers // 2
@@ -58,14 +57,6 @@ class Proving:
     def is_beside(self) -> bool:
         """Whether bounds are proven beside the search."""
         return self._num_workers_beside > 0
-
-    def refer(self) -> None:
-        """Proofs that begin from now on begin within the best schedule known now."""
-        best = self._now.best
-        if best is None or best is not self._referred:
-            programs = None if best is None else best.schedule.programs
-            hint, value_us = self._orders.hint(self._relaxed, programs)
-            self._reference, self._referred = Reference(value_us, hint), best
 
     def one_by_one(self) -> None:
         """Bound by one rank at a time."""
@@ -128,7 +119,16 @@ class Proving:
             self._relaxed,
             self._objective,
             replace(self._options, workers=workers),
-            lambda: self._reference,
+            self._reference,
             self._known,
             should_stop,
         )
+
+    def _reference(self) -> Reference:
+        """The best schedule known now, within which a proof begins."""
+        best = self._now.best
+        if best is None or self._referred is None or self._referred[0] is not best:
+            programs = None if best is None else best.schedule.programs
+            hint, value_us = self._orders.hint(self._relaxed, programs)
+            self._referred = best, Reference(value_us, hint)
+        return self._referred[1]

@@ -15,6 +15,11 @@ from synth.profiles import find
 from synth.schedule import lower, peak_bytes
 from synth.schedule.file import Plan
 
+NAME = "zb-1.5b-p8-m24"
+
+# Stages of six layers; 33 GB is enough for one micro-batch at 13.4 GB, not for all four.
+SMALL_SOLVE = ("solve", NAME, "--ranks", "4", "--micro-batches", "4", "--time-limit", "5s")
+
 TINY = {"vocabulary_size": 256, "width": 32, "num_blocks": 4, "num_heads": 2, "context_length": 32}
 
 
@@ -50,7 +55,7 @@ def synth(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
 @pytest.fixture(scope="session")
 def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small plan, made by a family and not by the solver."""
-    profile = Profile.load(find("zb-1.5b-p8-m24"))
+    profile = Profile.load(find(NAME))
     costs, schedule = cut(profile, [6] * 4), generate("zb-h1", 4, 8)
     caps = tuple(peak + 1000 for peak in peak_bytes(lower(schedule, costs)))
     plan = Plan.of(profile, [6] * 4, schedule, caps_bytes=caps)

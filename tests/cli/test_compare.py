@@ -8,9 +8,8 @@ import pytest
 
 from synth.plan.recompute import recomputed
 from synth.schedule.file import Plan
-from tests.cli.conftest import Synth
+from tests.cli.conftest import NAME, Synth
 
-NAME = "zb-1.5b-p8-m24"
 SIZE = ("--ranks", "4", "--micro-batches", "8")
 SOME = ("--only", "1f1b", "--only", "interleaved:2,group=5", "--only", "chimera", "--only", "gpipe")
 

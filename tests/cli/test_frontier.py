@@ -13,9 +13,8 @@ import pytest
 
 from synth.plan.frontier import Frontier, cap_of
 from synth.schedule.file import Plan
-from tests.cli.conftest import Synth
+from tests.cli.conftest import NAME, Synth
 
-NAME = "zb-1.5b-p8-m24"
 ROOT = Path(__file__).resolve().parents[2]
 SIZE = ("--ranks", "4", "--micro-batches", "4")
 SMALL = ("frontier", NAME, *SIZE, "--time-limit", "2s", "--jobs", "1", "--points")

@@ -1,0 +1,69 @@
+"""`synth solve` and Ctrl-C, in a process of its own: a problem that takes minutes to prove."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from synth.schedule.file import Plan
+from tests.cli.conftest import NAME
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def start_long_solve(path: Path, *limit: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "synth", "solve", NAME, "--ranks", "8"]
+    command += ["--micro-batches", "32", *(limit or ("--mem-limit", "20GB"))]
+    command += ["--gap", "0%", "-o", str(path)]
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    until = time.monotonic() + 300
+    while not path.exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert path.exists()
+    return process
+
+
+def test_the_first_ctrl_c_keeps_the_best_so_far(tmp_path: Path) -> None:
+    process = start_long_solve(tmp_path / "plan.json")
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=300)
+    assert process.returncode == 0, stderr
+    assert "stopping and keeping the best so far" in stderr
+    assert "stopped by interrupt" in stdout
+    plan = Plan.load(tmp_path / "plan.json")
+    plan.check()
+    assert plan.claim.stopped_by == "interrupt"
+
+
+def test_the_second_ctrl_c_gives_up_with_130_and_a_whole_file(tmp_path: Path) -> None:
+    process = start_long_solve(tmp_path / "plan.json")
+    process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    while "stopping" not in process.stderr.readline():
+        pass
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=300)
+    assert process.returncode in (130, 0)  # 0: the search had already stopped
+    Plan.load(tmp_path / "plan.json").check()
+
+
+def test_ctrl_c_keeps_the_least_memory_so_far(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    process = start_long_solve(path, "--mem-limit", "min", "--target", "105%")
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=300)
+    assert process.returncode == 0, stderr
+    assert "stopping and keeping the best so far" in stderr
+    assert "stopped by interrupt" in stdout
+    plan = Plan.load(path)
+    plan.check()
+    assert plan.caps_bytes == (max(plan.claim.peak_bytes),) * 8
