@@ -8,6 +8,7 @@ All take `relaxed_for_fusion` views: there B and W together never cost more than
 with BW is bounded too.
 """
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -185,7 +186,7 @@ class Ladder:
             left_s -= outcome.spent_s
             self.of_rank[rank] = outcome.bound_us
             yield outcome.bound_us
-            if self.should_stop():
+            if left_s <= 0 or self.should_stop():
                 return
 
     def together(self, limit_s: float) -> Iterator[int]:
@@ -234,6 +235,7 @@ class Ladder:
         return sum(len(SPLIT) * chunk.num_micro_batches for chunk in chunks)
 
     def _solve(self, ranks: tuple[int, ...], limit_s: float) -> Outcome:
+        began_s = time.monotonic()
         value_us, hint = self.reference()
         model = _Part(self.view, self.objective, value_us, ranks)
         model.at_least(min(self.proven_us, value_us))
@@ -242,7 +244,7 @@ class Ladder:
             keep_apart(model, self.apart_us)
         if hint is not None:
             model.hint(hint, value_us)
-        outcome = run(model, self.options, limit_s, should_stop=self.should_stop)
+        outcome = run(model, self.options, limit_s, should_stop=self.should_stop, began_s=began_s)
         bound_us = min(outcome.bound_us, value_us)
         self.proven_us = max(self.proven_us, bound_us)
         return replace(outcome, bound_us=bound_us)

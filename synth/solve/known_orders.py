@@ -17,6 +17,18 @@ from synth.solve.solution import (
 from synth.solve.view import View
 
 
+def split_solution(programs: Sequence[Sequence[Op]], view: View) -> Solution | None:
+    """Programs with B W for each BW, if that keeps a view's caps."""
+    return _in_view(split(programs, view), view)
+
+
+def _in_view(programs: Sequence[Sequence[Op]], view: View) -> Solution | None:
+    if keeps_caps(programs, view):
+        with suppress(StuckError):
+            return solution_of(programs, view)
+    return None
+
+
 class KnownOrders:
     """Drafts of the heuristics; each may fit in one view of memory and not in another."""
 
@@ -42,11 +54,7 @@ class KnownOrders:
             orders.append(best)
         divided = [split(order, view) for order in orders]
         tried = [*orders, *divided] if fusible else divided
-        known = []
-        for order in tried:
-            if keeps_caps(order, view):
-                with suppress(StuckError):
-                    known.append(solution_of(order, view))
+        known = [solution for order in tried if (solution := _in_view(order, view)) is not None]
         return sorted(known, key=lambda solution: solution.value_us(view, self._objective))
 
     def hint(

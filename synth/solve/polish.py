@@ -148,6 +148,22 @@ def fuse(
     return candidate
 
 
+def divide(problem: Problem, candidate: Candidate) -> Candidate | None:
+    """B j W j for each BW j, which sends its gradient sooner; None without BW, or over a cap."""
+    programs = tuple(
+        tuple(part for op in program for part in _parts(op))
+        for program in candidate.schedule.programs
+    )
+    if programs == candidate.schedule.programs:
+        return None
+    schedule = replace(candidate.schedule, programs=programs)
+    return evaluate(problem, schedule, f"{candidate.found_by}, B and W apart")
+
+
+def _parts(op: Op) -> tuple[Op, ...]:
+    return (op._replace(kind=B), op._replace(kind=W)) if op.kind == BW else (op,)
+
+
 def _adjacent_pairs(schedule: Schedule) -> Iterator[Op]:
     for program in schedule.programs:
         for op, after in pairwise(program):

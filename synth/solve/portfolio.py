@@ -3,12 +3,13 @@
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import count
 
 from synth.schedule.model import Buffering
 from synth.schedule.ops import Op
 from synth.solve import bounds, construct, feasible, polish, rounds, windows
 from synth.solve.cpsat import Model
-from synth.solve.known_orders import KnownOrders
+from synth.solve.known_orders import KnownOrders, split_solution
 from synth.solve.memory_views import cautious, certain, distinct, relaxed_for_fusion
 from synth.solve.milp import run_milp
 from synth.solve.polish import BUFFERINGS
@@ -52,6 +53,9 @@ _EXACT_OPS = 1_600
 _MOST_EXACT_OPS = 12_000
 
 _WINDOWS_STARTS = 3
+
+# What windows may find nothing for, as a share of the time limit.
+_PATIENCE_SHARE = 0.03
 
 # Between two exact looks at what the windows find, so many times as long as one look takes.
 _PAUSES = 5
@@ -230,7 +234,11 @@ class _Search:
                 self.now.best = slacken(self.problem, self.now.best, should_stop)
 
     def _improve_windows(self) -> None:
-        """Large-neighbourhood search, in the strictest view that the best order fits in."""
+        """Large-neighbourhood search, in the strictest view that the best order fits in.
+
+        Where windows find nothing for a while, ops are moved for slack: that leaves fewer ways that
+        are nearly as long as the longest, and windows find more.
+        """
         share = _WINDOWS_SHARE if self._is_small else _WINDOWS_SHARE_OF_MANY
         until_s = self.now.elapsed_s() + share * self.now.left_s()
         view = certain(self.problem)
@@ -238,9 +246,8 @@ class _Search:
             strict = cautious(self.problem, self.now.best.schedule.buffering)
             view = strict if self._known_in(strict) else view
         starts = self._known_in(view)[:_WINDOWS_STARTS]
-        if not starts:
-            return
-        deterministic = self.options.deterministic
+        deterministic, limit_s = self.options.deterministic, self.options.time_limit_s
+        left_s = (_WINDOWS_SHARE if deterministic else 1) * limit_s
         taken_at = self.now.elapsed_s()
 
         def take(solution: Solution) -> None:
@@ -250,17 +257,43 @@ class _Search:
                 self._take(view, solution, "windows")
                 taken_at = self.now.elapsed_s()
 
-        best = windows.improve(
-            view,
-            self.problem.objective,
-            starts,
-            (_WINDOWS_SHARE if deterministic else 1) * self.options.time_limit_s,
-            self.options.seed,
-            1 if deterministic else self.proving.num_workers_left,
-            lambda: self.now.finished() or (not deterministic and self.now.elapsed_s() > until_s),
-            take,
-        )
-        self._take(view, best, "windows")
+        def should_stop() -> bool:
+            return self.now.finished() or (not deterministic and self.now.elapsed_s() > until_s)
+
+        for turn in count():
+            if not starts:
+                return
+            found = windows.improve(
+                view,
+                self.problem.objective,
+                starts,
+                left_s,
+                self.options.seed + turn,
+                1 if deterministic else self.proving.num_workers_left,
+                should_stop,
+                take,
+                _PATIENCE_SHARE * limit_s,
+            )
+            self._take(view, found.solution, "windows")
+            left_s -= found.spent_s
+            if should_stop() or left_s <= 0:
+                return
+            starts = self._slackened(view, should_stop)
+
+    def _slackened(self, view: View, should_stop: Callable[[], bool]) -> list[Solution]:
+        """The best with more slack, to go on from; nothing if it has all there is."""
+        best = self.now.best
+        if best is None:
+            return []
+        looser = slacken(self.problem, best, should_stop)
+        if looser is best:
+            return []
+        if looser.value_us < best.value_us:
+            self.now.offer(looser)
+        else:
+            self.now.best = looser
+        solution = split_solution(looser.schedule.programs, view)
+        return [] if solution is None else [solution]
 
     def _search(self, limit_s: float) -> None:
         """The whole problem: the relaxation that bounds first, then, if need be, those that find.

@@ -51,6 +51,8 @@ def run(
     limit_s: float,
     on_event: Callable[[Solution | int], None] | None = None,
     should_stop: Callable[[], bool] = lambda: False,
+    *,
+    began_s: float | None = None,
 ) -> Outcome:
     """Solve in a worker thread while this one hands on solutions and bounds and watches for a stop.
 
@@ -59,6 +61,8 @@ def run(
 
     Args:
         limit_s: seconds of the clock, or deterministic seconds with `options.deterministic`.
+        began_s: when building the model began, `time.monotonic()`: of the clock's seconds those
+            count as spent too.
     """
     if model.infeasible:
         return Outcome(0, None, optimal=False, infeasible=True)
@@ -77,7 +81,8 @@ def run(
     )
     assert status != cp_model.MODEL_INVALID, solver.response_proto.solution_info
     response = solver.response_proto
-    spent_s = response.deterministic_time if options.deterministic else response.wall_time
+    spent_s = response.wall_time if began_s is None else time.monotonic() - began_s
+    spent_s = response.deterministic_time if options.deterministic else spent_s
     return replace(_outcome(model, solver, status), spent_s=spent_s)
 
 

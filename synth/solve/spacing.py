@@ -163,17 +163,11 @@ class Spacing:
         return first.work_us + self.view.round_trip_us[0] + self.view.step_us(first.rank)
 
     def _prove(self, length: int, scope: Iterable[int], limit_s: float) -> Outcome:
-        """Prove how far apart the first and the last of so many and one are, by some ranks.
-
-        Of the clock's seconds those count too in which the model is built.
-        """
+        """Prove how far apart the first and the last of so many and one are, by some ranks."""
         began_s = time.monotonic()
         few = tuple(c._replace(num_micro_batches=length + 1) for c in self.view.chunks)
         model = _Apart(replace(self.view, chunks=few), scope, self.least_us)
-        outcome = run(model, self.options, limit_s, should_stop=self.should_stop)
-        if self.options.deterministic:
-            return outcome
-        return replace(outcome, spent_s=time.monotonic() - began_s)
+        return run(model, self.options, limit_s, should_stop=self.should_stop, began_s=began_s)
 
     def _scopes(self, length: int) -> Iterator[tuple[int, ...]]:
         """Two ranks, which take next to no time; should it be of use, all, or a few of too many.

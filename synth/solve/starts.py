@@ -74,7 +74,9 @@ class Starts:
         if not any(replace(rival, name=other.name) == other for other in self.rivals):
             self.rivals.append(rival)
         # The search orders F, B and W, and proves its bounds for them.
-        self.now.offer(alone if fits and keeps else None)
+        if fits and keeps:
+            self.now.offer(alone)
+            self.now.offer(polish.divide(self.problem, alone))
 
     def try_serial(self) -> None:
         """One micro-batch at a time: it fits wherever anything does."""

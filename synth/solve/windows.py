@@ -3,12 +3,13 @@
 Some windows are short and free on all ranks, others long and free on a few of them.
 """
 
+import math
 import random
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from synth.objective import Objective
 from synth.solve.graph import Graph, StuckError
@@ -52,6 +53,13 @@ _DRAWS = 8
 _POLL_S = 0.05
 
 
+class Improved(NamedTuple):
+    """The best found, and the effort of each worker."""
+
+    solution: Solution
+    spent_s: float
+
+
 def improve(
     view: View,
     objective: Objective,
@@ -61,7 +69,8 @@ def improve(
     workers: int,
     should_stop: Callable[[], bool],
     on_better: Callable[[Solution], None],
-) -> Solution:
+    patience_s: float = math.inf,
+) -> Improved:
     """Re-solve windows of split solutions; never gets worse than the best.
 
     All of them get a few small windows; whichever is best then, windows of all sizes. A window
@@ -73,9 +82,10 @@ def improve(
         workers: windows at a time. What one finds is kept where no other has changed anything; with
             one worker the search can be repeated.
         on_better: called for what is better than all before.
+        patience_s: ends when so much of the effort has gained nothing.
     """
-    seconds *= workers
-    effort = _Effort(seconds, should_stop)
+    seconds, patience_s = seconds * workers, patience_s * workers
+    effort = _Effort(seconds, should_stop, patience_s)
     graph = Graph(view)
     required = required_by(graph)
     searches = [
@@ -88,29 +98,40 @@ def improve(
         nonlocal best_us
         if search.placed.value_us < best_us:
             best_us = search.placed.value_us
+            effort.gained()
             on_better(search.placed.solution)
 
     if len(searches) > 1:
         for search in searches:
-            share = _Effort(seconds * _RACE_SHARE / len(searches), should_stop)
+            share = _Effort(seconds * _RACE_SHARE / len(searches), should_stop, math.inf)
             effort.seconds_left -= share.seconds_left
             search.improve(_RACE_OPS, share, tell, workers)
             effort.seconds_left += share.seconds_left
         best = min(searches, key=lambda search: search.placed.value_us)
+        effort.gained()
     best.improve(max(_ALWAYS_OPS, view.num_ops // 2), effort, tell, workers)
-    return best.placed.solution
+    return Improved(best.placed.solution, (seconds - effort.seconds_left) / workers)
 
 
 @dataclass
 class _Effort:
-    """What is left to spend, in about seconds."""
+    """What is left to spend, in about seconds, all of it or until it gains nothing more."""
 
     seconds_left: float
     should_stop: Callable[[], bool]
+    patience_s: float
+
+    def __post_init__(self) -> None:
+        self.gained()
+
+    def gained(self) -> None:
+        """It is worth going on."""
+        self._idle_below_s = self.seconds_left - self.patience_s
 
     def is_spent(self) -> bool:
         """Whether to end."""
-        return self.seconds_left <= 0 or self.should_stop()
+        least_s = max(0.0, self._idle_below_s)
+        return self.seconds_left <= least_s or self.should_stop()
 
 
 _Running: TypeAlias = dict[Future[list[Change]], tuple[Window, Size]]

@@ -1,5 +1,6 @@
 """Windows re-solved one or several at a time: what they keep, and that they end."""
 
+import math
 import random
 from dataclasses import replace
 from itertools import pairwise
@@ -31,6 +32,13 @@ def lasting(costs: Costs) -> Costs:
 
 def improved(problem: Problem, workers: int, seconds: float = 0.5) -> list[int]:
     """From micro-batch after micro-batch: the value at first and after each better solution."""
+    return improve(problem, workers, seconds)[0]
+
+
+def improve(
+    problem: Problem, workers: int, seconds: float, patience_s: float = math.inf
+) -> tuple[list[int], float]:
+    """The same, and the effort."""
     view, objective = certain(problem), problem.objective
     start = solution_of(split(serial_schedule(problem).programs, view), view)
     assert keeps_caps(start.programs(view), view)
@@ -44,10 +52,11 @@ def improved(problem: Problem, workers: int, seconds: float = 0.5) -> list[int]:
         workers,
         lambda: False,
         lambda solution: values.append(solution.value_us(view, objective)),
+        patience_s,
     )
-    assert keeps_caps(better.programs(view), view)
-    assert better.value_us(view, objective) == values[-1]
-    return values
+    assert keeps_caps(better.solution.programs(view), view)
+    assert better.solution.value_us(view, objective) == values[-1]
+    return values, better.spent_s
 
 
 @pytest.mark.parametrize("workers", [1, 4])
@@ -71,6 +80,14 @@ def test_windows_of_odd_problems_end_and_keep_the_caps(workers: int) -> None:
         assert values == sorted(values, reverse=True)
         found += values[-1] < values[0]
     assert found
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_windows_end_when_they_have_gained_nothing_for_a_while(workers: int) -> None:
+    problem, seconds, patience_s = table.problem(8, 16, 0.75), 20.0, 0.1
+    values, spent_s = improve(problem, workers, seconds, patience_s)
+    assert values[-1] < values[0]
+    assert patience_s <= spent_s < seconds / 2
 
 
 def test_one_at_a_time_can_be_repeated() -> None:
