@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from synth.cli.compare_answers import as_json, as_text, drawn
-from synth.cli.interrupt import run_interruptibly
+from synth.cli.interrupt import Interrupted, run_interruptibly
 from synth.cli.limits import MemoryLimit, is_least, read_limit, read_recompute, read_sizes
 from synth.cli.options import (
     GapOption,
@@ -106,13 +106,19 @@ def command(
         f"micro-batches; {limit.explanation}"
     )
 
-    def work(stop: threading.Event) -> "Comparison":
-        return compare(question, only, [] if no_solve else searches, options, _Progress(), stop)
+    def work(stop: threading.Event) -> "tuple[Comparison, bool]":
+        asked = (question, only, [] if no_solve else searches, options)
+        return compare(*asked, _Progress(), stop), stop.is_set()
 
-    comparison = run_interruptibly(work)
-    if not comparison.entries:
-        raise NothingToCompare(_reasons(comparison) or "interrupted before the first schedule")
-    _answer(comparison, svg, save, format, width)
+    comparison, is_cut_short = run_interruptibly(work)
+    if comparison.entries:
+        _answer(comparison, svg, save, format, width)
+        return
+    if format == Format.JSON:
+        answer_json(as_json(comparison))
+    if is_cut_short:
+        raise Interrupted("interrupted before the first schedule; run the same command again")
+    raise NothingToCompare(_reasons(comparison))
 
 
 def _reasons(comparison: "Comparison") -> str:
@@ -220,13 +226,8 @@ def _answer(
 
 def _save(comparison: "Comparison", folder: Path) -> None:
     """Write the schedule file of every row."""
-    from synth.schedule.file import Plan
-
     folder.mkdir(parents=True, exist_ok=True)
-    asked = comparison.question
     for entry in comparison.entries:
-        caps = asked.caps_bytes if entry.fits else None
-        plan = Plan.of(asked.profile, entry.partition, entry.schedule, caps_bytes=caps)
         path = folder / f"{entry.name.translate(str.maketrans(' :,=', '----'))}.json"
-        plan.save(path)
+        comparison.plan(entry).save(path)
     talk(f"{len(comparison.entries)} schedule files written to {folder}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from synth.cli.curve_answers import as_json, as_text, drawn
-from synth.cli.interrupt import run_interruptibly
+from synth.cli.interrupt import Interrupted, run_interruptibly
 from synth.cli.limits import read_recompute
 from synth.cli.options import (
     GapOption,
@@ -25,7 +25,7 @@ from synth.cli.options import (
     load_profile,
 )
 from synth.cli.output import Format, FormatOption, answer, answer_json, talk
-from synth.errors import ExitCode, SynthError
+from synth.errors import SynthError
 from synth.lock import only_writer
 from synth.profile import Profile
 from synth.record import check_folder, check_outputs, write_atomically
@@ -140,12 +140,6 @@ def _picture(output: Path, svg: Path | None, profile_name: str) -> Path:
         )
     check_outputs(picture, inputs=[profile_name])
     return picture
-
-
-class Interrupted(SynthError):
-    """Stopped with nothing to keep."""
-
-    exit_code = ExitCode.INTERRUPTED
 
 
 @dataclass(frozen=True)

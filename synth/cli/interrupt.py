@@ -12,9 +12,15 @@ from types import FrameType
 from typing import TypeVar
 
 from synth.cli.output import talk
-from synth.errors import ExitCode
+from synth.errors import ExitCode, SynthError
 
 _Result = TypeVar("_Result")
+
+
+class Interrupted(SynthError):
+    """Stopped with nothing to keep."""
+
+    exit_code = ExitCode.INTERRUPTED
 
 
 def run_interruptibly(work: Callable[[threading.Event], _Result]) -> _Result:

@@ -83,14 +83,12 @@ def asked_problem(
         SynthError: a partition for other stages or layers, or too few layers or micro-batches.
     """
     from synth.costs import cut
-    from synth.plan.partition import balance
-    from synth.schedule.model import Placement
+    from synth.plan.partition import balance, is_proven_best
     from synth.solve.problem import Problem
 
     kind = read_objective(objective)
     given = read_partition(partition, where)
     sizes = given or balance(profile, where, caps_bytes, num_micro_batches)
-    # Only for one stage per rank is the balance proven to be the best.
-    is_best = given is None and where == Placement.linear(where.num_ranks)
+    is_best = is_proven_best(where, given)
     costs = cut(profile, sizes)
     return Problem(costs, where, num_micro_batches, caps_bytes, kind, sizes, is_best)

@@ -14,9 +14,11 @@ from synth.errors import SynthError
 from synth.families import family_placement, generate, variants_for
 from synth.objective import Objective
 from synth.plan.choice import Choice, solve_with
-from synth.plan.partition import balance
+from synth.plan.claim import claim_of
+from synth.plan.partition import balance, is_proven_best
 from synth.plan.repartition import solve_repartitioning
 from synth.profile import Profile
+from synth.schedule.file import Claim, Plan
 from synth.schedule.lower import Lowered
 from synth.schedule.memory import peak_bytes, static_bytes
 from synth.schedule.model import Placement, Schedule
@@ -64,8 +66,8 @@ class Entry:
 
     `sent_bytes` is what ranks send each other between stages or to keep for them, `reduced_bytes`
     what they send to add up the gradients of copies, `host_bytes` what goes to the hosts' memory
-    and back, all in one iteration over all links. `lower_bound_us` is what the solver proved, for
-    its own placement and partition; none for a published schedule.
+    and back, all in one iteration over all links. `claim` is what the solver proved, for its own
+    placement and partition; none for a published schedule.
     """
 
     name: str
@@ -80,7 +82,12 @@ class Entry:
     reduced_bytes: int
     host_bytes: int
     fits: bool | None
-    lower_bound_us: int | None = None
+    claim: Claim | None = None
+
+    @property
+    def lower_bound_us(self) -> int | None:
+        """The bound on the objective, where one is proven."""
+        return None if self.claim is None else self.claim.lower_bound_us
 
     @property
     def bubble_rates(self) -> tuple[float, float]:
@@ -116,6 +123,16 @@ class Comparison:
         objective = self.question.objective
         return sorted(self.entries, key=lambda e: (objective.value_us(e), max(e.peak_bytes)))
 
+    def plan(self, entry: Entry) -> Plan:
+        """The schedule file of an entry, with what is proven about it."""
+        return Plan.of(
+            self.question.profile,
+            entry.partition,
+            entry.schedule,
+            claim=entry.claim,
+            caps_bytes=self.question.caps_bytes if entry.fits else None,
+        )
+
 
 def compare(
     question: Question,
@@ -126,6 +143,8 @@ def compare(
     stop: threading.Event | None = None,
 ) -> Comparison:
     """Simulate published schedules, and let the solver search on placements.
+
+    What is named twice is looked at once.
 
     Args:
         question: on what, and what for.
@@ -142,6 +161,7 @@ def compare(
     running = _Comparing(question, options or SolveOptions(), stop or threading.Event())
     if names is None:
         names = variants_for(question.num_ranks, len(question.profile.layers))
+    names, searches = tuple(dict.fromkeys(names)), tuple(dict.fromkeys(searches))
     # A name that is unknown is no refusal, so all are looked up first.
     placements = [family_placement(name, question.num_ranks) for name in names]
     _check_partition(question, [*placements, *(search.placement for search in searches)])
@@ -209,7 +229,8 @@ class _Comparing:
         solved = result.problem
         assert solved.partition is not None
         simulated = verify(result.schedule, solved.costs)
-        self._add(name, solved.partition, simulated, result.lower_bound_us)
+        claim = claim_of(result, solved, self.options)
+        self._add(name, solved.partition, simulated, claim)
 
     def _solve(self, problem: Problem, choice: Choice) -> Result:
         asked = self.question
@@ -230,8 +251,7 @@ class _Comparing:
     def _problem(self, where: Placement) -> Problem:
         asked = self.question
         sizes, costs = self._cut(where)
-        # Only for one stage per rank is the balance proven to be the best.
-        is_best = asked.partition is None and where == Placement.linear(where.num_ranks)
+        is_best = is_proven_best(where, asked.partition)
         numbers = (asked.num_micro_batches, asked.caps_bytes, asked.objective)
         return Problem(costs, where, *numbers, sizes, is_best)
 
@@ -240,9 +260,9 @@ class _Comparing:
         name: str,
         sizes: tuple[int, ...],
         simulated: tuple[Lowered, Timeline],
-        lower_bound_us: int | None = None,
+        claim: Claim | None = None,
     ) -> None:
-        entry = _entry(self.question, name, sizes, simulated, lower_bound_us)
+        entry = _entry(self.question, name, sizes, simulated, claim)
         self.comparison.entries.append(entry)
 
 
@@ -251,7 +271,7 @@ def _entry(
     name: str,
     sizes: tuple[int, ...],
     simulated: tuple[Lowered, Timeline],
-    lower_bound_us: int | None,
+    claim: Claim | None,
 ) -> Entry:
     (lowered, line), caps = simulated, question.caps_bytes
     peaks, routes = peak_bytes(lowered), lowered.routes
@@ -270,5 +290,5 @@ def _entry(
         reduced_bytes=sum(2 * (len(r.ranks) - 1) * r.num_bytes for r in lowered.reductions),
         host_bytes=int(routes.num_bytes[of_host].sum()),
         fits=None if caps is None else all(p <= c for p, c in zip(peaks, caps, strict=True)),
-        lower_bound_us=lower_bound_us,
+        claim=claim,
     )

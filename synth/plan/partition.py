@@ -11,6 +11,14 @@ from synth.profile import Profile
 from synth.schedule.model import Placement
 
 
+def is_proven_best(placement: Placement, given: Sequence[int] | None) -> bool:
+    """Whether no partition serves better: proven of a balance with stage k on rank k, and no other.
+
+    `given` is the partition that was asked for; none: `balance` made it.
+    """
+    return given is None and placement == Placement.linear(placement.num_ranks)
+
+
 class _Score(NamedTuple):
     """What a partition is judged by, smaller first; squares break ties towards even stages."""
 

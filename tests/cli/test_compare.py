@@ -1,8 +1,11 @@
 """`synth compare`: the table, the picture, the files, and what it refuses."""
 
 import json
+import threading
 import xml.etree.ElementTree as ET
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -87,6 +90,32 @@ def test_every_row_can_be_saved_checked_and_started_from(synth: Synth, tmp_path:
     assert ended.code == 0, ended.stderr
 
 
+def test_a_solved_schedule_is_saved_with_its_objective_and_proof(
+    synth: Synth, tmp_path: Path
+) -> None:
+    ended = synth(
+        "compare", NAME, "--ranks", "4", "-m", "4", "--only", "1f1b", "--objective", "period",
+        "--time-limit", "2s", "--format", "json", "--save", tmp_path,
+    )  # fmt: skip
+    rows = {row["name"]: row for row in json.loads(ended.stdout)["schedules"]}
+    row, plan = rows["solved linear"], Plan.load(tmp_path / "solved-linear.json")
+    plan.check()
+    claim = plan.claim
+    assert (claim.objective, claim.value_us) == ("period", row["period_us"])
+    assert (claim.lower_bound_us, claim.gap) == (row["lower_bound_us"], row["gap"])
+    assert claim.stopped_by != "not searched"
+    assert Plan.load(tmp_path / "1f1b.json").claim.stopped_by == "not searched"
+
+
+def test_what_is_named_twice_is_looked_at_once(synth: Synth, tmp_path: Path) -> None:
+    ended = synth(
+        "compare", NAME, *SIZE, "--only", "1f1b", "--only", "1f1b", "--placement", "linear",
+        "--placement", "linear", "--time-limit", "1s", "--save", tmp_path,
+    )  # fmt: skip
+    assert "2 schedule files" in ended.stderr and len(list(tmp_path.iterdir())) == 2
+    assert ended.stderr.count("searching on linear") == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -111,6 +140,28 @@ def test_where_nothing_can_be_the_reasons_are_told(synth: Synth) -> None:
     ended = synth("compare", NAME, "--ranks", "3", "-m", "4", "--only", "chimera", "--no-solve")
     assert (ended.code, ended.stdout) == (4, "")
     assert "chimera: chimera needs an even number of ranks, given 3" in ended.stderr
+
+
+def test_where_nothing_can_be_json_says_why(synth: Synth) -> None:
+    command = ("compare", NAME, "--ranks", "3", "-m", "4", "--only", "chimera", "--no-solve")
+    ended = synth(*command, "--format", "json")
+    found = json.loads(ended.stdout)
+    assert (ended.code, found["schedules"]) == (4, [])
+    assert [refusal["name"] for refusal in found["refused"]] == ["chimera"]
+
+
+def test_interrupted_before_the_first_schedule_it_ends_in_130(
+    synth: Synth, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(work: Callable[[threading.Event], Any]) -> Any:
+        stop = threading.Event()
+        stop.set()
+        return work(stop)
+
+    monkeypatch.setattr("synth.cli.compare.run_interruptibly", interrupted)
+    ended = synth("compare", NAME, *SIZE, "--only", "1f1b", "--no-solve")
+    assert (ended.code, ended.stdout) == (130, "")
+    assert "interrupted before the first schedule; run the same command again" in ended.stderr
 
 
 def test_what_no_schedule_can_be_is_said_once_for_all_of_them(synth: Synth) -> None:

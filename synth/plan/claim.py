@@ -1,0 +1,32 @@
+"""What a search's answer says of its schedule, as schedule files keep it."""
+
+from synth import __version__
+from synth.schedule.file import Claim
+from synth.solve.problem import Incumbent, Problem, Result, SolveOptions
+
+STILL_SEARCHING = "nothing yet: the search went on when this was written"
+
+
+def claim_of(found: Incumbent | Result, problem: Problem, options: SolveOptions) -> Claim:
+    """The figures, the proof and the provenance of a schedule that was found for a problem."""
+    timeline, peaks = found.timeline, found.peak_bytes
+    assert timeline is not None and peaks is not None
+    assert found.gap is not None and found.found_by is not None
+    return Claim(
+        objective=str(problem.objective),
+        makespan_us=timeline.makespan_us,
+        period_us=timeline.period_us,
+        peak_bytes=peaks,
+        lower_bound_us=found.lower_bound_us,
+        gap=found.gap,
+        found_by=found.found_by,
+        stopped_by=found.stopped_by.value if isinstance(found, Result) else STILL_SEARCHING,
+        seed=options.seed,
+        # The same input gives the same file.
+        solve_seconds=None if options.deterministic else _seconds(found),
+        synth_version=__version__,
+    )
+
+
+def _seconds(found: Incumbent | Result) -> float:
+    return round(found.wall_s if isinstance(found, Result) else found.elapsed_s, 3)
