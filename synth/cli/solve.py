@@ -1,20 +1,15 @@
 """`synth solve`: the best schedule that fits in memory, and how good it is proven to be."""
 
-import threading
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
-from synth.cli.answers import as_json, as_text
 from synth.cli.hint import read_hint
-from synth.cli.interrupt import run_interruptibly
 from synth.cli.least import solve_least
 from synth.cli.limits import (
     LEAST,
     STEADY,
-    MemoryLimit,
     is_least,
     read_limit,
     read_recompute,
@@ -33,20 +28,15 @@ from synth.cli.options import (
     asked_problem,
     load_profile,
 )
-from synth.cli.output import Format, FormatOption, answer, answer_json, percent, talk
+from synth.cli.output import Format, FormatOption, talk
 from synth.cli.preview import preview
-from synth.cli.progress import Progress
-from synth.cli.request import Request, announce, failure_code
+from synth.cli.request import Request
+from synth.cli.search import solve_within_limits
+from synth.cli.steady import solve_steady
 from synth.errors import SynthError
 from synth.plan.target import NOT_REPEATABLE, Target
 from synth.record import check_outputs
-from synth.units import format_bytes, format_bytes_both, parse_fraction, parse_seconds
-
-if TYPE_CHECKING:
-    from synth.solve.problem import Problem, Result
-
-# A smaller bubble rate is none: times are whole microseconds.
-_NOTHING = 1e-4
+from synth.units import parse_fraction, parse_seconds
 
 
 def command(
@@ -138,6 +128,9 @@ def command(
         "gap": gap,
         "solver": solver,
         "deterministic": str(deterministic).lower(),
+        "seed": str(seed),
+        "workers": "all cores" if workers is None else str(workers),
+        "hint": hint or "none",
     }
     if target is not None:
         arguments["target"] = target
@@ -153,11 +146,11 @@ def command(
     if dry_run:
         preview(request, format)
     elif target == STEADY:
-        _solve(_in_least_steady(request), format)
+        solve_steady(request, format)
     elif wanted is not None:
         solve_least(request, wanted, format)
     else:
-        _solve(request, format)
+        solve_within_limits(request, format)
 
 
 def _target(mem_limit: str | None, target: str | None) -> Target | None:
@@ -171,84 +164,3 @@ def _target(mem_limit: str | None, target: str | None) -> Target | None:
             f"which a time is met, for example --mem-limit {LEAST} --target 105%"
         )
     return None if target in (None, STEADY) else read_target(target)
-
-
-def _in_least_steady(request: Request) -> Request:
-    """The request with the least limit under which the pipeline, once full, has no bubble.
-
-    Raises:
-        SynthError: no such limit was found in the time given.
-    """
-    from synth.plan.steady import least_steady
-
-    found = least_steady(request.problem, request.options)
-    if found is None:
-        raise SynthError(
-            "--target steady: no schedule that repeats without bubble was found in "
-            f"{request.options.time_limit_s:g} s; allow more --time-limit, or give a time as target"
-        )
-    rest = "" if found.bubble_rate < _NOTHING else f" ({percent(found.bubble_rate)} bubble)"
-    least = "times are too fine for a proof that it is the least"
-    if found.not_below_bytes is not None:
-        least = f"proven not below {format_bytes(found.not_below_bytes)} for such a pattern"
-    explanation = (
-        f"memory limit found: {format_bytes_both(found.cap_bytes)} on every rank, in which one "
-        f"more micro-batch takes {found.each_us:,.0f} µs where the busiest rank works "
-        f"{found.work_us:,} µs{rest}; {least}"
-    )
-    caps = (found.cap_bytes,) * request.problem.num_ranks
-    return replace(
-        request,
-        problem=replace(request.problem, caps_bytes=caps),
-        limit=MemoryLimit(caps, explanation),
-        options=replace(request.options, hint=found.schedule),
-    )
-
-
-def _solve(request: Request, format: Format) -> None:
-    from synth.plan.choice import solve_with
-    from synth.plan.repartition import solve_repartitioning
-
-    announce(request)
-    given = (request.problem, request.recompute, request.options)
-
-    def work(stop: threading.Event) -> "Result":
-        if request.arguments["partition"] != "auto":
-            return solve_with(*given, Progress(request), stop)
-        return solve_repartitioning(request.profile, *given, listener, stop)
-
-    def listener(problem: "Problem") -> Progress:
-        if problem.partition != request.partition:
-            talk(f"cut again, R counted: {','.join(map(str, problem.partition or ()))}")
-        return Progress(_with_partition_of(request, problem))
-
-    result = run_interruptibly(work)
-    request = _with_partition_of(request, result.problem)
-    if result.schedule is not None:
-        request.save(result)
-    _answer(request, result, format)
-
-
-def _with_partition_of(request: Request, problem: "Problem") -> Request:
-    """The request on another cut of the model."""
-    assert problem.partition is not None
-    return replace(request, problem=problem, partition=problem.partition)
-
-
-def _answer(request: Request, result: "Result", format: Format) -> None:
-    if format == Format.JSON:
-        answer_json(as_json(request, result))
-    if result.schedule is None:
-        raise NoSchedule(result)
-    if format == Format.TEXT:
-        answer(as_text(request, result))
-    kept = f"saved as {request.output}" if request.output else "not saved: give -o plan.json"
-    talk(kept)
-
-
-class NoSchedule(SynthError):
-    """There is no schedule to give; the exit code says whether there can be one."""
-
-    def __init__(self, result: "Result") -> None:
-        super().__init__(result.message or "no schedule was found")
-        self.exit_code = failure_code(result.stopped_by)

@@ -5,6 +5,7 @@ always busy: more micro-batches take no more than T each. How much memory that n
 on how many there are, so a small model decides it (`synth.solve.pattern`).
 """
 
+import threading
 from dataclasses import dataclass, replace
 
 from synth.objective import Objective
@@ -16,8 +17,10 @@ from synth.solve.problem import Problem, SolveOptions
 from synth.solve.solution import number, timed
 from synth.solve.view import View
 
-# Of the time limit: for the proof, for the pattern that can be run, and for its shortest way.
+# Of the time limit: for the proof, for the pattern that can be run, and for its shortest way; and
+# all of them together.
 _SHARE = 0.2
+SHARE = 3 * _SHARE
 
 # How often the pattern is repeated to see what a micro-batch takes.
 _ROUNDS = 8
@@ -43,25 +46,32 @@ class SteadyCap:
         return 1 - self.work_us / self.each_us if self.each_us else 0.0
 
 
-def least_steady(problem: Problem, options: SolveOptions) -> SteadyCap | None:
+def least_steady(
+    problem: Problem, options: SolveOptions, stop: threading.Event | None = None
+) -> SteadyCap | None:
     """Search the least limit, one for all ranks, with no bubble in the steady state.
 
     Args:
         problem: its caps do not matter.
-        options: the time limit counts CP-SAT's deterministic seconds here.
+        options: of the time limit `SHARE` is for this, in CP-SAT's deterministic seconds.
+        stop: set it, from any thread, to get nothing after the step that is under way.
     """
+    stop = stop or threading.Event()
     free = replace(problem, caps_bytes=None)
     ranks = range(problem.num_ranks)
     static = [problem.static_bytes(rank) for rank in ranks]
     seconds, workers = _SHARE * options.time_limit_s, options.num_workers
     proof = least_memory(certain(free), static, seconds, options.seed, workers)
+    if proof is None or stop.is_set():
+        return None
     runnable = least_memory(cautious(free, BUFFERINGS[0]), static, seconds, options.seed, workers)
-    if proof is None or runnable is None:
+    if runnable is None or stop.is_set():
         return None
     capped = replace(problem, caps_bytes=(runnable.cap_bytes,) * problem.num_ranks)
     view = cautious(capped, BUFFERINGS[0])
     ticks = runnable.ticks
-    found = find(view, 1.0, seconds, ticks=ticks, seed=options.seed, workers=workers)
+    settings = {"seed": options.seed, "workers": workers}
+    found = find(view, 1.0, seconds, ticks=ticks, **settings, should_stop=stop.is_set)
     if found is None:
         return None
     programs = tuple(number(view, order) for order in found.orders(view))

@@ -12,19 +12,6 @@ from synth.schedule.file import Plan
 from tests.cli.conftest import NAME, SMALL_SOLVE, Synth
 
 
-def test_the_least_limit_without_a_bubble_once_full(synth: Synth, tmp_path: Path) -> None:
-    wanted = ("--mem-limit", "min", "--target", "steady", "--placement", "v", "--time-limit", "8s")
-    ended = synth(*SMALL_SOLVE, *wanted, "-o", tmp_path / "plan.json")
-    assert ended.code == 0
-    assert "one more micro-batch takes" in ended.stdout
-    plan = Plan.load(tmp_path / "plan.json")
-    plan.check()
-    assert plan.caps_bytes is not None
-    assert max(plan.claim.peak_bytes) <= plan.caps_bytes[0]
-    with_1f1b_bytes = 36_695_000_000
-    assert plan.caps_bytes[0] < with_1f1b_bytes
-
-
 def test_the_limit_auto_states_its_reserve(synth: Synth) -> None:
     ended = synth(*SMALL_SOLVE, "--mem-limit", "auto", "--dry-run")
     assert ended.code == 0

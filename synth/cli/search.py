@@ -1,0 +1,75 @@
+"""`synth solve` under given limits: the search, Ctrl-C, and the answer."""
+
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from synth.cli.answers import as_json, as_text
+from synth.cli.interrupt import run_interruptibly
+from synth.cli.output import Format, answer, answer_json, talk
+from synth.cli.progress import Progress
+from synth.cli.request import Request, announce, failure_code
+from synth.errors import SynthError
+
+if TYPE_CHECKING:
+    from synth.solve.problem import Problem, Result
+
+
+def solve_within_limits(request: Request, format: Format) -> None:
+    """Search, save every improvement, and answer.
+
+    Raises:
+        NoSchedule: nothing was found.
+    """
+    announce(request)
+    result = run_interruptibly(lambda stop: search(request, stop))
+    finish(request, result, format)
+
+
+def search(request: Request, stop: threading.Event) -> "Result":
+    """The best schedule, on the partition given or, where there is none, on one that suits it."""
+    from synth.plan.choice import solve_with
+    from synth.plan.repartition import solve_repartitioning
+
+    given = (request.problem, request.recompute, request.options)
+
+    def listener(problem: "Problem") -> Progress:
+        if problem.partition != request.partition:
+            talk(f"cut again, R counted: {','.join(map(str, problem.partition or ()))}")
+        return Progress(_with_partition_of(request, problem))
+
+    if request.arguments["partition"] != "auto":
+        return solve_with(*given, Progress(request), stop)
+    return solve_repartitioning(request.profile, *given, listener, stop)
+
+
+def finish(request: Request, result: "Result", format: Format) -> None:
+    """Save what was found, and answer.
+
+    Raises:
+        NoSchedule: nothing was.
+    """
+    request = _with_partition_of(request, result.problem)
+    if result.schedule is not None:
+        request.save(result)
+    if format == Format.JSON:
+        answer_json(as_json(request, result))
+    if result.schedule is None:
+        raise NoSchedule(result)
+    if format == Format.TEXT:
+        answer(as_text(request, result))
+    talk(f"saved as {request.output}" if request.output else "not saved: give -o plan.json")
+
+
+def _with_partition_of(request: Request, problem: "Problem") -> Request:
+    """The request on another cut of the model."""
+    assert problem.partition is not None
+    return replace(request, problem=problem, partition=problem.partition)
+
+
+class NoSchedule(SynthError):
+    """There is no schedule to give; the exit code says whether there can be one."""
+
+    def __init__(self, result: "Result") -> None:
+        super().__init__(result.message or "no schedule was found")
+        self.exit_code = failure_code(result.stopped_by)

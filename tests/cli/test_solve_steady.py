@@ -1,0 +1,77 @@
+"""`synth solve --target steady`: the least memory without a bubble once the pipeline is full."""
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from synth.cli.request import Request
+from synth.cli.search import search
+from synth.families import generate
+from synth.plan.steady import SteadyCap
+from synth.schedule.file import Plan
+from synth.solve.problem import Problem, Result, SolveOptions
+from tests.cli.conftest import SMALL_SOLVE, Synth
+
+STEADY = ("--mem-limit", "min", "--target", "steady")
+
+
+def test_the_least_limit_without_a_bubble_once_full(synth: Synth, tmp_path: Path) -> None:
+    wanted = (*STEADY, "--placement", "v", "--time-limit", "8s")
+    ended = synth(*SMALL_SOLVE, *wanted, "-o", tmp_path / "plan.json")
+    assert ended.code == 0
+    assert "one more micro-batch takes" in ended.stdout
+    plan = Plan.load(tmp_path / "plan.json")
+    plan.check()
+    assert plan.caps_bytes is not None
+    assert max(plan.claim.peak_bytes) <= plan.caps_bytes[0]
+    with_1f1b_bytes = 36_695_000_000
+    assert plan.caps_bytes[0] < with_1f1b_bytes
+
+
+@pytest.mark.parametrize(
+    ("is_interrupted", "code", "stopped_by", "words"),
+    [
+        (False, 4, "time limit", "no schedule that repeats without bubble was found in 5 s"),
+        (True, 130, "interrupt", "interrupted before a schedule that repeats without bubble"),
+    ],
+)
+def test_where_nothing_is_found_it_ends_as_other_searches_do(
+    synth: Synth,
+    monkeypatch: pytest.MonkeyPatch,
+    is_interrupted: bool,
+    code: int,
+    stopped_by: str,
+    words: str,
+) -> None:
+    def nothing(problem: Problem, options: SolveOptions, stop: threading.Event) -> None:
+        if is_interrupted:
+            stop.set()
+
+    monkeypatch.setattr("synth.plan.steady.least_steady", nothing)
+    ended = synth(*SMALL_SOLVE, *STEADY, "--format", "json")
+    found = json.loads(ended.stdout)
+    assert (ended.code, found["stopped_by"]) == (code, stopped_by)
+    assert found["plan"] is None and found["value_us"] is None
+    assert words in found["message"] and words in ended.stderr
+    assert "24 layers on 4 ranks" in ended.stderr.split("\n")[0]
+
+
+def test_both_searches_share_the_time_limit(synth: Synth, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits_s = []
+
+    def found_at_once(problem: Problem, options: SolveOptions, stop: threading.Event) -> SteadyCap:
+        return SteadyCap(60 * 10**9, None, generate("1f1b", 4, 4), 100.0, 100)
+
+    def searched(request: Request, stop: threading.Event) -> Result:
+        limits_s.append(request.options.time_limit_s)
+        return search(request, stop)
+
+    monkeypatch.setattr("synth.plan.steady.least_steady", found_at_once)
+    monkeypatch.setattr("synth.cli.steady.search", searched)
+    for arguments in (("--deterministic",), ()):
+        ended = synth(*SMALL_SOLVE, *STEADY, "--time-limit", "1s", *arguments)
+        assert ended.code == 0 and "memory limit found: 60 GB" in ended.stderr
+    assert limits_s[0] == pytest.approx(0.4)
+    assert 0 < limits_s[1] < 1
