@@ -27,9 +27,10 @@ def command(
     from synth.interop.torch_csv import from_torch_csv
     from synth.plan.partition import balance
     from synth.record import check_outputs
-    from synth.schedule.file import Plan
+    from synth.schedule.file import Plan, check_replaceable
 
     check_outputs(output, inputs=[schedule_path, profile_name])
+    check_replaceable(output)
     profile = load_profile(profile_name)
     schedule = from_torch_csv(_read(schedule_path), schedule_path.stem)
     where = schedule.placement

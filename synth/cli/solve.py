@@ -98,10 +98,12 @@ def command(
 
     Ctrl-C keeps the best so far. Exits with 3 if nothing can fit, with 4 if nothing was found.
     """
+    from synth.schedule.file import check_replaceable
     from synth.schedule.placements import placement as named_placement
     from synth.solve.problem import SolveOptions, SolverName
 
     check_outputs(output, inputs=[profile_name])
+    check_replaceable(output)
     wanted = _target(mem_limit, target)
     if wanted is not None and deterministic:
         raise SynthError(NOT_REPEATABLE)

@@ -1,13 +1,16 @@
 """The schedule file (a plan): one portable JSON with order, costs, workload and what is claimed."""
 
 import hashlib
+import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import ClassVar, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from synth import __version__
 from synth.costs import Costs, cut
+from synth.errors import SynthError
 from synth.objective import Objective
 from synth.profile import Profile, Workload
 from synth.record import FileRecord, Record
@@ -226,6 +229,30 @@ class Plan(FileRecord):
                 )
         self.claim.check_proof()
         return lowered, timeline
+
+
+def check_replaceable(path: Path | None) -> None:
+    """Refuse to write a schedule over a file, if one is given, that holds something else.
+
+    A schedule file of any version may be replaced, and so may an empty file.
+
+    Raises:
+        SynthError: the file is something else, or cannot be read.
+    """
+    if path is None or not path.is_file() or path.stat().st_size == 0:
+        return
+    try:
+        data = json.loads(path.read_bytes())
+    except OSError as error:
+        raise SynthError(f"cannot read {path}: {error.strerror or error}") from None
+    except (ValueError, RecursionError):
+        data = None
+    given = data.get("format", "none") if isinstance(data, dict) else "none"
+    if given != Plan.FORMAT:
+        raise SynthError(
+            f'{path} holds no schedule ("format" is {given!r}, needed {Plan.FORMAT!r}); give '
+            f"another -o, or remove the file"
+        )
 
 
 def program_text(program: tuple[Op, ...]) -> str:

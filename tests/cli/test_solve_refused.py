@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from synth.schedule.file import Plan
 from tests.cli.conftest import NAME, SMALL_SOLVE, Synth
 
 
@@ -75,6 +76,42 @@ def test_a_file_where_the_outputs_folder_should_be_is_called_one(
         ended = synth(*SMALL_SOLVE, "-o", tmp_path / name)
         assert ended.code == 2
         assert "own.json is a file, not a folder" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "given"),
+    [
+        (b"my notes", "'none'"),
+        (b"\xff\xfe\x00", "'none'"),
+        (b"[1, 2]", "'none'"),
+        (b'{"format": "synth-frontier"}', "'synth-frontier'"),
+    ],
+)
+@pytest.mark.parametrize("command", ["solve", "import"])
+def test_a_file_of_another_kind_is_not_written_over(
+    synth: Synth, tmp_path: Path, plan_file: Path, command: str, content: bytes, given: str
+) -> None:
+    path, arguments = tmp_path / "own", SMALL_SOLVE
+    if command == "import":
+        table = tmp_path / "plan.csv"
+        assert synth("export", plan_file, "-o", table).code == 0
+        arguments = ("import", str(table), NAME)
+    path.write_bytes(content)
+    ended = synth(*arguments, "-o", path)
+    assert (ended.code, ended.stdout) == (2, "")
+    assert f'{path} holds no schedule ("format" is {given}, needed \'synth-' in ended.stderr
+    assert "give another -o, or remove the file" in ended.stderr
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("content", ["", '{"format": "synth-schedule", "schema_version": 1}'])
+def test_an_empty_file_or_an_older_schedule_is_written_over(
+    synth: Synth, tmp_path: Path, content: str
+) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(content)
+    assert synth(*SMALL_SOLVE, "--time-limit", "0", "-o", path).code == 0
+    Plan.load(path).check()
 
 
 def test_a_folder_without_permission_is_refused_before_the_search(
