@@ -12,6 +12,7 @@ from synth.cli.curve_answers import as_json, as_text, drawn
 from synth.cli.interrupt import Interrupted, run_interruptibly
 from synth.cli.limits import read_recompute
 from synth.cli.options import (
+    MOST_AT_ONCE,
     GapOption,
     MicroBatchesOption,
     ObjectiveOption,
@@ -62,11 +63,15 @@ def command(
     gap: GapOption = "0.5%",
     jobs: Annotated[
         int | None,
-        typer.Option(min=1, help="Points searched at once.", show_default="by the cores"),
+        typer.Option(
+            min=1, max=MOST_AT_ONCE, help="Points searched at once.", show_default="by the cores"
+        ),
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(min=1, help="Solver threads of each.", show_default="cores / jobs"),
+        typer.Option(
+            min=1, max=MOST_AT_ONCE, help="Solver threads of each.", show_default="cores / jobs"
+        ),
     ] = None,
     seed: SeedOption = 0,
     svg: Annotated[

@@ -44,6 +44,9 @@ RecomputeOption = Annotated[
         "0,1,2, or auto: as many of the first ones as serve best."
     ),
 ]
+# Solver threads, or processes: beyond, starting them takes longer than what they gain.
+MOST_AT_ONCE = 1024
+
 GapOption = Annotated[str, typer.Option(help="Stop when proven to be within: 0.5%.")]
 SeedOption = Annotated[int, typer.Option(min=0, help="Seed of the search.")]
 

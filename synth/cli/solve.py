@@ -16,6 +16,7 @@ from synth.cli.limits import (
     read_target,
 )
 from synth.cli.options import (
+    MOST_AT_ONCE,
     GapOption,
     MicroBatchesOption,
     ObjectiveOption,
@@ -75,7 +76,7 @@ def command(
     ] = False,
     workers: Annotated[
         int | None,
-        typer.Option(min=1, max=1024, help="Solver threads.", show_default="all cores"),
+        typer.Option(min=1, max=MOST_AT_ONCE, help="Solver threads.", show_default="all cores"),
     ] = None,
     hint: Annotated[
         str | None,

@@ -5,6 +5,7 @@ time never rises with the cap. So a plan serves all larger caps too, and a prove
 all smaller ones: points are kept *closed* under both.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
@@ -91,6 +92,7 @@ class Frontier(FileRecord):
         for plan in self.points:
             if difference(self, plan) is not None:
                 raise ValueError(f"the point at {cap_of(plan)} bytes is of another problem")
+            had_s(plan)
         return self
 
     def check(self) -> None:
@@ -107,6 +109,25 @@ def cap_of(plan: Plan) -> int:
     """The cap of a point, the same for all ranks."""
     assert plan.caps_bytes is not None
     return plan.caps_bytes[0]
+
+
+def had_s(plan: Plan) -> float:
+    """The time that the search of a point had, in seconds.
+
+    Raises:
+        ValueError: the file says something else.
+    """
+    given = plan.arguments.get(TIME_LIMIT, "0")
+    try:
+        found = float(given)
+    except ValueError:
+        found = math.nan
+    if math.isfinite(found):
+        return found
+    raise ValueError(
+        f"the point at {cap_of(plan)} bytes has the {TIME_LIMIT} {given!r}; needed: seconds, such "
+        f"as '30'"
+    )
 
 
 def value_of(plan: Plan) -> int:

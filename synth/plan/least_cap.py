@@ -18,7 +18,7 @@ from synth.plan.levels import Levels
 from synth.plan.target import NOT_REPEATABLE, Target
 from synth.schedule.verify import verify
 from synth.solve.polish import evaluate
-from synth.solve.problem import Problem, Result, Rival, SolveOptions, StoppedBy
+from synth.solve.problem import Incumbent, Problem, Result, Rival, SolveOptions, StoppedBy
 from synth.units import format_us
 
 # Shares of the time that is left: for the problem without a cap, and for each cap tried.
@@ -152,6 +152,7 @@ class _Bisection:
     ) -> None:
         self.problem, self.options, self.stop = problem, options, stop
         self.recompute = recompute
+        # A share of the bound is set anew whenever the bound without a cap rises.
         self.target, self.target_us = target, target.time_us or 0
         self.on_progress = on_progress
         self.began = time.monotonic()
@@ -175,10 +176,9 @@ class _Bisection:
     # Steps
 
     def _look_without_cap(self) -> None:
-        """Set the target if it is a share of the bound; then find any schedule that meets it."""
+        """Find any schedule that meets the target; a share of the bound is known only then."""
         if self.target.time_us is None:
-            result = self._solve(None, _FREE_SHARE, self.stop, None)
-            self.target_us = self.target.in_us(result.lower_bound_us)
+            self._solve(None, _FREE_SHARE, self.stop, None)
             self._tell()
         else:
             self._look(None, _FREE_SHARE)
@@ -224,10 +224,14 @@ class _Bisection:
 
     def _look(self, cap: int | None, share: float) -> None:
         """Search under a cap until the target is met, or proven out of reach."""
-        target_us = self.target_us
-        enough = Enough(
-            self.stop, lambda now: now.value_us <= target_us or now.lower_bound_us > target_us
-        )
+
+        def is_decided(now: Incumbent) -> bool:
+            target_us = self.target_us
+            if cap is None:
+                target_us = max(target_us, self.target.in_us(now.lower_bound_us))
+            return now.value_us <= target_us or now.lower_bound_us > target_us
+
+        enough = Enough(self.stop, is_decided)
         result = self._solve(cap, share, enough, enough)
         missed = (
             result.stopped_by == StoppedBy.INFEASIBLE or self.known.bound_us(cap) > self.target_us
@@ -252,6 +256,7 @@ class _Bisection:
         result = solve_with(capped, self.recompute, options, watch, stop)
         self.known.add(cap, Found.of_result(result), result.lower_bound_us)
         if cap is None:
+            self.target_us = self.target.in_us(self.known.bound_us(None))
             self.rivals = result.rivals
             self._keep_hint()
         return result

@@ -224,7 +224,7 @@ class _Choosing:
     def run(self) -> Result:
         if self.problem.caps_bytes is None:  # then nothing is won by computing twice
             listener = self.listeners(self.problem)
-            return solve(self.problem, self.options, listener, self.stop)
+            return solve_recomputing(self.problem, (), self.options, listener, self.stop)
         counts = counts_tried(self.problem.costs.num_stages)
         trials = len(counts) + sum(
             len(self._cuts(tuple(range(c)))) - 1 for c in counts[1 : 1 + _NEAR]

@@ -15,7 +15,6 @@ from typing import NamedTuple
 from synth.errors import SynthError
 from synth.plan.choice import Choice
 from synth.plan.frontier import (
-    TIME_LIMIT,
     FamilyPoint,
     Frontier,
     Searched,
@@ -23,6 +22,7 @@ from synth.plan.frontier import (
     closed,
     difference,
     empty_frontier,
+    had_s,
     known_of,
     plan_of,
     value_of,
@@ -186,9 +186,8 @@ class _Tracing:
         return [cap for _, cap in sorted(better)]
 
     def _is_done(self, plan: Plan, cap: int) -> bool:
-        had_s = float(plan.arguments.get(TIME_LIMIT, 0))
         whole = plan.claim.stopped_by != StoppedBy.INTERRUPT
-        had_enough = whole and had_s >= self.effort.time_limit_s
+        had_enough = whole and had_s(plan) >= self.effort.time_limit_s
         return had_enough or plan.claim.gap <= self.effort.gap or cap in self.pending
 
     def _ranges(self) -> list[_Range]:

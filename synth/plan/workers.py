@@ -7,6 +7,7 @@ asks them all to stop. A worker whose parent is gone stops and ends.
 import multiprocessing
 import signal
 import threading
+import traceback
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
@@ -67,7 +68,7 @@ class Workers(AbstractContextManager["Workers"]):
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
-        traceback: TracebackType | None,
+        trace: TracebackType | None,
     ) -> None:
         """End the processes."""
         for connection in (*self._free, *self._busy):
@@ -108,7 +109,7 @@ class Workers(AbstractContextManager["Workers"]):
 
         Raises:
             SynthError: a task is refused.
-            RunFailure: a worker died.
+            RunFailure: a worker failed or died.
         """
         for ready in wait(self._busy, timeout_s):
             assert isinstance(ready, Connection)
@@ -133,12 +134,22 @@ def _work(connection: Connection) -> None:
     stop = threading.Event()
     threading.Thread(target=_listen, args=(connection, tasks, stop), daemon=True).start()
     while (task := tasks.get()) is not None:
-        try:
-            answer: Outcome | Exception = _solve(task, stop)
-        except SynthError as error:
-            answer = error
+        answer = _answer(task, stop)
         with suppress(OSError):  # the parent is gone, and the listener says so
             connection.send(answer)
+
+
+def _answer(task: Task, stop: threading.Event) -> Outcome | SynthError:
+    """An outcome, or why there is none; what nobody foresaw is told here with its traceback."""
+    try:
+        return _solve(task, stop)
+    except SynthError as error:
+        return error
+    except Exception as error:
+        traceback.print_exc()
+        return RunFailure(
+            f"a solver process failed: {type(error).__name__}: {error}; what was found is kept"
+        )
 
 
 def _listen(

@@ -1,5 +1,6 @@
 """The curve of time against memory: true, closed, continued, stopped, refused."""
 
+import json
 import os
 import signal
 import threading
@@ -225,6 +226,23 @@ def test_a_worker_that_is_killed_is_said_so() -> None:
         workers.start(task)
         os.kill(workers.pids[0], signal.SIGKILL)
         list(workers.outcomes(300))
+
+
+def test_what_nobody_foresaw_in_a_worker_is_told_here() -> None:
+    costs = uniform_costs(2, forward_us=5, backward_input_us=6, backward_weight_us=3)
+    no_stage = Task(Problem.linear(costs, 2), SolveOptions(workers=1), recompute=("a",))  # type: ignore[arg-type]
+    with pytest.raises(RunFailure, match="a solver process failed: "), Workers(1) as workers:
+        workers.start(no_stage)
+        list(workers.outcomes(300))
+
+
+@pytest.mark.parametrize("given", ["abc", "nan", ""])
+def test_a_point_with_a_time_limit_that_is_none_is_refused(given: str) -> None:
+    curve, _ = traced()
+    data = json.loads(curve.to_json())
+    data["points"][0]["arguments"]["time_limit_s"] = given
+    with pytest.raises(SynthError, match=f"time_limit_s '{given}'; needed: seconds, such as '30'"):
+        Frontier.from_json(json.dumps(data), "curve.json")
 
 
 def test_a_refusal_in_a_worker_is_raised_here() -> None:

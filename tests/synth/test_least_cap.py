@@ -3,17 +3,20 @@
 import threading
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 
 from synth.costs import Costs, uniform_costs
 from synth.errors import SynthError
 from synth.families import generate
+from synth.plan.choice import solve_with
 from synth.plan.least_cap import LeastCap, least_cap
 from synth.plan.levels import Levels
 from synth.plan.target import Target
 from synth.schedule.placements import placement
 from synth.solve import Problem, SolveOptions, StoppedBy
+from synth.solve.problem import Result
 from tests.synth.every_order import true_curve
 from tests.synth.test_solve_exact import random_problem
 
@@ -74,6 +77,25 @@ def test_a_share_is_one_of_the_bound_without_a_cap() -> None:
     least = least_cap(problem, Target(share_of_bound=1.15), OPTIONS)
     assert least.target_us == 23
     assert least.found is not None and least.found.value_us <= 23
+
+
+def test_a_share_is_of_the_best_bound_that_is_known_in_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem = Problem.linear(plain_costs(3), 8)
+    optimum_us, bounds_us = 20, iter((15, 17, 20))
+
+    def proving_slowly(asked: Problem, *rest: Any) -> Result:
+        found = solve_with(asked, *rest)
+        if asked.caps_bytes is not None:
+            return found
+        assert found.value_us == optimum_us
+        return replace(found, lower_bound_us=next(bounds_us))
+
+    monkeypatch.setattr("synth.plan.least_cap.solve_with", proving_slowly)
+    least = least_cap(problem, Target(share_of_bound=1.0), OPTIONS)
+    assert least.target_us == optimum_us
+    assert least.found is not None and least.found.value_us == optimum_us
 
 
 def table_problem() -> Problem:

@@ -9,6 +9,7 @@ import pytest
 
 from synth.costs import Costs, cut, uniform_costs
 from synth.errors import SynthError
+from synth.families import generate
 from synth.kinds import OpKind
 from synth.objective import Objective
 from synth.plan.choice import limits_bytes, solve_with
@@ -172,6 +173,14 @@ def test_without_a_limit_choosing_proves_what_is_proven_where_all_is_kept() -> N
     choosing, keeping = solve_choosing(problem, counted(3)), solve(problem, counted(3))
     assert choosing.value_us == keeping.value_us
     assert choosing.lower_bound_us == keeping.lower_bound_us == keeping.value_us
+
+
+def test_without_a_limit_choosing_takes_a_hint_that_recomputes() -> None:
+    problem = replace(tight_problem(placement("linear", 2), 0), caps_bytes=None)
+    m = problem.num_micro_batches
+    hint = written_out(generate("1f1b", 2, m), {0})
+    found = solve_with(problem, None, replace(counted(0.1), hint=hint))
+    assert found.schedule is not None and not recomputed(found.schedule)
 
 
 def test_chosen_stages_recompute_every_micro_batch_and_the_bound_holds() -> None:
