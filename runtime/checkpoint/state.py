@@ -32,7 +32,7 @@ class TrainingState(FileRecord):
         """Whether this run of so many steps may go on from a checkpoint's state.
 
         Raises:
-            SynthError: it is of other layers or another seed, or is there already.
+            SynthError: it is of other layers or another seed, or goes beyond.
         """
         if found.layers != self.layers:
             raise Mismatch(
@@ -45,7 +45,8 @@ class TrainingState(FileRecord):
                 f"the checkpoint was made with seed {found.seed}, this run has {self.seed}: its "
                 f"data would come in another order; give --seed {found.seed}"
             )
-        if found.step >= steps:
+        if found.step > steps:
             raise SynthError(
-                f"the checkpoint already holds {found.step} steps, --steps is {steps}; give more"
+                f"the checkpoint already holds {found.step} steps, this run has only {steps}; give "
+                f"more --steps or --epochs"
             )

@@ -5,7 +5,8 @@ import torch
 from synth.schedule.file import Plan
 
 from ..batch import Batch
-from .data import EndOfData, TokenData
+from ..checkpoint import TrainingState
+from .data import TokenData
 
 
 class Batches:
@@ -48,18 +49,31 @@ class Batches:
         """Take this sequence next: the data position of a checkpoint."""
         self._next_sequence = sequence
 
-    def take(self) -> list[Batch] | None:
-        """The mini-batches of the next optimizer step; none where the data ended."""
-        try:
-            return [self._take_one() for _ in range(self._per_step)]
-        except EndOfData:
-            return None
+    def steps_left(self, start: TrainingState) -> int | None:
+        """How many optimizer steps the data gives from there on; none: it has no end.
+
+        Below 0 where more was trained on than the data holds.
+        """
+        held = self._data.num_sequences
+        return None if held is None else (held - start.sequences) // self.sequences_per_step
+
+    def take(self) -> list[Batch]:
+        """The mini-batches of the next optimizer step.
+
+        Raises:
+            EndOfData: there are none left.
+        """
+        return [self._take_one() for _ in range(self._per_step)]
 
     def _take_one(self) -> Batch:
+        """A mini-batch; nothing is drawn on a rank that needs neither inputs nor targets."""
         plan, device = self._plan, self._device
         size = plan.workload.micro_batch_size
-        pairs = list(self._data.mini_batch(self._next_sequence, plan.num_micro_batches, size))
+        first = self._next_sequence
         self._next_sequence += plan.num_micro_batches * size
+        if not self._inputs and not self._targets:
+            return Batch()
+        pairs = list(self._data.mini_batch(first, plan.num_micro_batches, size))
         return Batch(
             [x.to(device) for x, _ in pairs] if self._inputs else None,
             [y.to(device) for _, y in pairs] if self._targets else None,

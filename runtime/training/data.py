@@ -48,14 +48,19 @@ class TokenData:
         """How many sequences the data falls into."""
         return (len(self._tokens) - 1) // self._length
 
+    @property
+    def num_sequences(self) -> int | None:
+        """How many sequences all epochs hold together; none: there is no end of them."""
+        return None if self._epochs is None else self._epochs * self.sequences_per_epoch
+
     def check_enough(self, sequences_per_step: int) -> None:
         """A run needs data for one step at least.
 
         Raises:
             SynthError: all epochs together hold less.
         """
-        held = self.sequences_per_epoch * (self._epochs or 1)
-        if self._epochs is not None and held < sequences_per_step:
+        held = self.num_sequences
+        if held is not None and held < sequences_per_step:
             raise SynthError(
                 f"{self._epochs} epoch(s) of the data hold {held} sequences, one optimizer step "
                 f"takes {sequences_per_step}; give more data or --epochs"
@@ -75,7 +80,7 @@ class TokenData:
             EndOfData: the last epoch holds fewer.
         """
         end = first + num_micro_batches * micro_batch_size
-        if self._epochs is not None and end > self._epochs * self.sequences_per_epoch:
+        if self.num_sequences is not None and end > self.num_sequences:
             raise EndOfData
         for start in range(first, end, micro_batch_size):
             places = [self._place(n) for n in range(start, start + micro_batch_size)]
@@ -99,23 +104,25 @@ def _draw(seed: int, number: int) -> int:
     return int.from_bytes(digest[:8], "big") >> 1
 
 
-def load_tokens(path: Path, sequence_length: int, vocabulary_size: int | None = None) -> Tensor:
+def load_tokens(path: Path, sequence_length: int) -> Tensor:
     """Read a data source as one sequence of token ids.
 
     Args:
-        path: a text file or a folder of them (bytes become ids 0 … 255), or a `.npy` file of
-            integer ids (mapped into memory, not read).
+        path: a text file or a folder of them (bytes become ids 0 … 255; folders in it that hold
+            tests or installed packages are left out), or a `.npy` file of integer ids, which is
+            mapped into memory: only what is used of it is read.
         sequence_length: the sequence must be longer than this.
-        vocabulary_size: ids must be below this, where it is known.
+
+    Returns:
+        The ids, of the file's integer dtype: [tokens].
 
     Raises:
-        SynthError: nothing there, not integers, ids that no vocabulary has, or too small.
+        SynthError: nothing there, not integers, or too small.
     """
     if path.suffix == ".npy":
         tokens = _load_ids(path)
     else:
         tokens = torch.from_numpy(np.frombuffer(bytearray(_read_text(path)), dtype=np.uint8))
-    _check_ids(path, tokens, vocabulary_size)
     if len(tokens) < sequence_length + 1:
         raise SynthError(
             f"data {path} has {len(tokens)} tokens; one sequence of this profile needs "
@@ -124,18 +131,34 @@ def load_tokens(path: Path, sequence_length: int, vocabulary_size: int | None = 
     return tokens
 
 
-def _check_ids(path: Path, tokens: Tensor, vocabulary_size: int | None) -> None:
-    """All ids, block by block, so that a mapped file is not read into memory at once."""
+def check_ids(path: Path, tokens: Tensor, vocabulary_size: int | None) -> None:
+    """Look at all ids once, block by block, but for those whose dtype holds no others than known.
+
+    Args:
+        path: where they are from.
+        tokens: the ids: [tokens].
+        vocabulary_size: ids must be below this, where it is known.
+
+    Raises:
+        SynthError: an id that the vocabulary has not, or below 0.
+    """
+    held = torch.iinfo(tokens.dtype)
+    if held.min >= 0 and (vocabulary_size is None or held.max < vocabulary_size):
+        return
     size = 1 << 24
     for start in range(0, len(tokens), size):
-        block = tokens[start : start + size]
-        low, high = (int(x) for x in block.long().aminmax())
+        low, high = _extremes(tokens[start : start + size])
         if low < 0 or (vocabulary_size is not None and high >= vocabulary_size):
             known = f"0 to {vocabulary_size - 1}" if vocabulary_size else "0 and above"
             raise SynthError(
                 f"data {path} has the token id {low if low < 0 else high}; the model's vocabulary "
                 f"is {known}; take a model with a larger one, or other data"
             )
+
+
+def _extremes(block: Tensor) -> tuple[int, int]:
+    low, high = block.long().aminmax()
+    return int(low), int(high)
 
 
 def _load_ids(path: Path) -> Tensor:
@@ -164,12 +187,23 @@ def _read_text(path: Path) -> bytes:
 
 def _text_files(folder: Path) -> list[Path]:
     """The folder's own text files and those below it, sorted by path."""
-    files = []
+    files, num_skipped, skipped_in = [], 0, set[str]()
     for file in sorted(folder.rglob("*")):
-        parts = file.relative_to(folder).parts
-        if file.suffix in TEXT_SUFFIXES and file.is_file() and not _SKIPPED_FOLDERS & set(parts):
+        if file.suffix not in TEXT_SUFFIXES or not file.is_file():
+            continue
+        skipping = _SKIPPED_FOLDERS & set(file.relative_to(folder).parts)
+        if skipping:
+            num_skipped, skipped_in = num_skipped + 1, skipped_in | skipping
+        else:
             files.append(file)
     if not files:
-        listed = ", ".join(TEXT_SUFFIXES)
-        raise SynthError(f"folder {folder} holds no text; looked for files ending in {listed}")
+        listed, named = ", ".join(TEXT_SUFFIXES), ", ".join(sorted(skipped_in))
+        left_out = (
+            f"; left out: {num_skipped} in folders named {named}; give such a folder itself"
+            if num_skipped
+            else ""
+        )
+        raise SynthError(
+            f"folder {folder} holds no text; looked for files ending in {listed}{left_out}"
+        )
     return files

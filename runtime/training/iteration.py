@@ -33,7 +33,6 @@ class Outcome:
     """
 
     losses: dict[int, float]
-    data_ended: bool
     stops: bool
     seconds: float
     program_seconds: float
@@ -61,7 +60,6 @@ class _Told:
     """What all ranks told each other."""
 
     losses: dict[int, float]
-    data_ended: bool
     stops: bool
 
 
@@ -85,7 +83,6 @@ class Iteration:
         settings: StepSettings,
         *,
         first_sequence: int,
-        data_ended: bool,
         stops: bool = False,
         window: AbstractContextManager[object] | None = None,
     ) -> Outcome:
@@ -96,7 +93,6 @@ class Iteration:
             batches: the mini-batches whose gradients are averaged.
             settings: of the update.
             first_sequence: the data position of the first mini-batch.
-            data_ended: whether this rank has no data for the next step; told to all.
             stops: whether this rank was asked to end behind this step; told to all.
             window: entered while the programs run, not while their outcome is told.
 
@@ -104,7 +100,7 @@ class Iteration:
             RunFailure: an op failed, or another rank is gone.
         """
         start = last_start = time.perf_counter()
-        telling = self._tell(self._untold, data_ended, stops) if self._steps.late else None
+        telling = self._tell(self._untold, stops) if self._steps.late else None
         self._steps.settings = settings
         per_microbatch = self._randomness.sequences_per_microbatch
         self._sum.zero_()
@@ -120,7 +116,7 @@ class Iteration:
                 del loss
         share = _Loss(step, self._sum)
         if telling is None:
-            telling = self._tell(share, data_ended, stops)
+            telling = self._tell(share, stops)
         else:
             self._untold = share
         told = self._hear(telling)
@@ -128,7 +124,7 @@ class Iteration:
         if self._steps.late:  # what is paid is from end to end; ranks begin when they like
             start, self._last_end = self._last_end or start, end
             last_start = start if len(batches) == 1 else last_start
-        return Outcome(told.losses, told.data_ended, told.stops, end - start, end - last_start)
+        return Outcome(told.losses, told.stops, end - start, end - last_start)
 
     def settle(self) -> dict[int, float]:
         """Make the last step final, waiting for all ranks; the loss that was not yet told."""
@@ -139,27 +135,35 @@ class Iteration:
         loss, self._untold = self._untold, None
         return self._hear(self._tell(loss)).losses
 
-    def any_ended(self, data_ended: bool) -> bool:
-        """Whether any rank has no data for the first step; every rank calls this."""
-        return self._hear(self._tell(None, data_ended)).data_ended
+    def least(self, count: int) -> int:
+        """The least of what the ranks give before the first step; every rank calls this.
 
-    def _tell(self, loss: _Loss | None, data_ended: bool = False, stops: bool = False) -> _Telling:
-        """Start telling all ranks the sum of the losses, whether any rank's data has ended, and
-        whether any was asked to stop."""
-        told = torch.tensor([0.0, float(data_ended), float(stops)], device=self._pipeline.device)
+        Raises:
+            RunFailure: another rank is gone.
+        """
+        told = torch.tensor(count, dtype=torch.int64, device=self._pipeline.device)
+        self._wait(dist.all_reduce(told, dist.ReduceOp.MIN, async_op=True), "before the first step")
+        return int(told)
+
+    def _tell(self, loss: _Loss | None, stops: bool = False) -> _Telling:
+        """Start telling all ranks the sum of the losses, and whether any was asked to stop."""
+        told = torch.tensor([0.0, float(stops)], device=self._pipeline.device)
         if loss is not None:
             told[0] += loss.share
         return _Telling(loss, told, dist.all_reduce(told, async_op=True))
 
     def _hear(self, telling: _Telling) -> _Told:
         of = telling.loss
+        when = f"in the sum of the losses of step {of.step}" if of else "before the first step"
+        self._wait(telling.work, when)
+        mean, num_stopped = telling.told.tolist()
+        return _Told({of.step: mean} if of else {}, num_stopped > 0)
+
+    def _wait(self, work: dist.Work | None, when: str) -> None:
         try:
-            if telling.work is not None:
-                telling.work.wait()
+            if work is not None:
+                work.wait()
         except RuntimeError as error:
-            what = f"in the sum of the losses of step {of.step}" if of else "before the first step"
             raise RunFailure(
-                f"rank {self._rank} failed {what}: {describe_failure(error)}"
+                f"rank {self._rank} failed {when}: {describe_failure(error)}"
             ) from error
-        mean, num_ended, num_stopped = telling.told.tolist()
-        return _Told({of.step: mean} if of else {}, num_ended > 0, num_stopped > 0)

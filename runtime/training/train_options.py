@@ -11,12 +11,15 @@ from synth.record import Record
 from ..checkpoint.options import CheckpointOptions
 from .learning_rate import LearningRate
 
+DEFAULT_STEPS = 20
+
 
 class TrainOptions(Record):
     """Of a run. `steps` counts from the run's very beginning, not from where it is resumed."""
 
     data: Path
-    steps: PositiveInt = 20
+    steps: PositiveInt | None = None
+    """None: as many as the epochs give, or 20 where sequences are drawn for ever."""
     epochs: PositiveInt | None = None
     """Go through the data so often and end; none: draw sequences from it for ever."""
     accumulate: PositiveInt = 1

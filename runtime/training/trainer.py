@@ -23,12 +23,12 @@ from ..profiling.meter import measure
 from ..world import World
 from .batches import Batches
 from .building import build_stages, prepare_device
-from .data import TokenData, load_tokens
+from .data import TokenData, check_ids, load_tokens
 from .iteration import Iteration, Outcome
 from .layered import Randomness
 from .rank_result import RankResult
 from .room import extra_bytes
-from .train_options import TrainOptions
+from .train_options import DEFAULT_STEPS, TrainOptions
 
 if TYPE_CHECKING:
     from ..checkpoint.checkpointer import Checkpointer
@@ -86,7 +86,7 @@ class RankTrainer:
         self._optimizer = build_steps(
             modules,
             spec,
-            self._settings(0),
+            StepSettings(options.learning_rate.peak),
             device=world.device,
             clip_norm=options.clip_norm,
             group=self._pipeline.separate_group(),
@@ -106,6 +106,25 @@ class RankTrainer:
         self._checkpointer = self._open_checkpoints(saved) if saved is not None else None
         self._start = self._done = self._restore()
         self._batches.go_to(self._start.sequences)
+        self._num_steps = self._iteration.least(self._own_steps(self._start))
+
+    @property
+    def num_steps(self) -> int:
+        """How many optimizer steps the run has, those before a resumed checkpoint included: as many
+        as were asked for, or as the data of every rank gives if that is less."""
+        return self._num_steps
+
+    @property
+    def warning(self) -> str | None:
+        """What the user should know before training begins."""
+        rate = self._options.learning_rate
+        if rate.warmup_steps <= self._num_steps:
+            return None
+        return (
+            f"warning: the learning rate rises for {rate.warmup_steps} steps, this run has "
+            f"{self._num_steps}: it ends at {rate.at(self._num_steps - 1, self._num_steps):.3g} "
+            f"and never reaches --lr {rate.peak:g}; give fewer --warmup-steps"
+        )
 
     def train(self, on_step: OnStep | None = None) -> RankResult:
         """Run all steps; the second one (the first with all state allocated) measures memory.
@@ -116,35 +135,29 @@ class RankTrainer:
         Raises:
             RunFailure: an op failed, a rank died, or the loss is no number any more.
         """
-        world, options, first_step = self._world, self._options, self._start.step
+        world, first_step = self._world, self._start.step
         result = RankResult(world.rank, world.host, str(world.device), world.processors, first_step)
         result.late, result.extra_bytes = self._optimizer.late, self._extra_bytes
-        batches = self._batches.take()
-        ended = self._iteration.any_ended(batches is None)
-        for step in range(first_step, options.steps):
-            if ended or batches is None:
-                result.remark = self._end_of_data(step)
-                break
-            upcoming = self._batches.take()
-            outcome = self._run(step, batches, upcoming is None, result)
-            batches, ended = upcoming, outcome.data_ended
-            is_last = ended or outcome.stops or step + 1 == options.steps
-            self._account(outcome, is_last or self._saves(step + 1), result, on_step)
-            if outcome.stops and not ended and step + 1 < options.steps:
+        for step in range(first_step, self._num_steps):
+            outcome = self._run(step, self._batches.take(), result)
+            is_last = step + 1 == self._num_steps
+            saves = is_last or outcome.stops or self._saves(step + 1)
+            self._account(outcome, saves, result, on_step)
+            if outcome.stops and not is_last:
                 result.stopped_at = step + 1
                 break
+        else:
+            result.remark = self._remark()
         result.traced = list(self._tracer.steps)
         if self._checkpointer is not None:
             self._checkpointer.wait()
             result.failed_checkpoint = self._checkpointer.failed_step
         return result
 
-    def _run(
-        self, step: int, batches: list[Batch], data_ended: bool, result: RankResult
-    ) -> Outcome:
+    def _run(self, step: int, batches: list[Batch], result: RankResult) -> Outcome:
         """Take one step, in all that measures it."""
         start = self._start
-        measured_step = min(start.step + 1, self._options.steps - 1)
+        measured_step = min(start.step + 1, self._num_steps - 1)
         if self._progress is not None:
             self._progress.begin_step(step)
         self._tracer.begin(countable=step > measured_step)
@@ -153,7 +166,6 @@ class RankTrainer:
             batches,
             self._settings(step),
             first_sequence=start.sequences + (step - start.step) * self._batches.sequences_per_step,
-            data_ended=data_ended,
             stops=self._stop_asked(),
             window=self._memory_window(result) if step == measured_step else None,
         )
@@ -197,8 +209,7 @@ class RankTrainer:
         return saved is not None and step % saved.every == 0
 
     def _settings(self, step: int) -> StepSettings:
-        options = self._options
-        return StepSettings(options.learning_rate.at(step, options.steps))
+        return StepSettings(self._options.learning_rate.at(step, self._num_steps))
 
     def _count_steps(self, mean_losses: dict[int, float]) -> None:
         """A step counts if its loss is a number."""
@@ -213,27 +224,47 @@ class RankTrainer:
                 step=step + 1, sequences=self._done.sequences + self._batches.sequences_per_step
             )
 
-    def _end_of_data(self, step: int) -> str:
-        options = self._options
+    def _remark(self) -> str | None:
+        """What is said of a run that has done all its steps; nothing if they were asked for."""
+        options, num_steps = self._options, self._num_steps
+        if self._start.step == num_steps:
+            return f"nothing is left to do: the checkpoint holds all {num_steps} steps of this run"
+        if num_steps == self._asked_steps:
+            return None
+        of_asked = "" if options.steps is None else f" of {options.steps}"
         return (
-            f"the data ended after {step} of {options.steps} steps "
+            f"the data ended after {num_steps}{of_asked} steps "
             f"({options.epochs} epoch(s) of {self._data.sequences_per_epoch} sequences)"
         )
 
+    @property
+    def _asked_steps(self) -> int | None:
+        """How many steps the run has unless its data ends before; none: until the data ends."""
+        options = self._options
+        return options.steps or (None if options.epochs else DEFAULT_STEPS)
+
+    def _own_steps(self, start: TrainingState) -> int:
+        """How many steps this rank would have the run take that stands there."""
+        left, asked = self._batches.steps_left(start), self._asked_steps
+        limits = (asked, None if left is None else start.step + left)
+        return min(limit for limit in limits if limit is not None)
+
     def _restore(self) -> TrainingState:
         """Where training stands: at its beginning, or where a checkpoint left it."""
-        plan, options = self._plan, self._options
+        plan = self._plan
         fresh = TrainingState(
             step=0,
             sequences=0,
-            seed=options.seed,
+            seed=self._options.seed,
             model=plan.workload.model,
             layers=plan.layers,
             plan=plan.name,
         )
         if self._checkpointer is None:
             return fresh
-        found = self._checkpointer.restore(lambda state: fresh.check_goes_on(state, options.steps))
+        found = self._checkpointer.restore(
+            lambda state: fresh.check_goes_on(state, self._own_steps(state))
+        )
         return found.replace(plan=plan.name) if found is not None else fresh
 
     def _open_checkpoints(self, saved: CheckpointOptions) -> "Checkpointer":
@@ -256,11 +287,13 @@ class RankTrainer:
         }
 
     def _load_data(self) -> TokenData:
-        length = self._plan.workload.sequence_length
+        """All of it, looked through where the layer is that knows which ids there may be."""
+        options, length = self._options, self._plan.workload.sequence_length
+        tokens = load_tokens(options.data, length)
         first = self._stages.get(0)
-        vocabulary = vocabulary_size(first.layers[0]) if first is not None else None
-        tokens = load_tokens(self._options.data, length, vocabulary)
-        return TokenData(tokens, length, self._options.seed, self._options.epochs)
+        if first is not None:
+            check_ids(options.data, tokens, vocabulary_size(first.layers[0]))
+        return TokenData(tokens, length, options.seed, options.epochs)
 
 
 def _check_world(plan: Plan, world: World) -> None:

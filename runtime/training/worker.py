@@ -62,13 +62,11 @@ def work(order: WorkerOrder, attempt: Path) -> list[RankResult] | None:
         )
         watch = Watch(local_pids(), world.rank, partial(_end, attempt), stuck.look)
         with Progress(attempt, world.rank) as progress:
-            tell = partial(_tell, max(1, order.options.steps // _MOST_LINES))
-            on_step = tell if world.rank == 0 else None
             if isinstance(order.options, EmulationOptions):
                 emulation = RankEmulation(lowered, order.options, world, progress)
-                result = emulation.run(on_step)
+                result = emulation.run(_telling(world, order.options.steps))
             else:
-                result = _train(plan, lowered, order, world, progress, on_step)
+                result = _train(plan, lowered, order, world, progress)
         gathered: list[RankResult | None] = [None] * world.size
         dist.all_gather_object(gathered, result)
         watch.close()
@@ -82,13 +80,20 @@ def _train(
     order: WorkerOrder,
     world: World,
     progress: Progress,
-    on_step: OnStep | None,
 ) -> RankResult:
     """With checkpoints to go on from, SIGTERM ends training in good order."""
     assert isinstance(order.options, TrainOptions)
     stop = StopRequest(order.folder)
     with stop.listening() if order.options.checkpoint is not None else nullcontext():
-        return RankTrainer(plan, lowered, order.options, world, progress, stop).train(on_step)
+        trainer = RankTrainer(plan, lowered, order.options, world, progress, stop)
+        if world.rank == 0 and trainer.warning is not None:
+            _talk(trainer.warning)
+        return trainer.train(_telling(world, trainer.num_steps))
+
+
+def _telling(world: World, num_steps: int) -> OnStep | None:
+    """How rank 0 tells of its steps, and of how many of them."""
+    return partial(_tell, max(1, num_steps // _MOST_LINES)) if world.rank == 0 else None
 
 
 def _tell(steps_per_line: int, step: int, loss: float, seconds: float) -> None:

@@ -8,6 +8,7 @@ import typer
 
 from synth.cli.output import Format, FormatOption, answer, answer_json, talk
 from synth.cli.run_answer import iterations_us, trace_of
+from synth.cli.run_options import WEEK_S
 from synth.processors import num_processors
 from synth.record import check_outputs
 from synth.units import format_bytes
@@ -50,7 +51,12 @@ def command(
         ),
     ] = False,
     timeout: Annotated[
-        float, typer.Option(min=1, help="Seconds after which a silent rank counts as dead.")
+        float,
+        typer.Option(
+            min=1,
+            max=WEEK_S,
+            help="Seconds after which a silent rank counts as dead.",
+        ),
     ] = 300.0,
     width: Annotated[int | None, typer.Option(min=40, help="Columns of the picture.")] = None,
     output_format: FormatOption = Format.TEXT,
@@ -67,9 +73,9 @@ def command(
     check_outputs(trace, inputs=[plan])
     checked = Plan.load(plan)
     lowered, _ = checked.check()
+    asked = scaled(checked, times=times, sizes=1.0 if sizes is None else sizes)
     if sizes is None:
-        sizes = _sizes_that_can_be_moved(lowered, times * checked.claim.makespan_us)
-    asked = scaled(checked, times=times, sizes=sizes)
+        asked = scaled(asked, sizes=_sizes_that_can_be_moved(lowered, asked.claim.makespan_us))
     lowered, _ = asked.check()
     options = EmulationOptions(steps=steps, timeout_s=timeout, post_validation=post_validation)
     results = _emulate(asked, lowered, options)

@@ -25,7 +25,7 @@ def command(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Write the run's figures here as JSON.")
     ] = None,
-    steps: options.StepsOption = 20,
+    steps: options.StepsOption = None,
     epochs: options.EpochsOption = None,
     accumulate: options.AccumulateOption = 1,
     optimizer: options.OptimizerOption = None,
@@ -39,14 +39,14 @@ def command(
     seed: options.SeedOption = 0,
     device: options.DeviceOption = "auto",
     checkpoint: options.CheckpointOption = None,
-    checkpoint_every: options.CheckpointEveryOption = 100,
-    checkpoint_keep: options.KeepOption = 2,
+    checkpoint_every: options.CheckpointEveryOption = None,
+    checkpoint_keep: options.KeepOption = None,
     resume: options.ResumeOption = False,
     restarts: options.RestartsOption = 0,
     timeout: options.TimeoutOption = 300.0,
     patience: options.PatienceOption = 120.0,
     trace: options.TraceOption = None,
-    trace_every: options.TraceEveryOption = 1,
+    trace_every: options.TraceEveryOption = None,
     width: Annotated[int | None, typer.Option(min=40, help="Columns of the picture.")] = None,
     output_format: FormatOption = Format.TEXT,
 ) -> None:
@@ -73,7 +73,7 @@ def command(
         device=device,
         timeout_s=timeout,
         patience_s=patience,
-        trace_every=trace_every,
+        trace_every=options.traced_steps(trace, trace_every),
         checkpoint=options.checkpoints(
             checkpoint, checkpoint_every, checkpoint_keep, resume, restarts
         ),

@@ -79,12 +79,11 @@ def _show(plan: "Plan", lowered: "Lowered", results: "list[RankResult]", outputs
         extra_bytes=[r.extra_bytes for r in results],
     )
     record = _as_json(plan, results, found)
-    if outputs.trace is not None:
-        trace.save(outputs.trace)
-    if outputs.figures is not None:
-        write_atomically(outputs.figures, record)
+    written = _write(outputs, record, trace) if results[0].losses else []
     if outputs.format == Format.JSON:
         answer(record.rstrip())
+        return
+    if not results[0].losses:
         return
     answer(_loss_curve(results[0].losses, results[0].first_step))
     if charts:
@@ -94,8 +93,17 @@ def _show(plan: "Plan", lowered: "Lowered", results: "list[RankResult]", outputs
         answer(comparison_text(found))
     else:
         talk("no step was timed: the first two warm up and measure memory; give --steps 3 or more")
-    for path in filter(None, (outputs.figures, outputs.trace)):
+    for path in written:
         talk(f"written: {path}")
+
+
+def _write(outputs: Outputs, record: str, trace: "Trace") -> list[Path]:
+    """Write the files asked for; a run with nothing left to do leaves those of before."""
+    if outputs.trace is not None:
+        trace.save(outputs.trace)
+    if outputs.figures is not None:
+        write_atomically(outputs.figures, record)
+    return [path for path in (outputs.figures, outputs.trace) if path is not None]
 
 
 def trace_of(
@@ -140,8 +148,6 @@ def _as_json(plan: "Plan", results: "list[RankResult]", found: "Comparison") -> 
 
 def _loss_curve(losses: list[float], first_step: int, columns: int = 60) -> str:
     """The loss as a line of eighths, first and last value beside it."""
-    if not losses:
-        return f"no step was left to train after step {first_step}\n"
     bars = "▁▂▃▄▅▆▇█"
     low, high = min(losses), max(losses)
     picked = [losses[i * len(losses) // columns] for i in range(columns)]

@@ -11,19 +11,33 @@ if TYPE_CHECKING:
     from synth.runtime.checkpoint.options import CheckpointOptions
     from synth.runtime.training.learning_rate import LearningRate
 
+# The longest wait that can be asked for: much longer ones are beyond what sockets can count.
+WEEK_S = 7 * 24 * 3600.0
 _STEP = "Optimizer"
 _LAST = "Checkpoints and restarts"
 
+
 DataOption = Annotated[
-    Path, typer.Option(help="Text file, folder of text files (bytes are tokens), or .npy of ids.")
+    Path,
+    typer.Option(
+        help="Text file, folder of .txt, .md, .rst and .py files (bytes are tokens; folders in it "
+        "named test, tests, site-packages or __pycache__ are left out), or .npy of ids."
+    ),
 ]
 StepsOption = Annotated[
-    int, typer.Option(min=1, help="Optimizer steps, those before a resumed checkpoint included.")
+    int | None,
+    typer.Option(
+        min=1,
+        help="Optimizer steps, those before a resumed checkpoint included; with --epochs: at most.",
+        show_default="20, or as many as --epochs gives",
+    ),
 ]
 EpochsOption = Annotated[
     int | None,
     typer.Option(
-        min=1, help="Go through the data so often, then end; without: draw from it for ever."
+        min=1,
+        help="Go through the data so often, then end (earlier with fewer --steps); without: draw "
+        "from it for ever.",
     ),
 ]
 AccumulateOption = Annotated[
@@ -69,7 +83,12 @@ WarmupOption = Annotated[
     int, typer.Option(min=0, help="Steps in which it rises to --lr.", rich_help_panel=_STEP)
 ]
 MinLrOption = Annotated[
-    float, typer.Option(min=0, help="What it falls to at the last step.", rich_help_panel=_STEP)
+    float,
+    typer.Option(
+        min=0,
+        help="What it falls to at the last step, with --schedule linear or cosine.",
+        rich_help_panel=_STEP,
+    ),
 ]
 ClipOption = Annotated[
     float,
@@ -84,17 +103,24 @@ DeviceOption = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 TraceOption = Annotated[
     Path | None, typer.Option(help="Write when every op and transfer ran here, as JSON.")
 ]
-TraceEveryOption = Annotated[int, typer.Option(min=1, help="Trace one step in N.")]
+TraceEveryOption = Annotated[
+    int | None,
+    typer.Option(min=1, help="Trace one step in N; with --trace.", show_default="1"),
+]
 TimeoutOption = Annotated[
     float,
     typer.Option(
-        min=1, help="Seconds after which a silent rank counts as dead.", rich_help_panel=_LAST
+        min=1,
+        max=WEEK_S,
+        help="Seconds after which a silent rank counts as dead.",
+        rich_help_panel=_LAST,
     ),
 ]
 PatienceOption = Annotated[
     float,
     typer.Option(
         min=0,
+        max=WEEK_S,
         help="Seconds that a rank may stand still in an op that has all it needs, at least "
         "(20 steps if they are longer, never more than --timeout), before it is ended; 0: never.",
         rich_help_panel=_LAST,
@@ -105,10 +131,16 @@ CheckpointOption = Annotated[
     typer.Option("--checkpoint", help="Folder to save training in.", rich_help_panel=_LAST),
 ]
 CheckpointEveryOption = Annotated[
-    int, typer.Option(min=1, help="Steps between two checkpoints.", rich_help_panel=_LAST)
+    int | None,
+    typer.Option(
+        min=1, help="Steps between two checkpoints.", show_default="100", rich_help_panel=_LAST
+    ),
 ]
 KeepOption = Annotated[
-    int, typer.Option(min=0, help="Keep the last so many; 0: all.", rich_help_panel=_LAST)
+    int | None,
+    typer.Option(
+        min=0, help="Keep the last so many; 0: all.", show_default="2", rich_help_panel=_LAST
+    ),
 ]
 ResumeOption = Annotated[
     bool,
@@ -133,24 +165,29 @@ def learning_rate(peak: float, decay: str, warmup_steps: int, least: float) -> "
     """The learning rate asked for.
 
     Raises:
-        SynthError: it would have to fall to more than it is.
+        SynthError: it would have to fall to more than it is, or to something without falling.
     """
     from synth.runtime.training.learning_rate import LearningRate
 
     if least > peak:
         raise SynthError(f"--min-lr {least} is above --lr {peak}; give a smaller one")
+    if least > 0 and decay == "constant":
+        raise SynthError(
+            f"--min-lr {least} needs a learning rate that falls, --schedule is constant; give "
+            f"--schedule linear or cosine, or leave --min-lr out"
+        )
     return LearningRate.model_validate(
         {"peak": peak, "decay": decay, "warmup_steps": warmup_steps, "least": least}
     )
 
 
 def checkpoints(
-    folder: Path | None, every: int, keep: int, resume: bool, restarts: int
+    folder: Path | None, every: int | None, keep: int | None, resume: bool, restarts: int
 ) -> "CheckpointOptions | None":
     """The checkpoints asked for; none without a folder.
 
     Raises:
-        SynthError: there is nothing to resume from.
+        SynthError: there is no folder, and an option that needs one.
     """
     from synth.runtime.checkpoint.options import CheckpointOptions
 
@@ -159,5 +196,25 @@ def checkpoints(
             raise SynthError("--resume needs to know from where; give --checkpoint FOLDER")
         if restarts:
             raise SynthError("--restarts goes on from checkpoints; give --checkpoint FOLDER")
+        for option, value in (("every", every), ("keep", keep)):
+            if value is not None:
+                raise SynthError(
+                    f"--checkpoint-{option} {value} needs checkpoints; give --checkpoint FOLDER, "
+                    f"or leave it out"
+                )
         return None
-    return CheckpointOptions(folder=folder, every=every, keep=keep, resume=resume)
+    given = {"every": every, "keep": keep}
+    return CheckpointOptions(
+        folder=folder, resume=resume, **{k: v for k, v in given.items() if v is not None}
+    )
+
+
+def traced_steps(trace: Path | None, every: int | None) -> int:
+    """One step in how many is traced.
+
+    Raises:
+        SynthError: that was said, and no trace is asked for.
+    """
+    if trace is None and every is not None:
+        raise SynthError(f"--trace-every {every} needs a trace; give --trace FILE, or leave it out")
+    return every or 1

@@ -54,8 +54,9 @@ def test_as_json_it_says_that_it_is_emulated_and_keeps_the_planned_memory(
     assert found["measured_us"] >= found["predicted_us"]
 
 
-@pytest.mark.parametrize("wrong", [("--sizes", "0"), ("--times", "-1")])
+@pytest.mark.parametrize("wrong", [("--sizes", "0"), ("--times", "0"), ("--times", "nan")])
 def test_a_factor_that_is_none_is_refused(plan_file: Path, wrong: tuple[str, str]) -> None:
     ended = emulate(plan_file, *wrong)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert "give a factor above 0" in ended.stderr
+    assert ended.stderr.count("\n") == 1  # and no word of what would then be moved

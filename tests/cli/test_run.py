@@ -62,6 +62,25 @@ def _check_trace(trace: Trace, plan: Plan) -> None:
         assert all(0 <= span.start_us <= span.end_us for rank in chart.ops for span in rank)
 
 
+def test_epochs_are_gone_through_to_their_end_and_nothing_is_left_to_do_then(
+    run_plan: Path, text: Path, tmp_path: Path
+) -> None:
+    data, output = tmp_path / "data.txt", tmp_path / "run.json"
+    data.write_bytes(text.read_bytes()[: 32 * 8 * 12 + 1])  # eight sequences in a step
+    arguments = (run_plan, "--data", data, "--epochs", 2, "--device", "cpu", "-o", output)
+    saved = ("--checkpoint", tmp_path / "saved", "--resume")
+    ended = run(*arguments, *saved)
+    assert ended.returncode == 0, ended.stderr
+    assert "the data ended after 24 steps (2 epoch(s) of 96 sequences)" in ended.stderr
+    written = output.read_text()
+    assert len(json.loads(written)["losses"]) == 24
+
+    again = run(*arguments, *saved, "--restarts", 1)
+    assert (again.returncode, again.stdout) == (0, "")
+    assert "nothing is left to do: the checkpoint holds all 24 steps of this run" in again.stderr
+    assert output.read_text() == written
+
+
 def test_two_copies_of_the_stages_learn_what_one_copy_learns(
     run_plan: Path, text: Path, tmp_path: Path
 ) -> None:

@@ -1,13 +1,21 @@
 """Training data: bytes or ids, the same draw on every rank, and clear refusals."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from synth.errors import SynthError
-from synth.runtime.training.data import EndOfData, TokenData, load_tokens
+from synth.families import generate
+from synth.profile import Profile
+from synth.profiles import find
+from synth.runtime.batch import Batch
+from synth.runtime.training.batches import Batches
+from synth.runtime.training.data import EndOfData, TokenData, check_ids, load_tokens
+from synth.schedule.file import Plan
 
 
 def test_text_files_of_a_folder_become_bytes_in_the_order_of_their_paths(tmp_path: Path) -> None:
@@ -49,6 +57,23 @@ def test_after_the_last_epoch_the_data_ends() -> None:
         list(data.mini_batch(17, 2, 2))
 
 
+def test_a_rank_between_the_first_and_the_last_stage_draws_nothing() -> None:
+    class Drawn(TokenData):
+        def mini_batch(self, *arguments: int) -> Iterator[tuple[Tensor, Tensor]]:
+            raise AssertionError("something was drawn")
+
+    plan = Plan.of(Profile.load(find("zb-1.5b-p8-m24")), [8] * 3, generate("1f1b", 3, 4))
+    batches = Batches(
+        Drawn(torch.arange(81), sequence_length=8, seed=1),
+        plan,
+        per_step=2,
+        inputs=False,
+        targets=False,
+        device=torch.device("cpu"),
+    )
+    assert batches.take() == [Batch(), Batch()]
+
+
 def test_the_shortest_data_that_is_enough_gives_its_only_window() -> None:
     [(x, y)] = TokenData(torch.arange(9), sequence_length=8, seed=0).mini_batch(0, 1, 1)
     assert x.tolist() == [list(range(8))]
@@ -73,7 +98,27 @@ def test_ids_that_cannot_be_trained_on_are_refused(
     path = tmp_path / "ids.npy"
     np.save(path, ids)
     with pytest.raises(SynthError, match=message):
-        load_tokens(path, 3, vocabulary_size=100)
+        check_ids(path, load_tokens(path, 3), vocabulary_size=100)
+
+
+def test_ids_that_can_only_be_known_ones_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("synth.runtime.training.data._extremes", None)
+    for dtype, vocabulary_size in ((np.uint8, 256), (np.uint16, 1 << 16), (np.uint16, None)):
+        path = tmp_path / "ids.npy"
+        np.save(path, np.ones(9, dtype=dtype))
+        check_ids(path, load_tokens(path, 3), vocabulary_size)
+
+
+def test_only_skipped_text_is_refused_by_naming_what_was_skipped(tmp_path: Path) -> None:
+    for folder in ("tests", "lib/site-packages"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "a.py").write_text("hello")
+    with pytest.raises(SynthError, match="left out: 2 in folders named site-packages, tests;"):
+        load_tokens(tmp_path, 3)
+    (tmp_path / "b.txt").write_text("world")
+    assert bytes(load_tokens(tmp_path, 3).tolist()) == b"world"
 
 
 def test_an_empty_file_has_no_tokens(tmp_path: Path) -> None:

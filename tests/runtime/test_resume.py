@@ -130,6 +130,65 @@ def test_data_that_ends_ends_training_with_a_checkpoint_and_says_so(
     assert CheckpointFolder(tmp_path / "saved").steps()[-1] == steps
 
 
+def test_epochs_alone_say_how_many_steps_there_are_and_how_the_learning_rate_falls(
+    profile: Profile, text: Path, tmp_path: Path, pool: Any
+) -> None:
+    plan = str(make_plan(profile, *TWO, tmp_path))
+    falling = LearningRate(peak=3e-3, decay="linear")
+    by_data, by_both, by_steps = (
+        pool.run(
+            train_to_result,
+            2,
+            plan,
+            TrainOptions(data=text, learning_rate=falling, epochs=2, steps=steps),
+        )[0]
+        for steps in (None, 10**6, 10)
+    )
+    sequences = (len(text.read_text()) - 1) // 16
+    num_steps = 2 * sequences // 8
+    assert len(by_data.losses) == num_steps > 20
+    assert by_data.remark == (
+        f"the data ended after {num_steps} steps (2 epoch(s) of {sequences} sequences)"
+    )
+    assert by_both.losses == by_data.losses
+    assert (len(by_steps.losses), by_steps.remark) == (10, None)
+    assert by_steps.losses[0] == by_data.losses[0]
+    assert by_steps.losses[-1] != by_data.losses[9]  # the rate fell faster
+
+
+def warning_of(rank: int, world_size: int, plan_path: str, options: TrainOptions) -> str | None:
+    plan = Plan.load(Path(plan_path))
+    world = World(rank, world_size, CPU, "gloo", "here", 2)
+    return RankTrainer(plan, plan.check()[0], options, world).warning
+
+
+def test_a_warm_up_longer_than_the_run_is_told(
+    profile: Profile, text: Path, tmp_path: Path, pool: Any
+) -> None:
+    plan = str(make_plan(profile, *ONE, tmp_path))
+    for warmup_steps in (4, 8):
+        rate = LearningRate(peak=1e-2, warmup_steps=warmup_steps)
+        options = TrainOptions(data=text, steps=4, learning_rate=rate)
+        [told] = pool.run(warning_of, 1, plan, options)
+        assert (told is None) == (warmup_steps == 4)
+    assert "rises for 8 steps, this run has 4: it ends at 0.005 and never reaches" in told
+
+
+@pytest.mark.parametrize("epochs", [None, 2])
+def test_a_finished_run_that_is_resumed_has_nothing_left_to_do(
+    profile: Profile, text: Path, tmp_path: Path, pool: Any, epochs: int | None
+) -> None:
+    plan = str(make_plan(profile, *TWO, tmp_path))
+    text.write_text(text.read_text()[: 16 * 16 + 1])  # two steps' sequences
+    options = options_of(text, tmp_path / "saved", 4, epochs=epochs)
+    if epochs is not None:
+        options = options.replace(steps=None)
+    first, again = (pool.run(train_to_result, 2, plan, options)[0] for _ in range(2))
+    assert (len(first.losses), first.first_step) == (4, 0)
+    assert (again.losses, again.first_step) == ([], 4)
+    assert again.remark == "nothing is left to do: the checkpoint holds all 4 steps of this run"
+
+
 def test_a_rank_whose_data_ends_before_the_others_ends_them_all(
     profile: Profile, text: Path, tmp_path: Path, pool: Any
 ) -> None:
@@ -153,9 +212,10 @@ def train_on_own_data(
     ("changes", "message"),
     [
         ({"seed": 5}, "made with seed 0, this run has 5.*--seed 0"),
-        ({"steps": 3}, "already holds 3 steps, --steps is 3"),
+        ({"steps": 2}, "already holds 3 steps, this run has only 2"),
+        ({"steps": None, "epochs": 1}, "already holds 3 steps, this run has only 1"),
     ],
-    ids=["another seed", "no steps left"],
+    ids=["another seed", "fewer steps", "fewer epochs"],
 )
 def test_what_would_not_go_on_as_before_is_refused(
     profile: Profile,
@@ -166,6 +226,7 @@ def test_what_would_not_go_on_as_before_is_refused(
     message: str,
 ) -> None:
     plan = make_plan(profile, *ONE, tmp_path)
+    text.write_text(text.read_text()[: 16 * 8 + 1])  # one step's sequences
     run(pool, plan, options_of(text, tmp_path / "saved", 3))
     again = options_of(text, tmp_path / "saved", 6).replace(**changes)
     with pytest.raises(AssertionError, match=message):

@@ -1,0 +1,45 @@
+"""What `synth run` refuses before any process starts: options that would do nothing or break."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Synth
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--min-lr", "1e-5"), "--min-lr 1e-05 needs a learning rate that falls"),
+        (("--min-lr", "1", "--schedule", "cosine"), "--min-lr 1.0 is above --lr 0.001"),
+        (("--checkpoint-every", "5"), "--checkpoint-every 5 needs checkpoints; give --checkpoint"),
+        (("--checkpoint-keep", "0"), "--checkpoint-keep 0 needs checkpoints; give --checkpoint"),
+        (("--resume",), "--resume needs to know from where; give --checkpoint FOLDER"),
+        (("--restarts", "1"), "--restarts goes on from checkpoints; give --checkpoint FOLDER"),
+        (("--trace-every", "1"), "--trace-every 1 needs a trace; give --trace FILE"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_an_option_that_would_be_left_unheard_is_refused(
+    synth: Synth, run_plan: Path, text: Path, options: tuple[str, ...], message: str
+) -> None:
+    ended = synth("run", run_plan, "--data", text, *options)
+    assert (ended.code, ended.stdout) == (2, "")
+    assert message in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["run", "emulate"])
+@pytest.mark.parametrize("option", ["--timeout", "--patience", "--lr", "--clip", "--min-lr"])
+@pytest.mark.parametrize("value", ["nan", "inf", "1e31"])
+def test_a_number_that_is_none_or_beyond_all_measure_is_refused(
+    synth: Synth, run_plan: Path, text: Path, command: str, option: str, value: str
+) -> None:
+    if command == "emulate" and option != "--timeout":
+        pytest.skip("not an option of this command")
+    data = ("--data", text) if command == "run" else ()
+    ended = synth(command, run_plan, *data, option, value)
+    assert (ended.code, ended.stdout) == (2, "")
+    assert option in ended.stderr
+    if option in ("--timeout", "--patience"):
+        assert "604800" in ended.stderr
