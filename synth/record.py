@@ -119,7 +119,9 @@ def is_stream(path: Path) -> bool:
 def write_atomically(path: Path, text: str) -> None:
     """Write a text file through a temporary one beside it, so that it is never half-written.
 
-    A link is followed; what is no regular file (a pipe, /dev/stdout) is written to, not replaced.
+    What is written is on the disk before it takes its name, so that a power cut leaves the old file
+    or the new one, too. A link is followed; what is no regular file (a pipe, /dev/stdout) is
+    written to, not replaced.
 
     Raises:
         SynthError: the folder is missing or not writable.
@@ -135,6 +137,8 @@ def write_atomically(path: Path, text: str) -> None:
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
         umask = os.umask(0)
         os.umask(umask)
         os.chmod(temporary, 0o666 & ~umask)

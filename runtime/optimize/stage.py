@@ -91,13 +91,6 @@ class StageOptimizer:
             if weight.kept is not weight.live:
                 weight.live.copy_(weight.kept)
 
-    @torch.no_grad()
-    def adopt(self) -> None:
-        """Keep what the layers hold, after it was changed from outside (loaded)."""
-        for weight in self._weights:
-            if weight.kept is not weight.live:
-                weight.kept.copy_(weight.live)
-
     def kept_bytes(self) -> int:
         """Bytes of all that is kept besides parameters and gradients, as allocated."""
         tensors = [w.kept for w in self._weights if w.kept is not w.live]

@@ -1,8 +1,8 @@
 """Ending a rank that has been stopped, or hangs: the others would wait for it until their time-out.
 
-A stopped process (SIGSTOP, a debugger left behind, a frozen job) answers no signal but SIGKILL. Its
-neighbours on the same machine see its state in /proc. Stopped together, as by Ctrl-Z, ranks do not
-watch, and nobody is ended. Which ranks hang, `stuck` says.
+A process that SIGSTOP or a debugger holds answers no signal but SIGKILL. Its neighbours on the same
+machine see its state in /proc. Stopped together, as by Ctrl-Z, ranks do not watch, and nobody is
+ended. Which ranks hang, `stuck` says.
 """
 
 import os
@@ -19,6 +19,7 @@ import torch.distributed as dist
 PATIENCE_S = 5.0
 _POLL_S = 0.5
 _PROC = Path("/proc")
+_STOPPED = ("T", "t")
 
 
 class Watch:
@@ -95,9 +96,9 @@ def end_without(launcher: int) -> None:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a process is held by a stop signal; one that is gone is not."""
+    """Whether a process is held by a stop signal or by a debugger; one that is gone is not."""
     try:
-        return (_PROC / str(pid) / "stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
+        return (_PROC / str(pid) / "stat").read_text().rsplit(")", 1)[1].split()[0] in _STOPPED
     except OSError:
         return False
 

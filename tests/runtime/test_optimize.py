@@ -1,6 +1,5 @@
 """Optimizer steps of one process: torch's bits, taken back and redone without a trace."""
 
-import copy
 from collections.abc import Callable
 
 import pytest
@@ -192,19 +191,6 @@ def test_post_validation_costs_a_copy_of_the_parameters_or_none_beside_master_we
     assert extra(torch.float32, master=False) == 4 * trainable
     assert extra(torch.bfloat16, master=False) == 2 * trainable
     assert extra(torch.bfloat16, master=True) == 0
-
-
-def test_what_is_loaded_from_outside_is_kept() -> None:
-    module = build_module()
-    optimizer = StageOptimizer(module.parameters(), late(OptimizerSpec()))
-    truth = copy.deepcopy(module)
-    with torch.no_grad():
-        for a, b in zip(module.parameters(), truth.parameters(), strict=True):
-            a.fill_(0.5)
-            b.fill_(0.5)
-    optimizer.adopt()
-    optimizer.show()
-    assert same_bits(module, truth)
 
 
 def test_nothing_to_validate_is_refused() -> None:

@@ -20,6 +20,22 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> 
     assert os.listdir(tmp_path) == ["file"]
 
 
+def test_what_is_written_is_on_the_disk_before_it_takes_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    synced = []
+
+    def sync(handle: int) -> None:
+        synced.append((os.pread(handle, 100, 0), path.read_text()))
+
+    monkeypatch.setattr(os, "fsync", sync)
+    write_atomically(path, "new")
+    assert synced == [(b"new", "old")]
+    assert path.read_text() == "new"
+
+
 def test_a_link_is_followed_not_replaced(tmp_path: Path) -> None:
     target, link = tmp_path / "target", tmp_path / "link"
     target.write_text("old")

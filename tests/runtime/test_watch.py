@@ -1,0 +1,46 @@
+"""Which processes count as stopped, by the state that the system gives them."""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from synth.runtime.training.watch import is_stopped
+
+TRACED = "import ctypes, os; ctypes.CDLL(None).ptrace(0, 0, 0, 0); os.kill(os.getpid(), 19)"
+
+
+@pytest.mark.parametrize(
+    ("state", "stopped"), [("T", True), ("t", True), ("S", False), ("D", False), ("Z", False)]
+)
+def test_held_by_a_signal_or_by_a_debugger_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, stopped: bool
+) -> None:
+    monkeypatch.setattr("synth.runtime.training.watch._PROC", tmp_path)
+    (tmp_path / "12").mkdir()
+    (tmp_path / "12" / "stat").write_text(f"12 (a T) b) {state} 1 12 12 0")
+    assert is_stopped(12) is stopped
+    assert not is_stopped(13)
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or not hasattr(ctypes.CDLL(None), "ptrace"), reason="needs ptrace"
+)
+def test_a_process_that_its_debugger_holds_is_stopped() -> None:
+    process = subprocess.Popen([sys.executable, "-c", TRACED])
+    try:
+        end = time.monotonic() + 60
+        while not is_stopped(process.pid) and time.monotonic() < end:
+            time.sleep(0.05)
+        stat = Path(f"/proc/{process.pid}/stat").read_text()
+        if stat.rsplit(")", 1)[1].split()[0] == "T":
+            pytest.skip("tracing is not allowed here")
+        assert is_stopped(process.pid)
+    finally:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
