@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 from synth.costs import Costs
 from synth.families import generate, generate_for
-from synth.kinds import MEASURED
 from synth.profile import Link, Links
 from synth.schedule import Schedule, lower, peak_bytes, verify
 from synth.solve import Objective, Problem
+from synth.solve.starts import with_mean_times
 
 
 class Baseline(NamedTuple):
@@ -67,12 +67,6 @@ def share_of_1f1b(costs: Costs, num_micro_batches: int, share: float) -> int:
 
 def averaged(costs: Costs) -> Costs:
     """Every stage with the mean times of all, every link with the mean time of a transfer."""
-    num_stages = costs.num_stages
-    mean_us = {
-        kind: round(sum(stage.duration_us[kind] for stage in costs.stages) / num_stages)
-        for kind in MEASURED
-    }
-    lags = [costs.boundary_us(s, s, s + 1) for s in range(num_stages - 1)]
+    lags = [costs.boundary_us(s, s, s + 1) for s in range(costs.num_stages - 1)]
     links = Links(default=Link(latency_us=round(sum(lags) / max(1, len(lags)))))
-    stages = tuple(stage.replace(duration_us=mean_us) for stage in costs.stages)
-    return costs.replace(stages=stages, links=links)
+    return with_mean_times(costs).replace(links=links)

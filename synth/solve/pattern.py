@@ -11,6 +11,7 @@ is the sum over y of effect(y) · ([r(y) < r(x)] − q(y)). Beginning and end ho
 and so less. Times are coarse: what counts is the order, which is timed exactly afterwards.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -185,7 +186,7 @@ class _Model:
         Where memory is what is minimised they are rounded up: without lags that takes much longer.
         """
         if self.static_bytes is not None:
-            return -(-time_us // round(self.tick_us))
+            return math.ceil(time_us / self.tick_us)
         return round(time_us / self.tick_us)
 
     def _trip(self, index: int) -> int:

@@ -44,7 +44,7 @@ class Starts:
     def _made_for_averages(self) -> Iterator[tuple[str, Schedule]]:
         """Those that read times, as their authors make them: from the averages of all stages."""
         problem = self.problem
-        averaged = _averaged(problem.costs)
+        averaged = with_mean_times(problem.costs)
         if averaged != problem.costs:
             timed = {name for name, family in families().items() if family.timed}
             made = generate_for(
@@ -108,7 +108,7 @@ class Starts:
         self.now.offer(polish.evaluate(self.problem, schedule, "hint"))
 
 
-def _averaged(costs: Costs) -> Costs:
+def with_mean_times(costs: Costs) -> Costs:
     """Every stage with the mean times of all."""
     stages = costs.stages
     mean_us = {
