@@ -3,13 +3,12 @@
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import count
 
 from synth.schedule.model import Buffering
 from synth.schedule.ops import Op
-from synth.solve import bounds, construct, feasible, polish, rounds, windows
+from synth.solve import bounds, construct, feasible, polish, rounds
 from synth.solve.cpsat import Model
-from synth.solve.known_orders import KnownOrders, split_solution
+from synth.solve.known_orders import KnownOrders
 from synth.solve.memory_views import cautious, certain, distinct, relaxed_for_fusion
 from synth.solve.milp import run_milp
 from synth.solve.polish import BUFFERINGS
@@ -29,6 +28,7 @@ from synth.solve.slack import slacken
 from synth.solve.solution import Solution
 from synth.solve.standing import OnImprovement, Standing
 from synth.solve.starts import Starts
+from synth.solve.turns import Turns
 from synth.solve.view import View
 
 # Effort of list scheduling, in ops placed: at first, and later for each second of the time limit,
@@ -51,14 +51,6 @@ _EXACT_OPS = 1_600
 
 # Beyond so many, building it takes longer than it could ever repay.
 _MOST_EXACT_OPS = 12_000
-
-_WINDOWS_STARTS = 3
-
-# What windows may find nothing for, as a share of the time limit.
-_PATIENCE_SHARE = 0.03
-
-# Between two exact looks at what the windows find, so many times as long as one look takes.
-_PAUSES = 5
 
 
 def solve(
@@ -234,66 +226,21 @@ class _Search:
                 self.now.best = slacken(self.problem, self.now.best, should_stop)
 
     def _improve_windows(self) -> None:
-        """Large-neighbourhood search, in the strictest view that the best order fits in.
-
-        Where windows find nothing for a while, ops are moved for slack: that leaves fewer ways that
-        are nearly as long as the longest, and windows find more.
-        """
+        """Large-neighbourhood search."""
         share = _WINDOWS_SHARE if self._is_small else _WINDOWS_SHARE_OF_MANY
-        until_s = self.now.elapsed_s() + share * self.now.left_s()
-        view = certain(self.problem)
-        if self.now.best is not None:
-            strict = cautious(self.problem, self.now.best.schedule.buffering)
-            view = strict if self._known_in(strict) else view
-        starts = self._known_in(view)[:_WINDOWS_STARTS]
-        deterministic, limit_s = self.options.deterministic, self.options.time_limit_s
-        left_s = (_WINDOWS_SHARE if deterministic else 1) * limit_s
-        taken_at = self.now.elapsed_s()
-
-        def take(solution: Solution) -> None:
-            """Not every step, where looking at one exactly takes long."""
-            nonlocal taken_at
-            if self.now.elapsed_s() - taken_at >= _PAUSES * self.now.evaluation_s or deterministic:
-                self._take(view, solution, "windows")
-                taken_at = self.now.elapsed_s()
-
-        def should_stop() -> bool:
-            return self.now.finished() or (not deterministic and self.now.elapsed_s() > until_s)
-
-        for turn in count():
-            if not starts:
-                return
-            found = windows.improve(
-                view,
-                self.problem.objective,
-                starts,
-                left_s,
-                self.options.seed + turn,
-                1 if deterministic else self.proving.num_workers_left,
-                should_stop,
-                take,
-                _PATIENCE_SHARE * limit_s,
-            )
-            self._take(view, found.solution, "windows")
-            left_s -= found.spent_s
-            if should_stop() or left_s <= 0:
-                return
-            starts = self._slackened(view, should_stop)
-
-    def _slackened(self, view: View, should_stop: Callable[[], bool]) -> list[Solution]:
-        """The best with more slack, to go on from; nothing if it has all there is."""
-        best = self.now.best
-        if best is None:
-            return []
-        looser = slacken(self.problem, best, should_stop)
-        if looser is best:
-            return []
-        if looser.value_us < best.value_us:
-            self.now.offer(looser)
-        else:
-            self.now.best = looser
-        solution = split_solution(looser.schedule.programs, view)
-        return [] if solution is None else [solution]
+        effort_share = _WINDOWS_SHARE if self.options.deterministic else 1
+        turns = Turns(
+            self.problem,
+            self.options,
+            self.now,
+            self.known,
+            self.proving.num_workers_left,
+            self._take,
+        )
+        turns.run(
+            self.now.elapsed_s() + share * self.now.left_s(),
+            effort_share * self.options.time_limit_s,
+        )
 
     def _search(self, limit_s: float) -> None:
         """The whole problem: the relaxation that bounds first, then, if need be, those that find.
@@ -368,9 +315,6 @@ class _Search:
 
     def _hint_for(self, view: View, fusible: bool) -> tuple[Solution | None, int]:
         return self.known.hint(view, self._best_programs(), fusible)
-
-    def _known_in(self, view: View) -> list[Solution]:
-        return self.known.solutions(view, self._best_programs())
 
     # The answer
 

@@ -54,10 +54,11 @@ _POLL_S = 0.05
 
 
 class Improved(NamedTuple):
-    """The best found, and the effort of each worker."""
+    """The best found, the effort of each worker, and whether no window is left to try."""
 
     solution: Solution
     spent_s: float
+    is_exhausted: bool
 
 
 def improve(
@@ -110,7 +111,8 @@ def improve(
         best = min(searches, key=lambda search: search.placed.value_us)
         effort.gained()
     best.improve(max(_ALWAYS_OPS, view.num_ops // 2), effort, tell, workers)
-    return Improved(best.placed.solution, (seconds - effort.seconds_left) / workers)
+    spent_s = (seconds - effort.seconds_left) / workers
+    return Improved(best.placed.solution, spent_s, not effort.is_spent())
 
 
 @dataclass

@@ -1,0 +1,91 @@
+"""Windows and slack in turns: whose turn it is, and when it ends."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from benchmarks.solver.suites import bidirectional, table
+from synth.families import generate
+from synth.solve import Part, SolveOptions, polish, turns, windows
+from synth.solve.known_orders import KnownOrders
+from synth.solve.polish import Candidate
+from synth.solve.problem import Problem
+from synth.solve.solution import Solution
+from synth.solve.standing import Standing
+from synth.solve.turns import Turns
+from synth.solve.view import View
+
+LIMIT_S = 100.0
+
+
+def begun(problem: Problem, family: str, **options: Any) -> tuple[Turns, Standing]:
+    """Turns from a published schedule, with nothing evaluated that windows find."""
+    asked = SolveOptions(time_limit_s=LIMIT_S, **options)
+    now = Standing(problem, asked, None, None)
+    schedule = generate(family, problem.num_ranks, problem.num_micro_batches, costs=problem.costs)
+    now.offer(polish.evaluate(problem, schedule, family))
+
+    def take(view: View, solution: Solution, found_by: str) -> None:
+        programs = solution.programs(view)
+        now.offer(polish.evaluate_order(problem, programs, found_by))
+
+    return Turns(problem, asked, now, KnownOrders(problem.objective), 1, take), now
+
+
+class Fruitless:
+    """Windows that find nothing, and slack that finds something so many times."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, gains: int, last: int) -> None:
+        self.patience: list[float] = []
+        self.gains, self.last = gains, last
+        monkeypatch.setattr(windows, "improve", self.improve)
+        monkeypatch.setattr(turns, "slacken", self.slacken)
+
+    def improve(
+        self, view: View, objective: object, starts: Sequence[Solution], *rest: Any
+    ) -> windows.Improved:
+        self.patience.append(rest[-1])
+        return windows.Improved(starts[0], 1.0, len(self.patience) == self.last)
+
+    def slacken(self, problem: Problem, candidate: Candidate, should_stop: object) -> Candidate:
+        self.gains -= 1
+        return replace(candidate) if self.gains >= 0 else candidate
+
+
+def test_without_slack_to_gain_windows_are_given_ever_more_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fruitless = Fruitless(monkeypatch, gains=2, last=6)
+    search, _ = begun(table.problem(4, 8, 1), "zb-h1")
+    search.run(math.inf, LIMIT_S)
+    assert fruitless.patience == pytest.approx([3, 3, 3, 6, 12, 24])
+
+
+def test_turns_end_with_the_effort(monkeypatch: pytest.MonkeyPatch) -> None:
+    fruitless = Fruitless(monkeypatch, gains=100, last=0)
+    search, _ = begun(table.problem(4, 8, 1), "zb-h1")
+    search.run(math.inf, 7.5)
+    assert len(fruitless.patience) == 8
+
+
+def test_where_slack_is_left_out_windows_never_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    fruitless = Fruitless(monkeypatch, gains=100, last=1)
+    search, _ = begun(table.problem(4, 8, 1), "zb-h1", without=frozenset({Part.SLACK}))
+    search.run(math.inf, LIMIT_S)
+    assert fruitless.patience == [math.inf]
+    assert fruitless.gains == 100
+
+
+def test_both_together_better_a_published_schedule_and_can_be_repeated() -> None:
+    problem = bidirectional.problem("bidirectional", 4, 8, split=True)
+    values = []
+    for _ in range(2):
+        search, now = begun(problem, "chimera", deterministic=True)
+        assert now.best is not None
+        start_us = now.best.value_us
+        search.run(0.0, 3.0)
+        values.append(now.best.value_us)
+    assert values[0] == values[1] < start_us
