@@ -1,4 +1,4 @@
-"""The library's page shows a program; here it runs as shown."""
+"""The library's page shows programs; here they run as shown."""
 
 import os
 import re
@@ -6,14 +6,33 @@ import subprocess
 import sys
 from pathlib import Path
 
+from synth.schedule.file import Plan
+
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 PAGE = Path(__file__).parents[2] / "docs" / "library.md"
 
 
-def test_the_pages_program_learns_under_torchrun(tmp_path: Path) -> None:
-    program = re.search(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert program is not None
-    (tmp_path / "train.py").write_text(program[1])
+def programs() -> list[str]:
+    return re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+
+
+def test_the_pages_solver_writes_a_plan_that_is_true(tmp_path: Path) -> None:
+    _, solving = programs()
+    (tmp_path / "solving.py").write_text(solving)
+    command = [sys.executable, "solving.py"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert ended.returncode == 0, ended.stderr
+    assert len(ended.stdout.splitlines()) > 1
+    plan = Plan.load(tmp_path / "plan.json")
+    plan.check()
+    assert plan.claim.objective == "period"
+    assert plan.claim.period_us is not None
+    assert 0 < plan.claim.lower_bound_us <= plan.claim.period_us
+
+
+def test_the_pages_pipeline_learns_under_torchrun(tmp_path: Path) -> None:
+    training, _ = programs()
+    (tmp_path / "train.py").write_text(training)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     ended = subprocess.run(
         [*command, "--local-addr", "localhost", "--nproc-per-node", "2", "train.py"],
