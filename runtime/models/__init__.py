@@ -7,7 +7,7 @@ Layers may share parameters; where they end up on different ranks, these are kep
 """
 
 from .layers import layer_names, layer_signature, num_safe_ids, vocabulary_size
-from .loading import Model, build_layers, build_model, load_layers
+from .loading import Model, build_layers, build_model, check_spec, load_layers
 from .spec import ModelSpec
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "ModelSpec",
     "build_layers",
     "build_model",
+    "check_spec",
     "layer_names",
     "layer_signature",
     "load_layers",

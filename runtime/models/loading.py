@@ -35,6 +35,19 @@ def load_layers(spec: ModelSpec) -> list[nn.Module]:
     return _checked(spec, _call(spec, _own_factory(spec)))
 
 
+def check_spec(spec: ModelSpec) -> None:
+    """Refuse what can be refused before anything is built.
+
+    Raises:
+        SynthError: no such model, file, module or function, or arguments it does not take.
+    """
+    size = SIZES.get(spec.factory)
+    if size is not None:
+        _check_arguments(spec, size.factory)
+    else:
+        _bind(spec, _own_factory(spec))
+
+
 @dataclass(frozen=True)
 class Model:
     """Some of a model's layers by index, and of the parameters that layers share those they have.
@@ -157,7 +170,8 @@ def _own_factory(spec: ModelSpec) -> Factory:
     return import_function(spec.factory)
 
 
-def _call(spec: ModelSpec, factory: Factory) -> object:
+def _bind(spec: ModelSpec, factory: Factory) -> None:
+    """Whether the arguments are those of the function."""
     signature = inspect.signature(factory)
     try:
         signature.bind(**spec.arguments)
@@ -166,6 +180,10 @@ def _call(spec: ModelSpec, factory: Factory) -> object:
             f"{spec.factory} could not be called with {dict(spec.arguments)}: {error}; "
             f"it is declared {signature}"
         ) from None
+
+
+def _call(spec: ModelSpec, factory: Factory) -> object:
+    _bind(spec, factory)
     try:
         return factory(**spec.arguments)
     except Exception as error:

@@ -3,25 +3,22 @@
 import datetime
 import subprocess
 import sys
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 import synth
-from synth.errors import SynthError
 from synth.kinds import OpKind
 from synth.profile import Layer, LayerProfile, Links, Profile, Provenance, Workload
 
 from ..dtypes import dtype_of
-from ..models import ModelSpec, build_layers, layer_names, layer_signature, num_safe_ids
+from ..models import ModelSpec, build_layers, layer_names
 from ..optimize import commit_bytes
 from ..training.building import calls_of, prepare_device
-from ..training.layered import LayerCall
 from ..world import describe_device
 from .profiler import profile_layer
-from .sample import Sample
+from .walk import walk
 
 _HOST_IS_CPU = "links.host is a copy within the CPU's own memory: there is no other to move to"
 _SEED = 0
@@ -39,7 +36,8 @@ def profile_model(
 ) -> Profile:
     """Measure a model's layers on a device.
 
-    Identical layers (same class, shapes and settings) are measured once and share the result.
+    Identical layers (same class, shapes and settings) are measured once and share the result. The
+    model is built in the host's memory; its layers are on the device one at a time.
 
     Args:
         workload: what to build, and the shape of a micro-batch.
@@ -54,32 +52,23 @@ def profile_model(
     """
     prepare_device(workload, device)
     spec = ModelSpec(workload.model, workload.arguments)
-    built = build_layers(spec, seed=_SEED, device=device, dtype=dtype_of(workload.dtype))
-    layers = list(built.values())
-    names = layer_names(layers)
+    built = build_layers(spec, seed=_SEED, dtype=dtype_of(workload.dtype))
+    names = layer_names(list(built.values()))
     calls = calls_of(workload, built, names)
     profiles: dict[str, LayerProfile] = {}
-    shared: dict[Hashable, str] = {}
     entries = []
-    for name, sample in zip(names, _samples(calls, names, workload, device), strict=True):
-        is_recomputed = sample.call is not None and sample.call.recomputed
-        met = (
-            is_recomputed,
-            sample.is_first,
-            sample.targets is not None,
-            sample.x.shape,
-            sample.x.stride(),
+    rise_bytes = 0
+    for met in walk(calls, names, workload, device, _SEED):
+        entries.append(Layer(name=met.name, profile=met.same_as))
+        if met.sample is None:
+            continue
+        profiles[met.name] = profile = profile_layer(
+            met.sample, workload.optimizer, warmup=warmup, iterations=iterations
         )
-        signature = (layer_signature(sample.layer), met, sample.x.dtype)
-        if signature not in shared:
-            shared[signature] = name
-            profiles[name] = profile_layer(
-                sample, workload.optimizer, warmup=warmup, iterations=iterations
-            )
-            tell(f"measured {name}: {profiles[name].work_us() / 1000:.3f} ms for F + B + W")
-        entries.append(Layer(name=name, profile=shared[signature]))
+        rise_bytes = max(rise_bytes, commit_bytes([met.sample.layer], workload.optimizer))
+        tell(f"measured {met.name}: {profile.work_us() / 1000:.3f} ms for F + B + W")
     if workload.optimizer.post_validation:
-        profiles = _with_commits(profiles, commit_bytes(layers, workload.optimizer))
+        profiles = _with_commits(profiles, rise_bytes)
     return Profile(
         name=workload.model,
         provenance=_provenance(device, workload, links),
@@ -102,44 +91,6 @@ def _with_commits(profiles: dict[str, LayerProfile], rise_bytes: int) -> dict[st
         )
         for name, profile in profiles.items()
     }
-
-
-def _samples(
-    calls: list[LayerCall], names: list[str], workload: Workload, device: torch.device
-) -> Iterator[Sample]:
-    """Walk the model with one random micro-batch, so that each layer meets a real input."""
-    generator = torch.Generator().manual_seed(_SEED)
-    shape = (workload.micro_batch_size, workload.sequence_length)
-    vocabulary = num_safe_ids(calls[0].module) or 256
-    x: Tensor = torch.randint(vocabulary, shape, generator=generator).to(device)
-    targets = torch.randint(vocabulary, shape, generator=generator).to(device)
-    for i, (call, name) in enumerate(zip(calls, names, strict=True)):
-        is_last = i == len(calls) - 1
-        try:
-            with torch.no_grad():
-                y = call((x, targets) if is_last else (x,))
-        except Exception as error:
-            raise _misfit(name, x, is_last, error) from error
-        if not isinstance(y, Tensor):
-            raise SynthError(
-                f"layer {name!r} returned a {type(y).__name__}; needed: one tensor (from the last "
-                f"layer: the scalar loss); join several into one, or make them anew in each layer"
-            )
-        if is_last and y.numel() != 1:
-            raise SynthError(
-                f"the last layer {name!r} returned a tensor of shape {tuple(y.shape)}; "
-                f"needed: the scalar loss of (x, targets)"
-            )
-        yield Sample(call.module, x, targets if is_last else None, is_first=i == 0, call=call)
-        x = y
-
-
-def _misfit(name: str, x: Tensor, is_last: bool, error: Exception) -> SynthError:
-    call = "layer(x, targets)" if is_last else "layer(x)"
-    return SynthError(
-        f"layer {name!r}, called as {call} with x of shape {tuple(x.shape)} and {x.dtype}, failed: "
-        f"{error}"
-    )
 
 
 def _capacity(device: torch.device) -> int | None:

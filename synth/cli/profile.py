@@ -66,6 +66,8 @@ def command(
     """
     check_outputs(output, inputs=[model.rpartition(":")[0] or None])
     from synth.profile import Workload
+    from synth.runtime.dtypes import dtype_of
+    from synth.runtime.models import ModelSpec, check_spec
     from synth.runtime.world import pick_device, under_torchrun
 
     workload = Workload(
@@ -79,6 +81,9 @@ def command(
         optimizer=read_optimizer(optimizer, master_weights, post_validation),
         threads=threads,
     )
+    check_spec(ModelSpec(workload.model, workload.arguments))
+    for name in filter(None, (dtype, autocast)):
+        dtype_of(name)
     if under_torchrun():
         _profile_inside_torchrun(workload, device, warmup, iters, output)
         return
