@@ -11,6 +11,7 @@ class RankResult:
 
     `program_seconds` are of one program with STEPs, which is less than a step where gradients
     accumulate; `remark` is what the user must know of how the run went.
+    `tokens_per_step` is how many tokens all ranks together train on in an optimizer step.
     `stopped_at` is the number of steps after which SIGTERM ended it early.
     `late`: steps were validated later. `extra_bytes`: see `room`.
     """
@@ -20,6 +21,7 @@ class RankResult:
     device: str
     processors: int
     first_step: int = 0
+    tokens_per_step: int = 0
     losses: list[float] = field(default_factory=list)
     step_seconds: list[float] = field(default_factory=list)
     program_seconds: list[float] = field(default_factory=list)

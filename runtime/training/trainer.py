@@ -138,6 +138,8 @@ class RankTrainer:
         world, first_step = self._world, self._start.step
         result = RankResult(world.rank, world.host, str(world.device), world.processors, first_step)
         result.late, result.extra_bytes = self._optimizer.late, self._extra_bytes
+        sequences = self._batches.sequences_per_step
+        result.tokens_per_step = sequences * self._plan.workload.sequence_length
         for step in range(first_step, self._num_steps):
             outcome = self._run(step, self._batches.take(), result)
             is_last = step + 1 == self._num_steps

@@ -1,6 +1,7 @@
 """What `synth run` answers: the losses, the measurement beside the plan, and the same as JSON."""
 
 import json
+import statistics
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -86,6 +87,9 @@ def _show(plan: "Plan", lowered: "Lowered", results: "list[RankResult]", outputs
     if not results[0].losses:
         return
     answer(_loss_curve(results[0].losses, results[0].first_step))
+    per_second = tokens_per_second(results[0])
+    if per_second is not None:
+        answer(f"{per_second:.0f} tokens per second, of all ranks together (the median step)\n")
     if charts:
         planned = planned_spans(shared_timeline(lowered, found.processors, late=results[0].late))
         middle = charts[middle_step(step_us)]
@@ -104,6 +108,13 @@ def _write(outputs: Outputs, record: str, trace: "Trace") -> list[Path]:
     if outputs.figures is not None:
         write_atomically(outputs.figures, record)
     return [path for path in (outputs.figures, outputs.trace) if path is not None]
+
+
+def tokens_per_second(result: "RankResult") -> float | None:
+    """Tokens that all ranks together train on in a second of the median step, of those that neither
+    warm up nor measure memory; none if there is none of them."""
+    timed = result.step_seconds[2:]
+    return result.tokens_per_step / statistics.median(timed) if timed else None
 
 
 def trace_of(
@@ -140,6 +151,7 @@ def _as_json(plan: "Plan", results: "list[RankResult]", found: "Comparison") -> 
         "first_step": results[0].first_step,
         "losses": results[0].losses,
         "step_seconds": results[0].step_seconds,
+        "tokens_per_second": tokens_per_second(results[0]),
         "static_bytes": [r.static_bytes for r in results],
         "comparison": found.model_dump(mode="json"),
     }
