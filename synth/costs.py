@@ -18,14 +18,12 @@ from synth.errors import SynthError
 from synth.kinds import MEASURED, MOVES, OpKind
 from synth.profile import LayerProfile, Link, Links, Profile, check_held_until
 from synth.record import Record
+from synth.units import MOST_SUMMABLE
 
 IntArray = npt.NDArray[np.int64]
 
 # In the place of a rank: the memory of the host that a rank runs on.
 HOST = -1
-
-# Up to here (35 years, a pebibyte) whatever is added up stays exact in 64 bits.
-_MOST = 2**50
 
 
 class StageCosts(Record):
@@ -111,11 +109,12 @@ class CostTable:
         for number, stage in enumerate(self.stages):
             kept = (stage.saved_bytes, stage.saved_w_bytes, stage.replay_bytes)
             rises = (*stage.rise_bytes.values(), stage.light_rise)
-            most = max(*stage.duration_us.values(), *rises, *kept, stage.output_bytes)
-            if most > _MOST:
+            whole = (stage.static_bytes, stage.gradient_bytes, stage.output_bytes)
+            most = max(*stage.duration_us.values(), *rises, *kept, *whole)
+            if most > MOST_SUMMABLE:
                 raise SynthError(
                     f"stage {number} costs up to {most} (µs or bytes); sums are exact up to "
-                    f"{_MOST} each: is a unit wrong in the profile?"
+                    f"{MOST_SUMMABLE} each: is a unit wrong in the profile?"
                 )
 
 
@@ -189,10 +188,10 @@ class Costs(Record):
 
 def _summable_us(time_us: int, num_bytes: int) -> int:
     """The time, if sums of it are exact."""
-    if time_us > _MOST:
+    if time_us > MOST_SUMMABLE:
         raise SynthError(
-            f"moving {num_bytes} bytes takes {time_us} µs; sums are exact up to {_MOST} each: is "
-            f"the link's bandwidth in bytes per second?"
+            f"moving {num_bytes} bytes takes {time_us} µs; sums are exact up to {MOST_SUMMABLE} "
+            f"each: is the link's bandwidth in bytes per second?"
         )
     return time_us
 

@@ -1,15 +1,15 @@
 """The profile file: what one model's layers cost on one device, in microseconds and bytes."""
 
 import hashlib
+import unicodedata
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
-    NonNegativeInt,
     PlainSerializer,
-    PositiveFloat,
     SerializerFunctionWrapHandler,
     model_serializer,
     model_validator,
@@ -19,12 +19,35 @@ from synth.errors import SynthError
 from synth.kinds import MEASURED, OpKind
 from synth.optimizer import OptimizerSpec
 from synth.record import FileRecord, Record
+from synth.units import MOST_SUMMABLE, shown
 
 ModelArguments = dict[str, int | float | str | bool]
 
-
 # A week: beyond any op or transfer, and small enough for every sum to stay exact.
 _TimeUs = Annotated[float, Field(ge=0, le=6.048e11)]
+
+# A true is no number of bytes, and neither is a text.
+_Bytes = Annotated[int, Field(ge=0, le=MOST_SUMMABLE, strict=True)]
+
+# The least is far below any link, and still no time overflows.
+_Bandwidth = Annotated[float, Field(ge=1e-30)]
+
+# Of as many ranks as a placement may have.
+_Rank = Annotated[int, Field(ge=0, lt=1 << 16, strict=True)]
+
+
+def _plain(text: str) -> str:
+    """Text that can be shown: without control characters and halves of characters."""
+    for character in text:
+        if unicodedata.category(character) in ("Cc", "Cs"):
+            raise ValueError(
+                f"{shown(text)} has U+{ord(character):04X} in it, which cannot be shown; needed: "
+                f"plain text in one line"
+            )
+    return text
+
+
+PlainText = Annotated[str, AfterValidator(_plain)]
 
 
 class Timing(Record):
@@ -33,7 +56,16 @@ class Timing(Record):
     median_us: _TimeUs
     p10_us: _TimeUs
     p90_us: _TimeUs
-    n: int = Field(gt=0)
+    n: int = Field(gt=0, strict=True)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if not self.p10_us <= self.median_us <= self.p90_us:
+            raise ValueError(
+                f"p10_us is {self.p10_us:g}, median_us {self.median_us:g}, p90_us "
+                f"{self.p90_us:g}; each must be at least the one before"
+            )
+        return self
 
     @classmethod
     def exactly(cls, time_us: float) -> Self:
@@ -63,13 +95,13 @@ class LayerProfile(Record):
     """
 
     time_us: dict[OpKind, Timing]
-    parameter_bytes: NonNegativeInt
-    gradient_bytes: NonNegativeInt
-    optimizer_bytes: NonNegativeInt
-    output_bytes: NonNegativeInt
-    saved_bytes: NonNegativeInt
-    saved_w_bytes: NonNegativeInt
-    rise_bytes: dict[OpKind, NonNegativeInt]
+    parameter_bytes: _Bytes
+    gradient_bytes: _Bytes
+    optimizer_bytes: _Bytes
+    output_bytes: _Bytes
+    saved_bytes: _Bytes
+    saved_w_bytes: _Bytes
+    rise_bytes: dict[OpKind, _Bytes]
     input_until: OpKind = OpKind.B
     output_until: OpKind = OpKind.F
     gradient_until: OpKind = OpKind.B
@@ -128,15 +160,15 @@ def check_held_until(input_until: OpKind, output_until: OpKind, gradient_until: 
 class Layer(Record):
     """One entry of the model's sequential list: its name, and the profile that it shares."""
 
-    name: str
-    profile: str
+    name: PlainText
+    profile: PlainText
 
 
 class Link(Record):
     """A directed link: a transfer takes latency + bytes / bandwidth (none: bytes are free)."""
 
     latency_us: _TimeUs = 0.0
-    bandwidth_bytes_per_s: PositiveFloat | None = None
+    bandwidth_bytes_per_s: _Bandwidth | None = None
 
     def transfer_us(self, num_bytes: int) -> int:
         """Time to move so many bytes, rounded to whole microseconds."""
@@ -147,8 +179,16 @@ class Link(Record):
 class PairLink(Link):
     """The link from one given rank to another, where it differs from the default."""
 
-    source: NonNegativeInt
-    target: NonNegativeInt
+    source: _Rank
+    target: _Rank
+
+    @model_validator(mode="after")
+    def _between_two(self) -> Self:
+        if self.source == self.target:
+            raise ValueError(
+                f"source and target are both rank {self.source}; a link is between two ranks"
+            )
+        return self
 
 
 class Links(Record):
@@ -160,6 +200,17 @@ class Links(Record):
     default: Link = Link()
     pairs: tuple[PairLink, ...] = ()
     host: Link | None = None
+
+    @model_validator(mode="after")
+    def _pairs_once(self) -> Self:
+        if len(self._by_ends) < len(self.pairs):
+            ends = [(pair.source, pair.target) for pair in self.pairs]
+            source, target = next(pair for pair in ends if ends.count(pair) > 1)
+            raise ValueError(
+                f"pairs has two links from rank {source} to rank {target}; give one for each "
+                f"direction"
+            )
+        return self
 
     @model_serializer(mode="wrap")
     def _without_absent_host(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -174,8 +225,8 @@ class Links(Record):
     # The underscore keeps what is cached out of `dict(self)`, that is, out of `replace`.
     @cached_property
     def _by_ends(self) -> dict[tuple[int, int], PairLink]:
-        """The pairs by source and target; of two for the same ends the first counts."""
-        return {(pair.source, pair.target): pair for pair in reversed(self.pairs)}
+        """The pairs by source and target."""
+        return {(pair.source, pair.target): pair for pair in self.pairs}
 
 
 def _read_optimizer(given: object) -> object:
@@ -195,7 +246,7 @@ _WrittenOptimizer = Annotated[
 class Workload(Record):
     """What was profiled, enough to build it again: the model and the shape of a micro-batch."""
 
-    model: str = Field(description="a built-in name, or module:function of the user's own")
+    model: PlainText = Field(description="a built-in name, or module:function of the user's own")
     arguments: ModelArguments = Field(default_factory=dict)
     micro_batch_size: int = Field(gt=0)
     sequence_length: int = Field(gt=0)
@@ -223,8 +274,8 @@ class Workload(Record):
 class Provenance(Record):
     """Where and how the numbers were got."""
 
-    source: str = Field(description="'measured', or the publication")
-    device: str
+    source: PlainText = Field(description="'measured', or the publication")
+    device: PlainText
     date: str
     command: str | None = None
     cores: int | None = None
@@ -242,11 +293,15 @@ class Profile(FileRecord):
     VERSION: ClassVar[int] = 1
     MADE_BY: ClassVar[str] = "synth profile"
 
-    name: str
+    name: PlainText
     provenance: Provenance
     workload: Workload
     capacity_bytes: int | None = Field(
-        default=None, description="memory of the device, for `--mem-limit auto`"
+        default=None,
+        gt=0,
+        le=MOST_SUMMABLE,
+        strict=True,
+        description="memory of the device, for `--mem-limit auto`",
     )
     links: Links = Links()
     layer_profiles: dict[str, LayerProfile]

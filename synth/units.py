@@ -10,19 +10,31 @@ _FACTORS: dict[str, int] = {
     **{f"{p}IB": 1 << (10 * i + 10) for i, p in enumerate("KMGT")},
 }
 
+# A pebibyte, and 35 years in microseconds: up to here whatever is added up stays exact in 64 bits.
+MOST_SUMMABLE = 1 << 50
+
+_MOST_SECONDS = MOST_SUMMABLE / 1e6
+
+# Of what was typed, a message shows so much.
+_SHOWN = 40
+
 
 def parse_bytes(text: str) -> int:
     """Read a size: `40GB` is 40·10⁹ bytes, `40GiB` is 40·2³⁰; any case, decimals allowed.
 
     Raises:
         SynthError: no unit, or one with two readings such as `40G`; both readings are spelled out.
+            Or more than a pebibyte.
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", text)
     if match is None:
         raise SynthError(f"size {text!r} is not understood; write for example 40GB or 37.5GiB")
     number, unit = match[1], match[2].upper()
     if unit in _FACTORS:
-        return round(float(number) * _FACTORS[unit])
+        size = float(number) * _FACTORS[unit]
+        if size > MOST_SUMMABLE:
+            raise SynthError(f"size {shown(text)} is more than 1024TiB; give at most that")
+        return round(size)
     prefix = unit if unit in ("K", "M", "G", "T") else "G"
     if unit in ("", "K", "M", "G", "T"):
         raise SynthError(
@@ -66,12 +78,16 @@ def parse_seconds(text: str) -> float:
     """Read a duration: `60`, `60s`, `2m`, `500ms`.
 
     Raises:
-        SynthError: not a number with one of these units.
+        SynthError: not a number with one of these units, or more than 35 years.
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|min|h)?\s*", text)
     if match is None:
         raise SynthError(f"duration {text!r} is not understood; write for example 60s or 2m")
-    return float(match[1]) * {"ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, None: 1}[match[2]]
+    factor = {"ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, None: 1}[match[2]]
+    seconds = float(match[1]) * factor
+    if seconds > _MOST_SECONDS:
+        raise SynthError(f"duration {shown(text)} is more than 35 years; give at most 300000h")
+    return seconds
 
 
 def parse_fraction(text: str) -> float:
@@ -85,3 +101,8 @@ def parse_fraction(text: str) -> float:
     if not 0 <= value <= 1:
         raise SynthError(f"share {text!r} is not understood; write for example 0.5% or 0.005")
     return value
+
+
+def shown(text: str) -> str:
+    """What was typed, in quotes, its beginning alone where it is long."""
+    return repr(text) if len(text) <= _SHOWN else f"{text[:_SHOWN]!r}…"

@@ -7,12 +7,18 @@ from typing import TYPE_CHECKING
 from synth.errors import SynthError
 from synth.plan.target import Target
 from synth.profile import Profile
-from synth.units import format_bytes, format_bytes_both, parse_bytes, parse_seconds
+from synth.units import format_bytes, format_bytes_both, parse_bytes, parse_seconds, shown
 
 if TYPE_CHECKING:
     from synth.schedule.model import Placement
 
 LEAST = "min"
+
+# A share of the bound beyond which everything meets it, in percent.
+_MOST_PERCENT = 1_000_000
+
+# A number of a stage has no more digits.
+_MOST_DIGITS = 6
 
 # The target of a pipeline without bubble once it is full.
 STEADY = "steady"
@@ -80,7 +86,8 @@ def read_target(text: str) -> Target:
     """Read a time (`850ms`, `1.2s`), or a share of the lower bound without a limit (`105%`).
 
     Raises:
-        SynthError: neither, a time of 0, or a share below 100%, which nothing can meet.
+        SynthError: neither, a time of 0, a share below 100%, which nothing can meet, or one that
+            everything meets.
     """
     if text.strip().endswith("%"):
         share = _percentage(text)
@@ -105,7 +112,13 @@ def _percentage(text: str) -> float:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*%\s*", text)
     if match is None:
         raise SynthError(f"--target {text!r} is not understood; write for example 105% or 850ms")
-    return float(match[1]) / 100
+    percentage = float(match[1])
+    if percentage > _MOST_PERCENT:
+        raise SynthError(
+            f"--target {shown(text)} is so large that every schedule meets it; give at most "
+            f"{_MOST_PERCENT}%"
+        )
+    return percentage / 100
 
 
 def read_partition(text: str, where: "Placement") -> tuple[int, ...] | None:
@@ -163,9 +176,10 @@ def read_recompute(text: str, num_stages: int) -> tuple[int, ...] | None:
     if word in ("auto", "none", "all"):
         return {"auto": None, "none": (), "all": tuple(range(num_stages))}[word]
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) < num_stages for part in parts):
+    short = all(part.isdecimal() and len(part) <= _MOST_DIGITS for part in parts)
+    if not short or max(map(int, parts)) >= num_stages:
         raise SynthError(
-            f"--recompute {text!r} is not understood; write none, all, auto, or stages from 0 to "
-            f"{num_stages - 1}, such as 0,1"
+            f"--recompute {shown(text)} is not understood; write none, all, auto, or stages from 0 "
+            f"to {num_stages - 1}, such as 0,1"
         )
     return tuple(sorted({int(part) for part in parts}))

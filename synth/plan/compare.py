@@ -24,7 +24,7 @@ from synth.schedule.memory import peak_bytes, static_bytes
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import verify
-from synth.solve.problem import Problem, Result, SolveOptions, relative_gap
+from synth.solve.problem import MOST_OPS, Problem, Result, SolveOptions, relative_gap
 
 # Before the placement in the name of what the solver found, and behind it where stages recompute.
 SOLVED = "solved "
@@ -156,11 +156,13 @@ def compare(
         stop: set it to leave out what has not been searched.
 
     Raises:
-        SynthError: a name that no family has, or a partition of other layers or for no placement.
+        SynthError: a name that no family has, a partition of other layers or for no placement, or
+            too many micro-batches.
     """
     running = _Comparing(question, options or SolveOptions(), stop or threading.Event())
     if names is None:
         names = variants_for(question.num_ranks, len(question.profile.layers))
+    _check_size(question)
     names, searches = tuple(dict.fromkeys(names)), tuple(dict.fromkeys(searches))
     # A name that is unknown is no refusal, so all are looked up first.
     placements = [family_placement(name, question.num_ranks) for name in names]
@@ -172,6 +174,16 @@ def compare(
         if running.begins(search.title, on_begin):
             running.add_solved(search)
     return running.comparison
+
+
+def _check_size(question: Question) -> None:
+    most = MOST_OPS // (3 * question.num_ranks)
+    if question.num_micro_batches > most:
+        raise SynthError(
+            f"{question.num_micro_batches} micro-batches on {question.num_ranks} ranks make more "
+            f"than {MOST_OPS:,} ops, which take minutes to simulate; give at most {most:,} "
+            f"micro-batches"
+        )
 
 
 def _check_partition(question: Question, placements: list[Placement]) -> None:

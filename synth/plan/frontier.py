@@ -17,7 +17,7 @@ from synth.errors import SynthError
 from synth.objective import Objective
 from synth.plan.choice import Choice, limits_bytes, of_words, words
 from synth.plan.known import Found, Known
-from synth.profile import Profile
+from synth.profile import PlainText, Profile
 from synth.record import FileRecord, Record
 from synth.schedule.file import Claim, Plan
 from synth.solve.problem import Problem, StoppedBy, relative_gap
@@ -29,7 +29,7 @@ TIME_LIMIT = "time_limit_s"
 class FamilyPoint(Record):
     """A published schedule: its time and the highest peak of a rank."""
 
-    name: str
+    name: PlainText
     value_us: NonNegativeInt
     peak_bytes: NonNegativeInt
 
@@ -59,7 +59,7 @@ class Frontier(FileRecord):
     VERSION: ClassVar[int] = 1
     MADE_BY: ClassVar[str] = "synth frontier"
 
-    profile_name: str
+    profile_name: PlainText
     profile_fingerprint: str
     partition: tuple[PositiveInt, ...]
     placement: tuple[tuple[NonNegativeInt, ...], ...]

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
@@ -12,7 +12,7 @@ from synth import __version__
 from synth.costs import Costs, cut
 from synth.errors import SynthError
 from synth.objective import Objective
-from synth.profile import Profile, Workload
+from synth.profile import PlainText, Profile, Workload
 from synth.record import FileRecord, Record
 from synth.schedule.lower import Lowered
 from synth.schedule.memory import peak_bytes
@@ -20,6 +20,12 @@ from synth.schedule.model import Buffering, Placement, Schedule
 from synth.schedule.ops import Op
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import ScheduleError, verify
+
+# As many ops or micro-batches as a token has digits for.
+_Number = Annotated[int, Field(ge=0, lt=10**9, strict=True)]
+
+# Fits into 64 bits.
+_Cap = Annotated[int, Field(gt=0, lt=2**62, strict=True)]
 
 
 class Claim(Record):
@@ -31,8 +37,8 @@ class Claim(Record):
     peak_bytes: tuple[NonNegativeInt, ...]
     lower_bound_us: NonNegativeInt
     gap: float = Field(ge=0, le=1)
-    found_by: str
-    stopped_by: str
+    found_by: PlainText
+    stopped_by: PlainText
     seed: int | None = None
     solve_seconds: float | None = None
     synth_version: str
@@ -102,20 +108,20 @@ class Plan(FileRecord):
     VERSION: ClassVar[int] = 2
     MADE_BY: ClassVar[str] = "synth solve"
 
-    name: str
-    profile_name: str
+    name: PlainText
+    profile_name: PlainText
     profile_fingerprint: str
-    device: str
+    device: PlainText
     workload: Workload
     arguments: dict[str, str] = Field(default_factory=dict)
     partition: tuple[PositiveInt, ...] = Field(description="layers per stage, in forward order")
-    layers: tuple[str, ...] = Field(description="layer names, in forward order")
+    layers: tuple[PlainText, ...] = Field(description="layer names, in forward order")
     placement: tuple[tuple[NonNegativeInt, ...], ...] = Field(description="[replica][stage] → rank")
-    receive_ahead: NonNegativeInt = 1
-    send_behind: NonNegativeInt = 2
+    receive_ahead: _Number = 1
+    send_behind: _Number = 2
     eager: bool = Field(default=True, description="copies are reduced as soon as can be")
-    num_micro_batches: PositiveInt
-    caps_bytes: tuple[PositiveInt, ...] | None = None
+    num_micro_batches: _Number = Field(gt=0)
+    caps_bytes: tuple[_Cap, ...] | None = None
     costs: Costs
     claim: Claim
     programs: tuple[str, ...] = Field(min_length=1, description="one line of ops per rank")

@@ -124,6 +124,8 @@ def test_what_is_named_twice_is_looked_at_once(synth: Synth, tmp_path: Path) -> 
         (("--placement", "w"), "placement 'w' is unknown"),
         (("--recompute", "all"), "--no-solve leaves the solver out"),
         (("--mem-limit", "min"), "that is for synth solve"),
+        (("--mem-limit", "9999999999TB"), "is more than 1024TiB"),
+        (("-m", "100000000"), "give at most 166,666 micro-batches"),
         (("--svg", "no/such/c.svg"), "folder no/such is missing"),
         (("--partition", "6,x"), "--partition '6,x' is not understood"),
         (("--partition", "6,6"), "covers 12 layers, the profile has 24"),

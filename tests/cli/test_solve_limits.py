@@ -126,6 +126,8 @@ def test_a_target_that_nothing_meets_ends_in_3(synth: Synth, tmp_path: Path) -> 
         (("--mem-limit", "min", "--target", "90%"), "below the lower bound"),
         (("--mem-limit", "min", "--target", "850"), "has no unit; write for example 850ms"),
         (("--mem-limit", "min", "--target", "0s"), "is no time"),
+        (("--mem-limit", "min", "--target", "9" * 400 + "%"), "give at most 1000000%"),
+        (("--mem-limit", "min", "--target", "9" * 400 + "s"), "give at most 300000h"),
         (("--mem-limit", "min", "--target", "soon"), "'soon' is not understood"),
         (("--mem-limit", "min", "--target", "x%"), "'x%' is not understood"),
         (("--mem-limit", "min", "--target", "2s", "--deterministic"), "cannot be deterministic"),

@@ -16,6 +16,8 @@ from tests.cli.conftest import NAME, SMALL_SOLVE, Synth
         (("--mem-limit", "40G"), "has no clear unit"),
         (("--mem-limit", "1GB,2GB"), "--mem-limit gives 2 sizes for 4 ranks"),
         (("--mem-limit", "0GB"), "more than 0 bytes"),
+        (("--mem-limit", "9999999999TB"), "size '9999999999TB' is more than 1024TiB"),
+        (("--recompute", "9" * 5000), "write none, all, auto, or stages from 0 to 3"),
         (("--partition", "6,6,6"), "--partition gives 3 stages for 4 ranks"),
         (("--partition", "6,6,6,x"), "'6,6,6,x' is not understood; write auto"),
         (("--partition", "6,6,6,7"), "covers 25 layers, the profile has 24"),

@@ -572,18 +572,18 @@ def random_costs(rng: random.Random, num_stages: int, num_ranks: int) -> Costs:
         )
         for _ in range(num_stages)
     )
-    pairs = tuple(
-        PairLink(
-            source=rng.randrange(num_ranks),
-            target=rng.randrange(num_ranks),
-            latency_us=rng.randint(0, 9),
-            bandwidth_bytes_per_s=rng.choice((None, 4e5)),
-        )
-        for _ in range(rng.randint(0, 3))
-    )
+    pairs = {}
+    for _ in range(rng.randint(0, 3)):
+        ends = rng.randrange(num_ranks), rng.randrange(num_ranks)
+        link = Link(latency_us=rng.randint(0, 9), bandwidth_bytes_per_s=rng.choice((None, 4e5)))
+        if ends[0] != ends[1]:
+            source, target = ends
+            pairs.setdefault(ends, PairLink(source=source, target=target, **dict(link)))
     default = Link(latency_us=rng.randint(0, 5), bandwidth_bytes_per_s=1e6)
     host = Link(latency_us=rng.randint(0, 9), bandwidth_bytes_per_s=rng.choice((None, 5e5)))
-    return Costs(stages=stages, links=Links(default=default, pairs=pairs, host=host))
+    return Costs(
+        stages=stages, links=Links(default=default, pairs=tuple(pairs.values()), host=host)
+    )
 
 
 def random_placement(rng: random.Random) -> Placement:

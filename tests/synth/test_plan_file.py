@@ -444,6 +444,22 @@ def test_a_damaged_file_is_refused_in_words_that_name_the_damage(damage: Damage)
             assert word in message
 
 
+@pytest.mark.parametrize(
+    "field", ["send_behind", "receive_ahead", "num_micro_batches", "caps_bytes"]
+)
+def test_a_number_beyond_any_machine_is_refused(field: str) -> None:
+    data = whole(random.Random(0))
+    data[field] = [10**30] * P if field == "caps_bytes" else 10**30
+    assert field in refusal(data) and "Input should be less than" in refusal(data)
+
+
+@pytest.mark.parametrize("field", ["static_bytes", "gradient_bytes"])
+def test_a_stage_that_is_too_large_to_be_added_up_is_refused(field: str) -> None:
+    data = whole(random.Random(0))
+    data["costs"]["stages"][1][field] = 10**30
+    assert f"stage 1 costs up to {10**30}" in refusal(data)
+
+
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9, 0.999])
 def test_a_truncated_file_is_refused(share: float) -> None:
     text = PLANS[0].to_json()

@@ -48,10 +48,50 @@ def test_a_missing_op_s_time_is_named(data: dict[str, Any]) -> None:
     assert "layer_profiles.block: time_us lacks W; needed: F, B, W, BW, STEP" in message
 
 
-@pytest.mark.parametrize("value", [-1, 1.5, "many", None])
+@pytest.mark.parametrize("value", [-1, 1.5, "many", None, True, "5", 1e20, 2**50 + 1])
 def test_bytes_that_are_no_count_are_named(data: dict[str, Any], value: Any) -> None:
     data["layer_profiles"]["head"]["saved_bytes"] = value
     assert "layer_profiles.head.saved_bytes" in refusal(data)
+
+
+@pytest.mark.parametrize(
+    ("links", "words"),
+    [
+        ({"default": {"bandwidth_bytes_per_s": 1e-300}}, "default.bandwidth_bytes_per_s: Input"),
+        ({"pairs": [{"source": 2, "target": 2}]}, "source and target are both rank 2"),
+        ({"pairs": [{"source": 0, "target": 1}] * 2}, "two links from rank 0 to rank 1"),
+        ({"pairs": [{"source": 0, "target": 10**9}]}, "pairs.0.target: Input should be less"),
+        ({"pairs": [{"source": True, "target": 0}]}, "pairs.0.source: Input should be a valid int"),
+    ],
+)
+def test_links_that_cannot_be_are_named(
+    data: dict[str, Any], links: dict[str, Any], words: str
+) -> None:
+    data["links"] = links
+    assert words in refusal(data)
+
+
+@pytest.mark.parametrize("value", [-5, 0, 1e300, True])
+def test_a_capacity_that_none_has_is_named(data: dict[str, Any], value: Any) -> None:
+    data["capacity_bytes"] = value
+    assert "capacity_bytes: Input should be" in refusal(data)
+
+
+@pytest.mark.parametrize(("p10", "p90"), [(9, 8), (6, 7), (3, 4)])
+def test_percentiles_out_of_order_are_refused(data: dict[str, Any], p10: int, p90: int) -> None:
+    times = data["layer_profiles"]["block"]["time_us"]
+    times["F"] = {"median_us": 5, "p10_us": p10, "p90_us": p90, "n": 3}
+    assert f"p10_us is {p10}, median_us 5, p90_us {p90}; each must be" in refusal(data)
+
+
+@pytest.mark.parametrize(("text", "code"), [("a\ud800b", "D800"), ("\x1b[31mred", "001B")])
+def test_text_that_cannot_be_shown_is_refused(data: dict[str, Any], text: str, code: str) -> None:
+    for at, key in ((data, "name"), (data["layers"][0], "name"), (data["provenance"], "device")):
+        kept, at[key] = at[key], text
+        message = refusal(data)
+        assert f"{key}: {text!r} has U+{code} in it, which cannot be shown" in message
+        assert message.encode() and "\x1b" not in message
+        at[key] = kept
 
 
 def test_a_newer_version_says_upgrade(data: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from synth.errors import SynthError
 from synth.units import (
+    MOST_SUMMABLE,
     format_bytes,
     format_bytes_both,
     format_us,
@@ -44,6 +45,13 @@ def test_a_size_that_is_none_is_refused_with_an_example(text: str) -> None:
         parse_bytes(text)
 
 
+@pytest.mark.parametrize("text", ["9" * 400 + "GB", "9999999999TB", "1024.1TiB"])
+def test_a_size_too_large_to_be_added_up_is_refused_with_the_largest(text: str) -> None:
+    with pytest.raises(SynthError, match="is more than 1024TiB; give at most that"):
+        parse_bytes(text)
+    assert parse_bytes("1024TiB") == MOST_SUMMABLE
+
+
 @pytest.mark.parametrize(
     ("num_bytes", "text"),
     [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (3_141_592_653, "3.142 GB"), (2e12, "2 TB")],
@@ -75,6 +83,14 @@ def test_durations_are_read(text: str, seconds: float) -> None:
 def test_a_duration_that_is_none_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(SynthError, match="60s or 2m"):
         parse_seconds(text)
+
+
+@pytest.mark.parametrize("text", ["9" * 400 + "s", "313000h"])
+def test_a_duration_beyond_35_years_is_refused_with_what_may_be(text: str) -> None:
+    with pytest.raises(SynthError, match="give at most 300000h") as raised:
+        parse_seconds(text)
+    assert len(str(raised.value)) < 120
+    assert parse_seconds("300000h") == 300_000 * 3600
 
 
 @pytest.mark.parametrize(
