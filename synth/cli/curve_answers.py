@@ -11,8 +11,15 @@ if TYPE_CHECKING:
 
 
 def as_text(curve: "Frontier", title: str, width: int) -> str:
-    """The table, and the picture for a terminal."""
-    return f"{_table(curve)}\n\n{_sentence(curve)}\n\n{plot(drawn(curve, title), width)}"
+    """What it is of, the table, and the picture for a terminal."""
+    picture = plot(drawn(curve, title), width)
+    return "\n\n".join((_headline(curve, title), _table(curve), _sentence(curve), picture))
+
+
+def _headline(curve: "Frontier", title: str) -> str:
+    """The problem, and for what part of it times and bounds hold."""
+    sizes = ",".join(map(str, curve.partition))
+    return f"{title}\nall times and bounds are for this placement, with layers cut as {sizes}"
 
 
 def drawn(curve: "Frontier", title: str) -> Curve:

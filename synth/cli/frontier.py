@@ -161,10 +161,9 @@ class _Request:
     def title(self) -> str:
         """What the picture is of."""
         problem = self.problem
-        held = "" if self.placement == "linear" else f" ({self.placement})"
         return (
-            f"{self.profile.name} on {problem.num_ranks} ranks{held}, {problem.num_micro_batches} "
-            f"micro-batches"
+            f"{self.profile.name} on {problem.num_ranks} ranks ({self.placement}), "
+            f"{problem.num_micro_batches} micro-batches, in one partition"
         )
 
     def save(self, curve: "Frontier") -> None:

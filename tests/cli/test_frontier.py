@@ -26,12 +26,16 @@ def test_it_answers_with_a_table_a_plot_a_file_and_a_picture(synth: Synth, tmp_p
     assert ended.code == 0, ended.stderr
     for part in ("memory limit", "lower bound", "found by", "nothing fits below 14.39 GB", "1f1b"):
         assert part in ended.stdout
+    of_what, for_what = ended.stdout.split("\n")[:2]
+    assert of_what == f"{NAME} on 4 ranks (linear), 4 micro-batches, in one partition"
+    assert for_what.endswith("for this placement, with layers cut as 6,6,6,6")
     curve = Frontier.load(tmp_path / "curve.json")
     curve.check()
     assert len(curve.points) == 4
     for point in curve.points:
         assert Plan.load(plans / f"{cap_of(point)}B.json") == point
     ET.parse(tmp_path / "curve.svg")
+    assert "(linear), 4 micro-batches, in one partition" in (tmp_path / "curve.svg").read_text()
     assert "4/4  limit" in ended.stderr
     assert "drawn in" in ended.stderr
 
