@@ -138,14 +138,11 @@ def command(
     if target is not None:
         arguments["target"] = target
     choice = read_recompute(recompute, problem.costs.num_stages)
-    if target == STEADY and choice != ():
-        raise SynthError(
-            f"--recompute {recompute} and --target {STEADY} do not go together: the pattern that "
-            f"is sought keeps what F saves; give a time as target, or leave --recompute out"
-        )
     request = Request(
         profile, problem.partition, problem, options, limit, arguments, output, choice
     )
+    if target == STEADY:
+        _check_keeps_saved(request)
     if dry_run:
         preview(request, format)
     elif target == STEADY:
@@ -154,6 +151,15 @@ def command(
         solve_least(request, wanted, format)
     else:
         solve_within_limits(request, format)
+
+
+def _check_keeps_saved(request: Request) -> None:
+    if request.recompute != ():
+        raise SynthError(
+            f"--recompute {request.arguments['recompute']} and --target {STEADY} do not go "
+            f"together: the pattern that is sought keeps what F saves; give a time as target, or "
+            f"leave --recompute out"
+        )
 
 
 def _target(mem_limit: str | None, target: str | None) -> Target | None:

@@ -22,6 +22,8 @@ def test_a_plan_is_a_hint_that_is_never_bettered_by_something_worse(
     ended = synth(*SMALL_SOLVE, "--mem-limit", "33GB", "--hint", first, "-o", second)
     assert ended.code == 0
     assert Plan.load(second).claim.makespan_us <= Plan.load(first).claim.makespan_us
+    said = Plan.load(second).arguments
+    assert (said["hint"], said["seed"], said["workers"]) == (str(first), "0", "all cores")
 
 
 @pytest.mark.parametrize("size", [("4", "12"), ("4", "2"), ("6", "8")])
