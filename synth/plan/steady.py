@@ -6,6 +6,8 @@ on how many there are, so a small model decides it (`synth.solve.pattern`).
 """
 
 import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from synth.objective import Objective
@@ -53,25 +55,32 @@ def least_steady(
 
     Args:
         problem: its caps do not matter.
-        options: of the time limit `SHARE` is for this, in CP-SAT's deterministic seconds.
-        stop: set it, from any thread, to get nothing after the step that is under way.
+        options: of the time limit `SHARE` is for this.
+        stop: set it, from any thread, to get nothing within a moment.
     """
     stop = stop or threading.Event()
     free = replace(problem, caps_bytes=None)
     ranks = range(problem.num_ranks)
     static = [problem.static_bytes(rank) for rank in ranks]
     seconds, workers = _SHARE * options.time_limit_s, options.num_workers
-    proof = least_memory(certain(free), static, seconds, options.seed, workers)
+
+    def late() -> Callable[[], bool]:
+        """Whether to end a step that begins now: deterministic seconds may be long ones."""
+        until = time.monotonic() + seconds
+        return lambda: stop.is_set() or (not options.deterministic and time.monotonic() > until)
+
+    searched = (static, seconds, options.seed, workers)
+    proof = least_memory(certain(free), *searched, late())
     if proof is None or stop.is_set():
         return None
-    runnable = least_memory(cautious(free, BUFFERINGS[0]), static, seconds, options.seed, workers)
+    runnable = least_memory(cautious(free, BUFFERINGS[0]), *searched, late())
     if runnable is None or stop.is_set():
         return None
     capped = replace(problem, caps_bytes=(runnable.cap_bytes,) * problem.num_ranks)
     view = cautious(capped, BUFFERINGS[0])
     ticks = runnable.ticks
     settings = {"seed": options.seed, "workers": workers}
-    found = find(view, 1.0, seconds, ticks=ticks, **settings, should_stop=stop.is_set)
+    found = find(view, 1.0, seconds, ticks=ticks, **settings, should_stop=late())
     if found is None:
         return None
     programs = tuple(number(view, order) for order in found.orders(view))

@@ -123,7 +123,12 @@ class LeastMemory(NamedTuple):
 
 
 def least_memory(
-    view: View, static_bytes: Sequence[int], seconds: float, seed: int = 0, workers: int = 1
+    view: View,
+    static_bytes: Sequence[int],
+    seconds: float,
+    seed: int = 0,
+    workers: int = 1,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> LeastMemory | None:
     """The least limit with which some pattern keeps the busiest rank always busy.
 
@@ -131,10 +136,15 @@ def least_memory(
         view: without caps.
         static_bytes: of each rank.
         seconds: CP-SAT's deterministic seconds.
+        should_stop: asked all the time; then it is the least found so far.
     """
     ticks, is_exact = _exact_ticks(view)
     model = _Model(view, 1.0, ticks, static_bytes)
-    return model.least(seconds, seed, workers, ticks, is_exact)
+    solver = model.least(seconds, seed, workers, should_stop)
+    if solver is None:
+        return None
+    proven = -int(-solver.best_objective_bound // 1)
+    return LeastMemory(solver.value(model.cap), proven, is_exact, ticks)
 
 
 def _exact_ticks(view: View) -> tuple[int, bool]:
@@ -262,8 +272,8 @@ class _Model:
         return max(self.static_bytes) + 8 * len(self.view) * each + needs
 
     def least(
-        self, seconds: float, seed: int, workers: int, ticks: int, is_exact: bool
-    ) -> LeastMemory | None:
+        self, seconds: float, seed: int, workers: int, should_stop: Callable[[], bool]
+    ) -> cp_model.CpSolver | None:
         """Minimise the cap; what STEPs need comes on top."""
         assert self.static_bytes is not None
         for rank, held in enumerate(self.view.held):
@@ -271,11 +281,7 @@ class _Model:
                 steps = self.view[chunk].need_bytes[STEP]
                 self.cp.add(self.cap >= self.static_bytes[rank] + steps)
         self.cp.minimize(self.cap)
-        solver = solve_briefly(self.cp, seconds, seed, workers)
-        if solver is None:
-            return None
-        proven = -int(-solver.best_objective_bound // 1)
-        return LeastMemory(solver.value(self.cap), proven, is_exact, ticks)
+        return solve_briefly(self.cp, seconds, seed, workers, should_stop)
 
     def _minimise(self) -> None:
         """The time until a micro-batch has left every rank: what beginning and end add."""
