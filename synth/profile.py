@@ -26,20 +26,35 @@ ModelArguments = dict[str, int | float | str | bool]
 # A week: beyond any op or transfer, and small enough for every sum to stay exact.
 _TimeUs = Annotated[float, Field(ge=0, le=6.048e11)]
 
-# A true is no number of bytes, and neither is a text.
-_Bytes = Annotated[int, Field(ge=0, le=MOST_SUMMABLE, strict=True)]
+
+def _number(given: object) -> object:
+    """A true is no number of bytes, and neither is a text; 80e9 is one."""
+    if isinstance(given, float) and given.is_integer():
+        return int(given)
+    if isinstance(given, bool | str | float):
+        raise ValueError("Input should be a valid integer")
+    return given
+
+
+_Whole = Annotated[int, BeforeValidator(_number)]
+
+_Bytes = Annotated[_Whole, Field(ge=0, le=MOST_SUMMABLE)]
 
 # The least is far below any link, and still no time overflows.
 _Bandwidth = Annotated[float, Field(ge=1e-30)]
 
 # Of as many ranks as a placement may have.
-_Rank = Annotated[int, Field(ge=0, lt=1 << 16, strict=True)]
+_Rank = Annotated[_Whole, Field(ge=0, lt=1 << 16)]
+
+
+# Control characters, halves of characters, and what breaks a line.
+_UNSHOWN = ("Cc", "Cs", "Zl", "Zp")
 
 
 def _plain(text: str) -> str:
     """Text that can be shown: without control characters and halves of characters."""
     for character in text:
-        if unicodedata.category(character) in ("Cc", "Cs"):
+        if unicodedata.category(character) in _UNSHOWN:
             raise ValueError(
                 f"{shown(text)} has U+{ord(character):04X} in it, which cannot be shown; needed: "
                 f"plain text in one line"
@@ -56,7 +71,7 @@ class Timing(Record):
     median_us: _TimeUs
     p10_us: _TimeUs
     p90_us: _TimeUs
-    n: int = Field(gt=0, strict=True)
+    n: _Whole = Field(gt=0)
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -296,11 +311,10 @@ class Profile(FileRecord):
     name: PlainText
     provenance: Provenance
     workload: Workload
-    capacity_bytes: int | None = Field(
+    capacity_bytes: _Whole | None = Field(
         default=None,
         gt=0,
         le=MOST_SUMMABLE,
-        strict=True,
         description="memory of the device, for `--mem-limit auto`",
     )
     links: Links = Links()

@@ -18,8 +18,8 @@ from synth.solve.view import View
 
 
 def split_solution(programs: Sequence[Sequence[Op]], view: View) -> Solution | None:
-    """Programs with B W for each BW, if that keeps a view's caps."""
-    return _in_view(split(programs, view), view)
+    """Programs with B W for each BW, if they share micro-batches alike and keep the caps."""
+    return _in_view(split(programs, view), view) if shares_alike(view, programs) else None
 
 
 def _in_view(programs: Sequence[Sequence[Op]], view: View) -> Solution | None:

@@ -94,6 +94,11 @@ class Turns:
             starts = self._slackened(should_stop)
             if not starts and not found.is_exhausted:
                 starts, patience_s = [found.solution], 2 * patience_s
+            elif starts and self._value_us(found.solution) < self._value_us(starts[0]):
+                starts.append(found.solution)  # better here, if not in every detail
+
+    def _value_us(self, solution: Solution) -> int:
+        return solution.value_us(self.view, self.problem.objective)
 
     def _take(self, solution: Solution) -> None:
         """Evaluate what is better; not every step, where looking at one exactly takes long."""

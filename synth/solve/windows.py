@@ -110,9 +110,9 @@ def improve(
             effort.seconds_left += share.seconds_left
         best = min(searches, key=lambda search: search.placed.value_us)
         effort.gained()
-    best.improve(max(_ALWAYS_OPS, view.num_ops // 2), effort, tell, workers)
+    is_exhausted = best.improve(max(_ALWAYS_OPS, view.num_ops // 2), effort, tell, workers)
     spent_s = (seconds - effort.seconds_left) / workers
-    return Improved(best.placed.solution, spent_s, not effort.is_spent())
+    return Improved(best.placed.solution, spent_s, is_exhausted)
 
 
 @dataclass
@@ -156,8 +156,8 @@ class _Search:
 
     def improve(
         self, most_ops: int, effort: _Effort, tell: Callable[["_Search"], None], workers: int
-    ) -> None:
-        """Re-solve windows of so many ops at most, some at a time, until they find nothing more."""
+    ) -> bool:
+        """Re-solve windows of so many ops at most, some at a time; whether none is left to try."""
         running: _Running = {}
         ending = threading.Event()
         with ThreadPoolExecutor(workers, "window") as pool:
@@ -169,7 +169,7 @@ class _Search:
                         if not self._begin(most_ops, running, pool, ending):
                             break
                     if not running:
-                        return
+                        return not ending.is_set()
                     for future in wait(running, _POLL_S, FIRST_COMPLETED).done:
                         effort.seconds_left -= self._take(*running.pop(future), future.result())
                         tell(self)

@@ -71,7 +71,12 @@ def test_links_that_cannot_be_are_named(
     assert words in refusal(data)
 
 
-@pytest.mark.parametrize("value", [-5, 0, 1e300, True])
+def test_bytes_may_be_written_with_an_exponent(data: dict[str, Any]) -> None:
+    data["capacity_bytes"] = 80e9
+    assert Profile.from_json(json.dumps(data), "my.json").capacity_bytes == 80_000_000_000
+
+
+@pytest.mark.parametrize("value", [-5, 0, 1e300, 80.5, True, "5"])
 def test_a_capacity_that_none_has_is_named(data: dict[str, Any], value: Any) -> None:
     data["capacity_bytes"] = value
     assert "capacity_bytes: Input should be" in refusal(data)

@@ -10,7 +10,8 @@ import pytest
 from benchmarks.solver.suites import bidirectional, table
 from synth.families import generate
 from synth.solve import Part, SolveOptions, polish, turns, windows
-from synth.solve.known_orders import KnownOrders
+from synth.solve.known_orders import KnownOrders, split_solution
+from synth.solve.memory_views import certain
 from synth.solve.polish import Candidate
 from synth.solve.problem import Problem
 from synth.solve.solution import Solution
@@ -22,7 +23,7 @@ LIMIT_S = 100.0
 
 
 def begun(problem: Problem, family: str, **options: Any) -> tuple[Turns, Standing]:
-    """Turns from a published schedule, with nothing evaluated that windows find."""
+    """Turns from a published schedule."""
     asked = SolveOptions(time_limit_s=LIMIT_S, **options)
     now = Standing(problem, asked, None, None)
     schedule = generate(family, problem.num_ranks, problem.num_micro_batches, costs=problem.costs)
@@ -89,3 +90,12 @@ def test_both_together_better_a_published_schedule_and_can_be_repeated() -> None
         search.run(0.0, 3.0)
         values.append(now.best.value_us)
     assert values[0] == values[1] < start_us
+
+
+def test_an_order_that_shares_micro_batches_unevenly_is_no_start() -> None:
+    problem = bidirectional.problem("bidirectional", 4, 5, split=True)
+    view = certain(replace(problem, caps_bytes=None))
+    uneven = generate("chimera:doubling", 4, 5, costs=problem.costs)
+    even = generate("chimera", 4, 5, costs=problem.costs)
+    assert split_solution(uneven.programs, view) is None
+    assert split_solution(even.programs, view) is not None

@@ -37,8 +37,8 @@ def improved(problem: Problem, workers: int, seconds: float = 0.5) -> list[int]:
 
 def improve(
     problem: Problem, workers: int, seconds: float, patience_s: float = math.inf
-) -> tuple[list[int], float]:
-    """The same, and the effort."""
+) -> tuple[list[int], windows.Improved]:
+    """The same, and the answer."""
     view, objective = certain(problem), problem.objective
     start = solution_of(split(serial_schedule(problem).programs, view), view)
     assert keeps_caps(start.programs(view), view)
@@ -56,7 +56,7 @@ def improve(
     )
     assert keeps_caps(better.solution.programs(view), view)
     assert better.solution.value_us(view, objective) == values[-1]
-    return values, better.spent_s
+    return values, better
 
 
 @pytest.mark.parametrize("workers", [1, 4])
@@ -85,9 +85,17 @@ def test_windows_of_odd_problems_end_and_keep_the_caps(workers: int) -> None:
 @pytest.mark.parametrize("workers", [1, 3])
 def test_windows_end_when_they_have_gained_nothing_for_a_while(workers: int) -> None:
     problem, seconds, patience_s = table.problem(8, 16, 0.75), 20.0, 0.1
-    values, spent_s = improve(problem, workers, seconds, patience_s)
+    values, found = improve(problem, workers, seconds, patience_s)
     assert values[-1] < values[0]
-    assert patience_s <= spent_s < seconds / 2
+    assert patience_s <= found.spent_s < seconds / 2
+    assert not found.is_exhausted
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_windows_end_when_none_is_left_to_try(workers: int) -> None:
+    _, found = improve(table.problem(2, 4, 1), workers, 600.0)
+    assert found.is_exhausted
+    assert found.spent_s < 300
 
 
 def test_one_at_a_time_can_be_repeated() -> None:
