@@ -17,8 +17,10 @@ from synth.solve.solution import Solution
 from synth.solve.standing import Standing
 from synth.solve.view import View
 
-# What windows may find nothing for before slack has its turn, as a share of the time limit.
+# What windows may find nothing for before slack has its turn, as a share of the time limit; at
+# least so many seconds, in which a few windows of every size end.
 _PATIENCE_SHARE = 0.03
+_LEAST_PATIENCE_S = 1.5
 
 _STARTS = 3
 
@@ -67,7 +69,7 @@ class Turns:
             until_s: a deterministic search does not look at the clock.
         """
         starts = self._known_in(self.view)[:_STARTS]
-        patience_s = _PATIENCE_SHARE * self.options.time_limit_s
+        patience_s = max(_LEAST_PATIENCE_S, _PATIENCE_SHARE * self.options.time_limit_s)
         if Part.SLACK in self.options.without:
             patience_s = math.inf
 
