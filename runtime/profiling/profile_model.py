@@ -65,7 +65,9 @@ def profile_model(
         profiles[met.name] = profile = profile_layer(
             met.sample, workload.optimizer, warmup=warmup, iterations=iterations
         )
-        rise_bytes = max(rise_bytes, commit_bytes([met.sample.layer], workload.optimizer))
+        if workload.optimizer.post_validation:
+            own_bytes = commit_bytes([met.sample.layer], workload.optimizer)
+            rise_bytes = max(rise_bytes, own_bytes)
         tell(f"measured {met.name}: {profile.work_us() / 1000:.3f} ms for F + B + W")
     if workload.optimizer.post_validation:
         profiles = _with_commits(profiles, rise_bytes)

@@ -47,16 +47,18 @@ class Turns:
     ) -> None:
         self.problem, self.options, self.now, self.known = problem, options, now, known
         self.workers = 1 if options.deterministic else workers
-        self.view = self._strictest_view()
+        self.view, self._starts = self._strictest_view()
         self._evaluate, self._taken_at_s = take, now.elapsed_s()
 
-    def _strictest_view(self) -> View:
+    def _strictest_view(self) -> tuple[View, list[Solution]]:
+        """The view, and the best orders that fit in it."""
         best = self.now.best
         if best is not None:
             strict = cautious(self.problem, best.schedule.buffering)
-            if self._known_in(strict):
-                return strict
-        return certain(self.problem)
+            if known := self._known_in(strict):
+                return strict, known[:_STARTS]
+        free = certain(self.problem)
+        return free, self._known_in(free)[:_STARTS]
 
     def _known_in(self, view: View) -> list[Solution]:
         best = self.now.best
@@ -68,7 +70,7 @@ class Turns:
         Args:
             until_s: a deterministic search does not look at the clock.
         """
-        starts = self._known_in(self.view)[:_STARTS]
+        starts = self._starts
         patience_s = max(_LEAST_PATIENCE_S, _PATIENCE_SHARE * self.options.time_limit_s)
         if Part.SLACK in self.options.without:
             patience_s = math.inf
