@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import sys
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,6 +12,8 @@ from typing import Any, ClassVar, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from synth.errors import SynthError
+
+_STANDARD = ("/dev/stdin", "/dev/stdout", "/dev/stderr")
 
 _Parsed = TypeVar("_Parsed", bound="FileRecord")
 
@@ -112,8 +116,20 @@ def describe(error: ValidationError, most: int = 5) -> str:
 
 
 def is_stream(path: Path) -> bool:
-    """Whether it is there and no regular file. Not of a resolved path: an open pipe has none."""
-    return path.exists() and not path.is_file()
+    """Whether it is there and no regular file, or one that is open: /dev/stdout, whatever it is.
+
+    Not of a resolved path: an open pipe has none, and an open file's name may be another's by now.
+    """
+    return path.exists() and (not path.is_file() or _descriptor(path) is not None)
+
+
+def _descriptor(path: Path) -> int | None:
+    """The open file that a name such as /dev/stdout or /dev/fd/3 stands for."""
+    text = os.path.abspath(path)
+    if text in _STANDARD:
+        return _STANDARD.index(text)
+    match = re.fullmatch(r"(?:/dev|/proc/self)/fd/(\d{1,9})", text)
+    return None if match is None else int(match[1])
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -216,7 +232,14 @@ def _why_not_writable(path: Path) -> str | None:
 
 
 def _write_plainly(path: Path, text: str) -> None:
+    """At the end of what was written there so far, where this process has it open already."""
+    descriptor = _descriptor(path)
     try:
-        path.write_text(text, encoding="utf-8")
+        if descriptor is None:
+            path.write_text(text, encoding="utf-8")
+            return
+        sys.stdout.flush()
+        with os.fdopen(os.dup(descriptor), "w", encoding="utf-8") as file:
+            file.write(text)
     except OSError as error:
         raise SynthError(f"cannot write {path}: {error.strerror or error}") from None

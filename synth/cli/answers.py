@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from synth.solve.problem import Result
 
 
-def as_text(request: Request, result: "Result") -> str:
-    """The tables and the sentences between them."""
+def as_text(request: Request, result: "Result", more: str = "") -> str:
+    """The tables and the sentences between them; `more` behind the first table."""
     plan = request.plan(result)
     lowered, timeline = plan.check()
     objective = plan.claim.judged_by
@@ -22,6 +22,7 @@ def as_text(request: Request, result: "Result") -> str:
     return "\n".join(
         (
             rivals_table(_contenders(request, result), objective),
+            *(["", more] if more else []),
             "",
             value_line(objective.words, result.value_us, result.lower_bound_us, result.gap),
             f"bubble rate {rate} of the {objective.words}; found by {result.found_by}, stopped by "

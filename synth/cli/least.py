@@ -60,7 +60,7 @@ class _Progress:
         if least.cap_bytes is not None and least.cap_bytes != self._saved:
             result = least.result()
             assert result is not None
-            _with_limit(self._request, least, result).save(result)
+            _with_limit(self._request, least, result).save_so_far(result)
             self._saved = least.cap_bytes
         if (least.cap_bytes, least.not_below_bytes) != self._told:
             self._told = (least.cap_bytes, least.not_below_bytes)

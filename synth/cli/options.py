@@ -27,6 +27,13 @@ PlacementOption = Annotated[
         "bidirectional-v, …"
     ),
 ]
+AnyPlacementOption = Annotated[
+    str,
+    typer.Option(
+        help="Which rank holds which stages: linear, looped:N, v, wave:N, bidirectional, "
+        "bidirectional-v, …; or auto: what serves best of those."
+    ),
+]
 ObjectiveOption = Annotated[
     str,
     typer.Option(

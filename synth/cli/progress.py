@@ -27,7 +27,7 @@ class Progress:
     def __call__(self, incumbent: "Incumbent") -> None:
         """Take in an improvement of the schedule or of the bound."""
         if incumbent.schedule is not self._saved:
-            self._request.save(incumbent)
+            self._request.save_so_far(incumbent)
             self._saved = incumbent.schedule
         now = time.monotonic()
         if now - self._told_at >= self._pause_s:

@@ -1,6 +1,6 @@
 """What `synth solve` was asked: the problem, and how a solution becomes a schedule file."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -8,6 +8,7 @@ from synth.cli.limits import MemoryLimit
 from synth.cli.output import talk
 from synth.errors import ExitCode
 from synth.profile import Profile
+from synth.record import is_stream
 
 if TYPE_CHECKING:
     from synth.schedule.file import Plan
@@ -30,6 +31,16 @@ class Request:
     output: Path | None
     recompute: tuple[int, ...] | None = ()
 
+    @property
+    def has_partition(self) -> bool:
+        """Whether layers per stage were given."""
+        return self.arguments["partition"].strip().lower() != "auto"
+
+    def on(self, problem: "Problem") -> "Request":
+        """The request for another cut of the model, or another placement."""
+        assert problem.partition is not None
+        return replace(self, problem=problem, partition=problem.partition)
+
     def plan(self, found: "Incumbent | Result") -> "Plan":
         """The schedule file of a solution."""
         from synth.plan.claim import claim_of
@@ -45,6 +56,11 @@ class Request:
             arguments=self.arguments,
         )
 
+    def save_so_far(self, found: "Incumbent | Result") -> None:
+        """Write the file, if the next one can take its place; a stream gets the last one only."""
+        if self.output is not None and not is_stream(self.output):
+            self.save(found)
+
     def save(self, found: "Incumbent | Result") -> None:
         """Write the file, if one was asked for."""
         if self.output is not None:
@@ -54,12 +70,17 @@ class Request:
 def announce(request: Request) -> None:
     """Say on stderr what is about to be searched."""
     problem = request.problem
-    held = ""
+    held = f" as {','.join(map(str, request.partition))}"
     if problem.num_replicas > 1 or problem.placement.num_stages != problem.num_ranks:
-        held = f" ({request.arguments['placement']})"
+        held += f" ({request.arguments['placement']})"
+    announce_sizes(request, held)
+
+
+def announce_sizes(request: Request, held: str = "") -> None:
+    """Say how large the problem is, and how layers are held."""
     talk(
-        f"{request.profile.name}: {len(request.profile.layers)} layers on {problem.num_ranks} "
-        f"ranks as {','.join(map(str, request.partition))}{held}, {problem.num_micro_batches} "
+        f"{request.profile.name}: {len(request.profile.layers)} layers on "
+        f"{request.problem.num_ranks} ranks{held}, {request.problem.num_micro_batches} "
         f"micro-batches; {request.limit.explanation}"
     )
 

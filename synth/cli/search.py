@@ -1,8 +1,7 @@
 """`synth solve` under given limits: the search, Ctrl-C, and the answer."""
 
 import threading
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from synth.cli.answers import as_json, as_text
 from synth.cli.interrupt import run_interruptibly
@@ -28,43 +27,40 @@ def solve_within_limits(request: Request, format: Format) -> None:
 
 def search(request: Request, stop: threading.Event) -> "Result":
     """The best schedule, on the partition given or, where there is none, on one that suits it."""
-    from synth.plan.choice import solve_with
     from synth.plan.repartition import solve_repartitioning
-
-    given = (request.problem, request.recompute, request.options)
 
     def listener(problem: "Problem") -> Progress:
         if problem.partition != request.partition:
             talk(f"cut again, R counted: {','.join(map(str, problem.partition or ()))}")
-        return Progress(_with_partition_of(request, problem))
+        return Progress(request.on(problem))
 
-    if request.arguments["partition"] != "auto":
-        return solve_with(*given, Progress(request), stop)
-    return solve_repartitioning(request.profile, *given, listener, stop)
+    profile = None if request.has_partition else request.profile
+    asked = (request.problem, request.recompute, request.options)
+    return solve_repartitioning(profile, *asked, listener, stop)
 
 
-def finish(request: Request, result: "Result", format: Format) -> None:
-    """Save what was found, and answer.
+def finish(
+    request: Request,
+    result: "Result",
+    format: Format,
+    more_text: str = "",
+    more_json: dict[str, Any] | None = None,
+) -> None:
+    """Save what was found, and answer, with what more there is to say of it.
 
     Raises:
         NoSchedule: nothing was.
     """
-    request = _with_partition_of(request, result.problem)
+    request = request.on(result.problem)
     if result.schedule is not None:
         request.save(result)
     if format == Format.JSON:
-        answer_json(as_json(request, result))
+        answer_json(as_json(request, result) | (more_json or {}))
     if result.schedule is None:
         raise NoSchedule(result)
     if format == Format.TEXT:
-        answer(as_text(request, result))
+        answer(as_text(request, result, more_text))
     talk(f"saved as {request.output}" if request.output else "not saved: give -o plan.json")
-
-
-def _with_partition_of(request: Request, problem: "Problem") -> Request:
-    """The request on another cut of the model."""
-    assert problem.partition is not None
-    return replace(request, problem=problem, partition=problem.partition)
 
 
 class NoSchedule(SynthError):

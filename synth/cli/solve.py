@@ -17,11 +17,11 @@ from synth.cli.limits import (
 )
 from synth.cli.options import (
     MOST_AT_ONCE,
+    AnyPlacementOption,
     GapOption,
     MicroBatchesOption,
     ObjectiveOption,
     PartitionOption,
-    PlacementOption,
     ProfileArgument,
     RanksOption,
     RecomputeOption,
@@ -30,6 +30,13 @@ from synth.cli.options import (
     load_profile,
 )
 from synth.cli.output import Format, FormatOption, talk
+from synth.cli.placing import (
+    check_goes_with_auto,
+    is_auto,
+    preview_placements,
+    solve_placements,
+    usual_placements,
+)
 from synth.cli.preview import preview
 from synth.cli.request import Request
 from synth.cli.search import solve_within_limits
@@ -64,7 +71,7 @@ def command(
         typer.Option("--output", "-o", help="The schedule file; written on every improvement."),
     ] = None,
     objective: ObjectiveOption = "makespan",
-    placement: PlacementOption = "linear",
+    placement: AnyPlacementOption = "linear",
     partition: PartitionOption = "auto",
     recompute: RecomputeOption = "none",
     time_limit: Annotated[str, typer.Option(help="Stop after so long: 60s, 2m.")] = "60s",
@@ -108,9 +115,16 @@ def command(
     wanted = _target(mem_limit, target)
     if wanted is not None and deterministic:
         raise SynthError(NOT_REPEATABLE)
-    profile, where = load_profile(profile_name), named_placement(placement, ranks)
+    profile = load_profile(profile_name)
     limit = read_limit(mem_limit, ranks, profile)
-    problem = asked_problem(profile, where, micro_batches, partition, objective, limit.caps_bytes)
+    asked = (micro_batches, partition, objective, limit.caps_bytes)
+    placements = None
+    if is_auto(placement):
+        check_goes_with_auto(target, hint)
+        placements = usual_placements(profile, ranks, *asked, recompute=recompute)
+        problem = placements.candidates[0].problem
+    else:
+        problem = asked_problem(profile, named_placement(placement, ranks), *asked)
     assert problem.partition is not None
     options = SolveOptions(
         time_limit_s=parse_seconds(time_limit),
@@ -143,7 +157,9 @@ def command(
     )
     if target == STEADY:
         _check_keeps_saved(request)
-    if dry_run:
+    if placements is not None:
+        (preview_placements if dry_run else solve_placements)(request, placements, format)
+    elif dry_run:
         preview(request, format)
     elif target == STEADY:
         solve_steady(request, format)

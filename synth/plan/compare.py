@@ -13,7 +13,7 @@ from synth.costs import HOST, Costs, cut
 from synth.errors import SynthError
 from synth.families import family_placement, generate, variants_for
 from synth.objective import Objective
-from synth.plan.choice import Choice, solve_with
+from synth.plan.choice import Choice
 from synth.plan.claim import claim_of
 from synth.plan.partition import balance, is_proven_best
 from synth.plan.repartition import solve_repartitioning
@@ -245,10 +245,8 @@ class _Comparing:
         self._add(name, solved.partition, simulated, claim)
 
     def _solve(self, problem: Problem, choice: Choice) -> Result:
-        asked = self.question
-        if asked.partition is not None:
-            return solve_with(problem, choice, self.options, None, self.stop)
-        return solve_repartitioning(asked.profile, problem, choice, self.options, stop=self.stop)
+        profile = self.question.profile if self.question.partition is None else None
+        return solve_repartitioning(profile, problem, choice, self.options, stop=self.stop)
 
     def _cut(self, where: Placement) -> tuple[tuple[int, ...], Costs]:
         """The partition given, if it has as many stages, else the one that `synth solve` takes."""

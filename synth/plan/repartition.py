@@ -23,7 +23,7 @@ _FIRST_SHARE = 0.6
 
 
 def solve_repartitioning(
-    profile: Profile,
+    profile: Profile | None,
     problem: Problem,
     choice: Choice,
     options: SolveOptions | None = None,
@@ -35,12 +35,14 @@ def solve_repartitioning(
     The result's problem says on which; its bound is for that partition.
 
     Args:
-        profile: what the problem's costs were cut from.
+        profile: what the problem's costs were cut from; none: the partition is kept.
         problem: with its partition.
         choice: the stages that recompute; None: as many of the first as serve best.
         listeners: called for each partition; who it returns hears of improvements.
     """
     options, stop, began = options or SolveOptions(), stop or threading.Event(), time.monotonic()
+    if profile is None:
+        return solve_with(problem, choice, options, listeners(problem), stop)
     if choice is None:
         cuts = partial(_distinct, profile, problem)
         return solve_choosing_cut(problem, cuts, options, listeners, stop)
@@ -53,7 +55,7 @@ def solve_repartitioning(
     left_s = options.time_limit_s - spent_s
     if stop.is_set() or left_s <= 0:
         return first
-    rest = replace(options, time_limit_s=left_s, hint=first.schedule or options.hint)
+    rest = replace(options, time_limit_s=left_s).going_on_from(first)
     second = solve_with(given[1], choice, rest, _only_better(listeners(given[1]), first), stop)
     best = min(first, second, key=lambda found: (found.value_us is None, found.value_us or 0))
     return replace(best, wall_s=time.monotonic() - began)

@@ -268,7 +268,7 @@ class _Choosing:
         left_s = self.options.time_limit_s - spent_s
         if found.schedule is None or left_s <= 0 or self.stop.is_set():
             return
-        last = replace(self.options, time_limit_s=left_s, hint=found.schedule)
+        last = replace(self.options, time_limit_s=left_s).going_on_from(found)
         longer = solve_recomputing(problem, stages, last, self._tell(problem), self.stop)
         self.best = _Trial(problem, stages, min(found, longer, key=_merit))
 

@@ -13,7 +13,7 @@ from synth.costs import Costs, cut
 from synth.errors import SynthError
 from synth.objective import Objective
 from synth.profile import PlainText, Profile, Workload
-from synth.record import FileRecord, Record
+from synth.record import FileRecord, Record, is_stream
 from synth.schedule.lower import Lowered
 from synth.schedule.memory import peak_bytes
 from synth.schedule.model import Buffering, Placement, Schedule
@@ -245,7 +245,7 @@ def check_replaceable(path: Path | None) -> None:
     Raises:
         SynthError: the file is something else, or cannot be read.
     """
-    if path is None or not path.is_file() or path.stat().st_size == 0:
+    if path is None or is_stream(path) or not path.is_file() or path.stat().st_size == 0:
         return
     try:
         data = json.loads(path.read_bytes())

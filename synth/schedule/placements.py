@@ -16,6 +16,7 @@ from synth.schedule.model import Placement
 _MIRROR = "bidirectional"
 _MOST_RANKS = 1 << 16
 _NAMES = "linear, looped:N, v, wave:N, bidirectional, bidirectional-v, bidirectional-looped:N"
+_USUAL = ("linear", "looped:2", "v", "looped:3", "looped:4", "wave:2", _MIRROR, f"{_MIRROR}-v")
 
 
 def placement(name: str, num_ranks: int) -> Placement:
@@ -33,6 +34,16 @@ def placement(name: str, num_ranks: int) -> Placement:
         base, mirror = name.removeprefix(_MIRROR).removeprefix("-") or "linear", True
     one_way = _one_way(name, base, num_ranks)
     return mirrored(one_way) if mirror else one_way
+
+
+def usual(num_ranks: int) -> dict[str, Placement]:
+    """What to choose from, by name: up to four stages per rank, one copy or two; no two alike."""
+    found: dict[str, Placement] = {}
+    for name in _USUAL:
+        where = placement(name, num_ranks)
+        if (num_ranks > 1 and where not in found.values()) or not found:
+            found[name] = where
+    return found
 
 
 def looped(num_ranks: int, rounds: int) -> Placement:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from synth.costs import Costs
@@ -141,7 +141,7 @@ class SolveOptions:
 
     `gap` is the relative gap at which the search may stop. With `deterministic`, the same input
     gives the same output: the limit then counts CP-SAT's deterministic seconds, not the clock's.
-    `without` leaves parts of the search out.
+    `without` leaves parts of the search out. `hint_found_by` is what the hint is named for.
     """
 
     time_limit_s: float = 60.0
@@ -150,6 +150,7 @@ class SolveOptions:
     seed: int = 0
     deterministic: bool = False
     hint: Schedule | None = None
+    hint_found_by: str = "hint"
     solver: SolverName = SolverName.CPSAT
     verbose: Callable[[str], None] | None = None
     without: frozenset[Part] = frozenset()
@@ -162,6 +163,13 @@ class SolveOptions:
     def num_workers(self) -> int:
         """Threads to use, by default one for each core."""
         return self.workers or os.cpu_count() or 1
+
+    def going_on_from(self, found: "Result") -> "SolveOptions":
+        """The same with what was found as the hint, if anything was."""
+        if found.schedule is None:
+            return self
+        by = found.found_by or self.hint_found_by
+        return replace(self, hint=found.schedule, hint_found_by=by)
 
 
 @dataclass(frozen=True)

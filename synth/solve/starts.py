@@ -105,7 +105,7 @@ class Starts:
                 f"the hint is no schedule for this problem: {error}; give a plan for the same "
                 f"number of ranks and micro-batches, or none"
             ) from None
-        self.now.offer(polish.evaluate(self.problem, schedule, "hint"))
+        self.now.offer(polish.evaluate(self.problem, schedule, self.options.hint_found_by))
 
 
 def with_mean_times(costs: Costs) -> Costs:

@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -102,3 +104,18 @@ def test_without_time_there_is_still_a_plan_where_one_fits(synth: Synth) -> None
     ended = synth(*command, "--time-limit", "0")
     assert ended.code == 0
     assert "found by serial" in ended.stdout
+
+
+def test_standard_output_gets_the_last_plan_only(tmp_path: Path) -> None:
+    # Below what 1F1B needs there are several improvements.
+    asked = ("solve", NAME, "-r", "4", "-m", "12", "--mem-limit", "50GB", "--time-limit", "3s")
+    path = tmp_path / "plan.json"
+    command = [sys.executable, "-m", "synth", *asked, "-o", "/dev/stdout"]
+    with path.open("w") as file:
+        subprocess.run(command, stdout=file, stderr=subprocess.DEVNULL, check=True)
+    text = path.read_text()
+    end = json.JSONDecoder().raw_decode(text)[1]
+    assert text.count('"schema_version"') == 1 and "this plan" in text[end:]
+    plan = Plan.from_json(text[:end])
+    plan.check()
+    assert plan.claim.stopped_by in ("optimal", "gap", "time limit")

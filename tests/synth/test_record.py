@@ -57,6 +57,19 @@ def test_a_pipe_is_written_to_not_replaced(tmp_path: Path) -> None:
     assert pipe.is_fifo()
 
 
+def test_an_open_file_is_written_to_where_it_stands_not_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "output"
+    code = (
+        "import sys; from synth.record import Path, write_atomically as w; print('one')\n"
+        "for name in '/dev/stdout', '/dev/fd/1', '/proc/self/fd/1': w(Path(name), 'two\\n')\n"
+        "print('three')"
+    )
+    with path.open("w") as file:
+        subprocess.run([sys.executable, "-c", code], stdout=file, check=True)
+    assert path.read_text() == "one\ntwo\ntwo\ntwo\nthree\n"
+    assert [found.name for found in tmp_path.iterdir()] == ["output"]
+
+
 def test_an_output_that_would_replace_what_is_read_or_written_is_refused(tmp_path: Path) -> None:
     read, link, other = tmp_path / "read", tmp_path / "link", tmp_path / "other"
     read.write_text("kept")

@@ -1,0 +1,282 @@
+"""Choosing the placement: a trial of each, a longer one of the best few, the rest for the best.
+
+Each trial starts from the best schedule that the one before it found on that placement. A placement
+is out as soon as its proven bound says that it cannot win, and what an ended trial leaves of its
+time is for those that come after it.
+"""
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from synth.plan.choice import Choice
+from synth.plan.recompute import bounds_of_any_choice
+from synth.plan.repartition import solve_repartitioning
+from synth.plan.solve_recompute import Listeners, OnImprovement
+from synth.profile import Profile
+from synth.solve.feasible import needed_bytes
+from synth.solve.problem import (
+    Incumbent,
+    Problem,
+    Result,
+    Rival,
+    SolveOptions,
+    StoppedBy,
+    relative_gap,
+)
+
+# Of the time limit, for a trial of every placement, then for one of the best few; and the least for
+# which it is worth to begin once more.
+_FIRST_SHARE = 0.3
+_SECOND_SHARE = 0.3
+_FEW = 3
+_LEAST_SHARE = 0.02
+
+
+class Candidate(NamedTuple):
+    """A placement by its name, the problem on it, and which stages recompute there."""
+
+    name: str
+    problem: Problem
+    choice: Choice = ()
+
+
+@dataclass
+class Tried:
+    """What is known of a placement: the best that was found, and a bound on all that there is.
+
+    The bound holds for one partition, which is another one where the model was cut anew for the
+    stages that recompute; `is_over` says that more time would find nothing better.
+    """
+
+    candidate: Candidate
+    lower_bound_us: int
+    found: Result | None = None
+    seconds: float = 0.0
+    is_over: bool = False
+
+    @property
+    def name(self) -> str:
+        """The placement's."""
+        return self.candidate.name
+
+    @property
+    def gap(self) -> float | None:
+        """(value − bound) / value."""
+        if self.value_us is None:
+            return None
+        return relative_gap(self.value_us, min(self.value_us, self.lower_bound_us))
+
+    @property
+    def value_us(self) -> int | None:
+        """The best value found."""
+        return None if self.found is None else self.found.value_us
+
+    @property
+    def is_impossible(self) -> bool:
+        """Whether nothing fits, for certain."""
+        return self.found is not None and self.found.stopped_by == StoppedBy.INFEASIBLE
+
+    def take(self, found: Result) -> None:
+        """Keep the better one of what was found, and what is proven on its partition."""
+        self.seconds += found.wall_s
+        if self.value_us is None or _merit(found.value_us) < _merit(self.value_us):
+            self.lower_bound_us = max(found.lower_bound_us, self.bound_on(found.problem))
+            self.found = found
+        elif self.bound_on(found.problem):
+            self.lower_bound_us = max(found.lower_bound_us, self.lower_bound_us)
+        ended = (StoppedBy.OPTIMAL, StoppedBy.EXHAUSTED, StoppedBy.INFEASIBLE)
+        self.is_over = found.stopped_by in ended
+
+    def bound_on(self, problem: Problem) -> int:
+        """What is proven of a cut of the model; 0 of another one."""
+        known = self.candidate.problem if self.found is None else self.found.problem
+        return self.lower_bound_us if problem.partition == known.partition else 0
+
+
+class Placed(NamedTuple):
+    """The best of all placements, and what came of each of them, the best one first.
+
+    The result's bound holds for all of them, each cut as it was.
+    """
+
+    result: Result
+    tried: tuple[Tried, ...]
+
+    @property
+    def name(self) -> str:
+        """Of the placement that won."""
+        return self.tried[0].name
+
+
+def solve_placing(
+    candidates: Sequence[Candidate],
+    profile: Profile | None = None,
+    options: SolveOptions | None = None,
+    listeners: Listeners = lambda problem: None,
+    stop: threading.Event | None = None,
+) -> Placed:
+    """The best schedule found on any of the placements.
+
+    Args:
+        candidates: at least one, all of one objective; the first ones win ties.
+        profile: where stages recompute, the model may be cut anew; none: the partition is given.
+        options: the time limit is for all placements together. A hint is for none of them.
+        listeners: called with the problem of each trial; who it returns hears of what is better
+            than all before.
+    """
+    options, stop = options or SolveOptions(), stop or threading.Event()
+    return _Placing(candidates, profile, options, listeners, stop).run()
+
+
+def nothing_fits(name: str, message: str) -> str:
+    """Why nothing fits on any placement, in the words of the one that needs the least."""
+    return f"on all placements nothing fits; on {name}, which needs the least: {message}"
+
+
+class _Placing:
+    """The trials so far."""
+
+    def __init__(
+        self,
+        candidates: Sequence[Candidate],
+        profile: Profile | None,
+        options: SolveOptions,
+        listeners: Listeners,
+        stop: threading.Event,
+    ) -> None:
+        self.profile, self.options = profile, options
+        self.listeners, self.stop = listeners, stop
+        self.began = time.monotonic()
+        self.granted_s = 0.0
+        self.tried = [Tried(candidate, _first_bound_us(candidate)) for candidate in candidates]
+        self.told_us: int | None = None
+
+    def run(self) -> Placed:
+        limit_s = self.options.time_limit_s
+        self._round(self._promising(), _FIRST_SHARE * limit_s)
+        self._round(self._promising()[:_FEW], (_FIRST_SHARE + _SECOND_SHARE) * limit_s)
+        while not self.stop.is_set() and self._left_s(limit_s) > _LEAST_SHARE * limit_s:
+            if not (promising := self._promising()):
+                break
+            self._try(promising[0], self._left_s(limit_s))
+        return self._result()
+
+    def _round(self, those: Sequence[Tried], until_s: float) -> None:
+        for place, tried in enumerate(those):
+            self._try(tried, self._left_s(until_s) / (len(those) - place))
+
+    def _left_s(self, until_s: float) -> float:
+        """What is left until a moment of the search; a deterministic one counts what it gave."""
+        if self.options.deterministic:
+            return until_s - self.granted_s
+        return until_s - (time.monotonic() - self.began)
+
+    def _promising(self) -> list[Tried]:
+        """Those that may still win, the best ones first."""
+        return [tried for tried in self._ranked() if self._can_win(tried)]
+
+    def _ranked(self) -> list[Tried]:
+        return sorted(self.tried, key=lambda tried: (tried.is_impossible, _merit(tried.value_us)))
+
+    def _can_win(self, tried: Tried) -> bool:
+        best_us = self._ranked()[0].value_us
+        if tried.is_over or best_us is None:
+            return not tried.is_over
+        return relative_gap(best_us, tried.lower_bound_us) > self.options.gap
+
+    def _try(self, tried: Tried, limit_s: float) -> None:
+        """Search on one placement, from the best that is known there; on the first in any case."""
+        is_first = all(other.found is None for other in self.tried)
+        is_late = self.stop.is_set() or limit_s <= 0
+        if not is_first and (is_late or not self._can_win(tried)):
+            return
+        self.granted_s += limit_s
+        options = replace(self.options, time_limit_s=limit_s, hint=None)
+        found = solve_repartitioning(
+            self.profile,
+            tried.candidate.problem,
+            tried.candidate.choice,
+            options if tried.found is None else options.going_on_from(tried.found),
+            lambda problem: self._tell(tried, problem),
+            self.stop,
+        )
+        tried.take(found)
+
+    def _tell(self, tried: Tried, problem: Problem) -> OnImprovement | None:
+        """Tell of what is better than all before, with a bound that holds for all placements."""
+        listener = self.listeners(problem)
+        if listener is None:
+            return None
+
+        def tell(incumbent: Incumbent) -> None:
+            if self.told_us is None or incumbent.value_us < self.told_us:
+                self.told_us = incumbent.value_us
+                bound_us = max(tried.bound_on(problem), incumbent.lower_bound_us)
+                others = [other for other in self._possible() if other is not tried]
+                bounds_us = [incumbent.value_us, bound_us, *(o.lower_bound_us for o in others)]
+                elapsed_s = time.monotonic() - self.began
+                listener(replace(incumbent, elapsed_s=elapsed_s, lower_bound_us=min(bounds_us)))
+
+        return tell
+
+    def _possible(self) -> Iterator[Tried]:
+        return (tried for tried in self.tried if not tried.is_impossible)
+
+    def _result(self) -> Placed:
+        ranked = self._ranked()
+        best = ranked[0].found
+        assert best is not None
+        bound_us = min((tried.lower_bound_us for tried in self._possible()), default=0)
+        if best.value_us is None:
+            best = self._without_schedule(best)
+        else:
+            bound_us = min(bound_us, best.value_us)
+        result = replace(
+            best,
+            lower_bound_us=bound_us,
+            rivals=tuple(self._rivals()),
+            wall_s=time.monotonic() - self.began,
+            stopped_by=self._stopped(best, bound_us),
+        )
+        return Placed(result, tuple(ranked))
+
+    def _without_schedule(self, found: Result) -> Result:
+        """Nothing at all: where nothing fits for certain, the placement that needs the least."""
+        if found.stopped_by != StoppedBy.INFEASIBLE or len(self.tried) == 1:
+            return found
+        least = min(self.tried, key=lambda tried: max(needed_bytes(tried.candidate.problem)))
+        assert least.found is not None
+        return replace(found, message=nothing_fits(least.name, least.found.message or ""))
+
+    def _rivals(self) -> Iterator[Rival]:
+        """The published schedules of all placements, each name once."""
+        seen = set()
+        for tried in self.tried:
+            for rival in () if tried.found is None else tried.found.rivals:
+                if rival.name not in seen:
+                    seen.add(rival.name)
+                    yield rival
+
+    def _stopped(self, best: Result, bound_us: int) -> StoppedBy:
+        """Why the search ends here, in terms of all placements."""
+        if best.value_us is None:
+            return best.stopped_by
+        if best.value_us <= bound_us:
+            return StoppedBy.OPTIMAL
+        if self.stop.is_set():
+            return StoppedBy.INTERRUPT
+        if relative_gap(best.value_us, bound_us) <= self.options.gap:
+            return StoppedBy.GAP
+        return StoppedBy.EXHAUSTED if not self._promising() else StoppedBy.TIME_LIMIT
+
+
+def _merit(value_us: int | None) -> tuple[bool, int]:
+    return value_us is None, value_us or 0
+
+
+def _first_bound_us(candidate: Candidate) -> int:
+    problem = candidate.problem
+    return problem.objective.value_us(bounds_of_any_choice(problem))

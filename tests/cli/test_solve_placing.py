@@ -1,0 +1,105 @@
+"""`synth solve --placement auto`: what it answers, and what it refuses."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from synth.schedule.file import Plan
+from synth.schedule.placements import usual
+from tests.cli.conftest import NAME, SMALL_SOLVE, Synth
+
+AUTO = ("solve", NAME, "--ranks", "2", "--micro-batches", "2", "--placement", "auto")
+
+
+def test_it_tells_of_every_placement_and_saves_the_best(synth: Synth, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    ended = synth(*AUTO, "--time-limit", "10s", "-o", path)
+    assert ended.code == 0
+    table = ended.stdout.split("\nplacement", 1)[1].split("best placement")[0]
+    rows = {line.split()[0]: line for line in table.splitlines() if line}
+    for name in usual(2):
+        assert f"on {name}: " in ended.stderr or "cannot win" in rows[name]
+    assert "holds for all of them" in ended.stdout
+    checked = synth("check", path)
+    assert checked.code == 0
+    plan = Plan.load(path)
+    assert plan.arguments["placement"] == "auto"
+    assert plan.schedule().placement in usual(2).values()
+
+
+def test_as_json_the_answer_is_the_least_of_all(synth: Synth) -> None:
+    asked = ("--time-limit", "8s", "--mem-limit", "45GB", "--format", "json")
+    found = json.loads(synth(*AUTO, *asked).stdout)
+    values = [tried["value_us"] for tried in found["placements"] if tried["value_us"] is not None]
+    assert found["value_us"] == min(values) == values[0]
+    assert found["lower_bound_us"] <= found["value_us"]
+    best = found["placements"][0]
+    assert max(best["peak_bytes"]) <= 45 * 10**9
+    assert [list(ranks) for ranks in usual(2)[best["name"]].ranks] == found["placement"]
+
+
+def test_a_dry_run_says_what_can_fit(synth: Synth) -> None:
+    ended = synth(*AUTO, "--mem-limit", "40GB", "--dry-run")
+    assert ended.code == 0
+    rows = {line.split()[0]: line for line in ended.stdout.splitlines() if "," in line}
+    assert " yes " in rows["looped:4"] and "3,3,3,3,3,3,3,3" in rows["looped:4"]
+    found = json.loads(synth(*AUTO, "--mem-limit", "40GB", "--dry-run", "--format", "json").stdout)
+    assert [tried["name"] for tried in found["placements"]] == list(usual(2))
+
+
+@pytest.mark.parametrize("more", [("--dry-run",), ("--time-limit", "5s")])
+def test_where_nothing_fits_it_ends_in_3(synth: Synth, more: tuple[str, ...]) -> None:
+    ended = synth(*AUTO, "--mem-limit", "1GB", *more)
+    assert ended.code == 3
+    assert "on all placements nothing fits; on " in ended.stderr
+    assert "smallest feasible --mem-limit" in ended.stderr
+
+
+def test_layers_per_stage_leave_placements_of_as_many_stages(synth: Synth) -> None:
+    ended = synth(*AUTO, "--partition", "6,6,6,6", "--time-limit", "2s", "--format", "json")
+    found = json.loads(ended.stdout)
+    assert {tried["name"] for tried in found["placements"]} == {"looped:2", "v", "bidirectional-v"}
+    assert found["partition"] == [6, 6, 6, 6]
+    assert "(not linear, " in ended.stderr
+
+
+def test_few_layers_leave_few_placements(synth: Synth) -> None:
+    wide = ("--ranks", "13", "--micro-batches", "2", "--dry-run")
+    ended = synth("solve", NAME, "--placement", "auto", *wide)
+    assert ended.code == 0
+    assert "not v: 26 stages asked for, the profile has 24 layers" in ended.stdout
+    assert "bidirectional " in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--hint", "zb-h1"), "--hint and --placement auto do not go together"),
+        (("--mem-limit", "min", "--target", "105%"), "--target and --placement auto do not go"),
+        (("--mem-limit", "min", "--target", "steady"), "--target and --placement auto do not go"),
+        (("--recompute", "0,1"), "with --placement auto give none, all or auto"),
+        (("--partition", "5,5,5,5,4"), "no placement can be; linear: it has 2 stages"),
+        (("--ranks", "25"), "25 stages asked for, the profile has 24 layers"),
+    ],
+)
+def test_what_is_for_one_placement_is_refused(
+    synth: Synth, arguments: tuple[str, ...], words: str
+) -> None:
+    ended = synth(*AUTO, *arguments)
+    assert (ended.code, ended.stdout) == (2, "")
+    assert words in ended.stderr
+
+
+def test_one_rank_has_one_placement(synth: Synth) -> None:
+    alone = ("solve", NAME, "--ranks", "1", "--micro-batches", "2", "--placement", "auto")
+    ended = synth(*alone)
+    assert ended.code == 0
+    assert "placements to try: linear\n" in ended.stderr
+    assert "proven optimal" in ended.stdout
+
+
+def test_the_frontier_and_other_commands_know_no_auto(synth: Synth) -> None:
+    ended = synth("frontier", *SMALL_SOLVE[1:], "--placement", "auto", "-o", "curve.json")
+    assert ended.code == 2
+    assert "placement 'auto' is unknown" in ended.stderr

@@ -1,0 +1,183 @@
+"""Choosing the placement: the best of all, with a bound that holds for all."""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from synth.costs import cut
+from synth.errors import SynthError
+from synth.plan import placing
+from synth.plan.partition import balance
+from synth.plan.placing import Candidate, solve_placing
+from synth.plan.recompute import recomputed
+from synth.schedule.placements import usual
+from synth.schedule.verify import verify
+from synth.solve import Incumbent, Problem, Result, SolveOptions, solve
+from synth.solve.problem import StoppedBy
+from tests.synth.effort import counted
+from tests.synth.test_recompute import profile_that_saves_much
+
+LAYERS = 6
+EACH = profile_that_saves_much().layers[0]
+PROFILE = profile_that_saves_much().replace(
+    layers=tuple(EACH.replace(name=f"l{i}") for i in range(LAYERS))
+)
+
+# One micro-batch at a time, and only one copy of the layers; and not even that.
+TIGHT = 138
+NEVER = 100
+
+
+def candidates(num_ranks: int = 2, m: int = 3, cap: int | None = None) -> list[Candidate]:
+    """The usual placements that six layers are enough for."""
+    found = []
+    for name, where in usual(num_ranks).items():
+        caps = None if cap is None else (cap,) * num_ranks
+        try:
+            sizes = balance(PROFILE, where, caps, m)
+        except SynthError:
+            continue
+        problem = Problem(cut(PROFILE, sizes), where, m, caps, partition=sizes)
+        found.append(Candidate(name, problem))
+    return found
+
+
+def alone(problem: Problem) -> Result:
+    return solve(problem, counted(5))
+
+
+@pytest.mark.parametrize("cap", [None, TIGHT])
+def test_it_is_as_good_as_the_best_placement_proven_alone(cap: int | None) -> None:
+    every = candidates(cap=cap)
+    assert [candidate.name for candidate in every] == [
+        *("linear", "looped:2", "v", "looped:3", "bidirectional", "bidirectional-v")
+    ]
+    found = {candidate.name: alone(candidate.problem) for candidate in every}
+    best_us = min(result.value_us for result in found.values() if result.value_us is not None)
+    placed = solve_placing(every, options=counted(40))
+    assert placed.result.value_us == placed.result.lower_bound_us == best_us
+    assert placed.result.stopped_by == StoppedBy.OPTIMAL
+    assert found[placed.name].value_us == best_us
+    for tried in placed.tried:
+        assert tried.is_impossible == (found[tried.name].value_us is None)
+        if not tried.is_impossible:
+            assert tried.lower_bound_us <= (found[tried.name].value_us or 0)
+    assert placed.result.schedule is not None
+    verify(placed.result.schedule, placed.result.problem.costs, placed.result.problem.caps_bytes)
+    names = [rival.name for rival in placed.result.rivals]
+    assert len(names) == len(set(names))
+    assert {"1f1b", "interleaved:2", "zb-v", "chimera"} <= set(names)
+
+
+def test_where_a_copy_does_not_fit_one_way_wins_and_copies_do_not_count() -> None:
+    one, both = candidates(cap=TIGHT), candidates()
+    impossible = {c.name for c in one if alone(c.problem).value_us is None}
+    placed = solve_placing(one, options=counted(40))
+    assert {tried.name for tried in placed.tried if tried.is_impossible} == impossible
+    assert placed.name not in impossible
+    unlimited = solve_placing(both, options=counted(40)).result
+    assert (unlimited.value_us or 0) <= (placed.result.value_us or 0)
+
+
+def test_nothing_fits_anywhere() -> None:
+    placed = solve_placing(candidates(cap=NEVER), options=counted(5))
+    assert placed.result.schedule is None
+    assert placed.result.stopped_by == StoppedBy.INFEASIBLE
+    assert "on all placements nothing fits; on " in (placed.result.message or "")
+    assert all(tried.is_impossible for tried in placed.tried)
+
+
+def test_who_listens_hears_of_what_is_shorter_than_all_before() -> None:
+    heard: list[tuple[Problem, Incumbent]] = []
+
+    def listener(problem: Problem) -> Callable[[Incumbent], None]:
+        return lambda incumbent: heard.append((problem, incumbent))
+
+    every = candidates(m=4)
+    placed = solve_placing(every, options=counted(20), listeners=listener)
+    values = [incumbent.value_us for _, incumbent in heard]
+    assert values == sorted(set(values), reverse=True)
+    assert values[-1] == placed.result.value_us
+    for problem, incumbent in heard:
+        verify(incumbent.schedule, problem.costs)
+        assert incumbent.lower_bound_us <= (placed.result.value_us or 0)
+
+
+def test_a_stop_keeps_the_first_answer() -> None:
+    stop = threading.Event()
+    stop.set()
+    placed = solve_placing(candidates(), options=SolveOptions(60), stop=stop)
+    assert placed.result.schedule is None or placed.result.value_us
+    assert placed.result.stopped_by == StoppedBy.INTERRUPT
+    assert placed.result.wall_s < 30
+
+
+def test_the_same_input_gives_the_same_answer() -> None:
+    options = counted(3)
+    first, second = (solve_placing(candidates(m=5), options=options) for _ in range(2))
+    assert first.result.schedule == second.result.schedule
+    assert first.result.lower_bound_us == second.result.lower_bound_us
+    assert [t.name for t in first.tried] == [t.name for t in second.tried]
+
+
+def test_stages_may_recompute_on_each_placement() -> None:
+    every = [candidate._replace(choice=None) for candidate in candidates(cap=TIGHT, m=4)]
+    placed = solve_placing(every, PROFILE, SolveOptions(6, workers=1))
+    plain = solve_placing(candidates(cap=TIGHT, m=4), options=counted(20))
+    schedule = placed.result.schedule
+    assert schedule is not None and placed.result.value_us is not None
+    verify(schedule, placed.result.problem.costs, placed.result.problem.caps_bytes)
+    assert recomputed(schedule)
+    assert placed.result.value_us < (plain.result.value_us or 0)
+    assert placed.result.lower_bound_us <= placed.result.value_us
+
+
+class Trials:
+    """Answers with given values instead of searching, and keeps what it was asked."""
+
+    def __init__(self, of: dict[str, Sequence[tuple[int, int]]]) -> None:
+        self.left = {name: list(answers) for name, answers in of.items()}
+        self.asked: list[tuple[str, float, bool]] = []
+        self.names = {candidate.problem.placement: candidate.name for candidate in candidates()}
+        self.schedules = {c.problem.placement: alone(c.problem) for c in candidates()}
+
+    def __call__(self, profile: object, problem: Problem, *given: object) -> Result:
+        options = given[1]
+        assert isinstance(options, SolveOptions)
+        name = self.names[problem.placement]
+        self.asked.append((name, round(options.time_limit_s, 3), options.hint is not None))
+        value, bound = self.left[name].pop(0)
+        found = self.schedules[problem.placement]
+        reason = StoppedBy.OPTIMAL if value == bound else StoppedBy.TIME_LIMIT
+        return replace(
+            found, value_us=value, lower_bound_us=bound, stopped_by=reason, found_by=f"at {value}"
+        )
+
+
+def test_time_goes_to_those_that_can_still_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    # By their bounds: bidirectional cannot win, linear is proven; looped:2 is ahead to the end.
+    trials = Trials(
+        {
+            "linear": [(2000, 2000)],
+            "looped:2": [(1900, 1500), (1850, 1500), (1840, 1600)],
+            "v": [(1950, 1500), (1860, 1500)],
+            "looped:3": [(2100, 1500), (2050, 1500)],
+            "bidirectional": [(2500, 1900)],
+            "bidirectional-v": [(2600, 1500)],
+        }
+    )
+    monkeypatch.setattr(placing, "solve_repartitioning", trials)
+    placed = solve_placing(candidates(), options=counted(100))
+    assert trials.asked == [
+        *((name, 5.0, False) for name in trials.left),
+        *((name, 10.0, True) for name in ("looped:2", "v", "looped:3")),
+        ("looped:2", 40.0, True),
+    ]
+    assert (placed.name, placed.result.value_us) == ("looped:2", 1840)
+    assert placed.result.found_by == "at 1840"
+    # Of all that may yet be better; what the best is proven to be within is not enough.
+    assert placed.result.lower_bound_us == 1500
+    assert placed.result.stopped_by == StoppedBy.TIME_LIMIT
+    assert [tried.name for tried in placed.tried][:3] == ["looped:2", "v", "linear"]
