@@ -41,10 +41,12 @@ _DRAFTS_EVALUATED = 4
 # The closing polish gets so long even when the time is up.
 _GRACE_S = 0.5
 
-# Shares of the time limit. Up to so many ops the exact model has all of it; beyond as many as the
-# last, and half as many where ranks hold several stages, it is no help, and windows get most.
+# Shares of the time limit. Up to so many ops the exact model has all of it; up to some more it is
+# tried briefly before the others, and beyond as many as the last, and half as many where ranks hold
+# several stages, it is no help, and windows get most.
 _BRIEF_SHARE = 0.15
 _ONLY_EXACT_OPS = 240
+_BRIEF_OPS = 800
 _WINDOWS_SHARE = 0.4
 _WINDOWS_SHARE_OF_MANY = 0.95
 _EXACT_OPS = 1_600
@@ -131,7 +133,7 @@ class _Search:
             if is_first:
                 yield self.proving.one_by_one
             yield lambda: self.proving.begin(from_one=not is_first)
-        if Part.EXACT not in without and is_small:
+        if Part.EXACT not in without and self.relaxed.num_ops <= _BRIEF_OPS:
             share = 1 if self.relaxed.num_ops <= _ONLY_EXACT_OPS else _BRIEF_SHARE
             yield lambda: self._search(share * self.now.left_s())
         if Part.LIST_SCHEDULING not in without and not is_small:
@@ -240,6 +242,7 @@ class _Search:
         turns.run(
             self.now.elapsed_s() + share * self.now.left_s(),
             effort_share * self.options.time_limit_s,
+            is_patient=not self._is_small,  # there the exact model may find what they do not
         )
 
     def _search(self, limit_s: float) -> None:

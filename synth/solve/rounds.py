@@ -39,13 +39,18 @@ _MOST_OPS = 800
 # The search ends when what is left is such a share of the period.
 _PRECISION = 0.001
 
-# Of the effort that is left, the least that a size gets; and of a size's, the most for one period:
-# what is neither found nor refuted soon is neither late.
-_LEAST_SHARE = 0.6
+# Of the effort that is left, the least that a size gets; and of a size's, the most for one period,
+# until one is found and then: what is neither found nor refuted soon is neither late.
+_LEAST_SHARE = 0.7
+_SHARE_OF_FIRST = 0.6
 _SHARE_OF_ONE = 0.35
 
-# After so many periods in a row that were neither, a size is given up; at once where none is found.
+# After so many periods in a row that were neither, a size is given up; at once where only another
+# size has found one.
 _MOST_OPEN = 2
+
+# What it takes to find a round of some ops, about, in terms of `decide`: so much for each pair.
+_PAIR_S = 9e-6
 
 # Which period is tried next, from the longest not found on, as a share of the way to the shortest
 # found: at first, and when the last one was refuted; when it was neither found nor refuted; when it
@@ -56,8 +61,10 @@ _LESS_WAY = 0.2
 _LEAST_WAY = 0.3
 
 # Until one is found, none is tried that is so many times as long as the longest not found: those
-# that are far too long leave too many ways.
+# that are far too long leave too many ways. And where what is too short ends is sharp, so what is
+# a little longer than one that was neither found nor refuted is tried next.
 _MOST_RISE = 1.25
+_RISE_AFTER_OPEN = 0.02
 
 
 @dataclass(frozen=True)
@@ -114,14 +121,17 @@ def search(
         most_us: only what takes less for each micro-batch is of use.
         seconds: effort for all of them together, in terms of `decide`.
     """
-    sizes = list(_sizes(view))
+    sizes, is_found = list(_sizes(view)), False
     least_us = max(1, least_us, *(max(c.work_us, c.down_us, c.up_us) for c in view.chunks))
     for place, size in enumerate(sizes):
         # The first ones find most, and what they do not use is left for the others.
         share = max(_LEAST_SHARE, 1 / (len(sizes) - place))
-        narrowing = _Narrowing(view, size, share * seconds, seed + place, should_stop)
+        if _PAIR_S * _num_ops(view, size) ** 2 > _SHARE_OF_FIRST * share * seconds:
+            continue
+        most_open = 1 if is_found else _MOST_OPEN
+        narrowing = _Narrowing(view, size, share * seconds, seed + place, should_stop, most_open)
         for found in narrowing.run(math.ceil(size * least_us), int(size * most_us)):
-            most_us = min(most_us, found.rate_us)
+            most_us, is_found = min(most_us, found.rate_us), True
             yield found
         seconds -= narrowing.spent_s
 
@@ -140,7 +150,11 @@ def _sizes(view: View) -> Iterator[int]:
 
 def _is_worth(view: View, size: int) -> bool:
     num_micro_batches = min(chunk.num_micro_batches for chunk in view.chunks)
-    return size * len(view) * len(SPLIT) <= _MOST_OPS and 2 * size <= num_micro_batches
+    return _num_ops(view, size) <= _MOST_OPS and 2 * size <= num_micro_batches
+
+
+def _num_ops(view: View, size: int) -> int:
+    return size * len(view) * len(SPLIT)
 
 
 @dataclass
@@ -152,8 +166,10 @@ class _Narrowing:
     seconds: float
     seed: int
     should_stop: Callable[[], bool]
+    most_open: int = _MOST_OPEN
     spent_s: float = 0.0
     open_in_a_row: int = 0
+    is_found: bool = False
 
     def run(self, least_us: int, high_us: int) -> Iterator[Round]:
         """Every one found between the two, each shorter than the one before.
@@ -165,29 +181,31 @@ class _Narrowing:
         """
         low_us, way = least_us - 1, _FIRST_WAY  # the longest that was not found
         rise_us = (_MOST_RISE - 1) * least_us
-        most_open = 1
         while high_us - low_us > 1:
-            if self.spent_s >= self.seconds or self.open_in_a_row == most_open:
+            if self.spent_s >= self.seconds or self.open_in_a_row == self.most_open:
                 return
             if self.should_stop():
                 return
             is_narrow = high_us - low_us <= _PRECISION * high_us
             if is_narrow and low_us >= least_us:
                 return
-            step_us = 0 if is_narrow else round(min(way * (high_us - low_us), rise_us))
-            period_us = low_us + max(1, step_us)
+            step_us = 0 if is_narrow else min(way * (high_us - low_us), rise_us)
+            if self.open_in_a_row and not self.is_found:
+                step_us = min(step_us, _RISE_AFTER_OPEN * low_us)
+            period_us = low_us + max(1, round(step_us))
             found = self._find(period_us)
             if found is None:
                 low_us, way = period_us, _WAY_AFTER_OPEN if self.open_in_a_row else _FIRST_WAY
                 rise_us *= _MOST_RISE
             else:
                 high_us, way = period_us, max(_LEAST_WAY, way - _LESS_WAY)
-                most_open = _MOST_OPEN
+                self.is_found, self.most_open = True, _MOST_OPEN
                 yield found
 
     def _find(self, period_us: int) -> Round | None:
         model = _Model(self.view, self.size, period_us)
-        each_s = min(self.seconds - self.spent_s, _SHARE_OF_ONE * self.seconds)
+        share = _SHARE_OF_ONE if self.is_found else _SHARE_OF_FIRST
+        each_s = min(self.seconds - self.spent_s, share * self.seconds)
         # Of four seeds three find in seconds what the fourth does not.
         seed = self.seed + self.open_in_a_row
         found, spent_s, is_refuted = model.solve(each_s, seed, self.should_stop)

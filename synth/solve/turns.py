@@ -64,11 +64,12 @@ class Turns:
         best = self.now.best
         return self.known.solutions(view, None if best is None else best.schedule.programs)
 
-    def run(self, until_s: float, effort_s: float) -> None:
+    def run(self, until_s: float, effort_s: float, *, is_patient: bool) -> None:
         """Until a moment since the start, or the effort is spent, or nothing is left to try.
 
         Args:
             until_s: a deterministic search does not look at the clock.
+            is_patient: to go on where neither windows nor slack find anything for a while.
         """
         starts = self._starts
         patience_s = max(_LEAST_PATIENCE_S, _PATIENCE_SHARE * self.options.time_limit_s)
@@ -96,7 +97,7 @@ class Turns:
             self._evaluate(self.view, found.solution, "windows")
             effort_s -= found.spent_s
             starts = self._slackened(should_stop)
-            if not starts and not found.is_exhausted:
+            if not starts and is_patient and not found.is_exhausted:
                 starts, patience_s = [found.solution], 2 * patience_s
             elif starts and self._value_us(found.solution) < self._value_us(starts[0]):
                 starts.append(found.solution)  # better here, if not in every detail

@@ -146,7 +146,9 @@ def test_what_is_refuted_is_survived(share: float, period_us: int, seed: int) ->
     assert is_refuted or spent_s >= 4
 
 
-def narrowed(shortest_us: int, open_us: range, high_us: int) -> tuple[list[int], list[int]]:
+def narrowed(
+    shortest_us: int, open_us: range, high_us: int, most_open: int = 2
+) -> tuple[list[int], list[int]]:
     """The periods that are tried, and those found, where this one and longer ones can be found."""
     tried: list[int] = []
 
@@ -158,7 +160,7 @@ def narrowed(shortest_us: int, open_us: range, high_us: int) -> tuple[list[int],
             self.open_in_a_row = self.open_in_a_row + 1 if is_open else 0
             return rounds.Round({}, 2, period_us) if is_found else None
 
-    narrowing = Narrowing(even(2, 3, 12), 2, 1.0, 0, lambda: False)
+    narrowing = Narrowing(even(2, 3, 12), 2, 1.0, 0, lambda: False, most_open)
     return tried, [found.period_us for found in narrowing.run(1000, high_us)]
 
 
@@ -185,10 +187,34 @@ def test_what_is_far_too_long_is_not_tried_while_nothing_is_found() -> None:
 def test_a_size_is_given_up_that_is_neither_found_nor_refuted() -> None:
     tried, found = narrowed(10**6, range(1100, 10**6), 2000)
     assert found == []
+    first, second = (us for us in tried if us >= 1100)
+    assert (first, second) == (tried[-2], tried[-1])
+    assert second == round(1.02 * first)
+    tried, found = narrowed(10**6, range(1100, 10**6), 2000, most_open=1)
     assert [us for us in tried if us >= 1100] == tried[-1:]
     tried, found = narrowed(1240, range(1100, 1240), 2000)
     assert found
     assert [us for us in tried if 1100 <= us < 1240] == tried[-2:]
+
+
+def test_what_is_a_little_longer_than_what_stays_open_is_found() -> None:
+    tried, found = narrowed(1260, range(1100, 1260), 2000)
+    assert found and min(found) < 1.01 * 1260
+    assert max(tried) < 1.03 * 1260
+
+
+def test_models_too_large_for_the_time_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[int] = []
+
+    def run(narrowing: rounds._Narrowing, *_: int) -> list[rounds.Round]:
+        begun.append(narrowing.size)
+        return []
+
+    monkeypatch.setattr(rounds._Narrowing, "run", run)
+    view = even(16, 36, 64)
+    for seconds in (1000.0, 1.0):
+        assert list(rounds.search(view, 100, LONG_US, seconds, 0)) == []
+    assert begun == [*rounds._sizes(view), 4, 2, 3]
 
 
 def test_rounds_are_as_long_as_memory_takes_at_once() -> None:

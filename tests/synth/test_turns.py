@@ -61,21 +61,30 @@ def test_without_slack_to_gain_windows_are_given_ever_more_time(
 ) -> None:
     fruitless = Fruitless(monkeypatch, gains=2, last=6)
     search, _ = begun(table.problem(4, 8, 1), "zb-h1")
-    search.run(math.inf, LIMIT_S)
+    search.run(math.inf, LIMIT_S, is_patient=True)
     assert fruitless.patience == pytest.approx([3, 3, 3, 6, 12, 24])
+
+
+def test_an_impatient_search_ends_where_neither_finds_anything(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fruitless = Fruitless(monkeypatch, gains=2, last=6)
+    search, _ = begun(table.problem(4, 8, 1), "zb-h1")
+    search.run(math.inf, LIMIT_S, is_patient=False)
+    assert fruitless.patience == pytest.approx([3, 3, 3])
 
 
 def test_turns_end_with_the_effort(monkeypatch: pytest.MonkeyPatch) -> None:
     fruitless = Fruitless(monkeypatch, gains=100, last=0)
     search, _ = begun(table.problem(4, 8, 1), "zb-h1")
-    search.run(math.inf, 7.5)
+    search.run(math.inf, 7.5, is_patient=True)
     assert len(fruitless.patience) == 8
 
 
 def test_where_slack_is_left_out_windows_never_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     fruitless = Fruitless(monkeypatch, gains=100, last=1)
     search, _ = begun(table.problem(4, 8, 1), "zb-h1", without=frozenset({Part.SLACK}))
-    search.run(math.inf, LIMIT_S)
+    search.run(math.inf, LIMIT_S, is_patient=True)
     assert fruitless.patience == [math.inf]
     assert fruitless.gains == 100
 
@@ -87,7 +96,7 @@ def test_both_together_better_a_published_schedule_and_can_be_repeated() -> None
         search, now = begun(problem, "chimera", deterministic=True)
         assert now.best is not None
         start_us = now.best.value_us
-        search.run(0.0, 3.0)
+        search.run(0.0, 3.0, is_patient=True)
         values.append(now.best.value_us)
     assert values[0] == values[1] < start_us
 
