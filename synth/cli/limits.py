@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 LEAST = "min"
 
+# The partition that is sought, beginning with the even one.
+SEARCH = "search"
+
 # A share of the bound beyond which everything meets it, in percent.
 _MOST_PERCENT = 1_000_000
 

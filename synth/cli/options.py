@@ -44,6 +44,13 @@ ObjectiveOption = Annotated[
 PartitionOption = Annotated[
     str, typer.Option(help="Layers per stage (3,3,2), or auto: as even as can be.")
 ]
+AnyPartitionOption = Annotated[
+    str,
+    typer.Option(
+        help="Layers per stage (3,3,2); auto: as even as can be; or search: as serves best, which "
+        "under tight limits is fewer in the first stages."
+    ),
+]
 RecomputeOption = Annotated[
     str,
     typer.Option(

@@ -4,13 +4,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from synth.cli.limits import MemoryLimit
+from synth.cli.limits import SEARCH, MemoryLimit
 from synth.cli.output import talk
 from synth.errors import ExitCode
 from synth.profile import Profile
 from synth.record import is_stream
 
 if TYPE_CHECKING:
+    from synth.plan.trials import Cut
     from synth.schedule.file import Plan
     from synth.solve.problem import Incumbent, Problem, Result, SolveOptions, StoppedBy
 
@@ -32,9 +33,12 @@ class Request:
     recompute: tuple[int, ...] | None = ()
 
     @property
-    def has_partition(self) -> bool:
-        """Whether layers per stage were given."""
-        return self.arguments["partition"].strip().lower() != "auto"
+    def cut(self) -> "Cut":
+        """How the model is to be cut."""
+        from synth.plan.trials import Cut
+
+        words = {"auto": Cut.EVEN, SEARCH: Cut.SEARCHED}
+        return words.get(self.arguments["partition"].strip().lower(), Cut.GIVEN)
 
     def on(self, problem: "Problem") -> "Request":
         """The request for another cut of the model, or another placement."""

@@ -28,13 +28,14 @@ def solve_within_limits(request: Request, format: Format) -> None:
 def search(request: Request, stop: threading.Event) -> "Result":
     """The best schedule, on the partition given or, where there is none, on one that suits it."""
     from synth.plan.repartition import solve_repartitioning
+    from synth.plan.trials import Cut
 
     def listener(problem: "Problem") -> Progress:
         if problem.partition != request.partition:
             talk(f"cut again, R counted: {','.join(map(str, problem.partition or ()))}")
         return Progress(request.on(problem))
 
-    profile = None if request.has_partition else request.profile
+    profile = request.profile if request.cut == Cut.EVEN else None
     asked = (request.problem, request.recompute, request.options)
     return solve_repartitioning(profile, *asked, listener, stop)
 

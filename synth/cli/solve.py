@@ -17,11 +17,11 @@ from synth.cli.limits import (
 )
 from synth.cli.options import (
     MOST_AT_ONCE,
+    AnyPartitionOption,
     AnyPlacementOption,
     GapOption,
     MicroBatchesOption,
     ObjectiveOption,
-    PartitionOption,
     ProfileArgument,
     RanksOption,
     RecomputeOption,
@@ -30,17 +30,17 @@ from synth.cli.options import (
     load_profile,
 )
 from synth.cli.output import Format, FormatOption, talk
-from synth.cli.placing import (
-    check_goes_with_auto,
-    is_auto,
-    preview_placements,
-    solve_placements,
-    usual_placements,
-)
 from synth.cli.preview import preview
 from synth.cli.request import Request
 from synth.cli.search import solve_within_limits
 from synth.cli.steady import solve_steady
+from synth.cli.trials import (
+    asked_candidates,
+    check_goes_with_choice,
+    is_choice,
+    preview_candidates,
+    solve_candidates,
+)
 from synth.errors import SynthError
 from synth.plan.target import NOT_REPEATABLE, Target
 from synth.record import check_outputs
@@ -72,7 +72,7 @@ def command(
     ] = None,
     objective: ObjectiveOption = "makespan",
     placement: AnyPlacementOption = "linear",
-    partition: PartitionOption = "auto",
+    partition: AnyPartitionOption = "auto",
     recompute: RecomputeOption = "none",
     time_limit: Annotated[str, typer.Option(help="Stop after so long: 60s, 2m.")] = "60s",
     gap: GapOption = "0.5%",
@@ -117,14 +117,14 @@ def command(
         raise SynthError(NOT_REPEATABLE)
     profile = load_profile(profile_name)
     limit = read_limit(mem_limit, ranks, profile)
-    asked = (micro_batches, partition, objective, limit.caps_bytes)
-    placements = None
-    if is_auto(placement):
-        check_goes_with_auto(target, hint)
-        placements = usual_placements(profile, ranks, *asked, recompute=recompute)
-        problem = placements.candidates[0].problem
+    numbers = (ranks, micro_batches, partition, objective, limit.caps_bytes)
+    candidates = None
+    if is_choice(placement, partition):
+        check_goes_with_choice(placement, target, hint)
+        candidates = asked_candidates(profile, placement, *numbers, recompute)
+        problem = candidates.them[0].problem
     else:
-        problem = asked_problem(profile, named_placement(placement, ranks), *asked)
+        problem = asked_problem(profile, named_placement(placement, ranks), *numbers[1:])
     assert problem.partition is not None
     options = SolveOptions(
         time_limit_s=parse_seconds(time_limit),
@@ -157,8 +157,8 @@ def command(
     )
     if target == STEADY:
         _check_keeps_saved(request)
-    if placements is not None:
-        (preview_placements if dry_run else solve_placements)(request, placements, format)
+    if candidates is not None:
+        (preview_candidates if dry_run else solve_candidates)(request, candidates, format)
     elif dry_run:
         preview(request, format)
     elif target == STEADY:

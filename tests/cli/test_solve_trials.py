@@ -1,4 +1,4 @@
-"""`synth solve --placement auto`: what it answers, and what it refuses."""
+"""`synth solve --placement auto` and `--partition search`: what they answer and refuse."""
 
 import json
 from pathlib import Path
@@ -16,11 +16,11 @@ def test_it_tells_of_every_placement_and_saves_the_best(synth: Synth, tmp_path: 
     path = tmp_path / "plan.json"
     ended = synth(*AUTO, "--time-limit", "10s", "-o", path)
     assert ended.code == 0
-    table = ended.stdout.split("\nplacement", 1)[1].split("best placement")[0]
+    table = ended.stdout.split("\nplacement", 1)[1].split("best: ")[0]
     rows = {line.split()[0]: line for line in table.splitlines() if line}
     for name in usual(2):
         assert f"on {name}: " in ended.stderr or "cannot win" in rows[name]
-    assert "holds for all of them" in ended.stdout
+    assert "holds for all that were tried" in ended.stdout
     checked = synth("check", path)
     assert checked.code == 0
     plan = Plan.load(path)
@@ -31,10 +31,10 @@ def test_it_tells_of_every_placement_and_saves_the_best(synth: Synth, tmp_path: 
 def test_as_json_the_answer_is_the_least_of_all(synth: Synth) -> None:
     asked = ("--time-limit", "8s", "--mem-limit", "45GB", "--format", "json")
     found = json.loads(synth(*AUTO, *asked).stdout)
-    values = [tried["value_us"] for tried in found["placements"] if tried["value_us"] is not None]
+    values = [tried["value_us"] for tried in found["candidates"] if tried["value_us"] is not None]
     assert found["value_us"] == min(values) == values[0]
     assert found["lower_bound_us"] <= found["value_us"]
-    best = found["placements"][0]
+    best = found["candidates"][0]
     assert max(best["peak_bytes"]) <= 45 * 10**9
     assert [list(ranks) for ranks in usual(2)[best["name"]].ranks] == found["placement"]
 
@@ -45,7 +45,7 @@ def test_a_dry_run_says_what_can_fit(synth: Synth) -> None:
     rows = {line.split()[0]: line for line in ended.stdout.splitlines() if "," in line}
     assert " yes " in rows["looped:4"] and "3,3,3,3,3,3,3,3" in rows["looped:4"]
     found = json.loads(synth(*AUTO, "--mem-limit", "40GB", "--dry-run", "--format", "json").stdout)
-    assert [tried["name"] for tried in found["placements"]] == list(usual(2))
+    assert [tried["name"] for tried in found["candidates"]] == list(usual(2))
 
 
 @pytest.mark.parametrize("more", [("--dry-run",), ("--time-limit", "5s")])
@@ -59,7 +59,7 @@ def test_where_nothing_fits_it_ends_in_3(synth: Synth, more: tuple[str, ...]) ->
 def test_layers_per_stage_leave_placements_of_as_many_stages(synth: Synth) -> None:
     ended = synth(*AUTO, "--partition", "6,6,6,6", "--time-limit", "2s", "--format", "json")
     found = json.loads(ended.stdout)
-    assert {tried["name"] for tried in found["placements"]} == {"looped:2", "v", "bidirectional-v"}
+    assert {tried["name"] for tried in found["candidates"]} == {"looped:2", "v", "bidirectional-v"}
     assert found["partition"] == [6, 6, 6, 6]
     assert "(not linear, " in ended.stderr
 
@@ -95,7 +95,7 @@ def test_one_rank_has_one_placement(synth: Synth) -> None:
     alone = ("solve", NAME, "--ranks", "1", "--micro-batches", "2", "--placement", "auto")
     ended = synth(*alone)
     assert ended.code == 0
-    assert "placements to try: linear\n" in ended.stderr
+    assert "on linear: 24\n" in ended.stderr
     assert "proven optimal" in ended.stdout
 
 
@@ -103,3 +103,51 @@ def test_the_frontier_and_other_commands_know_no_auto(synth: Synth) -> None:
     ended = synth("frontier", *SMALL_SOLVE[1:], "--placement", "auto", "-o", "curve.json")
     assert ended.code == 2
     assert "placement 'auto' is unknown" in ended.stderr
+
+
+TIGHT = ("solve", NAME, "--ranks", "4", "--micro-batches", "8", "--mem-limit", "18.3GB")
+
+
+def test_a_partition_is_sought_that_serves_better_under_a_tight_limit(
+    synth: Synth, tmp_path: Path
+) -> None:
+    path = tmp_path / "plan.json"
+    asked = ("--partition", "search", "--time-limit", "8s", "-o", path)
+    ended = synth(*TIGHT, *asked)
+    assert ended.code == 0
+    assert "on linear: 6,6,6,6" in ended.stderr
+    assert "layers per stage" in ended.stdout
+    assert synth("check", path).code == 0
+    plan = Plan.load(path)
+    assert plan.partition != (6, 6, 6, 6) and sum(plan.partition) == 24
+    found = json.loads(synth(*TIGHT, *asked, "--format", "json").stdout)
+    values = {tuple(tried["partition"]): tried["value_us"] for tried in found["candidates"]}
+    assert found["value_us"] == min(values.values()) < values[6, 6, 6, 6]
+
+
+def test_both_may_be_left_to_the_search(synth: Synth) -> None:
+    asked = ("--partition", "search", "--placement", "auto", "--time-limit", "8s")
+    found = json.loads(synth(*TIGHT, *asked, "--format", "json").stdout)
+    assert {"linear", "v", "looped:2"} <= {tried["name"] for tried in found["candidates"]}
+    assert found["lower_bound_us"] <= found["value_us"]
+
+
+def test_stages_may_recompute_in_a_partition_that_is_sought(synth: Synth) -> None:
+    asked = ("--partition", "search", "--recompute", "0,1", "--time-limit", "6s")
+    found = json.loads(synth(*TIGHT, *asked, "--format", "json").stdout)
+    assert found["recomputed"] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "option", [("--hint", "zb-h1"), ("--target", "105%", "--mem-limit", "min")]
+)
+def test_a_partition_that_is_sought_is_not_yet_one(synth: Synth, option: tuple[str, ...]) -> None:
+    ended = synth(*TIGHT[:-2], "--partition", "search", *option)
+    assert (ended.code, ended.stdout) == (2, "")
+    assert f"{option[0]} and --partition search do not go together" in ended.stderr
+
+
+def test_other_commands_seek_no_partition(synth: Synth) -> None:
+    ended = synth("frontier", *SMALL_SOLVE[1:], "--partition", "search", "-o", "curve.json")
+    assert ended.code == 2
+    assert "--partition 'search' is not understood" in ended.stderr

@@ -1,17 +1,20 @@
-"""Choosing the placement: a trial of each, a longer one of the best few, the rest for the best.
+"""Choosing placement and partition: a trial of each, a longer one of the best few, then the best.
 
-Each trial starts from the best schedule that the one before it found on that placement. A placement
-is out as soon as its proven bound says that it cannot win, and what an ended trial leaves of its
-time is for those that come after it.
+Each trial starts from the best schedule that the one before it found for that candidate. One is out
+as soon as its proven bound says that it cannot win, and what an ended trial leaves of its time is
+for those that come after it.
 """
 
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import partial
 from typing import NamedTuple
 
 from synth.plan.choice import Choice
+from synth.plan.cuts import Cuts
 from synth.plan.recompute import bounds_of_any_choice
 from synth.plan.repartition import solve_repartitioning
 from synth.plan.solve_recompute import Listeners, OnImprovement
@@ -27,12 +30,26 @@ from synth.solve.problem import (
     relative_gap,
 )
 
-# Of the time limit, for a trial of every placement, then for one of the best few; and the least for
+# Of the time limit, for a trial of every candidate, then for one of the best few; and the least for
 # which it is worth to begin once more.
 _FIRST_SHARE = 0.3
 _SECOND_SHARE = 0.3
 _FEW = 3
 _LEAST_SHARE = 0.02
+
+# Before these, for looking for partitions; ops placed by list scheduling in a second, about; and
+# how many partitions have a trial where there is one placement. Where there are several, one each.
+_CUTS_SHARE = 0.15
+_OPS_PER_S = 100_000
+_CUTS = 3
+
+
+class Cut(StrEnum):
+    """How the model is cut: as it is given, evenly (with R's time counted), or as serves best."""
+
+    GIVEN = "given"
+    EVEN = "even"
+    SEARCHED = "searched"
 
 
 class Candidate(NamedTuple):
@@ -42,10 +59,14 @@ class Candidate(NamedTuple):
     problem: Problem
     choice: Choice = ()
 
+    def on(self, problem: Problem) -> "Candidate":
+        """The same placement in another partition."""
+        return self._replace(problem=problem)
+
 
 @dataclass
 class Tried:
-    """What is known of a placement: the best that was found, and a bound on all that there is.
+    """What is known of a candidate: the best that was found, and a bound on all that there is.
 
     The bound holds for one partition, which is another one where the model was cut anew for the
     stages that recompute; `is_over` says that more time would find nothing better.
@@ -96,10 +117,10 @@ class Tried:
         return self.lower_bound_us if problem.partition == known.partition else 0
 
 
-class Placed(NamedTuple):
-    """The best of all placements, and what came of each of them, the best one first.
+class Chosen(NamedTuple):
+    """The best of all candidates, and what came of each of them, the best one first.
 
-    The result's bound holds for all of them, each cut as it was.
+    The result's bound holds for all of them, each on its own placement and partition.
     """
 
     result: Result
@@ -111,24 +132,26 @@ class Placed(NamedTuple):
         return self.tried[0].name
 
 
-def solve_placing(
+def solve_best_of(
     candidates: Sequence[Candidate],
-    profile: Profile | None = None,
+    profile: Profile,
+    cut: Cut = Cut.EVEN,
     options: SolveOptions | None = None,
     listeners: Listeners = lambda problem: None,
     stop: threading.Event | None = None,
-) -> Placed:
-    """The best schedule found on any of the placements.
+) -> Chosen:
+    """The best schedule found for any of the candidates.
 
     Args:
         candidates: at least one, all of one objective; the first ones win ties.
-        profile: where stages recompute, the model may be cut anew; none: the partition is given.
-        options: the time limit is for all placements together. A hint is for none of them.
+        profile: what their costs were cut from.
+        cut: whether the partitions stay; where they are searched, it begins with those given.
+        options: the time limit is for all candidates together. A hint is for none of them.
         listeners: called with the problem of each trial; who it returns hears of what is better
             than all before.
     """
     options, stop = options or SolveOptions(), stop or threading.Event()
-    return _Placing(candidates, profile, options, listeners, stop).run()
+    return _Trials(candidates, profile, cut, options, listeners, stop).run()
 
 
 def nothing_fits(name: str, message: str) -> str:
@@ -136,33 +159,69 @@ def nothing_fits(name: str, message: str) -> str:
     return f"on all placements nothing fits; on {name}, which needs the least: {message}"
 
 
-class _Placing:
+class _Trials:
     """The trials so far."""
 
     def __init__(
         self,
         candidates: Sequence[Candidate],
-        profile: Profile | None,
+        profile: Profile,
+        cut: Cut,
         options: SolveOptions,
         listeners: Listeners,
         stop: threading.Event,
     ) -> None:
-        self.profile, self.options = profile, options
+        self.profile, self.cut, self.options = profile, cut, options
         self.listeners, self.stop = listeners, stop
         self.began = time.monotonic()
         self.granted_s = 0.0
+        self.further: list[Iterator[Candidate]] = []
+        if cut == Cut.SEARCHED:
+            candidates = self._cut(candidates)
         self.tried = [Tried(candidate, _first_bound_us(candidate)) for candidate in candidates]
         self.told_us: int | None = None
 
-    def run(self) -> Placed:
+    def _cut(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Each on the partitions that look best, where there are several on the best one."""
+        until_s, found = _CUTS_SHARE * self.options.time_limit_s, list[Candidate]()
+        most = _CUTS if len(candidates) == 1 else 1
+        for place, candidate in enumerate(candidates):
+            limit_s = self._left_s(until_s) / (len(candidates) - place)
+            self.granted_s += limit_s
+            late_s = time.monotonic() + limit_s
+            effort, is_late = round(_OPS_PER_S * limit_s), partial(self._is_late, late_s)
+            cuts = Cuts(self.profile, candidate.problem, effort, is_late)
+            found += map(candidate.on, cuts.best(most))
+            self.further.append(map(candidate.on, cuts.all()))
+        return found
+
+    def _is_late(self, at_s: float) -> bool:
+        late = not self.options.deterministic and time.monotonic() > at_s
+        return late or self.stop.is_set()
+
+    def run(self) -> Chosen:
         limit_s = self.options.time_limit_s
-        self._round(self._promising(), _FIRST_SHARE * limit_s)
-        self._round(self._promising()[:_FEW], (_FIRST_SHARE + _SECOND_SHARE) * limit_s)
+        until_s = limit_s - self._left_s(limit_s)
+        for share, most in ((_FIRST_SHARE, None), (_SECOND_SHARE, _FEW)):
+            until_s += share * limit_s
+            if len(promising := self._promising()) > 1:
+                self._round(promising[:most], until_s)
         while not self.stop.is_set() and self._left_s(limit_s) > _LEAST_SHARE * limit_s:
-            if not (promising := self._promising()):
+            if promising := self._promising():
+                self._try(promising[0], self._left_s(limit_s))
+            elif not self._add_further():
                 break
-            self._try(promising[0], self._left_s(limit_s))
         return self._result()
+
+    def _add_further(self) -> bool:
+        """One more partition of a placement, where those before are over; False: there is none."""
+        known = {(tried.name, tried.candidate.problem.partition) for tried in self.tried}
+        for candidates in self.further:
+            for candidate in candidates:
+                if (candidate.name, candidate.problem.partition) not in known:
+                    self.tried.append(Tried(candidate, _first_bound_us(candidate)))
+                    return True
+        return False
 
     def _round(self, those: Sequence[Tried], until_s: float) -> None:
         for place, tried in enumerate(those):
@@ -196,7 +255,7 @@ class _Placing:
         self.granted_s += limit_s
         options = replace(self.options, time_limit_s=limit_s, hint=None)
         found = solve_repartitioning(
-            self.profile,
+            self.profile if self.cut == Cut.EVEN else None,
             tried.candidate.problem,
             tried.candidate.choice,
             options if tried.found is None else options.going_on_from(tried.found),
@@ -206,7 +265,7 @@ class _Placing:
         tried.take(found)
 
     def _tell(self, tried: Tried, problem: Problem) -> OnImprovement | None:
-        """Tell of what is better than all before, with a bound that holds for all placements."""
+        """Tell of what is better than all before, with a bound that holds for all candidates."""
         listener = self.listeners(problem)
         if listener is None:
             return None
@@ -225,7 +284,7 @@ class _Placing:
     def _possible(self) -> Iterator[Tried]:
         return (tried for tried in self.tried if not tried.is_impossible)
 
-    def _result(self) -> Placed:
+    def _result(self) -> Chosen:
         ranked = self._ranked()
         best = ranked[0].found
         assert best is not None
@@ -241,7 +300,7 @@ class _Placing:
             wall_s=time.monotonic() - self.began,
             stopped_by=self._stopped(best, bound_us),
         )
-        return Placed(result, tuple(ranked))
+        return Chosen(result, tuple(ranked))
 
     def _without_schedule(self, found: Result) -> Result:
         """Nothing at all: where nothing fits for certain, the placement that needs the least."""
@@ -252,16 +311,16 @@ class _Placing:
         return replace(found, message=nothing_fits(least.name, least.found.message or ""))
 
     def _rivals(self) -> Iterator[Rival]:
-        """The published schedules of all placements, each name once."""
+        """The published schedules of all candidates, each name once, as on the best one."""
         seen = set()
-        for tried in self.tried:
+        for tried in self._ranked():
             for rival in () if tried.found is None else tried.found.rivals:
                 if rival.name not in seen:
                     seen.add(rival.name)
                     yield rival
 
     def _stopped(self, best: Result, bound_us: int) -> StoppedBy:
-        """Why the search ends here, in terms of all placements."""
+        """Why the search ends here, in terms of all candidates."""
         if best.value_us is None:
             return best.stopped_by
         if best.value_us <= bound_us:

@@ -1,4 +1,4 @@
-"""Choosing the placement: the best of all, with a bound that holds for all."""
+"""Choosing placement and partition: the best of all, with a bound that holds for all."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -8,10 +8,10 @@ import pytest
 
 from synth.costs import cut
 from synth.errors import SynthError
-from synth.plan import placing
+from synth.plan import trials
 from synth.plan.partition import balance
-from synth.plan.placing import Candidate, solve_placing
 from synth.plan.recompute import recomputed
+from synth.plan.trials import Candidate, solve_best_of
 from synth.schedule.placements import usual
 from synth.schedule.verify import verify
 from synth.solve import Incumbent, Problem, Result, SolveOptions, solve
@@ -56,17 +56,17 @@ def test_it_is_as_good_as_the_best_placement_proven_alone(cap: int | None) -> No
     ]
     found = {candidate.name: alone(candidate.problem) for candidate in every}
     best_us = min(result.value_us for result in found.values() if result.value_us is not None)
-    placed = solve_placing(every, options=counted(40))
-    assert placed.result.value_us == placed.result.lower_bound_us == best_us
-    assert placed.result.stopped_by == StoppedBy.OPTIMAL
-    assert found[placed.name].value_us == best_us
-    for tried in placed.tried:
+    chosen = solve_best_of(every, PROFILE, options=counted(40))
+    assert chosen.result.value_us == chosen.result.lower_bound_us == best_us
+    assert chosen.result.stopped_by == StoppedBy.OPTIMAL
+    assert found[chosen.name].value_us == best_us
+    for tried in chosen.tried:
         assert tried.is_impossible == (found[tried.name].value_us is None)
         if not tried.is_impossible:
             assert tried.lower_bound_us <= (found[tried.name].value_us or 0)
-    assert placed.result.schedule is not None
-    verify(placed.result.schedule, placed.result.problem.costs, placed.result.problem.caps_bytes)
-    names = [rival.name for rival in placed.result.rivals]
+    assert chosen.result.schedule is not None
+    verify(chosen.result.schedule, chosen.result.problem.costs, chosen.result.problem.caps_bytes)
+    names = [rival.name for rival in chosen.result.rivals]
     assert len(names) == len(set(names))
     assert {"1f1b", "interleaved:2", "zb-v", "chimera"} <= set(names)
 
@@ -74,19 +74,19 @@ def test_it_is_as_good_as_the_best_placement_proven_alone(cap: int | None) -> No
 def test_where_a_copy_does_not_fit_one_way_wins_and_copies_do_not_count() -> None:
     one, both = candidates(cap=TIGHT), candidates()
     impossible = {c.name for c in one if alone(c.problem).value_us is None}
-    placed = solve_placing(one, options=counted(40))
-    assert {tried.name for tried in placed.tried if tried.is_impossible} == impossible
-    assert placed.name not in impossible
-    unlimited = solve_placing(both, options=counted(40)).result
-    assert (unlimited.value_us or 0) <= (placed.result.value_us or 0)
+    chosen = solve_best_of(one, PROFILE, options=counted(40))
+    assert {tried.name for tried in chosen.tried if tried.is_impossible} == impossible
+    assert chosen.name not in impossible
+    unlimited = solve_best_of(both, PROFILE, options=counted(40)).result
+    assert (unlimited.value_us or 0) <= (chosen.result.value_us or 0)
 
 
 def test_nothing_fits_anywhere() -> None:
-    placed = solve_placing(candidates(cap=NEVER), options=counted(5))
-    assert placed.result.schedule is None
-    assert placed.result.stopped_by == StoppedBy.INFEASIBLE
-    assert "on all placements nothing fits; on " in (placed.result.message or "")
-    assert all(tried.is_impossible for tried in placed.tried)
+    chosen = solve_best_of(candidates(cap=NEVER), PROFILE, options=counted(5))
+    assert chosen.result.schedule is None
+    assert chosen.result.stopped_by == StoppedBy.INFEASIBLE
+    assert "on all placements nothing fits; on " in (chosen.result.message or "")
+    assert all(tried.is_impossible for tried in chosen.tried)
 
 
 def test_who_listens_hears_of_what_is_shorter_than_all_before() -> None:
@@ -96,27 +96,27 @@ def test_who_listens_hears_of_what_is_shorter_than_all_before() -> None:
         return lambda incumbent: heard.append((problem, incumbent))
 
     every = candidates(m=4)
-    placed = solve_placing(every, options=counted(20), listeners=listener)
+    chosen = solve_best_of(every, PROFILE, options=counted(20), listeners=listener)
     values = [incumbent.value_us for _, incumbent in heard]
     assert values == sorted(set(values), reverse=True)
-    assert values[-1] == placed.result.value_us
+    assert values[-1] == chosen.result.value_us
     for problem, incumbent in heard:
         verify(incumbent.schedule, problem.costs)
-        assert incumbent.lower_bound_us <= (placed.result.value_us or 0)
+        assert incumbent.lower_bound_us <= (chosen.result.value_us or 0)
 
 
 def test_a_stop_keeps_the_first_answer() -> None:
     stop = threading.Event()
     stop.set()
-    placed = solve_placing(candidates(), options=SolveOptions(60), stop=stop)
-    assert placed.result.schedule is None or placed.result.value_us
-    assert placed.result.stopped_by == StoppedBy.INTERRUPT
-    assert placed.result.wall_s < 30
+    chosen = solve_best_of(candidates(), PROFILE, options=SolveOptions(60), stop=stop)
+    assert chosen.result.schedule is None or chosen.result.value_us
+    assert chosen.result.stopped_by == StoppedBy.INTERRUPT
+    assert chosen.result.wall_s < 30
 
 
 def test_the_same_input_gives_the_same_answer() -> None:
     options = counted(3)
-    first, second = (solve_placing(candidates(m=5), options=options) for _ in range(2))
+    first, second = (solve_best_of(candidates(m=5), PROFILE, options=options) for _ in range(2))
     assert first.result.schedule == second.result.schedule
     assert first.result.lower_bound_us == second.result.lower_bound_us
     assert [t.name for t in first.tried] == [t.name for t in second.tried]
@@ -124,14 +124,14 @@ def test_the_same_input_gives_the_same_answer() -> None:
 
 def test_stages_may_recompute_on_each_placement() -> None:
     every = [candidate._replace(choice=None) for candidate in candidates(cap=TIGHT, m=4)]
-    placed = solve_placing(every, PROFILE, SolveOptions(6, workers=1))
-    plain = solve_placing(candidates(cap=TIGHT, m=4), options=counted(20))
-    schedule = placed.result.schedule
-    assert schedule is not None and placed.result.value_us is not None
-    verify(schedule, placed.result.problem.costs, placed.result.problem.caps_bytes)
+    chosen = solve_best_of(every, PROFILE, options=SolveOptions(6, workers=1))
+    plain = solve_best_of(candidates(cap=TIGHT, m=4), PROFILE, options=counted(20))
+    schedule = chosen.result.schedule
+    assert schedule is not None and chosen.result.value_us is not None
+    verify(schedule, chosen.result.problem.costs, chosen.result.problem.caps_bytes)
     assert recomputed(schedule)
-    assert placed.result.value_us < (plain.result.value_us or 0)
-    assert placed.result.lower_bound_us <= placed.result.value_us
+    assert chosen.result.value_us < (plain.result.value_us or 0)
+    assert chosen.result.lower_bound_us <= chosen.result.value_us
 
 
 class Trials:
@@ -158,7 +158,7 @@ class Trials:
 
 def test_time_goes_to_those_that_can_still_win(monkeypatch: pytest.MonkeyPatch) -> None:
     # By their bounds: bidirectional cannot win, linear is proven; looped:2 is ahead to the end.
-    trials = Trials(
+    answers = Trials(
         {
             "linear": [(2000, 2000)],
             "looped:2": [(1900, 1500), (1850, 1500), (1840, 1600)],
@@ -168,16 +168,16 @@ def test_time_goes_to_those_that_can_still_win(monkeypatch: pytest.MonkeyPatch) 
             "bidirectional-v": [(2600, 1500)],
         }
     )
-    monkeypatch.setattr(placing, "solve_repartitioning", trials)
-    placed = solve_placing(candidates(), options=counted(100))
-    assert trials.asked == [
-        *((name, 5.0, False) for name in trials.left),
+    monkeypatch.setattr(trials, "solve_repartitioning", answers)
+    chosen = solve_best_of(candidates(), PROFILE, options=counted(100))
+    assert answers.asked == [
+        *((name, 5.0, False) for name in answers.left),
         *((name, 10.0, True) for name in ("looped:2", "v", "looped:3")),
         ("looped:2", 40.0, True),
     ]
-    assert (placed.name, placed.result.value_us) == ("looped:2", 1840)
-    assert placed.result.found_by == "at 1840"
+    assert (chosen.name, chosen.result.value_us) == ("looped:2", 1840)
+    assert chosen.result.found_by == "at 1840"
     # Of all that may yet be better; what the best is proven to be within is not enough.
-    assert placed.result.lower_bound_us == 1500
-    assert placed.result.stopped_by == StoppedBy.TIME_LIMIT
-    assert [tried.name for tried in placed.tried][:3] == ["looped:2", "v", "linear"]
+    assert chosen.result.lower_bound_us == 1500
+    assert chosen.result.stopped_by == StoppedBy.TIME_LIMIT
+    assert [tried.name for tried in chosen.tried][:3] == ["looped:2", "v", "linear"]

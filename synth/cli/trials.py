@@ -1,0 +1,230 @@
+"""`synth solve --placement auto`, `--partition search`: candidates are tried, the best is told."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from synth.cli.interrupt import run_interruptibly
+from synth.cli.limits import SEARCH, read_recompute, read_sizes
+from synth.cli.options import asked_problem
+from synth.cli.output import Format, answer, answer_json, percent, talk
+from synth.cli.preview import Infeasible
+from synth.cli.progress import Progress
+from synth.cli.request import Request, announce_sizes
+from synth.cli.search import finish
+from synth.errors import SynthError
+from synth.profile import Profile
+from synth.report.tables import milliseconds, size_unit, table
+from synth.units import format_bytes
+
+if TYPE_CHECKING:
+    from synth.plan.trials import Candidate, Chosen, Tried
+    from synth.schedule.model import Placement
+    from synth.solve.problem import Problem
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Those to choose from, at least one, and by name why other placements cannot be."""
+
+    them: "tuple[Candidate, ...]"
+    refusals: dict[str, str]
+
+
+def is_choice(placement: str, partition: str) -> bool:
+    """Whether one of them is left to the search."""
+    return _is_auto(placement) or _is_searched(partition)
+
+
+def _is_auto(placement: str) -> bool:
+    return placement.strip().lower() == AUTO
+
+
+def _is_searched(partition: str) -> bool:
+    return partition.strip().lower() == SEARCH
+
+
+def asked_candidates(
+    profile: Profile,
+    placement: str,
+    num_ranks: int,
+    num_micro_batches: int,
+    partition: str,
+    objective: str,
+    caps_bytes: tuple[int, ...] | None,
+    recompute: str,
+) -> Candidates:
+    """The placement given, or the usual ones, each with the problem that `asked_problem` makes.
+
+    A partition that is given leaves the placements with as many stages; one that is sought begins
+    with the even one.
+
+    Raises:
+        SynthError: what `asked_problem` refuses on all of them, or stages that are not of all.
+    """
+    from synth.plan.trials import Candidate
+
+    partition = AUTO if _is_searched(partition) else partition
+    sizes, placements = read_sizes(partition), _placements(placement, num_ranks)
+    found, refusals = [], {}
+    for name, where in placements.items():
+        if sizes is not None and len(sizes) != where.num_stages:
+            refusals[name] = f"it has {where.num_stages} stages, --partition {len(sizes)}"
+            continue
+        asked = (profile, where, num_micro_batches, partition, objective, caps_bytes)
+        try:
+            problem = asked_problem(*asked)
+        except SynthError as error:
+            refusals[name] = str(error)
+            continue
+        choice = read_recompute(recompute, where.num_stages)
+        if _is_auto(placement) and choice is not None and len(choice) not in (0, where.num_stages):
+            raise SynthError(
+                f"--recompute {recompute} names stages of one placement; with --placement {AUTO} "
+                f"give none, all or auto"
+            )
+        found.append(Candidate(name, problem, choice))
+    if not found:
+        name, why = next(iter(refusals.items()))
+        raise SynthError(
+            f"--placement {AUTO}: no placement can be; {name}: {why}"
+            if _is_auto(placement)
+            else why
+        )
+    return Candidates(tuple(found), refusals)
+
+
+def _placements(name: str, num_ranks: int) -> "dict[str, Placement]":
+    from synth.schedule.placements import placement, usual
+
+    return usual(num_ranks) if _is_auto(name) else {name: placement(name, num_ranks)}
+
+
+def check_goes_with_choice(placement: str, target: str | None, hint: str | None) -> None:
+    """Refuse what is for one placement in one partition.
+
+    Raises:
+        SynthError: a target or a hint.
+    """
+    left, way_out = f"--partition {SEARCH}", "give layers per stage or auto"
+    if _is_auto(placement):
+        left, way_out = f"--placement {AUTO}", "name the placement (linear, looped:2, v, …)"
+    given = "--hint" if hint is not None else "--target" if target is not None else None
+    if given is not None:
+        raise SynthError(
+            f"{given} and {left} do not go together, as it is for one placement in one partition; "
+            f"{way_out}, or leave {given} out"
+        )
+
+
+def solve_candidates(request: Request, candidates: Candidates, format: Format) -> None:
+    """Search for all, save every improvement, and answer.
+
+    Raises:
+        NoSchedule: nothing was found.
+    """
+    from synth.plan.trials import solve_best_of
+
+    announce_sizes(request)
+    names = {candidate.problem.placement: candidate.name for candidate in candidates.them}
+    if len(names) > 1 or candidates.refusals:
+        talk(f"placements to try: {', '.join(names.values())}{_left_out(candidates)}")
+
+    def listener(problem: "Problem") -> Progress:
+        trial = request.on(problem)
+        talk(f"on {names[problem.placement]}: {','.join(map(str, trial.partition))}")
+        return Progress(trial)
+
+    asked = (candidates.them, request.profile, request.cut, request.options, listener)
+    chosen = run_interruptibly(lambda stop: solve_best_of(*asked, stop))
+    finish(request, chosen.result, format, _table(chosen), {"candidates": _tried(chosen)})
+
+
+def _left_out(candidates: Candidates) -> str:
+    if not candidates.refusals:
+        return ""
+    return f" (not {', '.join(candidates.refusals)}, which this model or --partition rules out)"
+
+
+def _table(chosen: "Chosen") -> str:
+    """A row for each candidate, the best one first."""
+    objective, cuts = chosen.result.problem.objective, [_cut(tried) for tried in chosen.tried]
+    is_one = len({tried.name for tried in chosen.tried}) == 1
+    header = ["placement", f"{objective.words}\nms", "lower bound\nms", "gap", "peak"]
+    rows = [[tried.name, *_row(tried)] for tried in chosen.tried]
+    if is_one or len(cuts) > len({tried.name for tried in chosen.tried}):
+        header.append("layers per stage")
+        rows = [[*row, cut] for row, cut in zip(rows, cuts, strict=True)]
+    return (
+        f"{table(header, rows)}\n\nbest: {chosen.name}, {cuts[0]}; the bound below, "
+        f"{milliseconds(chosen.result.lower_bound_us)} ms, holds for all that were tried, each cut "
+        f"as it was"
+    )
+
+
+def _cut(tried: "Tried") -> str:
+    problem = tried.candidate.problem if tried.found is None else tried.found.problem
+    return ",".join(map(str, problem.partition or ()))
+
+
+def _row(tried: "Tried") -> list[str]:
+    """Value, bound, gap and peak."""
+    bound = milliseconds(tried.lower_bound_us)
+    if tried.is_impossible:
+        return ["nothing fits", "", "", ""]
+    if tried.gap is None or tried.value_us is None or not tried.found or not tried.found.peak_bytes:
+        return ["cannot win" if tried.found is None else "none found", bound, "", ""]
+    peak = format_bytes(max(tried.found.peak_bytes))
+    return [milliseconds(tried.value_us), bound, percent(tried.gap), peak]
+
+
+def _tried(chosen: "Chosen") -> list[dict[str, Any]]:
+    return [
+        {
+            "name": tried.name,
+            "partition": tried.candidate.problem.partition,
+            "value_us": tried.value_us,
+            "lower_bound_us": None if tried.is_impossible else tried.lower_bound_us,
+            "peak_bytes": None if tried.found is None else tried.found.peak_bytes,
+            "seconds": round(tried.seconds, 3),
+        }
+        for tried in chosen.tried
+    ]
+
+
+def preview_candidates(request: Request, candidates: Candidates, format: Format) -> None:
+    """Answer with what each placement makes of the model, and whether anything can fit.
+
+    Raises:
+        Infeasible: no schedule can keep the caps on any of them.
+    """
+    from synth.plan.trials import nothing_fits
+    from synth.solve.feasible import find_shortage, needed_bytes
+
+    shortages = [find_shortage(candidate.problem) for candidate in candidates.them]
+    needs = [max(needed_bytes(candidate.problem)) for candidate in candidates.them]
+    factor, unit = size_unit(max(needs))
+    rows, found = [], []
+    for (name, problem, _), shortage, need in zip(candidates.them, shortages, needs, strict=True):
+        cut = ",".join(map(str, problem.partition or ()))
+        rows.append([name, f"{need / factor:,.3f}", "no" if shortage else "yes", cut])
+        found.append(
+            {
+                "name": name,
+                "placement": problem.placement.ranks,
+                "partition": problem.partition,
+                "needed_bytes": need,
+                "feasible": shortage is None,
+                "message": None if shortage is None else str(shortage),
+            }
+        )
+    if format == Format.JSON:
+        answer_json({"candidates": found, "refused": candidates.refusals})
+    else:
+        header = ["placement", f"least need\n{unit}", "can fit", "layers per stage"]
+        refused = [f"not {name}: {why}" for name, why in candidates.refusals.items()]
+        answer("\n".join((table(header, rows), "", *refused, request.limit.explanation)))
+    if all(shortages):
+        least = needs.index(min(needs))
+        raise Infeasible(nothing_fits(candidates.them[least].name, str(shortages[least])))

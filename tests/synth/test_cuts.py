@@ -1,0 +1,125 @@
+"""Partitions for tight caps: as good as any, where all can be tried."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations, pairwise
+
+import pytest
+
+from synth.costs import cut
+from synth.objective import Objective
+from synth.plan.cuts import Cuts, _moved
+from synth.plan.partition import balance
+from synth.plan.trials import Candidate, Cut, solve_best_of
+from synth.profile import Profile
+from synth.schedule.placements import placement
+from synth.schedule.verify import verify
+from synth.solve import Problem, solve
+from synth.solve.feasible import smallest_limit_bytes
+from tests.synth.effort import counted
+from tests.synth.test_recompute import profile_that_saves_much
+
+EACH = profile_that_saves_much().layers[0]
+
+
+def layered(count: int) -> Profile:
+    """So many equal layers, whose F keeps much."""
+    layers = tuple(EACH.replace(name=f"l{i}") for i in range(count))
+    return profile_that_saves_much().replace(layers=layers)
+
+
+SMALL, PROFILE = layered(6), layered(8)
+
+# Enough for any search here to end by itself.
+MUCH = 10**7
+
+
+def even(
+    name: str,
+    num_ranks: int,
+    m: int,
+    cap: int | None,
+    objective: Objective = Objective.MAKESPAN,
+    profile: Profile = PROFILE,
+) -> Problem:
+    where = placement(name, num_ranks)
+    caps = None if cap is None else (cap,) * num_ranks
+    sizes = balance(profile, where, caps, m)
+    return Problem(cut(profile, sizes), where, m, caps, objective, sizes)
+
+
+def every_cut(problem: Problem) -> Iterator[Problem]:
+    count = len(SMALL.layers)
+    for edges in combinations(range(1, count), problem.costs.num_stages - 1):
+        sizes = tuple(b - a for a, b in pairwise((0, *edges, count)))
+        yield replace(problem, costs=cut(SMALL, sizes), partition=sizes)
+
+
+@pytest.mark.parametrize(
+    ("name", "num_ranks", "m", "cap"),
+    [
+        ("linear", 2, 6, 260),
+        ("linear", 3, 4, 250),
+        ("linear", 3, 5, 180),
+        ("v", 2, 3, 200),
+    ],
+)
+@pytest.mark.parametrize("objective", [Objective.MAKESPAN, Objective.PERIOD])
+def test_of_all_partitions_the_best_is_found(
+    name: str, num_ranks: int, m: int, cap: int, objective: Objective
+) -> None:
+    start = even(name, num_ranks, m, cap, objective, SMALL)
+    found = [solve(problem, counted(5)) for problem in every_cut(start)]
+    best_us = min(result.value_us for result in found if result.value_us is not None)
+    chosen = solve_best_of([Candidate(name, start)], SMALL, Cut.SEARCHED, counted(40))
+    assert chosen.result.value_us == best_us
+    assert chosen.result.schedule is not None
+    solved = chosen.result.problem
+    assert solved.costs == cut(SMALL, solved.partition or ())
+    verify(chosen.result.schedule, solved.costs, solved.caps_bytes)
+
+
+def test_fewer_layers_in_the_first_stages_serve_better_under_a_tight_cap() -> None:
+    start = even("linear", 4, 12, 160)
+    best = Cuts(PROFILE, start, MUCH).best(1)[0]
+    assert best.partition is not None
+    assert best.partition[0] < best.partition[-1]
+    values = [solve(problem, counted(3)).value_us for problem in (best, start)]
+    assert (values[0] or 0) < 0.9 * (values[1] or 0)
+
+
+def test_the_start_is_kept_beside_the_best() -> None:
+    start = even("linear", 4, 12, 160)
+    found = Cuts(PROFILE, start, MUCH).best(3)
+    assert 2 <= len(found) <= 3
+    assert found[-1] is start
+    assert len({problem.partition for problem in found}) == len(found)
+    assert Cuts(PROFILE, start, 0).best(1) == [start]
+    assert Cuts(PROFILE, start, MUCH, lambda: True).best(3) == [start]
+
+
+def test_the_same_input_gives_the_same_partitions() -> None:
+    start = even("v", 2, 8, 260, Objective.PERIOD)
+    first, second = (Cuts(PROFILE, start, MUCH).best(3) for _ in range(2))
+    assert [problem.partition for problem in first] == [problem.partition for problem in second]
+
+
+@pytest.mark.parametrize("cap", [None, 10**6])
+def test_with_room_for_all_the_even_one_stays_ahead(cap: int | None) -> None:
+    start = even("linear", 4, 8, cap, Objective.PERIOD)
+    assert Cuts(PROFILE, start, MUCH).best(3)[0].partition == (2, 2, 2, 2)
+
+
+def test_where_nothing_fits_the_start_is_all_there_is() -> None:
+    start = even("linear", 2, 4, 50)
+    assert smallest_limit_bytes(start) > 50
+    assert Cuts(PROFILE, start, MUCH).best(3) == [start]
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (2, 2), (1, 3, 2, 2), (5,), (2,) * 9])
+def test_moves_keep_all_layers_and_leave_every_stage_one(sizes: tuple[int, ...]) -> None:
+    moved = list(_moved(sizes))
+    assert all(sum(other) == sum(sizes) and min(other) >= 1 for other in moved)
+    assert sizes not in moved
+    assert len(moved) == len(set(moved)) or len(sizes) > 3
+    assert bool(moved) == (len(sizes) > 1 and max(sizes) > 1)
