@@ -136,6 +136,11 @@ def read_partition(text: str, where: "Placement") -> tuple[int, ...] | None:
     return sizes
 
 
+def is_searched(partition: str) -> bool:
+    """Whether the partition is to be sought."""
+    return partition.strip().lower() == SEARCH
+
+
 def read_sizes(text: str) -> tuple[int, ...] | None:
     """Read the layers of however many stages; none for `auto`.
 

@@ -24,6 +24,12 @@ class Progress:
         self._told_at = -self._pause_s
         self._saved: object = None
 
+    def is_of(self, request: Request) -> bool:
+        """Whether it tells of the same placement and partition."""
+        given = self._request
+        where = (given.problem.placement, given.partition)
+        return where == (request.problem.placement, request.partition)
+
     def __call__(self, incumbent: "Incumbent") -> None:
         """Take in an improvement of the schedule or of the bound."""
         if incumbent.schedule is not self._saved:

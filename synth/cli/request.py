@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from synth.cli.limits import SEARCH, MemoryLimit
+from synth.cli.limits import MemoryLimit, is_searched, read_sizes
 from synth.cli.output import talk
 from synth.errors import ExitCode
 from synth.profile import Profile
@@ -37,8 +37,10 @@ class Request:
         """How the model is to be cut."""
         from synth.plan.trials import Cut
 
-        words = {"auto": Cut.EVEN, SEARCH: Cut.SEARCHED}
-        return words.get(self.arguments["partition"].strip().lower(), Cut.GIVEN)
+        text = self.arguments["partition"]
+        if is_searched(text):
+            return Cut.SEARCHED
+        return Cut.EVEN if read_sizes(text) is None else Cut.GIVEN
 
     def on(self, problem: "Problem") -> "Request":
         """The request for another cut of the model, or another placement."""

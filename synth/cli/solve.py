@@ -157,8 +157,10 @@ def command(
     )
     if target == STEADY:
         _check_keeps_saved(request)
-    if candidates is not None:
-        (preview_candidates if dry_run else solve_candidates)(request, candidates, format)
+    if candidates is not None and not dry_run:
+        solve_candidates(request, candidates, format)
+    elif candidates is not None and len(candidates.them) > 1:
+        preview_candidates(request, candidates, format)
     elif dry_run:
         preview(request, format)
     elif target == STEADY:

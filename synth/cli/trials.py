@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from synth.cli.interrupt import run_interruptibly
-from synth.cli.limits import SEARCH, read_recompute, read_sizes
-from synth.cli.options import asked_problem
+from synth.cli.limits import SEARCH, is_searched, read_recompute, read_sizes
+from synth.cli.options import asked_problem, read_objective
 from synth.cli.output import Format, answer, answer_json, percent, talk
 from synth.cli.preview import Infeasible
 from synth.cli.progress import Progress
@@ -14,14 +14,17 @@ from synth.cli.search import finish
 from synth.errors import SynthError
 from synth.profile import Profile
 from synth.report.tables import milliseconds, size_unit, table
-from synth.units import format_bytes
+from synth.units import format_bytes, shown
 
 if TYPE_CHECKING:
     from synth.plan.trials import Candidate, Chosen, Tried
     from synth.schedule.model import Placement
-    from synth.solve.problem import Problem
+    from synth.solve.problem import Problem, Result
 
 AUTO = "auto"
+
+# What stages recompute, in words that hold on every placement.
+_FOR_ALL = ("none", "all", "auto")
 
 
 @dataclass(frozen=True)
@@ -34,15 +37,11 @@ class Candidates:
 
 def is_choice(placement: str, partition: str) -> bool:
     """Whether one of them is left to the search."""
-    return _is_auto(placement) or _is_searched(partition)
+    return _is_auto(placement) or is_searched(partition)
 
 
 def _is_auto(placement: str) -> bool:
     return placement.strip().lower() == AUTO
-
-
-def _is_searched(partition: str) -> bool:
-    return partition.strip().lower() == SEARCH
 
 
 def asked_candidates(
@@ -65,8 +64,14 @@ def asked_candidates(
     """
     from synth.plan.trials import Candidate
 
-    partition = AUTO if _is_searched(partition) else partition
+    partition = AUTO if is_searched(partition) else partition
     sizes, placements = read_sizes(partition), _placements(placement, num_ranks)
+    read_objective(objective)
+    if _is_auto(placement) and recompute.strip().lower() not in _FOR_ALL:
+        raise SynthError(
+            f"--recompute {shown(recompute)} names stages of one placement; with --placement "
+            f"{AUTO} give {', '.join(_FOR_ALL)}"
+        )
     found, refusals = [], {}
     for name, where in placements.items():
         if sizes is not None and len(sizes) != where.num_stages:
@@ -78,13 +83,7 @@ def asked_candidates(
         except SynthError as error:
             refusals[name] = str(error)
             continue
-        choice = read_recompute(recompute, where.num_stages)
-        if _is_auto(placement) and choice is not None and len(choice) not in (0, where.num_stages):
-            raise SynthError(
-                f"--recompute {recompute} names stages of one placement; with --placement {AUTO} "
-                f"give none, all or auto"
-            )
-        found.append(Candidate(name, problem, choice))
+        found.append(Candidate(name, problem, read_recompute(recompute, where.num_stages)))
     if not found:
         name, why = next(iter(refusals.items()))
         raise SynthError(
@@ -124,66 +123,74 @@ def solve_candidates(request: Request, candidates: Candidates, format: Format) -
     Raises:
         NoSchedule: nothing was found.
     """
-    from synth.plan.trials import solve_best_of
+    from synth.plan.trials import Cut, solve_best_of
 
     announce_sizes(request)
     names = {candidate.problem.placement: candidate.name for candidate in candidates.them}
     if len(names) > 1 or candidates.refusals:
-        talk(f"placements to try: {', '.join(names.values())}{_left_out(candidates)}")
+        talk(f"placements to try: {', '.join(names.values())}")
+    for name, why in candidates.refusals.items():
+        talk(f"not {name}: {why}")
+    last: Progress | None = None
 
     def listener(problem: "Problem") -> Progress:
+        nonlocal last
         trial = request.on(problem)
-        talk(f"on {names[problem.placement]}: {','.join(map(str, trial.partition))}")
-        return Progress(trial)
+        if last is None or not last.is_of(trial):
+            talk(f"on {names[problem.placement]}: {','.join(map(str, trial.partition))}")
+            last = Progress(trial)
+        return last
 
     asked = (candidates.them, request.profile, request.cut, request.options, listener)
     chosen = run_interruptibly(lambda stop: solve_best_of(*asked, stop))
-    finish(request, chosen.result, format, _table(chosen), {"candidates": _tried(chosen)})
+    more = _table(chosen, with_cuts=request.cut == Cut.SEARCHED or request.recompute != ())
+    finish(request, chosen.result, format, more, {"candidates": _tried(chosen)})
 
 
-def _left_out(candidates: Candidates) -> str:
-    if not candidates.refusals:
-        return ""
-    return f" (not {', '.join(candidates.refusals)}, which this model or --partition rules out)"
-
-
-def _table(chosen: "Chosen") -> str:
-    """A row for each candidate, the best one first."""
-    objective, cuts = chosen.result.problem.objective, [_cut(tried) for tried in chosen.tried]
-    is_one = len({tried.name for tried in chosen.tried}) == 1
+def _table(chosen: "Chosen", *, with_cuts: bool) -> str:
+    """A row for each candidate, the best one first; with the layers of each stage."""
+    best, objective = chosen.result, chosen.result.problem.objective
     header = ["placement", f"{objective.words}\nms", "lower bound\nms", "gap", "peak"]
-    rows = [[tried.name, *_row(tried)] for tried in chosen.tried]
-    if is_one or len(cuts) > len({tried.name for tried in chosen.tried}):
+    rows = [[tried.name, *_row(tried, best)] for tried in chosen.tried]
+    if with_cuts:
         header.append("layers per stage")
-        rows = [[*row, cut] for row, cut in zip(rows, cuts, strict=True)]
+        rows = [[*row, _cut(tried)] for row, tried in zip(rows, chosen.tried, strict=True)]
     return (
-        f"{table(header, rows)}\n\nbest: {chosen.name}, {cuts[0]}; the bound below, "
-        f"{milliseconds(chosen.result.lower_bound_us)} ms, holds for all that were tried, each cut "
-        f"as it was"
+        f"{table(header, rows)}\n\nbest: {chosen.name}, {_cut(chosen.tried[0])}; the bound below, "
+        f"{milliseconds(best.lower_bound_us)} ms, holds for all in this table, each cut as it is "
+        f"there"
     )
 
 
 def _cut(tried: "Tried") -> str:
-    problem = tried.candidate.problem if tried.found is None else tried.found.problem
-    return ",".join(map(str, problem.partition or ()))
+    return ",".join(map(str, tried.problem.partition or ()))
 
 
-def _row(tried: "Tried") -> list[str]:
-    """Value, bound, gap and peak."""
+def _row(tried: "Tried", best: "Result") -> list[str]:
+    """Value, bound, gap and peak; or why there are none."""
     bound = milliseconds(tried.lower_bound_us)
     if tried.is_impossible:
         return ["nothing fits", "", "", ""]
     if tried.gap is None or tried.value_us is None or not tried.found or not tried.found.peak_bytes:
-        return ["cannot win" if tried.found is None else "none found", bound, "", ""]
+        if tried.found is not None:
+            return ["none found", bound, "", ""]
+        return [_why_not_tried(tried, best.value_us), bound, "", ""]
     peak = format_bytes(max(tried.found.peak_bytes))
     return [milliseconds(tried.value_us), bound, percent(tried.gap), peak]
+
+
+def _why_not_tried(tried: "Tried", best_us: int | None) -> str:
+    if best_us is None:
+        return "not tried"
+    left = 1 - tried.lower_bound_us / best_us
+    return "cannot win" if left <= 0 else f"not tried: at most {percent(left)} less"
 
 
 def _tried(chosen: "Chosen") -> list[dict[str, Any]]:
     return [
         {
             "name": tried.name,
-            "partition": tried.candidate.problem.partition,
+            "partition": tried.problem.partition,
             "value_us": tried.value_us,
             "lower_bound_us": None if tried.is_impossible else tried.lower_bound_us,
             "peak_bytes": None if tried.found is None else tried.found.peak_bytes,

@@ -12,23 +12,26 @@ input gives the same partitions.
 """
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import NamedTuple
 
+from synth.plan.recompute import merged
 from synth.plan.stage_table import StageTable
 from synth.profile import Profile
+from synth.schedule.model import Buffering
 from synth.solve import bounds, construct
-from synth.solve.feasible import find_shortage
+from synth.solve.feasible import needed_bytes
 from synth.solve.memory_views import cautious, relaxed_for_fusion
 from synth.solve.polish import BUFFERINGS
 from synth.solve.problem import Problem
+from synth.solve.view import View
 
 _Sizes = tuple[int, ...]
 
-# Priority rules tried on each partition; only one where that says that it is so many times as long
-# as the best, and the one that was best there.
+# Priority rules tried on each partition, twice as many where ranks hold several stages: first the
+# one that was best before, and no more where what is found is so many times as long as the best.
 _RULES = 12
 _FAR = 1.15
 
@@ -51,7 +54,7 @@ class _Judged(NamedTuple):
     rule: int
 
 
-class Cuts:
+class CutSearch:
     """The partitions that were looked at, and what they are worth."""
 
     def __init__(
@@ -60,15 +63,18 @@ class Cuts:
         problem: Problem,
         effort_ops: int,
         should_stop: Callable[[], bool] = lambda: False,
+        recompute: Collection[int] = (),
     ) -> None:
-        """Search them.
+        """Nothing is looked at yet.
 
         Args:
             problem: on the partition to start from.
             effort_ops: ops to be placed by list scheduling, in all.
-            should_stop: asked after each partition.
+            should_stop: asked all the time.
+            recompute: stages that recompute, whose time and memory count as they are then.
         """
         self.problem, self.effort_ops, self.should_stop = problem, effort_ops, should_stop
+        self.recompute = recompute
         self.table, self.rng = StageTable(profile), random.Random(0)
         count = max(problem.num_replicas, _MICRO_BATCHES_PER_RANK * problem.num_ranks)
         self.num_micro_batches = min(problem.num_micro_batches, count)
@@ -76,12 +82,13 @@ class Cuts:
         self.bounds_us: dict[_Sizes, int | None] = {}
         assert problem.partition is not None
         self.start = problem.partition
-        self._search()
 
-    def _search(self) -> None:
+    def run(self) -> bool:
+        """Move layers as long as that helps; False: there is no schedule to begin with."""
         at, best = self.start, self._judge(self.start)
         while best is not None and (step := self._step(at, best)) is not None:
             at, best = step, self.judged[step]
+        return best is not None
 
     def best(self, most: int) -> list[Problem]:
         """The problem on those that look best, best first.
@@ -109,18 +116,21 @@ class Cuts:
         """The first neighbour that is better; None: there is none, or no more time."""
         ahead = []
         for sizes in self._neighbours(at):
+            if self._is_over():
+                return None
             bound_us = self._bound_us(sizes)
             if bound_us is not None and bound_us < best.value_us:
                 ahead.append((bound_us, sizes))
-        for _, sizes in sorted(ahead):
-            if self.effort_ops <= 0 or self.should_stop():
+        for _, sizes in sorted(pair for pair in ahead if pair[1] not in self.judged):
+            if self._is_over():
                 return None
-            if sizes in self.judged:
-                continue
             judged = self._judge(sizes, best)
             if judged is not None and judged.value_us < best.value_us:
                 return sizes
         return None
+
+    def _is_over(self) -> bool:
+        return self.effort_ops <= 0 or self.should_stop()
 
     def _neighbours(self, at: _Sizes) -> list[_Sizes]:
         """Those that moves lead to, not more than there is time for, drawn by chance then."""
@@ -134,8 +144,10 @@ class Cuts:
         return replace(self.problem, costs=costs, partition=sizes, partition_is_best=False)
 
     def _sample(self, sizes: _Sizes) -> Problem:
-        """The problem with as many micro-batches as partitions are judged by."""
-        return replace(self._problem(sizes), num_micro_batches=self.num_micro_batches)
+        """The problem as partitions are judged by: few micro-batches, and R as a part of B."""
+        problem = self._problem(sizes)
+        costs = merged(problem.costs, self.recompute)
+        return replace(problem, costs=costs, num_micro_batches=self.num_micro_batches)
 
     def _bound_us(self, sizes: _Sizes) -> int | None:
         """What the closed forms say; None where nothing fits."""
@@ -144,17 +156,24 @@ class Cuts:
             self.effort_ops -= _BOUND_OPS * problem.num_ranks
             self.bounds_us[sizes] = (
                 bounds.work_bound_us(relaxed_for_fusion(problem), problem.objective)
-                if find_shortage(problem) is None
+                if _may_fit(problem)
                 else None
             )
         return self.bounds_us[sizes]
 
     def _judge(self, sizes: _Sizes, best: _Judged | None = None) -> _Judged | None:
-        """The best of some list schedules, in the usual view of boundary buffers."""
-        problem = self._sample(sizes)
-        view = cautious(problem, BUFFERINGS[0])
+        """The best of some list schedules, with the usual boundary buffers or with none."""
+        problem, found = self._sample(sizes), None
+        if _may_fit(problem):
+            for buffering in (BUFFERINGS[0], Buffering(0, 0)):
+                found = found or self._scheduled(problem, cautious(problem, buffering), best)
+        self.judged[sizes] = found
+        return found
+
+    def _scheduled(self, problem: Problem, view: View, best: _Judged | None) -> _Judged | None:
         builder = construct.Builder(view, problem.objective)
-        rules = [rule for rule, _ in zip(construct.variants(view), range(_RULES), strict=False)]
+        count = _RULES if len(view) == view.num_ranks else 2 * _RULES
+        rules = list(islice(construct.variants(view), count))
         order = list(range(len(rules)))
         if best is not None:
             order.insert(0, order.pop(best.rule))
@@ -164,10 +183,16 @@ class Cuts:
             draft = builder.build(rules[rule])
             if draft is not None and (found is None or draft.value_us < found.value_us):
                 found = _Judged(draft.value_us, rule)
-            if best is not None and (found is None or found.value_us > _FAR * best.value_us):
+            is_far = found and best and found.value_us > _FAR * best.value_us
+            if is_far or (found and self.should_stop()):
                 break
-        self.judged[sizes] = found
         return found
+
+
+def _may_fit(problem: Problem) -> bool:
+    """Whether every rank has room for one micro-batch at a time."""
+    caps = problem.caps_bytes
+    return caps is None or all(n <= c for n, c in zip(needed_bytes(problem), caps, strict=True))
 
 
 def _moved(sizes: _Sizes) -> Iterator[_Sizes]:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import NamedTuple
 
 from synth.plan.choice import Choice
-from synth.plan.cuts import Cuts
+from synth.plan.cuts import CutSearch
 from synth.plan.recompute import bounds_of_any_choice
 from synth.plan.repartition import solve_repartitioning
 from synth.plan.solve_recompute import Listeners, OnImprovement
@@ -38,10 +38,12 @@ _FEW = 3
 _LEAST_SHARE = 0.02
 
 # Before these, for looking for partitions; ops placed by list scheduling in a second, about; and
-# how many partitions have a trial where there is one placement. Where there are several, one each.
+# how many partitions have a trial, that to begin with among them: of one placement, and of each
+# where there are several.
 _CUTS_SHARE = 0.15
 _OPS_PER_S = 100_000
 _CUTS = 3
+_CUTS_OF_EACH = 2
 
 
 class Cut(StrEnum):
@@ -69,7 +71,7 @@ class Tried:
     """What is known of a candidate: the best that was found, and a bound on all that there is.
 
     The bound holds for one partition, which is another one where the model was cut anew for the
-    stages that recompute; `is_over` says that more time would find nothing better.
+    stages that recompute; `is_over` says that more time would find nothing better there.
     """
 
     candidate: Candidate
@@ -82,6 +84,11 @@ class Tried:
     def name(self) -> str:
         """The placement's."""
         return self.candidate.name
+
+    @property
+    def problem(self) -> Problem:
+        """On the partition of what was found, or that to begin with."""
+        return self.candidate.problem if self.found is None else self.found.problem
 
     @property
     def gap(self) -> float | None:
@@ -103,18 +110,21 @@ class Tried:
     def take(self, found: Result) -> None:
         """Keep the better one of what was found, and what is proven on its partition."""
         self.seconds += found.wall_s
+        before = (self.value_us, self.lower_bound_us)
         if self.value_us is None or _merit(found.value_us) < _merit(self.value_us):
             self.lower_bound_us = max(found.lower_bound_us, self.bound_on(found.problem))
             self.found = found
         elif self.bound_on(found.problem):
             self.lower_bound_us = max(found.lower_bound_us, self.lower_bound_us)
-        ended = (StoppedBy.OPTIMAL, StoppedBy.EXHAUSTED, StoppedBy.INFEASIBLE)
-        self.is_over = found.stopped_by in ended
+        # One that ended by itself may find more in more time, as all its parts then have more; a
+        # deterministic one always does.
+        gained = (self.value_us, self.lower_bound_us) != before
+        is_exhausted = found.stopped_by == StoppedBy.EXHAUSTED and not gained
+        self.is_over = is_exhausted or found.stopped_by in (StoppedBy.OPTIMAL, StoppedBy.INFEASIBLE)
 
     def bound_on(self, problem: Problem) -> int:
         """What is proven of a cut of the model; 0 of another one."""
-        known = self.candidate.problem if self.found is None else self.found.problem
-        return self.lower_bound_us if problem.partition == known.partition else 0
+        return self.lower_bound_us if problem.partition == self.problem.partition else 0
 
 
 class Chosen(NamedTuple):
@@ -175,24 +185,40 @@ class _Trials:
         self.listeners, self.stop = listeners, stop
         self.began = time.monotonic()
         self.granted_s = 0.0
+        self.candidates = candidates
         self.further: list[Iterator[Candidate]] = []
-        if cut == Cut.SEARCHED:
-            candidates = self._cut(candidates)
-        self.tried = [Tried(candidate, _first_bound_us(candidate)) for candidate in candidates]
-        self.told_us: int | None = None
+        self.tried: list[Tried] = []
+        self.told_us: tuple[int, int] | None = None
+
+    def _begin(self) -> None:
+        """Look for partitions, if that is asked for; then all candidates are known."""
+        searched = self.cut == Cut.SEARCHED
+        candidates = self._cut(self.candidates) if searched else self.candidates
+        self.tried = [self._new(candidate) for candidate in candidates]
+
+    def _new(self, candidate: Candidate) -> Tried:
+        """Nothing is known of it but a closed bound, if it stays as it is cut."""
+        problem = candidate.problem
+        may_change = self.cut == Cut.EVEN and candidate.choice != ()
+        bound_us = 0 if may_change else problem.objective.value_us(bounds_of_any_choice(problem))
+        return Tried(candidate, bound_us)
 
     def _cut(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Each on the partitions that look best, where there are several on the best one."""
         until_s, found = _CUTS_SHARE * self.options.time_limit_s, list[Candidate]()
-        most = _CUTS if len(candidates) == 1 else 1
+        most = _CUTS if len(candidates) == 1 else _CUTS_OF_EACH
         for place, candidate in enumerate(candidates):
             limit_s = self._left_s(until_s) / (len(candidates) - place)
             self.granted_s += limit_s
             late_s = time.monotonic() + limit_s
             effort, is_late = round(_OPS_PER_S * limit_s), partial(self._is_late, late_s)
-            cuts = Cuts(self.profile, candidate.problem, effort, is_late)
-            found += map(candidate.on, cuts.best(most))
-            self.further.append(map(candidate.on, cuts.all()))
+            asked, every = (self.profile, candidate.problem), candidate.problem.costs.num_stages
+            search = CutSearch(*asked, effort, is_late, candidate.choice or ())
+            if not search.run() and candidate.choice is None:
+                search = CutSearch(*asked, effort, is_late, range(every))
+                search.run()
+            found += map(candidate.on, search.best(most))
+            self.further.append(map(candidate.on, search.all()))
         return found
 
     def _is_late(self, at_s: float) -> bool:
@@ -200,28 +226,33 @@ class _Trials:
         return late or self.stop.is_set()
 
     def run(self) -> Chosen:
+        self._begin()
         limit_s = self.options.time_limit_s
         until_s = limit_s - self._left_s(limit_s)
         for share, most in ((_FIRST_SHARE, None), (_SECOND_SHARE, _FEW)):
             until_s += share * limit_s
             if len(promising := self._promising()) > 1:
-                self._round(promising[:most], until_s)
+                self._round(promising[:most], min(until_s, limit_s))
         while not self.stop.is_set() and self._left_s(limit_s) > _LEAST_SHARE * limit_s:
-            if promising := self._promising():
-                self._try(promising[0], self._left_s(limit_s))
-            elif not self._add_further():
+            promising = self._promising()
+            one = promising[0] if promising else self._next_further()
+            if one is None:
                 break
+            self._try(one, self._left_s(limit_s))
+        if all(tried.found is None for tried in self.tried):
+            self._try(self.tried[0], limit_s)  # with what little time there was
         return self._result()
 
-    def _add_further(self) -> bool:
-        """One more partition of a placement, where those before are over; False: there is none."""
+    def _next_further(self) -> Tried | None:
+        """One more partition that can win, where those before are over; None: there is none."""
         known = {(tried.name, tried.candidate.problem.partition) for tried in self.tried}
         for candidates in self.further:
             for candidate in candidates:
-                if (candidate.name, candidate.problem.partition) not in known:
-                    self.tried.append(Tried(candidate, _first_bound_us(candidate)))
-                    return True
-        return False
+                one = self._new(candidate)
+                if (one.name, candidate.problem.partition) not in known and self._can_win(one):
+                    self.tried.append(one)
+                    return one
+        return None
 
     def _round(self, those: Sequence[Tried], until_s: float) -> None:
         for place, tried in enumerate(those):
@@ -234,17 +265,22 @@ class _Trials:
         return until_s - (time.monotonic() - self.began)
 
     def _promising(self) -> list[Tried]:
-        """Those that may still win, the best ones first."""
-        return [tried for tried in self._ranked() if self._can_win(tried)]
+        """Those that may still win: what was not tried yet, then the best ones first."""
+        ranked = sorted(self._ranked(), key=lambda tried: tried.found is not None)
+        return [tried for tried in ranked if self._can_win(tried)]
 
     def _ranked(self) -> list[Tried]:
-        return sorted(self.tried, key=lambda tried: (tried.is_impossible, _merit(tried.value_us)))
+        """The best ones first; those that were not tried behind those that were."""
+        return sorted(
+            self.tried,
+            key=lambda tried: (_merit(tried.value_us), tried.found is None, tried.is_impossible),
+        )
 
     def _can_win(self, tried: Tried) -> bool:
-        best_us = self._ranked()[0].value_us
-        if tried.is_over or best_us is None:
+        values = [other.value_us for other in self.tried if other.value_us is not None]
+        if tried.is_over or not values:
             return not tried.is_over
-        return relative_gap(best_us, tried.lower_bound_us) > self.options.gap
+        return relative_gap(min(values), tried.lower_bound_us) > self.options.gap
 
     def _try(self, tried: Tried, limit_s: float) -> None:
         """Search on one placement, from the best that is known there; on the first in any case."""
@@ -265,19 +301,20 @@ class _Trials:
         tried.take(found)
 
     def _tell(self, tried: Tried, problem: Problem) -> OnImprovement | None:
-        """Tell of what is better than all before, with a bound that holds for all candidates."""
+        """Tell of what is better than all before, or of a better bound that holds for all."""
         listener = self.listeners(problem)
         if listener is None:
             return None
 
         def tell(incumbent: Incumbent) -> None:
-            if self.told_us is None or incumbent.value_us < self.told_us:
-                self.told_us = incumbent.value_us
-                bound_us = max(tried.bound_on(problem), incumbent.lower_bound_us)
-                others = [other for other in self._possible() if other is not tried]
-                bounds_us = [incumbent.value_us, bound_us, *(o.lower_bound_us for o in others)]
+            own_us = max(tried.bound_on(problem), incumbent.lower_bound_us)
+            others = [other.lower_bound_us for other in self._possible() if other is not tried]
+            bound_us = min(incumbent.value_us, own_us, *others)
+            news = (incumbent.value_us, -bound_us)
+            if self.told_us is None or news < self.told_us:
+                self.told_us = news
                 elapsed_s = time.monotonic() - self.began
-                listener(replace(incumbent, elapsed_s=elapsed_s, lower_bound_us=min(bounds_us)))
+                listener(replace(incumbent, elapsed_s=elapsed_s, lower_bound_us=bound_us))
 
         return tell
 
@@ -286,7 +323,7 @@ class _Trials:
 
     def _result(self) -> Chosen:
         ranked = self._ranked()
-        best = ranked[0].found
+        best = ranked[0].found  # the first one is always tried
         assert best is not None
         bound_us = min((tried.lower_bound_us for tried in self._possible()), default=0)
         if best.value_us is None:
@@ -304,7 +341,11 @@ class _Trials:
 
     def _without_schedule(self, found: Result) -> Result:
         """Nothing at all: where nothing fits for certain, the placement that needs the least."""
-        if found.stopped_by != StoppedBy.INFEASIBLE or len(self.tried) == 1:
+        if not all(tried.is_impossible for tried in self.tried):
+            reason = StoppedBy.INTERRUPT if self.stop.is_set() else StoppedBy.TIME_LIMIT
+            message = "no schedule was found in the time given; allow more time or more memory"
+            return replace(found, stopped_by=reason, message=message)
+        if len(self.tried) == 1:
             return found
         least = min(self.tried, key=lambda tried: max(needed_bytes(tried.candidate.problem)))
         assert least.found is not None
@@ -334,8 +375,3 @@ class _Trials:
 
 def _merit(value_us: int | None) -> tuple[bool, int]:
     return value_us is None, value_us or 0
-
-
-def _first_bound_us(candidate: Candidate) -> int:
-    problem = candidate.problem
-    return problem.objective.value_us(bounds_of_any_choice(problem))

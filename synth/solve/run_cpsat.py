@@ -275,10 +275,13 @@ def _mind_orders(parameters: cp_model.SatParameters) -> None:
 
 
 def _configured(options: SolveOptions, limit_s: float) -> cp_model.CpSolver:
-    solver = quiet_solver(options.seed, options.num_workers, repeatable=options.deterministic)
+    # Several workers are repeatable where they take turns; then OR-Tools 9.15 fails a check where a
+    # short limit ends the search (`solution->size() == postsolve_mapping.size()`), and aborts.
+    workers = 1 if options.deterministic else options.num_workers
+    solver = quiet_solver(options.seed, workers, repeatable=options.deterministic)
     parameters = solver.parameters
     parameters.use_dynamic_precedence_in_disjunctive = True  # proofs: up to four times as fast
-    if options.num_workers == 1:
+    if workers == 1:
         _mind_orders(parameters)
     parameters.relative_gap_limit = options.gap
     if options.verbose is not None:

@@ -118,4 +118,4 @@ def test_standard_output_gets_the_last_plan_only(tmp_path: Path) -> None:
     assert text.count('"schema_version"') == 1 and "this plan" in text[end:]
     plan = Plan.from_json(text[:end])
     plan.check()
-    assert plan.claim.stopped_by in ("optimal", "gap", "time limit")
+    assert plan.claim.stopped_by in ("optimal", "gap", "time limit", "exhausted")

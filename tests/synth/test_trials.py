@@ -109,9 +109,17 @@ def test_a_stop_keeps_the_first_answer() -> None:
     stop = threading.Event()
     stop.set()
     chosen = solve_best_of(candidates(), PROFILE, options=SolveOptions(60), stop=stop)
-    assert chosen.result.schedule is None or chosen.result.value_us
+    assert chosen.result.schedule is not None
     assert chosen.result.stopped_by == StoppedBy.INTERRUPT
-    assert chosen.result.wall_s < 30
+    assert [tried.found is None for tried in chosen.tried] == [False] + [True] * 5
+
+
+def test_a_stop_before_anything_fits_proves_nothing() -> None:
+    stop = threading.Event()
+    stop.set()
+    chosen = solve_best_of(candidates(cap=NEVER), PROFILE, options=SolveOptions(60), stop=stop)
+    assert chosen.result.schedule is None
+    assert chosen.result.stopped_by == StoppedBy.INTERRUPT
 
 
 def test_the_same_input_gives_the_same_answer() -> None:
@@ -150,7 +158,8 @@ class Trials:
         self.asked.append((name, round(options.time_limit_s, 3), options.hint is not None))
         value, bound = self.left[name].pop(0)
         found = self.schedules[problem.placement]
-        reason = StoppedBy.OPTIMAL if value == bound else StoppedBy.TIME_LIMIT
+        # As a deterministic search ends that has proven nothing.
+        reason = StoppedBy.OPTIMAL if value == bound else StoppedBy.EXHAUSTED
         return replace(
             found, value_us=value, lower_bound_us=bound, stopped_by=reason, found_by=f"at {value}"
         )
@@ -176,6 +185,7 @@ def test_time_goes_to_those_that_can_still_win(monkeypatch: pytest.MonkeyPatch) 
         ("looped:2", 40.0, True),
     ]
     assert (chosen.name, chosen.result.value_us) == ("looped:2", 1840)
+    assert chosen.result.problem.num_micro_batches == 3
     assert chosen.result.found_by == "at 1840"
     # Of all that may yet be better; what the best is proven to be within is not enough.
     assert chosen.result.lower_bound_us == 1500

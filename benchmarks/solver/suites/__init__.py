@@ -4,6 +4,7 @@ from benchmarks.solver.case import Suite
 from benchmarks.solver.suites import (
     ablation,
     bidirectional,
+    partition,
     period,
     published,
     scale,
@@ -23,6 +24,7 @@ _MODULES = (
     time_limits,
     ablation,
     scale,
+    partition,
     period,
     slack,
 )

@@ -1,0 +1,59 @@
+"""The even partition against the one that is sought, under caps below what 1F1B needs and above.
+
+A row's value is of the even partition; the columns behind are of `--partition search` in as much
+time. 1F1B's memory is that on the even partition.
+"""
+
+from collections.abc import Iterator
+from itertools import product
+
+from benchmarks.solver.baselines import share_of_1f1b
+from benchmarks.solver.case import Case, Look, Suite
+from benchmarks.solver.probe import Cell
+from synth.costs import cut
+from synth.plan.partition import balance
+from synth.plan.trials import Candidate, Cut, solve_best_of
+from synth.profile import Profile
+from synth.profiles import find
+from synth.schedule.placements import placement
+from synth.solve import Problem, Result, SolveOptions
+
+PROFILE = "zb-1.5b-p8-m24"
+NUM_MICRO_BATCHES = 24
+SHARES = (0.5, 0.6, 0.75, 0.9, 1)
+WAYS = (("linear", 4), ("linear", 8), ("v", 4))
+SECONDS = 20.0
+
+
+def problem(name: str, num_ranks: int, share: float) -> Problem:
+    """The model cut evenly, under a share of what 1F1B needs with one stage per rank."""
+    profile, where = Profile.load(find(PROFILE)), placement(name, num_ranks)
+    plain = cut(profile, balance(profile, placement("linear", num_ranks)))
+    caps = (share_of_1f1b(plain, NUM_MICRO_BATCHES, share),) * num_ranks
+    sizes = balance(profile, where, caps, NUM_MICRO_BATCHES)
+    return Problem(cut(profile, sizes), where, NUM_MICRO_BATCHES, caps, partition=sizes)
+
+
+def _look(result: Result) -> Look:
+    """What is found where the partition is sought too."""
+    asked, profile = result.problem, Profile.load(find(PROFILE))
+    options = SolveOptions(SECONDS)
+    found = solve_best_of([Candidate("", asked)], profile, Cut.SEARCHED, options).result
+    columns: dict[str, Cell] = {
+        "sought": found.value_us,
+        "its bound": found.lower_bound_us,
+        "shorter by %": None,
+        "layers": ",".join(map(str, found.problem.partition or ())),
+    }
+    if result.value_us and found.value_us:
+        columns["shorter by %"] = 100 * (1 - found.value_us / result.value_us)
+    return Look(columns)
+
+
+def _cases() -> Iterator[Case]:
+    for (name, num_ranks), share in product(WAYS, SHARES):
+        label = f"{name} {num_ranks},{NUM_MICRO_BATCHES} {share:g}x"
+        yield Case(label, problem(name, num_ranks, share), SECONDS, look=_look)
+
+
+SUITE = Suite("partition", "The even partition against the one sought.", _cases, SECONDS)
