@@ -197,11 +197,9 @@ class _Trials:
         self.tried = [self._new(candidate) for candidate in candidates]
 
     def _new(self, candidate: Candidate) -> Tried:
-        """Nothing is known of it but a closed bound, if it stays as it is cut."""
+        """Nothing is known of it but a closed bound."""
         problem = candidate.problem
-        may_change = self.cut == Cut.EVEN and candidate.choice != ()
-        bound_us = 0 if may_change else problem.objective.value_us(bounds_of_any_choice(problem))
-        return Tried(candidate, bound_us)
+        return Tried(candidate, problem.objective.value_us(bounds_of_any_choice(problem)))
 
     def _cut(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Each on the partitions that look best, where there are several on the best one."""
@@ -238,7 +236,8 @@ class _Trials:
             one = promising[0] if promising else self._next_further()
             if one is None:
                 break
-            self._try(one, self._left_s(limit_s))
+            waiting = sum(tried.found is None for tried in promising)
+            self._try(one, self._left_s(limit_s) / (waiting + 1))
         if all(tried.found is None for tried in self.tried):
             self._try(self.tried[0], limit_s)  # with what little time there was
         return self._result()
@@ -278,7 +277,9 @@ class _Trials:
 
     def _can_win(self, tried: Tried) -> bool:
         values = [other.value_us for other in self.tried if other.value_us is not None]
-        if tried.is_over or not values:
+        # The bound says nothing of another cut, which the first trial may come to.
+        is_new = tried.found is None and self.cut == Cut.EVEN and tried.candidate.choice != ()
+        if tried.is_over or is_new or not values:
             return not tried.is_over
         return relative_gap(min(values), tried.lower_bound_us) > self.options.gap
 

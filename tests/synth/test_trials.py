@@ -191,3 +191,17 @@ def test_time_goes_to_those_that_can_still_win(monkeypatch: pytest.MonkeyPatch) 
     assert chosen.result.lower_bound_us == 1500
     assert chosen.result.stopped_by == StoppedBy.TIME_LIMIT
     assert [tried.name for tried in chosen.tried][:3] == ["looped:2", "v", "linear"]
+
+
+def test_those_that_found_no_time_at_first_share_what_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = Trials({name: [(2000, 1000)] * 9 for name in [c.name for c in candidates()]})
+    monkeypatch.setattr(trials, "solve_repartitioning", answers)
+    monkeypatch.setattr(trials, "_FIRST_SHARE", 0.0)
+    monkeypatch.setattr(trials, "_SECOND_SHARE", 0.0)
+    solve_best_of(candidates(), PROFILE, options=counted(100))
+    first, *others = answers.asked
+    assert first[0] == "linear"
+    assert [name for name, *_ in others[:5]] == [c.name for c in candidates()][1:]
+    assert all(seconds > 10 for _, seconds, _ in others[:5])
