@@ -117,14 +117,14 @@ def command(
         raise SynthError(NOT_REPEATABLE)
     profile = load_profile(profile_name)
     limit = read_limit(mem_limit, ranks, profile)
-    numbers = (ranks, micro_batches, partition, objective, limit.caps_bytes)
+    asked = (micro_batches, partition, objective, limit.caps_bytes)
     candidates = None
     if is_choice(placement, partition):
         check_goes_with_choice(placement, target, hint)
-        candidates = asked_candidates(profile, placement, *numbers, recompute)
+        candidates = asked_candidates(profile, placement, ranks, *asked, recompute)
         problem = candidates.them[0].problem
     else:
-        problem = asked_problem(profile, named_placement(placement, ranks), *numbers[1:])
+        problem = asked_problem(profile, named_placement(placement, ranks), *asked)
     assert problem.partition is not None
     options = SolveOptions(
         time_limit_s=parse_seconds(time_limit),

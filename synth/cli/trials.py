@@ -137,7 +137,7 @@ def solve_candidates(request: Request, candidates: Candidates, format: Format) -
         nonlocal last
         trial = request.on(problem)
         if last is None or not last.is_of(trial):
-            talk(f"on {names[problem.placement]}: {','.join(map(str, trial.partition))}")
+            talk(f"on {names[problem.placement]}: {_sizes(problem)}")
             last = Progress(trial)
         return last
 
@@ -154,16 +154,18 @@ def _table(chosen: "Chosen", *, with_cuts: bool) -> str:
     rows = [[tried.name, *_row(tried, best)] for tried in chosen.tried]
     if with_cuts:
         header.append("layers per stage")
-        rows = [[*row, _cut(tried)] for row, tried in zip(rows, chosen.tried, strict=True)]
+        rows = [
+            [*row, _sizes(tried.problem)] for row, tried in zip(rows, chosen.tried, strict=True)
+        ]
     return (
-        f"{table(header, rows)}\n\nbest: {chosen.name}, {_cut(chosen.tried[0])}; the bound below, "
+        f"{table(header, rows)}\n\nbest: {chosen.name}, {_sizes(best.problem)}; the bound below, "
         f"{milliseconds(best.lower_bound_us)} ms, holds for all in this table, each cut as it is "
         f"there"
     )
 
 
-def _cut(tried: "Tried") -> str:
-    return ",".join(map(str, tried.problem.partition or ()))
+def _sizes(problem: "Problem") -> str:
+    return ",".join(map(str, problem.partition or ()))
 
 
 def _row(tried: "Tried", best: "Result") -> list[str]:
@@ -171,12 +173,12 @@ def _row(tried: "Tried", best: "Result") -> list[str]:
     bound = milliseconds(tried.lower_bound_us)
     if tried.is_impossible:
         return ["nothing fits", "", "", ""]
-    if tried.gap is None or tried.value_us is None or not tried.found or not tried.found.peak_bytes:
-        if tried.found is not None:
-            return ["none found", bound, "", ""]
+    if tried.found is None:
         return [_why_not_tried(tried, best.value_us), bound, "", ""]
-    peak = format_bytes(max(tried.found.peak_bytes))
-    return [milliseconds(tried.value_us), bound, percent(tried.gap), peak]
+    value_us, peak_bytes = tried.value_us, tried.found.peak_bytes
+    if tried.gap is None or value_us is None or peak_bytes is None:
+        return ["none found", bound, "", ""]
+    return [milliseconds(value_us), bound, percent(tried.gap), format_bytes(max(peak_bytes))]
 
 
 def _why_not_tried(tried: "Tried", best_us: int | None) -> str:
@@ -214,8 +216,8 @@ def preview_candidates(request: Request, candidates: Candidates, format: Format)
     factor, unit = size_unit(max(needs))
     rows, found = [], []
     for (name, problem, _), shortage, need in zip(candidates.them, shortages, needs, strict=True):
-        cut = ",".join(map(str, problem.partition or ()))
-        rows.append([name, f"{need / factor:,.3f}", "no" if shortage else "yes", cut])
+        fits = "no" if shortage else "yes"
+        rows.append([name, f"{need / factor:,.3f}", fits, _sizes(problem)])
         found.append(
             {
                 "name": name,
