@@ -44,7 +44,9 @@ _Bytes = Annotated[_Whole, Field(ge=0, le=MOST_SUMMABLE)]
 _Bandwidth = Annotated[float, Field(ge=1e-30)]
 
 # Of as many ranks as a placement may have.
-_Rank = Annotated[_Whole, Field(ge=0, lt=1 << 16)]
+_MOST_RANKS = 1 << 16
+_Rank = Annotated[_Whole, Field(ge=0, lt=_MOST_RANKS)]
+_RankCount = Annotated[_Whole, Field(ge=1, le=_MOST_RANKS)]
 
 
 # Control characters, halves of characters, and what breaks a line.
@@ -190,6 +192,11 @@ class Link(Record):
         bandwidth = self.bandwidth_bytes_per_s
         return round(self.latency_us + (num_bytes / bandwidth * 1e6 if bandwidth else 0.0))
 
+    @property
+    def is_free(self) -> bool:
+        """Whether transfers take no time."""
+        return not self.latency_us and self.bandwidth_bytes_per_s is None
+
 
 class PairLink(Link):
     """The link from one given rank to another, where it differs from the default."""
@@ -206,13 +213,22 @@ class PairLink(Link):
         return self
 
 
-class Links(Record):
-    """All links between ranks: a default, and the pairs that differ from it.
+class NodeLink(Link):
+    """The link between ranks of different nodes, each of so many ranks in a row."""
 
-    `host` is between a rank and its host's memory, one such link each way for every rank.
+    ranks_per_node: _RankCount
+
+
+class Links(Record):
+    """All links between ranks: a default, those between nodes, and single pairs that differ.
+
+    Of several kinds of nodes (hosts of 8 ranks, racks of 32) the largest that two ranks are not in
+    together counts. `host` is between a rank and its host's memory, one such link each way for
+    every rank.
     """
 
     default: Link = Link()
+    nodes: tuple[NodeLink, ...] = ()
     pairs: tuple[PairLink, ...] = ()
     host: Link | None = None
 
@@ -227,21 +243,45 @@ class Links(Record):
             )
         return self
 
+    @model_validator(mode="after")
+    def _nodes_once(self) -> Self:
+        sizes = [node.ranks_per_node for node in self.nodes]
+        if len(set(sizes)) < len(sizes):
+            twice = next(size for size in sizes if sizes.count(size) > 1)
+            raise ValueError(f"nodes has two links between nodes of {twice} ranks; give one")
+        return self
+
     @model_serializer(mode="wrap")
-    def _without_absent_host(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Links without a host's read and count as they did before there were any."""
+    def _without_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Links with neither nodes nor a host's read and count as before there were any."""
         fields: dict[str, Any] = handler(self)
-        return {name: value for name, value in fields.items() if name != "host" or value}
+        return {
+            name: value for name, value in fields.items() if name not in ("nodes", "host") or value
+        }
+
+    @property
+    def are_free(self) -> bool:
+        """Whether no transfer between ranks takes any time."""
+        return all(link.is_free for link in (self.default, *self.nodes, *self.pairs))
 
     def between(self, source: int, target: int) -> Link:
         """The link from rank `source` to rank `target`."""
-        return self._by_ends.get((source, target), self.default)
+        if (pair := self._by_ends.get((source, target))) is not None:
+            return pair
+        for node in self._largest_nodes_first:
+            if source // node.ranks_per_node != target // node.ranks_per_node:
+                return node
+        return self.default
 
     # The underscore keeps what is cached out of `dict(self)`, that is, out of `replace`.
     @cached_property
     def _by_ends(self) -> dict[tuple[int, int], PairLink]:
         """The pairs by source and target."""
         return {(pair.source, pair.target): pair for pair in self.pairs}
+
+    @cached_property
+    def _largest_nodes_first(self) -> list[NodeLink]:
+        return sorted(self.nodes, key=lambda node: -node.ranks_per_node)
 
 
 def _read_optimizer(given: object) -> object:

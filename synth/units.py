@@ -75,19 +75,41 @@ def format_us(time_us: float) -> str:
 
 
 def parse_seconds(text: str) -> float:
-    """Read a duration: `60`, `60s`, `2m`, `500ms`.
+    """Read a duration: `60`, `60s`, `2m`, `500ms`, `20us`.
 
     Raises:
         SynthError: not a number with one of these units, or more than 35 years.
     """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|min|h)?\s*", text)
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(us|µs|ms|s|m|min|h)?\s*", text)
     if match is None:
         raise SynthError(f"duration {text!r} is not understood; write for example 60s or 2m")
-    factor = {"ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, None: 1}[match[2]]
+    factors = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, None: 1}
+    factor = factors[match[2]]
     seconds = float(match[1]) * factor
     if seconds > _MOST_SECONDS:
         raise SynthError(f"duration {shown(text)} is more than 35 years; give at most 300000h")
     return seconds
+
+
+def parse_bandwidth(text: str) -> float:
+    """Read bytes per second: `25GB/s`, or bits as networks count them, `200Gb/s` or `200Gbps`.
+
+    A `B` is a byte and a `b` a bit, k, M, G and T are thousands, and Ki, Mi, … 1024.
+
+    Raises:
+        SynthError: something else, or nothing per second.
+    """
+    match = re.fullmatch(
+        r"\s*(\d+(?:\.\d+)?)\s*([kKMGT]?i?)(B|b|bit)(?:/s|ps)\s*",
+        text,
+    )
+    if match is None or match[2] == "i" or not float(match[1]):
+        raise SynthError(
+            f"bandwidth {shown(text)} is not understood; write for example 25GB/s (bytes) or "
+            f"200Gb/s (bits)"
+        )
+    factor = _FACTORS[f"{match[2].upper()}B"]
+    return float(match[1]) * factor / (1 if match[3] == "B" else 8)
 
 
 def parse_fraction(text: str) -> float:

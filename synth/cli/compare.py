@@ -12,6 +12,7 @@ from synth.cli.interrupt import Interrupted, run_interruptibly
 from synth.cli.limits import MemoryLimit, is_least, read_limit, read_recompute, read_sizes
 from synth.cli.options import (
     GapOption,
+    LinkOption,
     MicroBatchesOption,
     ObjectiveOption,
     ProfileArgument,
@@ -62,6 +63,7 @@ def command(
         ),
     ] = None,
     recompute: RecomputeOption = "none",
+    link: LinkOption = None,
     no_solve: Annotated[bool, typer.Option("--no-solve", help="Published schedules only.")] = False,
     partition: Annotated[
         str,
@@ -88,7 +90,7 @@ def command(
     from synth.plan.compare import compare
     from synth.solve.problem import SolveOptions
 
-    profile = load_profile(profile_name)
+    profile = load_profile(profile_name, link)
     limit = _limit(mem_limit, ranks, profile)
     question = _question(profile, ranks, micro_batches, limit, objective, partition)
     _check_outputs(svg, save, profile_name)

@@ -14,6 +14,7 @@ from synth.cli.limits import read_recompute
 from synth.cli.options import (
     MOST_AT_ONCE,
     GapOption,
+    LinkOption,
     MicroBatchesOption,
     ObjectiveOption,
     PartitionOption,
@@ -58,6 +59,7 @@ def command(
     objective: ObjectiveOption = "makespan",
     partition: PartitionOption = "auto",
     recompute: RecomputeOption = "none",
+    link: LinkOption = None,
     points: Annotated[int, typer.Option(min=2, help="How many memory limits to search.")] = 8,
     time_limit: Annotated[str, typer.Option(help="For each point: 30s, 2m.")] = "30s",
     gap: GapOption = "0.5%",
@@ -95,7 +97,7 @@ def command(
     from synth.plan.trace import Effort
     from synth.schedule.placements import placement as named_placement
 
-    profile, where = load_profile(profile_name), named_placement(placement, ranks)
+    profile, where = load_profile(profile_name, link), named_placement(placement, ranks)
     problem = asked_problem(profile, where, micro_batches, partition, objective)
     picture = _picture(output, svg, profile_name)
     check_folder("--save", save)

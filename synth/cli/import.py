@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from synth.cli.limits import read_partition
-from synth.cli.options import PartitionOption, ProfileArgument, load_profile
+from synth.cli.options import LinkOption, PartitionOption, ProfileArgument, load_profile
 from synth.cli.output import talk
 from synth.errors import SynthError
 
@@ -19,6 +19,7 @@ def command(
     profile_name: ProfileArgument,
     output: Annotated[Path, typer.Option("--output", "-o", help="The schedule file.")],
     partition: PartitionOption = "auto",
+    link: LinkOption = None,
 ) -> None:
     """Read a schedule in PyTorch's CSV format, verify it, and write it with what it costs.
 
@@ -31,7 +32,7 @@ def command(
 
     check_outputs(output, inputs=[schedule_path, profile_name])
     check_replaceable(output)
-    profile = load_profile(profile_name)
+    profile = load_profile(profile_name, link)
     schedule = from_torch_csv(_read(schedule_path), schedule_path.stem)
     where = schedule.placement
     sizes = read_partition(partition, where) or balance(profile, where)

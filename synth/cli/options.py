@@ -1,10 +1,13 @@
 """Arguments that several commands take, and the problem that they ask for."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from synth.cli.limits import read_partition
+from synth.cli.links import read_links
+from synth.cli.output import talk
 from synth.errors import SynthError
 from synth.profile import Profile
 
@@ -58,6 +61,15 @@ RecomputeOption = Annotated[
         "0,1,2, or auto: as many of the first ones as serve best."
     ),
 ]
+LinkOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--link",
+        metavar="[N:]LATENCY,BANDWIDTH",
+        help="What transfers between ranks take, instead of the profile's links: 10us,25GB/s; or "
+        "8:20us,200Gb/s between nodes of 8 ranks; may be repeated.",
+    ),
+]
 # Solver threads, or processes: beyond, starting them takes longer than what they gain.
 MOST_AT_ONCE = 1024
 
@@ -79,11 +91,20 @@ def read_objective(text: str) -> "Objective":
         raise SynthError(f"--objective {error}") from None
 
 
-def load_profile(name_or_path: str) -> Profile:
-    """Read a profile file, or a shipped profile."""
+def load_profile(name_or_path: str, links: Sequence[str] | None = None) -> Profile:
+    """Read a profile file, or a shipped profile, with other links between ranks if any are given.
+
+    Raises:
+        SynthError: no profile, or links that are not understood.
+    """
     from synth.profiles import find
 
-    return Profile.load(find(name_or_path))
+    profile = Profile.load(find(name_or_path))
+    if links:
+        return profile.replace(links=read_links(links, profile.links))
+    if profile.links.are_free:
+        talk("transfers count as free, as in this profile; --link 10us,25GB/s says what they take")
+    return profile
 
 
 def asked_problem(

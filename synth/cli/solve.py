@@ -20,6 +20,7 @@ from synth.cli.options import (
     AnyPartitionOption,
     AnyPlacementOption,
     GapOption,
+    LinkOption,
     MicroBatchesOption,
     ObjectiveOption,
     ProfileArgument,
@@ -74,6 +75,7 @@ def command(
     placement: AnyPlacementOption = "linear",
     partition: AnyPartitionOption = "auto",
     recompute: RecomputeOption = "none",
+    link: LinkOption = None,
     time_limit: Annotated[str, typer.Option(help="Stop after so long: 60s, 2m.")] = "60s",
     gap: GapOption = "0.5%",
     seed: SeedOption = 0,
@@ -115,7 +117,7 @@ def command(
     wanted = _target(mem_limit, target)
     if wanted is not None and deterministic:
         raise SynthError(NOT_REPEATABLE)
-    profile = load_profile(profile_name)
+    profile = load_profile(profile_name, link)
     limit = read_limit(mem_limit, ranks, profile)
     asked = (micro_batches, partition, objective, limit.caps_bytes)
     candidates = None
@@ -141,6 +143,7 @@ def command(
         "placement": placement,
         "partition": partition,
         "recompute": recompute,
+        "link": "; ".join(link) if link else "as in the profile",
         "time_limit": time_limit,
         "gap": gap,
         "solver": solver,

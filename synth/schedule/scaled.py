@@ -4,7 +4,7 @@ from pydantic import ValidationError
 
 from synth.costs import HOST, Costs, StageCosts
 from synth.errors import SynthError
-from synth.profile import Link, Links, PairLink
+from synth.profile import Link, Links, NodeLink, PairLink
 from synth.record import describe
 from synth.schedule.file import Claim, Plan
 from synth.schedule.lower import Lowered
@@ -53,9 +53,16 @@ def _scaled_costs(costs: Costs, times: float, sizes: float) -> Costs:
     return Costs(
         stages=tuple(_scaled_stage(stage, times, sizes) for stage in costs.stages),
         links=Links(
-            default=_scaled_link(links.default, times, sizes),
-            pairs=tuple(_scaled_pair(pair, times, sizes) for pair in links.pairs),
-            host=links.host and _scaled_link(links.host, times, sizes),
+            default=Link(**_scaled_link(links.default, times, sizes)),
+            nodes=tuple(
+                NodeLink(ranks_per_node=node.ranks_per_node, **_scaled_link(node, times, sizes))
+                for node in links.nodes
+            ),
+            pairs=tuple(
+                PairLink(source=pair.source, target=pair.target, **_scaled_link(pair, times, sizes))
+                for pair in links.pairs
+            ),
+            host=links.host and Link(**_scaled_link(links.host, times, sizes)),
         ),
     )
 
@@ -72,14 +79,10 @@ def _scaled_stage(stage: StageCosts, times: float, sizes: float) -> StageCosts:
     return stage.replace(duration_us=durations, **bytes_of)
 
 
-def _scaled_link(link: Link, times: float, sizes: float) -> Link:
+def _scaled_link(link: Link, times: float, sizes: float) -> dict[str, float | None]:
+    """Latency and bandwidth."""
     bandwidth = link.bandwidth_bytes_per_s
-    return Link(
-        latency_us=link.latency_us * times,
-        bandwidth_bytes_per_s=bandwidth and bandwidth * sizes / times,
-    )
-
-
-def _scaled_pair(pair: PairLink, times: float, sizes: float) -> PairLink:
-    link = _scaled_link(pair, times, sizes)
-    return PairLink(source=pair.source, target=pair.target, **dict(link))
+    return {
+        "latency_us": link.latency_us * times,
+        "bandwidth_bytes_per_s": bandwidth and bandwidth * sizes / times,
+    }

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from synth.errors import SynthError
-from synth.profile import Link, Links, PairLink, Profile
+from synth.profile import Link, Links, NodeLink, PairLink, Profile
 from synth.profiles import find
 
 NAME = "zb-1.5b-p8-m24"
@@ -171,3 +172,27 @@ def test_a_pair_s_own_link_wins_over_the_default() -> None:
     links = Links(default=Link(latency_us=9), pairs=(PairLink(source=0, target=1, latency_us=2),))
     assert links.between(0, 1).transfer_us(1) == 2
     assert links.between(1, 0).transfer_us(1) == 9
+
+
+def test_between_nodes_the_largest_that_two_are_not_in_together_counts() -> None:
+    links = Links(
+        default=Link(latency_us=1),
+        nodes=(NodeLink(ranks_per_node=2, latency_us=3), NodeLink(ranks_per_node=4, latency_us=7)),
+        pairs=(PairLink(source=3, target=4, latency_us=5),),
+    )
+    ends = [(0, 1), (1, 2), (2, 3), (5, 4), (3, 4), (4, 3), (0, 7)]
+    assert [links.between(*pair).latency_us for pair in ends] == [1, 3, 1, 1, 5, 7, 7]
+    assert not links.are_free
+    assert Links(nodes=(NodeLink(ranks_per_node=8),), host=Link(latency_us=1)).are_free
+
+
+def test_two_links_between_nodes_of_one_size_are_refused() -> None:
+    with pytest.raises(ValidationError, match="two links between nodes of 8 ranks; give one"):
+        Links(nodes=(NodeLink(ranks_per_node=8), NodeLink(ranks_per_node=8, latency_us=1)))
+
+
+def test_links_without_nodes_are_written_as_before_there_were_any() -> None:
+    assert set(Links().model_dump()) == {"default", "pairs"}
+    nodes = (NodeLink(ranks_per_node=8, latency_us=2, bandwidth_bytes_per_s=1e9),)
+    written = Links(nodes=nodes).model_dump_json()
+    assert Links.model_validate_json(written).nodes == nodes

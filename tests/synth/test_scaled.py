@@ -7,7 +7,7 @@ import pytest
 from synth.costs import cut
 from synth.errors import SynthError
 from synth.families import generate
-from synth.profile import Link, Links, PairLink, Profile
+from synth.profile import Link, Links, NodeLink, PairLink, Profile
 from synth.profiles import find
 from synth.schedule.file import Plan
 from synth.schedule.lower import lower
@@ -19,6 +19,7 @@ def plan() -> Plan:
     profile = Profile.load(find("zb-1.5b-p8-m24"))
     links = Links(
         default=Link(latency_us=600.0, bandwidth_bytes_per_s=40e9),
+        nodes=(NodeLink(ranks_per_node=3, latency_us=900.0, bandwidth_bytes_per_s=20e9),),
         pairs=(PairLink(source=1, target=2, latency_us=80.0, bandwidth_bytes_per_s=9e9),),
     )
     profile = profile.replace(links=links)
@@ -31,7 +32,7 @@ def test_times_scale_makespan_and_transfers_but_not_memory(plan: Plan) -> None:
     slow = scaled(plan, times=10)
     assert slow.claim.makespan_us == pytest.approx(10 * plan.claim.makespan_us, rel=1e-4)
     assert slow.claim.peak_bytes == plan.claim.peak_bytes
-    for ends in ((0, 1), (1, 2)):
+    for ends in ((0, 1), (1, 2), (2, 3)):
         before, after = (p.costs.boundary_us(1, *ends) for p in (plan, slow))
         assert after == pytest.approx(10 * before, rel=1e-2)
 

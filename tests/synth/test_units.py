@@ -8,6 +8,7 @@ from synth.units import (
     format_bytes,
     format_bytes_both,
     format_us,
+    parse_bandwidth,
     parse_bytes,
     parse_fraction,
     parse_seconds,
@@ -73,10 +74,11 @@ def test_times_are_shown_in_the_unit_that_fits(time_us: float, text: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("60", 60), ("60s", 60), ("2m", 120), ("500ms", 0.5), ("1.5h", 5400)]
+    ("text", "seconds"),
+    [("60", 60), ("60s", 60), ("2m", 120), ("500ms", 0.5), ("1.5h", 5400), ("20us", 2e-5)],
 )
 def test_durations_are_read(text: str, seconds: float) -> None:
-    assert parse_seconds(text) == seconds
+    assert parse_seconds(text) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("text", ["", "-1s", "1 fortnight", "nan", "1m30s"])
@@ -104,3 +106,26 @@ def test_shares_are_read(text: str, share: float) -> None:
 def test_a_share_that_is_none_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(SynthError, match=r"0\.5% or 0\.005"):
         parse_fraction(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "bytes_per_s"),
+    [
+        ("25GB/s", 25e9),
+        ("200Gb/s", 25e9),
+        ("200 Gbps", 25e9),
+        ("400Gbit/s", 50e9),
+        ("12.5GBps", 12.5e9),
+        ("1GiB/s", 2.0**30),
+        ("1kB/s", 1e3),
+        ("8b/s", 1.0),
+    ],
+)
+def test_bandwidths_are_read_in_bytes_and_in_bits(text: str, bytes_per_s: float) -> None:
+    assert parse_bandwidth(text) == bytes_per_s
+
+
+@pytest.mark.parametrize("text", ["", "25", "25GB", "0GB/s", "-1GB/s", "25gB/s", "1iB/s", "x/s"])
+def test_a_bandwidth_that_is_none_is_refused_with_examples(text: str) -> None:
+    with pytest.raises(SynthError, match=r"25GB/s \(bytes\) or 200Gb/s \(bits\)"):
+        parse_bandwidth(text)
