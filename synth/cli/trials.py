@@ -157,10 +157,12 @@ def _table(chosen: "Chosen", *, with_cuts: bool) -> str:
         rows = [
             [*row, _sizes(tried.problem)] for row, tried in zip(rows, chosen.tried, strict=True)
         ]
+    scope = "all in this table, each cut as it is there"
+    if chosen.is_of_all_cuts:
+        scope = "all partitions, also those that were not tried"
     return (
         f"{table(header, rows)}\n\nbest: {chosen.name}, {_sizes(best.problem)}; the bound below, "
-        f"{milliseconds(best.lower_bound_us)} ms, holds for all in this table, each cut as it is "
-        f"there"
+        f"{milliseconds(best.lower_bound_us)} ms, holds for {scope}"
     )
 
 

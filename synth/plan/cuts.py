@@ -7,26 +7,30 @@ micro-batch longest, so there a layer less is worth more than a layer more costs
     found    5 5 7 7    it has room for three
 
 Local search: layers move from a stage, or from a run of them, to others. Those of which the closed
-bounds say least are looked at first, and judged by their best list schedule. No proof, but the same
-input gives the same partitions.
+bounds say least are looked at first, and judged by their best list schedule. With one stage per
+rank there are bounds of all partitions (`cut_bounds`): where local search ends, it goes on from the
+partition of which they say least, until that is no less than what was found. The same input gives
+the same partitions.
 """
 
 import random
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
-from itertools import accumulate, islice
+from itertools import count, islice
 from typing import NamedTuple
 
+from synth.plan import cut_bounds
+from synth.plan.cut_bounds import CutBounds, cut_as
 from synth.plan.recompute import merged
 from synth.plan.stage_table import StageTable
 from synth.profile import Profile
-from synth.schedule.model import Buffering
+from synth.schedule.model import Buffering, Schedule
 from synth.solve import bounds, construct
 from synth.solve.feasible import needed_bytes
+from synth.solve.known_orders import split_solution
 from synth.solve.memory_views import cautious, relaxed_for_fusion
-from synth.solve.polish import BUFFERINGS
-from synth.solve.problem import Problem
-from synth.solve.view import View
+from synth.solve.problem import Problem, SolveOptions
+from synth.solve.view import SPLIT, View
 
 _Sizes = tuple[int, ...]
 
@@ -35,11 +39,24 @@ _Sizes = tuple[int, ...]
 _RULES = 12
 _FAR = 1.15
 
+# Ops placed by list scheduling in a second, about.
+_OPS_PER_S = 100_000
+
+# With next to no boundary buffers: what fits with more of them is found then too.
+_BUFFERING = Buffering(0, 0)
+
 # Those that are so many times as long as the best at most are worth a trial.
 _NEAR = 1.05
 
-# Partitions are judged by so many micro-batches for each rank, or as many as there are.
+# Partitions are judged by all micro-batches up to so many ops, or by so many for each rank.
+_FEW_OPS = 2_000
 _MICRO_BATCHES_PER_RANK = 3
+
+# Partitions far away that are looked at before neighbours are.
+_LEAPS = 4
+
+# Of the time that is left for bounds, for finding the next of those.
+_LEAP_SHARE = 0.1
 
 # Neighbours whose bounds are looked at in one step; a bound is as much effort as so many ops placed
 # for each rank.
@@ -61,34 +78,75 @@ class CutSearch:
         self,
         profile: Profile,
         problem: Problem,
-        effort_ops: int,
+        effort_s: float,
         should_stop: Callable[[], bool] = lambda: False,
         recompute: Collection[int] = (),
+        options: SolveOptions | None = None,
+        order: Schedule | None = None,
     ) -> None:
         """Nothing is looked at yet.
 
         Args:
             problem: on the partition to start from.
-            effort_ops: ops to be placed by list scheduling, in all.
+            effort_s: how long to place ops by list scheduling, in all; counted in ops.
             should_stop: asked all the time.
             recompute: stages that recompute, whose time and memory count as they are then.
+            options: how to prove bounds, and how long in all; none: closed forms only.
+            order: a good one, of any partition; each is judged by what that makes of it, too.
         """
-        self.problem, self.effort_ops, self.should_stop = problem, effort_ops, should_stop
-        self.recompute = recompute
+        self.problem, self.should_stop = problem, should_stop
+        self.effort_ops = round(_OPS_PER_S * effort_s)
+        self.recompute, self.options = recompute, options or SolveOptions(0)
         self.table, self.rng = StageTable(profile), random.Random(0)
-        count = max(problem.num_replicas, _MICRO_BATCHES_PER_RANK * problem.num_ranks)
-        self.num_micro_batches = min(problem.num_micro_batches, count)
+        self.num_micro_batches = min(problem.num_micro_batches, _most_micro_batches(problem))
         self.judged: dict[_Sizes, _Judged | None] = {}
         self.bounds_us: dict[_Sizes, int | None] = {}
         assert problem.partition is not None
         self.start = problem.partition
+        self.order = order if self.num_micro_batches == problem.num_micro_batches else None
+        self.limits: CutBounds | None = None
+        if cut_bounds.applies(problem) and not recompute:
+            sample = replace(problem, num_micro_batches=self.num_micro_batches)
+            self.limits = CutBounds(self.table, sample)
+
+    @property
+    def limits_of_all(self) -> CutBounds | None:
+        """Bounds of all partitions with all micro-batches, where there are such bounds."""
+        if self.limits is None or self.num_micro_batches == self.problem.num_micro_batches:
+            return self.limits
+        return CutBounds(self.table, self.problem)
 
     def run(self) -> bool:
         """Move layers as long as that helps; False: there is no schedule to begin with."""
         at, best = self.start, self._judge(self.start)
-        while best is not None and (step := self._step(at, best)) is not None:
-            at, best = step, self.judged[step]
-        return best is not None
+        while best is not None:
+            better = self._leap(best, _LEAPS) or self._step(at, best) or self._leap(best)
+            if better is None:
+                break
+            at, best = better, self.judged[better]
+        return self.judged[self.start] is not None
+
+    def _leap(self, best: _Judged, most: int | None = None) -> _Sizes | None:
+        """The first that is better, of so many partitions of which the bounds say least."""
+        for _ in count() if most is None else range(most):
+            if (sizes := self._farther(best)) is None:
+                break
+            judged = self._judge(sizes, best)
+            if judged is not None and judged.value_us < best.value_us:
+                return sizes
+        return None
+
+    def _farther(self, best: _Judged) -> _Sizes | None:
+        """The partition, of all not judged yet, of which the bounds say least; None: none wins."""
+        if self.limits is None or self._is_over():
+            return None
+        left_s = self.options.time_limit_s
+        options = replace(self.options, time_limit_s=_LEAP_SHARE * left_s)
+        asked = (best.value_us, self.judged, options, self.should_stop)
+        raised = self.limits.raise_least(*asked)
+        self.options = replace(options, time_limit_s=max(0.0, left_s - raised.spent_s))
+        self.effort_ops -= _BOUND_OPS * self.problem.num_ranks
+        return raised.least.sizes if raised.least.bound_us < best.value_us else None
 
     def best(self, most: int) -> list[Problem]:
         """The problem on those that look best, best first.
@@ -107,6 +165,21 @@ class CutSearch:
     def all(self) -> Iterator[Problem]:
         """The problem on all that something fits in, best first."""
         return (self._problem(sizes) for _, sizes in self._ranked())
+
+    def looks_good(self, sizes: _Sizes) -> bool:
+        """Whether a partition's list schedule is near the best of all."""
+        ranked = self._ranked()
+        best = self.judged[ranked[0][1]] if ranked else None
+        judged = self.judged[sizes] if sizes in self.judged else self._judge(sizes, best)
+        if judged is None or best is None:
+            return judged is not None
+        return judged.value_us <= _NEAR * best.value_us
+
+    @property
+    def judging_s(self) -> float:
+        """What it takes to judge one partition, about."""
+        num_ops = len(SPLIT) * self.num_micro_batches * self.problem.costs.num_stages
+        return _RULES * num_ops / _OPS_PER_S
 
     def _ranked(self) -> list[tuple[int, _Sizes]]:
         judged = ((found, sizes) for sizes, found in self.judged.items())
@@ -140,8 +213,7 @@ class CutSearch:
     def _problem(self, sizes: _Sizes) -> Problem:
         if sizes == self.problem.partition:
             return self.problem
-        costs = self.table.costs((0, *accumulate(sizes)))
-        return replace(self.problem, costs=costs, partition=sizes, partition_is_best=False)
+        return cut_as(self.table, self.problem, sizes)
 
     def _sample(self, sizes: _Sizes) -> Problem:
         """The problem as partitions are judged by: few micro-batches, and R as a part of B."""
@@ -151,6 +223,8 @@ class CutSearch:
 
     def _bound_us(self, sizes: _Sizes) -> int | None:
         """What the closed forms say; None where nothing fits."""
+        if self.limits is not None:
+            return self.limits.bound_us(sizes)
         if sizes not in self.bounds_us:
             problem = self._sample(sizes)
             self.effort_ops -= _BOUND_OPS * problem.num_ranks
@@ -162,13 +236,26 @@ class CutSearch:
         return self.bounds_us[sizes]
 
     def _judge(self, sizes: _Sizes, best: _Judged | None = None) -> _Judged | None:
-        """The best of some list schedules, with the usual boundary buffers or with none."""
+        """What the order given makes of it, or where that is no better, the best list schedule."""
         problem, found = self._sample(sizes), None
         if _may_fit(problem):
-            for buffering in (BUFFERINGS[0], Buffering(0, 0)):
-                found = found or self._scheduled(problem, cautious(problem, buffering), best)
+            found = self._in_order(problem)
+            if found is None or best is None or found.value_us >= best.value_us:
+                listed = self._scheduled(problem, cautious(problem, _BUFFERING), best)
+                found = min((one for one in (found, listed) if one is not None), default=None)
         self.judged[sizes] = found
         return found
+
+    def _in_order(self, problem: Problem) -> _Judged | None:
+        """By the order given, if that keeps the caps."""
+        if self.order is None:
+            return None
+        view = cautious(problem, self.order.buffering)
+        self.effort_ops -= view.num_ops
+        solution = split_solution(self.order.programs, view)
+        if solution is None:
+            return None
+        return _Judged(solution.value_us(view, problem.objective), 0)
 
     def _scheduled(self, problem: Problem, view: View, best: _Judged | None) -> _Judged | None:
         builder = construct.Builder(view, problem.objective)
@@ -187,6 +274,13 @@ class CutSearch:
             if is_far or (found and self.should_stop()):
                 break
         return found
+
+
+def _most_micro_batches(problem: Problem) -> int:
+    """Of so many at most, partitions are judged."""
+    copies = problem.num_replicas
+    few = copies * _FEW_OPS // (len(SPLIT) * problem.costs.num_stages)
+    return max(copies, few, _MICRO_BATCHES_PER_RANK * problem.num_ranks)
 
 
 def _may_fit(problem: Problem) -> bool:

@@ -13,8 +13,10 @@ from enum import StrEnum
 from functools import partial
 from typing import NamedTuple
 
+from synth.plan import cut_bounds
 from synth.plan.choice import Choice
 from synth.plan.cuts import CutSearch
+from synth.plan.further_cuts import FurtherCuts
 from synth.plan.recompute import bounds_of_any_choice
 from synth.plan.repartition import solve_repartitioning
 from synth.plan.solve_recompute import Listeners, OnImprovement
@@ -30,20 +32,27 @@ from synth.solve.problem import (
     relative_gap,
 )
 
-# Of the time limit, for a trial of every candidate, then for one of the best few; and the least for
-# which it is worth to begin once more.
-_FIRST_SHARE = 0.3
-_SECOND_SHARE = 0.3
+# Of the time that is left, for a trial of every candidate, then for one of the best few, which are
+# so many times as long as the best at most. Of the time limit, the least for which it is worth to
+# begin once more.
+_FIRST_SHARE = 0.35
+_SECOND_SHARE = 0.4
 _FEW = 3
+_NEAR = 1.03
 _LEAST_SHARE = 0.02
 
-# Before these, for looking for partitions; ops placed by list scheduling in a second, about; and
-# how many partitions have a trial, that to begin with among them: of one placement, and of each
-# where there are several.
+# Before these, for looking for partitions, and of that for proofs; and how many partitions have a
+# trial, that to begin with among them: of one placement, and of each where there are several.
 _CUTS_SHARE = 0.15
-_OPS_PER_S = 100_000
+_PROOFS_SHARE = 0.6
 _CUTS = 3
 _CUTS_OF_EACH = 2
+
+# Before that, for the partition to begin with, where there are no bounds of all partitions.
+_START_SHARE = 0.35
+
+# After them, for partitions that were not among them, and again when all near the best are over.
+_FURTHER_SHARE = 0.25
 
 
 class Cut(StrEnum):
@@ -130,11 +139,13 @@ class Tried:
 class Chosen(NamedTuple):
     """The best of all candidates, and what came of each of them, the best one first.
 
-    The result's bound holds for all of them, each on its own placement and partition.
+    The result's bound holds for all of them, each on its own placement and partition; with
+    `is_of_all_cuts` for every other partition too.
     """
 
     result: Result
     tried: tuple[Tried, ...]
+    is_of_all_cuts: bool = False
 
     @property
     def name(self) -> str:
@@ -186,38 +197,63 @@ class _Trials:
         self.began = time.monotonic()
         self.granted_s = 0.0
         self.candidates = candidates
-        self.further: list[Iterator[Candidate]] = []
+        self.further: dict[str, FurtherCuts] = {}
         self.tried: list[Tried] = []
         self.told_us: tuple[int, int] | None = None
 
     def _begin(self) -> None:
-        """Look for partitions, if that is asked for; then all candidates are known."""
-        searched = self.cut == Cut.SEARCHED
-        candidates = self._cut(self.candidates) if searched else self.candidates
-        self.tried = [self._new(candidate) for candidate in candidates]
+        """Look for partitions, if that is asked for; then all candidates are known.
+
+        Where ranks hold several stages, a partition is best judged by what a good order makes of
+        it, so that comes first.
+        """
+        first = self.candidates[0]
+        if self.cut != Cut.SEARCHED:
+            self.tried = [self._new(candidate) for candidate in self.candidates]
+            return
+        if len(self.candidates) == 1 and not cut_bounds.applies(first.problem):
+            self.tried = [self._new(first)]
+            self._try(self.tried[0], _START_SHARE * self.options.time_limit_s)
+        self._cut()
 
     def _new(self, candidate: Candidate) -> Tried:
-        """Nothing is known of it but a closed bound."""
+        """Nothing is known of it but a closed bound, or what is known of its partition."""
         problem = candidate.problem
-        return Tried(candidate, problem.objective.value_us(bounds_of_any_choice(problem)))
+        bound_us = problem.objective.value_us(bounds_of_any_choice(problem))
+        if problem.partition is not None and candidate.name in self.further:
+            bound_us = max(bound_us, self.further[candidate.name].bound_us(problem.partition))
+        return Tried(candidate, bound_us)
 
-    def _cut(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """Each on the partitions that look best, where there are several on the best one."""
-        until_s, found = _CUTS_SHARE * self.options.time_limit_s, list[Candidate]()
-        most = _CUTS if len(candidates) == 1 else _CUTS_OF_EACH
-        for place, candidate in enumerate(candidates):
-            limit_s = self._left_s(until_s) / (len(candidates) - place)
-            self.granted_s += limit_s
-            late_s = time.monotonic() + limit_s
-            effort, is_late = round(_OPS_PER_S * limit_s), partial(self._is_late, late_s)
-            asked, every = (self.profile, candidate.problem), candidate.problem.costs.num_stages
-            search = CutSearch(*asked, effort, is_late, candidate.choice or ())
-            if not search.run() and candidate.choice is None:
-                search = CutSearch(*asked, effort, is_late, range(every))
-                search.run()
-            found += map(candidate.on, search.best(most))
-            self.further.append(map(candidate.on, search.all()))
-        return found
+    def _cut(self) -> None:
+        """Try each candidate on the partitions that look best, if there are several on the best."""
+        count = len(self.candidates)
+        for place, candidate in enumerate(self.candidates):
+            limit_s = self._left_s(self._moment_s(_CUTS_SHARE)) / (count - place)
+            search = self._looked_for(candidate, limit_s)
+            limits = search.limits_of_all if candidate.choice == () else None
+            self.further[candidate.name] = FurtherCuts(search, limits)
+            known = self._cuts_of(candidate.name)
+            found = map(candidate.on, search.best(_CUTS if count == 1 else _CUTS_OF_EACH))
+            self.tried += [self._new(one) for one in found if one.problem.partition not in known]
+
+    def _looked_for(self, candidate: Candidate, limit_s: float) -> CutSearch:
+        """Look for partitions, where nothing fits without with stages that recompute."""
+        self.granted_s += limit_s
+        late_s = time.monotonic() + limit_s
+        options = replace(self.options, time_limit_s=_PROOFS_SHARE * limit_s)
+        asked = (self.profile, candidate.problem, limit_s, partial(self._is_late, late_s))
+        best = self._best_of(candidate.name)
+        order = None if best is None else best.schedule
+        search = CutSearch(*asked, candidate.choice or (), options, order)
+        if not search.run() and candidate.choice is None:
+            search = CutSearch(*asked, range(candidate.problem.costs.num_stages), options)
+            search.run()
+        return search
+
+    def _moment_s(self, share: float) -> float:
+        """When a share of what is left of the time will be over."""
+        limit_s = self.options.time_limit_s
+        return limit_s - (1 - share) * self._left_s(limit_s)
 
     def _is_late(self, at_s: float) -> bool:
         late = not self.options.deterministic and time.monotonic() > at_s
@@ -226,32 +262,65 @@ class _Trials:
     def run(self) -> Chosen:
         self._begin()
         limit_s = self.options.time_limit_s
-        until_s = limit_s - self._left_s(limit_s)
-        for share, most in ((_FIRST_SHARE, None), (_SECOND_SHARE, _FEW)):
-            until_s += share * limit_s
-            if len(promising := self._promising()) > 1:
-                self._round(promising[:most], min(until_s, limit_s))
-        while not self.stop.is_set() and self._left_s(limit_s) > _LEAST_SHARE * limit_s:
-            promising = self._promising()
-            one = promising[0] if promising else self._next_further()
-            if one is None:
+        if len(self.tried) > 1:
+            untried = [one for one in self._promising() if one.found is None]
+            self._round(untried, self._moment_s(_FIRST_SHARE))
+        if len(near := self._near()[:_FEW]) > 1:
+            self._round(near, self._moment_s(_SECOND_SHARE))
+        if self._is_of_all_cuts:
+            self._try_further()
+        while self._has_time(limit_s):
+            if promising := self._near():
+                waiting = sum(tried.found is None for tried in promising)
+                self._try(promising[0], self._left_s(limit_s) / (waiting + 1))
+            elif self._try_further():
+                continue
+            elif promising := self._promising():
+                self._try(promising[0], self._left_s(limit_s))
+            else:
                 break
-            waiting = sum(tried.found is None for tried in promising)
-            self._try(one, self._left_s(limit_s) / (waiting + 1))
         if all(tried.found is None for tried in self.tried):
             self._try(self.tried[0], limit_s)  # with what little time there was
         return self._result()
 
-    def _next_further(self) -> Tried | None:
-        """One more partition that can win, where those before are over; None: there is none."""
-        known = {(tried.name, tried.candidate.problem.partition) for tried in self.tried}
-        for candidates in self.further:
-            for candidate in candidates:
-                one = self._new(candidate)
-                if (one.name, candidate.problem.partition) not in known and self._can_win(one):
-                    self.tried.append(one)
+    @property
+    def _is_of_all_cuts(self) -> bool:
+        """Whether there are bounds of all partitions of all candidates."""
+        further = self.further.values()
+        return bool(further) and all(cuts.limits is not None for cuts in further)
+
+    def _has_time(self, until_s: float) -> bool:
+        """Whether it is worth to begin once more before a moment of the search."""
+        least_s = _LEAST_SHARE * self.options.time_limit_s
+        return not self.stop.is_set() and self._left_s(until_s) > least_s
+
+    def _try_further(self) -> bool:
+        """Try partitions that were not among the first; whether there were any."""
+        began, until_s = len(self.tried), self._moment_s(_FURTHER_SHARE)
+        while self._has_time(until_s) and (further := self._next_further(until_s)):
+            self.tried.append(further)
+            self._try(further, self._left_s(until_s) / 2)
+        return len(self.tried) > began
+
+    def _next_further(self, until_s: float) -> Tried | None:
+        """One more partition that can win; None: there is none, or none is found in time."""
+        best_us = min((one.value_us for one in self.tried if one.value_us), default=None)
+        for name, cuts in self.further.items():
+            candidate = next(one for one in self.candidates if one.name == name)
+            while self._has_time(until_s):
+                options = replace(self.options, time_limit_s=self._left_s(until_s) / 2)
+                found = cuts.next(self._cuts_of(name), best_us, options, self.stop.is_set)
+                self.granted_s += found.spent_s
+                if found.problem is None:
+                    break
+                if self._can_win(one := self._new(candidate.on(found.problem))):
                     return one
         return None
+
+    def _cuts_of(self, name: str) -> list[tuple[int, ...]]:
+        """The partitions that were tried or are to be."""
+        problems = (one.problem for one in self.tried if one.name == name)
+        return [problem.partition for problem in problems if problem.partition is not None]
 
     def _round(self, those: Sequence[Tried], until_s: float) -> None:
         for place, tried in enumerate(those):
@@ -267,6 +336,13 @@ class _Trials:
         """Those that may still win: what was not tried yet, then the best ones first."""
         ranked = sorted(self._ranked(), key=lambda tried: tried.found is not None)
         return [tried for tried in ranked if self._can_win(tried)]
+
+    def _near(self) -> list[Tried]:
+        """Of those that may still win, what is not far behind the best one."""
+        values = [tried.value_us for tried in self.tried if tried.value_us is not None]
+        most_us = _NEAR * min(values, default=0)
+        promising = self._promising()
+        return [one for one in promising if one.value_us is None or one.value_us <= most_us]
 
     def _ranked(self) -> list[Tried]:
         """The best ones first; those that were not tried behind those that were."""
@@ -291,15 +367,23 @@ class _Trials:
             return
         self.granted_s += limit_s
         options = replace(self.options, time_limit_s=limit_s, hint=None)
+        start = tried.found or self._best_of(tried.name)
         found = solve_repartitioning(
             self.profile if self.cut == Cut.EVEN else None,
             tried.candidate.problem,
             tried.candidate.choice,
-            options if tried.found is None else options.going_on_from(tried.found),
+            options if start is None else options.going_on_from(start),
             lambda problem: self._tell(tried, problem),
             self.stop,
         )
         tried.take(found)
+
+    def _best_of(self, name: str) -> Result | None:
+        """The best found on a placement, whose order may serve another partition too."""
+        found = (one.found for one in self._ranked() if one.name == name)
+        best = next((one for one in found if one is not None), None)
+        keeps = best is not None and best.schedule is not None and best.schedule.keeps_saved
+        return best if keeps else None
 
     def _tell(self, tried: Tried, problem: Problem) -> OnImprovement | None:
         """Tell of what is better than all before, or of a better bound that holds for all."""
@@ -326,7 +410,11 @@ class _Trials:
         ranked = self._ranked()
         best = ranked[0].found  # the first one is always tried
         assert best is not None
-        bound_us = min((tried.lower_bound_us for tried in self._possible()), default=0)
+        bounds = [tried.lower_bound_us for tried in self._possible()]
+        if self._is_of_all_cuts:
+            least = (cuts.least_us(self._cuts_of(name)) for name, cuts in self.further.items())
+            bounds += [bound_us for bound_us in least if bound_us is not None]
+        bound_us = min(bounds, default=0)
         if best.value_us is None:
             best = self._without_schedule(best)
         else:
@@ -338,7 +426,7 @@ class _Trials:
             wall_s=time.monotonic() - self.began,
             stopped_by=self._stopped(best, bound_us),
         )
-        return Chosen(result, tuple(ranked))
+        return Chosen(result, tuple(ranked), self._is_of_all_cuts)
 
     def _without_schedule(self, found: Result) -> Result:
         """Nothing at all: where nothing fits for certain, the placement that needs the least."""

@@ -182,12 +182,16 @@ class Ladder:
         for rank in range(self.view.num_ranks):
             # Rank 0 waits longest for its first B, so memory binds there first when caps are alike.
             share = 0.5 if rank == 0 else 1 / (self.view.num_ranks - rank)
-            outcome = self._solve((rank,), share * left_s)
+            outcome = self.alone(rank, share * left_s)
             left_s -= outcome.spent_s
             self.of_rank[rank] = outcome.bound_us
             yield outcome.bound_us
             if left_s <= 0 or self.should_stop():
                 return
+
+    def alone(self, rank: int, limit_s: float) -> Outcome:
+        """The bound from one rank; the value of the reference where nothing is as good."""
+        return self._solve((rank,), limit_s)
 
     def together(self, limit_s: float) -> Iterator[int]:
         """Bounds from a growing set of ranks, each time by the rank that raises it most.
@@ -245,7 +249,7 @@ class Ladder:
         if hint is not None:
             model.hint(hint, value_us)
         outcome = run(model, self.options, limit_s, should_stop=self.should_stop, began_s=began_s)
-        bound_us = min(outcome.bound_us, value_us)
+        bound_us = value_us if outcome.infeasible else min(outcome.bound_us, value_us)
         self.proven_us = max(self.proven_us, bound_us)
         return replace(outcome, bound_us=bound_us)
 

@@ -1,0 +1,335 @@
+"""What no partition of a model can beat, with one stage per rank.
+
+What a rank implies for the whole depends on its own layers and on how long all those before and
+behind them take, not on how these are cut: layers 3 to 7 on rank 1 wait as long for their
+gradients whether layers 8 to 23 are two stages of eight or one of six and one of ten. So every rank
+with every run of layers that it may hold has a bound of its own; a partition is a path through the
+layers, run by run, and takes no less than the largest on its way. The least of that over all paths
+holds for all partitions.
+
+The bounds are made as they are needed, those on the best path first: the closed forms, and where
+they leave the path the best, the exact model of that rank alone.
+"""
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import NamedTuple
+
+from synth.kinds import OpKind
+from synth.plan.stage_table import StageTable
+from synth.schedule.model import Placement
+from synth.solve.bounds import Ladder, Reference, rank_bounds
+from synth.solve.memory_views import relaxed_for_fusion
+from synth.solve.problem import Problem, SolveOptions
+from synth.solve.view import BW, STEP, B, Chunk, F, View, W
+from synth.units import MOST_SUMMABLE
+
+_Sizes = tuple[int, ...]
+
+# Of the time, for the exact model of a rank when it is first looked at; then twice as long.
+_FIRST_SHARE = 0.1
+
+# Above everything: no schedule at all.
+_NEVER = 1 << 60
+
+
+class _Run(NamedTuple):
+    """A rank that holds the layers from `first` to `end` − 1."""
+
+    rank: int
+    first: int
+    end: int
+
+
+@dataclass
+class _Known:
+    """A bound of all partitions in which a rank holds a run, by closed forms or its exact model.
+
+    `looked_s` is how long the exact model was searched at most, and `is_final` whether that was to
+    the end.
+    """
+
+    bound_us: int = 0
+    is_closed: bool = False
+    looked_s: float = 0.0
+    is_final: bool = False
+
+
+class Least(NamedTuple):
+    """A partition of which the bounds say least; with none there are no more partitions."""
+
+    bound_us: int
+    sizes: _Sizes | None
+
+
+class Raised(NamedTuple):
+    """The least bound, and what raising it took, in the terms of the options' time limit."""
+
+    least: Least
+    spent_s: float
+
+
+def cut_as(table: StageTable, problem: Problem, sizes: _Sizes) -> Problem:
+    """A problem on another partition."""
+    costs = table.costs((0, *accumulate(sizes)))
+    return replace(problem, costs=costs, partition=sizes, partition_is_best=False)
+
+
+def applies(problem: Problem) -> bool:
+    """Whether the placement is one stage per rank, stage k on rank k."""
+    return problem.placement == Placement.linear(problem.num_ranks)
+
+
+class CutBounds:
+    """Bounds that hold for all partitions of a model with one stage per rank."""
+
+    def __init__(self, table: StageTable, problem: Problem) -> None:
+        """Nothing is known yet.
+
+        Args:
+            table: of the model's profile.
+            problem: on any partition; its caps, objective and micro-batches are those of all.
+        """
+        self.problem, self.table = problem, table
+        self.num_layers, self.num_ranks = table.num_layers, problem.num_ranks
+        self.layers = _Layers(table, problem.num_ranks)
+        self.known: dict[_Run, _Known] = {}
+
+    def problem_on(self, sizes: _Sizes) -> Problem:
+        """The problem on a partition."""
+        return cut_as(self.table, self.problem, sizes)
+
+    def bound_us(self, sizes: _Sizes) -> int | None:
+        """The best bound known of a partition, a closed form at least; None: nothing fits."""
+        for run in _runs_of(sizes):
+            self._close(run)
+        bound_us = max(self.known[run].bound_us for run in _runs_of(sizes))
+        return None if bound_us >= _NEVER else bound_us
+
+    def least(self, without: Collection[_Sizes] = ()) -> Least:
+        """The least bound of a partition, some left out, and the partition."""
+        onward = self._onward()
+        return min(self._branches(onward, tuple(without)), default=Least(_NEVER, None))
+
+    def raise_least(
+        self,
+        value_us: int,
+        without: Collection[_Sizes],
+        options: SolveOptions,
+        should_stop: Callable[[], bool],
+    ) -> Raised:
+        """Make bounds until the least exceeds a value, or all on its path are made.
+
+        Args:
+            value_us: what is known to be possible; no bound above it is of any use.
+            without: partitions to leave out.
+            options: its time limit is for exact models, of which closed forms need none; all else
+                as for a search.
+        """
+        limit_s, spent_s = options.time_limit_s, 0.0
+        while (least := self.least(without)).bound_us < value_us and least.sizes is not None:
+            runs = list(_runs_of(least.sizes))
+            unknown = next((run for run in runs if not self._known(run).is_closed), None)
+            if should_stop():
+                break
+            if unknown is not None:
+                self._close(unknown)
+                continue
+            open_runs = [run for run in runs if not self.known[run].is_final]
+            if not open_runs or spent_s >= limit_s:
+                break
+            run = min(open_runs, key=self._turn)
+            share_s = max(_FIRST_SHARE * limit_s, 2 * self.known[run].looked_s)
+            share_s = min(limit_s - spent_s, share_s)
+            spent_s += self._look_at(
+                run, value_us, replace(options, time_limit_s=share_s), should_stop
+            )
+        return Raised(least, spent_s)
+
+    def _known(self, run: _Run) -> _Known:
+        return self.known.get(run, _Known())
+
+    def _close(self, run: _Run) -> None:
+        """Make the closed forms' bound, if it is not known."""
+        if not self._known(run).is_closed:
+            self.known[run] = _Known(self._closed_us(run), is_closed=True)
+
+    def _turn(self, run: _Run) -> tuple[float, int, int]:
+        """What was looked at least comes first, and of those that of the highest bound."""
+        known = self.known[run]
+        return known.looked_s, -known.bound_us, run.rank
+
+    def _look_at(
+        self, run: _Run, value_us: int, options: SolveOptions, should_stop: Callable[[], bool]
+    ) -> float:
+        """Make the bound of the exact model of a run's rank; what that took."""
+        known = self.known[run]
+        ladder = Ladder(
+            self._view(run),
+            self.problem.objective,
+            replace(options, workers=1),
+            lambda: Reference(value_us, None),
+            should_stop,
+            proven_us=min(known.bound_us, value_us),
+        )
+        outcome = ladder.alone(self._place(run), options.time_limit_s)
+        known.bound_us = max(known.bound_us, outcome.bound_us)
+        known.looked_s = max(known.looked_s, options.time_limit_s)
+        known.is_final = outcome.optimal or outcome.infeasible
+        return outcome.spent_s
+
+    # Paths
+
+    def _onward(self) -> list[dict[int, Least]]:
+        """For each rank and the layer it begins with, the best of the rest of all paths."""
+        last = self.num_ranks - 1
+        onward: list[dict[int, Least]] = [{} for _ in range(self.num_ranks)]
+        for rank in range(last, -1, -1):
+            rest = onward[rank + 1] if rank < last else {self.num_layers: Least(0, ())}
+            for first in range(rank, self.num_layers - (last - rank)):
+                onward[rank][first] = min(
+                    self._with(_Run(rank, first, end), rest[end]) for end in rest if end > first
+                )
+        return onward
+
+    def _with(self, run: _Run, rest: Least) -> Least:
+        assert rest.sizes is not None
+        bound_us = max(self._known(run).bound_us, rest.bound_us)
+        return Least(bound_us, (run.end - run.first, *rest.sizes))
+
+    def _branches(
+        self, onward: list[dict[int, Least]], without: tuple[_Sizes, ...], begun: _Sizes = ()
+    ) -> Iterator[Least]:
+        """The best of all paths that begin so, and of those that leave all partitions left out."""
+        rank, first = len(begun), sum(begun)
+        here = [sizes for sizes in without if sizes[:rank] == begun]
+        so_far_us = max((self._known(run).bound_us for run in _runs_of(begun)), default=0)
+        if rank == self.num_ranks:
+            if not here:
+                yield Least(so_far_us, begun)
+            return
+        if not here:
+            rest = onward[rank][first]
+            assert rest.sizes is not None
+            yield Least(max(so_far_us, rest.bound_us), (*begun, *rest.sizes))
+            return
+        most = self.num_layers - first - (self.num_ranks - 1 - rank)
+        lengths = range(1, most + 1) if rank < self.num_ranks - 1 else (most,)
+        for length in lengths:
+            yield from self._branches(onward, tuple(here), (*begun, length))
+
+    # Bounds
+
+    def _place(self, run: _Run) -> int:
+        """Of the run, among the ranks of its view."""
+        return 1 if run.rank else 0
+
+    def _closed_us(self, run: _Run) -> int:
+        """What the closed forms say; a rank that cannot hold one micro-batch never ends."""
+        caps = self.problem.caps_bytes
+        if caps is not None and self.table.need_bytes(run.first, run.end) > caps[run.rank]:
+            return _NEVER
+        spans = rank_bounds(self._view(run))[self._place(run)]
+        return self.problem.objective.value_us(spans)
+
+    def _view(self, run: _Run) -> View:
+        """The run on a rank of its own, and on one each all layers before and behind it."""
+        edges = sorted({0, run.first, run.end, self.num_layers})
+        costs, place = self.table.costs(tuple(edges)), self._place(run)
+        caps = None
+        if self.problem.caps_bytes is not None:
+            room = [MOST_SUMMABLE] * costs.num_stages
+            room[place] = self.problem.caps_bytes[run.rank]
+            caps = tuple(room)
+        where = Placement.linear(costs.num_stages)
+        part = replace(self.problem, costs=costs, placement=where, caps_bytes=caps, partition=None)
+        view = relaxed_for_fusion(part)
+        chunks = list(view.chunks)
+        if place:
+            chunks[0] = self.layers.before(run, chunks[0])
+        if run.end < self.num_layers:
+            way = self.layers.way_behind_us(run)
+            chunks[place] = chunks[place]._replace(down_us=way.down_us, up_us=way.up_us)
+            idle = dict.fromkeys((F, B, W, BW, STEP), 0)
+            chunks[-1] = chunks[-1]._replace(duration_us=idle)
+        return replace(view, chunks=tuple(chunks))
+
+
+class _Way(NamedTuple):
+    """From the end of F to where the gradient is made, and from there to where B can start."""
+
+    down_us: int
+    up_us: int
+
+
+class _Layers:
+    """What layers on other ranks take at least, however they are cut."""
+
+    def __init__(self, table: StageTable, num_ranks: int) -> None:
+        profile, self.num_ranks = table.profile, num_ranks
+        self.links = profile.links
+        layers = [profile.layer_profile(index).time_us for index in range(len(profile.layers))]
+        median = [{kind: timing.median_us for kind, timing in time.items()} for time in layers]
+        self.forward = [times[F] for times in median]
+        # As in `relaxed_for_fusion`: BW may be shorter than B, or than B and W.
+        self.backward = [min(times[B], times[BW]) for times in median]
+        self.weight = [
+            max(0.0, min(times[W], times[BW] - backward))
+            for times, backward in zip(median, self.backward, strict=True)
+        ]
+        self.step = [times.get(OpKind.STEP, 0.0) for times in median]
+        ends = range(1, len(layers))
+        self.output = [0, *(table.stage(end - 1, end).output_bytes for end in ends)]
+
+    def before(self, run: _Run, chunk: Chunk) -> Chunk:
+        """One chunk in place of all ranks before: no F or B comes sooner from them.
+
+        Their slowest F takes no less than their mean; no stage takes less than its least layer.
+        """
+        above = slice(0, run.first)
+        forward_us = _floor(sum(self.forward[above]), run.rank)
+        backward_us = _floor(sum(self.backward[above]), run.rank)
+        mean_us, least_us = forward_us // run.rank, _floor(min(self.backward[above]), 1)
+        way = self._hops_us(0, run.rank - 1, run.first)
+        duration = {F: mean_us, B: least_us, W: _floor(min(self.weight[above]), 1)}
+        duration[BW], duration[STEP] = duration[B] + duration[W], _floor(min(self.step[above]), 1)
+        return chunk._replace(
+            duration_us=duration,
+            down_us=way.down_us + forward_us - mean_us,
+            up_us=way.up_us + max(0, backward_us - least_us),
+        )
+
+    def way_behind_us(self, run: _Run) -> _Way:
+        """Through all layers behind, and back."""
+        behind, ranks = slice(run.end, None), self.num_ranks - 1 - run.rank
+        way = self._hops_us(self.num_ranks - 2, run.rank, run.end)
+        return _Way(
+            way.down_us + _floor(sum(self.forward[behind]), ranks),
+            way.up_us + _floor(sum(self.backward[behind]), ranks),
+        )
+
+    def _hops_us(self, farthest: int, nearest: int, edge: int) -> _Way:
+        """The transfers from rank to rank: at the nearest one the layer before `edge` is sent.
+
+        Elsewhere it may be any layer's output, so the smallest one.
+        """
+        low, high = sorted((farthest, nearest))
+        down_us = up_us = 0
+        for rank in range(low, high + 1):
+            size = self.output[edge] if rank == nearest else min(self.output[1:])
+            down_us += self.links.between(rank, rank + 1).transfer_us(size)
+            up_us += self.links.between(rank + 1, rank).transfer_us(size)
+        return _Way(down_us, up_us)
+
+
+def _floor(exact_us: float, num_stages: int) -> int:
+    """No more than as many stages take, each rounded to whole microseconds."""
+    return max(0, int(exact_us) - num_stages)
+
+
+def _runs_of(sizes: _Sizes) -> Iterator[_Run]:
+    first = 0
+    for rank, size in enumerate(sizes):
+        yield _Run(rank, first, first + size)
+        first += size

@@ -1,0 +1,88 @@
+"""Which partitions to try after those that looked best, and what none of them can beat."""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from synth.plan.cut_bounds import CutBounds
+from synth.plan.cuts import CutSearch
+from synth.solve.problem import Problem, SolveOptions, relative_gap
+
+_Sizes = tuple[int, ...]
+
+# Of the time given, for the bounds by which one partition is chosen.
+_SHARE = 0.1
+
+
+class Further(NamedTuple):
+    """The problem on one more partition, none if there is none, and what finding it took."""
+
+    problem: Problem | None
+    spent_s: float = 0.0
+
+
+@dataclass
+class FurtherCuts:
+    """The partitions of one placement.
+
+    Where there are bounds of all of them (`cut_bounds`), those come next of which the bounds say
+    least, first of those that list scheduling makes something of; elsewhere those that local search
+    came by.
+
+    Attributes:
+        search: has ended.
+        limits: of all partitions.
+        poor: were judged by list scheduling and are left for later.
+        shown: those that local search came by and that were returned.
+    """
+
+    search: CutSearch
+    limits: CutBounds | None
+    poor: set[_Sizes] = field(default_factory=set)
+    shown: set[_Sizes] = field(default_factory=set)
+
+    def bound_us(self, sizes: _Sizes) -> int:
+        """What is known of a partition, 0 if that is nothing."""
+        return 0 if self.limits is None else self.limits.bound_us(sizes) or 0
+
+    def least_us(self, tried: Collection[_Sizes]) -> int | None:
+        """What no partition but those tried can beat; None: nothing is known of all."""
+        return None if self.limits is None else self.limits.least(tried).bound_us
+
+    def next(
+        self,
+        tried: Collection[_Sizes],
+        value_us: int | None,
+        options: SolveOptions,
+        should_stop: Callable[[], bool],
+    ) -> Further:
+        """One more partition that may beat a value.
+
+        Args:
+            tried: which are not asked for.
+            value_us: the best one found.
+            options: the time limit is for choosing the partition.
+        """
+        if self.limits is None or value_us is None:
+            return Further(self._next_shown(tried))
+        spent_s = 0.0
+        for left_out in (self.poor, ()):
+            while not should_stop() and spent_s < options.time_limit_s:
+                part = replace(options, time_limit_s=_SHARE * options.time_limit_s)
+                raised = self.limits.raise_least(value_us, {*tried, *left_out}, part, should_stop)
+                spent_s += raised.spent_s
+                bound_us, sizes = raised.least
+                if sizes is None or relative_gap(value_us, bound_us) <= options.gap:
+                    break
+                if sizes in self.poor or self.search.looks_good(sizes):
+                    return Further(self.limits.problem_on(sizes), spent_s)
+                spent_s += self.search.judging_s
+                self.poor.add(sizes)
+        return Further(None, spent_s)
+
+    def _next_shown(self, tried: Collection[_Sizes]) -> Problem | None:
+        for problem in self.search.all():
+            if problem.partition is not None and problem.partition not in {*tried, *self.shown}:
+                self.shown.add(problem.partition)
+                return problem
+        return None
