@@ -11,12 +11,13 @@ The bounds are made as they are needed, those on the best path first: the closed
 they leave the path the best, the exact model of that rank alone.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import NamedTuple
 
 from synth.kinds import OpKind
+from synth.plan.cut_paths import NEVER, CutPaths, Least, Run, Sizes, runs_of
 from synth.plan.stage_table import StageTable
 from synth.schedule.model import Placement
 from synth.solve.bounds import Ladder, Reference, rank_bounds
@@ -25,42 +26,20 @@ from synth.solve.problem import Problem, SolveOptions
 from synth.solve.view import BW, STEP, B, Chunk, F, View, W
 from synth.units import MOST_SUMMABLE
 
-_Sizes = tuple[int, ...]
-
 # Of the time, for the exact model of a rank when it is first looked at; then twice as long.
 _FIRST_SHARE = 0.1
-
-# Above everything: no schedule at all.
-_NEVER = 1 << 60
-
-
-class _Run(NamedTuple):
-    """A rank that holds the layers from `first` to `end` − 1."""
-
-    rank: int
-    first: int
-    end: int
 
 
 @dataclass
 class _Known:
-    """A bound of all partitions in which a rank holds a run, by closed forms or its exact model.
+    """How the bound of all partitions in which a rank holds a run was made.
 
-    `looked_s` is how long the exact model was searched at most, and `is_final` whether that was to
-    the end.
+    By closed forms first; `looked_s` is how long the exact model was searched at most, and
+    `is_final` whether that was to the end.
     """
 
-    bound_us: int = 0
-    is_closed: bool = False
     looked_s: float = 0.0
     is_final: bool = False
-
-
-class Least(NamedTuple):
-    """A partition of which the bounds say least; with none there are no more partitions."""
-
-    bound_us: int
-    sizes: _Sizes | None
 
 
 class Raised(NamedTuple):
@@ -70,7 +49,7 @@ class Raised(NamedTuple):
     spent_s: float
 
 
-def cut_as(table: StageTable, problem: Problem, sizes: _Sizes) -> Problem:
+def cut_as(table: StageTable, problem: Problem, sizes: Sizes) -> Problem:
     """A problem on another partition."""
     costs = table.costs((0, *accumulate(sizes)))
     return replace(problem, costs=costs, partition=sizes, partition_is_best=False)
@@ -94,28 +73,28 @@ class CutBounds:
         self.problem, self.table = problem, table
         self.num_layers, self.num_ranks = table.num_layers, problem.num_ranks
         self.layers = _Layers(table, problem.num_ranks)
-        self.known: dict[_Run, _Known] = {}
+        self.known: dict[Run, _Known] = {}
+        self.paths = CutPaths(self.num_ranks, self.num_layers, self._work_us)
 
-    def problem_on(self, sizes: _Sizes) -> Problem:
+    def problem_on(self, sizes: Sizes) -> Problem:
         """The problem on a partition."""
         return cut_as(self.table, self.problem, sizes)
 
-    def bound_us(self, sizes: _Sizes) -> int | None:
+    def bound_us(self, sizes: Sizes) -> int | None:
         """The best bound known of a partition, a closed form at least; None: nothing fits."""
-        for run in _runs_of(sizes):
+        for run in runs_of(sizes):
             self._close(run)
-        bound_us = max(self.known[run].bound_us for run in _runs_of(sizes))
-        return None if bound_us >= _NEVER else bound_us
+        bound_us = self.paths.bound_us(sizes)
+        return None if bound_us >= NEVER else bound_us
 
-    def least(self, without: Collection[_Sizes] = ()) -> Least:
+    def least(self, without: Collection[Sizes] = ()) -> Least:
         """The least bound of a partition, some left out, and the partition."""
-        onward = self._onward()
-        return min(self._branches(onward, tuple(without)), default=Least(_NEVER, None))
+        return self.paths.least(without)
 
     def raise_least(
         self,
         value_us: int,
-        without: Collection[_Sizes],
+        without: Collection[Sizes],
         options: SolveOptions,
         should_stop: Callable[[], bool],
     ) -> Raised:
@@ -129,12 +108,12 @@ class CutBounds:
         """
         limit_s, spent_s = options.time_limit_s, 0.0
         while (least := self.least(without)).bound_us < value_us and least.sizes is not None:
-            runs = list(_runs_of(least.sizes))
-            unknown = next((run for run in runs if not self._known(run).is_closed), None)
             if should_stop():
                 break
-            if unknown is not None:
-                self._close(unknown)
+            runs = list(runs_of(least.sizes))
+            if unknown := [run for run in runs if run not in self.known]:
+                for run in unknown:
+                    self._close(run)
                 continue
             open_runs = [run for run in runs if not self.known[run].is_final]
             if not open_runs or spent_s >= limit_s:
@@ -147,21 +126,18 @@ class CutBounds:
             )
         return Raised(least, spent_s)
 
-    def _known(self, run: _Run) -> _Known:
-        return self.known.get(run, _Known())
-
-    def _close(self, run: _Run) -> None:
+    def _close(self, run: Run) -> None:
         """Make the closed forms' bound, if it is not known."""
-        if not self._known(run).is_closed:
-            self.known[run] = _Known(self._closed_us(run), is_closed=True)
+        if run not in self.known:
+            self.known[run] = _Known()
+            self.paths[run] = max(self.paths[run], self._closed_us(run))
 
-    def _turn(self, run: _Run) -> tuple[float, int, int]:
+    def _turn(self, run: Run) -> tuple[float, int, int]:
         """What was looked at least comes first, and of those that of the highest bound."""
-        known = self.known[run]
-        return known.looked_s, -known.bound_us, run.rank
+        return self.known[run].looked_s, -self.paths[run], run.rank
 
     def _look_at(
-        self, run: _Run, value_us: int, options: SolveOptions, should_stop: Callable[[], bool]
+        self, run: Run, value_us: int, options: SolveOptions, should_stop: Callable[[], bool]
     ) -> float:
         """Make the bound of the exact model of a run's rank; what that took."""
         known = self.known[run]
@@ -171,69 +147,33 @@ class CutBounds:
             replace(options, workers=1),
             lambda: Reference(value_us, None),
             should_stop,
-            proven_us=min(known.bound_us, value_us),
+            proven_us=min(self.paths[run], value_us),
         )
         outcome = ladder.alone(self._place(run), options.time_limit_s)
-        known.bound_us = max(known.bound_us, outcome.bound_us)
+        self.paths[run] = max(self.paths[run], outcome.bound_us)
         known.looked_s = max(known.looked_s, options.time_limit_s)
         known.is_final = outcome.optimal or outcome.infeasible
         return outcome.spent_s
 
-    # Paths
-
-    def _onward(self) -> list[dict[int, Least]]:
-        """For each rank and the layer it begins with, the best of the rest of all paths."""
-        last = self.num_ranks - 1
-        onward: list[dict[int, Least]] = [{} for _ in range(self.num_ranks)]
-        for rank in range(last, -1, -1):
-            rest = onward[rank + 1] if rank < last else {self.num_layers: Least(0, ())}
-            for first in range(rank, self.num_layers - (last - rank)):
-                onward[rank][first] = min(
-                    self._with(_Run(rank, first, end), rest[end]) for end in rest if end > first
-                )
-        return onward
-
-    def _with(self, run: _Run, rest: Least) -> Least:
-        assert rest.sizes is not None
-        bound_us = max(self._known(run).bound_us, rest.bound_us)
-        return Least(bound_us, (run.end - run.first, *rest.sizes))
-
-    def _branches(
-        self, onward: list[dict[int, Least]], without: tuple[_Sizes, ...], begun: _Sizes = ()
-    ) -> Iterator[Least]:
-        """The best of all paths that begin so, and of those that leave all partitions left out."""
-        rank, first = len(begun), sum(begun)
-        here = [sizes for sizes in without if sizes[:rank] == begun]
-        so_far_us = max((self._known(run).bound_us for run in _runs_of(begun)), default=0)
-        if rank == self.num_ranks:
-            if not here:
-                yield Least(so_far_us, begun)
-            return
-        if not here:
-            rest = onward[rank][first]
-            assert rest.sizes is not None
-            yield Least(max(so_far_us, rest.bound_us), (*begun, *rest.sizes))
-            return
-        most = self.num_layers - first - (self.num_ranks - 1 - rank)
-        lengths = range(1, most + 1) if rank < self.num_ranks - 1 else (most,)
-        for length in lengths:
-            yield from self._branches(onward, tuple(here), (*begun, length))
-
     # Bounds
 
-    def _place(self, run: _Run) -> int:
+    def _place(self, run: Run) -> int:
         """Of the run, among the ranks of its view."""
         return 1 if run.rank else 0
 
-    def _closed_us(self, run: _Run) -> int:
+    def _work_us(self, run: Run) -> int:
+        """What a rank has to do at least."""
+        return self.problem.num_micro_batches * self.layers.work_us(run)
+
+    def _closed_us(self, run: Run) -> int:
         """What the closed forms say; a rank that cannot hold one micro-batch never ends."""
         caps = self.problem.caps_bytes
         if caps is not None and self.table.need_bytes(run.first, run.end) > caps[run.rank]:
-            return _NEVER
+            return NEVER
         spans = rank_bounds(self._view(run))[self._place(run)]
         return self.problem.objective.value_us(spans)
 
-    def _view(self, run: _Run) -> View:
+    def _view(self, run: Run) -> View:
         """The run on a rank of its own, and on one each all layers before and behind it."""
         edges = sorted({0, run.first, run.end, self.num_layers})
         costs, place = self.table.costs(tuple(edges)), self._place(run)
@@ -282,7 +222,14 @@ class _Layers:
         ends = range(1, len(layers))
         self.output = [0, *(table.stage(end - 1, end).output_bytes for end in ends)]
 
-    def before(self, run: _Run, chunk: Chunk) -> Chunk:
+    def work_us(self, run: Run) -> int:
+        """F, B and W of one micro-batch."""
+        own = slice(run.first, run.end)
+        return sum(
+            _floor(sum(times[own]), 1) for times in (self.forward, self.backward, self.weight)
+        )
+
+    def before(self, run: Run, chunk: Chunk) -> Chunk:
         """One chunk in place of all ranks before: no F or B comes sooner from them.
 
         Their slowest F takes no less than their mean; no stage takes less than its least layer.
@@ -300,7 +247,7 @@ class _Layers:
             up_us=way.up_us + max(0, backward_us - least_us),
         )
 
-    def way_behind_us(self, run: _Run) -> _Way:
+    def way_behind_us(self, run: Run) -> _Way:
         """Through all layers behind, and back."""
         behind, ranks = slice(run.end, None), self.num_ranks - 1 - run.rank
         way = self._hops_us(self.num_ranks - 2, run.rank, run.end)
@@ -326,10 +273,3 @@ class _Layers:
 def _floor(exact_us: float, num_stages: int) -> int:
     """No more than as many stages take, each rounded to whole microseconds."""
     return max(0, int(exact_us) - num_stages)
-
-
-def _runs_of(sizes: _Sizes) -> Iterator[_Run]:
-    first = 0
-    for rank, size in enumerate(sizes):
-        yield _Run(rank, first, first + size)
-        first += size

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from synth.plan import cut_bounds
 from synth.plan.cut_bounds import CutBounds, cut_as
+from synth.plan.cut_paths import Sizes
 from synth.plan.recompute import merged
 from synth.plan.stage_table import StageTable
 from synth.profile import Profile
@@ -31,8 +32,6 @@ from synth.solve.known_orders import split_solution
 from synth.solve.memory_views import cautious, relaxed_for_fusion
 from synth.solve.problem import Problem, SolveOptions
 from synth.solve.view import SPLIT, View
-
-_Sizes = tuple[int, ...]
 
 # Priority rules tried on each partition, twice as many where ranks hold several stages: first the
 # one that was best before, and no more where what is found is so many times as long as the best.
@@ -56,7 +55,7 @@ _MICRO_BATCHES_PER_RANK = 3
 _LEAPS = 4
 
 # Of the time that is left for bounds, for finding the next of those.
-_LEAP_SHARE = 0.1
+_LEAP_SHARE = 0.3
 
 # Neighbours whose bounds are looked at in one step; a bound is as much effort as so many ops placed
 # for each rank.
@@ -99,8 +98,8 @@ class CutSearch:
         self.recompute, self.options = recompute, options or SolveOptions(0)
         self.table, self.rng = StageTable(profile), random.Random(0)
         self.num_micro_batches = min(problem.num_micro_batches, _most_micro_batches(problem))
-        self.judged: dict[_Sizes, _Judged | None] = {}
-        self.bounds_us: dict[_Sizes, int | None] = {}
+        self.judged: dict[Sizes, _Judged | None] = {}
+        self.bounds_us: dict[Sizes, int | None] = {}
         assert problem.partition is not None
         self.start = problem.partition
         self.order = order if self.num_micro_batches == problem.num_micro_batches else None
@@ -126,7 +125,7 @@ class CutSearch:
             at, best = better, self.judged[better]
         return self.judged[self.start] is not None
 
-    def _leap(self, best: _Judged, most: int | None = None) -> _Sizes | None:
+    def _leap(self, best: _Judged, most: int | None = None) -> Sizes | None:
         """The first that is better, of so many partitions of which the bounds say least."""
         for _ in count() if most is None else range(most):
             if (sizes := self._farther(best)) is None:
@@ -136,7 +135,7 @@ class CutSearch:
                 return sizes
         return None
 
-    def _farther(self, best: _Judged) -> _Sizes | None:
+    def _farther(self, best: _Judged) -> Sizes | None:
         """The partition, of all not judged yet, of which the bounds say least; None: none wins."""
         if self.limits is None or self._is_over():
             return None
@@ -166,7 +165,7 @@ class CutSearch:
         """The problem on all that something fits in, best first."""
         return (self._problem(sizes) for _, sizes in self._ranked())
 
-    def looks_good(self, sizes: _Sizes) -> bool:
+    def looks_good(self, sizes: Sizes) -> bool:
         """Whether a partition's list schedule is near the best of all."""
         ranked = self._ranked()
         best = self.judged[ranked[0][1]] if ranked else None
@@ -181,11 +180,11 @@ class CutSearch:
         num_ops = len(SPLIT) * self.num_micro_batches * self.problem.costs.num_stages
         return _RULES * num_ops / _OPS_PER_S
 
-    def _ranked(self) -> list[tuple[int, _Sizes]]:
+    def _ranked(self) -> list[tuple[int, Sizes]]:
         judged = ((found, sizes) for sizes, found in self.judged.items())
         return sorted((found.value_us, sizes) for found, sizes in judged if found is not None)
 
-    def _step(self, at: _Sizes, best: _Judged) -> _Sizes | None:
+    def _step(self, at: Sizes, best: _Judged) -> Sizes | None:
         """The first neighbour that is better; None: there is none, or no more time."""
         ahead = []
         for sizes in self._neighbours(at):
@@ -205,23 +204,23 @@ class CutSearch:
     def _is_over(self) -> bool:
         return self.effort_ops <= 0 or self.should_stop()
 
-    def _neighbours(self, at: _Sizes) -> list[_Sizes]:
+    def _neighbours(self, at: Sizes) -> list[Sizes]:
         """Those that moves lead to, not more than there is time for, drawn by chance then."""
         every = list(dict.fromkeys(_moved(at)))
         return every if len(every) <= _MOST_NEIGHBOURS else self.rng.sample(every, _MOST_NEIGHBOURS)
 
-    def _problem(self, sizes: _Sizes) -> Problem:
+    def _problem(self, sizes: Sizes) -> Problem:
         if sizes == self.problem.partition:
             return self.problem
         return cut_as(self.table, self.problem, sizes)
 
-    def _sample(self, sizes: _Sizes) -> Problem:
+    def _sample(self, sizes: Sizes) -> Problem:
         """The problem as partitions are judged by: few micro-batches, and R as a part of B."""
         problem = self._problem(sizes)
         costs = merged(problem.costs, self.recompute)
         return replace(problem, costs=costs, num_micro_batches=self.num_micro_batches)
 
-    def _bound_us(self, sizes: _Sizes) -> int | None:
+    def _bound_us(self, sizes: Sizes) -> int | None:
         """What the closed forms say; None where nothing fits."""
         if self.limits is not None:
             return self.limits.bound_us(sizes)
@@ -235,7 +234,7 @@ class CutSearch:
             )
         return self.bounds_us[sizes]
 
-    def _judge(self, sizes: _Sizes, best: _Judged | None = None) -> _Judged | None:
+    def _judge(self, sizes: Sizes, best: _Judged | None = None) -> _Judged | None:
         """What the order given makes of it, or where that is no better, the best list schedule."""
         problem, found = self._sample(sizes), None
         if _may_fit(problem):
@@ -289,7 +288,7 @@ def _may_fit(problem: Problem) -> bool:
     return caps is None or all(n <= c for n, c in zip(needed_bytes(problem), caps, strict=True))
 
 
-def _moved(sizes: _Sizes) -> Iterator[_Sizes]:
+def _moved(sizes: Sizes) -> Iterator[Sizes]:
     """A layer less in each of a run of stages, and one more in each of another run as long."""
     count = len(sizes)
     for length in (length for length in (1, 2, 4, 8, 16) if 2 * length <= count):

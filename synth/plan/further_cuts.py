@@ -5,10 +5,9 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from synth.plan.cut_bounds import CutBounds
+from synth.plan.cut_paths import Sizes
 from synth.plan.cuts import CutSearch
 from synth.solve.problem import Problem, SolveOptions, relative_gap
-
-_Sizes = tuple[int, ...]
 
 # Of the time given, for the bounds by which one partition is chosen.
 _SHARE = 0.1
@@ -38,20 +37,20 @@ class FurtherCuts:
 
     search: CutSearch
     limits: CutBounds | None
-    poor: set[_Sizes] = field(default_factory=set)
-    shown: set[_Sizes] = field(default_factory=set)
+    poor: set[Sizes] = field(default_factory=set)
+    shown: set[Sizes] = field(default_factory=set)
 
-    def bound_us(self, sizes: _Sizes) -> int:
+    def bound_us(self, sizes: Sizes) -> int:
         """What is known of a partition, 0 if that is nothing."""
         return 0 if self.limits is None else self.limits.bound_us(sizes) or 0
 
-    def least_us(self, tried: Collection[_Sizes]) -> int | None:
+    def least_us(self, tried: Collection[Sizes]) -> int | None:
         """What no partition but those tried can beat; None: nothing is known of all."""
         return None if self.limits is None else self.limits.least(tried).bound_us
 
     def next(
         self,
-        tried: Collection[_Sizes],
+        tried: Collection[Sizes],
         value_us: int | None,
         options: SolveOptions,
         should_stop: Callable[[], bool],
@@ -80,7 +79,7 @@ class FurtherCuts:
                 self.poor.add(sizes)
         return Further(None, spent_s)
 
-    def _next_shown(self, tried: Collection[_Sizes]) -> Problem | None:
+    def _next_shown(self, tried: Collection[Sizes]) -> Problem | None:
         for problem in self.search.all():
             if problem.partition is not None and problem.partition not in {*tried, *self.shown}:
                 self.shown.add(problem.partition)

@@ -1,0 +1,134 @@
+"""Partitions as paths: rank after rank takes a run of layers, each of which has a bound.
+
+A partition takes no less than the largest bound on its way.
+"""
+
+import math
+from collections.abc import Callable, Collection, Iterator
+from typing import NamedTuple
+
+Sizes = tuple[int, ...]
+
+# Above everything: no schedule at all.
+NEVER = 1 << 60
+
+
+class Run(NamedTuple):
+    """A rank that holds the layers from `first` to `end` − 1."""
+
+    rank: int
+    first: int
+    end: int
+
+
+class Least(NamedTuple):
+    """A partition of which the bounds say least; with none there are no more partitions."""
+
+    bound_us: int
+    sizes: Sizes | None
+
+
+_NONE = Least(NEVER, None)
+
+
+def runs_of(sizes: Sizes) -> Iterator[Run]:
+    """What each rank holds."""
+    first = 0
+    for rank, size in enumerate(sizes):
+        yield Run(rank, first, first + size)
+        first += size
+
+
+class CutPaths:
+    """All partitions of so many layers among so many ranks, stage k on rank k."""
+
+    def __init__(self, num_ranks: int, num_layers: int, bound: Callable[[Run], int]) -> None:
+        """Every run begins with the bound that is given for it."""
+        self.num_ranks = num_ranks
+        # Each rank before and behind needs a layer, so as many first layers and lengths are left.
+        self.slack = num_layers - num_ranks
+        self._bounds_us = [
+            [
+                [bound(Run(rank, first, end)) for end in self._ends(rank, first)]
+                for first in self._firsts(rank)
+            ]
+            for rank in range(num_ranks)
+        ]
+
+    def _firsts(self, rank: int) -> range:
+        return range(rank, rank + (self.slack if rank else 0) + 1)
+
+    def _ends(self, rank: int, first: int) -> range:
+        most = rank + self.slack + 1
+        return range(first + 1 if rank < self.num_ranks - 1 else most, most + 1)
+
+    def _place(self, run: Run) -> tuple[list[int], int]:
+        of_first = self._bounds_us[run.rank][run.first - run.rank]
+        return of_first, run.end - self._ends(run.rank, run.first)[0]
+
+    def __getitem__(self, run: Run) -> int:
+        bounds_us, place = self._place(run)
+        return bounds_us[place]
+
+    def __setitem__(self, run: Run, bound_us: int) -> None:
+        bounds_us, place = self._place(run)
+        bounds_us[place] = bound_us
+
+    def bound_us(self, sizes: Sizes) -> int:
+        """The largest bound on a partition's way."""
+        return max((self[run] for run in runs_of(sizes)), default=0)
+
+    def least(self, without: Collection[Sizes] = ()) -> Least:
+        """The partition of which the bounds say least, some left out; of equals an even one.
+
+        That is one whose bounds are small on all ranks: the least sum of their eighth powers.
+        """
+        onward = self._onward(max)
+        branches = self._branches(onward, (), tuple(without))
+        bound_us, begun = min(branches, default=(NEVER, ()))
+        return Least(bound_us, self._completed(begun, bound_us)) if bound_us < NEVER else _NONE
+
+    def _onward(self, join: Callable[[float, float], float]) -> list[list[float]]:
+        """For each rank and the layer that it begins with, the least joint bound of the rest."""
+        onward: list[list[float]] = [[0] * (self.slack + 1)]
+        for rank in range(self.num_ranks - 1, -1, -1):
+            rest = onward[0]
+            if rank == self.num_ranks - 1:
+                here = [join(bounds_us[0], 0) for bounds_us in self._bounds_us[rank]]
+            else:
+                here = [
+                    min(map(join, bounds_us, rest[place:]))
+                    for place, bounds_us in enumerate(self._bounds_us[rank])
+                ]
+            onward.insert(0, here)
+        return onward
+
+    def _branches(
+        self, onward: list[list[float]], begun: Sizes, without: tuple[Sizes, ...]
+    ) -> Iterator[tuple[int, Sizes]]:
+        """The bounds of those that begin so and leave, rank by rank, all that are left out."""
+        rank, so_far_us, first = len(begun), self.bound_us(begun), sum(begun)
+        if not without:
+            yield max(so_far_us, round(onward[rank][first - rank])), begun
+        elif rank < self.num_ranks:
+            for end in self._ends(rank, first):
+                further = (*begun, end - first)
+                same = tuple(sizes for sizes in without if sizes[: rank + 1] == further)
+                yield from self._branches(onward, further, same)
+
+    def _completed(self, begun: Sizes, bound_us: int) -> Sizes:
+        """The most even partition that begins so and has no larger bound on its way."""
+
+        def join(own_us: float, rest: float) -> float:
+            return math.inf if own_us > bound_us else (own_us / max(1, bound_us)) ** 8 + rest
+
+        onward, sizes = self._onward(join), begun
+        for rank in range(len(begun), self.num_ranks):
+            first = sum(sizes)
+            rests = onward[rank + 1]
+            sums = {
+                end: join(self[Run(rank, first, end)], rests[end - rank - 1])
+                for end in self._ends(rank, first)
+            }
+            sizes = (*sizes, min(sums, key=sums.__getitem__) - first)
+        return sizes
