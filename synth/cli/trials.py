@@ -144,7 +144,9 @@ def solve_candidates(request: Request, candidates: Candidates, format: Format) -
     asked = (candidates.them, request.profile, request.cut, request.options, listener)
     chosen = run_interruptibly(lambda stop: solve_best_of(*asked, stop))
     more = _table(chosen, with_cuts=request.cut == Cut.SEARCHED or request.recompute != ())
-    finish(request, chosen.result, format, more, {"candidates": _tried(chosen)})
+    scope = "all partitions" if chosen.is_of_all_cuts else "candidates"
+    json = {"bound_holds_for": scope, "candidates": _tried(chosen)}
+    finish(request, chosen.result, format, more, json)
 
 
 def _table(chosen: "Chosen", *, with_cuts: bool) -> str:

@@ -103,16 +103,16 @@ class CutSearch:
         assert problem.partition is not None
         self.start = problem.partition
         self.order = order if self.num_micro_batches == problem.num_micro_batches else None
-        self.limits: CutBounds | None = None
+        self.bounds: CutBounds | None = None
         if cut_bounds.applies(problem) and not recompute:
             sample = replace(problem, num_micro_batches=self.num_micro_batches)
-            self.limits = CutBounds(self.table, sample)
+            self.bounds = CutBounds(self.table, sample)
 
     @property
-    def limits_of_all(self) -> CutBounds | None:
+    def bounds_of_all(self) -> CutBounds | None:
         """Bounds of all partitions with all micro-batches, where there are such bounds."""
-        if self.limits is None or self.num_micro_batches == self.problem.num_micro_batches:
-            return self.limits
+        if self.bounds is None or self.num_micro_batches == self.problem.num_micro_batches:
+            return self.bounds
         return CutBounds(self.table, self.problem)
 
     def run(self) -> bool:
@@ -137,12 +137,12 @@ class CutSearch:
 
     def _farther(self, best: _Judged) -> Sizes | None:
         """The partition, of all not judged yet, of which the bounds say least; None: none wins."""
-        if self.limits is None or self._is_over():
+        if self.bounds is None or self._is_over():
             return None
         left_s = self.options.time_limit_s
         options = replace(self.options, time_limit_s=_LEAP_SHARE * left_s)
         asked = (best.value_us, self.judged, options, self.should_stop)
-        raised = self.limits.raise_least(*asked)
+        raised = self.bounds.raise_least(*asked)
         self.options = replace(options, time_limit_s=max(0.0, left_s - raised.spent_s))
         self.effort_ops -= _BOUND_OPS * self.problem.num_ranks
         return raised.least.sizes if raised.least.bound_us < best.value_us else None
@@ -222,8 +222,8 @@ class CutSearch:
 
     def _bound_us(self, sizes: Sizes) -> int | None:
         """What the closed forms say; None where nothing fits."""
-        if self.limits is not None:
-            return self.limits.bound_us(sizes)
+        if self.bounds is not None:
+            return self.bounds.bound_us(sizes)
         if sizes not in self.bounds_us:
             problem = self._sample(sizes)
             self.effort_ops -= _BOUND_OPS * problem.num_ranks

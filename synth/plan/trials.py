@@ -35,7 +35,7 @@ from synth.solve.problem import (
 # Of the time that is left, for a trial of every candidate, then for one of the best few, which are
 # so many times as long as the best at most. Of the time limit, the least for which it is worth to
 # begin once more.
-_FIRST_SHARE = 0.35
+_FIRST_SHARE = 0.3
 _SECOND_SHARE = 0.4
 _FEW = 3
 _NEAR = 1.03
@@ -230,8 +230,8 @@ class _Trials:
         for place, candidate in enumerate(self.candidates):
             limit_s = self._left_s(self._moment_s(_CUTS_SHARE)) / (count - place)
             search = self._looked_for(candidate, limit_s)
-            limits = search.limits_of_all if candidate.choice == () else None
-            self.further[candidate.name] = FurtherCuts(search, limits)
+            bounds = search.bounds_of_all if candidate.choice == () else None
+            self.further[candidate.name] = FurtherCuts(search, bounds)
             known = self._cuts_of(candidate.name)
             found = map(candidate.on, search.best(_CUTS if count == 1 else _CUTS_OF_EACH))
             self.tried += [self._new(one) for one in found if one.problem.partition not in known]
@@ -273,7 +273,7 @@ class _Trials:
             if promising := self._near():
                 waiting = sum(tried.found is None for tried in promising)
                 self._try(promising[0], self._left_s(limit_s) / (waiting + 1))
-            elif self._try_further():
+            elif self._try_further() or self._try_least():
                 continue
             elif promising := self._promising():
                 self._try(promising[0], self._left_s(limit_s))
@@ -287,7 +287,7 @@ class _Trials:
     def _is_of_all_cuts(self) -> bool:
         """Whether there are bounds of all partitions of all candidates."""
         further = self.further.values()
-        return bool(further) and all(cuts.limits is not None for cuts in further)
+        return bool(further) and all(cuts.bounds is not None for cuts in further)
 
     def _has_time(self, until_s: float) -> bool:
         """Whether it is worth to begin once more before a moment of the search."""
@@ -295,7 +295,7 @@ class _Trials:
         return not self.stop.is_set() and self._left_s(until_s) > least_s
 
     def _try_further(self) -> bool:
-        """Try partitions that were not among the first; whether there were any."""
+        """Try partitions that were not among the first and look good; whether there were any."""
         began, until_s = len(self.tried), self._moment_s(_FURTHER_SHARE)
         while self._has_time(until_s) and (further := self._next_further(until_s)):
             self.tried.append(further)
@@ -304,7 +304,7 @@ class _Trials:
 
     def _next_further(self, until_s: float) -> Tried | None:
         """One more partition that can win; None: there is none, or none is found in time."""
-        best_us = min((one.value_us for one in self.tried if one.value_us), default=None)
+        best_us = self._best_us
         for name, cuts in self.further.items():
             candidate = next(one for one in self.candidates if one.name == name)
             while self._has_time(until_s):
@@ -315,7 +315,27 @@ class _Trials:
                     break
                 if self._can_win(one := self._new(candidate.on(found.problem))):
                     return one
+                cuts.leave(found.problem)
         return None
+
+    def _try_least(self) -> bool:
+        """Try the partition of which the bounds say least, though it does not look good."""
+        best_us = self._best_us
+        if best_us is None:
+            return False
+        for name, cuts in self.further.items():
+            if problem := cuts.least(self._cuts_of(name), best_us, self.options.gap):
+                candidate = next(one for one in self.candidates if one.name == name)
+                self.tried.append(self._new(candidate.on(problem)))
+                self._try(self.tried[-1], self._left_s(self._moment_s(_FURTHER_SHARE)))
+                return True
+        return False
+
+    @property
+    def _best_us(self) -> int | None:
+        """The best value found."""
+        values = (one.value_us for one in self.tried)
+        return min((value_us for value_us in values if value_us is not None), default=None)
 
     def _cuts_of(self, name: str) -> list[tuple[int, ...]]:
         """The partitions that were tried or are to be."""
@@ -339,9 +359,7 @@ class _Trials:
 
     def _near(self) -> list[Tried]:
         """Of those that may still win, what is not far behind the best one."""
-        values = [tried.value_us for tried in self.tried if tried.value_us is not None]
-        most_us = _NEAR * min(values, default=0)
-        promising = self._promising()
+        most_us, promising = _NEAR * (self._best_us or 0), self._promising()
         return [one for one in promising if one.value_us is None or one.value_us <= most_us]
 
     def _ranked(self) -> list[Tried]:
@@ -352,12 +370,12 @@ class _Trials:
         )
 
     def _can_win(self, tried: Tried) -> bool:
-        values = [other.value_us for other in self.tried if other.value_us is not None]
+        best_us = self._best_us
         # The bound says nothing of another cut, which the first trial may come to.
         is_new = tried.found is None and self.cut == Cut.EVEN and tried.candidate.choice != ()
-        if tried.is_over or is_new or not values:
+        if tried.is_over or is_new or best_us is None:
             return not tried.is_over
-        return relative_gap(min(values), tried.lower_bound_us) > self.options.gap
+        return relative_gap(best_us, tried.lower_bound_us) > self.options.gap
 
     def _try(self, tried: Tried, limit_s: float) -> None:
         """Search on one placement, from the best that is known there; on the first in any case."""

@@ -138,7 +138,7 @@ def test_a_stop_ends_the_search_of_partitions_at_once() -> None:
     search = CutSearch(PROFILE, start, MUCH, should_stop)
     assert search.run()
     assert list(search.judged) == [start.partition]
-    assert len(asked) <= 3
+    assert len(asked) <= 6
 
 
 def test_where_nothing_fits_the_start_is_all_there_is() -> None:

@@ -1,0 +1,181 @@
+"""Bounds of all partitions: no partition's best schedule is below, and the least is reached."""
+
+import random
+from collections.abc import Iterator
+from itertools import combinations, pairwise
+
+import pytest
+
+from benchmarks.solver.suites import partition
+from synth.costs import cut
+from synth.kinds import MEASURED, OpKind
+from synth.objective import Objective
+from synth.plan.cut_bounds import CutBounds, applies
+from synth.plan.cut_paths import NEVER, CutPaths, Run, Sizes, runs_of
+from synth.plan.stage_table import StageTable
+from synth.profile import Layer, LayerProfile, Link, Links, NodeLink, Profile, Timing
+from synth.profiles import find
+from synth.schedule.placements import placement
+from synth.solve import Problem, SolveOptions, solve
+from synth.solve.feasible import smallest_limit_bytes
+from synth.solve.problem import StoppedBy
+from tests.synth.effort import counted
+from tests.synth.test_recompute import profile_that_saves_much
+
+F, B, W, BW, STEP = OpKind.F, OpKind.B, OpKind.W, OpKind.BW, OpKind.STEP
+
+
+def every_partition(num_layers: int, num_ranks: int) -> Iterator[Sizes]:
+    for edges in combinations(range(1, num_layers), num_ranks - 1):
+        yield tuple(b - a for a, b in pairwise((0, *edges, num_layers)))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_of_all_paths_the_least_is_found_with_some_left_out(seed: int) -> None:
+    draw = random.Random(seed)
+    num_ranks = draw.randint(1, 5)
+    num_layers = num_ranks + draw.randint(0, 5)
+    bounds_us: dict[Run, int] = {}
+    every = list(every_partition(num_layers, num_ranks))
+    for run in (run for sizes in every for run in runs_of(sizes)):
+        bounds_us.setdefault(run, draw.choice((draw.randint(1, 20), NEVER)))
+    paths = CutPaths(num_ranks, num_layers, lambda run: 0)
+    for run, bound_us in bounds_us.items():
+        paths[run] = bound_us
+    left_out = draw.sample(every, draw.randint(0, len(every)))
+    of_all = {sizes: max(bounds_us[run] for run in runs_of(sizes)) for sizes in every}
+    assert all(paths.bound_us(sizes) == bound_us for sizes, bound_us in of_all.items())
+    allowed = [of_all[sizes] for sizes in every if sizes not in left_out]
+    least = paths.least(left_out)
+    assert least.bound_us == min(allowed, default=NEVER)
+    if least.bound_us < NEVER:
+        assert least.sizes is not None and least.sizes not in left_out
+        assert of_all[least.sizes] == least.bound_us
+    else:
+        assert least.sizes is None
+
+
+def test_of_equals_the_most_even_is_found() -> None:
+    paths = CutPaths(4, 12, lambda run: 10 if run.rank == 0 else run.end - run.first)
+    least = paths.least()
+    assert least.bound_us == 10
+    assert least.sizes is not None
+    assert max(least.sizes[1:]) - min(least.sizes[1:]) <= 1
+
+
+def uneven(draw: random.Random, num_layers: int) -> Profile:
+    """Layers of any times and bytes, BW cheaper than B and W or not, and slow links."""
+    profiles = {f"l{i}": uneven_layer(draw) for i in range(num_layers)}
+    between = NodeLink(ranks_per_node=2, latency_us=draw.randint(0, 9))
+    default = Link(latency_us=draw.randint(0, 4), bandwidth_bytes_per_s=draw.choice((None, 1e6)))
+    return profile_that_saves_much().replace(
+        layer_profiles=profiles,
+        layers=tuple(Layer(name=name, profile=name) for name in profiles),
+        links=Links(default=default, nodes=(between,)),
+    )
+
+
+def uneven_layer(draw: random.Random) -> LayerProfile:
+    times = {kind: draw.uniform(0.2, 12) for kind in (F, B, W)}
+    times[BW] = (times[B] + times[W]) * draw.choice((0.4, 0.8, 1, 1.1))
+    times[STEP] = draw.choice((0, draw.uniform(0, 5)))
+    saved = draw.randint(5, 40)
+    return LayerProfile(
+        time_us={kind: Timing.exactly(us) for kind, us in times.items()},
+        parameter_bytes=draw.randint(0, 9),
+        gradient_bytes=1,
+        optimizer_bytes=0,
+        output_bytes=draw.randint(0, 6),
+        saved_bytes=saved,
+        saved_w_bytes=draw.randint(0, saved),
+        rise_bytes=dict.fromkeys(MEASURED, draw.randint(0, 20)),
+        input_until=draw.choice((F, B, W)),
+        output_until=draw.choice((F, B)),
+        gradient_until=draw.choice((B, W)),
+    )
+
+
+def drawn(seed: int) -> tuple[Profile, Problem]:
+    """A model, and a problem on one of its partitions, under a cap that some can keep."""
+    draw = random.Random(seed)
+    num_ranks = draw.randint(2, 4)
+    profile = uneven(draw, num_ranks + draw.randint(1, 3))
+    count = len(profile.layers)
+    sizes = draw.choice(list(every_partition(count, num_ranks)))
+    objective = draw.choice((Objective.MAKESPAN, Objective.PERIOD, Objective.parse("iterations:3")))
+    where = placement("linear", num_ranks)
+    free = Problem(cut(profile, sizes), where, draw.randint(2, 5), None, objective, sizes)
+    cap = draw.choice((None, round(smallest_limit_bytes(free) * draw.uniform(0.9, 1.8))))
+    caps = None if cap is None else (cap,) * num_ranks
+    return profile, Problem(free.costs, where, free.num_micro_batches, caps, objective, sizes)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_partition_has_a_schedule_below_its_bound_nor_below_that_of_all(seed: int) -> None:
+    profile, problem = drawn(seed)
+    table = StageTable(profile)
+    bounds = CutBounds(table, problem)
+    values: dict[Sizes, int] = {}
+    closed: dict[Sizes, int | None] = {}
+    for sizes in every_partition(table.num_layers, problem.num_ranks):
+        closed[sizes] = bounds.bound_us(sizes)
+        found = solve(bounds.problem_on(sizes), counted(2))
+        if closed[sizes] is None:
+            assert found.stopped_by == StoppedBy.INFEASIBLE
+        if found.value_us is not None:
+            values[sizes] = found.value_us
+    best_us = min(values.values(), default=NEVER)
+    least = bounds.raise_least(best_us, (), counted(20), lambda: False).least
+    assert least.bound_us <= best_us
+    for sizes, value_us in values.items():
+        bound_us = bounds.bound_us(sizes)
+        assert (closed[sizes] or 0) <= (bound_us or 0) <= value_us
+        assert least.bound_us <= value_us
+
+
+def test_of_a_real_model_they_prove_that_no_other_partition_is_better() -> None:
+    # Three fifths of what 1F1B holds on the even partition, which takes 3.724 s, proven optimal.
+    problem = partition.problem("linear", 4, 0.6)
+    assert problem.partition == (6, 6, 6, 6)
+    bounds = CutBounds(StageTable(Profile.load(find(partition.PROFILE))), problem)
+    best = solve(bounds.problem_on((5, 6, 6, 7)), counted(5))
+    assert best.value_us is not None
+    assert best.value_us < 3_100_000
+    found = bounds.raise_least(best.value_us, (), counted(10), lambda: False).least
+    assert found.bound_us > 0.95 * best.value_us
+    assert found.sizes == (5, 6, 6, 7)
+    solved = ((5, 6, 6, 7), (5, 5, 6, 8), (5, 6, 5, 8))
+    others = bounds.raise_least(best.value_us, solved, counted(10), lambda: False).least
+    assert others.bound_us >= best.value_us
+
+
+def test_more_time_never_lowers_a_bound_and_a_stop_ends_it_at_once() -> None:
+    profile, problem = drawn(3)
+    bounds = CutBounds(StageTable(profile), problem)
+    found = [
+        bounds.raise_least(10**6, (), counted(seconds), lambda: False).least.bound_us
+        for seconds in (0, 0.01, 1, 1)
+    ]
+    assert found == sorted(found)
+    before = dict(bounds.known)
+    stopped = CutBounds(StageTable(profile), problem)
+    stopped.raise_least(10**6, (), SolveOptions(60), lambda: True)
+    assert stopped.known == {}
+    assert before == bounds.known
+
+
+def test_partitions_that_nothing_fits_in_have_no_bound() -> None:
+    profile = profile_that_saves_much()
+    problem = Problem.linear(cut(profile, (1, 3)), 2, 100)
+    bounds = CutBounds(StageTable(profile), problem)
+    assert bounds.bound_us((1, 3)) is None
+    assert bounds.bound_us((2, 2)) is not None
+    assert solve(bounds.problem_on((1, 3)), counted(1)).stopped_by == StoppedBy.INFEASIBLE
+
+
+@pytest.mark.parametrize(("name", "does"), [("linear", True), ("v", False), ("looped:2", False)])
+def test_they_are_for_one_stage_per_rank(name: str, does: bool) -> None:
+    where = placement(name, 2)
+    sizes = (2, 2) if where.num_stages == 2 else (1, 1, 1, 1)
+    problem = Problem(cut(profile_that_saves_much(), sizes), where, 4, partition=sizes)
+    assert applies(problem) == does
