@@ -51,7 +51,8 @@ AnyPartitionOption = Annotated[
     str,
     typer.Option(
         help="Layers per stage (3,3,2); auto: as even as can be; or search: as serves best, which "
-        "under tight limits is fewer in the first stages."
+        "under tight limits is fewer in the first stages; with one stage per rank the bound is of "
+        "all partitions."
     ),
 ]
 RecomputeOption = Annotated[

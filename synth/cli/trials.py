@@ -161,7 +161,7 @@ def _table(chosen: "Chosen", *, with_cuts: bool) -> str:
         ]
     scope = "all in this table, each cut as it is there"
     if chosen.is_of_all_cuts:
-        scope = "all partitions, also those that were not tried"
+        scope = "every partition, tried or not"
     return (
         f"{table(header, rows)}\n\nbest: {chosen.name}, {_sizes(best.problem)}; the bound below, "
         f"{milliseconds(best.lower_bound_us)} ms, holds for {scope}"

@@ -1,7 +1,8 @@
 """The even partition against the one that is sought, under caps below what 1F1B needs and above.
 
 A row's value is of the even partition; the columns behind are of `--partition search` in as much
-time. 1F1B's memory is that on the even partition.
+time, its bound holds for all partitions where ranks hold one stage, and for those that were tried
+where they hold several. 1F1B's memory is that on the even partition.
 """
 
 from collections.abc import Iterator
@@ -42,6 +43,7 @@ def _look(result: Result) -> Look:
     columns: dict[str, Cell] = {
         "sought": found.value_us,
         "its bound": found.lower_bound_us,
+        "its gap %": None if found.gap is None else 100 * found.gap,
         "shorter by %": None,
         "layers": ",".join(map(str, found.problem.partition or ())),
     }
