@@ -51,8 +51,10 @@ _CUTS_OF_EACH = 2
 # Before that, for the partition to begin with, where there are no bounds of all partitions.
 _START_SHARE = 0.35
 
-# After them, for partitions that were not among them, and again when all near the best are over.
+# After them, for partitions that were not among them, and again when all near the best are over, or
+# what is open of them is so small a part of what is open of others.
 _FURTHER_SHARE = 0.25
+_OWN_SHARE = 0.5
 
 
 class Cut(StrEnum):
@@ -75,7 +77,7 @@ class Candidate(NamedTuple):
         return self._replace(problem=problem)
 
 
-@dataclass
+@dataclass(eq=False)
 class Tried:
     """What is known of a candidate: the best that was found, and a bound on all that there is.
 
@@ -270,14 +272,11 @@ class _Trials:
         if self._is_of_all_cuts:
             self._try_further()
         while self._has_time(limit_s):
-            if promising := self._near():
-                waiting = sum(tried.found is None for tried in promising)
-                self._try(promising[0], self._left_s(limit_s) / (waiting + 1))
-            elif self._try_further() or self._try_least():
-                continue
-            elif promising := self._promising():
-                self._try(promising[0], self._left_s(limit_s))
-            else:
+            near, promising = self._near(), self._promising()
+            if near and not self._is_of_others(near[0], promising):
+                waiting = sum(tried.found is None for tried in near) + self._is_of_all_cuts
+                self._try(near[0], self._left_s(limit_s) / (waiting + 1))
+            elif not self._try_further() and not self._try_least(promising):
                 break
         if all(tried.found is None for tried in self.tried):
             self._try(self.tried[0], limit_s)  # with what little time there was
@@ -293,6 +292,20 @@ class _Trials:
         """Whether it is worth to begin once more before a moment of the search."""
         least_s = _LEAST_SHARE * self.options.time_limit_s
         return not self.stop.is_set() and self._left_s(until_s) > least_s
+
+    def _is_of_others(self, best: Tried, promising: Sequence[Tried]) -> bool:
+        """Whether most of what is open is not of the best candidate, but of others."""
+        if best.value_us is None or not self._is_of_all_cuts:
+            return False
+        others = (one.lower_bound_us for one in promising if one is not best)
+        others_us = min(self._others_us(), *others, best.value_us)
+        own = relative_gap(best.value_us, best.lower_bound_us)
+        return own < _OWN_SHARE * relative_gap(best.value_us, others_us)
+
+    def _others_us(self) -> int:
+        """What no partition that was not tried can beat, where there are such bounds."""
+        least = (cuts.least_us(self._cuts_of(name)) for name, cuts in self.further.items())
+        return min(bound_us for bound_us in least if bound_us is not None)
 
     def _try_further(self) -> bool:
         """Try partitions that were not among the first and look good; whether there were any."""
@@ -318,18 +331,22 @@ class _Trials:
                 cuts.leave(found.problem)
         return None
 
-    def _try_least(self) -> bool:
-        """Try the partition of which the bounds say least, though it does not look good."""
-        best_us = self._best_us
-        if best_us is None:
-            return False
+    def _try_least(self, promising: Sequence[Tried]) -> bool:
+        """Try what bounds say least of, whatever it looks like; whether there is anything."""
+        least = list(promising)
         for name, cuts in self.further.items():
-            if problem := cuts.least(self._cuts_of(name), best_us, self.options.gap):
+            problem = cuts.least(self._cuts_of(name), self._best_us or 0, self.options.gap)
+            if problem is not None:
                 candidate = next(one for one in self.candidates if one.name == name)
-                self.tried.append(self._new(candidate.on(problem)))
-                self._try(self.tried[-1], self._left_s(self._moment_s(_FURTHER_SHARE)))
-                return True
-        return False
+                least.append(self._new(candidate.on(problem)))
+        if not least:
+            return False
+        one = min(least, key=lambda tried: tried.lower_bound_us)
+        if one not in promising:
+            self.tried.append(one)
+        is_last = one in promising and len(least) == 1
+        self._try(one, self._left_s(self._moment_s(1 if is_last else _FURTHER_SHARE)))
+        return True
 
     @property
     def _best_us(self) -> int | None:
@@ -430,8 +447,7 @@ class _Trials:
         assert best is not None
         bounds = [tried.lower_bound_us for tried in self._possible()]
         if self._is_of_all_cuts:
-            least = (cuts.least_us(self._cuts_of(name)) for name, cuts in self.further.items())
-            bounds += [bound_us for bound_us in least if bound_us is not None]
+            bounds.append(self._others_us())
         bound_us = min(bounds, default=0)
         if best.value_us is None:
             best = self._without_schedule(best)
