@@ -80,11 +80,11 @@ def parse_seconds(text: str) -> float:
     Raises:
         SynthError: not a number with one of these units, or more than 35 years.
     """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(us|µs|ms|s|m|min|h)?\s*", text)
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(us|µs|μs|ms|s|m|min|h)?\s*", text)
     if match is None:
         raise SynthError(f"duration {text!r} is not understood; write for example 60s or 2m")
-    factors = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, None: 1}
-    factor = factors[match[2]]
+    factors = {"ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, None: 1}
+    factor = factors.get(match[2], 1e-6)
     seconds = float(match[1]) * factor
     if seconds > _MOST_SECONDS:
         raise SynthError(f"duration {shown(text)} is more than 35 years; give at most 300000h")

@@ -117,8 +117,8 @@ def _of_file(path: Path, problem: "Problem", profile: Profile) -> "Schedule":
         )
     if plan.profile_fingerprint != profile.fingerprint():
         talk(
-            f"note: --hint {path} was made from another profile ({plan.profile_name}, not this "
-            f"{profile.name}); its order is taken, its times are not"
+            f"note: --hint {path} was made from another profile, or for other links "
+            f"({plan.profile_name}, not this {profile.name}); its order is taken, its times are not"
         )
     return schedule
 

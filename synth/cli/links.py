@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from pydantic import ValidationError
 
+from synth.cli.output import talk
 from synth.errors import SynthError
 from synth.profile import Link, Links, NodeLink
 from synth.record import describe
@@ -25,38 +26,42 @@ def read_links(given: Sequence[str], measured: Links) -> Links:
     default, nodes = measured.default, list[NodeLink]()
     seen: dict[int | None, str] = {}
     for text in given:
-        size, link = _read(text)
+        link = _read(text)
+        size = link.ranks_per_node if isinstance(link, NodeLink) else None
         if size in seen:
             raise SynthError(
                 f"--link {shown(seen[size])} and --link {shown(text)} are for the same ranks; "
                 f"give one of them"
             )
         seen[size] = text
-        if size is None:
-            default = link
+        if isinstance(link, NodeLink):
+            nodes.append(link)
         else:
-            nodes.append(NodeLink(ranks_per_node=size, **dict(link)))
+            default = link
+    if measured.pairs:
+        talk("what the profile says of links between single ranks is left out")
+    nodes.sort(key=lambda node: node.ranks_per_node)
     return Links(default=default, nodes=tuple(nodes), host=measured.host)
 
 
-def _read(text: str) -> tuple[int | None, Link]:
-    """The ranks of a node, none for all, and the link."""
+def _read(text: str) -> Link:
+    """The link between all ranks, or between nodes."""
     size, colon, rest = text.rpartition(":")
     latency, comma, bandwidth = rest.partition(",")
     try:
-        num_ranks = _read_ranks(size) if colon else None
         latency_us = round(1e6 * parse_seconds(_with_unit(latency)), 3)
         rate = parse_bandwidth(bandwidth) if comma else None
-        return num_ranks, Link(latency_us=latency_us, bandwidth_bytes_per_s=rate)
+        link = Link(latency_us=latency_us, bandwidth_bytes_per_s=rate)
+        return NodeLink(ranks_per_node=_read_ranks(size), **dict(link)) if colon else link
     except (SynthError, ValidationError) as error:
         why = describe(error) if isinstance(error, ValidationError) else error
         raise SynthError(f"--link {shown(text)}: {why}; write {_EXAMPLES}") from None
 
 
 def _read_ranks(text: str) -> int:
-    found = re.fullmatch(r"\s*([1-9]\d{0,3})\s*", text, re.ASCII)
+    found = re.fullmatch(r"\s*([1-9]\d{0,4})\s*", text, re.ASCII)
     if found is None:
-        raise SynthError(f"{shown(text)} is no number of ranks of a node, 1 to 9999")
+        raise SynthError(f"{shown(text)} is no number of ranks of a node, 1 or more")
     return int(found[1])
 
 

@@ -11,7 +11,8 @@ The bounds are made as they are needed, those on the best path first: the closed
 they leave the path the best, the exact model of that rank alone.
 """
 
-from collections.abc import Callable, Collection
+import math
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import NamedTuple
@@ -22,12 +23,16 @@ from synth.plan.stage_table import StageTable
 from synth.schedule.model import Placement
 from synth.solve.bounds import Ladder, Reference, rank_bounds
 from synth.solve.memory_views import relaxed_for_fusion
-from synth.solve.problem import Problem, SolveOptions
+from synth.solve.problem import Problem, SolveOptions, relative_gap
 from synth.solve.view import BW, STEP, B, Chunk, F, View, W
-from synth.units import MOST_SUMMABLE
 
-# Of the time, for the exact model of a rank when it is first looked at; then twice as long.
+# Of the time, for the exact model of a rank when it is first looked at; then twice as long. Seconds
+# for the closed forms of one, about.
 _FIRST_SHARE = 0.1
+_CLOSED_S = 0.001
+
+# Sums of times that are no whole numbers are exact to so many microseconds.
+_TINY = 1e-3
 
 
 @dataclass
@@ -98,32 +103,34 @@ class CutBounds:
         options: SolveOptions,
         should_stop: Callable[[], bool],
     ) -> Raised:
-        """Make bounds until the least exceeds a value, or all on its path are made.
+        """Make bounds until the least is no less than a value, or all on its path are made.
 
         Args:
             value_us: what is known to be possible; no bound above it is of any use.
             without: partitions to leave out.
-            options: its time limit is for exact models, of which closed forms need none; all else
-                as for a search.
+            options: the gap that is good enough, and the time limit; all else as for a search.
         """
-        limit_s, spent_s = options.time_limit_s, 0.0
-        while (least := self.least(without)).bound_us < value_us and least.sizes is not None:
-            if should_stop():
+        spent_s = 0.0
+        while True:
+            least = self.least(without)
+            is_enough = relative_gap(value_us, min(value_us, least.bound_us)) <= options.gap
+            if least.sizes is None or is_enough or should_stop():
                 break
+            left_s = options.time_limit_s - spent_s
             runs = list(runs_of(least.sizes))
-            if unknown := [run for run in runs if run not in self.known]:
+            unknown = [run for run in runs if run not in self.known]
+            is_open = [run for run in runs if run in self.known and not self.known[run].is_final]
+            if left_s <= 0 or not (unknown or is_open):
+                break
+            if unknown:
                 for run in unknown:
                     self._close(run)
+                spent_s += _CLOSED_S * len(unknown)
                 continue
-            open_runs = [run for run in runs if not self.known[run].is_final]
-            if not open_runs or spent_s >= limit_s:
-                break
-            run = min(open_runs, key=self._turn)
-            share_s = max(_FIRST_SHARE * limit_s, 2 * self.known[run].looked_s)
-            share_s = min(limit_s - spent_s, share_s)
-            spent_s += self._look_at(
-                run, value_us, replace(options, time_limit_s=share_s), should_stop
-            )
+            run = min(is_open, key=self._turn)
+            share_s = max(_FIRST_SHARE * options.time_limit_s, 2 * self.known[run].looked_s)
+            part = replace(options, time_limit_s=min(left_s, share_s), gap=0.0, workers=1)
+            spent_s += self._look_at(run, value_us, part, should_stop)
         return Raised(least, spent_s)
 
     def _close(self, run: Run) -> None:
@@ -144,7 +151,7 @@ class CutBounds:
         ladder = Ladder(
             self._view(run),
             self.problem.objective,
-            replace(options, workers=1),
+            options,
             lambda: Reference(value_us, None),
             should_stop,
             proven_us=min(self.paths[run], value_us),
@@ -152,7 +159,7 @@ class CutBounds:
         outcome = ladder.alone(self._place(run), options.time_limit_s)
         self.paths[run] = max(self.paths[run], outcome.bound_us)
         known.looked_s = max(known.looked_s, options.time_limit_s)
-        known.is_final = outcome.optimal or outcome.infeasible
+        known.is_final = outcome.optimal
         return outcome.spent_s
 
     # Bounds
@@ -177,15 +184,12 @@ class CutBounds:
         """The run on a rank of its own, and on one each all layers before and behind it."""
         edges = sorted({0, run.first, run.end, self.num_layers})
         costs, place = self.table.costs(tuple(edges)), self._place(run)
-        caps = None
-        if self.problem.caps_bytes is not None:
-            room = [MOST_SUMMABLE] * costs.num_stages
-            room[place] = self.problem.caps_bytes[run.rank]
-            caps = tuple(room)
-        where = Placement.linear(costs.num_stages)
-        part = replace(self.problem, costs=costs, placement=where, caps_bytes=caps, partition=None)
+        where, asked = Placement.linear(costs.num_stages), self.problem
+        part = replace(asked, costs=costs, placement=where, caps_bytes=None, partition=None)
         view = relaxed_for_fusion(part)
-        chunks = list(view.chunks)
+        chunks, rooms = list(view.chunks), list(view.room_bytes)
+        if asked.caps_bytes is not None:
+            rooms[place] = asked.caps_bytes[run.rank] - part.static_bytes(place)
         if place:
             chunks[0] = self.layers.before(run, chunks[0])
         if run.end < self.num_layers:
@@ -193,7 +197,7 @@ class CutBounds:
             chunks[place] = chunks[place]._replace(down_us=way.down_us, up_us=way.up_us)
             idle = dict.fromkeys((F, B, W, BW, STEP), 0)
             chunks[-1] = chunks[-1]._replace(duration_us=idle)
-        return replace(view, chunks=tuple(chunks))
+        return replace(view, chunks=tuple(chunks), room_bytes=tuple(rooms))
 
 
 class _Way(NamedTuple):
@@ -225,9 +229,7 @@ class _Layers:
     def work_us(self, run: Run) -> int:
         """F, B and W of one micro-batch."""
         own = slice(run.first, run.end)
-        return sum(
-            _floor(sum(times[own]), 1) for times in (self.forward, self.backward, self.weight)
-        )
+        return sum(_least_us(times[own], 1) for times in (self.forward, self.backward, self.weight))
 
     def before(self, run: Run, chunk: Chunk) -> Chunk:
         """One chunk in place of all ranks before: no F or B comes sooner from them.
@@ -235,12 +237,14 @@ class _Layers:
         Their slowest F takes no less than their mean; no stage takes less than its least layer.
         """
         above = slice(0, run.first)
-        forward_us = _floor(sum(self.forward[above]), run.rank)
-        backward_us = _floor(sum(self.backward[above]), run.rank)
-        mean_us, least_us = forward_us // run.rank, _floor(min(self.backward[above]), 1)
+        forward_us = _least_us(self.forward[above], run.rank)
+        backward_us = _least_us(self.backward[above], run.rank)
+        mean_us, least_us = forward_us // run.rank, _least_us([min(self.backward[above])], 1)
         way = self._hops_us(0, run.rank - 1, run.first)
-        duration = {F: mean_us, B: least_us, W: _floor(min(self.weight[above]), 1)}
-        duration[BW], duration[STEP] = duration[B] + duration[W], _floor(min(self.step[above]), 1)
+        weight_us, step_us = (
+            _least_us([min(times[above])], 1) for times in (self.weight, self.step)
+        )
+        duration = {F: mean_us, B: least_us, W: weight_us, BW: least_us + weight_us, STEP: step_us}
         return chunk._replace(
             duration_us=duration,
             down_us=way.down_us + forward_us - mean_us,
@@ -252,8 +256,8 @@ class _Layers:
         behind, ranks = slice(run.end, None), self.num_ranks - 1 - run.rank
         way = self._hops_us(self.num_ranks - 2, run.rank, run.end)
         return _Way(
-            way.down_us + _floor(sum(self.forward[behind]), ranks),
-            way.up_us + _floor(sum(self.backward[behind]), ranks),
+            way.down_us + _least_us(self.forward[behind], ranks),
+            way.up_us + _least_us(self.backward[behind], ranks),
         )
 
     def _hops_us(self, farthest: int, nearest: int, edge: int) -> _Way:
@@ -270,6 +274,7 @@ class _Layers:
         return _Way(down_us, up_us)
 
 
-def _floor(exact_us: float, num_stages: int) -> int:
-    """No more than as many stages take, each rounded to whole microseconds."""
-    return max(0, int(exact_us) - num_stages)
+def _least_us(times_us: Sequence[float], num_stages: int) -> int:
+    """No more than layers take as so many stages, each rounded to whole microseconds."""
+    rounding_us = 0 if all(us == int(us) for us in times_us) else num_stages / 2
+    return max(0, math.ceil(sum(times_us) - rounding_us - _TINY))

@@ -28,9 +28,6 @@ class Least(NamedTuple):
     sizes: Sizes | None
 
 
-_NONE = Least(NEVER, None)
-
-
 def runs_of(sizes: Sizes) -> Iterator[Run]:
     """What each rank holds."""
     first = 0
@@ -83,10 +80,27 @@ class CutPaths:
 
         That is one whose bounds are small on all ranks: the least sum of their eighth powers.
         """
-        onward = self._onward(max)
-        branches = self._branches(onward, (), tuple(without))
-        bound_us, begun = min(branches, default=(NEVER, ()))
-        return Least(bound_us, self._completed(begun, bound_us)) if bound_us < NEVER else _NONE
+        branches = list(self._branches(self._onward(max), (), tuple(without)))
+        bound_us = min((of_branch for of_branch, _ in branches), default=NEVER)
+        if bound_us >= NEVER:
+            return Least(NEVER, None)
+
+        def join(own_us: float, rest: float) -> float:
+            return math.inf if own_us > bound_us else (own_us / max(1, bound_us)) ** 8 + rest
+
+        onward = self._onward(join)
+
+        def total(begun: Sizes) -> float:
+            rest = onward[len(begun)][sum(begun) - len(begun)]
+            for run in runs_of(begun):
+                rest = join(self[run], rest)
+            return rest
+
+        begun = min((begun for of_branch, begun in branches if of_branch == bound_us), key=total)
+        while len(begun) < self.num_ranks:
+            ends = self._ends(len(begun), sum(begun))
+            begun = min(((*begun, end - sum(begun)) for end in ends), key=total)
+        return Least(bound_us, begun)
 
     def _onward(self, join: Callable[[float, float], float]) -> list[list[float]]:
         """For each rank and the layer that it begins with, the least joint bound of the rest."""
@@ -115,20 +129,3 @@ class CutPaths:
                 further = (*begun, end - first)
                 same = tuple(sizes for sizes in without if sizes[: rank + 1] == further)
                 yield from self._branches(onward, further, same)
-
-    def _completed(self, begun: Sizes, bound_us: int) -> Sizes:
-        """The most even partition that begins so and has no larger bound on its way."""
-
-        def join(own_us: float, rest: float) -> float:
-            return math.inf if own_us > bound_us else (own_us / max(1, bound_us)) ** 8 + rest
-
-        onward, sizes = self._onward(join), begun
-        for rank in range(len(begun), self.num_ranks):
-            first = sum(sizes)
-            rests = onward[rank + 1]
-            sums = {
-                end: join(self[Run(rank, first, end)], rests[end - rank - 1])
-                for end in self._ends(rank, first)
-            }
-            sizes = (*sizes, min(sums, key=sums.__getitem__) - first)
-        return sizes

@@ -16,7 +16,7 @@ the same partitions.
 import random
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
-from itertools import count, islice
+from itertools import islice
 from typing import NamedTuple
 
 from synth.plan import cut_bounds
@@ -51,8 +51,9 @@ _NEAR = 1.05
 _FEW_OPS = 2_000
 _MICRO_BATCHES_PER_RANK = 3
 
-# Partitions far away that are looked at before neighbours are.
+# Partitions far away that are looked at before neighbours are, and at last.
 _LEAPS = 4
+_EVERY = 1 << 30
 
 # Of the time that is left for bounds, for finding the next of those.
 _LEAP_SHARE = 0.3
@@ -88,7 +89,7 @@ class CutSearch:
         Args:
             problem: on the partition to start from.
             effort_s: how long to place ops by list scheduling, in all; counted in ops.
-            should_stop: asked all the time.
+            should_stop: asked all the time; may be set anew for `looks_good`.
             recompute: stages that recompute, whose time and memory count as they are then.
             options: how to prove bounds, and how long in all; none: closed forms only.
             order: a good one, of any partition; each is judged by what that makes of it, too.
@@ -108,7 +109,6 @@ class CutSearch:
             sample = replace(problem, num_micro_batches=self.num_micro_batches)
             self.bounds = CutBounds(self.table, sample)
 
-    @property
     def bounds_of_all(self) -> CutBounds | None:
         """Bounds of all partitions with all micro-batches, where there are such bounds."""
         if self.bounds is None or self.num_micro_batches == self.problem.num_micro_batches:
@@ -125,9 +125,9 @@ class CutSearch:
             at, best = better, self.judged[better]
         return self.judged[self.start] is not None
 
-    def _leap(self, best: _Judged, most: int | None = None) -> Sizes | None:
+    def _leap(self, best: _Judged, most: int = _EVERY) -> Sizes | None:
         """The first that is better, of so many partitions of which the bounds say least."""
-        for _ in count() if most is None else range(most):
+        for _ in range(most):
             if (sizes := self._farther(best)) is None:
                 break
             judged = self._judge(sizes, best)

@@ -12,6 +12,9 @@ from synth.solve.problem import Problem, SolveOptions, relative_gap
 # Of the time given, for the bounds by which one partition is chosen.
 _SHARE = 0.1
 
+# What naming one partition counts, where seconds are counted and not measured.
+_CHOOSING_S = 0.01
+
 
 class Further(NamedTuple):
     """The problem on one more partition, none if there is none, and what finding it took."""
@@ -32,12 +35,14 @@ class FurtherCuts:
         search: has ended.
         bounds: of all partitions, where there are such.
         poor: were judged by list scheduling and are left for later.
+        out: what is proven of those that cannot win.
         shown: those that local search came by and that were returned.
     """
 
     search: CutSearch
     bounds: CutBounds | None
     poor: set[Sizes] = field(default_factory=set)
+    out: dict[Sizes, int] = field(default_factory=dict)
     shown: set[Sizes] = field(default_factory=set)
 
     def bound_us(self, sizes: Sizes) -> int:
@@ -46,7 +51,9 @@ class FurtherCuts:
 
     def least_us(self, tried: Collection[Sizes]) -> int | None:
         """What no partition but those tried can beat; None: nothing is known of all."""
-        return None if self.bounds is None else self.bounds.least(tried).bound_us
+        if self.bounds is None:
+            return None
+        return min((self.bounds.least({*tried, *self.out}).bound_us, *self.out.values()))
 
     def next(
         self,
@@ -63,32 +70,35 @@ class FurtherCuts:
             options: the time limit is for choosing the partition.
         """
         if self.bounds is None or value_us is None:
-            return Further(self._next_shown(tried))
+            return Further(self._next_shown(tried), _CHOOSING_S)
         part, spent_s = replace(options, time_limit_s=_SHARE * options.time_limit_s), 0.0
+        self.search.should_stop = should_stop
         while not should_stop() and spent_s < options.time_limit_s:
-            raised = self.bounds.raise_least(value_us, {*tried, *self.poor}, part, should_stop)
-            spent_s += raised.spent_s
-            bound_us, sizes = raised.least
+            without = {*tried, *self.out, *self.poor}
+            (bound_us, sizes), seconds = self.bounds.raise_least(
+                value_us, without, part, should_stop
+            )
+            spent_s += seconds + self.search.judging_s
             if sizes is None or relative_gap(value_us, bound_us) <= options.gap:
                 break
             if self.search.looks_good(sizes):
                 return Further(self.bounds.problem_on(sizes), spent_s)
-            spent_s += self.search.judging_s
             self.poor.add(sizes)
         return Further(None, spent_s)
 
-    def leave(self, problem: Problem) -> None:
-        """Return this partition no more, unless it is asked for as the least."""
+    def leave_out(self, problem: Problem, bound_us: int) -> None:
+        """Return a partition no more, as what is proven of it is no less than what was found."""
         if problem.partition is not None:
-            self.poor.add(problem.partition)
+            self.out[problem.partition] = bound_us
 
-    def least(self, tried: Collection[Sizes], value_us: int, gap: float) -> Problem | None:
+    def least(self, tried: Collection[Sizes], value_us: int, gap: float) -> Further:
         """The partition of which the bounds say least, whatever it looks like; None: none wins."""
         if self.bounds is None:
-            return None
-        bound_us, sizes = self.bounds.least(tried)
-        can_win = sizes is not None and relative_gap(value_us, bound_us) > gap
-        return self.bounds.problem_on(sizes) if sizes is not None and can_win else None
+            return Further(None)
+        bound_us, sizes = self.bounds.least({*tried, *self.out})
+        if sizes is None or relative_gap(value_us, bound_us) <= gap:
+            return Further(None)
+        return Further(self.bounds.problem_on(sizes), _CHOOSING_S)
 
     def _next_shown(self, tried: Collection[Sizes]) -> Problem | None:
         for problem in self.search.all():

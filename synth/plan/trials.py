@@ -202,6 +202,7 @@ class _Trials:
         self.further: dict[str, FurtherCuts] = {}
         self.tried: list[Tried] = []
         self.told_us: tuple[int, int] | None = None
+        self.is_over = False  # nothing more can be done, though there is time
 
     def _begin(self) -> None:
         """Look for partitions, if that is asked for; then all candidates are known.
@@ -228,11 +229,11 @@ class _Trials:
 
     def _cut(self) -> None:
         """Try each candidate on the partitions that look best, if there are several on the best."""
-        count = len(self.candidates)
+        count, until_s = len(self.candidates), self._moment_s(_CUTS_SHARE)
         for place, candidate in enumerate(self.candidates):
-            limit_s = self._left_s(self._moment_s(_CUTS_SHARE)) / (count - place)
+            limit_s = self._left_s(until_s) / (count - place)
             search = self._looked_for(candidate, limit_s)
-            bounds = search.bounds_of_all if candidate.choice == () else None
+            bounds = search.bounds_of_all() if candidate.choice == () else None
             self.further[candidate.name] = FurtherCuts(search, bounds)
             known = self._cuts_of(candidate.name)
             found = map(candidate.on, search.best(_CUTS if count == 1 else _CUTS_OF_EACH))
@@ -277,6 +278,7 @@ class _Trials:
                 waiting = sum(tried.found is None for tried in near) + self._is_of_all_cuts
                 self._try(near[0], self._left_s(limit_s) / (waiting + 1))
             elif not self._try_further() and not self._try_least(promising):
+                self.is_over = self._has_time(limit_s)
                 break
         if all(tried.found is None for tried in self.tried):
             self._try(self.tried[0], limit_s)  # with what little time there was
@@ -317,29 +319,43 @@ class _Trials:
 
     def _next_further(self, until_s: float) -> Tried | None:
         """One more partition that can win; None: there is none, or none is found in time."""
-        best_us = self._best_us
         for name, cuts in self.further.items():
-            candidate = next(one for one in self.candidates if one.name == name)
             while self._has_time(until_s):
-                options = replace(self.options, time_limit_s=self._left_s(until_s) / 2)
-                found = cuts.next(self._cuts_of(name), best_us, options, self.stop.is_set)
-                self.granted_s += found.spent_s
-                if found.problem is None:
+                left_s = self._left_s(until_s) / 2
+                options = replace(self.options, time_limit_s=left_s)
+                is_late = partial(self._is_late, time.monotonic() + left_s)
+                asked = (self._cuts_of(name), self._best_us, options, is_late)
+                problem, spent_s = cuts.next(*asked)
+                if problem is None:
+                    self.granted_s += spent_s
                     break
-                if self._can_win(one := self._new(candidate.on(found.problem))):
+                if one := self._further(name, problem, spent_s):
                     return one
-                cuts.leave(found.problem)
+        return None
+
+    def _further(self, name: str, problem: Problem, spent_s: float) -> Tried | None:
+        """A partition that was chosen, if it can win."""
+        self.granted_s += spent_s
+        candidate = next(one for one in self.candidates if one.name == name)
+        one = self._new(candidate.on(problem))
+        if self._can_win(one):
+            return one
+        self.further[name].leave_out(problem, one.lower_bound_us)
         return None
 
     def _try_least(self, promising: Sequence[Tried]) -> bool:
         """Try what bounds say least of, whatever it looks like; whether there is anything."""
-        least = list(promising)
+        limit_s, least = self.options.time_limit_s, list(promising)
         for name, cuts in self.further.items():
-            problem = cuts.least(self._cuts_of(name), self._best_us or 0, self.options.gap)
-            if problem is not None:
-                candidate = next(one for one in self.candidates if one.name == name)
-                least.append(self._new(candidate.on(problem)))
-        if not least:
+            one = None
+            while one is None and self._has_time(limit_s):
+                asked = (self._cuts_of(name), self._best_us or 0, self.options.gap)
+                problem, spent_s = cuts.least(*asked)
+                if problem is None:
+                    break
+                one = self._further(name, problem, spent_s)
+            least += [one] if one is not None else []
+        if not least or not self._has_time(limit_s):
             return False
         one = min(least, key=lambda tried: tried.lower_bound_us)
         if one not in promising:
@@ -429,6 +445,7 @@ class _Trials:
         def tell(incumbent: Incumbent) -> None:
             own_us = max(tried.bound_on(problem), incumbent.lower_bound_us)
             others = [other.lower_bound_us for other in self._possible() if other is not tried]
+            others += [self._others_us()] if self._is_of_all_cuts else []
             bound_us = min(incumbent.value_us, own_us, *others)
             news = (incumbent.value_us, -bound_us)
             if self.told_us is None or news < self.told_us:
@@ -445,14 +462,12 @@ class _Trials:
         ranked = self._ranked()
         best = ranked[0].found  # the first one is always tried
         assert best is not None
-        bounds = [tried.lower_bound_us for tried in self._possible()]
-        if self._is_of_all_cuts:
-            bounds.append(self._others_us())
-        bound_us = min(bounds, default=0)
+        bound_us = min((tried.lower_bound_us for tried in self._possible()), default=0)
         if best.value_us is None:
             best = self._without_schedule(best)
         else:
-            bound_us = min(bound_us, best.value_us)
+            others_us = self._others_us() if self._is_of_all_cuts else bound_us
+            bound_us = min(bound_us, others_us, best.value_us)
         result = replace(
             best,
             lower_bound_us=bound_us,
@@ -493,7 +508,7 @@ class _Trials:
             return StoppedBy.INTERRUPT
         if relative_gap(best.value_us, bound_us) <= self.options.gap:
             return StoppedBy.GAP
-        return StoppedBy.EXHAUSTED if not self._promising() else StoppedBy.TIME_LIMIT
+        return StoppedBy.EXHAUSTED if self.is_over else StoppedBy.TIME_LIMIT
 
 
 def _merit(value_us: int | None) -> tuple[bool, int]:

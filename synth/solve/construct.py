@@ -8,7 +8,7 @@ of a verified schedule says what they are worth.
 
 import heapq
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,9 +22,6 @@ _NEVER = 1 << 60
 
 # Which of a chunk's counts (F, B, W) an op raises.
 _COUNTED = {F: (0,), B: (1,), W: (2,), BW: (1, 2)}
-
-
-Priorities = Mapping[tuple[int, OpKind], Sequence[int]]
 
 
 class Rule(NamedTuple):
@@ -80,22 +77,12 @@ class Builder:
         """Run the greedy; None if it cannot go on, which tight and odd memory can cause."""
         return _Greedy(self, rules).run()
 
-    def follow(self, priorities: Priorities) -> Draft | None:
-        """Whenever a rank is free, start what comes first by priority of what can run.
-
-        Args:
-            priorities: for each chunk and kind, one for each micro-batch; smaller goes first.
-        """
-        return _Greedy(self, (), priorities).run()
-
 
 class _Greedy:
     """All ranks in one event loop; `arrivals` are known as soon as their op has started."""
 
-    def __init__(
-        self, builder: Builder, rules: Sequence[Rule], priorities: Priorities | None = None
-    ) -> None:
-        self.builder, self.rules, self.priorities = builder, rules, priorities
+    def __init__(self, builder: Builder, rules: Sequence[Rule]) -> None:
+        self.builder, self.rules = builder, rules
         self.view = view = builder.view
         self.counts = [[0, 0, 0] for _ in view.chunks]
         self.level = [0] * view.num_ranks
@@ -137,8 +124,6 @@ class _Greedy:
     def _choose(self, rank: int, now: int) -> tuple[tuple[int, OpKind] | None, int]:
         """What to start now, or when to look again."""
         held = self.view.held[rank]
-        if self.priorities is not None:
-            return self._choose_by_priority(held, now)
         filler = self._weight(held)
         if filler is not None:
             _, b, w = self.counts[filler]
@@ -163,30 +148,6 @@ class _Greedy:
             if blocked or next_us - now >= patience_us:
                 return (filler, W), now
         return None, wake_us
-
-    def _choose_by_priority(
-        self, held: Sequence[int], now: int
-    ) -> tuple[tuple[int, OpKind] | None, int]:
-        """The first by priority of what can run now; or when the next input arrives."""
-        assert self.priorities is not None
-        best: tuple[int, int, OpKind] | None = None
-        wake_us = _NEVER
-        for chunk in held:
-            f, b, w = self.counts[chunk]
-            inputs = (
-                (F, f, self.acts[chunk][f] if f < len(self.acts[chunk]) else _NEVER),
-                (B, b, self.grads[chunk][b] if b < min(f, len(self.grads[chunk])) else _NEVER),
-                (W, w, now if w < b else _NEVER),
-            )
-            for kind, k, at in inputs:
-                if at > now:
-                    wake_us = min(wake_us, at)
-                    continue
-                option = (self.priorities[chunk, kind][k], chunk, kind)
-                fits = self._allows(chunk, W, 0) if kind == W else self._fits(chunk, kind)
-                if fits and (best is None or option < best):
-                    best = option
-        return ((best[1], best[2]), now) if best else (None, wake_us)
 
     def _weight(self, held: Sequence[int]) -> int | None:
         """The chunk with the most W's waiting of which one fits."""

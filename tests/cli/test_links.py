@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from synth.profile import Link, Links, NodeLink, Profile
+from synth.profile import Link, Links, NodeLink, PairLink, Profile
 from synth.profiles import find
 from synth.schedule.file import Plan
 from tests.cli.conftest import NAME, SMALL_SOLVE, Synth
@@ -47,6 +47,16 @@ def test_slower_links_take_longer_and_the_host_s_link_stays(synth: Synth, tmp_pa
     assert values[1] - values[0] >= 2 * 3 * 2000
 
 
+def test_links_of_single_ranks_are_left_out_and_that_is_said(synth: Synth, tmp_path: Path) -> None:
+    profile = Profile.load(find(NAME))
+    pairs = (PairLink(source=0, target=1, latency_us=5.0),)
+    profile.replace(links=profile.links.replace(pairs=pairs)).save(tmp_path / "pairs.json")
+    command = (SMALL_SOLVE[0], tmp_path / "pairs.json", *SMALL_SOLVE[2:], "--dry-run")
+    said = "what the profile says of links between single ranks is left out"
+    assert said in synth(*command, "--link", "4:1ms").stderr
+    assert said not in synth(*command).stderr
+
+
 def test_only_between_nodes_leaves_the_measured_link_within(synth: Synth, tmp_path: Path) -> None:
     plan = solved(synth, tmp_path, "--link", "2:900us,10Gb/s")
     assert plan.costs.links.default == Profile.load(find(NAME)).links.default
@@ -59,9 +69,10 @@ def test_only_between_nodes_leaves_the_measured_link_within(synth: Synth, tmp_pa
         ("10,25GB/s", "latency '10' has no unit, such as us or ms"),
         ("10us,25GB", "bandwidth '25GB' is not understood"),
         ("25GB/s", "duration '25GB/s' is not understood"),
-        ("0:10us", "'0' is no number of ranks of a node, 1 to 9999"),
+        ("0:10us", "'0' is no number of ranks of a node, 1 or more"),
         ("x:10us", "'x' is no number of ranks of a node"),
         ("10000000:10us", "is no number of ranks of a node"),
+        ("70000:10us", "ranks_per_node: Input should be less than or equal to 65536"),
         ("200000h", "latency_us: Input should be less than or equal to"),
         ("", "duration '' is not understood"),
     ],

@@ -12,11 +12,12 @@ from synth.objective import Objective
 from synth.plan.cuts import CutSearch, _moved
 from synth.plan.partition import balance
 from synth.plan.trials import Candidate, Cut, solve_best_of
-from synth.profile import Profile
+from synth.profile import Layer, Profile, Timing
 from synth.schedule.placements import placement
 from synth.schedule.verify import verify
-from synth.solve import Problem, solve
+from synth.solve import Incumbent, Problem, solve
 from synth.solve.feasible import smallest_limit_bytes
+from synth.solve.problem import StoppedBy
 from tests.synth.effort import counted
 from tests.synth.test_recompute import profile_that_saves_much
 
@@ -32,7 +33,7 @@ def layered(count: int) -> Profile:
 SMALL, PROFILE = layered(6), layered(8)
 
 # Enough for any search here to end by itself.
-MUCH = 10**7
+MUCH = 100.0
 
 
 def even(
@@ -56,9 +57,9 @@ def every_cut(problem: Problem) -> Iterator[Problem]:
         yield replace(problem, costs=cut(SMALL, sizes), partition=sizes)
 
 
-def searched(start: Problem, most: int, effort_ops: int, *rest: Any) -> list[Problem]:
+def searched(start: Problem, most: int, effort_s: float, *rest: Any) -> list[Problem]:
     """The best partitions found."""
-    search = CutSearch(PROFILE, start, effort_ops, *rest)
+    search = CutSearch(PROFILE, start, effort_s, *rest)
     search.run()
     return search.best(most)
 
@@ -154,3 +155,54 @@ def test_moves_keep_all_layers_and_leave_every_stage_one(sizes: tuple[int, ...])
     assert sizes not in moved
     assert len(moved) == len(set(moved))
     assert bool(moved) == (len(sizes) > 1 and max(sizes) > 1)
+
+
+@pytest.mark.parametrize("heavy", [0, 7])
+def test_where_one_layer_bounds_all_the_search_ends_soon(heavy: int) -> None:
+    # Its bound counts the others' rounding, so that hundreds of partitions look open by a hair.
+    each = PROFILE.layer_profiles["l"]
+    times = {kind: timing.median_us * 1.01 for kind, timing in each.time_us.items()}
+    light = each.replace(time_us={kind: Timing.exactly(us) for kind, us in times.items()})
+    long = {kind: Timing.exactly(12 * us) for kind, us in times.items()}
+    profile = PROFILE.replace(
+        layer_profiles={"l": light, "heavy": light.replace(time_us=long)},
+        layers=tuple(Layer(name=f"l{i}", profile="heavy" if i == heavy else "l") for i in range(8)),
+    )
+    start = even("linear", 4, 8, None, profile=profile)
+    chosen = solve_best_of([Candidate("linear", start)], profile, Cut.SEARCHED, counted(5))
+    assert chosen.result.stopped_by in (StoppedBy.OPTIMAL, StoppedBy.EXHAUSTED)
+    assert chosen.result.gap is not None and chosen.result.gap < 0.005
+    assert len(chosen.tried) < 12
+
+
+def test_what_is_told_on_the_way_holds_for_all_partitions() -> None:
+    start = even("linear", 3, 6, 180)
+    heard: list[Incumbent] = []
+    chosen = solve_best_of(
+        [Candidate("linear", start)],
+        PROFILE,
+        Cut.SEARCHED,
+        counted(20),
+        listeners=lambda problem: heard.append,
+    )
+    assert chosen.is_of_all_cuts
+    best_us = chosen.result.value_us
+    assert best_us is not None and heard[-1].value_us == best_us
+    assert all(one.lower_bound_us <= best_us for one in heard)
+    assert chosen.result.lower_bound_us <= min(tried.lower_bound_us for tried in chosen.tried)
+
+
+def test_when_time_is_up_that_is_the_reason_given() -> None:
+    start = even("linear", 4, 16, 160)
+    chosen = solve_best_of([Candidate("linear", start)], PROFILE, Cut.SEARCHED, counted(0.05))
+    assert chosen.result.value_us is not None
+    assert chosen.result.lower_bound_us < chosen.result.value_us
+    assert chosen.result.stopped_by == StoppedBy.TIME_LIMIT
+
+
+def test_nothing_fits_in_any_partition_has_no_bound() -> None:
+    start = even("linear", 2, 4, 50)
+    chosen = solve_best_of([Candidate("linear", start)], PROFILE, Cut.SEARCHED, counted(1))
+    assert chosen.result.value_us is None
+    assert chosen.result.lower_bound_us == 0
+    assert chosen.result.stopped_by == StoppedBy.INFEASIBLE
