@@ -18,8 +18,14 @@ def as_text(curve: "Frontier", title: str, width: int) -> str:
 
 def _headline(curve: "Frontier", title: str) -> str:
     """The problem, and for what part of it times and bounds hold."""
-    sizes = ",".join(map(str, curve.partition))
-    return f"{title}\nall times and bounds are for this placement, with layers cut as {sizes}"
+    cut = f"with layers cut as {_sizes(curve.partition)}"
+    if curve.partition_is_sought:
+        cut = "each time with the layers cut as the table says, each bound for all partitions"
+    return f"{title}\nall times and bounds are for this placement, {cut}"
+
+
+def _sizes(partition: tuple[int, ...]) -> str:
+    return ",".join(map(str, partition))
 
 
 def drawn(curve: "Frontier", title: str) -> Curve:
@@ -51,16 +57,19 @@ def _table(curve: "Frontier") -> str:
             plan.claim.found_by,
             plan.claim.stopped_by,
             *([",".join(map(str, recomputed(plan.schedule()))) or "none"] if with_r else []),
+            *([_sizes(plan.partition)] if curve.partition_is_sought else []),
         )
         for plan in curve.points
     ]
-    last = ("found by", "stopped by", *(["recomputed\nstages"] if with_r else []))
+    last = ["found by", "stopped by", *(["recomputed\nstages"] if with_r else [])]
+    last += ["layers per stage"] if curve.partition_is_sought else []
     return table((*header, "lower bound\nms", "gap\n%", *last), rows)
 
 
 def _sentence(curve: "Frontier") -> str:
     least, never = curve.least_cap_bytes, curve.never_below_bytes
-    first = f"nothing fits below {format_bytes_both(never)} = {never}B, in this partition"
+    where = "any" if curve.partition_is_sought else "this"
+    first = f"nothing fits below {format_bytes_both(never)} = {never}B, in {where} partition"
     if least == never:
         return first
     return f"{first}; from {format_bytes_both(least)} on something always does"
@@ -74,11 +83,13 @@ def as_json(curve: "Frontier") -> dict[str, Any]:
     return {
         "objective": curve.objective,
         "partition": curve.partition,
+        "partition_is_sought": curve.partition_is_sought,
         "placement": curve.placement,
         "never_below_bytes": curve.never_below_bytes,
         "points": [
             {
                 "cap_bytes": cap_of(plan),
+                "partition": plan.partition,
                 "peak_bytes": plan.claim.peak_bytes,
                 "value_us": value_of(plan),
                 "lower_bound_us": plan.claim.lower_bound_us,

@@ -10,14 +10,14 @@ import typer
 
 from synth.cli.curve_answers import as_json, as_text, drawn
 from synth.cli.interrupt import Interrupted, run_interruptibly
-from synth.cli.limits import read_recompute
+from synth.cli.limits import is_searched, read_recompute
 from synth.cli.options import (
     MOST_AT_ONCE,
+    AnyPartitionOption,
     GapOption,
     LinkOption,
     MicroBatchesOption,
     ObjectiveOption,
-    PartitionOption,
     PlacementOption,
     ProfileArgument,
     RanksOption,
@@ -57,7 +57,7 @@ def command(
     ],
     placement: PlacementOption = "linear",
     objective: ObjectiveOption = "makespan",
-    partition: PartitionOption = "auto",
+    partition: AnyPartitionOption = "auto",
     recompute: RecomputeOption = "none",
     link: LinkOption = None,
     points: Annotated[int, typer.Option(min=2, help="How many memory limits to search.")] = 8,
@@ -91,14 +91,17 @@ def command(
 ) -> None:
     """Trace the best time against the memory limit of every rank, from the least that works.
 
-    Every point is a plan with a proven bound, for one partition. Ctrl-C keeps what is there; the
-    same command again goes on from it; at the same time, it is refused.
+    Every point is a plan with a proven bound, for one partition or for all of them. Ctrl-C keeps
+    what is there; the same command again goes on from it; at the same time, it is refused.
     """
+    from synth.plan.frontier import check_can_be_sought
     from synth.plan.trace import Effort
     from synth.schedule.placements import placement as named_placement
 
     profile, where = load_profile(profile_name, link), named_placement(placement, ranks)
-    problem = asked_problem(profile, where, micro_batches, partition, objective)
+    sought = is_searched(partition)
+    given = "auto" if sought else partition
+    problem = asked_problem(profile, where, micro_batches, given, objective)
     picture = _picture(output, svg, profile_name)
     check_folder("--save", save)
     cores = os.cpu_count() or 1
@@ -112,7 +115,9 @@ def command(
         seed,
     )
     choice = read_recompute(recompute, problem.costs.num_stages)
-    request = _Request(profile, problem, effort, output, picture, placement, choice)
+    if sought:
+        check_can_be_sought(problem, choice)
+    request = _Request(profile, problem, effort, output, picture, placement, choice, sought)
     with only_writer(output, "let that end and run this again, or give another -o"):
         curve, is_cut_short = _trace(request)
     if not curve.points:
@@ -158,6 +163,7 @@ class _Request:
     picture: Path
     placement: str
     recompute: "Choice" = ()
+    sought: bool = False
 
     @property
     def title(self) -> str:
@@ -165,7 +171,8 @@ class _Request:
         problem = self.problem
         return (
             f"{self.profile.name} on {problem.num_ranks} ranks ({self.placement}), "
-            f"{problem.num_micro_batches} micro-batches, in one partition"
+            f"{problem.num_micro_batches} micro-batches, in "
+            f"{'any' if self.sought else 'one'} partition"
         )
 
     def save(self, curve: "Frontier") -> None:
@@ -182,15 +189,18 @@ def _trace(request: _Request) -> "tuple[Frontier, bool]":
 
     begun, problem, effort = _begun(request), request.problem, request.effort
     there = f"; {len(begun.points)} points are there already" if begun else ""
+    sizes = ",".join(map(str, problem.partition or ()))
+    cut = "in the partition that serves best" if request.sought else f"as {sizes}"
     talk(
-        f"{request.profile.name}: {problem.num_ranks} ranks as "
-        f"{','.join(map(str, problem.partition or ()))}, {problem.num_micro_batches} micro-batches;"
+        f"{request.profile.name}: {problem.num_ranks} ranks {cut}, {problem.num_micro_batches} "
+        f"micro-batches;"
         f" {effort.points} points, {effort.jobs} at once with {effort.workers} workers each{there}"
     )
     progress = _Progress(request, begun)
 
     def work(stop: threading.Event) -> "tuple[Frontier, bool]":
-        traced = trace(request.profile, problem, effort, begun, progress, stop, request.recompute)
+        asked = (request.profile, problem, effort, begun, progress, stop, request.recompute)
+        traced = trace(*asked, sought=request.sought)
         return traced, stop.is_set()
 
     curve, is_cut_short = run_interruptibly(work)
@@ -210,7 +220,8 @@ def _begun(request: _Request) -> "Frontier | None":
     if not request.output.exists():
         return None
     begun = Frontier.load(request.output)
-    differs = difference(begun, empty_frontier(request.profile, request.problem, request.recompute))
+    asked = (request.profile, request.problem, request.recompute)
+    differs = difference(begun, empty_frontier(*asked, sought=request.sought))
     if differs is not None:
         raise SynthError(
             f"{request.output} holds the curve of another problem ({differs}); give another -o, or "

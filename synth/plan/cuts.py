@@ -175,6 +175,11 @@ class CutSearch:
         return judged.value_us <= _NEAR * best.value_us
 
     @property
+    def best_us(self) -> int | None:
+        """What list scheduling makes of the best partition; None: nothing fits."""
+        return min(self._ranked(), default=(None, ()))[0]
+
+    @property
     def judging_s(self) -> float:
         """What it takes to judge one partition, about."""
         num_ops = len(SPLIT) * self.num_micro_batches * self.problem.costs.num_stages

@@ -15,12 +15,17 @@ from pydantic import NonNegativeInt, PositiveInt, model_validator
 from synth import __version__
 from synth.errors import SynthError
 from synth.objective import Objective
+from synth.plan import cut_bounds
 from synth.plan.choice import Choice, limits_bytes, of_words, words
 from synth.plan.known import Found, Known
+from synth.plan.partition import smallest_limit_of_any
 from synth.profile import PlainText, Profile
 from synth.record import FileRecord, Record
 from synth.schedule.file import Claim, Plan
 from synth.solve.problem import Problem, StoppedBy, relative_gap
+
+# Of a curve of which each point has its own partition.
+SOUGHT = "sought"
 
 # What a point's arguments call the time that its search had.
 TIME_LIMIT = "time_limit_s"
@@ -39,6 +44,7 @@ class Searched:
     """The answer of a search under one cap; `time_limit_s` is the time that it had."""
 
     cap_bytes: int
+    partition: tuple[int, ...]
     found: Found
     lower_bound_us: int
     stopped_by: StoppedBy
@@ -52,7 +58,8 @@ class Frontier(FileRecord):
     `least_cap_bytes` is a cap that the serial schedule keeps, and `never_below_bytes` one that
     nothing keeps less than; with one stage per rank they are the same. `has_end` is whether the
     search without a cap is there, as the point of the cap from which on its schedule fits.
-    `recompute` are the stages that do, as `--recompute` takes them.
+    `recompute` are the stages that do, as `--recompute` takes them. With `partition_is_sought` each
+    point has its own partition, its bound holds for all of them, and `partition` is the most even.
     """
 
     FORMAT: ClassVar[str] = "synth-frontier"
@@ -62,6 +69,7 @@ class Frontier(FileRecord):
     profile_name: PlainText
     profile_fingerprint: str
     partition: tuple[PositiveInt, ...]
+    partition_is_sought: bool = False
     placement: tuple[tuple[NonNegativeInt, ...], ...]
     num_micro_batches: PositiveInt
     objective: str
@@ -137,15 +145,24 @@ def value_of(plan: Plan) -> int:
 
 def difference(one: Frontier | Plan, other: Frontier | Plan) -> str | None:
     """In what two are about different problems: a word and both values; none if in nothing."""
-    for name in ("profile_fingerprint", "partition", "placement", "num_micro_batches"):
+    for name in ("profile_fingerprint", "placement", "num_micro_batches"):
         mine, others = getattr(one, name), getattr(other, name)
         if mine != others:
             return f"{name.replace('_', ' ')}: {mine} there, {others} here"
+    mine, others = _cut(one), _cut(other)
+    is_point = isinstance(one, Plan) or isinstance(other, Plan)
+    if mine != others and not (is_point and SOUGHT in (mine, others)):
+        return f"partition: {mine} there, {others} here"
     mine, others = _recompute(one), _recompute(other)
     if None not in (mine, others) and mine != others:
         return f"recompute: {mine} there, {others} here"
     mine, others = _objective(one), _objective(other)
     return None if mine == others else f"objective: {mine} there, {others} here"
+
+
+def _cut(of: Frontier | Plan) -> tuple[int, ...] | str:
+    """The partition of all points, or that each has its own."""
+    return SOUGHT if isinstance(of, Frontier) and of.partition_is_sought else of.partition
 
 
 def _recompute(of: Frontier | Plan) -> str | None:
@@ -157,15 +174,32 @@ def _objective(of: Frontier | Plan) -> str:
     return of.objective if isinstance(of, Frontier) else of.claim.objective
 
 
-def empty_frontier(profile: Profile, problem: Problem, recompute: Choice = ()) -> Frontier:
-    """A curve of a problem without points yet."""
+def empty_frontier(
+    profile: Profile, problem: Problem, recompute: Choice = (), *, sought: bool = False
+) -> Frontier:
+    """A curve of a problem without points yet.
+
+    Args:
+        problem: without caps, with its partition.
+        recompute: the stages that do.
+        sought: whether each point is to have its own partition.
+
+    Raises:
+        SynthError: there is no partition; or it is sought, and ranks hold several stages, or
+            stages recompute, of which there are no bounds of all partitions.
+    """
     if problem.partition is None:
         raise SynthError("a curve needs the problem's partition, the layers of each stage")
-    never, least = limits_bytes(problem, recompute)
+    if sought:
+        check_can_be_sought(problem, recompute)
+        least = never = smallest_limit_of_any(profile, problem.num_ranks)
+    else:
+        never, least = limits_bytes(problem, recompute)
     return Frontier(
         profile_name=profile.name,
         profile_fingerprint=profile.fingerprint(),
         partition=problem.partition,
+        partition_is_sought=sought,
         placement=problem.placement.ranks,
         num_micro_batches=problem.num_micro_batches,
         objective=str(problem.objective),
@@ -173,6 +207,20 @@ def empty_frontier(profile: Profile, problem: Problem, recompute: Choice = ()) -
         never_below_bytes=never,
         least_cap_bytes=least,
     )
+
+
+def check_can_be_sought(problem: Problem, recompute: Choice) -> None:
+    """Refuse what there are no bounds of all partitions for: a plan's bound would not hold below.
+
+    Raises:
+        SynthError: several stages per rank, or stages that recompute.
+    """
+    if not cut_bounds.applies(problem) or recompute != ():
+        raise SynthError(
+            "a curve over all partitions is for one stage per rank (--placement linear) and "
+            "without --recompute, as only there bounds hold for all partitions; give --partition "
+            "auto, or layers per stage"
+        )
 
 
 def known_of(points: Iterable[Plan]) -> Known:
@@ -210,7 +258,7 @@ def plan_of(profile: Profile, frontier: Frontier, searched: Searched, seed: int)
     )
     return Plan.of(
         profile,
-        frontier.partition,
+        searched.partition,
         found.schedule,
         claim=claim,
         caps_bytes=(searched.cap_bytes,) * found.schedule.num_ranks,

@@ -72,6 +72,17 @@ def balance(
     return rebalance(table, placement, caps_bytes, num_micro_batches, recompute)
 
 
+def smallest_limit_of_any(profile: Profile, num_ranks: int) -> int:
+    """The least limit for all ranks alike that some partition keeps, with one stage per rank.
+
+    Raises:
+        SynthError: fewer layers than ranks.
+    """
+    if num_ranks > len(profile.layers):
+        balance(profile, Placement.linear(num_ranks))  # says why not
+    return _smallest_limit_bytes(StageTable(profile), num_ranks)
+
+
 def _balance_linear(
     table: StageTable,
     num_stages: int,

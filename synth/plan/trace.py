@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
+from synth.costs import cut
 from synth.errors import SynthError
 from synth.plan.choice import Choice
 from synth.plan.frontier import (
@@ -27,6 +28,7 @@ from synth.plan.frontier import (
     plan_of,
     value_of,
 )
+from synth.plan.partition import balance
 from synth.plan.workers import Outcome, Task, Workers
 from synth.profile import Profile
 from synth.schedule.file import Plan
@@ -89,6 +91,8 @@ def trace(
     on_point: OnPoint | None = None,
     stop: threading.Event | None = None,
     recompute: Choice = (),
+    *,
+    sought: bool = False,
 ) -> Frontier:
     """Find the curve: the best time, and what is proven, under caps that are one for all ranks.
 
@@ -105,13 +109,15 @@ def trace(
         on_point: called in this thread after every search.
         stop: set it, from any thread, to get what is there within about a second.
         recompute: the stages that do, at every point; None: as many of the first as serve best.
+        sought: whether each point gets the partition that serves best there.
 
     Raises:
-        SynthError: the problem has caps or no partition, or `begun` is of another problem.
+        SynthError: the problem has caps or no partition, or `begun` is of another problem; or
+            partitions are sought where that cannot be (`frontier.check_can_be_sought`).
     """
     if problem.caps_bytes is not None:
         raise SynthError("the problem has caps already; a curve is over caps: give none")
-    curve = empty_frontier(profile, problem, recompute)
+    curve = empty_frontier(profile, problem, recompute, sought=sought)
     if begun is not None:
         differs = difference(begun, curve)
         if differs is not None:
@@ -224,8 +230,13 @@ class _Tracing:
             hint=hint.schedule if hint else None,
         )
         caps = None if cap is None else (cap,) * self.problem.num_ranks
-        capped = replace(self.problem, caps_bytes=caps)
-        return Task(capped, options, known.bound_us(cap), self.curve.choice)
+        capped, bound_us = replace(self.problem, caps_bytes=caps), known.bound_us(cap)
+        if not self.curve.partition_is_sought:
+            return Task(capped, options, bound_us, self.curve.choice)
+        options = replace(options, hint=None)  # in another partition it may not fit
+        sizes = balance(self.profile, capped.placement, caps, capped.num_micro_batches)
+        evenly = replace(capped, costs=cut(self.profile, sizes), partition=sizes)
+        return Task(evenly, options, bound_us, self.curve.choice, self.profile)
 
     # What was found
 
@@ -242,6 +253,7 @@ class _Tracing:
             self.curve = self.curve.replace(families=families, has_end=whole)
         searched = Searched(
             max(found.peak, self.curve.least_cap_bytes) if cap is None else cap,
+            outcome.partition or self.curve.partition,
             found,
             outcome.lower_bound_us,
             outcome.stopped_by,

@@ -49,7 +49,7 @@ _CUTS = 3
 _CUTS_OF_EACH = 2
 
 # Before that, for the partition to begin with, where there are no bounds of all partitions.
-_START_SHARE = 0.35
+_START_SHARE = 0.5
 
 # After them, for partitions that were not among them, and again when all near the best are over, or
 # what is open of them is so small a part of what is open of others.
@@ -275,7 +275,7 @@ class _Trials:
         while self._has_time(limit_s):
             near, promising = self._near(), self._promising()
             if near and not self._is_of_others(near[0], promising):
-                waiting = sum(tried.found is None for tried in near) + self._is_of_all_cuts
+                waiting = sum(tried.found is None for tried in near) + self._others_can_win
                 self._try(near[0], self._left_s(limit_s) / (waiting + 1))
             elif not self._try_further() and not self._try_least(promising):
                 self.is_over = self._has_time(limit_s)
@@ -303,6 +303,16 @@ class _Trials:
         others_us = min(self._others_us(), *others, best.value_us)
         own = relative_gap(best.value_us, best.lower_bound_us)
         return own < _OWN_SHARE * relative_gap(best.value_us, others_us)
+
+    @property
+    def _others_can_win(self) -> bool:
+        """Whether a partition that was not tried may be better, by such bounds."""
+        if not self._is_of_all_cuts:
+            return False
+        judged = (cuts.search.best_us for cuts in self.further.values())
+        best_us = self._best_us or min((us for us in judged if us is not None), default=0)
+        others_us = min(best_us, self._others_us())
+        return relative_gap(best_us, others_us) > self.options.gap
 
     def _others_us(self) -> int:
         """What no partition that was not tried can beat, where there are such bounds."""

@@ -19,6 +19,8 @@ from types import TracebackType
 from synth.errors import RunFailure, SynthError
 from synth.plan.choice import Choice, solve_with
 from synth.plan.known import Enough, Found
+from synth.plan.trials import Candidate, Cut, solve_best_of
+from synth.profile import Profile
 from synth.solve.problem import Problem, Rival, SolveOptions, StoppedBy, relative_gap
 
 
@@ -26,13 +28,15 @@ from synth.solve.problem import Problem, Rival, SolveOptions, StoppedBy, relativ
 class Task:
     """A problem to solve; the search ends early with a value that a known bound proves enough.
 
-    `recompute` are the stages that do.
+    `recompute` are the stages that do. With a profile the partition is sought, from that of the
+    problem on; without, it stays.
     """
 
     problem: Problem
     options: SolveOptions
     known_bound_us: int = 0
     recompute: Choice = ()
+    profile: Profile | None = None
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,7 @@ class Outcome:
     """What a worker sends back: a result without what is large and can be made again."""
 
     task: Task
+    partition: tuple[int, ...] | None
     found: Found | None
     lower_bound_us: int
     stopped_by: StoppedBy
@@ -172,10 +177,16 @@ def _listen(
 def _solve(task: Task, stop: threading.Event) -> Outcome:
     gap = task.options.gap
     enough = Enough(stop, lambda now: relative_gap(now.value_us, task.known_bound_us) <= gap)
-    result = solve_with(task.problem, task.recompute, task.options, enough.watch, enough)
+    if task.profile is None:
+        result = solve_with(task.problem, task.recompute, task.options, enough.watch, enough)
+    else:
+        candidate = Candidate("", task.problem, task.recompute)
+        asked = (task.profile, Cut.SEARCHED, task.options, lambda problem: enough.watch, enough)
+        result = solve_best_of([candidate], *asked).result
     ended_here = result.stopped_by == StoppedBy.INTERRUPT and not stop.is_set()
     return Outcome(
         task,
+        result.problem.partition,
         Found.of_result(result),
         result.lower_bound_us,
         StoppedBy.GAP if ended_here else result.stopped_by,

@@ -55,7 +55,7 @@ def test_the_same_command_again_goes_on_and_another_problem_is_refused(
     before = path.read_text()
     for other, words in (
         (("--objective", "period"), "objective: makespan there, period here"),
-        (("--placement", "v"), "partition"),
+        (("--placement", "v"), "placement: ((0, 1, 2, 3),) there"),
         (("--recompute", "all"), "recompute: none there, 0,1,2,3 here"),
         (("--micro-batches", "8"), "num micro batches: 4 there, 8 here"),
     ):
@@ -173,3 +173,34 @@ def test_ctrl_c_keeps_the_points_so_far(tmp_path: Path) -> None:
     curve = Frontier.load(path)
     curve.check()
     assert [cap_of(plan) for plan in curve.points]
+
+
+def test_each_point_may_have_the_partition_that_serves_best(synth: Synth, tmp_path: Path) -> None:
+    path = tmp_path / "curve.json"
+    asked = (*SMALL, "4", "-o", path, "--partition", "search")
+    ended = synth(*asked)
+    assert ended.code == 0, ended.stderr
+    of_what, for_what = ended.stdout.split("\n")[:2]
+    assert of_what.endswith("4 micro-batches, in any partition")
+    assert for_what.endswith("cut as the table says, each bound for all partitions")
+    assert "layers per stage" in ended.stdout
+    assert "nothing fits below 14.39 GB" in ended.stdout and "in any partition" in ended.stdout
+    curve = Frontier.load(path)
+    curve.check()
+    points = json.loads(synth(*asked, "--format", "json").stdout)["points"]
+    assert [tuple(point["partition"]) for point in points] == [p.partition for p in curve.points]
+    assert all(sum(point["partition"]) == 24 for point in points)
+    refused = synth(*SMALL, "4", "-o", path)
+    assert refused.code == 2
+    assert "partition: sought there, (6, 6, 6, 6) here" in refused.stderr
+
+
+@pytest.mark.parametrize("more", [("--placement", "v"), ("--recompute", "auto")])
+def test_partitions_are_not_sought_without_bounds_of_all(
+    synth: Synth, tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    path = tmp_path / "curve.json"
+    ended = synth(*SMALL, "3", "-o", path, "--partition", "search", *more)
+    assert ended.code == 2
+    assert "is for one stage per rank (--placement linear) and without --recompute" in ended.stderr
+    assert not path.exists()

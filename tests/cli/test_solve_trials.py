@@ -179,6 +179,6 @@ def test_a_partition_that_is_sought_is_not_yet_one(synth: Synth, option: tuple[s
 
 
 def test_other_commands_seek_no_partition(synth: Synth) -> None:
-    ended = synth("frontier", *SMALL_SOLVE[1:], "--partition", "search", "-o", "curve.json")
+    ended = synth("compare", *SMALL_SOLVE[1:], "--partition", "search")
     assert ended.code == 2
     assert "--partition 'search' is not understood" in ended.stderr

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -27,15 +28,20 @@ from tests.synth.every_order import true_curve, true_value
 QUICK = Effort(points=7, time_limit_s=300, jobs=2, workers=1, gap=0)
 
 
-def small_profile() -> Profile:
-    """Four unequal layers; B of the third keeps more than it frees."""
+# Times of F, B and W, what F keeps, and what B leaves of it.
+_Layers = Sequence[tuple[int, int, int, int, int]]
+
+# B of the third keeps more than it frees.
+UNEQUAL = ((3, 4, 2, 9, 5), (5, 3, 4, 7, 6), (2, 6, 3, 5, 8), (4, 4, 5, 8, 2))
+
+# Under tight caps 1 and 3 layers serve best, under others 2 and 2.
+HEAVY_FIRST = ((2, 2, 3, 30, 19), (4, 1, 1, 30, 26), (4, 3, 2, 7, 7), (4, 4, 2, 8, 2))
+
+
+def small_profile(layers: _Layers = UNEQUAL) -> Profile:
+    """Four layers."""
     profiles = {}
-    for name, f, b, w, saved, left in (
-        ("a", 3, 4, 2, 9, 5),
-        ("b", 5, 3, 4, 7, 6),
-        ("c", 2, 6, 3, 5, 8),
-        ("d", 4, 4, 5, 8, 2),
-    ):
+    for name, (f, b, w, saved, left) in zip("abcd", layers, strict=True):
         times = {OpKind.F: f, OpKind.B: b, OpKind.W: w, OpKind.BW: b + w, OpKind.STEP: 1}
         profiles[name] = LayerProfile(
             time_us={kind: Timing.exactly(us) for kind, us in times.items()},
@@ -254,3 +260,52 @@ def test_a_refusal_in_a_worker_is_raised_here() -> None:
         workers.start(Task(problem, SolveOptions(hint=serial.schedule)))
         with pytest.raises(SynthError, match="the hint has 2 ranks and 3 micro-batches"):
             list(workers.outcomes(300))
+
+
+def true_curve_of_any_partition(profile: Profile) -> list[tuple[int, int]]:
+    """As `true_curve`, over all partitions of a small model on two ranks."""
+    found: list[tuple[int, int]] = []
+    for sizes in ((1, 3), (2, 2), (3, 1)):
+        found += true_curve(replace(small_problem(), costs=cut(profile, sizes), partition=sizes))
+    return sorted(found)
+
+
+@pytest.mark.parametrize(("layers", "partitions"), [(UNEQUAL, 1), (HEAVY_FIRST, 2)])
+def test_a_curve_over_all_partitions_encloses_that_of_all_orders_of_all_of_them(
+    layers: _Layers, partitions: int
+) -> None:
+    profile = small_profile(layers)
+    problem = replace(small_problem(), costs=cut(profile, (2, 2)))
+    curve = trace(profile, problem, replace(QUICK, points=12), sought=True)
+    curve.check()
+    truth, known = true_curve_of_any_partition(profile), known_of(curve.points)
+    assert curve.least_cap_bytes == curve.never_below_bytes == truth[0][0]
+    for cap in range(truth[0][0], truth[-1][0] + 3):
+        value, best = true_value(truth, cap), known.best_within(cap)
+        assert value is not None and best is not None
+        assert known.bound_us(cap) <= value <= best.value_us
+    for point in curve.points:
+        assert value_of(point) == point.claim.lower_bound_us == true_value(truth, cap_of(point))
+        assert point.costs == cut(profile, point.partition)
+    assert len({point.partition for point in curve.points}) == partitions
+
+
+def test_a_curve_over_all_partitions_goes_on_and_is_none_of_one_partition(tmp_path: Path) -> None:
+    begun = trace(PROFILE, small_problem(), replace(QUICK, points=2), sought=True)
+    begun.save(tmp_path / "curve.json")
+    loaded = Frontier.load(tmp_path / "curve.json")
+    assert loaded == begun
+    more = trace(PROFILE, small_problem(), replace(QUICK, points=4), loaded, sought=True)
+    assert {cap_of(point) for point in begun.points} < {cap_of(point) for point in more.points}
+    with pytest.raises(SynthError, match=r"partition: sought there, \(2, 2\) here"):
+        trace(PROFILE, small_problem(), QUICK, loaded)
+    with pytest.raises(SynthError, match=r"partition: \(2, 2\) there, sought here"):
+        trace(PROFILE, small_problem(), QUICK, traced()[0], sought=True)
+
+
+def test_partitions_are_sought_where_there_are_bounds_of_all_only() -> None:
+    where = placement("v", 2)
+    several = Problem(cut(PROFILE, (1, 1, 1, 1)), where, 3, partition=(1, 1, 1, 1))
+    for problem, recompute in ((several, ()), (small_problem(), (0,)), (small_problem(), None)):
+        with pytest.raises(SynthError, match="is for one stage per rank"):
+            trace(PROFILE, problem, QUICK, recompute=recompute, sought=True)
