@@ -20,7 +20,10 @@ def _headline(curve: "Frontier", title: str) -> str:
     """The problem, and for what part of it times and bounds hold."""
     cut = f"with layers cut as {_sizes(curve.partition)}"
     if curve.partition_is_sought:
-        cut = "each time with the layers cut as the table says, each bound for all partitions"
+        cut = (
+            "each time with the layers cut as the table says, each bound for all partitions; "
+            "published schedules are cut as what serves best without a limit"
+        )
     return f"{title}\nall times and bounds are for this placement, {cut}"
 
 

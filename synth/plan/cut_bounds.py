@@ -12,9 +12,10 @@ they leave the path the best, the exact model of that rank alone.
 """
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from operator import add
 from typing import NamedTuple
 
 from synth.kinds import OpKind
@@ -223,13 +224,16 @@ class _Layers:
             for times, backward in zip(median, self.backward, strict=True)
         ]
         self.step = [times.get(OpKind.STEP, 0.0) for times in median]
+        self.is_whole = all(us == int(us) for times in median for us in times.values())
         ends = range(1, len(layers))
         self.output = [0, *(table.stage(end - 1, end).output_bytes for end in ends)]
 
     def work_us(self, run: Run) -> int:
         """F, B and W of one micro-batch."""
         own = slice(run.first, run.end)
-        return sum(_least_us(times[own], 1) for times in (self.forward, self.backward, self.weight))
+        both = map(add, self.backward[own], self.weight[own])
+        # F is rounded once, B and W each, and so they are where both are BW's.
+        return self._least_us(self.forward[own], 1) + self._least_us(both, 2)
 
     def before(self, run: Run, chunk: Chunk) -> Chunk:
         """One chunk in place of all ranks before: no F or B comes sooner from them.
@@ -237,13 +241,13 @@ class _Layers:
         Their slowest F takes no less than their mean; no stage takes less than its least layer.
         """
         above = slice(0, run.first)
-        forward_us = _least_us(self.forward[above], run.rank)
-        backward_us = _least_us(self.backward[above], run.rank)
-        mean_us, least_us = forward_us // run.rank, _least_us([min(self.backward[above])], 1)
+        forward_us = self._least_us(self.forward[above], run.rank)
+        backward_us = self._least_us(self.backward[above], run.rank)
+        mean_us, least_us = forward_us // run.rank, self._least_us([min(self.backward[above])], 1)
         way = self._hops_us(0, run.rank - 1, run.first)
-        weight_us, step_us = (
-            _least_us([min(times[above])], 1) for times in (self.weight, self.step)
-        )
+        # W may be BW less B, both rounded.
+        weight_us = self._least_us([min(self.weight[above])], 2)
+        step_us = self._least_us([min(self.step[above])], 1)
         duration = {F: mean_us, B: least_us, W: weight_us, BW: least_us + weight_us, STEP: step_us}
         return chunk._replace(
             duration_us=duration,
@@ -256,8 +260,8 @@ class _Layers:
         behind, ranks = slice(run.end, None), self.num_ranks - 1 - run.rank
         way = self._hops_us(self.num_ranks - 2, run.rank, run.end)
         return _Way(
-            way.down_us + _least_us(self.forward[behind], ranks),
-            way.up_us + _least_us(self.backward[behind], ranks),
+            way.down_us + self._least_us(self.forward[behind], ranks),
+            way.up_us + self._least_us(self.backward[behind], ranks),
         )
 
     def _hops_us(self, farthest: int, nearest: int, edge: int) -> _Way:
@@ -273,8 +277,11 @@ class _Layers:
             up_us += self.links.between(rank + 1, rank).transfer_us(size)
         return _Way(down_us, up_us)
 
+    def _least_us(self, times_us: Iterable[float], roundings: int) -> int:
+        """No more than layers take in stages whose times are rounded to whole microseconds.
 
-def _least_us(times_us: Sequence[float], num_stages: int) -> int:
-    """No more than layers take as so many stages, each rounded to whole microseconds."""
-    rounding_us = 0 if all(us == int(us) for us in times_us) else num_stages / 2
-    return max(0, math.ceil(sum(times_us) - rounding_us - _TINY))
+        Args:
+            roundings: of how many rounded numbers the stages' times are sums and differences.
+        """
+        rounding_us = 0 if self.is_whole else roundings / 2 + _TINY
+        return max(0, math.ceil(sum(times_us) - rounding_us))

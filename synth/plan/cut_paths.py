@@ -4,6 +4,7 @@ A partition takes no less than the largest bound on its way.
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
@@ -80,7 +81,7 @@ class CutPaths:
 
         That is one whose bounds are small on all ranks: the least sum of their eighth powers.
         """
-        branches = list(self._branches(self._onward(max), (), tuple(without)))
+        branches = list(self._branches(self._onward(max), (), 0, tuple(without)))
         bound_us = min((of_branch for of_branch, _ in branches), default=NEVER)
         if bound_us >= NEVER:
             return Least(NEVER, None)
@@ -118,14 +119,17 @@ class CutPaths:
         return onward
 
     def _branches(
-        self, onward: list[list[float]], begun: Sizes, without: tuple[Sizes, ...]
+        self, onward: list[list[float]], begun: Sizes, so_far_us: int, without: tuple[Sizes, ...]
     ) -> Iterator[tuple[int, Sizes]]:
         """The bounds of those that begin so and leave, rank by rank, all that are left out."""
-        rank, so_far_us, first = len(begun), self.bound_us(begun), sum(begun)
+        rank, first = len(begun), sum(begun)
         if not without:
             yield max(so_far_us, round(onward[rank][first - rank])), begun
         elif rank < self.num_ranks:
+            same = defaultdict(list)
+            for sizes in without:
+                same[sizes[rank]].append(sizes)
             for end in self._ends(rank, first):
-                further = (*begun, end - first)
-                same = tuple(sizes for sizes in without if sizes[: rank + 1] == further)
-                yield from self._branches(onward, further, same)
+                length, own_us = end - first, self[Run(rank, first, end)]
+                further = (onward, (*begun, length), max(so_far_us, own_us))
+                yield from self._branches(*further, tuple(same[length]))

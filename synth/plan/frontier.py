@@ -25,7 +25,7 @@ from synth.schedule.file import Claim, Plan
 from synth.solve.problem import Problem, StoppedBy, relative_gap
 
 # Of a curve of which each point has its own partition.
-SOUGHT = "sought"
+_SOUGHT = "sought"
 
 # What a point's arguments call the time that its search had.
 TIME_LIMIT = "time_limit_s"
@@ -151,7 +151,7 @@ def difference(one: Frontier | Plan, other: Frontier | Plan) -> str | None:
             return f"{name.replace('_', ' ')}: {mine} there, {others} here"
     mine, others = _cut(one), _cut(other)
     is_point = isinstance(one, Plan) or isinstance(other, Plan)
-    if mine != others and not (is_point and SOUGHT in (mine, others)):
+    if mine != others and not (is_point and _SOUGHT in (mine, others)):
         return f"partition: {mine} there, {others} here"
     mine, others = _recompute(one), _recompute(other)
     if None not in (mine, others) and mine != others:
@@ -162,7 +162,7 @@ def difference(one: Frontier | Plan, other: Frontier | Plan) -> str | None:
 
 def _cut(of: Frontier | Plan) -> tuple[int, ...] | str:
     """The partition of all points, or that each has its own."""
-    return SOUGHT if isinstance(of, Frontier) and of.partition_is_sought else of.partition
+    return _SOUGHT if isinstance(of, Frontier) and of.partition_is_sought else of.partition
 
 
 def _recompute(of: Frontier | Plan) -> str | None:

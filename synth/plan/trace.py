@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
-from synth.costs import cut
 from synth.errors import SynthError
 from synth.plan.choice import Choice
 from synth.plan.frontier import (
@@ -28,7 +27,7 @@ from synth.plan.frontier import (
     plan_of,
     value_of,
 )
-from synth.plan.partition import balance
+from synth.plan.repartition import repartitioned
 from synth.plan.workers import Outcome, Task, Workers
 from synth.profile import Profile
 from synth.schedule.file import Plan
@@ -186,7 +185,8 @@ class _Tracing:
             cap, plans = family.peak_bytes, self.curve.points
             there_us = [value_of(plan) for plan in plans if max(plan.claim.peak_bytes) <= cap]
             beaten = any(_beats(other, family) for other in self.curve.families)
-            if beaten or cap in self.pending or not there_us or family.value_us >= min(there_us):
+            asked = cap in self.pending or cap in map(cap_of, plans)
+            if beaten or asked or not there_us or family.value_us >= min(there_us):
                 continue
             better.append((family.value_us / min(there_us), cap))
         return [cap for _, cap in sorted(better)]
@@ -234,9 +234,12 @@ class _Tracing:
         if not self.curve.partition_is_sought:
             return Task(capped, options, bound_us, self.curve.choice)
         options = replace(options, hint=None)  # in another partition it may not fit
-        sizes = balance(self.profile, capped.placement, caps, capped.num_micro_batches)
-        evenly = replace(capped, costs=cut(self.profile, sizes), partition=sizes)
-        return Task(evenly, options, bound_us, self.curve.choice, self.profile)
+        plans = self.curve.points
+        keeping = [plan for plan in plans if cap is None or max(plan.claim.peak_bytes) <= cap]
+        start = repartitioned(self.profile, capped, ())
+        if best := min(keeping, key=value_of, default=None):
+            start = replace(capped, costs=best.costs, partition=best.partition)
+        return Task(start, options, bound_us, self.curve.choice, self.profile)
 
     # What was found
 

@@ -309,10 +309,13 @@ class _Trials:
         """Whether a partition that was not tried may be better, by such bounds."""
         if not self._is_of_all_cuts:
             return False
-        judged = (cuts.search.best_us for cuts in self.further.values())
-        best_us = self._best_us or min((us for us in judged if us is not None), default=0)
-        others_us = min(best_us, self._others_us())
-        return relative_gap(best_us, others_us) > self.options.gap
+        # What was judged by all micro-batches counts as well, where nothing is found yet.
+        judged = [c.search.best_us for c in self.further.values() if c.bounds is c.search.bounds]
+        values = [self._best_us] if self._best_us is not None else judged
+        best_us = min((us for us in values if us is not None), default=None)
+        if best_us is None:
+            return True
+        return relative_gap(best_us, min(best_us, self._others_us())) > self.options.gap
 
     def _others_us(self) -> int:
         """What no partition that was not tried can beat, where there are such bounds."""
@@ -371,7 +374,7 @@ class _Trials:
         if one not in promising:
             self.tried.append(one)
         is_last = one in promising and len(least) == 1
-        self._try(one, self._left_s(self._moment_s(1 if is_last else _FURTHER_SHARE)))
+        self._try(one, (1 if is_last else _FURTHER_SHARE) * self._left_s(limit_s))
         return True
 
     @property
@@ -500,12 +503,15 @@ class _Trials:
         return replace(found, message=nothing_fits(least.name, least.found.message or ""))
 
     def _rivals(self) -> Iterator[Rival]:
-        """The published schedules of all candidates, each name once, as on the best one."""
-        seen = set()
+        """The published schedules, each name once, on the best candidate of each placement."""
+        placements, names = set(), set()
         for tried in self._ranked():
-            for rival in () if tried.found is None else tried.found.rivals:
-                if rival.name not in seen:
-                    seen.add(rival.name)
+            if tried.found is None or tried.name in placements:
+                continue
+            placements.add(tried.name)
+            for rival in tried.found.rivals:
+                if rival.name not in names:
+                    names.add(rival.name)
                     yield rival
 
     def _stopped(self, best: Result, bound_us: int) -> StoppedBy:

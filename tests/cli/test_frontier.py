@@ -182,7 +182,7 @@ def test_each_point_may_have_the_partition_that_serves_best(synth: Synth, tmp_pa
     assert ended.code == 0, ended.stderr
     of_what, for_what = ended.stdout.split("\n")[:2]
     assert of_what.endswith("4 micro-batches, in any partition")
-    assert for_what.endswith("cut as the table says, each bound for all partitions")
+    assert "cut as the table says, each bound for all partitions" in for_what
     assert "layers per stage" in ended.stdout
     assert "nothing fits below 14.39 GB" in ended.stdout and "in any partition" in ended.stdout
     curve = Frontier.load(path)

@@ -2,12 +2,14 @@
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import combinations, pairwise
 
 import pytest
 
 from benchmarks.solver.suites import partition
 from synth.costs import cut
+from synth.families import generate
 from synth.kinds import MEASURED, OpKind
 from synth.objective import Objective
 from synth.plan.cut_bounds import CutBounds, applies
@@ -16,8 +18,10 @@ from synth.plan.stage_table import StageTable
 from synth.profile import Layer, LayerProfile, Link, Links, NodeLink, PairLink, Profile, Timing
 from synth.profiles import find
 from synth.schedule.placements import placement
+from synth.schedule.verify import verify
 from synth.solve import Problem, SolveOptions, solve
 from synth.solve.feasible import smallest_limit_bytes
+from synth.solve.memory_views import relaxed_for_fusion
 from synth.solve.problem import StoppedBy
 from tests.synth.effort import counted
 from tests.synth.test_recompute import profile_that_saves_much
@@ -114,6 +118,48 @@ def drawn(seed: int) -> tuple[Profile, Problem]:
     limited = tuple(round(least * draw.uniform(0.9, 1.8)) for _ in range(num_ranks))
     caps = draw.choice((None, limited))
     return profile, Problem(free.costs, where, free.num_micro_batches, caps, objective, sizes)
+
+
+@pytest.mark.parametrize("objective", [Objective.MAKESPAN, Objective.PERIOD])
+def test_where_bw_is_rounded_once_and_b_and_w_each_no_schedule_is_below(
+    objective: Objective,
+) -> None:
+    times = {F: 10.0, B: 5.3, W: 5.3, BW: 10.6, STEP: 0.0}
+    each = profile_that_saves_much().layer_profiles["l"]
+    each = each.replace(time_us={kind: Timing.exactly(us) for kind, us in times.items()})
+    profile = profile_that_saves_much().replace(layer_profiles={"l": each}, links=Links())
+    for sizes in every_partition(4, 2):
+        problem = Problem.linear(cut(profile, sizes), 64, None, objective)
+        bounds = CutBounds(StageTable(profile), problem)
+        least = bounds.raise_least(10**6, (), counted(1), lambda: False).least
+        _, timeline = verify(generate("1f1b", 2, 64), problem.costs)
+        assert (bounds.bound_us(sizes) or 0) <= objective.value_us(timeline)
+        assert least.bound_us <= objective.value_us(timeline)
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_a_rank_s_least_work_is_no_more_than_that_of_its_stage(seed: int) -> None:
+    profile, problem = drawn(seed)
+    problem = replace(problem, caps_bytes=None)
+    bounds = CutBounds(StageTable(profile), problem)
+    for sizes in every_partition(len(profile.layers), problem.num_ranks):
+        view = relaxed_for_fusion(bounds.problem_on(sizes))
+        for run, chunk in zip(runs_of(sizes), view.chunks, strict=True):
+            assert bounds.paths[run] <= problem.num_micro_batches * chunk.work_us
+            if run.rank == 0:
+                continue
+            before = bounds.layers.before(run, chunk)
+            above = view.chunks[: run.rank]
+            assert before.duration_us[F] <= max(c.duration_us[F] for c in above)
+            for kind in (B, W, STEP):
+                assert before.duration_us[kind] <= min(c.duration_us[kind] for c in above)
+            assert before.duration_us[F] + before.down_us <= view.head_us[run.rank]
+            way_us = view.way_up_us(run.rank, 0) + above[0].duration_us[B]
+            assert before.duration_us[B] + before.up_us <= way_us
+        for run, trip_us in zip(runs_of(sizes), view.round_trip_us, strict=True):
+            if run.end < len(profile.layers):
+                way = bounds.layers.way_behind_us(run)
+                assert way.down_us + way.up_us <= trip_us
 
 
 @pytest.mark.parametrize("seed", range(30))
