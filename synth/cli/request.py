@@ -11,7 +11,7 @@ from synth.profile import Profile
 from synth.record import is_stream
 
 if TYPE_CHECKING:
-    from synth.plan.trials import Cut
+    from synth.plan.candidates import Cut
     from synth.schedule.file import Plan
     from synth.solve.problem import Incumbent, Problem, Result, SolveOptions, StoppedBy
 
@@ -35,7 +35,7 @@ class Request:
     @property
     def cut(self) -> "Cut":
         """How the model is to be cut."""
-        from synth.plan.trials import Cut
+        from synth.plan.candidates import Cut
 
         text = self.arguments["partition"]
         if is_searched(text):

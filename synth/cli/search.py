@@ -27,8 +27,8 @@ def solve_within_limits(request: Request, format: Format) -> None:
 
 def search(request: Request, stop: threading.Event) -> "Result":
     """The best schedule, on the partition given or, where there is none, on one that suits it."""
+    from synth.plan.candidates import Cut
     from synth.plan.repartition import solve_repartitioning
-    from synth.plan.trials import Cut
 
     def listener(problem: "Problem") -> Progress:
         if problem.partition != request.partition:

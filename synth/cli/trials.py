@@ -17,7 +17,7 @@ from synth.report.tables import milliseconds, size_unit, table
 from synth.units import format_bytes, shown
 
 if TYPE_CHECKING:
-    from synth.plan.trials import Candidate, Chosen, Tried
+    from synth.plan.candidates import Candidate, Chosen, Tried
     from synth.schedule.model import Placement
     from synth.solve.problem import Problem, Result
 
@@ -62,7 +62,7 @@ def asked_candidates(
     Raises:
         SynthError: what `asked_problem` refuses on all of them, or stages that are not of all.
     """
-    from synth.plan.trials import Candidate
+    from synth.plan.candidates import Candidate
 
     partition = AUTO if is_searched(partition) else partition
     sizes, placements = read_sizes(partition), _placements(placement, num_ranks)
@@ -123,7 +123,8 @@ def solve_candidates(request: Request, candidates: Candidates, format: Format) -
     Raises:
         NoSchedule: nothing was found.
     """
-    from synth.plan.trials import Cut, solve_best_of
+    from synth.plan.candidates import Cut
+    from synth.plan.trials import solve_best_of
 
     announce_sizes(request)
     names = {candidate.problem.placement: candidate.name for candidate in candidates.them}

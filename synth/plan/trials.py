@@ -8,13 +8,11 @@ for those that come after it.
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
 from synth.plan import cut_bounds
-from synth.plan.choice import Choice
+from synth.plan.candidates import Candidate, Chosen, Cut, Tried, merit
 from synth.plan.cuts import CutSearch
 from synth.plan.further_cuts import FurtherCuts
 from synth.plan.recompute import bounds_of_any_choice
@@ -55,104 +53,6 @@ _START_SHARE = 0.5
 # what is open of them is so small a part of what is open of others.
 _FURTHER_SHARE = 0.25
 _OWN_SHARE = 0.5
-
-
-class Cut(StrEnum):
-    """How the model is cut: as it is given, evenly (with R's time counted), or as serves best."""
-
-    GIVEN = "given"
-    EVEN = "even"
-    SEARCHED = "searched"
-
-
-class Candidate(NamedTuple):
-    """A placement by its name, the problem on it, and which stages recompute there."""
-
-    name: str
-    problem: Problem
-    choice: Choice = ()
-
-    def on(self, problem: Problem) -> "Candidate":
-        """The same placement in another partition."""
-        return self._replace(problem=problem)
-
-
-@dataclass(eq=False)
-class Tried:
-    """What is known of a candidate: the best that was found, and a bound on all that there is.
-
-    The bound holds for one partition, which is another one where the model was cut anew for the
-    stages that recompute; `is_over` says that more time would find nothing better there.
-    """
-
-    candidate: Candidate
-    lower_bound_us: int
-    found: Result | None = None
-    seconds: float = 0.0
-    is_over: bool = False
-
-    @property
-    def name(self) -> str:
-        """The placement's."""
-        return self.candidate.name
-
-    @property
-    def problem(self) -> Problem:
-        """On the partition of what was found, or that to begin with."""
-        return self.candidate.problem if self.found is None else self.found.problem
-
-    @property
-    def gap(self) -> float | None:
-        """(value − bound) / value."""
-        if self.value_us is None:
-            return None
-        return relative_gap(self.value_us, min(self.value_us, self.lower_bound_us))
-
-    @property
-    def value_us(self) -> int | None:
-        """The best value found."""
-        return None if self.found is None else self.found.value_us
-
-    @property
-    def is_impossible(self) -> bool:
-        """Whether nothing fits, for certain."""
-        return self.found is not None and self.found.stopped_by == StoppedBy.INFEASIBLE
-
-    def take(self, found: Result) -> None:
-        """Keep the better one of what was found, and what is proven on its partition."""
-        self.seconds += found.wall_s
-        before = (self.value_us, self.lower_bound_us)
-        if self.value_us is None or _merit(found.value_us) < _merit(self.value_us):
-            self.lower_bound_us = max(found.lower_bound_us, self.bound_on(found.problem))
-            self.found = found
-        elif self.bound_on(found.problem):
-            self.lower_bound_us = max(found.lower_bound_us, self.lower_bound_us)
-        # One that ended by itself may find more in more time, as all its parts then have more; a
-        # deterministic one always does.
-        gained = (self.value_us, self.lower_bound_us) != before
-        is_exhausted = found.stopped_by == StoppedBy.EXHAUSTED and not gained
-        self.is_over = is_exhausted or found.stopped_by in (StoppedBy.OPTIMAL, StoppedBy.INFEASIBLE)
-
-    def bound_on(self, problem: Problem) -> int:
-        """What is proven of a cut of the model; 0 of another one."""
-        return self.lower_bound_us if problem.partition == self.problem.partition else 0
-
-
-class Chosen(NamedTuple):
-    """The best of all candidates, and what came of each of them, the best one first.
-
-    The result's bound holds for all of them, each on its own placement and partition; with
-    `is_of_all_cuts` for every other partition too.
-    """
-
-    result: Result
-    tried: tuple[Tried, ...]
-    is_of_all_cuts: bool = False
-
-    @property
-    def name(self) -> str:
-        """Of the placement that won."""
-        return self.tried[0].name
 
 
 def solve_best_of(
@@ -412,7 +312,7 @@ class _Trials:
         """The best ones first; those that were not tried behind those that were."""
         return sorted(
             self.tried,
-            key=lambda tried: (_merit(tried.value_us), tried.found is None, tried.is_impossible),
+            key=lambda tried: (merit(tried.value_us), tried.found is None, tried.is_impossible),
         )
 
     def _can_win(self, tried: Tried) -> bool:
@@ -525,7 +425,3 @@ class _Trials:
         if relative_gap(best.value_us, bound_us) <= self.options.gap:
             return StoppedBy.GAP
         return StoppedBy.EXHAUSTED if self.is_over else StoppedBy.TIME_LIMIT
-
-
-def _merit(value_us: int | None) -> tuple[bool, int]:
-    return value_us is None, value_us or 0

@@ -17,9 +17,10 @@ from queue import SimpleQueue
 from types import TracebackType
 
 from synth.errors import RunFailure, SynthError
+from synth.plan.candidates import Candidate, Cut
 from synth.plan.choice import Choice, solve_with
 from synth.plan.known import Enough, Found
-from synth.plan.trials import Candidate, Cut, solve_best_of
+from synth.plan.trials import solve_best_of
 from synth.profile import Profile
 from synth.solve.problem import Problem, Rival, SolveOptions, StoppedBy, relative_gap
 

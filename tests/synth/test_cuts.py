@@ -9,9 +9,10 @@ import pytest
 
 from synth.costs import cut
 from synth.objective import Objective
+from synth.plan.candidates import Candidate, Cut
 from synth.plan.cuts import CutSearch, _moved
 from synth.plan.partition import balance
-from synth.plan.trials import Candidate, Cut, solve_best_of
+from synth.plan.trials import solve_best_of
 from synth.profile import Layer, Profile, Timing
 from synth.schedule.placements import placement
 from synth.schedule.verify import verify

@@ -1,0 +1,111 @@
+"""What is tried: placements and partitions with their problems, and what came of each of them."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from synth.plan.choice import Choice
+from synth.solve.problem import Problem, Result, StoppedBy, relative_gap
+
+
+class Cut(StrEnum):
+    """How the model is cut: as it is given, evenly (with R's time counted), or as serves best."""
+
+    GIVEN = "given"
+    EVEN = "even"
+    SEARCHED = "searched"
+
+
+class Candidate(NamedTuple):
+    """A placement by its name, the problem on it, and which stages recompute there."""
+
+    name: str
+    problem: Problem
+    choice: Choice = ()
+
+    def on(self, problem: Problem) -> "Candidate":
+        """The same placement in another partition."""
+        return self._replace(problem=problem)
+
+
+@dataclass(eq=False)
+class Tried:
+    """What is known of a candidate: the best that was found, and a bound on all that there is.
+
+    The bound holds for one partition, which is another one where the model was cut anew for the
+    stages that recompute; `is_over` says that more time would find nothing better there.
+    """
+
+    candidate: Candidate
+    lower_bound_us: int
+    found: Result | None = None
+    seconds: float = 0.0
+    is_over: bool = False
+
+    @property
+    def name(self) -> str:
+        """The placement's."""
+        return self.candidate.name
+
+    @property
+    def problem(self) -> Problem:
+        """On the partition of what was found, or that to begin with."""
+        return self.candidate.problem if self.found is None else self.found.problem
+
+    @property
+    def gap(self) -> float | None:
+        """(value − bound) / value."""
+        if self.value_us is None:
+            return None
+        return relative_gap(self.value_us, min(self.value_us, self.lower_bound_us))
+
+    @property
+    def value_us(self) -> int | None:
+        """The best value found."""
+        return None if self.found is None else self.found.value_us
+
+    @property
+    def is_impossible(self) -> bool:
+        """Whether nothing fits, for certain."""
+        return self.found is not None and self.found.stopped_by == StoppedBy.INFEASIBLE
+
+    def take(self, found: Result) -> None:
+        """Keep the better one of what was found, and what is proven on its partition."""
+        self.seconds += found.wall_s
+        before = (self.value_us, self.lower_bound_us)
+        if self.value_us is None or merit(found.value_us) < merit(self.value_us):
+            self.lower_bound_us = max(found.lower_bound_us, self.bound_on(found.problem))
+            self.found = found
+        elif self.bound_on(found.problem):
+            self.lower_bound_us = max(found.lower_bound_us, self.lower_bound_us)
+        # One that ended by itself may find more in more time, as all its parts then have more; a
+        # deterministic one always does.
+        gained = (self.value_us, self.lower_bound_us) != before
+        is_exhausted = found.stopped_by == StoppedBy.EXHAUSTED and not gained
+        self.is_over = is_exhausted or found.stopped_by in (StoppedBy.OPTIMAL, StoppedBy.INFEASIBLE)
+
+    def bound_on(self, problem: Problem) -> int:
+        """What is proven of a cut of the model; 0 of another one."""
+        return self.lower_bound_us if problem.partition == self.problem.partition else 0
+
+
+class Chosen(NamedTuple):
+    """The best of all candidates, and what came of each of them, the best one first.
+
+    The result's bound holds for all of them, each on its own placement and partition; with
+    `is_of_all_cuts` for every other partition too.
+    """
+
+    result: Result
+    tried: tuple[Tried, ...]
+    is_of_all_cuts: bool = False
+
+    @property
+    def name(self) -> str:
+        """Of the placement that won."""
+        return self.tried[0].name
+
+
+def merit(value_us: int | None) -> tuple[bool, int]:
+    """Smaller is better; no value is worst."""
+    return value_us is None, value_us or 0
