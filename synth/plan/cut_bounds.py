@@ -120,15 +120,15 @@ class CutBounds:
             left_s = options.time_limit_s - spent_s
             runs = list(runs_of(least.sizes))
             unknown = [run for run in runs if run not in self.known]
-            is_open = [run for run in runs if run in self.known and not self.known[run].is_final]
-            if left_s <= 0 or not (unknown or is_open):
+            open_runs = [run for run in runs if run in self.known and not self.known[run].is_final]
+            if left_s <= 0 or not (unknown or open_runs):
                 break
             if unknown:
                 for run in unknown:
                     self._close(run)
                 spent_s += _CLOSED_S * len(unknown)
                 continue
-            run = min(is_open, key=self._turn)
+            run = min(open_runs, key=self._turn)
             share_s = max(_FIRST_SHARE * options.time_limit_s, 2 * self.known[run].looked_s)
             part = replace(options, time_limit_s=min(left_s, share_s), gap=0.0, workers=1)
             spent_s += self._look_at(run, value_us, part, should_stop)
