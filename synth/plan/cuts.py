@@ -251,7 +251,7 @@ class CutSearch:
         return found
 
     def _in_order(self, problem: Problem) -> _Judged | None:
-        """By the order given, if that keeps the caps."""
+        """By the order given, if that keeps the caps; as if by the first rule."""
         if self.order is None:
             return None
         view = cautious(problem, self.order.buffering)

@@ -75,11 +75,9 @@ def balance(
 def smallest_limit_of_any(profile: Profile, num_ranks: int) -> int:
     """The least limit for all ranks alike that some partition keeps, with one stage per rank.
 
-    Raises:
-        SynthError: fewer layers than ranks.
+    Args:
+        num_ranks: no more than there are layers.
     """
-    if num_ranks > len(profile.layers):
-        balance(profile, Placement.linear(num_ranks))  # says why not
     return _smallest_limit_bytes(StageTable(profile), num_ranks)
 
 
