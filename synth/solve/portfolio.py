@@ -8,6 +8,7 @@ from synth.schedule.model import Buffering
 from synth.schedule.ops import Op
 from synth.solve import bounds, construct, feasible, polish, rounds
 from synth.solve.cpsat import Model
+from synth.solve.fewer import Fewer
 from synth.solve.known_orders import KnownOrders
 from synth.solve.memory_views import cautious, certain, distinct, relaxed_for_fusion
 from synth.solve.milp import run_milp
@@ -25,7 +26,7 @@ from synth.solve.proving import Proving
 from synth.solve.repeats import Repeats
 from synth.solve.run_cpsat import Outcome, run
 from synth.solve.slack import slacken
-from synth.solve.solution import Solution
+from synth.solve.solution import Solution, Unrolled
 from synth.solve.standing import OnImprovement, Standing
 from synth.solve.starts import Starts
 from synth.solve.turns import Turns
@@ -42,7 +43,7 @@ _DRAFTS_EVALUATED = 4
 _GRACE_S = 0.5
 
 # Shares of the time limit. Up to so many ops the exact model has all of it; up to some more it is
-# tried briefly before the others, and beyond as many as the last, and half as many where ranks hold
+# tried briefly before the others, and beyond as many as the last two, the second where ranks hold
 # several stages, it is no help, and windows get most.
 _BRIEF_SHARE = 0.15
 _ONLY_EXACT_OPS = 240
@@ -50,6 +51,7 @@ _BRIEF_OPS = 800
 _WINDOWS_SHARE = 0.4
 _WINDOWS_SHARE_OF_MANY = 0.95
 _EXACT_OPS = 1_600
+_EXACT_OPS_OF_MANY = 800
 
 # Beyond so many, building it takes longer than it could ever repay.
 _MOST_EXACT_OPS = 12_000
@@ -85,12 +87,14 @@ class _Search:
         options: SolveOptions,
         on_improvement: OnImprovement | None,
         stop: threading.Event | None,
+        within: Standing | None = None,
     ) -> None:
         self.problem, self.options = problem, options
-        self.now = Standing(problem, options, on_improvement, stop)
+        self.now = Standing(problem, options, on_improvement, stop, within)
         self.relaxed = relaxed_for_fusion(problem)
         self.rivals: list[Rival] = []
         self.known = KnownOrders(problem.objective)
+        self.fewer_share = 0.0
         self.proving = Proving(self.relaxed, problem.objective, options, self.now, self.known)
 
     def run(self) -> Result:
@@ -112,7 +116,8 @@ class _Search:
                     break
                 step()
             self.proving.stop()
-            self._close()
+            if not self.now.is_within:
+                self._close()
         finally:
             self.proving.end()
         return self._result(self.now.reason())
@@ -133,10 +138,13 @@ class _Search:
             if is_first:
                 yield self.proving.one_by_one
             yield lambda: self.proving.begin(from_one=not is_first)
+        if not {Part.FEWER, Part.EXACT} & without and self.relaxed.num_ops > _ONLY_EXACT_OPS:
+            yield self._try_fewer
         if Part.EXACT not in without and self.relaxed.num_ops <= _BRIEF_OPS:
-            share = 1 if self.relaxed.num_ops <= _ONLY_EXACT_OPS else _BRIEF_SHARE
+            has_all = self.relaxed.num_ops <= _ONLY_EXACT_OPS or self._is_exact_alone
+            share = 1 if has_all else _BRIEF_SHARE
             yield lambda: self._search(share * self.now.left_s())
-        if Part.LIST_SCHEDULING not in without and not is_small:
+        if not (Part.LIST_SCHEDULING in without or is_small or self._is_exact_alone):
             per_s = _OPS_PER_S_WITH_ROUNDS if rounds.applies(self.relaxed) else _OPS_PER_S
             ops = round(per_s * self.options.time_limit_s)
             yield lambda: self._try_heuristics(ops, self._best_bufferings())
@@ -151,10 +159,15 @@ class _Search:
         yield self.proving.wait
 
     @property
+    def _is_exact_alone(self) -> bool:
+        """Whether the exact model is all that is to better the heuristics."""
+        return {Part.PATTERNS, Part.WINDOWS} <= self.options.without
+
+    @property
     def _is_small(self) -> bool:
         """Whether the exact model of all may find or prove something soon."""
         is_alone = all(len(held) == 1 for held in self.relaxed.held)
-        return self.relaxed.num_ops <= (_EXACT_OPS if is_alone else _EXACT_OPS // 2)
+        return self.relaxed.num_ops <= (_EXACT_OPS if is_alone else _EXACT_OPS_OF_MANY)
 
     def _try_heuristics(self, max_ops: int, bufferings: Sequence[Buffering]) -> None:
         """List scheduling with room for the boundary buffers of each buffering."""
@@ -196,10 +209,23 @@ class _Search:
 
     def _try_repeats(self) -> None:
         """Schedules that repeat one micro-batch or a few."""
-        for found in Repeats(self.problem, self.options, self.now):
-            self.known.add(found.programs)
-            if self.now.best is None or found.value_us < self.now.best.value_us:
-                self._try_order(found.programs, found.found_by, found.value_us)
+        for found in Repeats(self.problem, self.options, self.now, self.fewer_share):
+            self._try_unrolled(found)
+
+    def _try_unrolled(self, found: Unrolled) -> None:
+        self.known.add(found.programs)
+        if self.now.best is None or found.value_us < self.now.best.value_us:
+            self._try_order(found.programs, found.found_by, found.value_us)
+
+    def _try_fewer(self) -> None:
+        """A schedule for fewer micro-batches, found by a search of its own, lengthened."""
+        few = Fewer(self.problem, self.relaxed, self.options, self.now)
+
+        def search(problem: Problem, options: SolveOptions, tell: OnImprovement) -> Result:
+            return _Search(problem, options, tell, self.now.stop, self.now).run()
+
+        if few.is_worth:
+            self.fewer_share = few.run(search, self.proving.num_workers_left, self._try_unrolled)
 
     def _improve_best(self) -> None:
         """Better buffering, and BW for B W where it pays."""

@@ -31,6 +31,7 @@ class Part(StrEnum):
 
     FAMILIES = "families"
     LIST_SCHEDULING = "list scheduling"
+    FEWER = "fewer micro-batches"
     PATTERNS = "patterns"
     WINDOWS = "windows"
     BOUNDS = "bounds"

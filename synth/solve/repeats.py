@@ -2,13 +2,12 @@
 
 from collections.abc import Iterable, Iterator
 from itertools import takewhile
-from typing import NamedTuple
 
 from synth.solve import pattern, rounds
 from synth.solve.memory_views import cautious
 from synth.solve.polish import BUFFERINGS
 from synth.solve.problem import Problem, SolveOptions
-from synth.solve.solution import Orders, Programs, keeps_caps, number, timed
+from synth.solve.solution import Orders, Unrolled, keeps_caps, number, timed
 from synth.solve.standing import Standing
 from synth.solve.view import View
 
@@ -19,23 +18,31 @@ _PATTERNS_SHARE_WITH_ROUNDS = 0.02
 _ROUNDS_SHARE_OF_ONE = 0.004
 _MOST_ROUNDS_SHARE = 0.25
 
+# What was spent on fewer micro-batches and rounds have so much together, but rounds so much at
+# least.
+_SHARE_WITH_FEWER = 0.35
+_LEAST_ROUNDS_SHARE = 0.08
+
+# After fewer micro-batches, only what is better by so much is of use: windows come farther from
+# what these led to (docs/solver-notes.md).
+_LEAST_GAIN = 0.01
+
 # From so many of a round's micro-batches at most it is unrolled.
 _TURNS = 8
 
 
-class Unrolled(NamedTuple):
-    """Orders that keep the caps, and what they are worth if no transfer waits for a buffer."""
-
-    programs: Programs
-    value_us: int
-    found_by: str
-
-
 class Repeats:
-    """The search for them, in the strictest view of memory."""
+    """The search for them, in the strictest view of memory.
 
-    def __init__(self, problem: Problem, options: SolveOptions, now: Standing) -> None:
+    Args:
+        spent_share: of the time limit, on fewer micro-batches (`fewer`).
+    """
+
+    def __init__(
+        self, problem: Problem, options: SolveOptions, now: Standing, spent_share: float = 0.0
+    ) -> None:
         self.problem, self.options, self.now = problem, options, now
+        self.spent_share = spent_share
         self.view: View = cautious(problem, BUFFERINGS[0])
 
     def __iter__(self) -> Iterator[Unrolled]:
@@ -55,8 +62,7 @@ class Repeats:
 
     def _rounds(self, most_us: float) -> Iterator[Unrolled]:
         """Those that take less for each micro-batch than the incumbent, its ends included."""
-        share = min(_MOST_ROUNDS_SHARE, _ROUNDS_SHARE_OF_ONE * self.problem.num_micro_batches)
-        seconds = share * self.options.time_limit_s
+        seconds = self._rounds_share * self.options.time_limit_s
         until_s = self.now.elapsed_s() + seconds
 
         def should_stop() -> bool:
@@ -69,6 +75,11 @@ class Repeats:
             step = -(-found.size // _TURNS)
             turns = (found.orders(self.view, first) for first in range(0, found.size, step))
             yield from self._best(takewhile(lambda _: not self.now.finished(), turns), "rounds")
+
+    @property
+    def _rounds_share(self) -> float:
+        share = min(_MOST_ROUNDS_SHARE, _ROUNDS_SHARE_OF_ONE * self.problem.num_micro_batches)
+        return min(share, max(_LEAST_ROUNDS_SHARE, _SHARE_WITH_FEWER - self.spent_share))
 
     @property
     def _passes(self) -> int:
@@ -93,4 +104,11 @@ class Repeats:
                 value_us = timed(orders, view).value_us(view, objective)
                 fitting.append(Unrolled(programs, value_us, found_by))
         if fitting:
-            yield min(fitting, key=lambda one: one.value_us)
+            best = min(fitting, key=lambda one: one.value_us)
+            if self._is_of_use(best.value_us):
+                yield best
+
+    def _is_of_use(self, value_us: int) -> bool:
+        if self.now.best is None or self.spent_share == 0:
+            return True
+        return value_us <= (1 - _LEAST_GAIN) * self.now.best.value_us

@@ -22,6 +22,14 @@ Programs = tuple[tuple[Op, ...], ...]
 Orders = Sequence[Sequence[tuple[int, OpKind]]]
 
 
+class Unrolled(NamedTuple):
+    """Orders that keep the caps of a view, and what they are worth if no transfer waits."""
+
+    programs: Programs
+    value_us: int
+    found_by: str
+
+
 class Pair(NamedTuple):
     """Of a chunk, the B and the W (by their numbers) that one BW does."""
 
@@ -160,12 +168,7 @@ def solution_of(programs: Sequence[Sequence[Op]], view: View) -> Solution:
 def timed(orders: Orders, view: View) -> Solution:
     """The same for orders of (chunk, kind)."""
     graph = Graph(view)
-    durations_us = graph.duration_us.copy()
-    numbered = [graph.numbered(order) for order in orders]
-    fused = [each for _, pairs in numbered for each in pairs]
-    for backward, _ in fused:
-        durations_us[backward] = view[graph.nodes[backward][0]].duration_us[BW]
-    started, sequence = graph.start([ops for ops, _ in numbered], durations_us)
+    started, sequence, durations_us, fused = _started(orders, graph)
     starts = {graph.nodes[op]: started[op] for op in sequence}
     pairs: list[Pair] = []
     for backward, weight in fused:
@@ -174,6 +177,40 @@ def timed(orders: Orders, view: View) -> Solution:
         shorter_us = min(graph.duration_us[backward], durations_us[backward])
         starts[chunk, Slot(W, w)] = started[backward] + shorter_us
     return Solution(starts, frozenset(pairs))
+
+
+def value_us(orders: Orders, graph: Graph, objective: Objective) -> int:
+    """What orders of (chunk, kind) are worth if no transfer waits for a buffer.
+
+    Raises:
+        StuckError: ops wait for each other.
+    """
+    view, chunks = graph.view, range(len(graph.view))
+    starts, _, durations_us, fused = _started(orders, graph)
+    ends_with = {weight: backward for backward, weight in fused}
+    lasts = (graph.last(chunk, W) for chunk in chunks)
+    ends_us = [starts[op] + durations_us[op] for op in (ends_with.get(w, w) for w in lasts)]
+    begins_us = [starts[graph.first[chunk, F]] for chunk in chunks]
+    return objective.value_us(spans_of(view, begins_us, ends_us))
+
+
+class _Started(NamedTuple):
+    """Of each op by its number when it starts and how long it takes, BW as its B."""
+
+    starts: list[int]
+    sequence: list[int]
+    durations_us: list[int]
+    fused: list[tuple[int, int]]
+
+
+def _started(orders: Orders, graph: Graph) -> _Started:
+    durations_us = graph.duration_us.copy()
+    numbered = [graph.numbered(order) for order in orders]
+    fused = [each for _, pairs in numbered for each in pairs]
+    for backward, _ in fused:
+        durations_us[backward] = graph.view[graph.nodes[backward][0]].duration_us[BW]
+    starts, sequence = graph.start([ops for ops, _ in numbered], durations_us)
+    return _Started(starts, sequence, durations_us, fused)
 
 
 def split(programs: Sequence[Sequence[Op]], view: View) -> Programs:

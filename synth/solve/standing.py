@@ -16,6 +16,7 @@ OnImprovement = Callable[[Incumbent], None]
 class Standing:
     """What a search knows so far, and whether it should go on.
 
+    `within` is that of the search which this one serves, if any: it ends with that.
     `evaluation_s` is what one exact evaluation of a schedule took, so as not to begin another one
     that would end too late.
     """
@@ -26,8 +27,9 @@ class Standing:
         options: SolveOptions,
         on_improvement: OnImprovement | None,
         stop: threading.Event | None,
+        within: "Standing | None" = None,
     ) -> None:
-        self.problem, self.options = problem, options
+        self.problem, self.options, self._within = problem, options, within
         self.stop = stop or threading.Event()
         # When the search ends; what is left is for what comes after it.
         self.limit_s = options.time_limit_s * (1 - _reserved_share(options))
@@ -39,6 +41,11 @@ class Standing:
         self._on_improvement = on_improvement
         self._began = time.monotonic()
         self._reported_bound_us = 0
+
+    @property
+    def is_within(self) -> bool:
+        """Whether the search serves another one."""
+        return self._within is not None
 
     def elapsed_s(self) -> float:
         """Seconds since the start."""
@@ -52,6 +59,8 @@ class Standing:
         """Whether nothing more is wanted: proven, close enough, stopped, or out of time."""
         if self._beside is not None:
             self._beside.collect(self.raise_bound)
+        if self._within is not None and self._within.finished():
+            return True
         return self.time_is_up() or self.left_s() <= 0 or self.proven_infeasible or self.is_close()
 
     def listen_to(self, beside: Background) -> None:

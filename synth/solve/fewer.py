@@ -1,0 +1,146 @@
+"""Fewer micro-batches, for which the exact model finds the best; what repeats in it is repeated.
+
+Below 1F1B's memory, with one stage per rank, the best schedules are bursts with idle times between,
+and all but the first and the last ones are alike. What has just room for these and for one burst
+between them is short enough for the exact model (docs/solver-notes.md).
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cached_property
+from typing import TypeAlias
+
+from synth.schedule.model import Schedule
+from synth.solve import rounds
+from synth.solve.lengthen import lengthened, longer
+from synth.solve.memory_views import cautious
+from synth.solve.polish import BUFFERINGS
+from synth.solve.problem import Incumbent, Part, Problem, Result, SolveOptions
+from synth.solve.solution import Unrolled, keeps_caps, number, order_of
+from synth.solve.standing import OnImprovement, Standing
+from synth.solve.view import SPLIT, View
+
+# About as many micro-batches are left for each rank, and no more than this share of them.
+_LEFT_FOR_RANK = 2.25
+_MOST_LEFT = 2 / 3
+
+# What the exact model takes, about: so much for each pair of ops. The share of the time that is
+# left which it may have, and the most ops that it is of use for.
+_PAIR_S = 1e-5
+_SHARE = 0.5
+_MOST_OPS = 2_000
+
+# Between two schedules that are lengthened, so many times as long as one of them takes.
+_PAUSES = 5
+
+# All that the exact model begins from.
+_PARTS = frozenset({Part.FAMILIES, Part.LIST_SCHEDULING, Part.EXACT})
+
+# Another search, within the limits of this one.
+Search: TypeAlias = Callable[[Problem, SolveOptions, OnImprovement], Result]
+
+
+class Fewer:
+    """The smaller problem, and what its schedules are worth for the one asked.
+
+    Args:
+        problem: the one asked.
+        view: of that, in which bounds hold.
+        now: where its search stands.
+    """
+
+    def __init__(self, problem: Problem, view: View, options: SolveOptions, now: Standing) -> None:
+        self.asked, self.view, self.options, self.now = problem, view, options, now
+
+    @cached_property
+    def left_out(self) -> int:
+        """How many micro-batches, a multiple of a burst; none where it is of no use."""
+        count = self.asked.num_micro_batches
+        burst = self._burst if rounds.applies(self.view) else None
+        if burst is None:
+            return 0
+        left_out = count - math.ceil(_LEFT_FOR_RANK * self.asked.num_ranks)
+        left_out -= left_out % burst
+        return left_out if count - left_out <= _MOST_LEFT * count else 0
+
+    @property
+    def _burst(self) -> int | None:
+        """What memory takes at once where it is shortest of what 1F1B would have; else none."""
+        strict, num_ranks = cautious(self.asked, BUFFERINGS[0]), self.asked.num_ranks
+        taken = (strict.most_forwards(rank) for rank in range(num_ranks))
+        return min(
+            (burst for rank, burst in enumerate(taken) if burst < num_ranks - rank), default=None
+        )
+
+    @property
+    def problem(self) -> Problem:
+        """The smaller problem."""
+        return replace(self.asked, num_micro_batches=self.asked.num_micro_batches - self.left_out)
+
+    @property
+    def is_worth(self) -> bool:
+        """Whether there is time for what it takes."""
+        num_ops = len(self.view) * len(SPLIT) * self.problem.num_micro_batches
+        needed_s = _PAIR_S * num_ops**2
+        return self.left_out > 0 and num_ops <= _MOST_OPS and needed_s <= self._limit_s
+
+    @property
+    def _limit_s(self) -> float:
+        return _SHARE * self.now.left_s()
+
+    def run(self, search: Search, workers: int, take: Callable[[Unrolled], None]) -> float:
+        """Search the smaller problem, and take what its schedules make for the one asked.
+
+        Not all of them, but the last: a repeatable search, which has no clock, takes only that.
+
+        Returns:
+            The share of the time limit that it took.
+        """
+        options = replace(
+            self.options,
+            time_limit_s=self._limit_s,
+            gap=0.0,
+            workers=workers,
+            hint=None,
+            without=self.options.without | (frozenset(Part) - _PARTS),
+        )
+        began_s = again_s = self.now.elapsed_s()
+        made: Schedule | None = None
+
+        def lengthen(schedule: Schedule) -> None:
+            nonlocal made
+            if made is not None and schedule.programs == made.programs:
+                return
+            made = schedule
+            for unrolled in self.lengthened(schedule):
+                if self.now.best is None or unrolled.value_us < self.now.best.value_us:
+                    take(unrolled)
+
+        def on_improvement(found: Incumbent) -> None:
+            nonlocal again_s
+            at_s = self.now.elapsed_s()
+            # List schedules of all micro-batches are known.
+            is_due = at_s >= again_s and found.found_by == self.options.solver
+            if is_due and not self.options.deterministic:
+                lengthen(found.schedule)
+                again_s = at_s + (1 + _PAUSES) * (self.now.elapsed_s() - at_s)
+
+        last = search(self.problem, options, on_improvement).schedule
+        if last is not None:
+            lengthen(last)
+        if self.options.deterministic:
+            return options.time_limit_s / self.options.time_limit_s
+        return (self.now.elapsed_s() - began_s) / self.options.time_limit_s
+
+    def lengthened(self, schedule: Schedule) -> Iterator[Unrolled]:
+        """What a schedule of the smaller problem makes for the one asked, best first."""
+        view, objective = cautious(self.problem, schedule.buffering), self.asked.objective
+        orders = tuple(tuple(order_of(view, program)) for program in schedule.programs)
+        whole = longer(view, self.left_out)
+        for value_us, order in lengthened(
+            view, orders, self.left_out, objective, self.now.finished
+        ):
+            programs = tuple(number(whole, ops) for ops in order)
+            if keeps_caps(programs, whole):
+                yield Unrolled(programs, value_us, Part.FEWER)

@@ -1,0 +1,254 @@
+"""Schedules for more micro-batches from those for fewer: valid, in the same memory, and good."""
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import accumulate
+
+import pytest
+
+from benchmarks.solver.suites import table
+from synth.kinds import OpKind
+from synth.objective import Objective
+from synth.schedule.placements import placement
+from synth.schedule.verify import verify
+from synth.solve import Problem, SolveOptions, construct, polish, solve
+from synth.solve.feasible import serial_schedule
+from synth.solve.fewer import Fewer
+from synth.solve.lengthen import _Lengthening, lengthened, longer
+from synth.solve.memory_views import cautious, certain, relaxed_for_fusion
+from synth.solve.polish import BUFFERINGS
+from synth.solve.problem import Part
+from synth.solve.repeats import Repeats
+from synth.solve.solution import Orders, keeps_caps, number, order_of, timed
+from synth.solve.standing import Standing
+from synth.solve.view import BW, B, F, View, W
+from tests.synth.odd_problems import RandomOrders, odd_costs
+
+PLACEMENTS = ("linear", "v", "looped:2", "bidirectional", "bidirectional-v")
+
+# All that a search may leave out when only fewer micro-batches are to be seen.
+OTHERS = frozenset({Part.BOUNDS, Part.PATTERNS, Part.WINDOWS, Part.SLACK})
+
+
+def odd_problem(rng: random.Random, m: int) -> Problem:
+    """Everything odd, no caps."""
+    where = placement(rng.choice(PLACEMENTS), 2)
+    return Problem(odd_costs(rng, where.num_stages, 2), where, m)
+
+
+def some_orders(seed: int) -> Iterator[tuple[Problem, View, Orders]]:
+    """Valid orders of a random problem: any, and list schedules under a cap."""
+    rng = random.Random(seed)
+    problem = odd_problem(rng, rng.randint(6, 12))
+    programs = RandomOrders(rng, problem).programs()
+    view = certain(problem)
+    yield problem, view, tuple(tuple(order_of(view, program)) for program in programs)
+    static = max(problem.static_bytes(rank) for rank in range(2))
+    capped = replace(problem, caps_bytes=(static + rng.randint(20, 60),) * 2)
+    view = cautious(capped, BUFFERINGS[0])
+    for draft, _ in construct.search(view, Objective.MAKESPAN, 2_000, seed, lambda: False)[:3]:
+        yield capped, view, draft.orders
+
+
+def levels(view: View, orders: Orders) -> list[set[tuple[int, OpKind, int]]]:
+    """Of each rank every op and the level that it meets."""
+    found = []
+    for order in orders:
+        effects = (view[chunk].effect_bytes[kind] for chunk, kind in order)
+        found.append(
+            {(*op, level) for op, level in zip(order, accumulate(effects, initial=0), strict=False)}
+        )
+    return found
+
+
+@pytest.mark.parametrize("objective", [Objective.MAKESPAN, Objective.PERIOD])
+def test_longer_orders_are_valid_and_meet_the_same_levels(objective: Objective) -> None:
+    num_found = 0
+    for seed in range(30):
+        for problem, view, orders in some_orders(seed):
+            count = seed % 12 + 1
+            more = problem.num_micro_batches + count * problem.num_replicas
+            asked = replace(problem, num_micro_batches=more)
+            whole = longer(view, count)
+            found = lengthened(view, orders, count, objective)
+            assert found == sorted(found, key=lambda one: one.value_us)
+            for value_us, order in found:
+                num_found += 1
+                assert levels(whole, order) == levels(view, orders)
+                programs = tuple(number(whole, ops) for ops in order)
+                assert keeps_caps(programs, whole)
+                assert value_us == timed(order, whole).value_us(whole, objective)
+                free = replace(asked, caps_bytes=None)
+                candidate = polish.evaluate_order(free, programs, "test")
+                assert candidate is not None
+                verify(candidate.schedule, asked.costs)
+    assert num_found >= 100
+
+
+def test_a_longer_view_is_that_of_more_micro_batches() -> None:
+    for seed in range(20):
+        problem = odd_problem(random.Random(seed), 7)
+        more = replace(problem, num_micro_batches=7 + 3 * problem.num_replicas)
+        assert longer(certain(problem), 3) == certain(more)
+
+
+def test_every_piece_may_come_as_often_as_one_likes() -> None:
+    """None makes ops wait for each other, and each adds what it has of every kind."""
+    num_pieces = 0
+    for seed in range(30):
+        for _, view, orders in some_orders(seed):
+            within = _Lengthening(view, orders, Objective.MAKESPAN, lambda: False)
+            for size in range(1, 4):
+                for piece in within.pieces(size):
+                    num_pieces += 1
+                    for times in (1, 3):
+                        repeated, whole = piece.repeated(orders, times), longer(view, size * times)
+                        assert len(timed(repeated, whole).starts) == whole.num_ops
+                        assert levels(whole, repeated) == levels(view, orders)
+    assert num_pieces >= 1_000
+
+
+def serial(num_ranks: int, m: int) -> tuple[View, Orders]:
+    problem = table.problem(num_ranks, m, 1)
+    view = certain(problem)
+    programs = serial_schedule(problem).programs
+    return view, tuple(tuple(order_of(view, program)) for program in programs)
+
+
+@pytest.mark.parametrize("m", [1, 2, 5])
+def test_serial_schedules_are_lengthened_to_serial_ones(m: int) -> None:
+    """Every micro-batch is a piece; what is over is no trouble."""
+    view, orders = serial(3, m)
+    each_us = timed(orders, view).value_us(view, Objective.MAKESPAN) / m
+    for count in (1, 2, 7):
+        best = lengthened(view, orders, count, Objective.MAKESPAN)[0]
+        assert [kind for _, kind in best.orders[0]] == [F, BW] * (m + count)
+        assert best.value_us <= each_us * (m + count)
+
+
+def test_what_does_not_repeat_is_not_lengthened() -> None:
+    """Nothing but all of it takes rank 0 and rank 1 equally far."""
+    view, _ = serial(2, 2)
+    orders = (((0, F), (0, F), (0, BW), (0, BW)), ((1, F), (1, F), (1, B), (1, B), (1, W), (1, W)))
+    assert lengthened(view, orders, 1, Objective.MAKESPAN) == []
+    assert lengthened(view, orders, 2, Objective.MAKESPAN)
+
+
+def test_a_stop_ends_it() -> None:
+    """After the next one that is tried."""
+    view, orders = serial(3, 5)
+    for limit in range(30):
+        asked = 0
+
+        def should_stop(limit: int = limit) -> bool:
+            nonlocal asked
+            asked += 1
+            return asked > limit
+
+        lengthened(view, orders, 4, Objective.MAKESPAN, should_stop)
+        assert asked <= limit + 12  # one for each size and piece at most, no more work
+
+
+def fewer(num_ranks: int, num_micro_batches: int, share: float, seconds: float = 1e6) -> Fewer:
+    problem = table.problem(num_ranks, num_micro_batches, share)
+    return begun(problem, seconds)
+
+
+def begun(problem: Problem, seconds: float) -> Fewer:
+    options = SolveOptions(seconds, deterministic=True)
+    now = Standing(problem, options, None, None)
+    return Fewer(problem, relaxed_for_fusion(problem), options, now)
+
+
+def test_fewer_are_left_out_by_what_memory_takes_at_once() -> None:
+    """Room for 4 of 8: 20 are left of 64; for 9 of 16: 37; for 14 of 16: 36."""
+    assert fewer(8, 64, 0.5).problem.num_micro_batches == 20
+    assert fewer(16, 64, 0.6).problem.num_micro_batches == 37
+    assert fewer(16, 64, 0.9).problem.num_micro_batches == 36
+    assert fewer(8, 64, 0.6, seconds=60.0).is_worth
+
+
+@pytest.mark.parametrize("caps", [(12,) * 7 + (24,), (12,) * 4 + (24,) * 4, (12,) * 7 + (21,)])
+def test_ranks_with_more_memory_than_they_need_change_nothing(caps: tuple[int, ...]) -> None:
+    problem = replace(table.problem(8, 64, 0.5), caps_bytes=caps)
+    assert begun(problem, 60).problem.num_micro_batches == 20
+
+
+def test_it_is_not_worth_it() -> None:
+    """With much memory, with few micro-batches, in no time, for more ops than the model takes."""
+    assert not fewer(8, 64, 1).is_worth
+    assert not fewer(8, 64, 2).is_worth
+    assert not fewer(8, 24, 0.5).is_worth
+    assert not fewer(8, 64, 0.5, seconds=1.0).is_worth
+    assert not fewer(32, 256, 0.5).is_worth
+    several = Problem(odd_costs(random.Random(0), 4, 2), placement("v", 2), 64)
+    assert not begun(several, 1e6).is_worth
+
+
+def test_the_best_for_fewer_is_the_best_for_all() -> None:
+    """6 ranks, 32 micro-batches, half of 1F1B's memory: 8676, which the exact model proves."""
+    options = SolveOptions(30, workers=1, deterministic=True, without=OTHERS, gap=0.181)
+    result = solve(table.problem(6, 32, 0.5), options)
+    assert (result.value_us, result.found_by) == (8676, Part.FEWER)
+
+
+def test_what_a_longer_one_is_worth_is_what_it_takes() -> None:
+    problem = table.problem(4, 32, 0.5)
+    few = fewer(4, 32, 0.5)
+    options = SolveOptions(10, workers=1, deterministic=True, without=OTHERS | {Part.FEWER})
+    found = solve(few.problem, options).schedule
+    assert found is not None
+    made, *_ = few.lengthened(found)
+    candidate = polish.evaluate_order(problem, made.programs, made.found_by)
+    assert candidate is not None
+    assert (candidate.value_us, made.value_us) == (8566, 8566)
+
+
+def test_it_can_be_repeated_and_left_out() -> None:
+    problem = table.problem(6, 32, 0.5)
+    told: list[list[tuple[int, str]]] = []
+    for seconds, without in ((30, OTHERS), (30, OTHERS), (0.2, OTHERS | {Part.FEWER})):
+        found: list[tuple[int, str]] = []
+        options = SolveOptions(seconds, 0.181, 1, deterministic=True, without=without)
+        solve(problem, options, lambda now, to=found: to.append((now.value_us, now.found_by)))
+        told.append(found)
+    assert told[0] == told[1]
+    assert Part.FEWER in {by for _, by in told[0]}
+    assert Part.FEWER not in {by for _, by in told[2]}
+
+
+def test_a_stop_ends_the_search_for_fewer() -> None:
+    """It would have half of ten minutes."""
+    stop = threading.Event()
+    timer = threading.Timer(4.0, stop.set)
+    timer.start()
+    began_s = time.monotonic()
+    result = solve(table.problem(16, 64, 0.6), SolveOptions(600, workers=1), stop=stop)
+    assert result.schedule is not None
+    assert time.monotonic() - began_s < 120
+
+
+def test_it_ends_with_the_search_that_it_serves() -> None:
+    """It is over when nothing more is wanted of that."""
+    problem = table.problem(6, 32, 0.5)
+    now = Standing(problem, SolveOptions(60), None, None)
+    within = Standing(problem, SolveOptions(60), None, None, now)
+    assert not within.finished()
+    now.proven_infeasible = True
+    assert within.finished()
+
+
+def test_rounds_have_what_is_left_and_must_be_better() -> None:
+    problem = table.problem(8, 64, 0.5)
+    options = SolveOptions(100, deterministic=True)
+    now = Standing(problem, options, None, None)
+    after = [Repeats(problem, options, now, spent) for spent in (0, 0.2, 0.5)]
+    assert [each._rounds_share for each in after] == pytest.approx([0.25, 0.15, 0.08])
+    now.offer(polish.evaluate(problem, serial_schedule(problem), "serial"))
+    assert now.best is not None
+    nearly_us = now.best.value_us - 1
+    assert [each._is_of_use(nearly_us) for each in after] == [True, False, False]
+    assert all(each._is_of_use(round(0.98 * nearly_us)) for each in after)
