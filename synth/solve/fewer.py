@@ -92,7 +92,13 @@ class Fewer:
     def run(self, search: Search, workers: int, take: Callable[[Unrolled], None]) -> float:
         """Search the smaller problem, and take what its schedules make for the one asked.
 
-        Not all of them, but the last: a repeatable search, which has no clock, takes only that.
+        The last one always; of those before it, some, as time allows, where the search need not be
+        repeatable.
+
+        Args:
+            search: solves the smaller problem.
+            workers: threads that it may use.
+            take: called with every order that is better than the incumbent.
 
         Returns:
             The share of the time limit that it took.

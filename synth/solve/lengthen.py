@@ -46,11 +46,12 @@ class Piece(NamedTuple):
         )
 
 
-def longer(view: View, by: int) -> View:
+def longer(view: View, count: int) -> View:
     """The same with so many more micro-batches for each replica."""
     chunks = tuple(
         chunk._replace(
-            num_micro_batches=chunk.num_micro_batches + by, first=chunk.first + by * chunk.replica
+            num_micro_batches=chunk.num_micro_batches + count,
+            first=chunk.first + count * chunk.replica,
         )
         for chunk in view.chunks
     )
@@ -99,12 +100,14 @@ class _Lengthening:
     ) -> None:
         self.view, self.orders = view, orders
         self.objective, self.should_stop = objective, should_stop
-        self.value_us = value_us(orders, Graph(view), objective)
+        solution = timed(orders, view)
+        self.value_us = solution.value_us(view, objective)
         self._rated: dict[int, list[tuple[float, Piece]]] = {}
         self._by: dict[int, list[Lengthened]] = {}
         self._slots = [[(chunk, kind) for chunk in held for kind in SPLIT] for held in view.held]
-        starts = timed(orders, view).starts
-        self._places = [list(self._places_of(rank, starts)) for rank in range(view.num_ranks)]
+        self._places = [
+            list(self._places_of(rank, solution.starts)) for rank in range(view.num_ranks)
+        ]
 
     def _places_of(self, rank: int, starts: Starts) -> Iterator[_Place]:
         at = {slot: place for place, slot in enumerate(self._slots[rank])}

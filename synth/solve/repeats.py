@@ -4,10 +4,11 @@ from collections.abc import Iterable, Iterator
 from itertools import takewhile
 
 from synth.solve import pattern, rounds
+from synth.solve.graph import Graph
 from synth.solve.memory_views import cautious
 from synth.solve.polish import BUFFERINGS
 from synth.solve.problem import Problem, SolveOptions
-from synth.solve.solution import Orders, Unrolled, keeps_caps, number, timed
+from synth.solve.solution import Orders, Unrolled, keeps_caps, number, value_us
 from synth.solve.standing import Standing
 from synth.solve.view import View
 
@@ -97,12 +98,12 @@ class Repeats:
 
     def _best(self, unrolled: Iterable[Orders], found_by: str) -> Iterator[Unrolled]:
         """The best of some orders that keep the caps, if any does."""
-        view, objective, fitting = self.view, self.problem.objective, []
+        view, graph, objective = self.view, Graph(self.view), self.problem.objective
+        fitting = []
         for orders in unrolled:
             programs = tuple(number(view, order) for order in orders)
             if keeps_caps(programs, view):
-                value_us = timed(orders, view).value_us(view, objective)
-                fitting.append(Unrolled(programs, value_us, found_by))
+                fitting.append(Unrolled(programs, value_us(orders, graph, objective), found_by))
         if fitting:
             best = min(fitting, key=lambda one: one.value_us)
             if self._is_of_use(best.value_us):
