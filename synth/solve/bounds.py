@@ -9,18 +9,19 @@ with BW is bounded too.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from ortools.sat.python import cp_model
 
 from synth.objective import Objective, Spans
+from synth.solve.apart import Spacings
 from synth.solve.cpsat import Model
 from synth.solve.problem import SolveOptions
 from synth.solve.run_cpsat import Outcome, run, search_from_below
 from synth.solve.solution import Solution
-from synth.solve.spacing import keep_apart
+from synth.solve.spacing import far_apart
 from synth.solve.view import SPLIT, B, F, Slot, View, W
 
 # So many ranks are tried as the second, and as each further one; for what share of the time that is
@@ -159,7 +160,7 @@ class Ladder:
         reference: asked for what is known then, whenever a proof begins.
         should_stop: asked all the time.
         of_rank: what was proven when each rank was looked at alone.
-        apart_us: how far apart so many forwards of the first stage are known to be.
+        spacings: how far apart so many forwards of the first stage are known to be.
         proven_us: what is proven already; each proof begins there and raises it.
     """
 
@@ -169,7 +170,7 @@ class Ladder:
     reference: Callable[[], Reference]
     should_stop: Callable[[], bool]
     of_rank: dict[int, int] = field(default_factory=dict)
-    apart_us: Mapping[int, int] = field(default_factory=dict)
+    spacings: Spacings = field(default_factory=Spacings)
     proven_us: int = 0
 
     def one_by_one(self, limit_s: float) -> Iterator[int]:
@@ -215,16 +216,13 @@ class Ladder:
                 yield outcome.bound_us
             chosen = max(found)[1]
 
-    @property
-    def _has_spacings(self) -> bool:
-        """Whether more is known of forwards than how long they take."""
-        return any(length > 1 and apart_us for length, apart_us in self.apart_us.items())
-
     def _wider(self, chosen: tuple[int, ...]) -> list[tuple[int, ...]]:
         """The sets of ranks to try when some are chosen: at last all; none if that was all."""
         ranks = range(self.view.num_ranks)
         others = [rank for rank in ranks if rank not in chosen]
-        if others and self._has_spacings and self.view.num_ops <= _FEW_OPS:
+        if self.view.holds_several and self.spacings.say_more and len(chosen) < _MANY_RANKS:
+            return [far_apart(self.view, len(chosen) + 1)]
+        if others and self.spacings.say_more and self.view.num_ops <= _FEW_OPS:
             return [tuple(ranks)]
         if len(chosen) < _MANY_RANKS:
             further = _spread(others, _PAIRS if len(chosen) == 1 else _WIDER)
@@ -245,7 +243,7 @@ class Ladder:
         model.at_least(min(self.proven_us, value_us))
         model.both_at_least(work_bounds(self.view))
         if (0, Slot(F, 0)) in model.start:
-            keep_apart(model, self.apart_us)
+            self.spacings.kept_by(model)
         if hint is not None:
             model.hint(hint, value_us)
         outcome = run(model, self.options, limit_s, should_stop=self.should_stop, began_s=began_s)
@@ -256,6 +254,8 @@ class Ladder:
 
 class _Part(Model):
     """Some ranks, within the time of a known schedule."""
+
+    most_counted = 400
 
     def tune(self, parameters: cp_model.SatParameters) -> None:
         """From below; with a literal for the order of every two ops of a rank where that helps."""

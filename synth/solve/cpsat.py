@@ -289,7 +289,7 @@ class Model:
     def _add_span(self, origins: "_Origins", weight: int) -> None:
         """A variable that no rank's end, less its origin, exceeds."""
         length = self.cp.new_int_var(0, self.longest_us, "span")
-        self.spans.append(_Span(length, weight))
+        self.spans.append(_Span(length, weight, origins))
         for rank in self.ranks:
             for end in self._ends_of_rank(rank):
                 self.cp.add(length >= end - origins[rank])
@@ -357,6 +357,11 @@ class Model:
         """Tell the search a bound proven elsewhere."""
         self.cp.add(self.value >= bound_us)
 
+    def ends_after(self, rank: int, at: cp_model.LinearExpr) -> None:
+        """Tell the search that a rank that is modelled does not end before a moment."""
+        for span in self.spans:
+            self.cp.add(span.length >= at - span.origins[rank])
+
     def both_at_least(self, bounds: Spans) -> None:
         """Tell the search, where the objective is a sum, a bound of each summand."""
         if self.objective.is_sum:
@@ -389,7 +394,8 @@ _Origins = Mapping[int, cp_model.IntVar | int]
 
 
 class _Span(NamedTuple):
-    """The makespan or the period, and how often it counts."""
+    """The makespan or the period, how often it counts, and from when on, rank by rank."""
 
     length: cp_model.IntVar
     weight: int
+    origins: _Origins

@@ -5,14 +5,20 @@ from dataclasses import dataclass, field, replace
 
 from synth.objective import Objective
 from synth.solve import spacing
+from synth.solve.apart import Spacings
 from synth.solve.bounds import Ladder, Reference, work_bounds
 from synth.solve.idle_bounds import IdleBounds, IdleTimes
 from synth.solve.problem import SolveOptions
 from synth.solve.run_cpsat import TimedBounds
 from synth.solve.view import View
 
-# Where ranks hold several stages, the share of the time for idle times.
+# Where ranks hold several stages, the share of the time for idle times. Where even a full pipeline
+# idles, spacings say more: so each gets a trial, and then the better one of both its share; spacings
+# at once where they say so many times as much as was known.
 _IDLE_SHARE = 0.9
+_TRIAL_SHARE = 0.15
+_SPACING_SHARE_OF_BETTER = 0.6
+_CLEARLY_MORE = 1.2
 
 # Where they hold one and micro-batches are many, the share for idle times, which say more where
 # memory costs little in a full pipeline, and say it soon; and what part of the rest is for the
@@ -30,13 +36,13 @@ class Known:
     Attributes:
         bound_us: of the objective, by any of them.
         of_rank: of the objective, when each rank was looked at alone.
-        apart_us: how far apart so many forwards of the first stage are.
+        spacings: how far apart so many forwards of the first stage are.
         idle_us: how long ranks idle at their ends.
     """
 
     bound_us: int = 0
     of_rank: dict[int, int] = field(default_factory=dict)
-    apart_us: dict[int, int] = field(default_factory=dict)
+    spacings: Spacings = field(default_factory=Spacings)
     idle_us: IdleTimes = field(default_factory=dict)
 
 
@@ -67,7 +73,7 @@ class Proofs:
         Args:
             limit_s: for all of them; seconds of the clock, or deterministic ones.
         """
-        idle = self._idle if self._holds_several else None
+        idle = self._idle if self.view.holds_several else None
         alone = self._ladder if idle is None else idle
         yield from self._noted(alone.one_by_one(limit_s))
 
@@ -90,14 +96,35 @@ class Proofs:
     def _first(self) -> Iterator[tuple[Callable[[float], TimedBounds], float]]:
         """What is tried before growing sets of ranks, and its share of the time that is left."""
         idle = self._idle
-        if self._holds_several:
-            if idle is not None:
-                yield idle.together, _IDLE_SHARE
+        if self.view.holds_several:
+            yield from self._first_of_several(idle)
         elif spacing.is_worth(self.view):
             count = self.view.chunks[0].num_micro_batches
             if idle is not None and count >= _IDLE_FROM:
                 yield idle.together, _FIRST_IDLE_SHARE
             yield self._spacing, _SPACING_SHARE * min(1, count / _ALL_SPACING_FROM)
+
+    def _first_of_several(
+        self, idle: IdleBounds | None
+    ) -> Iterator[tuple[Callable[[float], TimedBounds], float]]:
+        """Idle times or spacings, whichever says more after a trial."""
+        known_us = self.known.bound_us
+        if spacing.is_worth(self.view):
+            yield self._spacing, _TRIAL_SHARE
+            is_clear = self._spacings_us > _CLEARLY_MORE * known_us
+            if idle is not None and not is_clear:
+                yield idle.together, _TRIAL_SHARE
+            if idle is None or self._spacings_us >= idle.bound_us:
+                yield self._spacing, _SPACING_SHARE_OF_BETTER
+                return
+        if idle is not None:
+            yield idle.together, _IDLE_SHARE
+
+    @property
+    def _spacings_us(self) -> int:
+        """What spacings say of the whole."""
+        whole_us = self.known.spacings.whole_us(self.view.chunks[0].last)
+        return self.objective.iterations * whole_us
 
     def _spacing(self, limit_s: float) -> TimedBounds:
         options = replace(self.options, gap=0.0)
@@ -106,13 +133,9 @@ class Proofs:
             options,
             lambda: self.reference().hint,
             self.should_stop,
-            self.known.apart_us,
+            self.known.spacings,
         )
         return apart.bounds(self.objective, limit_s)
-
-    @property
-    def _holds_several(self) -> bool:
-        return any(len(held) > 1 for held in self.view.held)
 
     @property
     def _ladder(self) -> Ladder:
@@ -123,7 +146,7 @@ class Proofs:
             self.reference,
             self.should_stop,
             self.known.of_rank,
-            self.known.apart_us,
+            self.known.spacings,
             self.known.bound_us,
         )
 

@@ -7,19 +7,19 @@ Whatever a schedule does, any k + 1 consecutive micro-batches of it keep the cap
 others, and wait for nothing more without them: so from one's F to the k-th after it there is at
 least g(k), the least that there is where they are alone. Such spacings add up to a bound for any
 number of micro-batches, and each of them, wherever it may begin, helps to prove the next one, and
-whatever is asked of all micro-batches.
+whatever is asked of all micro-batches. Where ranks hold several stages, the last k + 1 of all take
+longer than g(k) and the last one's way down and up: so from an F to the end is asked for too.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-
-from ortools.sat.python import cp_model
+from typing import NamedTuple
 
 from synth.objective import Objective
-from synth.solve.cpsat import Model
+from synth.solve.apart import Apart, Spacings, ToEnd
 from synth.solve.problem import SolveOptions
-from synth.solve.run_cpsat import Outcome, TimedBounds, run, search_from_below
+from synth.solve.run_cpsat import Outcome, TimedBounds, run
 from synth.solve.solution import Solution
 from synth.solve.view import SPLIT, B, F, Slot, View, W
 
@@ -44,14 +44,13 @@ _LEAST_GAIN = 0.0005
 
 
 def applies(view: View) -> bool:
-    """Whether all micro-batches pass one chain of stages, one stage a rank, and no copies of it.
+    """Whether all micro-batches pass one chain of stages, and no copies of it.
 
     Micro-batches that are left out must not have held less than nothing.
     """
-    if any(len(held) != 1 for held in view.held) or any(chunk.replica for chunk in view.chunks):
-        return False
     effects = (chunk.effect_bytes for chunk in view.chunks)
-    return all(min(e[F], e[F] + e[B], e[F] + e[B] + e[W]) >= 0 for e in effects)
+    are_held = all(min(e[F], e[F] + e[B], e[F] + e[B] + e[W]) >= 0 for e in effects)
+    return are_held and not any(chunk.replica for chunk in view.chunks)
 
 
 def is_worth(view: View) -> bool:
@@ -64,7 +63,8 @@ def lengths(view: View) -> Iterator[int]:
     """One, then all that memory does not take at once; of the longest but few."""
     yield 1
     longest = max(1, round(_LONGEST_SHARE * view.chunks[0].last))
-    length = max(2, view.most_forwards(0))
+    # Later stages of the rank need room too.
+    length = max(2, view.most_forwards(0) // len(view.held[view.chunks[0].rank]))
     while length <= longest:
         yield length
         is_dense = length < _DENSE and _of_all_ranks(view, length)
@@ -73,32 +73,26 @@ def lengths(view: View) -> Iterator[int]:
 
 def _of_all_ranks(view: View, length: int) -> bool:
     """Whether a stretch of all ranks is a model that can be built in passing."""
-    return len(SPLIT) * view.num_ranks * (length + 1) <= _MOST_OPS
+    return len(SPLIT) * len(view) * (length + 1) <= _MOST_OPS
 
 
-def added_us(least_us: Mapping[int, int], length: int) -> int:
-    """The most that known spacings add up to."""
-    return _best_and_sums(least_us, length)[0][length]
+def far_apart(view: View, num_ranks: int) -> tuple[int, ...]:
+    """So many ranks, up to three, that say most together.
+
+    Memory is short longest on the first stage's rank; some far away have to agree with it.
+    """
+    size = view.num_ranks
+    far = size - 1 if view.holds_several else 5 * size // 8
+    stages = (0, far, size // 2)[:num_ranks]
+    return tuple(sorted({view[stage].rank for stage in stages}))
 
 
-def _best_and_sums(least_us: Mapping[int, int], longest: int) -> tuple[list[int], list[int]]:
-    """For each length the most that is known, and the most that shorter ones add up to."""
-    best, sums = [0], [0]
-    for end in range(1, longest + 1):
-        sums.append(max((best[k] + best[end - k] for k in range(1, end // 2 + 1)), default=0))
-        best.append(max(least_us.get(end, 0), sums[end]))
-    return best, sums
+class _Question(NamedTuple):
+    """What is asked of so many forwards and one, and of which ranks."""
 
-
-def keep_apart(model: Model, least_us: Mapping[int, int]) -> None:
-    """No two forwards of the first stage are nearer in a model than is known."""
-    count = model.view.chunks[0].num_micro_batches
-    forwards = [model.start[0, Slot(F, k)] for k in range(count)]
-    _, sums = _best_and_sums(least_us, max(least_us, default=0))
-    for length, apart_us in least_us.items():
-        if apart_us > sums[length]:  # else shorter ones say so already
-            for first, second in zip(forwards, forwards[length:], strict=False):
-                model.cp.add(second >= first + apart_us)
+    model: type[Apart]
+    length: int
+    scope: tuple[int, ...]
 
 
 @dataclass
@@ -108,14 +102,20 @@ class Spacing:
     Attributes:
         reference: a schedule, asked for whenever a length begins; where its forwards are no farther
             apart than is proven, there is nothing to prove.
-        least_us: for each number of forwards, what is proven.
+        known: what is proven, to which this adds.
     """
 
     view: View
     options: SolveOptions
     reference: Callable[[], Solution | None]
     should_stop: Callable[[], bool]
-    least_us: dict[int, int] = field(default_factory=dict)
+    known: Spacings = field(default_factory=Spacings)
+
+    def __post_init__(self) -> None:
+        # From the start of the last F to the end of its rank: the round trip, B, W, STEP.
+        first = self.view.chunks[0]
+        trip_us = first.work_us + self.view.round_trip_us[0]
+        self.known.to_end_us[0] = trip_us + self.view.step_us(first.rank)
 
     def bounds(self, objective: Objective, limit_s: float) -> TimedBounds:
         """Bounds of the whole, as spacings become known, until one takes too long.
@@ -124,93 +124,86 @@ class Spacing:
             limit_s: seconds of the clock, or deterministic ones.
         """
         left_s = limit_s
-        for length in lengths(self.view):
+        longest = max(self.known.apart_us, default=0)
+        for length in (k for k in lengths(self.view) if k >= longest):
             if left_s <= 0 or self.should_stop():
                 break
-            sum_us = added_us(self.least_us, length)
-            nearest_us = self._nearest_us(length)
-            for place, scope in enumerate(self._scopes(length)):
-                known_us = max(sum_us, self.least_us.get(length, 0))
-                if not self._is_of_use(length, known_us, nearest_us, is_quick=place == 0):
-                    break
-                outcome = self._prove(length, scope, min(left_s, _SHARE_OF_ONE * limit_s))
+            for question in self._questions(length):
+                outcome = self._prove(question, min(left_s, _SHARE_OF_ONE * limit_s))
                 left_s -= outcome.spent_s
-                self.least_us[length] = max(known_us, outcome.bound_us)
-                yield objective.iterations * (self._added_us() + self._tail_us())
+                yield objective.iterations * self.known.whole_us(self._last)
                 if left_s <= 0 or self.should_stop() or not outcome.optimal:
                     return limit_s - left_s
         return limit_s - left_s
 
-    def _is_of_use(
-        self, length: int, known_us: int, nearest_us: int | None, *, is_quick: bool
-    ) -> bool:
+    @property
+    def _last(self) -> int:
+        return self.view.chunks[0].last
+
+    def _questions(self, length: int) -> Iterator[_Question]:
+        """What is of use to ask of a length, given the answers to those before."""
+        nearest_us, to_end_us = self._nearest_us(length)
+        for place, scope in enumerate(self._scopes(length)):
+            if not self._is_of_use(length, nearest_us, is_quick=place == 0):
+                break
+            yield _Question(Apart, length, scope)
+        may_end_later = to_end_us is None or to_end_us > self.known.whole_us(length)
+        if self.view.holds_several and may_end_later:
+            yield _Question(ToEnd, length, far_apart(self.view, 2))
+
+    def _is_of_use(self, length: int, nearest_us: int | None, *, is_quick: bool) -> bool:
         """Whether to ask for more; where that takes long, if it alone may add up to more.
 
         A guess: a length that adds nothing might help to prove another one.
         """
-        if nearest_us is None or nearest_us <= known_us:
+        if nearest_us is None or nearest_us <= self.known.added_us(length):
             return nearest_us is None
-        most_us = {**self.least_us, length: nearest_us}
-        return is_quick or self._added_us(most_us) > (1 + _LEAST_GAIN) * self._added_us()
+        most = self.known.with_apart(length, nearest_us).whole_us(self._last)
+        return is_quick or most > (1 + _LEAST_GAIN) * self.known.whole_us(self._last)
 
-    def _added_us(self, least_us: Mapping[int, int] | None = None) -> int:
-        """What spacings add up to for all forwards: those that are proven, or others."""
-        return added_us(self.least_us if least_us is None else least_us, self.view.chunks[0].last)
-
-    def _tail_us(self) -> int:
-        """From the start of the last F to the end of its rank: the round trip, B, W, STEP."""
-        first = self.view.chunks[0]
-        return first.work_us + self.view.round_trip_us[0] + self.view.step_us(first.rank)
-
-    def _prove(self, length: int, scope: Iterable[int], limit_s: float) -> Outcome:
-        """Prove how far apart the first and the last of so many and one are, by some ranks."""
+    def _prove(self, question: _Question, limit_s: float) -> Outcome:
+        """Prove how far apart the first and the last of so many and one are, or the end."""
         began_s = time.monotonic()
+        model, length, scope = question
         few = tuple(c._replace(num_micro_batches=length + 1) for c in self.view.chunks)
-        model = _Apart(replace(self.view, chunks=few), scope, self.least_us)
-        return run(model, self.options, limit_s, should_stop=self.should_stop, began_s=began_s)
+        asked = model(replace(self.view, chunks=few), scope, self.known)
+        outcome = run(asked, self.options, limit_s, should_stop=self.should_stop, began_s=began_s)
+        if model is ToEnd:
+            known_us = self.known.whole_us(length)
+            self.known.to_end_us[length] = max(known_us, outcome.bound_us)
+        else:
+            known_us = self.known.added_us(length)
+            self.known.apart_us[length] = max(known_us, outcome.bound_us)
+        return outcome
 
     def _scopes(self, length: int) -> Iterator[tuple[int, ...]]:
         """Two ranks, which take next to no time; should it be of use, all, or a few of too many.
 
-        Memory is short longest on the first stages' ranks; some far away have to agree with them.
+        Where ranks hold several stages, more than two take too long.
         """
-        size = self.view.num_ranks
-        far = 5 * size // 8
-        two, few = {0, far}, {0, min(1, size - 1), size // 4, far}
-        more = set(range(size)) if _of_all_ranks(self.view, length) else few
-        for stages in (two, more) if more != two else (two,):
-            yield tuple(sorted(self.view[stage].rank for stage in stages))
+        yield far_apart(self.view, 2)
+        if self.view.holds_several or self.view.num_ranks <= 2:
+            return
+        if _of_all_ranks(self.view, length):
+            yield tuple(range(self.view.num_ranks))
+        else:
+            size = self.view.num_ranks
+            near = self.view[1].rank, self.view[size // 4].rank
+            yield tuple(sorted({*far_apart(self.view, 2), *near}))
 
-    def _nearest_us(self, length: int) -> int | None:
-        """How far apart so many forwards of the reference are, where they are nearest."""
+    def _nearest_us(self, length: int) -> tuple[int | None, int | None]:
+        """How far apart so many forwards of the reference are where they are nearest; to the end.
+
+        None: there is no reference.
+        """
         reference = self.reference()
         if reference is None:
-            return None
-        count = self.view.chunks[0].num_micro_batches
-        at = [reference.starts[0, Slot(F, k)] for k in range(count)]
-        return min(later - earlier for earlier, later in zip(at, at[length:], strict=False))
-
-
-class _Apart(Model):
-    """Minimises the time from the first forward of the first stage to the last one."""
-
-    def __init__(self, view: View, scope: Iterable[int], known_us: Mapping[int, int]) -> None:
-        self._known_us = known_us
-        each_us = sum(c.work_us + c.down_us + c.up_us for c in view.chunks)
-        steps_us = sum(map(view.step_us, range(view.num_ranks)))
-        # As long as one op after the other: that is never too short.
-        longest_us = each_us * view.chunks[0].num_micro_batches + steps_us
-        super().__init__(view, Objective.MAKESPAN, longest_us, scope)
-
-    def tune(self, parameters: cp_model.SatParameters) -> None:
-        """From below: the least is asked for, and how it looks is of no use."""
-        search_from_below(parameters)
-
-    def minimise(self) -> None:
-        """No two forwards are nearer than is known."""
-        keep_apart(self, self._known_us)
-        self.cp.add(self.start[0, Slot(F, 0)] == 0)
-        self.spans = []
-        self.value = self.cp.new_int_var(0, self.horizon_us, "apart")
-        self.cp.add(self.value == self.start[0, Slot(F, self.view.chunks[0].last)])
-        self.cp.minimize(self.value)
+            return None, None
+        at = [reference.starts[0, Slot(F, k)] for k in range(self._last + 1)]
+        nearest_us = min(later - earlier for earlier, later in zip(at, at[length:], strict=False))
+        rank = self.view.chunks[0].rank
+        ends = (
+            reference.starts[chunk, Slot(W, self._last)] + self.view[chunk].duration_us[W]
+            for chunk in self.view.held[rank]
+        )
+        return nearest_us, max(ends) + self.view.step_us(rank) - at[self._last - length]

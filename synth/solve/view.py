@@ -173,6 +173,11 @@ class View:
         """All STEPs of a rank, one after the other at its end."""
         return sum(self.chunks[c].duration_us[STEP] for c in self.held[rank])
 
+    @property
+    def holds_several(self) -> bool:
+        """Whether some rank holds more than one chunk."""
+        return any(len(held) > 1 for held in self.held)
+
     def is_alone(self, chunk: int) -> bool:
         """Whether a chunk has its rank for itself."""
         return len(self.held[self.chunks[chunk].rank]) == 1

@@ -1,0 +1,126 @@
+"""Distances between forwards of the first stage: what is proven, and the models that prove it.
+
+rank 0 | F .. .. .. F .. .. .. F .. .. .. F .. B .. W |
+       |<-- g(k) -->|<-- g(k) -->|<----- to end ----->|
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from ortools.sat.python import cp_model
+
+from synth.objective import Objective
+from synth.solve.cpsat import Model
+from synth.solve.run_cpsat import search_from_below
+from synth.solve.view import F, Slot, View
+
+
+@dataclass
+class Spacings:
+    """What is proven of any schedule of a view.
+
+    Attributes:
+        apart_us: for each number of forwards, from the start of one to that of so many later.
+        to_end_us: for each number of forwards, from the start of one that so many follow to the end
+            of its rank.
+    """
+
+    apart_us: dict[int, int] = field(default_factory=dict)
+    to_end_us: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def say_more(self) -> bool:
+        """Whether more is known than how long a forward takes."""
+        return any(length > 1 and apart_us for length, apart_us in self.apart_us.items())
+
+    def added_us(self, length: int) -> int:
+        """The most that distances of so many forwards together add up to."""
+        return _best_and_sums(self.apart_us, length)[0][length]
+
+    def whole_us(self, length: int) -> int:
+        """The same, and from there to the end of the rank."""
+        best, _ = _best_and_sums(self.apart_us, length)
+        ends = ((k, us) for k, us in self.to_end_us.items() if k <= length)
+        return max((best[length - k] + us for k, us in ends), default=best[length])
+
+    def with_apart(self, length: int, us: int) -> "Spacings":
+        """Were so many so far apart."""
+        return Spacings({**self.apart_us, length: us}, self.to_end_us)
+
+    def kept_by(self, model: Model) -> None:
+        """Tell a model that has the first stage's rank what its own sums do not say."""
+        forwards = _forwards(model)
+        longest = max((*self.apart_us, *self.to_end_us), default=0)
+        _, sums = _best_and_sums(self.apart_us, longest)
+        for length, apart_us in self.apart_us.items():
+            if apart_us > sums[length]:
+                for first, second in zip(forwards, forwards[length:], strict=False):
+                    model.cp.add(second >= first + apart_us)
+        for length, end_us in self.to_end_us.items():
+            others = {k: us for k, us in self.to_end_us.items() if k < length}
+            if length < len(forwards) and end_us > Spacings(self.apart_us, others).whole_us(length):
+                model.ends_after(model.view[0].rank, forwards[-1 - length] + end_us)
+
+
+def _best_and_sums(apart_us: Mapping[int, int], longest: int) -> tuple[list[int], list[int]]:
+    """For each length the most that is known, and the most that shorter ones add up to."""
+    best, sums = [0], [0]
+    for end in range(1, longest + 1):
+        sums.append(max((best[k] + best[end - k] for k in range(1, end // 2 + 1)), default=0))
+        best.append(max(apart_us.get(end, 0), sums[end]))
+    return best, sums
+
+
+def _forwards(model: Model) -> list[cp_model.LinearExpr]:
+    """The starts of all forwards of the first stage."""
+    return [model.start[0, Slot(F, k)] for k in range(model.view[0].num_micro_batches)]
+
+
+class Apart(Model):
+    """Minimises the time from the first forward of the first stage to the last one.
+
+    Args:
+        view: of as many micro-batches as forwards.
+        known: of them, and of more.
+    """
+
+    most_counted = 400
+
+    def __init__(self, view: View, scope: Iterable[int], known: Spacings) -> None:
+        self._known = known
+        each_us = sum(c.work_us + c.down_us + c.up_us for c in view.chunks)
+        steps_us = sum(map(view.step_us, range(view.num_ranks)))
+        # As long as one op after the other: that is never too short.
+        longest_us = each_us * view.chunks[0].num_micro_batches + steps_us
+        super().__init__(view, Objective.MAKESPAN, longest_us, scope)
+
+    def tune(self, parameters: cp_model.SatParameters) -> None:
+        """From below: the least is asked for, and how it looks is of no use."""
+        search_from_below(parameters)
+
+    def minimise(self) -> None:
+        """No two forwards are nearer than is known."""
+        self.spans = []
+        self.value = self.cp.new_int_var(0, self.horizon_us, "apart")
+        self.cp.add(self.start[0, Slot(F, 0)] == 0)
+        for end in self._last():
+            self.cp.add(self.value >= end)
+        self._known.kept_by(self)
+        self.cp.minimize(self.value)
+
+    def _last(self) -> Iterator[cp_model.LinearExpr]:
+        yield _forwards(self)[-1]
+
+    def ends_after(self, rank: int, at: cp_model.LinearExpr) -> None:
+        """The end does not count."""
+
+
+class ToEnd(Apart):
+    """Minimises the time from the first forward of the first stage to the end of its rank."""
+
+    def _last(self) -> Iterator[cp_model.LinearExpr]:
+        yield from self._ends_of_rank(self.view[0].rank)
+
+    def ends_after(self, rank: int, at: cp_model.LinearExpr) -> None:
+        """It is the value."""
+        self.cp.add(self.value >= at)
