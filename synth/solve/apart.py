@@ -57,8 +57,9 @@ class Spacings:
                 for first, second in zip(forwards, forwards[length:], strict=False):
                     model.cp.add(second >= first + apart_us)
         for length, end_us in self.to_end_us.items():
-            others = {k: us for k, us in self.to_end_us.items() if k < length}
-            if length < len(forwards) and end_us > Spacings(self.apart_us, others).whole_us(length):
+            shorter = {k: us for k, us in self.to_end_us.items() if k < length}
+            known_us = Spacings(self.apart_us, shorter).whole_us(length)
+            if 0 < length < len(forwards) and end_us > known_us:
                 model.ends_after(model.view[0].rank, forwards[-1 - length] + end_us)
 
 

@@ -221,7 +221,8 @@ class Ladder:
         ranks = range(self.view.num_ranks)
         others = [rank for rank in ranks if rank not in chosen]
         if self.view.holds_several and self.spacings.say_more and len(chosen) < _MANY_RANKS:
-            return [far_apart(self.view, len(chosen) + 1)]
+            far = far_apart(self.view, len(chosen) + 1)
+            return [far] if len(far) > len(chosen) else []
         if others and self.spacings.say_more and self.view.num_ops <= _FEW_OPS:
             return [tuple(ranks)]
         if len(chosen) < _MANY_RANKS:

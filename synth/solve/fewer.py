@@ -28,14 +28,16 @@ _MOST_LEFT = 2 / 3
 # What the exact model takes, about: so much for each pair of ops. The share of the time that is
 # left which it may have, and the most ops that it is of use for.
 _PAIR_S = 1e-5
+_PAIR_S_OF_SEVERAL = 5e-5
 _SHARE = 0.5
 _MOST_OPS = 2_000
 
 # Between two schedules that are lengthened, so many times as long as one of them takes.
 _PAUSES = 5
 
-# All that the exact model begins from.
+# All that the exact model begins from; it needs help where ranks hold several stages.
 _PARTS = frozenset({Part.FAMILIES, Part.LIST_SCHEDULING, Part.EXACT})
+_PARTS_OF_SEVERAL = frozenset(Part) - {Part.FEWER, Part.BOUNDS}
 
 # Another search, within the limits of this one.
 Search: TypeAlias = Callable[[Problem, SolveOptions, OnImprovement], Result]
@@ -48,21 +50,48 @@ class Fewer:
         problem: the one asked.
         view: of that, in which bounds hold.
         now: where its search stands.
+        is_unpublished: whether there are published schedules for the placement, and none fits.
     """
 
-    def __init__(self, problem: Problem, view: View, options: SolveOptions, now: Standing) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        view: View,
+        options: SolveOptions,
+        now: Standing,
+        *,
+        is_unpublished: bool,
+    ) -> None:
         self.asked, self.view, self.options, self.now = problem, view, options, now
+        self.is_unpublished = is_unpublished
 
     @cached_property
     def left_out(self) -> int:
-        """How many micro-batches, a multiple of a burst; none where it is of no use."""
+        """How many micro-batches; none where it is of no use."""
         count = self.asked.num_micro_batches
-        burst = self._burst if rounds.applies(self.view) else None
-        if burst is None:
-            return 0
-        left_out = count - math.ceil(_LEFT_FOR_RANK * self.asked.num_ranks)
-        left_out -= left_out % burst
+        left_out = self._left_out_of_bursts if rounds.applies(self.view) else self._left_out_of_any
         return left_out if count - left_out <= _MOST_LEFT * count else 0
+
+    @property
+    def _left_out_of_bursts(self) -> int:
+        """A multiple of a burst."""
+        if self._burst is None:
+            return 0
+        left_out = self.asked.num_micro_batches - self._most_kept
+        return left_out - left_out % self._burst
+
+    @property
+    def _left_out_of_any(self) -> int:
+        """All that there is no time for; of one copy of the stages."""
+        if self.asked.num_replicas > 1 or not self.is_unpublished:
+            return 0
+        most_ops = math.isqrt(int(self._limit_s / _PAIR_S_OF_SEVERAL))
+        kept = min(self._most_kept, most_ops // (len(self.view) * len(SPLIT)))
+        return self.asked.num_micro_batches - kept if kept > self.asked.num_ranks else 0
+
+    @property
+    def _most_kept(self) -> int:
+        return math.ceil(_LEFT_FOR_RANK * self.asked.num_ranks)
 
     @property
     def _burst(self) -> int | None:
@@ -103,13 +132,14 @@ class Fewer:
         Returns:
             The share of the time limit that it took.
         """
+        parts = _PARTS_OF_SEVERAL if self.view.holds_several else _PARTS
         options = replace(
             self.options,
             time_limit_s=self._limit_s,
             gap=0.0,
             workers=workers,
             hint=None,
-            without=self.options.without | (frozenset(Part) - _PARTS),
+            without=self.options.without | (frozenset(Part) - parts),
         )
         began_s = again_s = self.now.elapsed_s()
         made: Schedule | None = None

@@ -219,7 +219,10 @@ class _Search:
 
     def _try_fewer(self) -> None:
         """A schedule for fewer micro-batches, found by a search of its own, lengthened."""
-        few = Fewer(self.problem, self.relaxed, self.options, self.now)
+        is_unpublished = bool(self.rivals) and not any(rival.fits for rival in self.rivals)
+        few = Fewer(
+            self.problem, self.relaxed, self.options, self.now, is_unpublished=is_unpublished
+        )
 
         def search(problem: Problem, options: SolveOptions, tell: OnImprovement) -> Result:
             return _Search(problem, options, tell, self.now.stop, self.now).run()

@@ -13,8 +13,8 @@ from synth.solve.run_cpsat import TimedBounds
 from synth.solve.view import View
 
 # Where ranks hold several stages, the share of the time for idle times. Where even a full pipeline
-# idles, spacings say more: so each gets a trial, and then the better one of both its share; spacings
-# at once where they say so many times as much as was known.
+# idles, spacings say more: so each gets a trial, and then the better one of both its share, or
+# spacings at once where they say so many times as much as was known.
 _IDLE_SHARE = 0.9
 _TRIAL_SHARE = 0.15
 _SPACING_SHARE_OF_BETTER = 0.6

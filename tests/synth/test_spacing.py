@@ -10,6 +10,7 @@ from synth.costs import Costs
 from synth.schedule import Buffering, Placement, Schedule, ScheduleError, peak_bytes, verify
 from synth.schedule.placements import placement
 from synth.solve import Objective, Problem, SolveOptions, bounds, portfolio, solve, spacing
+from synth.solve.apart import Apart, Spacings
 from synth.solve.bounds import Ladder, Reference
 from synth.solve.feasible import find_shortage
 from synth.solve.known_orders import KnownOrders
@@ -17,7 +18,7 @@ from synth.solve.memory_views import relaxed_for_fusion
 from synth.solve.problem import Part
 from synth.solve.run_cpsat import Outcome
 from synth.solve.solution import timed
-from synth.solve.spacing import Spacing, added_us, lengths
+from synth.solve.spacing import Spacing, far_apart, lengths
 from synth.solve.view import B, F, Slot, W
 from tests.synth.effort import counted
 from tests.synth.odd_problems import RandomOrders, odd_costs
@@ -33,12 +34,14 @@ def spacings(problem: Problem, seconds: float = 5.0) -> tuple[Spacing, list[int]
     return found, list(found.bounds(problem.objective, seconds))
 
 
-@pytest.mark.parametrize("seed", range(200))
-def test_no_bound_excludes_a_schedule_that_there_is(seed: int) -> None:
+@pytest.mark.parametrize("name", ["linear", "v", "looped:2", "wave:3"])
+@pytest.mark.parametrize("seed", range(100))
+def test_no_bound_excludes_a_schedule_that_there_is(name: str, seed: int) -> None:
     rng = random.Random(seed)
     num_ranks, m = rng.randint(1, 4), rng.randint(2, 7)
-    costs: Costs = odd_costs(rng, num_ranks, num_ranks)
-    free = Problem(costs, placement("linear", num_ranks), m, None, rng.choice(OBJECTIVES))
+    where = placement(name, num_ranks)
+    costs: Costs = odd_costs(rng, where.num_stages, num_ranks)
+    free = Problem(costs, where, m, None, rng.choice(OBJECTIVES))
     schedule = Schedule(
         free.placement, m, RandomOrders(rng, free).programs(), "random", Buffering(1, 2)
     )
@@ -51,24 +54,30 @@ def test_no_bound_excludes_a_schedule_that_there_is(seed: int) -> None:
         return
     apart, of_spacings = spacings(problem, 1.0)
     assert max(of_spacings) <= problem.objective.value_us(timeline)
-    ops = zip(lowered.ops[0], timeline.start_us, strict=False)  # rank 0's nodes come first
-    starts = [start for op, start in ops if op.kind == F]
-    for length, least_us in apart.least_us.items():
+    # Rank 0's nodes come first.
+    ops = [*zip(lowered.ops[0], timeline.start_us, timeline.end_us, strict=False)]
+    starts = [start for op, start, _ in ops if op.kind == F and op.stage == 0]
+    for length, least_us in apart.known.apart_us.items():
         for first in range(m - length):
             assert starts[first + length] - starts[first] >= least_us
+    end_us = max(end for *_, end in ops)
+    for length, least_us in apart.known.to_end_us.items():
+        assert end_us - starts[m - 1 - length] >= least_us
 
 
-@pytest.mark.parametrize("most_at_once", [0, 2_000])
+@pytest.mark.parametrize(
+    ("name", "most_at_once"), [("linear", 0), ("linear", 2_000), ("v", 0), ("looped:2", 0)]
+)
 @pytest.mark.parametrize("seed", range(30))
 def test_no_bound_is_above_the_optimum(
-    seed: int, most_at_once: int, monkeypatch: pytest.MonkeyPatch
+    name: str, seed: int, most_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor where few ranks are looked at before all of them."""
     monkeypatch.setattr(bounds, "_FEW_OPS", most_at_once)
     rng = random.Random(seed)
     num_ranks, m = rng.choice([(2, 5), (2, 7), (3, 4), (3, 6)])
-    costs = random_costs(rng, num_ranks, boundary=False, cheap_fusion=False)
-    where = placement("linear", num_ranks)
+    where = placement(name, num_ranks)
+    costs = random_costs(rng, where.num_stages, boundary=False, cheap_fusion=False)
     zero = Problem(costs, where, m, (0,) * num_ranks, rng.choice(OBJECTIVES))
     shortage = find_shortage(zero)
     least = shortage.smallest_cap_bytes if shortage else 0
@@ -83,7 +92,7 @@ def test_no_bound_is_above_the_optimum(
     assert max(of_spacings) <= best.value_us
     beyond = Reference(best.value_us + 50, None)
     ladder = Ladder(
-        view, problem.objective, counted(20), lambda: beyond, lambda: False, {}, apart.least_us
+        view, problem.objective, counted(20), lambda: beyond, lambda: False, {}, apart.known
     )
     of_ranks = list(ladder.together(20.0))
     assert max(of_ranks) == of_ranks[-1] == best.value_us
@@ -94,7 +103,7 @@ def test_one_micro_batch_at_a_time_is_a_whole_way_apart() -> None:
     found = Spacing(view, SolveOptions(workers=1, deterministic=True), lambda: None, lambda: False)
     of_spacings = list(found.bounds(Objective.MAKESPAN, 5.0))
     way_us = 3 * 55 + 3 * 58 + 4 * 2 + 35
-    assert found.least_us[1] == way_us
+    assert found.known.apart_us[1] == way_us
     assert of_spacings[0] == of_spacings[-1] == 12 * way_us
 
 
@@ -104,8 +113,9 @@ def test_a_known_schedule_says_where_forwards_are_nearest() -> None:
     order = [(0, kind) for kind in kinds]
     known = timed([order, [(1, kind) for _, kind in order]], view)
     found = Spacing(view, SolveOptions(), lambda: known, lambda: False)
-    assert found._nearest_us(1) == 55
-    assert found._nearest_us(3) == known.starts[0, Slot(F, 3)]
+    end_us = known.starts[0, Slot(W, 3)] + 35
+    assert found._nearest_us(1) == (55, end_us - known.starts[0, Slot(F, 2)])
+    assert found._nearest_us(3) == (known.starts[0, Slot(F, 3)], end_us)
 
 
 def test_stages_may_lie_on_ranks_in_any_order() -> None:
@@ -123,8 +133,9 @@ def test_copies_that_share_micro_batches_unevenly_are_no_one_chain() -> None:
 
 
 def test_spacings_add_up() -> None:
-    least_us = {1: 10, 2: 25, 3: 36}
-    assert [added_us(least_us, k) for k in range(1, 8)] == [10, 25, 36, 50, 61, 75, 86]
+    known = Spacings({1: 10, 2: 25, 3: 36}, {0: 5, 2: 40})
+    assert [known.added_us(k) for k in range(1, 8)] == [10, 25, 36, 50, 61, 75, 86]
+    assert [known.whole_us(k) for k in range(6)] == [5, 15, 40, 50, 65, 76]
 
 
 def test_lengths_are_all_that_memory_does_not_take_at_once_while_all_ranks_are_few_ops() -> None:
@@ -139,59 +150,102 @@ def test_lengths_are_all_that_memory_does_not_take_at_once_while_all_ranks_are_f
     assert asked(32, 72) == [1, *range(24, 32), 37, 44, 53, 64]
 
 
-@pytest.mark.parametrize("num_ranks", [1, 2, 3, 8])
+@pytest.mark.parametrize(
+    ("name", "num_ranks"), [("linear", 1), ("linear", 2), ("linear", 3), ("linear", 8), ("v", 4)]
+)
 def test_what_a_schedule_reaches_is_not_asked_for_again(
-    num_ranks: int, monkeypatch: pytest.MonkeyPatch
+    name: str, num_ranks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No set of ranks is looked at twice, nor any where the known schedule is as near.
 
-    More than two ranks are looked at only where the most that may come of it adds up to more.
+    More than two ranks are looked at only where the most that may come of it adds up to more; how
+    long it is to the end only where ranks hold several stages.
     """
-    cap = 3 * num_ranks
-    problem = Problem(
-        table_costs(num_ranks), placement("linear", num_ranks), 16, (cap,) * num_ranks
-    )
+    where = placement(name, num_ranks)
+    cap = 3 * num_ranks if name == "linear" else 9
+    problem = Problem(table_costs(where.num_stages), where, 16, (cap,) * num_ranks)
     view = relaxed_for_fusion(problem)
-    best = solve(problem, counted(20))
+    seconds = 20 if name == "linear" else 0.2
+    best = solve(problem, counted(seconds))
     assert best.schedule is not None
     hint, _ = KnownOrders(problem.objective).hint(view, best.schedule.programs)
-    asked: list[tuple[int, tuple[int, ...]]] = []
+    asked: list[spacing._Question] = []
 
-    def looked_at(self: Spacing, length: int, scope: tuple[int, ...], limit_s: float) -> Outcome:
-        nearest_us = self._nearest_us(length)
-        assert nearest_us is not None and nearest_us > self.least_us.get(length, 0)
-        if len(scope) > 2:
-            most_us = {**self.least_us, length: nearest_us}
-            assert added_us(most_us, 15) > added_us(self.least_us, 15)
-        asked.append((length, scope))
-        return prove(self, length, scope, limit_s)
+    def looked_at(self: Spacing, question: spacing._Question, limit_s: float) -> Outcome:
+        length = question.length
+        nearest_us, to_end_us = self._nearest_us(length)
+        assert nearest_us is not None and to_end_us is not None
+        if question.model is not Apart:
+            assert to_end_us > self.known.whole_us(length)
+        else:
+            assert nearest_us > self.known.added_us(length)
+        if len(question.scope) > 2:
+            most = self.known.with_apart(length, nearest_us)
+            assert most.added_us(15) > self.known.added_us(15)
+        asked.append(question)
+        return prove(self, question, limit_s)
 
     prove = Spacing._prove
     monkeypatch.setattr(Spacing, "_prove", looked_at)
     found = Spacing(view, counted(20), lambda: hint, lambda: False)
-    list(found.bounds(problem.objective, 20.0))
+    list(found.bounds(problem.objective, seconds))
     assert asked and len(set(asked)) == len(asked)
+    assert all(question.model is Apart for question in asked) == (name == "linear")
 
 
 def test_more_than_two_ranks_are_asked_only_where_it_may_add_something() -> None:
     found = Spacing(even(2, None, 4), SolveOptions(), lambda: None, lambda: False)
     for of_three_us, is_of_use in ((30, True), (60, False)):
-        found.least_us = {1: 10, 2: 25, 3: of_three_us}
-        assert found._is_of_use(2, 25, 26, is_quick=False) == is_of_use
-        assert found._is_of_use(2, 25, 26, is_quick=True)
-        assert found._is_of_use(2, 25, None, is_quick=False)
-        assert not found._is_of_use(2, 25, 25, is_quick=True)
+        found.known = Spacings({1: 10, 2: 25, 3: of_three_us}, {0: 40})
+        assert found._is_of_use(2, 26, is_quick=False) == is_of_use
+        assert found._is_of_use(2, 26, is_quick=True)
+        assert found._is_of_use(2, None, is_quick=False)
+        assert not found._is_of_use(2, 25, is_quick=True)
 
 
 def test_all_ranks_come_first_only_where_spacings_are_known() -> None:
     view = even(8, 12, 64)
     reference = Reference(50_000, None)
     ladder = Ladder(
-        view, Objective.MAKESPAN, SolveOptions(), lambda: reference, lambda: False, {}, {1: 55}
+        view,
+        Objective.MAKESPAN,
+        SolveOptions(),
+        lambda: reference,
+        lambda: False,
+        {},
+        Spacings({1: 55}),
     )
     assert [len(ranks) for ranks in ladder._wider((0,))] == [2] * 4
-    ladder.apart_us = {1: 55, 4: 967}
+    ladder.spacings = Spacings({1: 55, 4: 967})
     assert ladder._wider((0,)) == [tuple(range(8))]
+
+
+def test_ranks_that_are_far_apart_come_first_where_they_hold_several_stages() -> None:
+    problem = Problem(table_costs(16), placement("v", 8), 32, (10,) * 8)
+    view, reference = relaxed_for_fusion(problem), Reference(50_000, None)
+    known = Spacings({1: 55, 4: 967})
+    ladder = Ladder(
+        view, Objective.MAKESPAN, SolveOptions(), lambda: reference, lambda: False, {}, known
+    )
+    assert ladder._wider((0,)) == [far_apart(view, 2)] == [(0, 7)]
+    assert ladder._wider((0, 7)) == [far_apart(view, 3)] == [(0, 4, 7)]
+    assert ladder._wider((0, 4, 7)) == [tuple(range(8))]
+
+
+def test_what_was_proven_is_gone_on_from() -> None:
+    """A second search of the same view begins with the longest stretch of the first one."""
+    problem = Problem(table_costs(8), placement("v", 4), 32, (8,) * 4)
+    view, options = relaxed_for_fusion(problem), counted(20)
+    first = Spacing(view, options, lambda: None, lambda: False)
+    told = [
+        bound_us
+        for bound_us, _ in zip(first.bounds(problem.objective, 20.0), range(9), strict=False)
+    ]
+    again = Spacing(view, options, lambda: None, lambda: False, first.known)
+    longest = max(first.known.apart_us)
+    assert longest > 2
+    assert next(again.bounds(problem.objective, 20.0)) >= told[-1]
+    assert min(again.known.apart_us) == 1 and max(again.known.apart_us) == longest
 
 
 def test_a_stop_is_heeded_where_nothing_is_left_to_ask() -> None:
