@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from ortools.sat.python import cp_model
 
 from synth.objective import Objective
-from synth.solve.cpsat import Model
+from synth.solve.cpsat import Model, Span
 from synth.solve.run_cpsat import search_from_below
 from synth.solve.view import F, Slot, View
 
@@ -30,8 +30,8 @@ class Spacings:
 
     @property
     def say_more(self) -> bool:
-        """Whether more is known than how long a forward takes."""
-        return any(length > 1 and apart_us for length, apart_us in self.apart_us.items())
+        """Whether more is known than how long a forward and a round trip take."""
+        return max(self.apart_us, default=0) > 1 or max(self.to_end_us, default=0) > 0
 
     def added_us(self, length: int) -> int:
         """The most that distances of so many forwards together add up to."""
@@ -50,17 +50,16 @@ class Spacings:
     def kept_by(self, model: Model) -> None:
         """Tell a model that has the first stage's rank what its own sums do not say."""
         forwards = _forwards(model)
-        longest = max((*self.apart_us, *self.to_end_us), default=0)
-        _, sums = _best_and_sums(self.apart_us, longest)
-        for length, apart_us in self.apart_us.items():
-            if apart_us > sums[length]:
+        best, sums = _best_and_sums(self.apart_us, len(forwards) - 1)
+        for length, us in self.apart_us.items():
+            if length < len(forwards) and us > sums[length]:
                 for first, second in zip(forwards, forwards[length:], strict=False):
-                    model.cp.add(second >= first + apart_us)
-        for length, end_us in self.to_end_us.items():
-            shorter = {k: us for k, us in self.to_end_us.items() if k < length}
-            known_us = Spacings(self.apart_us, shorter).whole_us(length)
-            if 0 < length < len(forwards) and end_us > known_us:
-                model.ends_after(model.view[0].rank, forwards[-1 - length] + end_us)
+                    model.cp.add(second >= first + us)
+        told: list[tuple[int, int]] = []
+        for length, us in sorted(self.to_end_us.items()):
+            if length < len(forwards) and all(us > best[length - k] + end for k, end in told):
+                model.ends_after(model.view[0].rank, forwards[-1 - length] + us)
+                told.append((length, us))
 
 
 def _best_and_sums(apart_us: Mapping[int, int], longest: int) -> tuple[list[int], list[int]]:
@@ -101,8 +100,8 @@ class Apart(Model):
 
     def minimise(self) -> None:
         """No two forwards are nearer than is known."""
-        self.spans = []
         self.value = self.cp.new_int_var(0, self.horizon_us, "apart")
+        self.spans = self._spans()
         self.cp.add(self.start[0, Slot(F, 0)] == 0)
         for end in self._last():
             self.cp.add(self.value >= end)
@@ -112,8 +111,9 @@ class Apart(Model):
     def _last(self) -> Iterator[cp_model.LinearExpr]:
         yield _forwards(self)[-1]
 
-    def ends_after(self, rank: int, at: cp_model.LinearExpr) -> None:
-        """The end does not count."""
+    def _spans(self) -> list[Span]:
+        """Where the rank ends does not count."""
+        return []
 
 
 class ToEnd(Apart):
@@ -122,6 +122,5 @@ class ToEnd(Apart):
     def _last(self) -> Iterator[cp_model.LinearExpr]:
         yield from self._ends_of_rank(self.view[0].rank)
 
-    def ends_after(self, rank: int, at: cp_model.LinearExpr) -> None:
-        """It is the value."""
-        self.cp.add(self.value >= at)
+    def _spans(self) -> list[Span]:
+        return [Span(self.value, 1, {self.view[0].rank: 0})]

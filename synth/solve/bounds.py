@@ -16,7 +16,7 @@ from typing import NamedTuple
 from ortools.sat.python import cp_model
 
 from synth.objective import Objective, Spans
-from synth.solve.apart import Spacings
+from synth.solve.apart import Apart, Spacings
 from synth.solve.cpsat import Model
 from synth.solve.problem import SolveOptions
 from synth.solve.run_cpsat import Outcome, run, search_from_below
@@ -160,7 +160,7 @@ class Ladder:
         reference: asked for what is known then, whenever a proof begins.
         should_stop: asked all the time.
         of_rank: what was proven when each rank was looked at alone.
-        spacings: how far apart so many forwards of the first stage are known to be.
+        spacings: how far apart so many forwards of the first stage are known to be, and the end.
         proven_us: what is proven already; each proof begins there and raises it.
     """
 
@@ -199,7 +199,8 @@ class Ladder:
 
         Each set begins from what is proven already. Two and three ranks get a part of the time;
         what is left goes to all ranks at once, or where these are too many ops to growing sets.
-        Where spacings have said what few ranks can say, all ranks come first if they are few ops.
+        Where spacings have said what few ranks can say, all ranks come first if they are few ops;
+        but of ranks that hold several stages, few that are far apart.
         """
         ranks = tuple(range(self.view.num_ranks))
         chosen: tuple[int, ...] = (max(ranks, key=lambda rank: (self.of_rank.get(rank, 0), -rank)),)
@@ -222,7 +223,8 @@ class Ladder:
         others = [rank for rank in ranks if rank not in chosen]
         if self.view.holds_several and self.spacings.say_more and len(chosen) < _MANY_RANKS:
             far = far_apart(self.view, len(chosen) + 1)
-            return [far] if len(far) > len(chosen) else []
+            if len(far) > len(chosen):
+                return [far]
         if others and self.spacings.say_more and self.view.num_ops <= _FEW_OPS:
             return [tuple(ranks)]
         if len(chosen) < _MANY_RANKS:
@@ -240,7 +242,8 @@ class Ladder:
     def _solve(self, ranks: tuple[int, ...], limit_s: float) -> Outcome:
         began_s = time.monotonic()
         value_us, hint = self.reference()
-        model = _Part(self.view, self.objective, value_us, ranks)
+        part = _Counted if self.spacings.say_more and len(ranks) <= _MANY_RANKS else _Part
+        model = part(self.view, self.objective, value_us, ranks)
         model.at_least(min(self.proven_us, value_us))
         model.both_at_least(work_bounds(self.view))
         if (0, Slot(F, 0)) in model.start:
@@ -256,8 +259,6 @@ class Ladder:
 class _Part(Model):
     """Some ranks, within the time of a known schedule."""
 
-    most_counted = 400
-
     def tune(self, parameters: cp_model.SatParameters) -> None:
         """From below; with a literal for the order of every two ops of a rank where that helps."""
         search_from_below(parameters)
@@ -265,6 +266,12 @@ class _Part(Model):
             return
         parameters.use_strong_propagation_in_disjunctive = True
         parameters.max_size_to_create_precedence_literals_in_disjunctive = _MOST_PAIRED
+
+
+class _Counted(_Part):
+    """So few ranks that memory may be counts of more ops of each."""
+
+    most_counted = Apart.most_counted
 
 
 def _spread(ranks: list[int], most: int) -> list[int]:

@@ -269,7 +269,7 @@ class Model:
         Chunks above the scope end no sooner than the last gradients that reach them and the W's
         that are then still to do.
         """
-        self.spans: list[_Span] = []
+        self.spans: list[Span] = []
         if self.objective.makespans:
             self._add_span(dict.fromkeys(range(self.view.num_ranks), 0), self.objective.makespans)
         if self.objective.periods:
@@ -289,7 +289,7 @@ class Model:
     def _add_span(self, origins: "_Origins", weight: int) -> None:
         """A variable that no rank's end, less its origin, exceeds."""
         length = self.cp.new_int_var(0, self.longest_us, "span")
-        self.spans.append(_Span(length, weight, origins))
+        self.spans.append(Span(length, weight, origins))
         for rank in self.ranks:
             for end in self._ends_of_rank(rank):
                 self.cp.add(length >= end - origins[rank])
@@ -393,7 +393,7 @@ class Model:
 _Origins = Mapping[int, cp_model.IntVar | int]
 
 
-class _Span(NamedTuple):
+class Span(NamedTuple):
     """The makespan or the period, how often it counts, and from when on, rank by rank."""
 
     length: cp_model.IntVar

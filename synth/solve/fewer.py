@@ -2,7 +2,8 @@
 
 Below 1F1B's memory, with one stage per rank, the best schedules are bursts with idle times between,
 and all but the first and the last ones are alike. What has just room for these and for one burst
-between them is short enough for the exact model (docs/solver-notes.md).
+between them is short enough for the exact model (docs/solver-notes.md). With several stages per
+rank that is so far below it, and takes all parts of the search.
 """
 
 import math
@@ -16,7 +17,7 @@ from synth.solve import rounds
 from synth.solve.lengthen import lengthened, longer
 from synth.solve.memory_views import cautious
 from synth.solve.polish import BUFFERINGS
-from synth.solve.problem import Incumbent, Part, Problem, Result, SolveOptions
+from synth.solve.problem import Incumbent, Part, Problem, Result, SolveOptions, SolverName
 from synth.solve.solution import Unrolled, keeps_caps, number, order_of
 from synth.solve.standing import OnImprovement, Standing
 from synth.solve.view import SPLIT, View
@@ -25,8 +26,12 @@ from synth.solve.view import SPLIT, View
 _LEFT_FOR_RANK = 2.25
 _MOST_LEFT = 2 / 3
 
-# What the exact model takes, about: so much for each pair of ops. The share of the time that is
-# left which it may have, and the most ops that it is of use for.
+# Of what 1F1B holds, with several stages per rank: less than this it must be.
+_TIGHT = 0.5
+
+# What the smaller search takes, about: so much for each pair of ops, with one stage per rank and
+# with several. The share of the time that is left which it may have, and the most ops that it is of
+# use for.
 _PAIR_S = 1e-5
 _PAIR_S_OF_SEVERAL = 5e-5
 _SHARE = 0.5
@@ -35,9 +40,11 @@ _MOST_OPS = 2_000
 # Between two schedules that are lengthened, so many times as long as one of them takes.
 _PAUSES = 5
 
-# All that the exact model begins from; it needs help where ranks hold several stages.
+# All that the exact model begins from; it needs help where ranks hold several stages. Of what they
+# find all but list schedules is lengthened on the way: those of all micro-batches are known.
 _PARTS = frozenset({Part.FAMILIES, Part.LIST_SCHEDULING, Part.EXACT})
 _PARTS_OF_SEVERAL = frozenset(Part) - {Part.FEWER, Part.BOUNDS}
+_FOUND_BY = (*SolverName, Part.WINDOWS, "pattern")
 
 # Another search, within the limits of this one.
 Search: TypeAlias = Callable[[Problem, SolveOptions, OnImprovement], Result]
@@ -50,7 +57,8 @@ class Fewer:
         problem: the one asked.
         view: of that, in which bounds hold.
         now: where its search stands.
-        is_unpublished: whether there are published schedules for the placement, and none fits.
+        is_below_published: whether there are published schedules for the placement, but none that
+            fits.
     """
 
     def __init__(
@@ -60,10 +68,10 @@ class Fewer:
         options: SolveOptions,
         now: Standing,
         *,
-        is_unpublished: bool,
+        is_below_published: bool,
     ) -> None:
         self.asked, self.view, self.options, self.now = problem, view, options, now
-        self.is_unpublished = is_unpublished
+        self.is_below_published = is_below_published
 
     @cached_property
     def left_out(self) -> int:
@@ -83,7 +91,7 @@ class Fewer:
     @property
     def _left_out_of_any(self) -> int:
         """All that there is no time for; of one copy of the stages."""
-        if self.asked.num_replicas > 1 or not self.is_unpublished:
+        if self.asked.num_replicas > 1 or not (self.is_below_published and self._is_tight):
             return 0
         most_ops = math.isqrt(int(self._limit_s / _PAIR_S_OF_SEVERAL))
         kept = min(self._most_kept, most_ops // (len(self.view) * len(SPLIT)))
@@ -100,6 +108,13 @@ class Fewer:
         taken = (strict.most_forwards(rank) for rank in range(num_ranks))
         return min(
             (burst for rank, burst in enumerate(taken) if burst < num_ranks - rank), default=None
+        )
+
+    @property
+    def _is_tight(self) -> bool:
+        strict, num_ranks = cautious(self.asked, BUFFERINGS[0]), self.asked.num_ranks
+        return any(
+            strict.most_forwards(held[0]) < _TIGHT * num_ranks * len(held) for held in strict.held
         )
 
     @property
@@ -156,8 +171,7 @@ class Fewer:
         def on_improvement(found: Incumbent) -> None:
             nonlocal again_s
             at_s = self.now.elapsed_s()
-            # List schedules of all micro-batches are known.
-            is_due = at_s >= again_s and found.found_by == self.options.solver
+            is_due = at_s >= again_s and found.found_by in _FOUND_BY
             if is_due and not self.options.deterministic:
                 lengthen(found.schedule)
                 again_s = at_s + (1 + _PAUSES) * (self.now.elapsed_s() - at_s)

@@ -219,9 +219,13 @@ class _Search:
 
     def _try_fewer(self) -> None:
         """A schedule for fewer micro-batches, found by a search of its own, lengthened."""
-        is_unpublished = bool(self.rivals) and not any(rival.fits for rival in self.rivals)
+        fits = any(rival.fits and rival.keeps_saved for rival in self.rivals)
         few = Fewer(
-            self.problem, self.relaxed, self.options, self.now, is_unpublished=is_unpublished
+            self.problem,
+            self.relaxed,
+            self.options,
+            self.now,
+            is_below_published=bool(self.rivals) and not fits,
         )
 
         def search(problem: Problem, options: SolveOptions, tell: OnImprovement) -> Result:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from synth.objective import Objective
 from synth.solve import spacing
@@ -36,7 +37,7 @@ class Known:
     Attributes:
         bound_us: of the objective, by any of them.
         of_rank: of the objective, when each rank was looked at alone.
-        spacings: how far apart so many forwards of the first stage are.
+        spacings: how far apart so many forwards of the first stage are, and the end of its rank.
         idle_us: how long ranks idle at their ends.
     """
 
@@ -46,13 +47,21 @@ class Known:
     idle_us: IdleTimes = field(default_factory=dict)
 
 
+class _Turn(NamedTuple):
+    """What is tried next, and its share of the time that is left."""
+
+    bounds: Callable[[float], TimedBounds]
+    share: float
+
+
 @dataclass(frozen=True)
 class Proofs:
     """Bounds of a problem of which a schedule is known.
 
     Ranks that hold several stages are hardly bounded as a whole; what they must idle at their
-    beginning and at their end is. With one stage per rank it is the other way round; where
-    micro-batches are many, idle times and how far apart a part of them must be say most.
+    beginning and at their end is, or, where even a full pipeline idles, how far apart a part of the
+    micro-batches must be. With one stage per rank it is the other way round; where micro-batches
+    are many, both say most.
 
     Attributes:
         view: the relaxed one, from which all bounds come.
@@ -87,55 +96,46 @@ class Proofs:
             yield bound_us
 
     def _together(self, limit_s: float) -> Iterator[int]:
-        for bounds, share in self._first():
-            limit_s -= yield from bounds(share * limit_s)
+        for turn in self._first():
+            limit_s -= yield from turn.bounds(turn.share * limit_s)
             if self.should_stop():
                 return
         yield from self._ladder.together(limit_s)
 
-    def _first(self) -> Iterator[tuple[Callable[[float], TimedBounds], float]]:
-        """What is tried before growing sets of ranks, and its share of the time that is left."""
-        idle = self._idle
+    def _first(self) -> Iterator[_Turn]:
+        """What is tried before growing sets of ranks."""
         if self.view.holds_several:
-            yield from self._first_of_several(idle)
+            yield from self._first_of_several()
         elif spacing.is_worth(self.view):
-            count = self.view.chunks[0].num_micro_batches
+            count, idle = self.view.chunks[0].num_micro_batches, self._idle
             if idle is not None and count >= _IDLE_FROM:
-                yield idle.together, _FIRST_IDLE_SHARE
-            yield self._spacing, _SPACING_SHARE * min(1, count / _ALL_SPACING_FROM)
+                yield _Turn(idle.together, _FIRST_IDLE_SHARE)
+            share = _SPACING_SHARE * min(1, count / _ALL_SPACING_FROM)
+            yield _Turn(self._spacing.bounds, share)
 
-    def _first_of_several(
-        self, idle: IdleBounds | None
-    ) -> Iterator[tuple[Callable[[float], TimedBounds], float]]:
+    def _first_of_several(self) -> Iterator[_Turn]:
         """Idle times or spacings, whichever says more after a trial."""
+        apart = self._spacing if spacing.is_worth(self.view) else None
         known_us = self.known.bound_us
-        if spacing.is_worth(self.view):
-            yield self._spacing, _TRIAL_SHARE
-            is_clear = self._spacings_us > _CLEARLY_MORE * known_us
-            if idle is not None and not is_clear:
-                yield idle.together, _TRIAL_SHARE
-            if idle is None or self._spacings_us >= idle.bound_us:
-                yield self._spacing, _SPACING_SHARE_OF_BETTER
-                return
-        if idle is not None:
-            yield idle.together, _IDLE_SHARE
+        if apart is not None and self._idle is not None:
+            yield _Turn(apart.bounds, _TRIAL_SHARE)
+            if apart.bound_us <= _CLEARLY_MORE * known_us:
+                yield _Turn(self._idle.together, _TRIAL_SHARE)
+        if apart is not None and (self._idle is None or apart.bound_us >= self._idle.bound_us):
+            yield _Turn(apart.bounds, _SPACING_SHARE_OF_BETTER)
+        elif self._idle is not None:
+            yield _Turn(self._idle.together, _IDLE_SHARE)
 
     @property
-    def _spacings_us(self) -> int:
-        """What spacings say of the whole."""
-        whole_us = self.known.spacings.whole_us(self.view.chunks[0].last)
-        return self.objective.iterations * whole_us
-
-    def _spacing(self, limit_s: float) -> TimedBounds:
-        options = replace(self.options, gap=0.0)
-        apart = spacing.Spacing(
+    def _spacing(self) -> spacing.Spacing:
+        return spacing.Spacing(
             self.view,
-            options,
+            replace(self.options, gap=0.0),
             lambda: self.reference().hint,
             self.should_stop,
             self.known.spacings,
+            self.objective,
         )
-        return apart.bounds(self.objective, limit_s)
 
     @property
     def _ladder(self) -> Ladder:

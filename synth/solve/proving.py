@@ -83,7 +83,7 @@ class Proving:
 
     @property
     def _limit_of_one_by_one_s(self) -> float:
-        is_spaced = spacing.is_worth(self._relaxed)
+        is_spaced = spacing.is_worth(self._relaxed) and not self._relaxed.holds_several
         share = _ONE_BY_ONE_SHARE_WITH_SPACINGS if is_spaced else _ONE_BY_ONE_SHARE
         return share * self._options.time_limit_s
 

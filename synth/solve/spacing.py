@@ -46,7 +46,7 @@ _LEAST_GAIN = 0.0005
 def applies(view: View) -> bool:
     """Whether all micro-batches pass one chain of stages, and no copies of it.
 
-    Micro-batches that are left out must not have held less than nothing.
+    Micro-batches that are left out must not have held less than nothing, on any stage.
     """
     effects = (chunk.effect_bytes for chunk in view.chunks)
     are_held = all(min(e[F], e[F] + e[B], e[F] + e[B] + e[W]) >= 0 for e in effects)
@@ -82,9 +82,10 @@ def far_apart(view: View, num_ranks: int) -> tuple[int, ...]:
     Memory is short longest on the first stage's rank; some far away have to agree with it.
     """
     size = view.num_ranks
+    by_first_stage = sorted(range(size), key=lambda rank: view.held[rank][0])
     far = size - 1 if view.holds_several else 5 * size // 8
-    stages = (0, far, size // 2)[:num_ranks]
-    return tuple(sorted({view[stage].rank for stage in stages}))
+    places = (0, far, size // 2)[:num_ranks]
+    return tuple(sorted({by_first_stage[place] for place in places}))
 
 
 class _Question(NamedTuple):
@@ -103,6 +104,7 @@ class Spacing:
         reference: a schedule, asked for whenever a length begins; where its forwards are no farther
             apart than is proven, there is nothing to prove.
         known: what is proven, to which this adds.
+        objective: of the bounds.
     """
 
     view: View
@@ -110,46 +112,57 @@ class Spacing:
     reference: Callable[[], Solution | None]
     should_stop: Callable[[], bool]
     known: Spacings = field(default_factory=Spacings)
+    objective: Objective = Objective.MAKESPAN
 
     def __post_init__(self) -> None:
+        self._left = self._questions()
+        self._open: _Question | None = None
         # From the start of the last F to the end of its rank: the round trip, B, W, STEP.
         first = self.view.chunks[0]
         trip_us = first.work_us + self.view.round_trip_us[0]
         self.known.to_end_us[0] = trip_us + self.view.step_us(first.rank)
 
-    def bounds(self, objective: Objective, limit_s: float) -> TimedBounds:
+    @property
+    def bound_us(self) -> int:
+        """What is known of the whole."""
+        return self.objective.iterations * self.known.whole_us(self._last)
+
+    def bounds(self, limit_s: float) -> TimedBounds:
         """Bounds of the whole, as spacings become known, until one takes too long.
+
+        Called again, it goes on from there.
 
         Args:
             limit_s: seconds of the clock, or deterministic ones.
         """
         left_s = limit_s
-        longest = max(self.known.apart_us, default=0)
-        for length in (k for k in lengths(self.view) if k >= longest):
-            if left_s <= 0 or self.should_stop():
+        while left_s > 0 and not self.should_stop():
+            question = self._open or next(self._left, None)
+            if question is None:
                 break
-            for question in self._questions(length):
-                outcome = self._prove(question, min(left_s, _SHARE_OF_ONE * limit_s))
-                left_s -= outcome.spent_s
-                yield objective.iterations * self.known.whole_us(self._last)
-                if left_s <= 0 or self.should_stop() or not outcome.optimal:
-                    return limit_s - left_s
+            outcome = self._prove(question, min(left_s, _SHARE_OF_ONE * limit_s))
+            left_s -= outcome.spent_s
+            self._open = None if outcome.optimal else question
+            yield self.bound_us
+            if not outcome.optimal:
+                break
         return limit_s - left_s
 
     @property
     def _last(self) -> int:
         return self.view.chunks[0].last
 
-    def _questions(self, length: int) -> Iterator[_Question]:
-        """What is of use to ask of a length, given the answers to those before."""
-        nearest_us, to_end_us = self._nearest_us(length)
-        for place, scope in enumerate(self._scopes(length)):
-            if not self._is_of_use(length, nearest_us, is_quick=place == 0):
-                break
-            yield _Question(Apart, length, scope)
-        may_end_later = to_end_us is None or to_end_us > self.known.whole_us(length)
-        if self.view.holds_several and may_end_later:
-            yield _Question(ToEnd, length, far_apart(self.view, 2))
+    def _questions(self) -> Iterator[_Question]:
+        """What is of use to ask, given the answers to those before."""
+        for length in lengths(self.view):
+            nearest_us, to_end_us = self._nearest_us(length)
+            for place, scope in enumerate(self._scopes(length)):
+                if not self._is_of_use(length, nearest_us, is_quick=place == 0):
+                    break
+                yield _Question(Apart, length, scope)
+            may_end_later = to_end_us is None or to_end_us > self.known.whole_us(length)
+            if self.view.holds_several and may_end_later:
+                yield _Question(ToEnd, length, far_apart(self.view, 2))
 
     def _is_of_use(self, length: int, nearest_us: int | None, *, is_quick: bool) -> bool:
         """Whether to ask for more; where that takes long, if it alone may add up to more.
@@ -181,15 +194,17 @@ class Spacing:
 
         Where ranks hold several stages, more than two take too long.
         """
-        yield far_apart(self.view, 2)
-        if self.view.holds_several or self.view.num_ranks <= 2:
+        two, size = far_apart(self.view, 2), self.view.num_ranks
+        yield two
+        if self.view.holds_several:
             return
         if _of_all_ranks(self.view, length):
-            yield tuple(range(self.view.num_ranks))
+            more = tuple(range(size))
         else:
-            size = self.view.num_ranks
-            near = self.view[1].rank, self.view[size // 4].rank
-            yield tuple(sorted({*far_apart(self.view, 2), *near}))
+            near = {self.view[stage].rank for stage in (min(1, size - 1), size // 4)}
+            more = tuple(sorted({*two, *near}))
+        if more != two:
+            yield more
 
     def _nearest_us(self, length: int) -> tuple[int | None, int | None]:
         """How far apart so many forwards of the reference are where they are nearest; to the end.

@@ -2,7 +2,9 @@
 
 import random
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,6 +18,7 @@ from synth.solve.feasible import find_shortage
 from synth.solve.known_orders import KnownOrders
 from synth.solve.memory_views import relaxed_for_fusion
 from synth.solve.problem import Part
+from synth.solve.proofs import Known, Proofs
 from synth.solve.run_cpsat import Outcome
 from synth.solve.solution import timed
 from synth.solve.spacing import Spacing, far_apart, lengths
@@ -30,17 +33,28 @@ from tests.synth.test_solve_exact import OBJECTIVES, random_costs
 def spacings(problem: Problem, seconds: float = 5.0) -> tuple[Spacing, list[int]]:
     view = relaxed_for_fusion(problem)
     options = SolveOptions(workers=1, deterministic=True)
-    found = Spacing(view, options, lambda: None, lambda: False)
-    return found, list(found.bounds(problem.objective, seconds))
+    found = Spacing(view, options, lambda: None, lambda: False, objective=problem.objective)
+    return found, list(found.bounds(seconds))
 
 
-@pytest.mark.parametrize("name", ["linear", "v", "looped:2", "wave:3"])
-@pytest.mark.parametrize("seed", range(100))
+# On one rank all stages; the first two on one; the first one on the last rank, and going round.
+ODD = [[0, 0, 0], [0, 0, 1, 1], [1, 0, 0, 1], [0, 0, 1, 1, 2, 2], [2, 0, 1, 1, 0, 2]]
+
+
+def any_placement(rng: random.Random, name: str, num_ranks: int) -> Placement:
+    """A named one, or an odd one of any number of ranks."""
+    if name != "odd":
+        return placement(name, num_ranks)
+    return Placement((tuple(rng.choice(ODD)),))
+
+
+@pytest.mark.parametrize("name", ["linear", "v", "looped:2", "wave:3", "odd"])
+@pytest.mark.parametrize("seed", range(80))
 def test_no_bound_excludes_a_schedule_that_there_is(name: str, seed: int) -> None:
     rng = random.Random(seed)
     num_ranks, m = rng.randint(1, 4), rng.randint(2, 7)
-    where = placement(name, num_ranks)
-    costs: Costs = odd_costs(rng, where.num_stages, num_ranks)
+    where = any_placement(rng, name, num_ranks)
+    costs: Costs = odd_costs(rng, where.num_stages, where.num_ranks)
     free = Problem(costs, where, m, None, rng.choice(OBJECTIVES))
     schedule = Schedule(
         free.placement, m, RandomOrders(rng, free).programs(), "random", Buffering(1, 2)
@@ -54,8 +68,10 @@ def test_no_bound_excludes_a_schedule_that_there_is(name: str, seed: int) -> Non
         return
     apart, of_spacings = spacings(problem, 1.0)
     assert max(of_spacings) <= problem.objective.value_us(timeline)
-    # Rank 0's nodes come first.
-    ops = [*zip(lowered.ops[0], timeline.start_us, timeline.end_us, strict=False)]
+    # Nodes come rank by rank.
+    first = sum(len(ops) for ops in lowered.ops[: where.ranks[0][0]])
+    times = zip(timeline.start_us[first:], timeline.end_us[first:], strict=True)
+    ops = [(op, *span) for op, span in zip(lowered.ops[where.ranks[0][0]], times, strict=False)]
     starts = [start for op, start, _ in ops if op.kind == F and op.stage == 0]
     for length, least_us in apart.known.apart_us.items():
         for first in range(m - length):
@@ -66,7 +82,8 @@ def test_no_bound_excludes_a_schedule_that_there_is(name: str, seed: int) -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "most_at_once"), [("linear", 0), ("linear", 2_000), ("v", 0), ("looped:2", 0)]
+    ("name", "most_at_once"),
+    [("linear", 0), ("linear", 2_000), ("v", 0), ("looped:2", 0), ("odd", 0)],
 )
 @pytest.mark.parametrize("seed", range(30))
 def test_no_bound_is_above_the_optimum(
@@ -76,20 +93,24 @@ def test_no_bound_is_above_the_optimum(
     monkeypatch.setattr(bounds, "_FEW_OPS", most_at_once)
     rng = random.Random(seed)
     num_ranks, m = rng.choice([(2, 5), (2, 7), (3, 4), (3, 6)])
-    where = placement(name, num_ranks)
+    where = any_placement(rng, name, num_ranks)
+    num_ranks = where.num_ranks
     costs = random_costs(rng, where.num_stages, boundary=False, cheap_fusion=False)
     zero = Problem(costs, where, m, (0,) * num_ranks, rng.choice(OBJECTIVES))
     shortage = find_shortage(zero)
     least = shortage.smallest_cap_bytes if shortage else 0
     problem = replace(zero, caps_bytes=(least + rng.choice([0, 2, 4, 7]),) * num_ranks)
-    best = solve(problem, counted(20))
+    seconds = 20 if name == "linear" else 1
+    best = solve(problem, counted(seconds))
     if best.value_us is None or best.gap != 0:
         return
     view = relaxed_for_fusion(problem)
     if not spacing.applies(view):
         return
-    apart, of_spacings = spacings(problem)
+    apart, of_spacings = spacings(problem, min(5, seconds))
     assert max(of_spacings) <= best.value_us
+    if num_ranks == 1:
+        return
     beyond = Reference(best.value_us + 50, None)
     ladder = Ladder(
         view, problem.objective, counted(20), lambda: beyond, lambda: False, {}, apart.known
@@ -101,7 +122,7 @@ def test_no_bound_is_above_the_optimum(
 def test_one_micro_batch_at_a_time_is_a_whole_way_apart() -> None:
     view = even(3, 3, 12)
     found = Spacing(view, SolveOptions(workers=1, deterministic=True), lambda: None, lambda: False)
-    of_spacings = list(found.bounds(Objective.MAKESPAN, 5.0))
+    of_spacings = list(found.bounds(5.0))
     way_us = 3 * 55 + 3 * 58 + 4 * 2 + 35
     assert found.known.apart_us[1] == way_us
     assert of_spacings[0] == of_spacings[-1] == 12 * way_us
@@ -188,7 +209,7 @@ def test_what_a_schedule_reaches_is_not_asked_for_again(
     prove = Spacing._prove
     monkeypatch.setattr(Spacing, "_prove", looked_at)
     found = Spacing(view, counted(20), lambda: hint, lambda: False)
-    list(found.bounds(problem.objective, seconds))
+    list(found.bounds(seconds))
     assert asked and len(set(asked)) == len(asked)
     assert all(question.model is Apart for question in asked) == (name == "linear")
 
@@ -232,20 +253,86 @@ def test_ranks_that_are_far_apart_come_first_where_they_hold_several_stages() ->
     assert ladder._wider((0, 4, 7)) == [tuple(range(8))]
 
 
-def test_what_was_proven_is_gone_on_from() -> None:
-    """A second search of the same view begins with the longest stretch of the first one."""
+def test_a_search_goes_on_where_it_was() -> None:
+    """And asks again only what stayed open."""
     problem = Problem(table_costs(8), placement("v", 4), 32, (8,) * 4)
-    view, options = relaxed_for_fusion(problem), counted(20)
-    first = Spacing(view, options, lambda: None, lambda: False)
-    told = [
-        bound_us
-        for bound_us, _ in zip(first.bounds(problem.objective, 20.0), range(9), strict=False)
-    ]
-    again = Spacing(view, options, lambda: None, lambda: False, first.known)
-    longest = max(first.known.apart_us)
-    assert longest > 2
-    assert next(again.bounds(problem.objective, 20.0)) >= told[-1]
-    assert min(again.known.apart_us) == 1 and max(again.known.apart_us) == longest
+    found = Spacing(relaxed_for_fusion(problem), counted(20), lambda: None, lambda: False)
+    asked: list[tuple[spacing._Question, bool]] = []
+
+    def prove(question: spacing._Question, limit_s: float) -> Outcome:
+        is_open = len(asked) == 6
+        asked.append((question, is_open))
+        return Outcome(100, None, optimal=not is_open, infeasible=False, spent_s=1.0)
+
+    found._prove = prove  # type: ignore[method-assign]
+    assert len(list(found.bounds(20.0))) == 7  # until one stays open
+    assert len(list(found.bounds(5.0))) == 5  # for so long
+    assert len(list(found.bounds(1e9))) > 20
+    questions = [question for question, _ in asked]
+    assert questions[7] == questions[6]
+    assert len(set(questions)) == len(questions) - 1
+    assert [question.length for question in questions] == sorted(q.length for q in questions)
+
+
+@pytest.mark.parametrize(
+    ("known_us", "apart_us", "idle_us", "turns"),
+    [
+        (100, 130, 0, ["apart", "apart"]),  # clearly more
+        (100, 110, 105, ["apart", "idle", "apart"]),
+        (100, 104, 105, ["apart", "idle", "idle"]),
+        (100, 104, None, ["apart"]),
+        (100, None, 105, ["idle"]),
+    ],
+)
+def test_idle_times_and_spacings_have_a_trial_each(
+    known_us: int,
+    apart_us: int | None,
+    idle_us: int | None,
+    turns: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem = Problem(table_costs(8), placement("v", 4), 32, (8,) * 4)
+    view, reference = relaxed_for_fusion(problem), Reference(50_000, None)
+    asked: list[str] = []
+
+    def said(name: str, us: int) -> SimpleNamespace:
+        def bounds(_: float) -> Iterator[int]:
+            asked.append(name)
+            yield us
+
+        return SimpleNamespace(bounds=bounds, together=bounds, bound_us=us)
+
+    apart, idle = (
+        None if us is None else said(name, us)
+        for name, us in (("apart", apart_us), ("idle", idle_us))
+    )
+    monkeypatch.setattr(Proofs, "_idle", idle)
+    monkeypatch.setattr(Proofs, "_spacing", apart)
+    monkeypatch.setattr(spacing, "is_worth", lambda _: apart is not None)
+    proofs = Proofs(
+        view, Objective.MAKESPAN, counted(1), lambda: reference, Known(known_us), lambda: False
+    )
+    for turn in proofs._first():
+        list(turn.bounds(1.0))
+    assert asked == turns
+
+
+@pytest.mark.parametrize("ranks", ODD)
+def test_all_ranks_are_looked_at_in_the_end(ranks: list[int]) -> None:
+    """Whatever ranks hold, and wherever the first stage lies."""
+    where = Placement((tuple(ranks),))
+    problem = Problem(table_costs(len(ranks)), where, 32, (10,) * where.num_ranks)
+    view, reference = relaxed_for_fusion(problem), Reference(50_000, None)
+    known = Spacings({1: 55, 4: 967})
+    ladder = Ladder(
+        view, Objective.MAKESPAN, SolveOptions(), lambda: reference, lambda: False, {}, known
+    )
+    assert ranks[0] in far_apart(view, 2)
+    chosen: tuple[int, ...] = (0,)
+    while wider := ladder._wider(chosen):
+        assert len(wider[0]) > len(chosen)
+        chosen = wider[0]
+    assert chosen == tuple(range(where.num_ranks))
 
 
 def test_a_stop_is_heeded_where_nothing_is_left_to_ask() -> None:
@@ -256,7 +343,7 @@ def test_a_stop_is_heeded_where_nothing_is_left_to_ask() -> None:
         asked += 1
 
     found = Spacing(even(4, 9, 128), SolveOptions(), reference, lambda: True)
-    assert not list(found.bounds(Objective.MAKESPAN, 5.0)) and asked == 0
+    assert not list(found.bounds(5.0)) and asked == 0
 
 
 def test_an_interrupted_search_leaves_no_thread_behind(monkeypatch: pytest.MonkeyPatch) -> None:
