@@ -55,11 +55,12 @@ class Spacings:
             if length < len(forwards) and us > sums[length]:
                 for first, second in zip(forwards, forwards[length:], strict=False):
                     model.cp.add(second >= first + us)
-        told: list[tuple[int, int]] = []
+        said: list[tuple[int, int]] = []
         for length, us in sorted(self.to_end_us.items()):
-            if length < len(forwards) and all(us > best[length - k] + end for k, end in told):
-                model.ends_after(model.view[0].rank, forwards[-1 - length] + us)
-                told.append((length, us))
+            if length < len(forwards) and all(us > best[length - k] + end for k, end in said):
+                if length > 0:  # else the model's ways say so
+                    model.ends_after(model.view[0].rank, forwards[-1 - length] + us)
+                said.append((length, us))
 
 
 def _best_and_sums(apart_us: Mapping[int, int], longest: int) -> tuple[list[int], list[int]]:

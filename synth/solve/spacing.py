@@ -23,8 +23,10 @@ from synth.solve.run_cpsat import Outcome, TimedBounds, run
 from synth.solve.solution import Solution
 from synth.solve.view import SPLIT, B, F, Slot, View, W
 
-# With fewer micro-batches models of all of them say soon what there is to say.
+# With fewer micro-batches models of all of them say soon what there is to say; not so where ranks
+# hold several stages.
 _FEWEST = 24
+_FEWEST_OF_SEVERAL = 12
 
 # Up to so many forwards every length is asked for, and all ranks are looked at where they have no
 # more ops than this: larger models take long to build. Beyond, lengths grow by a share.
@@ -56,7 +58,8 @@ def applies(view: View) -> bool:
 def is_worth(view: View) -> bool:
     """Whether micro-batches are many and memory is limited."""
     limited = any(room is not None for room in view.room_bytes)
-    return applies(view) and limited and view.chunks[0].num_micro_batches >= _FEWEST
+    fewest = _FEWEST_OF_SEVERAL if view.holds_several else _FEWEST
+    return applies(view) and limited and view.chunks[0].num_micro_batches >= fewest
 
 
 def lengths(view: View) -> Iterator[int]:
