@@ -85,6 +85,7 @@ class Apart(Model):
         known: of them, and of more.
     """
 
+    # Of two or three ranks, as counts they prove more than as a reservoir (docs/solver-notes.md).
     most_counted = 400
 
     def __init__(self, view: View, scope: Iterable[int], known: Spacings) -> None:

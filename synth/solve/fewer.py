@@ -3,7 +3,7 @@
 Below 1F1B's memory, with one stage per rank, the best schedules are bursts with idle times between,
 and all but the first and the last ones are alike. What has just room for these and for one burst
 between them is short enough for the exact model (docs/solver-notes.md). With several stages per
-rank that is so far below it, and takes all parts of the search.
+rank that is so only far below it, and the exact model needs the other parts of the search.
 """
 
 import math
@@ -26,7 +26,8 @@ from synth.solve.view import SPLIT, View
 _LEFT_FOR_RANK = 2.25
 _MOST_LEFT = 2 / 3
 
-# Of what 1F1B holds, with several stages per rank: less than this it must be.
+# With several stages per rank: of the forwards that 1F1B holds, some rank has room for less than
+# such a share.
 _TIGHT = 0.5
 
 # What the smaller search takes, about: so much for each pair of ops, with one stage per rank and
@@ -104,18 +105,23 @@ class Fewer:
     @property
     def _burst(self) -> int | None:
         """What memory takes at once where it is shortest of what 1F1B would have; else none."""
-        strict, num_ranks = cautious(self.asked, BUFFERINGS[0]), self.asked.num_ranks
-        taken = (strict.most_forwards(rank) for rank in range(num_ranks))
+        num_ranks = self.asked.num_ranks
+        taken = (self._strict.most_forwards(rank) for rank in range(num_ranks))
         return min(
             (burst for rank, burst in enumerate(taken) if burst < num_ranks - rank), default=None
         )
 
     @property
     def _is_tight(self) -> bool:
-        strict, num_ranks = cautious(self.asked, BUFFERINGS[0]), self.asked.num_ranks
+        """Whether memory takes far less at once than 1F1B has, of each stage one for each rank."""
+        strict, num_ranks = self._strict, self.asked.num_ranks
         return any(
             strict.most_forwards(held[0]) < _TIGHT * num_ranks * len(held) for held in strict.held
         )
+
+    @cached_property
+    def _strict(self) -> View:
+        return cautious(self.asked, BUFFERINGS[0])
 
     @property
     def problem(self) -> Problem:
