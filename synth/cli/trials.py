@@ -213,7 +213,7 @@ def preview_candidates(request: Request, candidates: Candidates, format: Format)
     Raises:
         Infeasible: no schedule can keep the caps on any of them.
     """
-    from synth.plan.trials import nothing_fits
+    from synth.plan.contest import nothing_fits
     from synth.solve.feasible import find_shortage, needed_bytes
 
     shortages = [find_shortage(candidate.problem) for candidate in candidates.them]

@@ -14,6 +14,7 @@ balanced, and it is in proportion to a + b. W's go into the two slots of six tha
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from synth.families.capped import attempts
 from synth.families.family import Programs, Setting
 from synth.families.kept import kept_bytes, most_kept_bytes
 from synth.families.reorder import fitted
@@ -43,17 +44,27 @@ def repeated(setting: Setting, block: Callable[[int], Block]) -> Programs:
     """
     num_ranks, m = setting.num_ranks, setting.num_micro_batches
     order = [_weave(num_ranks, r, block(r), m) for r in range(num_ranks)]
-    return fitted(setting, order, limits_bytes(setting, order, peak_of(num_ranks, block)))
+    return fitted_to_memory(setting, order, peak_of(num_ranks, block))
 
 
-def limits_bytes(setting: Setting, order: list[list[Op]], peak: int) -> list[int]:
-    """Bytes of so many activations of a mean stage of the rank, or what the order itself keeps."""
-    costs, limits = setting.costs, []
-    for rank, program in enumerate(order):
-        stages = [stage for stage, _ in setting.placement.held[rank]]
-        kept = sum(kept_bytes(costs, stage)[OpKind.F] for stage in stages)
-        limits.append(max(peak * kept // len(stages), most_kept_bytes(costs, program)))
-    return limits
+def fitted_to_memory(setting: Setting, order: list[list[Op]], peak: int) -> Programs:
+    """A drawn order fitted to the setting's times in its own memory; with caps, within these.
+
+    Args:
+        peak: the limit of a rank, in activations of its mean stage; or what the order itself keeps.
+    """
+    drawn = [most_kept_bytes(setting.costs, program) for program in order]
+    shares = (peak * _mean_bytes(setting, rank) for rank in range(setting.num_ranks))
+    own = [max(int(share), kept) for share, kept in zip(shares, drawn, strict=True)]
+    if setting.caps_bytes is None:
+        return fitted(setting, order, own)
+    first, *others = attempts(setting, lambda limits: fitted(setting, order, limits), own, drawn)
+    return next((other for other in others if other.fits), first).programs
+
+
+def _mean_bytes(setting: Setting, rank: int) -> float:
+    stages = [stage for stage, _ in setting.placement.held[rank]]
+    return sum(kept_bytes(setting.costs, stage)[OpKind.F] for stage in stages) / len(stages)
 
 
 def peak_of(num_ranks: int, block: Callable[[int], Block]) -> int:

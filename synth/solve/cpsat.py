@@ -10,14 +10,13 @@ from typing import NamedTuple
 
 from ortools.sat.python import cp_model
 
-from synth.kinds import OpKind
 from synth.objective import Objective, Spans
 from synth.solve.counts import Counts
 from synth.solve.fusion import Fusion
-from synth.solve.links import Links
 from synth.solve.precedences import Alternative, Before, asked_by_all, requirements
 from synth.solve.reservoir import Event, add_reservoir, events_of
 from synth.solve.solution import Solution
+from synth.solve.transfers import Transfers
 from synth.solve.view import BW, SPLIT, STEP, B, F, Slot, View, W
 
 
@@ -192,76 +191,9 @@ class Model:
             self._precede(chunk, before).only_enforce_if(conditions)
 
     def transfers(self) -> None:
-        """F waits for the activation from above, B for the gradient from below.
-
-        Chunks outside the scope are the delay of passing them.
-        """
-        modelled, links = set(self.chunks), Links()
-        for index in self.chunks:
-            above = next((c for c in self.view.chain_above(index) if c in modelled), None)
-            if above is not None:
-                if above == self.view[index].above:
-                    self._link(links, (above, F), (index, F), self.view[above].down_us)
-                    self._link(links, (index, B), (above, B), self.view[above].up_us)
-                else:
-                    self._delay((above, F), (index, F), self.view.way_down_us(above, index))
-                    self._delay((index, B), (above, B), self.view.way_up_us(index, above))
-        lowest = set(self.chunks) - {
-            c for index in self.chunks for c in self.view.chain_above(index)
-        }
-        for index in lowest:
-            self._delay((index, F), (index, B), self.view.round_trip_us[index])
-        for transfers in links.contended():
-            self.cp.add_no_overlap(transfers)
-
-    def _delay(self, source: tuple[int, OpKind], target: tuple[int, OpKind], delay_us: int) -> None:
-        for k in range(self.view[source[0]].num_micro_batches):
-            ready = self.end(source[0], Slot(source[1], k)) + delay_us
-            self.cp.add(self.start[target[0], Slot(target[1], k)] >= ready)
-
-    def _link(
-        self, links: Links, source: tuple[int, OpKind], target: tuple[int, OpKind], lag_us: int
-    ) -> None:
-        """The k-th transfer starts when its op has ended and the link is free.
-
-        Ops of one rank end one after the other: where a transfer is over before the next op that
-        sends can end, the link is always free.
-        """
-        chunk, kind = source
-        ends = (self.view[chunk].rank, self.view[target[0]].rank)
-        quickest_us, slowest_us = self._senders_us(*ends)
-        takes_turns = slowest_us > quickest_us and ends[0] != ends[1]
-        fusion = self.fusions.get(chunk) if kind == B else None
-        previous: cp_model.LinearExprT | None = None
-        for k in range(self.view[chunk].num_micro_batches):
-            slot = Slot(kind, k)
-            reader = self.start[target[0], Slot(target[1], k)]
-            arrival: cp_model.LinearExpr = reader
-            if takes_turns:
-                arrival = self.cp.new_int_var(0, self.far_us + lag_us, "")
-                self.cp.add(reader >= arrival)
-                if previous is not None:
-                    self.cp.add(arrival >= previous + lag_us)
-                previous = arrival
-                interval = self.cp.new_fixed_size_interval_var(arrival - lag_us, lag_us, "")
-                links.add(ends, source, interval)
-            self.cp.add(arrival >= self.end(chunk, slot) + lag_us)
-            if fusion is not None:
-                fused_end = self.start[chunk, slot] + self.view[chunk].duration_us[BW]
-                self.cp.add(arrival >= fused_end + lag_us).only_enforce_if(fusion.fused_b[k])
-
-    def _senders_us(self, source: int, target: int) -> tuple[int, int]:
-        """The shortest op on a rank that sends to another one, and the longest of the transfers."""
-        view, shortest, longest = self.view, self.far_us, 0
-        for index in view.held[source]:
-            chunk = view[index]
-            if chunk.below is not None and view[chunk.below].rank == target != source:
-                shortest = min(shortest, chunk.duration_us[F])
-                longest = max(longest, chunk.down_us)
-            if chunk.above is not None and view[chunk.above].rank == target != source:
-                shortest = min(shortest, chunk.duration_us[B], chunk.duration_us[BW])
-                longest = max(longest, view[chunk.above].up_us)
-        return shortest, longest
+        """What ops wait for that others pass on."""
+        start, end, fusions = self.start, self.end, self.fusions
+        Transfers(self.cp, self.view, self.chunks, start, end, fusions, self.far_us).add()
 
     def minimise(self) -> None:
         """The last end of a rank, with its STEPs; for the period less its first start; or a sum.

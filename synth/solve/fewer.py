@@ -26,8 +26,8 @@ from synth.solve.view import SPLIT, View
 _LEFT_FOR_RANK = 2.25
 _MOST_LEFT = 2 / 3
 
-# With several stages per rank: of the forwards that 1F1B holds, some rank has room for less than
-# such a share.
+# With several stages per rank: of the forwards that 1F1B holds, some rank has room for such a share
+# at most.
 _TIGHT = 0.5
 
 # What the smaller search takes, about: so much for each pair of ops, with one stage per rank and
@@ -58,21 +58,10 @@ class Fewer:
         problem: the one asked.
         view: of that, in which bounds hold.
         now: where its search stands.
-        is_below_published: whether there are published schedules for the placement, but none that
-            fits.
     """
 
-    def __init__(
-        self,
-        problem: Problem,
-        view: View,
-        options: SolveOptions,
-        now: Standing,
-        *,
-        is_below_published: bool,
-    ) -> None:
+    def __init__(self, problem: Problem, view: View, options: SolveOptions, now: Standing) -> None:
         self.asked, self.view, self.options, self.now = problem, view, options, now
-        self.is_below_published = is_below_published
 
     @cached_property
     def left_out(self) -> int:
@@ -92,7 +81,7 @@ class Fewer:
     @property
     def _left_out_of_any(self) -> int:
         """All that there is no time for; of one copy of the stages."""
-        if self.asked.num_replicas > 1 or not (self.is_below_published and self._is_tight):
+        if self.asked.num_replicas > 1 or not self._is_tight:
             return 0
         most_ops = math.isqrt(int(self._limit_s / _PAIR_S_OF_SEVERAL))
         kept = min(self._most_kept, most_ops // (len(self.view) * len(SPLIT)))
@@ -116,7 +105,7 @@ class Fewer:
         """Whether memory takes far less at once than 1F1B has, of each stage one for each rank."""
         strict, num_ranks = self._strict, self.asked.num_ranks
         return any(
-            strict.most_forwards(held[0]) < _TIGHT * num_ranks * len(held) for held in strict.held
+            strict.most_forwards(held[0]) <= _TIGHT * num_ranks * len(held) for held in strict.held
         )
 
     @cached_property

@@ -219,14 +219,7 @@ class _Search:
 
     def _try_fewer(self) -> None:
         """A schedule for fewer micro-batches, found by a search of its own, lengthened."""
-        fits = any(rival.fits and rival.keeps_saved for rival in self.rivals)
-        few = Fewer(
-            self.problem,
-            self.relaxed,
-            self.options,
-            self.now,
-            is_below_published=bool(self.rivals) and not fits,
-        )
+        few = Fewer(self.problem, self.relaxed, self.options, self.now)
 
         def search(problem: Problem, options: SolveOptions, tell: OnImprovement) -> Result:
             return _Search(problem, options, tell, self.now.stop, self.now).run()

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.solver.suites import v_shaped
 from synth.costs import Costs, cut, uniform_costs
 from synth.errors import SynthError
 from synth.families import generate
@@ -72,6 +73,39 @@ def test_the_v_schedules_keep_their_share_on_unequal_stages(
     for rank, peak in enumerate(peak_bytes(verify(schedule, costs)[0])):
         most = [max(kept_bytes(costs, stage).values()) for stage in (rank, 2 * d - 1 - rank)]
         assert peak <= 2 * micro_batches * max(most)
+
+
+@given(
+    data=st.data(),
+    name=st.sampled_from(["v-min", "v-half", "zb-v"]),
+    d=st.integers(1, 5),
+    m=st.integers(1, 12),
+    share=st.floats(0.6, 1.1),
+)
+@settings(max_examples=60, deadline=None)
+def test_within_caps_the_v_schedules_fit_or_are_what_they_are_without(
+    data: st.DataObject, name: str, d: int, m: int, share: float
+) -> None:
+    costs = data.draw(unequal_costs(2 * d))
+    alone = generate(name, d, m, costs=costs)
+    free_bytes = peak_bytes(verify(alone, costs)[0])
+    caps = [int(share * free) for free in free_bytes]
+    capped = generate(name, d, m, costs=costs, caps_bytes=caps)
+    peaks = peak_bytes(verify(capped, costs)[0])
+    does_fit = all(peak <= cap for peak, cap in zip(peaks, caps, strict=True))
+    assert capped.programs == alone.programs or (does_fit and share < 1)
+
+
+def test_v_min_fits_unequal_times_within_the_memory_that_it_is_drawn_with() -> None:
+    """F:B:W = 3:4:2, 8 ranks: fitted freely it holds 16 and takes 25642, within 14 26104."""
+    costs = v_shaped.stages(16, (90, 120, 60), v_shaped.MEMORIES[0])
+    peaks, periods = [], []
+    for caps in (None, [14] * 8, [13] * 8):
+        lowered, line = verify(generate("v-min", 8, 32, costs=costs, caps_bytes=caps), costs)
+        peaks.append(max(peak_bytes(lowered)))
+        periods.append(line.period_us)
+    assert peaks == [16, 14, 16]
+    assert periods == [25642, 26104, 25642]
 
 
 def test_kept_bytes_are_values_and_the_boundaries_that_layers_hold() -> None:

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import accumulate
-from typing import Any
 
 import pytest
 
@@ -15,8 +14,8 @@ from synth.kinds import OpKind
 from synth.objective import Objective
 from synth.schedule.placements import placement
 from synth.schedule.verify import verify
-from synth.solve import Problem, SolveOptions, construct, polish, portfolio, solve
-from synth.solve.feasible import serial_schedule
+from synth.solve import Problem, SolveOptions, construct, polish, solve
+from synth.solve.feasible import needed_bytes, serial_schedule
 from synth.solve.fewer import Fewer
 from synth.solve.lengthen import _Lengthening, lengthened, longer
 from synth.solve.memory_views import cautious, certain, relaxed_for_fusion
@@ -158,11 +157,11 @@ def fewer(num_ranks: int, num_micro_batches: int, share: float, seconds: float =
     return begun(problem, seconds)
 
 
-def begun(problem: Problem, seconds: float, *, is_below_published: bool = False) -> Fewer:
+def begun(problem: Problem, seconds: float) -> Fewer:
     options = SolveOptions(seconds, deterministic=True)
     now = Standing(problem, options, None, None)
     view = relaxed_for_fusion(problem)
-    return Fewer(problem, view, options, now, is_below_published=is_below_published)
+    return Fewer(problem, view, options, now)
 
 
 def test_fewer_are_left_out_by_what_memory_takes_at_once() -> None:
@@ -188,41 +187,23 @@ def test_it_is_not_worth_it() -> None:
     assert not fewer(32, 256, 0.5).is_worth
     several = Problem(odd_costs(random.Random(0), 4, 2), placement("v", 2), 64)
     assert not begun(several, 1e6).is_worth
-    copies = Problem(odd_costs(random.Random(0), 2, 2), placement("bidirectional", 2), 64)
-    assert not begun(copies, 1e6, is_below_published=True).is_worth
+    assert begun(replace(several, caps_bytes=needed_bytes(several)), 1e6).is_worth
+    copies = Problem(odd_costs(random.Random(0), 4, 4), placement("bidirectional", 4), 64)
+    assert not begun(replace(copies, caps_bytes=needed_bytes(copies)), 1e6).is_worth
 
 
-def test_with_several_stages_a_rank_it_is_for_caps_below_all_that_is_published() -> None:
+def test_with_several_stages_a_rank_it_is_for_half_of_1f1b_memory_and_below() -> None:
     """As many micro-batches are left as there is time for, more than there are ranks."""
-    problem = v_shaped.problem(8, 32, 0.33)
-    assert begun(problem, 30, is_below_published=True).problem.num_micro_batches == 11
-    assert begun(problem, 600, is_below_published=True).problem.num_micro_batches == 18
-    assert not begun(problem, 15, is_below_published=True).is_worth
-    assert not begun(problem, 600, is_below_published=False).is_worth
-    ample = v_shaped.problem(8, 32, 0.75)
-    assert not begun(ample, 600, is_below_published=True).is_worth
-
-
-@pytest.mark.parametrize(("share", "is_below_published"), [(0.33, True), (0.5, False)])
-def test_whether_a_published_schedule_fits_is_known(
-    share: float, is_below_published: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """V-Min needs less than half of 1F1B's memory, and more than a third."""
-    told: list[bool] = []
-
-    class Told(Fewer):
-        def __init__(self, *args: Any, is_below_published: bool) -> None:
-            told.append(is_below_published)
-            super().__init__(*args, is_below_published=is_below_published)
-
-    monkeypatch.setattr(portfolio, "Fewer", Told)
-    others = frozenset(Part) - {Part.FAMILIES, Part.FEWER, Part.EXACT}
-    solve(v_shaped.problem(8, 32, share), SolveOptions(0.5, workers=1, without=others))
-    assert told == [is_below_published]
+    problem = v_shaped.problem(8, 32, 0.5)
+    assert begun(problem, 30).problem.num_micro_batches == 11
+    assert begun(problem, 600).problem.num_micro_batches == 18
+    assert not begun(problem, 15).is_worth
+    ample = v_shaped.problem(8, 32, 0.6)
+    assert not begun(ample, 600).is_worth
 
 
 def test_with_several_stages_a_rank_a_schedule_for_fewer_is_lengthened_too() -> None:
-    few = begun(v_shaped.problem(8, 32, 0.33), 600, is_below_published=True)
+    few = begun(v_shaped.problem(8, 32, 0.33), 600)
     short = construct.search(cautious(few.problem, BUFFERINGS[0]), Objective.PERIOD, 50_000, 0)
     made = polish.evaluate_order(few.problem, short[0][0].programs(few.view), "list scheduling")
     assert made is not None
