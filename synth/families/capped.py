@@ -5,15 +5,15 @@ from the schedule that it makes, and are taken off its limits for the next attem
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
+from synth.families.buffers import patient
 from synth.families.family import Programs, Setting
+from synth.families.kept import most_kept_bytes
 from synth.schedule.lower import lower
 from synth.schedule.memory import peak_bytes
 from synth.schedule.model import Schedule
-from synth.schedule.ops import Op
-
-ATTEMPTS = 6
 
 
 class Attempt(NamedTuple):
@@ -28,53 +28,51 @@ class Attempt(NamedTuple):
         return not any(self.over_bytes)
 
 
-def attempts(
+def left_bytes(setting: Setting) -> list[int]:
+    """What static bytes leave of each rank's cap; there must be caps."""
+    assert setting.caps_bytes is not None
+    stages = setting.costs.stages
+    return [
+        cap - sum(stages[stage].static_bytes for stage, _ in held)
+        for cap, held in zip(setting.caps_bytes, setting.placement.held, strict=True)
+    ]
+
+
+def within_caps(
     setting: Setting,
     make: Callable[[Sequence[int]], Programs],
-    own_bytes: Sequence[int] | None = None,
-    least_bytes: Sequence[int] | None = None,
+    first_bytes: Sequence[int],
+    least_bytes: Sequence[int],
+    most_attempts: int,
 ) -> Iterator[Attempt]:
-    """What a rule makes, one at least, at ever lower limits until it keeps the setting's caps.
+    """What a rule makes, one at least, at ever lower limits; the last one may keep the caps.
 
     Args:
-        setting: with caps.
+        setting: with caps, and of a family that is `patient`.
         make: the rule, given the limit of each rank in the sense of `kept_bytes`.
-        own_bytes: the limits that the rule is published with, which come first; none: it is made to
-            caps, and begins with what static bytes leave of them.
-        least_bytes: what it needs at least.
+        first_bytes: the limits to begin with.
+        least_bytes: those below which the rule cannot go.
     """
-    caps = setting.caps_bytes
-    assert caps is not None
-    left = _left_bytes(setting, caps)
-    limits = list(own_bytes or left)
-    least = list(least_bytes or [0] * setting.num_ranks)
-    is_hopeless = any(need > room for need, room in zip(least, left, strict=True))
-    for _ in range(ATTEMPTS):
+    left, limits = left_bytes(setting), list(first_bytes)
+    for _ in range(most_attempts):
         programs = tuple(tuple(program) for program in make(limits))
-        over = _over_bytes(setting, caps, programs)
+        made = Schedule(setting.placement, setting.num_micro_batches, programs, "")
+        over = _over_bytes(setting, made)
         yield Attempt(programs, over)
-        ranks = zip(limits, over, left, least, strict=True)
+        kept = (most_kept_bytes(setting.costs, program) for program in programs)
         lowered = [
-            max(min(limit - excess, room), need) if excess else limit
-            for limit, excess, room, need in ranks
+            max(need, min(limit, room, held - excess if excess else limit))
+            for need, limit, room, held, excess in zip(
+                least_bytes, limits, left, kept, over, strict=True
+            )
         ]
-        if is_hopeless or lowered == limits:
+        if not any(over) or lowered == limits:
             return
         limits = lowered
 
 
-def _left_bytes(setting: Setting, caps_bytes: Sequence[int]) -> list[int]:
-    """What static bytes leave of each rank's cap."""
-    held, stages = setting.placement.held, setting.costs.stages
-    return [
-        cap - sum(stages[stage].static_bytes for stage, _ in chunks)
-        for cap, chunks in zip(caps_bytes, held, strict=True)
-    ]
-
-
-def _over_bytes(
-    setting: Setting, caps_bytes: Sequence[int], programs: tuple[tuple[Op, ...], ...]
-) -> tuple[int, ...]:
-    made = Schedule(setting.placement, setting.num_micro_batches, programs, "")
-    peaks = peak_bytes(lower(made, setting.costs))
-    return tuple(max(0, peak - cap) for peak, cap in zip(peaks, caps_bytes, strict=True))
+def _over_bytes(setting: Setting, made: Schedule) -> tuple[int, ...]:
+    assert setting.caps_bytes is not None
+    buffered = replace(made, buffering=patient(setting, made))
+    peaks = peak_bytes(lower(buffered, setting.costs))
+    return tuple(max(0, peak - cap) for peak, cap in zip(peaks, setting.caps_bytes, strict=True))

@@ -11,10 +11,10 @@ so that the lifetimes of a rank's two activations add up to the same on every ra
 balanced, and it is in proportion to a + b. W's go into the two slots of six that are left.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from synth.families.capped import attempts
+from synth.families.capped import left_bytes, within_caps
 from synth.families.family import Programs, Setting
 from synth.families.kept import kept_bytes, most_kept_bytes
 from synth.families.reorder import fitted
@@ -22,6 +22,9 @@ from synth.kinds import OpKind
 from synth.schedule.ops import Op
 
 INTERVAL = 6
+
+# At lower and lower limits; each takes as long as without caps.
+_MOST_ATTEMPTS = 3
 
 
 class Block(NamedTuple):
@@ -48,23 +51,36 @@ def repeated(setting: Setting, block: Callable[[int], Block]) -> Programs:
 
 
 def fitted_to_memory(setting: Setting, order: list[list[Op]], peak: int) -> Programs:
-    """A drawn order fitted to the setting's times in its own memory; with caps, within these.
+    """A drawn order fitted to the setting's times in its own memory, or within its caps.
+
+    Where it exceeds these in its own memory, at ever lower limits; what the drawn order keeps is
+    the lowest. If that does not help, it is what it is without caps.
 
     Args:
         peak: the limit of a rank, in activations of its mean stage; or what the order itself keeps.
     """
     drawn = [most_kept_bytes(setting.costs, program) for program in order]
-    shares = (peak * _mean_bytes(setting, rank) for rank in range(setting.num_ranks))
-    own = [max(int(share), kept) for share, kept in zip(shares, drawn, strict=True)]
-    if setting.caps_bytes is None:
+    shares = (_share_bytes(setting, rank, peak) for rank in range(setting.num_ranks))
+    own = [max(pair) for pair in zip(shares, drawn, strict=True)]
+    if setting.caps_bytes is None or not _leave_room(left_bytes(setting), drawn):
         return fitted(setting, order, own)
-    first, *others = attempts(setting, lambda limits: fitted(setting, order, limits), own, drawn)
-    return next((other for other in others if other.fits), first).programs
+
+    def make_at(limits_bytes: Sequence[int]) -> Programs:
+        return fitted(setting, order, limits_bytes)
+
+    tried = list(within_caps(setting, make_at, own, drawn, _MOST_ATTEMPTS))
+    return (tried[-1] if tried[-1].fits else tried[0]).programs
 
 
-def _mean_bytes(setting: Setting, rank: int) -> float:
+def _leave_room(left: list[int], needed: list[int]) -> bool:
+    return all(need <= room for need, room in zip(needed, left, strict=True))
+
+
+def _share_bytes(setting: Setting, rank: int, count: int) -> int:
+    """So many activations of a rank's mean stage."""
     stages = [stage for stage, _ in setting.placement.held[rank]]
-    return sum(kept_bytes(setting.costs, stage)[OpKind.F] for stage in stages) / len(stages)
+    kept = sum(kept_bytes(setting.costs, stage)[OpKind.F] for stage in stages)
+    return count * kept // len(stages)
 
 
 def peak_of(num_ranks: int, block: Callable[[int], Block]) -> int:

@@ -3,25 +3,34 @@
 ZB-1p and ZB-2p are this at the limits that the paper measures.
 """
 
+from collections.abc import Sequence
+
 from synth.errors import SynthError
 from synth.families.buffers import patient
-from synth.families.capped import ATTEMPTS, attempts
+from synth.families.capped import left_bytes, within_caps
 from synth.families.family import Family, Programs, Setting
 from synth.families.zb_greedy import greedy
+
+_MOST_ATTEMPTS = 6
 
 
 def make(setting: Setting) -> Programs:
     """The greedy at what static bytes leave of the caps, less what its schedule then exceeds."""
     if setting.caps_bytes is None:
         raise SynthError("zb-limit is made to caps, given none; give them, or take zb-1p or zb-2p")
-    *_, last = attempts(setting, lambda limits: greedy("zb-limit", setting, limits))
-    if not last.fits:
-        over = last.over_bytes
+
+    def make_at(limits_bytes: Sequence[int]) -> Programs:
+        return greedy("zb-limit", setting, limits_bytes)
+
+    least = [0] * setting.num_ranks  # the greedy says itself what it needs
+    tried = list(within_caps(setting, make_at, left_bytes(setting), least, _MOST_ATTEMPTS))
+    over = tried[-1].over_bytes
+    if any(over):
         raise SynthError(
-            f"zb-limit found no schedule within the caps in {ATTEMPTS} attempts; rank "
+            f"zb-limit found no schedule within the caps in {len(tried)} attempts; rank "
             f"{over.index(max(over))} still needs {max(over)} bytes more"
         )
-    return last.programs
+    return tried[-1].programs
 
 
 FAMILY = Family(

@@ -7,7 +7,7 @@ from synth.plan.candidates import Candidate, Chosen, Cut, Tried, merit
 from synth.plan.further_cuts import FurtherCuts
 from synth.plan.recompute import bounds_of_any_choice
 from synth.solve.feasible import needed_bytes
-from synth.solve.problem import Problem, Result, Rival, SolveOptions, StoppedBy, relative_gap
+from synth.solve.problem import Problem, Result, Rival, StoppedBy, relative_gap
 
 # So many times as long as the best at most is near it.
 _NEAR = 1.03
@@ -20,12 +20,14 @@ class Contest:
     """All that is known of some candidates.
 
     Attributes:
+        cut: whether their partitions stay.
+        gap: what is open of the best at most for the others to be out.
         tried: what was found of each, also of those that are yet to be tried.
         further: of each placement by its name, where partitions are searched, which to try next.
     """
 
-    def __init__(self, candidates: Sequence[Candidate], cut: Cut, options: SolveOptions) -> None:
-        self.candidates, self.cut, self.options = candidates, cut, options
+    def __init__(self, candidates: Sequence[Candidate], cut: Cut, gap: float) -> None:
+        self.candidates, self.cut, self.gap = candidates, cut, gap
         self.further: dict[str, FurtherCuts] = {}
         self.tried: list[Tried] = []
 
@@ -87,7 +89,7 @@ class Contest:
         is_new = tried.found is None and self.cut == Cut.EVEN and tried.candidate.choice != ()
         if tried.is_over or is_new or best_us is None:
             return not tried.is_over
-        return relative_gap(best_us, tried.lower_bound_us) > self.options.gap
+        return relative_gap(best_us, tried.lower_bound_us) > self.gap
 
     def promising(self) -> list[Tried]:
         """Those that may still win: what was not tried yet, then the best ones first."""
@@ -116,7 +118,7 @@ class Contest:
         best_us = min((us for us in values if us is not None), default=None)
         if best_us is None:
             return True
-        return relative_gap(best_us, min(best_us, self._others_us())) > self.options.gap
+        return relative_gap(best_us, min(best_us, self._others_us())) > self.gap
 
     def is_of_others(self, best: Tried, promising: Sequence[Tried]) -> bool:
         """Whether most of what is open is not of the best candidate, but of others."""
@@ -147,6 +149,7 @@ class Contest:
         """The best, with the bound that holds for all.
 
         Args:
+            is_interrupted: the search was asked to stop.
             is_over: nothing more could be done, though there was time.
         """
         ranked = self._ranked()
@@ -201,7 +204,7 @@ class Contest:
             return StoppedBy.OPTIMAL
         if is_interrupted:
             return StoppedBy.INTERRUPT
-        if relative_gap(best.value_us, bound_us) <= self.options.gap:
+        if relative_gap(best.value_us, bound_us) <= self.gap:
             return StoppedBy.GAP
         return StoppedBy.EXHAUSTED if is_over else StoppedBy.TIME_LIMIT
 

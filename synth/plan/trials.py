@@ -77,11 +77,11 @@ class _Trials:
         listeners: Listeners,
         stop: threading.Event,
     ) -> None:
-        self.profile, self.cut, self.options = profile, cut, options
+        self.profile, self.options = profile, options
         self.listeners, self.stop = listeners, stop
         self.began = time.monotonic()
         self.granted_s = 0.0
-        self.contest = Contest(candidates, cut, options)
+        self.contest = Contest(candidates, cut, options.gap)
         self.told_us: tuple[int, int] | None = None
         self.is_over = False  # nothing more can be done, though there is time
 
@@ -93,7 +93,7 @@ class _Trials:
         """
         contest = self.contest
         first = contest.candidates[0]
-        if self.cut != Cut.SEARCHED:
+        if contest.cut != Cut.SEARCHED:
             contest.tried = [contest.new(candidate) for candidate in contest.candidates]
             return
         if len(contest.candidates) == 1 and not cut_bounds.applies(first.problem):
@@ -233,7 +233,7 @@ class _Trials:
         options = replace(self.options, time_limit_s=limit_s, hint=None)
         start = tried.found or self.contest.best_of(tried.name)
         found = solve_repartitioning(
-            self.profile if self.cut == Cut.EVEN else None,
+            self.profile if self.contest.cut == Cut.EVEN else None,
             tried.candidate.problem,
             tried.candidate.choice,
             options if start is None else options.going_on_from(start),

@@ -3,7 +3,7 @@
 Below 1F1B's memory, with one stage per rank, the best schedules are bursts with idle times between,
 and all but the first and the last ones are alike. What has just room for these and for one burst
 between them is short enough for the exact model (docs/solver-notes.md). With several stages per
-rank that is so only far below it, and the exact model needs the other parts of the search.
+rank that is so at half of it and below, and the exact model needs the other parts of the search.
 """
 
 import math
@@ -26,8 +26,8 @@ from synth.solve.view import SPLIT, View
 _LEFT_FOR_RANK = 2.25
 _MOST_LEFT = 2 / 3
 
-# With several stages per rank: of the forwards that 1F1B holds, some rank has room for such a share
-# at most.
+# With several stages per rank: of the forwards that 1F1B holds, some rank has room for no more than
+# such a share.
 _TIGHT = 0.5
 
 # What the smaller search takes, about: so much for each pair of ops, with one stage per rank and
@@ -102,10 +102,11 @@ class Fewer:
 
     @property
     def _is_tight(self) -> bool:
-        """Whether memory takes far less at once than 1F1B has, of each stage one for each rank."""
-        strict, num_ranks = self._strict, self.asked.num_ranks
+        """Whether memory takes half at once of what 1F1B has: of each stage one for each rank."""
+        rooms = ((held, self._strict.room_in_forwards(held[0])) for held in self._strict.held)
         return any(
-            strict.most_forwards(held[0]) <= _TIGHT * num_ranks * len(held) for held in strict.held
+            room is not None and room <= _TIGHT * self.asked.num_ranks * len(held)
+            for held, room in rooms
         )
 
     @cached_property

@@ -5,6 +5,7 @@ are the delay of passing them, since whatever they do, they cannot be faster tha
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TypeAlias
 
 from ortools.sat.python import cp_model
@@ -41,15 +42,13 @@ class Transfers:
     ) -> None:
         self.cp, self.view, self.chunks, self.far_us = cp, view, chunks, far_us
         self.start, self.end, self.fusions = start, end, fusions
-        # The transfers that take turns, link by link, and whose they are.
-        self._taking_turns: dict[_Ends, list[cp_model.IntervalVar]] = {}
-        self._sources: dict[_Ends, set[_Ops]] = {}
+        # The transfers that take turns, link by link, by what they pass on.
+        self._taking_turns: dict[_Ends, dict[_Ops, list[cp_model.IntervalVar]]] = {}
 
     def add(self) -> None:
         """Every F and B of the chunks, and every link between their ranks."""
-        modelled, lowest = set(self.chunks), set(self.chunks)
+        modelled = set(self.chunks)
         for index in self.chunks:
-            lowest -= set(self.view.chain_above(index))
             above = next((c for c in self.view.chain_above(index) if c in modelled), None)
             if above is None:
                 continue
@@ -59,7 +58,7 @@ class Transfers:
             else:
                 self._delay((above, F), (index, F), self.view.way_down_us(above, index))
                 self._delay((index, B), (above, B), self.view.way_up_us(index, above))
-        for index in lowest:
+        for index in modelled - {c for one in self.chunks for c in self.view.chain_above(one)}:
             self._delay((index, F), (index, B), self.view.round_trip_us[index])
         for transfers in self._contended():
             self.cp.add_no_overlap(transfers)
@@ -92,8 +91,8 @@ class Transfers:
                     self.cp.add(arrival >= previous + lag_us)
                 previous = arrival
                 interval = self.cp.new_fixed_size_interval_var(arrival - lag_us, lag_us, "")
-                self._taking_turns.setdefault(ends, []).append(interval)
-                self._sources.setdefault(ends, set()).add(source)
+                of_link = self._taking_turns.setdefault(ends, {})
+                of_link.setdefault(source, []).append(interval)
             self.cp.add(arrival >= self.end(chunk, slot) + lag_us)
             if fusion is not None:
                 fused_end = self.start[chunk, slot] + self.view[chunk].duration_us[BW]
@@ -101,9 +100,9 @@ class Transfers:
 
     def _contended(self) -> Iterator[list[cp_model.IntervalVar]]:
         """What must not overlap; transfers of one kind of op take turns already."""
-        for ends, intervals in self._taking_turns.items():
-            if len(self._sources[ends]) > 1:
-                yield intervals
+        for of_link in self._taking_turns.values():
+            if len(of_link) > 1:
+                yield list(chain.from_iterable(of_link.values()))
 
     def _senders_us(self, source: int, target: int) -> tuple[int, int]:
         """The shortest op on a rank that sends to another one, and the longest of the transfers."""

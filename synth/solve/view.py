@@ -304,8 +304,13 @@ class View:
 
     def most_forwards(self, chunk: int) -> int:
         """How many forwards of a chunk memory takes before its first backward, one at least."""
+        room = self.room_in_forwards(chunk)
+        count = self.chunks[chunk].num_micro_batches
+        return count if room is None else min(count, room)
+
+    def room_in_forwards(self, chunk: int) -> int | None:
+        """The same, were there any number of micro-batches; None: memory does not limit it."""
         one, room = self.chunks[chunk], self.room_of(chunk)
         if room is None or one.effect_bytes[F] <= 0:
-            return one.num_micro_batches
-        taken = 1 + max(0, room - one.need_bytes[F]) // one.effect_bytes[F]
-        return min(one.num_micro_batches, taken)
+            return None
+        return 1 + max(0, room - one.need_bytes[F]) // one.effect_bytes[F]

@@ -86,7 +86,7 @@ def test_the_v_schedules_keep_their_share_on_unequal_stages(
 def test_within_caps_the_v_schedules_fit_or_are_what_they_are_without(
     data: st.DataObject, name: str, d: int, m: int, share: float
 ) -> None:
-    costs = data.draw(unequal_costs(2 * d))
+    costs = holding_more(data.draw(unequal_costs(2 * d)), data.draw(st.integers(0, 40)))
     alone = generate(name, d, m, costs=costs)
     free_bytes = peak_bytes(verify(alone, costs)[0])
     caps = [int(share * free) for free in free_bytes]
@@ -96,16 +96,56 @@ def test_within_caps_the_v_schedules_fit_or_are_what_they_are_without(
     assert capped.programs == alone.programs or (does_fit and share < 1)
 
 
+def holding_more(costs: Costs, num_bytes: int) -> Costs:
+    """Stages with parameters, boundary tensors, and ops that need room while they run."""
+    stages = [
+        stage.replace(
+            static_bytes=7 * num_bytes,
+            output_bytes=num_bytes,
+            rise_bytes={kind: rise + num_bytes for kind, rise in stage.rise_bytes.items()},
+        )
+        for stage in costs.stages
+    ]
+    return costs.replace(stages=tuple(stages))
+
+
+def v_min_within(cap: int | None, more_bytes: int = 0) -> tuple[int, int]:
+    """The highest peak and the period; F:B:W = 3:4:2, 8 ranks."""
+    costs = holding_more(v_shaped.stages(16, (90, 120, 60), v_shaped.MEMORIES[0]), more_bytes)
+    caps = None if cap is None else [cap] * 8
+    lowered, line = verify(generate("v-min", 8, 32, costs=costs, caps_bytes=caps), costs)
+    return max(peak_bytes(lowered)), line.period_us
+
+
 def test_v_min_fits_unequal_times_within_the_memory_that_it_is_drawn_with() -> None:
-    """F:B:W = 3:4:2, 8 ranks: fitted freely it holds 16 and takes 25642, within 14 26104."""
-    costs = v_shaped.stages(16, (90, 120, 60), v_shaped.MEMORIES[0])
-    peaks, periods = [], []
-    for caps in (None, [14] * 8, [13] * 8):
-        lowered, line = verify(generate("v-min", 8, 32, costs=costs, caps_bytes=caps), costs)
-        peaks.append(max(peak_bytes(lowered)))
-        periods.append(line.period_us)
-    assert peaks == [16, 14, 16]
-    assert periods == [25642, 26104, 25642]
+    assert v_min_within(None) == (16, 25642)
+    assert v_min_within(16) == (16, 25642)
+    assert v_min_within(14) == (14, 26104)
+    for cap in (13, 1):  # less than the drawn order keeps
+        assert v_min_within(cap) == (16, 25642)
+
+
+def test_v_min_fits_where_more_than_what_is_kept_is_held() -> None:
+    """With parameters, buffers and room for ops on top of what is kept."""
+    assert v_min_within(None, 10) == (236, 25642)
+    for cap in (235, 226, 216):
+        assert v_min_within(cap, 10) == (216, 26044)
+
+
+def test_zb_limit_takes_off_what_it_kept_and_not_its_limit() -> None:
+    """10 bytes a micro-batch and 9 on top: within 98, what is kept goes from 90 to 80."""
+    costs = uniform_costs(
+        12,
+        forward_us=10,
+        backward_input_us=10,
+        backward_weight_us=10,
+        saved_bytes=10,
+        saved_w_bytes=10,
+    )
+    rising = {kind: 19 if kind == F else rise for kind, rise in costs.stages[0].rise_bytes.items()}
+    costs = costs.replace(stages=tuple(one.replace(rise_bytes=rising) for one in costs.stages))
+    schedule = generate("zb-limit", 12, 24, costs=costs, caps_bytes=[98] * 12)
+    assert max(peak_bytes(verify(schedule, costs)[0])) == 89
 
 
 def test_kept_bytes_are_values_and_the_boundaries_that_layers_hold() -> None:

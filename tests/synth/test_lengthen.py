@@ -188,6 +188,9 @@ def test_it_is_not_worth_it() -> None:
     several = Problem(odd_costs(random.Random(0), 4, 2), placement("v", 2), 64)
     assert not begun(several, 1e6).is_worth
     assert begun(replace(several, caps_bytes=needed_bytes(several)), 1e6).is_worth
+    eight = Problem(odd_costs(random.Random(0), 32, 4), placement("looped:8", 4), 16)
+    assert not begun(eight, 1e6).is_worth
+    assert not begun(replace(eight, caps_bytes=(10**9,) * 4), 1e6).is_worth
     copies = Problem(odd_costs(random.Random(0), 4, 4), placement("bidirectional", 4), 64)
     assert not begun(replace(copies, caps_bytes=needed_bytes(copies)), 1e6).is_worth
 
