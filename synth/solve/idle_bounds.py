@@ -60,8 +60,9 @@ class _Agenda:
     def __init__(self, growths: Iterable[_Growth]) -> None:
         self._queues: defaultdict[End, deque[_Growth]] = defaultdict(deque)
         self._spent_s: defaultdict[End, float] = defaultdict(float)
+        self._seen: set[_Growth] = set()  # larger ones are come by in several ways
         for growth in growths:
-            self._queues[growth.end].append(growth)
+            self._add(growth)
 
     def next(self) -> _Growth | None:
         """The next one of the end that had least time."""
@@ -73,11 +74,24 @@ class _Agenda:
     def note(self, end: End, spent_s: float, larger: Iterable[_Growth], is_next: bool) -> None:
         """Time was spent, and there is more to try: right now, or when all else has been."""
         self._spent_s[end] += spent_s
-        queue = self._queues[end]
-        new = [growth for growth in larger if growth not in queue]
-        queue.extend(new)
+        new = sum(self._add(growth) for growth in larger)
         if is_next:
-            queue.rotate(len(new))
+            self._queues[end].rotate(new)
+
+    def _add(self, growth: _Growth) -> bool:
+        """Append it to the queue of its end; whether it was never there."""
+        is_new = growth not in self._seen
+        if is_new:
+            self._seen.add(growth)
+            self._queues[growth.end].append(growth)
+        return is_new
+
+    def again(self, growths: Iterable[_Growth]) -> None:
+        """Try these first, in turns that begin anew."""
+        for growth in growths:
+            self._queues[growth.end].append(growth)
+            self._queues[growth.end].rotate(1)
+        self._spent_s.clear()
 
 
 @dataclass
@@ -100,6 +114,11 @@ class IdleBounds:
     value_us: int
     should_stop: Callable[[], bool]
     least_us: IdleTimes = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # What pairs of ranks idle at the beginning, and when all are known, what is left to try.
+        self._pairs: dict[_Growth, int] = {}
+        self._agenda: _Agenda | None = None
 
     @property
     def _is_period(self) -> bool:
@@ -151,29 +170,41 @@ class IdleBounds:
         """Bounds of the rank that is bounded best: by more ranks and over longer stretches.
 
         The beginning, which is found more quickly, says which ranks are worth it. Where a stretch
-        that has grown idles all along, it goes on growing at once.
+        that has grown idles all along, it goes on growing at once. Called again, it goes on, with
+        what took too long first.
+
+        Args:
+            limit_s: seconds of the clock, or deterministic ones.
         """
-        rank, left_s = self._most_promising(), limit_s
-        pairs = [_Growth(End(rank, True), (rank, *other)) for other in self._partners(rank)]
-        found: dict[_Growth, int] = {}
-        for pair in pairs:
-            outcome = self._solve(pair, _SHARE * left_s)
-            found[pair] = outcome.bound_us
-            left_s -= outcome.spent_s
-            yield self.bound_us
-            if left_s <= 0 or self.should_stop():
-                return limit_s - left_s
-        agenda = _Agenda(self._after(found))
-        while (growth := agenda.next()) and left_s > 0 and not self.should_stop():
-            before_us = self._rank_us(rank)
+        left_s, unsolved = limit_s, list[_Growth]()
+        while left_s > 0 and not self.should_stop() and (growth := self._next()):
+            before_us = self._rank_us(growth.end.rank)
             outcome = self._solve(growth, _SHARE * left_s)
             left_s -= outcome.spent_s
             yield self.bound_us
-            raised_us = self._rank_us(rank) - before_us
+            if self._agenda is None:
+                self._pairs[growth] = outcome.bound_us
+                continue
+            if not outcome.optimal:
+                unsolved.append(growth)
+            raised_us = self._rank_us(growth.end.rank) - before_us
             is_worth_it = raised_us > _WORTH * self._length_us(growth)
             larger = self._larger(growth) if outcome.optimal else ()
-            agenda.note(growth.end, outcome.spent_s, larger, is_worth_it)
+            self._agenda.note(growth.end, outcome.spent_s, larger, is_worth_it)
+        if self._agenda is not None:
+            self._agenda.again(reversed(unsolved))
         return limit_s - left_s
+
+    def _next(self) -> _Growth | None:
+        """The pairs that are left, then what is on the agenda."""
+        if self._agenda is None:
+            rank = self._most_promising() if not self._pairs else next(iter(self._pairs)).end.rank
+            pairs = (_Growth(End(rank, True), (rank, *other)) for other in self._partners(rank))
+            pair = next((pair for pair in pairs if pair not in self._pairs), None)
+            if pair is not None:
+                return pair
+            self._agenda = _Agenda(self._after(self._pairs))
+        return self._agenda.next()
 
     def _after(self, pairs: Mapping[_Growth, int]) -> Iterator[_Growth]:
         """What to try when all pairs have been at the beginning: the best one, at both ends."""

@@ -15,11 +15,14 @@ from synth.solve.view import View
 
 # Where ranks hold several stages, the share of the time for idle times. Where even a full pipeline
 # idles, spacings say more: so each gets a trial, and then the better one of both its share, or
-# spacings at once where they say so many times as much as was known.
+# spacings at once where they say so many times as much as was known. Where the other one says
+# nearly as much, it goes on before.
 _IDLE_SHARE = 0.9
 _TRIAL_SHARE = 0.15
 _SPACING_SHARE_OF_BETTER = 0.6
 _CLEARLY_MORE = 1.2
+_NEARLY = 1.02
+_SHARE_OF_NEARLY_AS_GOOD = 0.5
 
 # Where they hold one and micro-batches are many, the share for idle times, which say more where
 # memory costs little in a full pipeline, and say it soon; and what part of the rest is for the
@@ -114,17 +117,29 @@ class Proofs:
             yield _Turn(self._spacing.bounds, share)
 
     def _first_of_several(self) -> Iterator[_Turn]:
-        """Idle times or spacings, whichever says more after a trial."""
-        apart = self._spacing if spacing.is_worth(self.view) else None
+        """Idle times or spacings, whichever says more after a trial; both where that is near."""
+        apart, idle = self._spacing if spacing.is_worth(self.view) else None, self._idle
         known_us = self.known.bound_us
-        if apart is not None and self._idle is not None:
-            yield _Turn(apart.bounds, _TRIAL_SHARE)
-            if apart.bound_us <= _CLEARLY_MORE * known_us:
-                yield _Turn(self._idle.together, _TRIAL_SHARE)
-        if apart is not None and (self._idle is None or apart.bound_us >= self._idle.bound_us):
-            yield _Turn(apart.bounds, _SPACING_SHARE_OF_BETTER)
-        elif self._idle is not None:
-            yield _Turn(self._idle.together, _IDLE_SHARE)
+        if apart is None or idle is None:
+            if apart is not None:
+                yield _Turn(apart.bounds, _SPACING_SHARE_OF_BETTER)
+            if idle is not None:
+                yield _Turn(idle.together, _IDLE_SHARE)
+            return
+        yield _Turn(apart.bounds, _TRIAL_SHARE)
+        if apart.bound_us <= _CLEARLY_MORE * known_us:
+            yield _Turn(idle.together, _TRIAL_SHARE)
+        idle.value_us = self.reference().value_us
+        worse, better = sorted(
+            (
+                (idle.bound_us, _Turn(idle.together, _IDLE_SHARE)),
+                (apart.bound_us, _Turn(apart.bounds, _SPACING_SHARE_OF_BETTER)),
+            ),
+            key=lambda tried: tried[0],
+        )
+        if better[0] <= _NEARLY * worse[0]:
+            yield worse[1]._replace(share=_SHARE_OF_NEARLY_AS_GOOD)
+        yield better[1]
 
     @property
     def _spacing(self) -> spacing.Spacing:

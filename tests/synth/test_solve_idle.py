@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.solver.suites import v_shaped
 from synth.costs import Costs, uniform_costs
 from synth.kinds import OpKind
 from synth.objective import Objective
@@ -18,7 +19,7 @@ from synth.solve.bounds import work_bounds
 from synth.solve.idle import Idle, Stretch, base_length_us
 from synth.solve.idle_bounds import IdleBounds
 from synth.solve.memory_views import relaxed_for_fusion
-from synth.solve.run_cpsat import run
+from synth.solve.run_cpsat import Outcome, run
 from tests.synth.effort import counted
 from tests.synth.odd_problems import RandomOrders, odd_costs
 from tests.synth.test_solve_exact import OBJECTIVES
@@ -42,6 +43,31 @@ def best_bound(problem: Problem, value_us: int, seconds: float) -> int | None:
     list(bounds.one_by_one(seconds))
     list(bounds.together(seconds))
     return bounds.bound_us
+
+
+def test_called_again_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that was solved is asked for twice; what was not comes first."""
+    problem = v_shaped.problem(4, 16, 0.5)
+    asked: list[tuple[object, bool]] = []
+    solve_one = IdleBounds._solve
+
+    def solve_and_note(self: IdleBounds, growth: object, limit_s: float) -> Outcome:
+        outcome = solve_one(self, growth, limit_s)  # type: ignore[arg-type]
+        asked.append((growth, outcome.optimal))
+        return outcome
+
+    monkeypatch.setattr(IdleBounds, "_solve", solve_and_note)
+    bounds, found = idle_bounds(problem, 20_000), []
+    for _ in range(3):
+        began = len(asked)
+        found += list(bounds.together(0.3))
+        open_before = [growth for growth, optimal in asked[:began] if not optimal]
+        if open_before:
+            assert asked[began][0] in open_before
+    solved = [growth for growth, optimal in asked if optimal]
+    assert len(solved) == len(set(solved)) > 5
+    assert found == sorted(found)
+    assert len(asked) > len(solved)
 
 
 @settings(max_examples=25, deadline=None)
