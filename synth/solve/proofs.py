@@ -15,14 +15,13 @@ from synth.solve.view import View
 
 # Where ranks hold several stages, the share of the time for idle times. Where even a full pipeline
 # idles, spacings say more: so each gets a trial, and then the better one of both its share, or
-# spacings at once where they say so many times as much as was known. Where the other one says
-# nearly as much, it goes on before.
+# spacings at once where they say so many times as much as was known. Where spacings say nearly as
+# much, they go on first, since they serve all later proofs too.
 _IDLE_SHARE = 0.9
 _TRIAL_SHARE = 0.15
-_SPACING_SHARE_OF_BETTER = 0.6
+_SPACING_SHARE_OF_SEVERAL = 0.6
 _CLEARLY_MORE = 1.2
 _NEARLY = 1.02
-_SHARE_OF_NEARLY_AS_GOOD = 0.5
 
 # Where they hold one and micro-batches are many, the share for idle times, which say more where
 # memory costs little in a full pipeline, and say it soon; and what part of the rest is for the
@@ -117,29 +116,23 @@ class Proofs:
             yield _Turn(self._spacing.bounds, share)
 
     def _first_of_several(self) -> Iterator[_Turn]:
-        """Idle times or spacings, whichever says more after a trial; both where that is near."""
+        """Idle times or spacings, whichever says more after a trial; both if spacings nearly do."""
         apart, idle = self._spacing if spacing.is_worth(self.view) else None, self._idle
         known_us = self.known.bound_us
         if apart is None or idle is None:
             if apart is not None:
-                yield _Turn(apart.bounds, _SPACING_SHARE_OF_BETTER)
+                yield _Turn(apart.bounds, _SPACING_SHARE_OF_SEVERAL)
             if idle is not None:
                 yield _Turn(idle.together, _IDLE_SHARE)
             return
         yield _Turn(apart.bounds, _TRIAL_SHARE)
         if apart.bound_us <= _CLEARLY_MORE * known_us:
             yield _Turn(idle.together, _TRIAL_SHARE)
-        idle.value_us = self.reference().value_us
-        worse, better = sorted(
-            (
-                (idle.bound_us, _Turn(idle.together, _IDLE_SHARE)),
-                (apart.bound_us, _Turn(apart.bounds, _SPACING_SHARE_OF_BETTER)),
-            ),
-            key=lambda tried: tried[0],
-        )
-        if better[0] <= _NEARLY * worse[0]:
-            yield worse[1]._replace(share=_SHARE_OF_NEARLY_AS_GOOD)
-        yield better[1]
+        if _NEARLY * apart.bound_us >= idle.bound_us:
+            yield _Turn(apart.bounds, _SPACING_SHARE_OF_SEVERAL)
+        if idle.bound_us > apart.bound_us:
+            idle.value_us = self.reference().value_us
+            yield _Turn(idle.together, _IDLE_SHARE)
 
     @property
     def _spacing(self) -> spacing.Spacing:

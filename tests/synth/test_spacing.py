@@ -280,8 +280,8 @@ def test_a_search_goes_on_where_it_was() -> None:
         (100, 130, 0, ["apart", "apart"]),  # clearly more
         (100, 110, 105, ["apart", "idle", "apart"]),
         (100, 105, 110, ["apart", "idle", "idle"]),
-        (100, 107, 105, ["apart", "idle", "idle", "apart"]),  # nearly as much
-        (100, 104, 105, ["apart", "idle", "apart", "idle"]),
+        (100, 107, 105, ["apart", "idle", "apart"]),
+        (100, 104, 105, ["apart", "idle", "apart", "idle"]),  # nearly as much
         (100, 104, None, ["apart"]),
         (100, None, 105, ["idle"]),
     ],
