@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from synth.errors import SynthError
 from synth.families.buffers import patient
 from synth.families.family import Programs, Setting
 from synth.families.kept import most_kept_bytes
@@ -52,10 +53,18 @@ def within_caps(
         make: the rule, given the limit of each rank in the sense of `kept_bytes`.
         first_bytes: the limits to begin with.
         least_bytes: those below which the rule cannot go.
+
+    Raises:
+        SynthError: the rule makes nothing at the limits to begin with.
     """
     left, limits = left_bytes(setting), list(first_bytes)
     for _ in range(most_attempts):
-        programs = tuple(tuple(program) for program in make(limits))
+        try:
+            programs = tuple(tuple(program) for program in make(limits))
+        except SynthError:
+            if limits == list(first_bytes):
+                raise
+            return  # it says what it needs in terms of limits that nobody gave
         made = Schedule(setting.placement, setting.num_micro_batches, programs, "")
         over = _over_bytes(setting, made)
         yield Attempt(programs, over)
@@ -72,7 +81,13 @@ def within_caps(
 
 
 def _over_bytes(setting: Setting, made: Schedule) -> tuple[int, ...]:
-    assert setting.caps_bytes is not None
-    buffered = replace(made, buffering=patient(setting, made))
-    peaks = peak_bytes(lower(buffered, setting.costs))
-    return tuple(max(0, peak - cap) for peak, cap in zip(peaks, setting.caps_bytes, strict=True))
+    """With few buffers; where these fit, with those that the family is going to have."""
+    caps = setting.caps_bytes
+    assert caps is not None
+
+    def over(schedule: Schedule) -> tuple[int, ...]:
+        peaks = peak_bytes(lower(schedule, setting.costs))
+        return tuple(max(0, peak - cap) for peak, cap in zip(peaks, caps, strict=True))
+
+    with_few = over(made)
+    return with_few if any(with_few) else over(replace(made, buffering=patient(setting, made)))

@@ -102,7 +102,7 @@ class Fewer:
 
     @property
     def _is_tight(self) -> bool:
-        """Whether memory takes half at once of what 1F1B has: of each stage one for each rank."""
+        """Whether some rank has room for no more than half of the forwards that 1F1B holds."""
         rooms = ((held, self._strict.room_in_forwards(held[0])) for held in self._strict.held)
         return any(
             room is not None and room <= _TIGHT * self.asked.num_ranks * len(held)

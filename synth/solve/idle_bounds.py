@@ -1,12 +1,13 @@
 """Bounds from the least idle time of each rank while it fills and while it drains."""
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import NamedTuple
 
 from synth.objective import Objective, Spans
+from synth.solve.bounds import Reference
 from synth.solve.idle import Idle, Stretch, base_length_us
 from synth.solve.problem import SolveOptions
 from synth.solve.run_cpsat import Outcome, TimedBounds, run
@@ -18,8 +19,9 @@ _PARTNERS = 4
 # What more ranks add to a rank's bound differs by more than this.
 _NEARLY = 0.98
 
-# By how much a stretch grows at a time.
+# By how much a stretch grows at a time, and by how much at least, where what is proven cuts it.
 _LONGER = 1.5
+_CLEARLY_LONGER = 1.02
 
 # Of the length of a stretch: how much more idle time makes it worth to go on at once.
 _WORTH = 0.02
@@ -86,12 +88,11 @@ class _Agenda:
             self._queues[growth.end].append(growth)
         return is_new
 
-    def again(self, growths: Iterable[_Growth]) -> None:
-        """Try these first, in turns that begin anew."""
-        for growth in growths:
-            self._queues[growth.end].append(growth)
-            self._queues[growth.end].rotate(1)
+    def resume(self, unsolved: Sequence[_Growth]) -> None:
+        """Begin new turns, at either end with what was tried and not solved."""
         self._spent_s.clear()
+        for growth in reversed(unsolved):
+            self._queues[growth.end].appendleft(growth)
 
 
 @dataclass
@@ -102,7 +103,8 @@ class IdleBounds:
 
     Attributes:
         work: the closed forms' bounds.
-        value_us: of a known schedule in the model's terms; nothing above it is of interest.
+        reference: a known schedule in the model's terms, asked for whenever a proof begins; nothing
+            above its value is of interest.
         should_stop: asked all the time.
         least_us: the idle time proven so far, by the length of the stretch.
     """
@@ -111,14 +113,16 @@ class IdleBounds:
     objective: Objective
     options: SolveOptions
     work: Spans
-    value_us: int
+    reference: Callable[[], Reference]
     should_stop: Callable[[], bool]
     least_us: IdleTimes = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        # What pairs of ranks idle at the beginning, and when all are known, what is left to try.
+        # What pairs of ranks idle at the beginning, and when all are known, what is left to try;
+        # and what was not solved since `together` was called.
         self._pairs: dict[_Growth, int] = {}
         self._agenda: _Agenda | None = None
+        self._unsolved: list[_Growth] = []
 
     @property
     def _is_period(self) -> bool:
@@ -130,7 +134,7 @@ class IdleBounds:
         """What has been proven so far."""
         rank_us = max(self._rank_us(rank) for rank in range(self.view.num_ranks))
         spans = Spans.most([self.work, Spans(rank_us, rank_us if self._is_period else 0)])
-        return min(self.value_us, self.objective.value_us(spans))
+        return min(self.reference().value_us, self.objective.value_us(spans))
 
     def _rank_us(self, rank: int) -> int:
         """The longest stretches at both ends that fit into what they prove themselves."""
@@ -170,30 +174,25 @@ class IdleBounds:
         """Bounds of the rank that is bounded best: by more ranks and over longer stretches.
 
         The beginning, which is found more quickly, says which ranks are worth it. Where a stretch
-        that has grown idles all along, it goes on growing at once. Called again, it goes on, with
-        what took too long first.
+        that has grown idles all along, it goes on growing at once. Called again, it goes on, first
+        with what took too long.
 
         Args:
             limit_s: seconds of the clock, or deterministic ones.
         """
-        left_s, unsolved = limit_s, list[_Growth]()
+        left_s = limit_s
+        self._resume()
         while left_s > 0 and not self.should_stop() and (growth := self._next()):
-            before_us = self._rank_us(growth.end.rank)
-            outcome = self._solve(growth, _SHARE * left_s)
-            left_s -= outcome.spent_s
+            left_s -= self._try(growth, _SHARE * left_s)
             yield self.bound_us
-            if self._agenda is None:
-                self._pairs[growth] = outcome.bound_us
-                continue
-            if not outcome.optimal:
-                unsolved.append(growth)
-            raised_us = self._rank_us(growth.end.rank) - before_us
-            is_worth_it = raised_us > _WORTH * self._length_us(growth)
-            larger = self._larger(growth) if outcome.optimal else ()
-            self._agenda.note(growth.end, outcome.spent_s, larger, is_worth_it)
-        if self._agenda is not None:
-            self._agenda.again(reversed(unsolved))
         return limit_s - left_s
+
+    def _resume(self) -> None:
+        unsolved, self._unsolved = self._unsolved, []
+        if self._agenda is None:
+            self._pairs = {p: us for p, us in self._pairs.items() if p not in unsolved}
+        else:
+            self._agenda.resume(unsolved)
 
     def _next(self) -> _Growth | None:
         """The pairs that are left, then what is on the agenda."""
@@ -206,17 +205,31 @@ class IdleBounds:
             self._agenda = _Agenda(self._after(self._pairs))
         return self._agenda.next()
 
+    def _try(self, growth: _Growth, limit_s: float) -> float:
+        """Solve one, and note what is to be tried after it; what it took."""
+        length_us, before_us = self._length_us(growth), self._rank_us(growth.end.rank)
+        outcome = self._solve(growth, limit_s)
+        if not outcome.optimal:
+            self._unsolved.append(growth)
+        if self._agenda is None:
+            self._pairs[growth] = outcome.bound_us
+        else:
+            is_worth_it = self._rank_us(growth.end.rank) - before_us > _WORTH * length_us
+            larger = self._larger(growth, length_us) if outcome.optimal else ()
+            self._agenda.note(growth.end, outcome.spent_s, larger, is_worth_it)
+        return outcome.spent_s
+
     def _after(self, pairs: Mapping[_Growth, int]) -> Iterator[_Growth]:
         """What to try when all pairs have been at the beginning: the best one, at both ends."""
         best, *others = sorted(pairs, key=lambda growth: -pairs[growth])
         best = replace(best, further=tuple(rank for other in others for rank in other.ranks[1:]))
         yield replace(best, end=End(best.end.rank, False))
-        yield from self._larger(best)
+        yield from self._larger(best, self._length_us(best))
 
-    def _larger(self, growth: _Growth) -> Iterator[_Growth]:
-        """What to try next where this was solved."""
+    def _larger(self, growth: _Growth, length_us: int) -> Iterator[_Growth]:
+        """What to try next where this was solved, over such a stretch."""
         longer = replace(growth, stretched=_LONGER * growth.stretched)
-        if self._length_us(longer) > self._length_us(growth):
+        if self._length_us(longer) > _CLEARLY_LONGER * length_us:
             yield longer
         if growth.further:
             ranks = (*growth.ranks, growth.further[0])
@@ -249,7 +262,7 @@ class IdleBounds:
     def _solve(self, growth: _Growth, limit_s: float) -> Outcome:
         end, length_us = growth.end, self._length_us(growth)
         stretch = Stretch(end.rank, length_us, end.is_opening, self._is_period)
-        longest_us = self.view.longest_us(self.objective, self.value_us)
+        longest_us = self.view.longest_us(self.objective, self.reference().value_us)
         model = Idle(self.view, stretch, growth.ranks, longest_us)
         known = self.least_us.setdefault(end, {})
         outcome = run(model, self.options, limit_s, should_stop=self.should_stop)

@@ -19,9 +19,9 @@ from synth.solve.view import View
 # much, they go on first, since they serve all later proofs too.
 _IDLE_SHARE = 0.9
 _TRIAL_SHARE = 0.15
-_SPACING_SHARE_OF_SEVERAL = 0.6
+_SHARE_OF_SEVERAL = 0.6
 _CLEARLY_MORE = 1.2
-_NEARLY = 1.02
+_NEARLY_AS_MUCH = 1.02
 
 # Where they hold one and micro-batches are many, the share for idle times, which say more where
 # memory costs little in a full pipeline, and say it soon; and what part of the rest is for the
@@ -118,21 +118,21 @@ class Proofs:
     def _first_of_several(self) -> Iterator[_Turn]:
         """Idle times or spacings, whichever says more after a trial; both if spacings nearly do."""
         apart, idle = self._spacing if spacing.is_worth(self.view) else None, self._idle
-        known_us = self.known.bound_us
         if apart is None or idle is None:
             if apart is not None:
-                yield _Turn(apart.bounds, _SPACING_SHARE_OF_SEVERAL)
+                yield _Turn(apart.bounds, _SHARE_OF_SEVERAL)
             if idle is not None:
                 yield _Turn(idle.together, _IDLE_SHARE)
             return
+        known_us = self.known.bound_us
         yield _Turn(apart.bounds, _TRIAL_SHARE)
         if apart.bound_us <= _CLEARLY_MORE * known_us:
             yield _Turn(idle.together, _TRIAL_SHARE)
-        if _NEARLY * apart.bound_us >= idle.bound_us:
-            yield _Turn(apart.bounds, _SPACING_SHARE_OF_SEVERAL)
+        is_near = _NEARLY_AS_MUCH * apart.bound_us >= idle.bound_us
+        if is_near:
+            yield _Turn(apart.bounds, _SHARE_OF_SEVERAL)
         if idle.bound_us > apart.bound_us:
-            idle.value_us = self.reference().value_us
-            yield _Turn(idle.together, _IDLE_SHARE)
+            yield _Turn(idle.together, _SHARE_OF_SEVERAL if is_near else _IDLE_SHARE)
 
     @property
     def _spacing(self) -> spacing.Spacing:
@@ -169,7 +169,7 @@ class Proofs:
             # One searches from below; others beside it would look for schedules.
             replace(self.options, gap=0.0, workers=1),
             work_bounds(self.view),
-            self.reference().value_us,
+            self.reference,
             self.should_stop,
             self.known.idle_us,
         )

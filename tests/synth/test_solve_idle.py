@@ -15,9 +15,9 @@ from synth.profile import Link, Links
 from synth.schedule import Buffering, Schedule, ScheduleError, peak_bytes, verify
 from synth.schedule.placements import placement
 from synth.solve import Part, Problem, SolveOptions, StoppedBy, solve
-from synth.solve.bounds import work_bounds
+from synth.solve.bounds import Reference, work_bounds
 from synth.solve.idle import Idle, Stretch, base_length_us
-from synth.solve.idle_bounds import IdleBounds
+from synth.solve.idle_bounds import IdleBounds, _Growth
 from synth.solve.memory_views import relaxed_for_fusion
 from synth.solve.run_cpsat import Outcome, run
 from tests.synth.effort import counted
@@ -31,8 +31,8 @@ OPTIONS = SolveOptions(workers=1, deterministic=True)
 
 def idle_bounds(problem: Problem, value_us: int) -> IdleBounds:
     view = relaxed_for_fusion(problem)
-    work = work_bounds(view)
-    return IdleBounds(view, problem.objective, OPTIONS, work, value_us, lambda: False)
+    work, known = work_bounds(view), Reference(value_us, None)
+    return IdleBounds(view, problem.objective, OPTIONS, work, lambda: known, lambda: False)
 
 
 def best_bound(problem: Problem, value_us: int, seconds: float) -> int | None:
@@ -46,28 +46,29 @@ def best_bound(problem: Problem, value_us: int, seconds: float) -> int | None:
 
 
 def test_called_again_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing that was solved is asked for twice; what was not comes first."""
-    problem = v_shaped.problem(4, 16, 0.5)
-    asked: list[tuple[object, bool]] = []
-    solve_one = IdleBounds._solve
+    """Nothing that was solved is asked for twice; what was not comes first, at either end."""
+    bounds = idle_bounds(v_shaped.problem(8, 16, 0.5), 40_000)
+    asked: list[_Growth] = []
+    solves = iter([True, False, *[True] * 5, *[False] * 3, *[True] * 100])
+    solved: list[_Growth] = []
 
-    def solve_and_note(self: IdleBounds, growth: object, limit_s: float) -> Outcome:
-        outcome = solve_one(self, growth, limit_s)  # type: ignore[arg-type]
-        asked.append((growth, outcome.optimal))
-        return outcome
+    def answer(_: IdleBounds, growth: _Growth, limit_s: float) -> Outcome:
+        asked.append(growth)
+        optimal = next(solves)
+        solved.extend([growth] * optimal)
+        return Outcome(0, None, optimal=optimal, infeasible=False, spent_s=1.0)
 
-    monkeypatch.setattr(IdleBounds, "_solve", solve_and_note)
-    bounds, found = idle_bounds(problem, 20_000), []
-    for _ in range(3):
-        began = len(asked)
-        found += list(bounds.together(0.3))
-        open_before = [growth for growth, optimal in asked[:began] if not optimal]
-        if open_before:
-            assert asked[began][0] in open_before
-    solved = [growth for growth, optimal in asked if optimal]
-    assert len(solved) == len(set(solved)) > 5
-    assert found == sorted(found)
-    assert len(asked) > len(solved)
+    monkeypatch.setattr(IdleBounds, "_solve", answer)
+    assert len(list(bounds.together(2.0))) == 2  # of the pairs, of which there are four
+    assert len(list(bounds.together(8.0))) == 8
+    assert asked[1] == asked[2]
+    unsolved = asked[7:]
+    assert {growth.end.is_opening for growth in unsolved} == {True, False}
+    assert len(list(bounds.together(9.0))) == 9
+    for end in {growth.end for growth in unsolved}:
+        first = [growth for growth in unsolved if growth.end == end]
+        assert [growth for growth in asked[10:] if growth.end == end][: len(first)] == first
+    assert len(solved) == len(set(solved)) == 15
 
 
 @settings(max_examples=25, deadline=None)
