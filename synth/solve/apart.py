@@ -94,7 +94,7 @@ class Apart(Model):
         steps_us = sum(map(view.step_us, range(view.num_ranks)))
         # As long as one op after the other: that is never too short.
         longest_us = each_us * view.chunks[0].num_micro_batches + steps_us
-        super().__init__(view, Objective.MAKESPAN, longest_us, scope)
+        super().__init__(view, Objective.MAKESPAN, longest_us, scope, meets=True)
 
     def tune(self, parameters: cp_model.SatParameters) -> None:
         """From below: the least is asked for, and how it looks is of no use."""

@@ -25,16 +25,13 @@ from synth.solve.spacing import far_apart
 from synth.solve.view import SPLIT, B, F, Slot, View, W
 
 # So many ranks are tried as the second, and as each further one; for what share of the time that is
-# left, and for how long at least. From so many chosen on all are tried at once; and from the first
-# on where spacings are known and all are few ops: 8 ranks, 64 micro-batches, half of 1F1B's memory,
-# get 16658 in 4 s, where two or three end at 16638. A model of most ops takes seconds to build, in
-# which nothing can stop it.
+# left, and for how long at least. From so many chosen on all are tried at once. A model of most ops
+# takes seconds to build, in which nothing can stop it.
 _PAIRS = 4
 _WIDER = 2
 _MANY_RANKS = 3
 _MOST_OPS = 4_000
-_FEW_OPS = 2_000
-_FEW_SHARE = 0.3
+_FEW_SHARE = 0.4
 _SHORTEST_LOOK_S = 0.2
 
 # From so many ranks and up to so many ops of each, their order by twos is literals of the model.
@@ -199,15 +196,14 @@ class Ladder:
 
         Each set begins from what is proven already. Two and three ranks get a part of the time;
         what is left goes to all ranks at once, or where these are too many ops to growing sets.
-        Where spacings have said what few ranks can say, all ranks come first if they are few ops;
-        but of ranks that hold several stages, few that are far apart.
+        Where spacings are known, the two and the three are those that are far apart.
         """
         ranks = tuple(range(self.view.num_ranks))
         chosen: tuple[int, ...] = (max(ranks, key=lambda rank: (self.of_rank.get(rank, 0), -rank)),)
         left_s = limit_s
         while tried := self._wider(chosen):
             found: list[tuple[int, tuple[int, ...]]] = []
-            share_s = left_s if tried == [ranks] else _FEW_SHARE * left_s / len(tried)
+            share_s = left_s * (1.0 if tried == [ranks] else _FEW_SHARE / len(tried))
             for wider in tried:
                 if left_s <= 0 or self.should_stop():
                     return
@@ -221,12 +217,10 @@ class Ladder:
         """The sets of ranks to try when some are chosen: at last all; none if that was all."""
         ranks = range(self.view.num_ranks)
         others = [rank for rank in ranks if rank not in chosen]
-        if self.view.holds_several and self.spacings.say_more and len(chosen) < _MANY_RANKS:
+        if self.spacings.say_more and len(chosen) < _MANY_RANKS:
             far = far_apart(self.view, len(chosen) + 1)
             if len(far) > len(chosen):
                 return [far]
-        if others and self.spacings.say_more and self.view.num_ops <= _FEW_OPS:
-            return [tuple(ranks)]
         if len(chosen) < _MANY_RANKS:
             further = _spread(others, _PAIRS if len(chosen) == 1 else _WIDER)
             return [tuple(sorted((*chosen, rank))) for rank in further]
@@ -243,7 +237,7 @@ class Ladder:
         began_s = time.monotonic()
         value_us, hint = self.reference()
         part = _Counted if self.spacings.say_more and len(ranks) <= _MANY_RANKS else _Part
-        model = part(self.view, self.objective, value_us, ranks)
+        model = part(self.view, self.objective, value_us, ranks, meets=len(ranks) > 1)
         model.at_least(min(self.proven_us, value_us))
         model.both_at_least(work_bounds(self.view))
         if (0, Slot(F, 0)) in model.start:

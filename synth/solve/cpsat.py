@@ -13,6 +13,7 @@ from ortools.sat.python import cp_model
 from synth.objective import Objective, Spans
 from synth.solve.counts import Counts
 from synth.solve.fusion import Fusion
+from synth.solve.meetings import add_meetings
 from synth.solve.precedences import Alternative, Before, asked_by_all, requirements
 from synth.solve.reservoir import Event, add_reservoir, events_of
 from synth.solve.solution import Solution
@@ -27,7 +28,8 @@ class Model:
     delays, because whatever they do, they cannot be faster than empty ranks.
 
     `infeasible` is set where some op never fits in memory. With `fusible` the search also decides
-    which B and W to fuse, on ranks that hold one stage.
+    which B and W to fuse, on ranks that hold one stage. With `meets` ranks outside run one F or B
+    at a time (see `meetings`).
     """
 
     # Of so many ops of a rank the order is a literal for each two.
@@ -41,6 +43,7 @@ class Model:
         scope: Iterable[int] | None = None,
         *,
         fusible: bool = False,
+        meets: bool = False,
     ) -> None:
         self.view, self.objective, self.horizon_us = view, objective, horizon_us
         self.longest_us = view.longest_us(objective, horizon_us)
@@ -63,6 +66,8 @@ class Model:
             self.one_at_a_time(rank)
             self.memory(rank)
         self.transfers()
+        if meets:
+            add_meetings(self.cp, view, self.chunks, self.start)
         self.reduce()
         self.minimise()
 

@@ -21,28 +21,22 @@ from synth.solve.apart import Apart, Spacings, ToEnd
 from synth.solve.problem import SolveOptions
 from synth.solve.run_cpsat import Outcome, TimedBounds, run
 from synth.solve.solution import Solution
-from synth.solve.view import SPLIT, B, F, Slot, View, W
+from synth.solve.view import B, F, Slot, View, W
 
 # With fewer micro-batches models of all of them say soon what there is to say; not so where ranks
 # hold several stages.
 _FEWEST = 24
 _FEWEST_OF_SEVERAL = 12
 
-# Up to so many forwards every length is asked for, and all ranks are looked at where they have no
-# more ops than this: larger models take long to build. Beyond, lengths grow by a share.
+# Up to so many forwards every length is asked for. Beyond, lengths grow by a share.
 _DENSE = 40
-_MOST_OPS = 3_000
 _STEP_SHARE = 0.2
 
 # The longest stretch, as a share of all micro-batches.
 _LONGEST_SHARE = 0.6
 
-# Of the time, the most for one length of some ranks.
+# Of the time, the most for one length.
 _SHARE_OF_ONE = 0.3
-
-# More than two ranks are asked where that may add such a share to what is known of all forwards:
-# 23 of 8 ranks at half of 1F1B's memory take 5 s, and add 0.0002.
-_LEAST_GAIN = 0.0005
 
 
 def applies(view: View) -> bool:
@@ -70,13 +64,7 @@ def lengths(view: View) -> Iterator[int]:
     length = max(2, view.most_forwards(0) // len(view.held[view.chunks[0].rank]))
     while length <= longest:
         yield length
-        is_dense = length < _DENSE and _of_all_ranks(view, length)
-        length += 1 if is_dense else max(1, round(_STEP_SHARE * length))
-
-
-def _of_all_ranks(view: View, length: int) -> bool:
-    """Whether a stretch of all ranks is a model that can be built in passing."""
-    return len(SPLIT) * len(view) * (length + 1) <= _MOST_OPS
+        length += 1 if length < _DENSE else max(1, round(_STEP_SHARE * length))
 
 
 def far_apart(view: View, num_ranks: int) -> tuple[int, ...]:
@@ -86,17 +74,16 @@ def far_apart(view: View, num_ranks: int) -> tuple[int, ...]:
     """
     size = view.num_ranks
     by_first_stage = sorted(range(size), key=lambda rank: view.held[rank][0])
-    far = size - 1 if view.holds_several else 5 * size // 8
+    far = size - 1 if view.holds_several else 3 * size // 4
     places = (0, far, size // 2)[:num_ranks]
     return tuple(sorted({by_first_stage[place] for place in places}))
 
 
 class _Question(NamedTuple):
-    """What is asked of so many forwards and one, and of which ranks."""
+    """What is asked of so many forwards and one."""
 
     model: type[Apart]
     length: int
-    scope: tuple[int, ...]
 
 
 @dataclass
@@ -159,30 +146,18 @@ class Spacing:
         """What is of use to ask, given the answers to those before."""
         for length in lengths(self.view):
             nearest_us, to_end_us = self._nearest_us(length)
-            for place, scope in enumerate(self._scopes(length)):
-                if not self._is_of_use(length, nearest_us, is_quick=place == 0):
-                    break
-                yield _Question(Apart, length, scope)
+            if nearest_us is None or nearest_us > self.known.added_us(length):
+                yield _Question(Apart, length)
             may_end_later = to_end_us is None or to_end_us > self.known.whole_us(length)
             if self.view.holds_several and may_end_later:
-                yield _Question(ToEnd, length, far_apart(self.view, 2))
-
-    def _is_of_use(self, length: int, nearest_us: int | None, *, is_quick: bool) -> bool:
-        """Whether to ask for more; where that takes long, if it alone may add up to more.
-
-        A guess: a length that adds nothing might help to prove another one.
-        """
-        if nearest_us is None or nearest_us <= self.known.added_us(length):
-            return nearest_us is None
-        most = self.known.with_apart(length, nearest_us).whole_us(self._last)
-        return is_quick or most > (1 + _LEAST_GAIN) * self.known.whole_us(self._last)
+                yield _Question(ToEnd, length)
 
     def _prove(self, question: _Question, limit_s: float) -> Outcome:
         """Prove how far apart the first and the last of so many and one are, or the end."""
         began_s = time.monotonic()
-        model, length, scope = question
+        model, length = question
         few = tuple(c._replace(num_micro_batches=length + 1) for c in self.view.chunks)
-        asked = model(replace(self.view, chunks=few), scope, self.known)
+        asked = model(replace(self.view, chunks=few), far_apart(self.view, 2), self.known)
         outcome = run(asked, self.options, limit_s, should_stop=self.should_stop, began_s=began_s)
         if model is ToEnd:
             known_us = self.known.whole_us(length)
@@ -191,23 +166,6 @@ class Spacing:
             known_us = self.known.added_us(length)
             self.known.apart_us[length] = max(known_us, outcome.bound_us)
         return outcome
-
-    def _scopes(self, length: int) -> Iterator[tuple[int, ...]]:
-        """Two ranks, which take next to no time; should it be of use, all, or a few of too many.
-
-        Where ranks hold several stages, more than two take too long.
-        """
-        two, size = far_apart(self.view, 2), self.view.num_ranks
-        yield two
-        if self.view.holds_several:
-            return
-        if _of_all_ranks(self.view, length):
-            more = tuple(range(size))
-        else:
-            near = {self.view[stage].rank for stage in (min(1, size - 1), size // 4)}
-            more = tuple(sorted({*two, *near}))
-        if more != two:
-            yield more
 
     def _nearest_us(self, length: int) -> tuple[int | None, int | None]:
         """How far apart so many forwards of the reference are where they are nearest; to the end.
