@@ -43,10 +43,6 @@ class Spacings:
         ends = ((k, us) for k, us in self.to_end_us.items() if k <= length)
         return max((best[length - k] + us for k, us in ends), default=best[length])
 
-    def with_apart(self, length: int, us: int) -> "Spacings":
-        """Were so many so far apart."""
-        return Spacings({**self.apart_us, length: us}, self.to_end_us)
-
     def kept_by(self, model: Model) -> None:
         """Tell a model that has the first stage's rank what its own sums do not say."""
         forwards = _forwards(model)

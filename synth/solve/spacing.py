@@ -11,6 +11,7 @@ whatever is asked of all micro-batches. Where ranks hold several stages, the las
 longer than g(k) and the last one's way down and up: so from an F to the end is asked for too.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -28,7 +29,8 @@ from synth.solve.view import B, F, Slot, View, W
 _FEWEST = 24
 _FEWEST_OF_SEVERAL = 12
 
-# Up to so many forwards every length is asked for. Beyond, lengths grow by a share.
+# Up to so many forwards every length is asked for. Beyond, lengths grow by such a share, to a
+# multiple of what memory takes at once: those add up best.
 _DENSE = 40
 _STEP_SHARE = 0.2
 
@@ -61,10 +63,12 @@ def lengths(view: View) -> Iterator[int]:
     yield 1
     longest = max(1, round(_LONGEST_SHARE * view.chunks[0].last))
     # Later stages of the rank need room too.
-    length = max(2, view.most_forwards(0) // len(view.held[view.chunks[0].rank]))
+    burst = length = max(2, view.most_forwards(0) // len(view.held[view.chunks[0].rank]))
     while length <= longest:
         yield length
-        length += 1 if length < _DENSE else max(1, round(_STEP_SHARE * length))
+        length += 1
+        if length > _DENSE:
+            length = burst * math.ceil((1 + _STEP_SHARE) * (length - 1) / burst)
 
 
 def far_apart(view: View, num_ranks: int) -> tuple[int, ...]:

@@ -1,0 +1,153 @@
+"""What ranks that are not modelled must keep, against schedules of all ranks and against optima."""
+
+import random
+from itertools import combinations
+
+import pytest
+from ortools.sat.python import cp_model
+
+from synth.schedule.placements import placement
+from synth.solve import Objective, Problem
+from synth.solve import meetings as module
+from synth.solve.apart import Apart, Spacings
+from synth.solve.bounds import Ladder, Reference
+from synth.solve.cpsat import Model
+from synth.solve.memory_views import relaxed_for_fusion
+from synth.solve.run_cpsat import run
+from synth.solve.solution import Solution, timed
+from synth.solve.view import SPLIT, B, F, Slot, View, W
+from tests.synth.effort import counted
+from tests.synth.odd_problems import odd_costs
+from tests.synth.test_rounds import even
+
+
+def any_solution(rng: random.Random, view: View) -> Solution:
+    """Each op as soon as it can be, in a random order of each rank in which nobody waits for ever.
+
+    Orders follow from a random list of all ops that respects what they wait for.
+    """
+    done = {(c, kind): 0 for c in range(len(view)) for kind in SPLIT}
+    count = view[0].num_micro_batches
+    orders: list[list[tuple[int, int]]] = [[] for _ in view.held]
+    waiting = {W: B, B: F}
+    while True:
+        ready = []
+        for (c, kind), k in done.items():
+            before = [(c, waiting[kind])] if kind in waiting else []
+            if kind == F and view[c].above is not None:
+                before.append((view[c].above, F))
+            if kind == B and view[c].below is not None:
+                before.append((view[c].below, B))
+            if k < count and all(done[other] > k for other in before):
+                ready.append((c, kind))
+        if not ready:
+            return timed(orders, view)
+        c, kind = rng.choice(ready)
+        done[c, kind] += 1
+        orders[view[c].rank].append((c, kind))
+
+
+def keeps(view: View, scope: tuple[int, ...], known: Solution) -> bool:
+    """Whether the model of some ranks, with meetings, allows what they do in a schedule."""
+    model = Model(view, Objective.MAKESPAN, 10**6, scope, meets=True)
+    for key, variable in model.start.items():
+        model.cp.add(variable == known.starts[key])
+    return is_feasible(model)
+
+
+def is_feasible(model: Model) -> bool:
+    """Whether there is any solution."""
+    model.cp.clear_objective()
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1
+    return solver.solve(model.cp) in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_schedule_is_excluded(seed: int) -> None:
+    rng = random.Random(seed)
+    num_ranks, m = rng.randint(2, 5), rng.randint(2, 6)
+    problem = Problem(odd_costs(rng, num_ranks, num_ranks), placement("linear", num_ranks), m)
+    view = relaxed_for_fusion(problem)
+    for _ in range(3):
+        known = any_solution(rng, view)
+        for size in (1, 2):
+            for scope in combinations(range(num_ranks), size):
+                assert keeps(view, scope, known)
+
+
+def test_f_and_b_that_do_not_wait_may_overlap_on_no_rank() -> None:
+    """Of three ranks, of which the middle one is not modelled; both go straight through all."""
+    view, b_us = even(3, None, 2), 300
+
+    def is_possible(f_us: int) -> bool:
+        model = Model(view, Objective.MAKESPAN, 10**4, (0, 2), meets=True)
+        at = {(0, F, 1): f_us, (2, F, 1): f_us + 114, (2, B, 0): b_us, (0, B, 0): b_us + 120}
+        for (chunk, kind, k), us in at.items():
+            model.cp.add(model.start[chunk, Slot(kind, k)] == us)
+        return is_feasible(model)
+
+    def is_free(f_us: int) -> bool:
+        """F takes 55 from then on on rank 0, B 58 from then on on rank 2."""
+        starts = [(f_us + 57 * rank, b_us + 60 * (2 - rank)) for rank in range(3)]
+        return all(f + 55 <= b or b + 58 <= f for f, b in starts)
+
+    found = [f_us for f_us in range(60, 500) if is_free(f_us)]
+    assert found == [*range(60, 132), *range(244, 249), *range(361, 366), *range(478, 500)]
+    for f_us in {60, *found, *(f_us + by for f_us in found for by in (-1, 1))} - {59, 500}:
+        assert is_possible(f_us) == is_free(f_us)
+
+
+@pytest.mark.parametrize("length", [12, 16, 20])
+def test_two_ranks_say_as_much_as_all(length: int) -> None:
+    """Of eight ranks at three quarters of 1F1B's memory; without meetings they say less."""
+    view = even(8, 18, length + 1)
+
+    def apart_us(scope: tuple[int, ...]) -> int:
+        return run(Apart(view, scope, Spacings()), counted(60), 60).bound_us
+
+    of_two = apart_us((0, 6))
+    assert of_two == apart_us(tuple(range(8)))
+    if length > 12:
+        assert of_two > run(_Plain(view, (0, 6), Spacings()), counted(60), 60).bound_us
+
+
+class _Plain(Apart):
+    """Without meetings: in place of them nothing."""
+
+    def __init__(self, *args: object) -> None:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr("synth.solve.cpsat.add_meetings", lambda *_: None)
+            super().__init__(*args)  # type: ignore[arg-type]
+
+
+def test_two_ranks_of_sixteen_prove_what_all_take_a_minute_for() -> None:
+    """The optimum of 32 micro-batches, proven by other means (docs/results.md)."""
+    view = even(16, 36, 32)
+    reference = Reference(7_200, None)
+    known = Spacings({1: 55, 12: 1903})
+    ladder = Ladder(
+        view, Objective.MAKESPAN, counted(60), lambda: reference, lambda: False, {}, known
+    )
+    assert next(ladder.together(100.0)) == 6838
+
+
+def test_of_too_many_choices_some_ranks_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    view = even(8, 18, 12)
+    counts = []
+    for most in (10**6, 200, 10):
+        monkeypatch.setattr(module, "_MOST_CHOICES", most)
+        counts.append(
+            len(Model(view, Objective.MAKESPAN, 10**6, (0, 6), meets=True).cp.proto.constraints)
+        )
+    assert counts[0] > counts[1] > counts[2]
+
+
+def test_ranks_that_hold_several_stages_are_left_out() -> None:
+    problem = Problem(odd_costs(random.Random(0), 8, 4), placement("v", 4), 6)
+    view = relaxed_for_fusion(problem)
+    sizes = {
+        len(Model(view, Objective.MAKESPAN, 10**6, (0, 3), meets=meets).cp.proto.constraints)
+        for meets in (False, True)
+    }
+    assert len(sizes) == 1
