@@ -9,7 +9,7 @@ import typer
 
 from synth.cli.compare_answers import as_json, as_text, drawn
 from synth.cli.interrupt import Interrupted, run_interruptibly
-from synth.cli.limits import MemoryLimit, is_least, read_limit, read_recompute, read_sizes
+from synth.cli.limits import MemoryLimit, is_least, read_limit, read_recompute, read_sizes, word
 from synth.cli.options import (
     GapOption,
     LinkOption,
@@ -94,7 +94,7 @@ def command(
     limit = _limit(mem_limit, ranks, profile)
     question = _question(profile, ranks, micro_batches, limit, objective, partition)
     _check_outputs(svg, save, profile_name)
-    if no_solve and recompute != "none":
+    if no_solve and word(recompute) != "none":
         raise SynthError(
             f"--recompute {recompute} is for the solver, and --no-solve leaves the solver out; "
             "give one of them"

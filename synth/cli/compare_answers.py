@@ -60,8 +60,12 @@ def _refused(comparison: "Comparison", width: int) -> list[str]:
 
 
 def _rule(reason: str) -> str:
-    """The first part of a message: what was given and needed, without the way out."""
-    return reason.split(";")[0].split(": ")[0]
+    """The first part of a message: what was given and needed, without the way out.
+
+    Where nothing fits, what is needed stands behind the colon.
+    """
+    rule = reason.splitlines()[0].split(";")[0]
+    return rule if rule.startswith("no schedule fits") else rule.split(": ")[0]
 
 
 def _table(comparison: "Comparison", pareto: Pareto) -> str:

@@ -1,6 +1,5 @@
 """`synth frontier`: the whole curve of time against memory, with what is proven about it."""
 
-import os
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +28,7 @@ from synth.cli.options import (
 from synth.cli.output import Format, FormatOption, answer, answer_json, talk
 from synth.errors import SynthError
 from synth.lock import only_writer
+from synth.processors import num_processors
 from synth.profile import Profile
 from synth.record import check_folder, check_outputs, write_atomically
 from synth.units import format_bytes, format_us, parse_fraction, parse_seconds
@@ -104,7 +104,7 @@ def command(
     problem = asked_problem(profile, where, micro_batches, given, objective)
     picture = _picture(output, svg, profile_name)
     check_folder("--save", save)
-    cores = os.cpu_count() or 1
+    cores = num_processors()
     at_once = jobs or max(1, min(_MOST_JOBS, cores // 2, points))
     effort = Effort(
         points,

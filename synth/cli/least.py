@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from synth.cli.answers import as_json, as_text
 from synth.cli.interrupt import run_interruptibly
-from synth.cli.limits import MemoryLimit
+from synth.cli.limits import MemoryLimit, is_searched
 from synth.cli.output import Format, answer, answer_json, percent, talk
-from synth.cli.request import Request, announce, failure_code
+from synth.cli.request import Request, announce, announce_sizes, failure_code
 from synth.errors import SynthError
 from synth.plan.target import Target
 from synth.units import format_bytes, format_bytes_both, format_us
@@ -26,13 +26,14 @@ def solve_least(request: Request, target: Target, format: Format) -> None:
     """
     from synth.plan.least_cap import least_cap
 
-    announce(request)
+    is_sought = is_searched(request.arguments["partition"])
+    announce_sizes(request) if is_sought else announce(request)
     progress = _Progress(request)
 
     def work(stop: threading.Event) -> "LeastCap":
-        return least_cap(
-            request.problem, target, request.options, progress, stop, request.recompute
-        )
+        asked = (request.options, progress, stop, request.recompute)
+        profile = request.profile if is_sought else None
+        return least_cap(request.problem, target, *asked, profile)
 
     least = run_interruptibly(work)
     result = least.result()
@@ -43,7 +44,8 @@ def solve_least(request: Request, target: Target, format: Format) -> None:
     kept = _with_limit(request, least, result)
     kept.save(result)
     if format == Format.TEXT:
-        answer(f"{_sentence(least)}\n\n{as_text(kept, result)}")
+        scope = "any partition" if is_sought else "this partition"
+        answer(f"{_sentence(least, scope)}\n\n{as_text(kept, result)}")
     talk(f"saved as {request.output}" if request.output else "not saved: give -o plan.json")
 
 
@@ -84,11 +86,11 @@ def _with_limit(request: Request, least: "LeastCap", result: "Result") -> Reques
     assert least.cap_bytes is not None
     limit = f"memory limit found: {format_bytes_both(least.cap_bytes)} on every rank"
     limited = MemoryLimit((least.cap_bytes,) * result.problem.num_ranks, limit)
-    return replace(request, problem=result.problem, limit=limited)
+    return replace(request.on(result.problem), limit=limited)
 
 
-def _sentence(least: "LeastCap") -> str:
-    """What is found and what is proven about memory."""
+def _sentence(least: "LeastCap", scope: str) -> str:
+    """What is found and what is proven about memory, and of which partitions."""
     assert least.cap_bytes is not None and least.gap is not None
     proven = "proven the least" if least.gap == 0 else f"gap {percent(least.gap)}"
     return (
@@ -97,7 +99,7 @@ def _sentence(least: "LeastCap") -> str:
         f"least memory limit, one for all ranks: found {format_bytes_both(least.cap_bytes)} = "
         f"{least.cap_bytes}B,\n"
         f"proven not below {format_bytes_both(least.not_below_bytes)} = "
-        f"{least.not_below_bytes}B, {proven}"
+        f"{least.not_below_bytes}B, in {scope} of this placement: {proven}"
     )
 
 

@@ -46,7 +46,7 @@ def read_limit(text: str | None, num_ranks: int, profile: Profile) -> MemoryLimi
     """
     if text is None:
         return MemoryLimit(None, "no memory limit: give --mem-limit to keep one")
-    if text.strip().lower() == "auto":
+    if word(text) == "auto":
         return _automatic(num_ranks, profile)
     if is_least(text):
         return MemoryLimit(None, "memory limit: the least under which the target is met is sought")
@@ -80,9 +80,19 @@ def _automatic(num_ranks: int, profile: Profile) -> MemoryLimit:
     )
 
 
+def word(text: str) -> str:
+    """Text as it is compared with the words that an option knows."""
+    return text.strip().lower()
+
+
 def is_least(text: str | None) -> bool:
     """Whether the least limit is sought, under which a target is met."""
-    return text is not None and text.strip().lower() == LEAST
+    return text is not None and word(text) == LEAST
+
+
+def is_steady(target: str | None) -> bool:
+    """Whether the target is a pipeline without bubble once it is full."""
+    return target is not None and word(target) == STEADY
 
 
 def read_target(text: str) -> Target:
@@ -138,7 +148,7 @@ def read_partition(text: str, where: "Placement") -> tuple[int, ...] | None:
 
 def is_searched(partition: str) -> bool:
     """Whether the partition is to be sought."""
-    return partition.strip().lower() == SEARCH
+    return word(partition) == SEARCH
 
 
 def read_sizes(text: str) -> tuple[int, ...] | None:
@@ -147,7 +157,7 @@ def read_sizes(text: str) -> tuple[int, ...] | None:
     Raises:
         SynthError: something is no whole number above 0.
     """
-    if text.strip().lower() == "auto":
+    if word(text) == "auto":
         return None
     try:
         sizes = tuple(int(part) for part in text.split(","))
@@ -180,9 +190,9 @@ def read_recompute(text: str, num_stages: int) -> tuple[int, ...] | None:
     Raises:
         SynthError: something is no stage.
     """
-    word = text.strip().lower()
-    if word in ("auto", "none", "all"):
-        return {"auto": None, "none": (), "all": tuple(range(num_stages))}[word]
+    name = word(text)
+    if name in ("auto", "none", "all"):
+        return {"auto": None, "none": (), "all": tuple(range(num_stages))}[name]
     parts = [part.strip() for part in text.split(",")]
     short = all(part.isdecimal() and len(part) <= _MOST_DIGITS for part in parts)
     if not short or max(map(int, parts)) >= num_stages:

@@ -19,9 +19,9 @@ def preview(request: Request, format: Format) -> None:
     Raises:
         Infeasible: no schedule can keep the caps; the message says why and what would.
     """
-    from synth.solve.feasible import find_shortage
+    from synth.plan.choice import why_infeasible
 
-    shortage = find_shortage(request.problem)
+    shortage = why_infeasible(request.problem, request.recompute)
     if format == Format.JSON:
         answer_json(
             {
@@ -30,23 +30,23 @@ def preview(request: Request, format: Format) -> None:
                 "caps_bytes": request.problem.caps_bytes,
                 "costs": request.problem.costs.model_dump(mode="json"),
                 "feasible": shortage is None,
-                "message": None if shortage is None else str(shortage),
+                "message": shortage,
             }
         )
     else:
         answer(f"{_stages(request)}\n\n{request.limit.explanation}")
     if shortage is not None:
-        raise Infeasible(str(shortage))
+        raise Infeasible(shortage)
     if format == Format.TEXT and request.problem.caps_bytes is not None:
         answer(_feasibility(request))
 
 
 def _feasibility(request: Request) -> str:
     """What is known of caps that are not too small in closed form."""
-    from synth.solve.feasible import smallest_limit_bytes
+    from synth.plan.choice import limits_bytes
 
     caps = request.problem.caps_bytes
-    if caps is None or min(caps) >= smallest_limit_bytes(request.problem):
+    if caps is None or min(caps) >= limits_bytes(request.problem, request.recompute)[1]:
         return "feasible: every rank fits with one micro-batch at a time"
     return (
         "not decided before the search: each rank alone fits with one micro-batch at a time, the "

@@ -11,6 +11,7 @@ from synth.cli.limits import (
     LEAST,
     STEADY,
     is_least,
+    is_steady,
     read_limit,
     read_recompute,
     read_target,
@@ -158,15 +159,15 @@ def command(
     request = Request(
         profile, problem.partition, problem, options, limit, arguments, output, choice
     )
-    if target == STEADY:
+    if is_steady(target):
         _check_keeps_saved(request)
-    if candidates is not None and not dry_run:
+    if candidates is not None and wanted is None and not dry_run:
         solve_candidates(request, candidates, format)
     elif candidates is not None and len(candidates.them) > 1:
         preview_candidates(request, candidates, format)
     elif dry_run:
         preview(request, format)
-    elif target == STEADY:
+    elif is_steady(target):
         solve_steady(request, format)
     elif wanted is not None:
         solve_least(request, wanted, format)
@@ -193,4 +194,4 @@ def _target(mem_limit: str | None, target: str | None) -> Target | None:
             f"{given} is given without {missing}; together they ask for the least memory with "
             f"which a time is met, for example --mem-limit {LEAST} --target 105%"
         )
-    return None if target in (None, STEADY) else read_target(target)
+    return None if target is None or is_steady(target) else read_target(target)

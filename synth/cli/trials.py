@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from synth.cli.interrupt import run_interruptibly
-from synth.cli.limits import SEARCH, is_searched, read_recompute, read_sizes
+from synth.cli.limits import SEARCH, is_searched, is_steady, read_recompute, read_sizes, word
 from synth.cli.options import asked_problem, read_objective
 from synth.cli.output import Format, answer, answer_json, percent, talk
 from synth.cli.preview import Infeasible
@@ -41,7 +41,7 @@ def is_choice(placement: str, partition: str) -> bool:
 
 
 def _is_auto(placement: str) -> bool:
-    return placement.strip().lower() == AUTO
+    return word(placement) == AUTO
 
 
 def asked_candidates(
@@ -67,7 +67,7 @@ def asked_candidates(
     partition = AUTO if is_searched(partition) else partition
     sizes, placements = read_sizes(partition), _placements(placement, num_ranks)
     read_objective(objective)
-    if _is_auto(placement) and recompute.strip().lower() not in _FOR_ALL:
+    if _is_auto(placement) and word(recompute) not in _FOR_ALL:
         raise SynthError(
             f"--recompute {shown(recompute)} names stages of one placement; with --placement "
             f"{AUTO} give {', '.join(_FOR_ALL)}"
@@ -101,15 +101,16 @@ def _placements(name: str, num_ranks: int) -> "dict[str, Placement]":
 
 
 def check_goes_with_choice(placement: str, target: str | None, hint: str | None) -> None:
-    """Refuse what is for one placement in one partition.
+    """Refuse what is for one placement, or for one partition of it.
 
     Raises:
-        SynthError: a target or a hint.
+        SynthError: a hint; a target and several placements, or one that is no time.
     """
     left, way_out = f"--partition {SEARCH}", "give layers per stage or auto"
     if _is_auto(placement):
         left, way_out = f"--placement {AUTO}", "name the placement (linear, looped:2, v, …)"
-    given = "--hint" if hint is not None else "--target" if target is not None else None
+    is_for_one = target is not None and (_is_auto(placement) or is_steady(target))
+    given = "--hint" if hint is not None else "--target" if is_for_one else None
     if given is not None:
         raise SynthError(
             f"{given} and {left} do not go together, as it is for one placement in one partition; "
@@ -213,11 +214,12 @@ def preview_candidates(request: Request, candidates: Candidates, format: Format)
     Raises:
         Infeasible: no schedule can keep the caps on any of them.
     """
+    from synth.plan.choice import needs_bytes, why_infeasible
     from synth.plan.contest import nothing_fits
-    from synth.solve.feasible import find_shortage, needed_bytes
 
-    shortages = [find_shortage(candidate.problem) for candidate in candidates.them]
-    needs = [max(needed_bytes(candidate.problem)) for candidate in candidates.them]
+    choice = request.recompute
+    shortages = [why_infeasible(candidate.problem, choice) for candidate in candidates.them]
+    needs = [max(needs_bytes(candidate.problem, choice)) for candidate in candidates.them]
     factor, unit = size_unit(max(needs))
     rows, found = [], []
     for (name, problem, _), shortage, need in zip(candidates.them, shortages, needs, strict=True):
@@ -230,7 +232,7 @@ def preview_candidates(request: Request, candidates: Candidates, format: Format)
                 "partition": problem.partition,
                 "needed_bytes": need,
                 "feasible": shortage is None,
-                "message": None if shortage is None else str(shortage),
+                "message": shortage,
             }
         )
     if format == Format.JSON:
@@ -241,4 +243,4 @@ def preview_candidates(request: Request, candidates: Candidates, format: Format)
         answer("\n".join((table(header, rows), "", *refused, request.limit.explanation)))
     if all(shortages):
         least = needs.index(min(needs))
-        raise Infeasible(nothing_fits(candidates.them[least].name, str(shortages[least])))
+        raise Infeasible(nothing_fits(candidates.them[least].name, shortages[least] or ""))

@@ -1,6 +1,7 @@
 """Which stages recompute, as it is asked for: none, some, or as many of the first as serve best."""
 
 import threading
+from collections.abc import Collection
 from dataclasses import replace
 
 from synth.plan.recompute import merged, relaxed
@@ -9,8 +10,9 @@ from synth.plan.solve_recompute import (
     counts_tried,
     solve_choosing,
     solve_recomputing,
+    why_nothing_fits,
 )
-from synth.solve.feasible import needed_bytes, smallest_limit_bytes
+from synth.solve.feasible import find_shortage, needed_bytes, smallest_limit_bytes
 from synth.solve.problem import Problem, Result, SolveOptions
 
 # The stages; None leaves the choice to the search.
@@ -46,15 +48,32 @@ def solve_with(
     return solve_recomputing(problem, choice, options, on_improvement, stop)
 
 
+def why_infeasible(problem: Problem, choice: Choice) -> str | None:
+    """Say why no schedule keeps the caps, in closed form; None: one may."""
+    if choice == ():
+        shortage = find_shortage(problem)
+        return None if shortage is None else str(shortage)
+    return why_nothing_fits(problem, _stages(problem, choice))
+
+
+def needs_bytes(problem: Problem, choice: Choice) -> tuple[int, ...]:
+    """The least that each rank can hold, with one micro-batch alone."""
+    if choice == ():
+        return needed_bytes(problem)
+    return needed_bytes(relaxed(problem, _stages(problem, choice)), recomputing=True)
+
+
 def limits_bytes(problem: Problem, choice: Choice) -> tuple[int, int]:
     """A cap for all ranks that every schedule exceeds below, and one that some schedule keeps."""
+    never = max(needs_bytes(problem, choice))
     if choice == ():
-        return max(needed_bytes(problem)), smallest_limit_bytes(problem)
-    every = range(problem.costs.num_stages)
-    never = max(
-        needed_bytes(relaxed(problem, every if choice is None else choice), recomputing=True)
-    )
-    counts = counts_tried(len(every))
+        return never, smallest_limit_bytes(problem)
+    counts = counts_tried(problem.costs.num_stages)
     tried = [range(count) for count in counts] if choice is None else [choice]
     seen = (replace(problem, costs=merged(problem.costs, stages)) for stages in tried)
     return never, max(never, min(map(smallest_limit_bytes, seen)))
+
+
+def _stages(problem: Problem, choice: tuple[int, ...] | None) -> Collection[int]:
+    """Those that may recompute."""
+    return range(problem.costs.num_stages) if choice is None else choice

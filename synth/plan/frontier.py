@@ -217,9 +217,9 @@ def check_can_be_sought(problem: Problem, recompute: Choice) -> None:
     """
     if not cut_bounds.applies(problem) or recompute != ():
         raise SynthError(
-            "a curve over all partitions is for one stage per rank (--placement linear) and "
-            "without --recompute, as only there bounds hold for all partitions; give --partition "
-            "auto, or layers per stage"
+            "what is least over all partitions is known for one stage per rank (--placement "
+            "linear) and without --recompute, as only there bounds hold for all partitions; give "
+            "--partition auto, or layers per stage"
         )
 
 

@@ -7,7 +7,7 @@ ones too; and a bound proven under a cap holds under all smaller ones.
 import math
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from synth.schedule.model import Schedule
 from synth.schedule.simulate import Timeline
@@ -16,7 +16,10 @@ from synth.solve.problem import Incumbent, Result
 
 @dataclass(frozen=True)
 class Found:
-    """A verified schedule and what it is worth; one cap for all ranks must be `peak` at least."""
+    """A verified schedule and what it is worth; one cap for all ranks must be `peak` at least.
+
+    `partition` is the one it is for, where several are looked at.
+    """
 
     schedule: Schedule
     makespan_us: int
@@ -24,6 +27,7 @@ class Found:
     value_us: int
     peak_bytes: tuple[int, ...]
     found_by: str
+    partition: tuple[int, ...] | None = None
 
     @classmethod
     def of(
@@ -46,7 +50,8 @@ class Found:
         assert result.value_us is not None and result.found_by is not None
         assert result.peak_bytes is not None
         found = (result.value_us, result.peak_bytes, result.found_by)
-        return cls.of(result.schedule, result.timeline, *found)
+        kept = cls.of(result.schedule, result.timeline, *found)
+        return replace(kept, partition=result.problem.partition)
 
     @property
     def peak(self) -> int:

@@ -12,10 +12,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from synth.errors import SynthError
+from synth.plan.candidates import Candidate, Cut
 from synth.plan.choice import Choice, limits_bytes, solve_with
+from synth.plan.cut_bounds import cut_as
+from synth.plan.frontier import check_can_be_sought
 from synth.plan.known import Enough, Found, Known
 from synth.plan.levels import Levels
+from synth.plan.partition import smallest_limit_of_any
+from synth.plan.repartition import repartitioned
+from synth.plan.stage_table import StageTable
 from synth.plan.target import NOT_REPEATABLE, Target
+from synth.plan.trials import solve_best_of
+from synth.profile import Profile
 from synth.schedule.verify import verify
 from synth.solve.polish import evaluate
 from synth.solve.problem import Incumbent, Problem, Result, Rival, SolveOptions, StoppedBy
@@ -114,6 +122,7 @@ def least_cap(
     on_progress: OnProgress | None = None,
     stop: threading.Event | None = None,
     recompute: Choice = (),
+    profile: Profile | None = None,
 ) -> LeastCap:
     """Find the least cap, one for all ranks, under which some schedule meets a target.
 
@@ -125,9 +134,12 @@ def least_cap(
         on_progress: called in this thread whenever one of the two gets better.
         stop: set it, from any thread, to get the best so far within about a second.
         recompute: the stages that do; None: as many of the first as serve best.
+        profile: what the problem's costs were cut from: then under each cap the partition that
+            serves best is sought, and what is proven holds for all of them. None: it is kept.
 
     Raises:
-        SynthError: the problem has caps; or the search should be deterministic, which it is not.
+        SynthError: the problem has caps; or the search should be deterministic, which it is not; or
+            partitions are sought where they cannot be (`frontier.check_can_be_sought`).
     """
     if problem.caps_bytes is not None:
         raise SynthError("the problem has caps already; the least cap is sought without any")
@@ -135,7 +147,9 @@ def least_cap(
     if options.deterministic:
         raise SynthError(NOT_REPEATABLE)
     stop = stop or threading.Event()
-    return _Bisection(problem, target, options, on_progress, stop, recompute).run()
+    if profile is not None:
+        check_can_be_sought(problem, recompute)
+    return _Bisection(problem, target, options, on_progress, stop, recompute, profile).run()
 
 
 class _Bisection:
@@ -149,20 +163,29 @@ class _Bisection:
         on_progress: OnProgress | None,
         stop: threading.Event,
         recompute: Choice,
+        profile: Profile | None,
     ) -> None:
         self.problem, self.options, self.stop = problem, options, stop
-        self.recompute = recompute
+        self.recompute, self.profile = recompute, profile
+        self.table = None if profile is None else StageTable(profile)
         # A share of the bound is set anew whenever the bound without a cap rises.
         self.target, self.target_us = target, target.time_us or 0
         self.on_progress = on_progress
         self.began = time.monotonic()
         self.known = Known()
-        # What R leaves in memory is no sum of effects, so then every cap is looked at for itself.
-        self.levels = Levels(problem) if recompute == () else None
-        self.not_below = limits_bytes(problem, recompute)[0]
+        # What R leaves in memory is no sum of effects, and partitions have levels of their own: so
+        # then every cap is looked at for itself.
+        self.levels = Levels(problem) if recompute == () and profile is None else None
+        self.not_below = self._least_need()
         self.open: list[int] = []
-        self.share = _CAP_SHARE
+        self.share, self.num_looks = _CAP_SHARE, 0
         self.rivals: tuple[Rival, ...] = ()
+
+    def _least_need(self) -> int:
+        """No cap below can be kept."""
+        if self.profile is None:
+            return limits_bytes(self.problem, self.recompute)[0]
+        return smallest_limit_of_any(self.profile, self.problem.num_ranks)
 
     def run(self) -> LeastCap:
         self._look_without_cap()
@@ -249,17 +272,49 @@ class _Bisection:
         limit_s = min(left_s, max(_SHORTEST_S, share * left_s))
         caps = None if cap is None else (cap,) * self.problem.num_ranks
         best = self.known.best_within(cap)
-        hint = best.schedule if best else self.options.hint if cap is None else None
-        options = replace(self.options, time_limit_s=limit_s, gap=0.0, hint=hint)
-        watch = enough.watch if enough else None
+        # A cap that is looked at again is looked at in another way.
+        seed, self.num_looks = self.options.seed + self.num_looks, self.num_looks + 1
+        options = replace(self.options, time_limit_s=limit_s, gap=0.0, hint=None, seed=seed)
         capped = replace(self.problem, caps_bytes=caps)
-        result = solve_with(capped, self.recompute, options, watch, stop)
+        if self.profile is None:
+            hint = best.schedule if best else self.options.hint if cap is None else None
+            watch = enough.watch if enough else None
+            result = solve_with(capped, self.recompute, replace(options, hint=hint), watch, stop)
+        else:
+            result = self._solve_any(self.profile, capped, best, options, stop)
         self.known.add(cap, Found.of_result(result), result.lower_bound_us)
         if cap is None:
             self.target_us = self.target.in_us(self.known.bound_us(None))
             self.rivals = result.rivals
             self._keep_hint()
         return result
+
+    def _solve_any(
+        self,
+        profile: Profile,
+        capped: Problem,
+        best: Found | None,
+        options: SolveOptions,
+        stop: threading.Event,
+    ) -> Result:
+        """In the partition that serves best, beginning with that of the best plan that fits.
+
+        Bounds of single partitions decide nothing, so only a value ends it early.
+        """
+
+        def is_met(now: Incumbent) -> bool:
+            return now.value_us <= self.target_us
+
+        enough = Enough(stop, is_met)
+        start = repartitioned(profile, capped, ()) if best is None else self._cut_as(best, capped)
+        asked = (profile, Cut.SEARCHED, options, lambda problem: enough.watch, enough)
+        return solve_best_of([Candidate("", start)], *asked).result
+
+    def _cut_as(self, found: Found, problem: Problem) -> Problem:
+        """The problem in the partition of what was found."""
+        if self.table is None or found.partition in (None, problem.partition):
+            return problem
+        return cut_as(self.table, problem, found.partition)
 
     def _keep_hint(self) -> None:
         """A slower hint may be one in less memory."""
@@ -296,7 +351,7 @@ class _Bisection:
         found, fastest = self.known.least_for(self.target_us), self.known.best_within(None)
         bound_us = self.known.bound_us(None)
         return LeastCap(
-            self.problem,
+            self.problem if found is None else self._cut_as(found, self.problem),
             self.target_us,
             self.not_below,
             found,

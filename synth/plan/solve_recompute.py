@@ -137,16 +137,9 @@ class _Recomputing:
 def _without_schedule(found: Result, problem: Problem, stages: Collection[int]) -> Result:
     """Why there is none: proven impossible if the relaxation does not fit either."""
     found = replace(found, schedule=None, timeline=None, value_us=None, peak_bytes=None)
-    caps = problem.caps_bytes or ()
-    needed = needed_bytes(relaxed(problem, stages), recomputing=True)
-    for rank, (need, cap) in enumerate(zip(needed, caps, strict=False)):
-        if need > cap:
-            message = (
-                f"no schedule fits, whatever is recomputed: rank {rank} needs "
-                f"{format_bytes_both(need)} even with one micro-batch at a time, and may hold "
-                f"{format_bytes_both(cap)}; give more memory, more ranks, or a smaller micro-batch"
-            )
-            return replace(found, stopped_by=StoppedBy.INFEASIBLE, message=message)
+    message = why_nothing_fits(problem, stages)
+    if message is not None:
+        return replace(found, stopped_by=StoppedBy.INFEASIBLE, message=message)
     if found.stopped_by in (StoppedBy.TIME_LIMIT, StoppedBy.INTERRUPT):
         return found
     return replace(
@@ -155,6 +148,20 @@ def _without_schedule(found: Result, problem: Problem, stages: Collection[int]) 
         message="no schedule was found that fits, and none is proven impossible, with stages that "
         "recompute; give more memory, more ranks, or a smaller micro-batch",
     )
+
+
+def why_nothing_fits(problem: Problem, stages: Collection[int]) -> str | None:
+    """Say why no schedule keeps the caps though some stages may recompute; None: one may."""
+    caps = problem.caps_bytes or ()
+    needed = needed_bytes(relaxed(problem, stages), recomputing=True)
+    for rank, (need, cap) in enumerate(zip(needed, caps, strict=False)):
+        if need > cap:
+            return (
+                f"no schedule fits, whatever is recomputed: rank {rank} needs "
+                f"{format_bytes_both(need)} even with one micro-batch at a time, and may hold "
+                f"{format_bytes_both(cap)}; give more memory, more ranks, or a smaller micro-batch"
+            )
+    return None
 
 
 def solve_choosing(

@@ -100,13 +100,14 @@ class _Search:
     def run(self) -> Result:
         shortage = feasible.find_shortage(self.problem)
         starts = Starts(self.problem, self.options, self.now)
+        if self.options.hint is not None and shortage is None:
+            # First, so that nothing worse is ever saved in its place.
+            starts.try_hint(self.options.hint)
         if Part.FAMILIES not in self.options.without:
             starts.try_families()
         self.rivals = starts.rivals
         if shortage is not None:
             return self._result(StoppedBy.INFEASIBLE, str(shortage))
-        if self.options.hint is not None:
-            starts.try_hint(self.options.hint)
         if self.now.best is None:
             starts.try_serial()
         self.now.raise_bound(bounds.work_bound_us(self.relaxed, self.problem.objective))

@@ -1,6 +1,5 @@
 """What is asked of the solver, and what it answers."""
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -8,6 +7,7 @@ from enum import StrEnum
 from synth.costs import Costs
 from synth.errors import SynthError
 from synth.objective import Objective
+from synth.processors import num_processors
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.simulate import Timeline
 
@@ -162,8 +162,8 @@ class SolveOptions:
 
     @property
     def num_workers(self) -> int:
-        """Threads to use, by default one for each core."""
-        return self.workers or os.cpu_count() or 1
+        """Threads to use, by default one for each processor that this process may use."""
+        return self.workers or num_processors()
 
     def going_on_from(self, found: "Result") -> "SolveOptions":
         """The same with what was found as the hint, if anything was."""

@@ -170,12 +170,31 @@ def test_stages_may_recompute_in_a_partition_that_is_sought(synth: Synth) -> Non
 
 
 @pytest.mark.parametrize(
-    "option", [("--hint", "zb-h1"), ("--target", "105%", "--mem-limit", "min")]
+    "option", [("--hint", "zb-h1"), ("--target", "steady", "--mem-limit", "min")]
 )
 def test_a_partition_that_is_sought_is_not_yet_one(synth: Synth, option: tuple[str, ...]) -> None:
     ended = synth(*TIGHT[:-2], "--partition", "search", *option)
     assert (ended.code, ended.stdout) == (2, "")
     assert f"{option[0]} and --partition search do not go together" in ended.stderr
+
+
+def test_the_least_limit_is_sought_over_all_partitions(synth: Synth, tmp_path: Path) -> None:
+    plan, least = tmp_path / "plan.json", ("--mem-limit", "min", "--target", "120%")
+    asked = (*TIGHT[:-2], *least, "--time-limit", "8s")
+    ended = synth(*asked, "--partition", "search", "-o", plan)
+    assert ended.code == 0, ended.stderr
+    assert "in any partition of this placement: " in ended.stdout
+    saved = Plan.load(plan)
+    assert f" = {max(saved.claim.peak_bytes)}B,\n" in ended.stdout
+    assert sum(saved.partition) == 24
+    assert synth("check", plan).code == 0
+
+
+def test_the_least_limit_over_all_partitions_is_for_one_stage_per_rank(synth: Synth) -> None:
+    least = ("--mem-limit", "min", "--target", "120%", "--partition", "search")
+    ended = synth(*TIGHT[:-2], *least, "--placement", "v")
+    assert (ended.code, ended.stdout) == (2, "")
+    assert "is known for one stage per rank" in ended.stderr
 
 
 def test_other_commands_seek_no_partition(synth: Synth) -> None:

@@ -16,6 +16,8 @@ from synth.errors import RunFailure, SynthError
 from synth.kinds import MEASURED, OpKind
 from synth.plan.frontier import Frontier, cap_of, closed, known_of, value_of
 from synth.plan.known import Known
+from synth.plan.least_cap import least_cap
+from synth.plan.target import Target
 from synth.plan.trace import Effort, trace
 from synth.plan.workers import Task, Workers
 from synth.profile import Layer, LayerProfile, Profile, Provenance, Timing, Workload
@@ -290,6 +292,24 @@ def test_a_curve_over_all_partitions_encloses_that_of_all_orders_of_all_of_them(
     assert len({point.partition for point in curve.points}) == partitions
 
 
+@pytest.mark.parametrize("layers", [UNEQUAL, HEAVY_FIRST])
+def test_the_least_cap_in_any_partition_is_that_of_all_orders_of_all_of_them(
+    layers: _Layers,
+) -> None:
+    profile = small_profile(layers)
+    problem = replace(small_problem(), costs=cut(profile, (2, 2)))
+    options = SolveOptions(time_limit_s=HOURS_S, workers=1)
+    truth = true_curve_of_any_partition(profile)
+    for value in {value for _, value in truth if value < truth[-1][1] + 20}:
+        peak = min(peak for peak, other in truth if other <= value)
+        least = least_cap(problem, Target(time_us=value), options, profile=profile)
+        assert (least.cap_bytes, least.not_below_bytes) == (peak, peak)
+        result = least.result()
+        assert result is not None and result.problem.partition is not None
+        assert result.problem.costs == cut(profile, result.problem.partition)
+        assert result.value_us is not None and result.value_us <= value
+
+
 def test_a_curve_over_all_partitions_goes_on_and_is_none_of_one_partition(tmp_path: Path) -> None:
     begun = trace(PROFILE, small_problem(), replace(QUICK, points=2), sought=True)
     begun.save(tmp_path / "curve.json")
@@ -307,5 +327,7 @@ def test_partitions_are_sought_where_there_are_bounds_of_all_only() -> None:
     where = placement("v", 2)
     several = Problem(cut(PROFILE, (1, 1, 1, 1)), where, 3, partition=(1, 1, 1, 1))
     for problem, recompute in ((several, ()), (small_problem(), (0,)), (small_problem(), None)):
-        with pytest.raises(SynthError, match="is for one stage per rank"):
+        with pytest.raises(SynthError, match="is known for one stage per rank"):
             trace(PROFILE, problem, QUICK, recompute=recompute, sought=True)
+        with pytest.raises(SynthError, match="is known for one stage per rank"):
+            least_cap(problem, Target(time_us=9), recompute=recompute, profile=PROFILE)
