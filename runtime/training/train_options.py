@@ -9,6 +9,7 @@ from synth.optimizer import OptimizerSpec
 from synth.record import Record
 
 from ..checkpoint.options import CheckpointOptions
+from ..optimize.settings import StepSettings
 from .learning_rate import LearningRate
 
 DEFAULT_STEPS = 20
@@ -27,6 +28,9 @@ class TrainOptions(Record):
     optimizer: OptimizerSpec | None = None
     """None: the one that was profiled."""
     learning_rate: LearningRate = LearningRate(peak=1e-3)
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Of adamw."""
     clip_norm: float | None = 1.0
     seed: int = 0
     device: str = "auto"
@@ -37,6 +41,10 @@ class TrainOptions(Record):
     trace_every: int = 1
     restarts: NonNegativeInt = 0
     """How often failed ranks are started again, to go on from the last checkpoint."""
+
+    def step_settings(self, learning_rate: float) -> StepSettings:
+        """Of a step with this learning rate."""
+        return StepSettings(learning_rate, self.weight_decay, self.betas)
 
     def resolved(self) -> Self:
         """The same for a process in another folder."""

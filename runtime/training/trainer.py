@@ -86,7 +86,7 @@ class RankTrainer:
         self._optimizer = build_steps(
             modules,
             spec,
-            StepSettings(options.learning_rate.peak),
+            options.step_settings(options.learning_rate.peak),
             device=world.device,
             clip_norm=options.clip_norm,
             group=self._pipeline.separate_group(),
@@ -211,7 +211,8 @@ class RankTrainer:
         return saved is not None and step % saved.every == 0
 
     def _settings(self, step: int) -> StepSettings:
-        return StepSettings(self._options.learning_rate.at(step, self._num_steps))
+        options = self._options
+        return options.step_settings(options.learning_rate.at(step, self._num_steps))
 
     def _count_steps(self, mean_losses: dict[int, float]) -> None:
         """A step counts if its loss is a number."""

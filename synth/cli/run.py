@@ -35,6 +35,8 @@ def command(
     schedule: options.DecayOption = "constant",
     warmup_steps: options.WarmupOption = 0,
     min_lr: options.MinLrOption = 0.0,
+    weight_decay: options.WeightDecayOption = 0.0,
+    betas: options.BetasOption = None,
     clip: options.ClipOption = 1.0,
     seed: options.SeedOption = 0,
     device: options.DeviceOption = "auto",
@@ -59,15 +61,18 @@ def command(
     _check_runnable(checked)
     from synth.runtime.training.train_options import TrainOptions
 
+    stepped_by = read_optimizer(
+        optimizer or str(checked.workload.optimizer), master_weights, post_validation
+    )
     chosen = TrainOptions(
         data=data,
         steps=steps,
         epochs=epochs,
         accumulate=accumulate,
-        optimizer=read_optimizer(
-            optimizer or str(checked.workload.optimizer), master_weights, post_validation
-        ),
+        optimizer=stepped_by,
         learning_rate=options.learning_rate(lr, schedule, warmup_steps, min_lr),
+        weight_decay=weight_decay,
+        betas=options.betas(betas, stepped_by),
         clip_norm=clip or None,
         seed=seed,
         device=device,

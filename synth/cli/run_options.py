@@ -6,13 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from synth.errors import SynthError
+from synth.units import shown
 
 if TYPE_CHECKING:
+    from synth.optimizer import OptimizerSpec
     from synth.runtime.checkpoint.options import CheckpointOptions
     from synth.runtime.training.learning_rate import LearningRate
 
 # The longest wait that can be asked for: much longer ones are beyond what sockets can count.
 WEEK_S = 7 * 24 * 3600.0
+_BETAS = (0.9, 0.999)
 _STEP = "Optimizer"
 _LAST = "Checkpoints and restarts"
 
@@ -87,6 +90,23 @@ MinLrOption = Annotated[
     typer.Option(
         min=0,
         help="What it falls to at the last step, with --schedule linear or cosine.",
+        rich_help_panel=_STEP,
+    ),
+]
+WeightDecayOption = Annotated[
+    float,
+    typer.Option(
+        min=0,
+        max=1e3,
+        help="Of all parameters: with adamw apart from the gradient, with sgd added to it.",
+        rich_help_panel=_STEP,
+    ),
+]
+BetasOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Of adamw: how much of the moments stays, 0.9,0.95.",
+        show_default="0.9,0.999",
         rich_help_panel=_STEP,
     ),
 ]
@@ -179,6 +199,30 @@ def learning_rate(peak: float, decay: str, warmup_steps: int, least: float) -> "
     return LearningRate.model_validate(
         {"peak": peak, "decay": decay, "warmup_steps": warmup_steps, "least": least}
     )
+
+
+def betas(text: str | None, optimizer: "OptimizerSpec") -> tuple[float, float]:
+    """The betas asked for, or the usual ones.
+
+    Raises:
+        SynthError: they are no two shares below 1, or of an optimizer that has none.
+    """
+    from synth.optimizer import OptimizerKind
+
+    if text is None:
+        return _BETAS
+    if optimizer.kind != OptimizerKind.ADAMW:
+        raise SynthError(f"--betas are of adamw, and the optimizer is {optimizer}; leave them out")
+    try:
+        first, second = (float(part) for part in text.split(","))
+    except ValueError:
+        first = second = -1.0
+    if not (0 <= first < 1 and 0 <= second < 1):
+        raise SynthError(
+            f"--betas {shown(text)} is not understood; write two numbers from 0 to below 1, such "
+            f"as 0.9,0.95"
+        )
+    return first, second
 
 
 def checkpoints(

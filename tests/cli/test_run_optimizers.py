@@ -104,3 +104,31 @@ def test_another_optimizer_that_takes_less_runs_under_the_same_caps(
     plan_path: Path, text: Path
 ) -> None:
     assert len(figures(plan_path, text, "--optimizer", "sgd:0.9")["losses"]) == 6
+
+
+def test_weight_decay_and_betas_are_those_asked_for(plan_path: Path, text: Path) -> None:
+    """The first loss is before any step; Adam's first step is the same with any betas."""
+    plain = figures(plan_path, text)["losses"]
+    asked = (("--betas", "0.5,0.9"), ("--weight-decay", "20"), ("--betas", "0.9,0.999"))
+    of_betas, decayed, usual = (figures(plan_path, text, *options)["losses"] for options in asked)
+    assert usual == plain
+    assert of_betas[:2] == pytest.approx(plain[:2], rel=1e-6) and of_betas[2:] != plain[2:]
+    assert decayed[0] == plain[0] and decayed[1] != pytest.approx(plain[1], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--betas", "0.9"), "--betas '0.9' is not understood"),
+        (("--betas", "0.9,1"), "--betas '0.9,1' is not understood"),
+        (("--betas", "0.9,nan"), "--betas '0.9,nan' is not understood"),
+        (("--betas", "0.9,0.95", "--optimizer", "sgd"), "--betas are of adamw, and the optimizer"),
+    ],
+)
+def test_betas_that_are_none_are_refused(
+    plan_path: Path, text: Path, options: tuple[str, ...], message: str
+) -> None:
+    ended = run(plan_path, text, *options)
+    assert ended.returncode == 2
+    assert message in ended.stderr
+    assert "Traceback" not in ended.stderr

@@ -38,6 +38,7 @@ def test_an_option_that_would_be_left_unheard_is_refused(
         ("run", "--lr"),
         ("run", "--clip"),
         ("run", "--min-lr"),
+        ("run", "--weight-decay"),
     ],
 )
 @pytest.mark.parametrize("value", ["nan", "inf", "1e31"])
