@@ -36,15 +36,14 @@ def solve_least(request: Request, target: Target, format: Format) -> None:
         return least_cap(request.problem, target, *asked, profile)
 
     least = run_interruptibly(work)
-    result = least.result()
+    result, scope = least.result(), "any partition" if is_sought else "this partition"
     if format == Format.JSON:
-        answer_json(_json(request, least, result))
+        answer_json(_json(request, least, result, scope))
     if result is None:
         raise TargetMissed(least)
     kept = _with_limit(request, least, result)
     kept.save(result)
     if format == Format.TEXT:
-        scope = "any partition" if is_sought else "this partition"
         answer(f"{_sentence(least, scope)}\n\n{as_text(kept, result)}")
     talk(f"saved as {request.output}" if request.output else "not saved: give -o plan.json")
 
@@ -103,12 +102,15 @@ def _sentence(least: "LeastCap", scope: str) -> str:
     )
 
 
-def _json(request: Request, least: "LeastCap", result: "Result | None") -> dict[str, Any]:
+def _json(
+    request: Request, least: "LeastCap", result: "Result | None", scope: str
+) -> dict[str, Any]:
     about = {
         "target_us": least.target_us,
         "cap_bytes": least.cap_bytes,
         "not_below_bytes": least.not_below_bytes,
         "memory_gap": least.gap,
+        "proven_for": scope,
         "fastest_us": least.fastest_us,
         "lower_bound_without_limit_us": least.bound_us,
     }

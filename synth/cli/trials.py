@@ -217,9 +217,9 @@ def preview_candidates(request: Request, candidates: Candidates, format: Format)
     from synth.plan.choice import needs_bytes, why_infeasible
     from synth.plan.contest import nothing_fits
 
-    choice = request.recompute
-    shortages = [why_infeasible(candidate.problem, choice) for candidate in candidates.them]
-    needs = [max(needs_bytes(candidate.problem, choice)) for candidate in candidates.them]
+    asked = [(candidate.problem, candidate.choice) for candidate in candidates.them]
+    shortages = [why_infeasible(*each) for each in asked]
+    needs = [max(needs_bytes(*each)) for each in asked]
     factor, unit = size_unit(max(needs))
     rows, found = [], []
     for (name, problem, _), shortage, need in zip(candidates.them, shortages, needs, strict=True):

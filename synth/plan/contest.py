@@ -156,11 +156,12 @@ class Contest:
         best = ranked[0].found  # the first one is always tried
         assert best is not None
         bound_us = min((tried.lower_bound_us for tried in self._possible()), default=0)
+        if self.is_of_all_cuts:
+            bound_us = min(bound_us, self._others_us())
         if best.value_us is None:
             best = self._without_schedule(best, is_interrupted)
         else:
-            others_us = self._others_us() if self.is_of_all_cuts else bound_us
-            bound_us = min(bound_us, others_us, best.value_us)
+            bound_us = min(bound_us, best.value_us)
         result = replace(
             best,
             lower_bound_us=bound_us,

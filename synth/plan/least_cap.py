@@ -180,6 +180,7 @@ class _Bisection:
         self.open: list[int] = []
         self.share, self.num_looks = _CAP_SHARE, 0
         self.rivals: tuple[Rival, ...] = ()
+        self.rivals_cut = problem.partition
 
     def _least_need(self) -> int:
         """No cap below can be kept."""
@@ -256,9 +257,9 @@ class _Bisection:
 
         enough = Enough(self.stop, is_decided)
         result = self._solve(cap, share, enough, enough)
-        missed = (
-            result.stopped_by == StoppedBy.INFEASIBLE or self.known.bound_us(cap) > self.target_us
-        )
+        # What does not fit in the partitions tried may fit in another one.
+        is_impossible = result.stopped_by == StoppedBy.INFEASIBLE and self.profile is None
+        missed = is_impossible or self.known.bound_us(cap) > self.target_us
         if cap is not None and missed:
             self.not_below = max(self.not_below, cap + 1)
         elif cap is not None and (result.value_us is None or result.value_us > self.target_us):
@@ -281,11 +282,11 @@ class _Bisection:
             watch = enough.watch if enough else None
             result = solve_with(capped, self.recompute, replace(options, hint=hint), watch, stop)
         else:
-            result = self._solve_any(self.profile, capped, best, options, stop)
+            result = self._solve_any(self.profile, capped, best, options, stop, enough)
         self.known.add(cap, Found.of_result(result), result.lower_bound_us)
         if cap is None:
             self.target_us = self.target.in_us(self.known.bound_us(None))
-            self.rivals = result.rivals
+            self.rivals, self.rivals_cut = result.rivals, result.problem.partition
             self._keep_hint()
         return result
 
@@ -296,18 +297,12 @@ class _Bisection:
         best: Found | None,
         options: SolveOptions,
         stop: threading.Event,
+        enough: Enough | None,
     ) -> Result:
-        """In the partition that serves best, beginning with that of the best plan that fits.
-
-        Bounds of single partitions decide nothing, so only a value ends it early.
-        """
-
-        def is_met(now: Incumbent) -> bool:
-            return now.value_us <= self.target_us
-
-        enough = Enough(stop, is_met)
+        """In the partition that serves best, beginning with that of the best plan that fits."""
         start = repartitioned(profile, capped, ()) if best is None else self._cut_as(best, capped)
-        asked = (profile, Cut.SEARCHED, options, lambda problem: enough.watch, enough)
+        watch = None if enough is None else enough.watch
+        asked = (profile, Cut.SEARCHED, options, lambda problem: watch, stop)
         return solve_best_of([Candidate("", start)], *asked).result
 
     def _cut_as(self, found: Found, problem: Problem) -> Problem:
@@ -349,9 +344,10 @@ class _Bisection:
 
     def _answer(self) -> LeastCap:
         found, fastest = self.known.least_for(self.target_us), self.known.best_within(None)
+        problem = self.problem if found is None else self._cut_as(found, self.problem)
         bound_us = self.known.bound_us(None)
         return LeastCap(
-            self.problem if found is None else self._cut_as(found, self.problem),
+            problem,
             self.target_us,
             self.not_below,
             found,
@@ -359,7 +355,7 @@ class _Bisection:
             fastest.value_us if fastest else None,
             bound_us,
             self._reason(),
-            self.rivals,
+            self.rivals if problem.partition == self.rivals_cut else (),
             time.monotonic() - self.began,
         )
 

@@ -156,8 +156,10 @@ def why_nothing_fits(problem: Problem, stages: Collection[int]) -> str | None:
     needed = needed_bytes(relaxed(problem, stages), recomputing=True)
     for rank, (need, cap) in enumerate(zip(needed, caps, strict=False)):
         if need > cap:
+            sizes = ",".join(map(str, problem.partition or ()))
+            given = f" for this partition ({sizes})" if sizes else ""
             return (
-                f"no schedule fits, whatever is recomputed: rank {rank} needs "
+                f"no schedule fits{given}, whatever is recomputed: rank {rank} needs "
                 f"{format_bytes_both(need)} even with one micro-batch at a time, and may hold "
                 f"{format_bytes_both(cap)}; give more memory, more ranks, or a smaller micro-batch"
             )

@@ -11,7 +11,8 @@ of both and their own times take; or B j is before F i. So each pair is a choice
 of modelled ops. W's and the memory of other ranks do not count.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from ortools.sat.python import cp_model
@@ -60,23 +61,37 @@ def add_meetings(
         chunks: those that are modelled.
         start: of each of their ops.
     """
-    modelled, most = set(chunks), view.room_in_forwards(0)
+    modelled = set(chunks)
     passed = [c for c in range(len(view)) if c not in modelled and view.is_alone(c)]
-    num_choices = sum(len(_pairs(view[c].num_micro_batches, most)) for c in passed)
-    for index in passed[:: 1 + num_choices // _MOST_CHOICES]:
-        choice = _choice(view, index, modelled)
-        if choice is not None:
-            for i, j in _pairs(view[index].num_micro_batches, most):
-                literal = cp.new_bool_var("")
-                first, second = choice.forward_first.between(start, i, j)
-                cp.add(second >= first).only_enforce_if(literal)
-                first, second = choice.backward_first.between(start, j, i)
-                cp.add(second >= first).only_enforce_if(~literal)
+    choices = [(c, choice) for c in passed if (choice := _choice(view, c, modelled)) is not None]
+    num_choices = sum(_num_pairs(view, c) for c, _ in choices)
+    for index, choice in choices[:: 1 + num_choices // _MOST_CHOICES]:
+        for i, j in islice(_pairs(view, index), _MOST_CHOICES):
+            literal = cp.new_bool_var("")
+            first, second = choice.forward_first.between(start, i, j)
+            cp.add(second >= first).only_enforce_if(literal)
+            first, second = choice.backward_first.between(start, j, i)
+            cp.add(second >= first).only_enforce_if(~literal)
 
 
-def _pairs(count: int, most: int | None) -> list[tuple[int, int]]:
-    """Micro-batches whose F and B may meet: no more are under way than memory takes."""
-    return [(i, j) for i in range(count) for j in range(max(0, i + 1 - (most or count)), i)]
+def _pairs(view: View, index: int) -> Iterator[tuple[int, int]]:
+    """Micro-batches whose F and B may meet on a chunk."""
+    most = _most_under_way(view, index)
+    for i in range(view[index].num_micro_batches):
+        for j in range(max(0, i + 1 - most), i):
+            yield i, j
+
+
+def _num_pairs(view: View, index: int) -> int:
+    """How many these are."""
+    count, most = view[index].num_micro_batches, _most_under_way(view, index)
+    return (most - 1) * (2 * count - most) // 2
+
+
+def _most_under_way(view: View, index: int) -> int:
+    """How many micro-batches memory takes there: on the ranks above as many are under way."""
+    rooms = (view.room_in_forwards(c) for c in (index, *view.chain_above(index)))
+    return min([view[index].num_micro_batches, *(room for room in rooms if room is not None)])
 
 
 def _choice(view: View, index: int, modelled: set[int]) -> _Choice | None:

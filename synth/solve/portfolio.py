@@ -101,7 +101,7 @@ class _Search:
         shortage = feasible.find_shortage(self.problem)
         starts = Starts(self.problem, self.options, self.now)
         if self.options.hint is not None and shortage is None:
-            # First, so that nothing worse is ever saved in its place.
+            # First, so that nothing worse is saved in its place.
             starts.try_hint(self.options.hint)
         if Part.FAMILIES not in self.options.without:
             starts.try_families()

@@ -66,9 +66,12 @@ def lengths(view: View) -> Iterator[int]:
     burst = length = max(2, view.most_forwards(0) // len(view.held[view.chunks[0].rank]))
     while length <= longest:
         yield length
-        length += 1
-        if length > _DENSE:
-            length = burst * math.ceil((1 + _STEP_SHARE) * (length - 1) / burst)
+        if length < _DENSE:
+            length += 1
+            continue
+        step = max(1, round(_STEP_SHARE * length))
+        rounded = burst * math.ceil((length + step) / burst)
+        length = rounded if rounded <= longest else length + step
 
 
 def far_apart(view: View, num_ranks: int) -> tuple[int, ...]:

@@ -178,6 +178,15 @@ def test_a_partition_that_is_sought_is_not_yet_one(synth: Synth, option: tuple[s
     assert f"{option[0]} and --partition search do not go together" in ended.stderr
 
 
+@pytest.mark.parametrize(("placement", "limit"), [("auto", "18GB"), ("v", "24GB")])
+def test_a_dry_run_knows_of_stages_that_recompute(synth: Synth, placement: str, limit: str) -> None:
+    """Under a cap that is kept only where they do; on `auto` by placements of most stages."""
+    size = ("solve", NAME, "--ranks", "2", "--micro-batches", "2", "--placement", placement)
+    for recompute, code in (("none", 3), ("all", 0), ("auto", 0)):
+        ended = synth(*size, "--dry-run", "--mem-limit", limit, "--recompute", recompute)
+        assert ended.code == code, (recompute, ended.stderr)
+
+
 def test_the_least_limit_is_sought_over_all_partitions(synth: Synth, tmp_path: Path) -> None:
     plan, least = tmp_path / "plan.json", ("--mem-limit", "min", "--target", "120%")
     asked = (*TIGHT[:-2], *least, "--time-limit", "8s")

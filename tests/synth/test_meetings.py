@@ -6,6 +6,8 @@ from itertools import combinations
 import pytest
 from ortools.sat.python import cp_model
 
+from synth.kinds import OpKind
+from synth.schedule import Placement
 from synth.schedule.placements import placement
 from synth.solve import Objective, Problem
 from synth.solve import meetings as module
@@ -20,6 +22,19 @@ from tests.synth.effort import counted
 from tests.synth.odd_problems import odd_costs
 from tests.synth.test_rounds import even
 
+# One stage on each rank; one rank that comes twice; two copies, one with fewer micro-batches.
+PLACEMENTS = [
+    ((0, 1),),
+    ((0, 1, 2),),
+    ((0, 1, 2, 3, 4),),
+    ((2, 0, 3, 1),),
+    ((0, 1, 0),),
+    ((0, 1, 2, 0),),
+    ((0, 1, 2, 3, 1),),
+    ((0, 1, 2), (3, 1, 4)),
+    ((0, 1, 2, 3), (4, 5, 6, 7)),
+]
+
 
 def any_solution(rng: random.Random, view: View) -> Solution:
     """Each op as soon as it can be, in a random order of each rank in which nobody waits for ever.
@@ -27,18 +42,18 @@ def any_solution(rng: random.Random, view: View) -> Solution:
     Orders follow from a random list of all ops that respects what they wait for.
     """
     done = {(c, kind): 0 for c in range(len(view)) for kind in SPLIT}
-    count = view[0].num_micro_batches
-    orders: list[list[tuple[int, int]]] = [[] for _ in view.held]
+    orders: list[list[tuple[int, OpKind]]] = [[] for _ in view.held]
     waiting = {W: B, B: F}
     while True:
         ready = []
         for (c, kind), k in done.items():
             before = [(c, waiting[kind])] if kind in waiting else []
-            if kind == F and view[c].above is not None:
-                before.append((view[c].above, F))
-            if kind == B and view[c].below is not None:
-                before.append((view[c].below, B))
-            if k < count and all(done[other] > k for other in before):
+            above, below = view[c].above, view[c].below
+            if kind == F and above is not None:
+                before.append((above, F))
+            if kind == B and below is not None:
+                before.append((below, B))
+            if k < view[c].num_micro_batches and all(done[other] > k for other in before):
                 ready.append((c, kind))
         if not ready:
             return timed(orders, view)
@@ -63,16 +78,21 @@ def is_feasible(model: Model) -> bool:
     return solver.solve(model.cp) in (cp_model.OPTIMAL, cp_model.FEASIBLE)
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_no_schedule_is_excluded(seed: int) -> None:
+@pytest.mark.parametrize("ranks", PLACEMENTS)
+@pytest.mark.parametrize("seed", range(12))
+def test_no_schedule_is_excluded(
+    ranks: tuple[tuple[int, ...], ...], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor where ranks or pairs are left out."""
     rng = random.Random(seed)
-    num_ranks, m = rng.randint(2, 5), rng.randint(2, 6)
-    problem = Problem(odd_costs(rng, num_ranks, num_ranks), placement("linear", num_ranks), m)
-    view = relaxed_for_fusion(problem)
+    where, m = Placement(ranks), rng.randint(2, 6)
+    costs = odd_costs(rng, where.num_stages, where.num_ranks)
+    view = relaxed_for_fusion(Problem(costs, where, m))
+    monkeypatch.setattr(module, "_MOST_CHOICES", rng.choice([5, 10**6]))
     for _ in range(3):
         known = any_solution(rng, view)
         for size in (1, 2):
-            for scope in combinations(range(num_ranks), size):
+            for scope in combinations(range(where.num_ranks), size):
                 assert keeps(view, scope, known)
 
 
@@ -132,15 +152,18 @@ def test_two_ranks_of_sixteen_prove_what_all_take_a_minute_for() -> None:
     assert next(ladder.together(100.0)) == 6838
 
 
-def test_of_too_many_choices_some_ranks_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("most", [10**6, 200, 40, 10])
+def test_of_too_many_choices_some_are_left_out(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six ranks with 45 pairs each: micro-batches less than six apart, of twelve."""
     view = even(8, 18, 12)
-    counts = []
-    for most in (10**6, 200, 10):
-        monkeypatch.setattr(module, "_MOST_CHOICES", most)
-        counts.append(
-            len(Model(view, Objective.MAKESPAN, 10**6, (0, 6), meets=True).cp.proto.constraints)
-        )
-    assert counts[0] > counts[1] > counts[2]
+
+    def num_constraints(*, meets: bool) -> int:
+        model = Model(view, Objective.MAKESPAN, 10**6, (0, 6), meets=meets)
+        return len(model.cp.proto.constraints)
+
+    monkeypatch.setattr(module, "_MOST_CHOICES", most)
+    added = num_constraints(meets=True) - num_constraints(meets=False)
+    assert added == 2 * {10**6: 270, 200: 135, 40: 40, 10: 10}[most]
 
 
 def test_ranks_that_hold_several_stages_are_left_out() -> None:

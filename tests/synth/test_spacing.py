@@ -163,6 +163,7 @@ def test_lengths_are_all_that_memory_does_not_take_at_once_then_multiples_of_it(
 
     assert asked(4, 9) == [1, *range(3, 41), 48, 60, 72]
     assert asked(32, 72) == [1, *range(24, 41), 48, 72]
+    assert asked(32, 150) == [1, 50, 60, 72]  # no two bursts of 50: less is better than nothing
 
 
 @pytest.mark.parametrize(
