@@ -202,5 +202,8 @@ def test_partitions_are_not_sought_without_bounds_of_all(
     path = tmp_path / "curve.json"
     ended = synth(*SMALL, "3", "-o", path, "--partition", "search", *more)
     assert ended.code == 2
-    assert "is for one stage per rank (--placement linear) and without --recompute" in ended.stderr
+    assert (
+        "is known for one stage per rank (--placement linear) and without --recompute"
+        in ended.stderr
+    )
     assert not path.exists()
