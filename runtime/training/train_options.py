@@ -1,5 +1,6 @@
 """What a run of training may choose; everything else the plan says."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -29,8 +30,8 @@ class TrainOptions(Record):
     """None: the one that was profiled."""
     learning_rate: LearningRate = LearningRate(peak=1e-3)
     weight_decay: float = 0.0
-    betas: tuple[float, float] = (0.9, 0.999)
-    """Of adamw."""
+    betas: tuple[float, float] | None = None
+    """Of adamw; None: the usual ones."""
     clip_norm: float | None = 1.0
     seed: int = 0
     device: str = "auto"
@@ -44,7 +45,8 @@ class TrainOptions(Record):
 
     def step_settings(self, learning_rate: float) -> StepSettings:
         """Of a step with this learning rate."""
-        return StepSettings(learning_rate, self.weight_decay, self.betas)
+        settings = StepSettings(learning_rate, self.weight_decay)
+        return settings if self.betas is None else replace(settings, betas=self.betas)
 
     def resolved(self) -> Self:
         """The same for a process in another folder."""

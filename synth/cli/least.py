@@ -27,7 +27,10 @@ def solve_least(request: Request, target: Target, format: Format) -> None:
     from synth.plan.least_cap import least_cap
 
     is_sought = is_searched(request.arguments["partition"])
-    announce_sizes(request) if is_sought else announce(request)
+    if is_sought:
+        announce_sizes(request)
+    else:
+        announce(request)
     progress = _Progress(request)
 
     def work(stop: threading.Event) -> "LeastCap":
@@ -36,7 +39,7 @@ def solve_least(request: Request, target: Target, format: Format) -> None:
         return least_cap(request.problem, target, *asked, profile)
 
     least = run_interruptibly(work)
-    result, scope = least.result(), "any partition" if is_sought else "this partition"
+    result, scope = least.result(), "all partitions" if is_sought else "this partition"
     if format == Format.JSON:
         answer_json(_json(request, least, result, scope))
     if result is None:
@@ -98,7 +101,7 @@ def _sentence(least: "LeastCap", scope: str) -> str:
         f"least memory limit, one for all ranks: found {format_bytes_both(least.cap_bytes)} = "
         f"{least.cap_bytes}B,\n"
         f"proven not below {format_bytes_both(least.not_below_bytes)} = "
-        f"{least.not_below_bytes}B, in {scope} of this placement: {proven}"
+        f"{least.not_below_bytes}B, for {scope} in this placement: {proven}"
     )
 
 
@@ -110,7 +113,7 @@ def _json(
         "cap_bytes": least.cap_bytes,
         "not_below_bytes": least.not_below_bytes,
         "memory_gap": least.gap,
-        "proven_for": scope,
+        "bound_holds_for": scope,
         "fastest_us": least.fastest_us,
         "lower_bound_without_limit_us": least.bound_us,
     }

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 # The longest wait that can be asked for: much longer ones are beyond what sockets can count.
 WEEK_S = 7 * 24 * 3600.0
-_BETAS = (0.9, 0.999)
 _STEP = "Optimizer"
 _LAST = "Checkpoints and restarts"
 
@@ -201,8 +200,8 @@ def learning_rate(peak: float, decay: str, warmup_steps: int, least: float) -> "
     )
 
 
-def betas(text: str | None, optimizer: "OptimizerSpec") -> tuple[float, float]:
-    """The betas asked for, or the usual ones.
+def betas(text: str | None, optimizer: "OptimizerSpec") -> tuple[float, float] | None:
+    """The betas asked for, if any.
 
     Raises:
         SynthError: they are no two shares below 1, or of an optimizer that has none.
@@ -210,7 +209,7 @@ def betas(text: str | None, optimizer: "OptimizerSpec") -> tuple[float, float]:
     from synth.optimizer import OptimizerKind
 
     if text is None:
-        return _BETAS
+        return None
     if optimizer.kind != OptimizerKind.ADAMW:
         raise SynthError(f"--betas are of adamw, and the optimizer is {optimizer}; leave them out")
     try:

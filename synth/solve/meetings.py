@@ -31,12 +31,13 @@ class _Distance(NamedTuple):
     second: tuple[int, OpKind]
     least_us: int
 
-    def between(
-        self, start: Mapping[Node, cp_model.LinearExpr], i: int, j: int
-    ) -> tuple[cp_model.LinearExpr, cp_model.LinearExpr]:
-        """When the second op can start at the earliest, and when it does."""
+    def keep(
+        self, cp: cp_model.CpModel, start: Mapping[Node, cp_model.LinearExpr], i: int, j: int
+    ) -> cp_model.Constraint:
+        """From the first op of micro-batch i to the second one of j it is that far."""
         (first, kind), (second, later_kind) = self.first, self.second
-        return start[first, Slot(kind, i)] + self.least_us, start[second, Slot(later_kind, j)]
+        began = start[first, Slot(kind, i)]
+        return cp.add(start[second, Slot(later_kind, j)] >= began + self.least_us)
 
 
 class _Choice(NamedTuple):
@@ -68,10 +69,8 @@ def add_meetings(
     for index, choice in choices[:: 1 + num_choices // _MOST_CHOICES]:
         for i, j in islice(_pairs(view, index), _MOST_CHOICES):
             literal = cp.new_bool_var("")
-            first, second = choice.forward_first.between(start, i, j)
-            cp.add(second >= first).only_enforce_if(literal)
-            first, second = choice.backward_first.between(start, j, i)
-            cp.add(second >= first).only_enforce_if(~literal)
+            choice.forward_first.keep(cp, start, i, j).only_enforce_if(literal)
+            choice.backward_first.keep(cp, start, j, i).only_enforce_if(~literal)
 
 
 def _pairs(view: View, index: int) -> Iterator[tuple[int, int]]:

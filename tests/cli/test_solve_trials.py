@@ -192,7 +192,7 @@ def test_the_least_limit_is_sought_over_all_partitions(synth: Synth, tmp_path: P
     asked = (*TIGHT[:-2], *least, "--time-limit", "8s")
     ended = synth(*asked, "--partition", "search", "-o", plan)
     assert ended.code == 0, ended.stderr
-    assert "in any partition of this placement: " in ended.stdout
+    assert "for all partitions in this placement: " in ended.stdout
     saved = Plan.load(plan)
     assert f" = {max(saved.claim.peak_bytes)}B,\n" in ended.stdout
     assert sum(saved.partition) == 24

@@ -79,7 +79,7 @@ def train(
 
 def settings(step: int) -> StepSettings:
     """The learning rate changes, so that a step redone later must remember its own."""
-    return StepSettings(learning_rate=1e-2 / (1 + step), weight_decay=0.1)
+    return StepSettings(learning_rate=1e-2 / (1 + step), weight_decay=0.1, betas=(0.8, 0.95))
 
 
 def same_bits(one: nn.Module, other: nn.Module) -> bool:
@@ -96,7 +96,7 @@ def test_the_synchronous_step_is_torch_s(name: str) -> None:
     truth = build_module()
     if name == "adamw":
         optimizer: torch.optim.Optimizer = torch.optim.AdamW(
-            truth.parameters(), weight_decay=0.1, fused=True
+            truth.parameters(), weight_decay=0.1, betas=(0.8, 0.95), fused=True
         )
     else:
         momentum = SPECS[name].momentum
