@@ -49,13 +49,19 @@ _SHARE_OF_ONE = 0.35
 # size has found one.
 _MOST_OPEN = 2
 
-# What it takes to find a round of some ops, about, in terms of `decide`: so much for each pair.
+# What it takes to find a round of some ops, about, in terms of `decide`: so much for each pair. A
+# period is tried for little more than that, and then thoroughly, if there is time for it: that
+# takes three times as long where it is easy, and decides most of what else stays open.
 _PAIR_S = 9e-6
+_MOST_PAIR_S = 1.5e-5
+_THOROUGH_PAIR_S = 3.5e-5
+_MOST_THOROUGH_PAIR_S = 4e-5
 
 # Which period is tried next, from the longest not found on, as a share of the way to the shortest
 # found: at first, and when the last one was refuted; when it was neither found nor refuted; when it
 # was found, so much less than the last one, but this at least.
 _FIRST_WAY = 0.25
+_WAY_BETWEEN = 0.5
 _WAY_AFTER_OPEN = 0.6
 _LESS_WAY = 0.2
 _LEAST_WAY = 0.3
@@ -122,17 +128,20 @@ def search(
         seconds: effort for all of them together, in terms of `decide`.
     """
     sizes, is_found = list(_sizes(view)), False
+    refuted_us: dict[int, float] = {}
     least_us = max(1, least_us, *(max(c.work_us, c.down_us, c.up_us) for c in view.chunks))
     for place, size in enumerate(sizes):
         # The first ones find most, and what they do not use is left for the others.
         share = max(_LEAST_SHARE, 1 / (len(sizes) - place))
         if _PAIR_S * _num_ops(view, size) ** 2 > _SHARE_OF_FIRST * share * seconds:
             continue
-        most_open = 1 if is_found else _MOST_OPEN
-        narrowing = _Narrowing(view, size, share * seconds, seed + place, should_stop, most_open)
-        for found in narrowing.run(math.ceil(size * least_us), int(size * most_us)):
+        narrowing = _Narrowing(view, size, share * seconds, seed + place, should_stop, is_found)
+        # What has no round of some size has none of a part of it.
+        shortest_us = max([least_us, *(us for of, us in refuted_us.items() if of % size == 0)])
+        for found in narrowing.run(math.ceil(size * shortest_us), int(size * most_us)):
             most_us, is_found = min(most_us, found.rate_us), True
             yield found
+        refuted_us[size] = narrowing.refuted_us / size
         seconds -= narrowing.spent_s
 
 
@@ -159,60 +168,98 @@ def _num_ops(view: View, size: int) -> int:
 
 @dataclass
 class _Narrowing:
-    """The shortest period of a round's size that can be found."""
+    """The shortest period of a round's size that can be found.
+
+    Attributes:
+        refuted_us: the longest that there is no round of.
+        is_rival: whether only what is shorter than a round of another size is of use.
+        is_thorough: whether brief tries are over.
+    """
 
     view: View
     size: int
     seconds: float
     seed: int
     should_stop: Callable[[], bool]
-    most_open: int = _MOST_OPEN
+    is_rival: bool
     spent_s: float = 0.0
     open_in_a_row: int = 0
     is_found: bool = False
+    is_thorough: bool = False
+    refuted_us: int = 0
 
     def run(self, least_us: int, high_us: int) -> Iterator[Round]:
         """Every one found between the two, each shorter than the one before.
 
         What is far too short is refuted in no time, and what is a little longer than need be found
         soon: it leaves few ways. Long periods leave many, and take longer. So it begins near the
-        least. Those that are nearly too short are not refuted in a long time: so what is left is
-        not divided in the middle. The least itself, which may have no bubble, comes last.
+        least. Those that are nearly too short are not refuted in a long time: so what stays open is
+        followed by what is longer, and only at last, if there is time, looked at thoroughly. The
+        least itself, which may have no bubble, comes last.
         """
         low_us, way = least_us - 1, _FIRST_WAY  # the longest that was not found
         rise_us = (_MOST_RISE - 1) * least_us
-        while high_us - low_us > 1:
-            if self.spent_s >= self.seconds or self.open_in_a_row == self.most_open:
-                return
-            if self.should_stop():
-                return
-            is_narrow = high_us - low_us <= _PRECISION * high_us
-            if is_narrow and low_us >= least_us:
-                return
+        while self.spent_s < self.seconds and not self.should_stop():
+            left_us = high_us - low_us
+            is_narrow = left_us <= max(1, _PRECISION * high_us)
+            is_tried = is_narrow and (low_us >= least_us or left_us <= 1)
+            if is_tried or self.open_in_a_row == self._most_open:
+                # Briefly; what that has left open is between what is refuted and what is found.
+                refuted_us = max(least_us - 1, self.refuted_us)
+                is_left = refuted_us < low_us and high_us - refuted_us > 1
+                if self.is_thorough or not is_left or not self._has_time:
+                    return
+                self.is_thorough, self.open_in_a_row = True, 0
+                low_us, way, is_narrow = refuted_us, _WAY_BETWEEN, False
             step_us = 0 if is_narrow else min(way * (high_us - low_us), rise_us)
             if self.open_in_a_row and not self.is_found:
                 step_us = min(step_us, _RISE_AFTER_OPEN * low_us)
             period_us = low_us + max(1, round(step_us))
             found = self._find(period_us)
             if found is None:
-                low_us, way = period_us, _WAY_AFTER_OPEN if self.open_in_a_row else _FIRST_WAY
+                low_us, way = period_us, self._next_way
                 rise_us *= _MOST_RISE
             else:
                 high_us, way = period_us, max(_LEAST_WAY, way - _LESS_WAY)
-                self.is_found, self.most_open = True, _MOST_OPEN
+                self.is_found = True
                 yield found
 
+    @property
+    def _next_way(self) -> float:
+        """After a period that has not been found."""
+        if self.open_in_a_row:
+            return _WAY_AFTER_OPEN
+        return _WAY_BETWEEN if self.is_found or self.is_rival else _FIRST_WAY
+
     def _find(self, period_us: int) -> Round | None:
-        model = _Model(self.view, self.size, period_us)
-        share = _SHARE_OF_ONE if self.is_found else _SHARE_OF_FIRST
-        each_s = min(self.seconds - self.spent_s, share * self.seconds)
+        model, num_pairs = _Model(self.view, self.size, period_us), self._num_ops**2
+        share = _SHARE_OF_ONE if self.is_found and not self.is_thorough else _SHARE_OF_FIRST
+        most_s = (_MOST_THOROUGH_PAIR_S if self.is_thorough else _MOST_PAIR_S) * num_pairs
+        each_s = min(self.seconds - self.spent_s, share * self.seconds, most_s)
         # Of four seeds three find in seconds what the fourth does not.
         seed = self.seed + self.open_in_a_row
-        found, spent_s, is_refuted = model.solve(each_s, seed, self.should_stop)
+        found, spent_s, is_refuted = model.solve(
+            each_s, seed, self.should_stop, is_thorough=self.is_thorough
+        )
         self.spent_s += spent_s
+        if is_refuted:
+            self.refuted_us = max(self.refuted_us, period_us)
         is_open = found is None and not is_refuted
         self.open_in_a_row = self.open_in_a_row + 1 if is_open else 0
         return found
+
+    @property
+    def _most_open(self) -> int:
+        return 1 if self.is_rival and not self.is_found else _MOST_OPEN
+
+    @property
+    def _has_time(self) -> bool:
+        """Whether what is left is enough for a thorough try."""
+        return self.seconds - self.spent_s >= _THOROUGH_PAIR_S * self._num_ops**2
+
+    @property
+    def _num_ops(self) -> int:
+        return _num_ops(self.view, self.size)
 
 
 class _Model:
@@ -313,10 +360,17 @@ class _Model:
             self.cp.add(arrivals[0] + self.period_us >= arrivals[-1] + lag_us)
 
     def solve(
-        self, seconds: float, seed: int, should_stop: Callable[[], bool]
+        self,
+        seconds: float,
+        seed: int,
+        should_stop: Callable[[], bool],
+        *,
+        is_thorough: bool = False,
     ) -> tuple[Round | None, float, bool]:
         """A round, the effort it took, and whether there is none for certain, see `decide`."""
-        solver, spent_s, is_refuted = decide(self.cp, seconds, seed, should_stop)
+        solver, spent_s, is_refuted = decide(
+            self.cp, seconds, seed, should_stop, is_thorough=is_thorough
+        )
         if solver is None:
             return None, spent_s, is_refuted
         starts = {key: solver.value(start) for key, start in self.start.items()}

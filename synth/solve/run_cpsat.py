@@ -212,6 +212,8 @@ def decide(
     seconds: float,
     seed: int,
     should_stop: Callable[[], bool] = lambda: False,
+    *,
+    is_thorough: bool = False,
 ) -> Decided:
     """Solve a small model of many ops with one worker.
 
@@ -219,9 +221,11 @@ def decide(
 
     Args:
         seconds: effort, which is counted and not measured, and takes about so long.
+        is_thorough: to conclude more from ops that exclude each other, which takes its time.
     """
     solver = quiet_solver(seed, 1, repeatable=True)
     _mind_orders(solver.parameters)
+    solver.parameters.use_strong_propagation_in_disjunctive = is_thorough
     if not model.has_objective():
         # With them OR-Tools 9.15 fails a check (`!assumptions_.empty()`), and aborts the process,
         # where it refutes some models; given an assumption, it never ends on others.

@@ -78,9 +78,9 @@ def test_bursts_beat_single_micro_batches_below_what_1f1b_needs() -> None:
     view = even(8, 18, 64)
     by_size = {
         size: min(
-            found.rate_us for found in rounds._Narrowing(view, size, 4.0, 0, lambda: False).run(
-                size * 148, size * 400
-            )
+            found.rate_us for found in rounds._Narrowing(
+                view, size, 4.0, 0, lambda: False, is_rival=False
+            ).run(size * 148, size * 400)
         )
         for size in (1, 2)
     }  # fmt: skip
@@ -146,21 +146,55 @@ def test_what_is_refuted_is_survived(share: float, period_us: int, seed: int) ->
     assert is_refuted or spent_s >= 4
 
 
+def test_thorough_tries_say_what_brief_ones_say() -> None:
+    """Of every period around the shortest one, of equal and of unequal stages."""
+    rng = random.Random(5)
+    unequal = even(4, 9, 64)
+    unequal_chunks = tuple(
+        chunk._replace(duration_us={kind: us + rng.randrange(40) for kind, us in times.items()})
+        for chunk, times in ((chunk, chunk.duration_us) for chunk in unequal.chunks)
+    )
+    for view in (even(8, 18, 64), replace(unequal, chunks=unequal_chunks)):
+        narrowing = rounds._Narrowing(view, 2, 4.0, 0, lambda: False, is_rival=False)
+        *_, best = narrowing.run(2, 4_000)
+        for period_us in range(best.period_us - 3, best.period_us + 3):
+            model = rounds._Model(view, 2, period_us)
+            said = []
+            for is_thorough in (False, True):
+                found, _, is_refuted = model.solve(30.0, 0, lambda: False, is_thorough=is_thorough)
+                said.append((found is not None, is_refuted))
+            assert said[0] == said[1] != (False, False)
+
+
+# Time for brief tries only, and for thorough ones.
+NO_TIME_S, TIME_S = 0.001, 1.0
+
+
 def narrowed(
-    shortest_us: int, open_us: range, high_us: int, most_open: int = 2
+    shortest_us: int,
+    open_us: range,
+    high_us: int,
+    *,
+    is_rival: bool = False,
+    seconds: float = NO_TIME_S,
 ) -> tuple[list[int], list[int]]:
-    """The periods that are tried, and those found, where this one and longer ones can be found."""
+    """The periods that are tried, and those found, where this one and longer ones can be found.
+
+    Brief tries leave some open.
+    """
     tried: list[int] = []
 
     class Narrowing(rounds._Narrowing):
         def _find(self, period_us: int) -> rounds.Round | None:
             tried.append(period_us)
-            is_found = period_us >= shortest_us
-            is_open = not is_found and period_us in open_us
+            is_open = period_us in open_us and not self.is_thorough
+            is_found = period_us >= shortest_us and not is_open
             self.open_in_a_row = self.open_in_a_row + 1 if is_open else 0
+            if not (is_open or is_found):
+                self.refuted_us = max(self.refuted_us, period_us)
             return rounds.Round({}, 2, period_us) if is_found else None
 
-    narrowing = Narrowing(even(2, 3, 12), 2, 1.0, 0, lambda: False, most_open)
+    narrowing = Narrowing(even(2, 3, 12), 2, seconds, 0, lambda: False, is_rival)
     return tried, [found.period_us for found in narrowing.run(1000, high_us)]
 
 
@@ -190,7 +224,7 @@ def test_a_size_is_given_up_that_is_neither_found_nor_refuted() -> None:
     first, second = (us for us in tried if us >= 1100)
     assert (first, second) == (tried[-2], tried[-1])
     assert second == round(1.02 * first)
-    tried, found = narrowed(10**6, range(1100, 10**6), 2000, most_open=1)
+    tried, found = narrowed(10**6, range(1100, 10**6), 2000, is_rival=True)
     assert [us for us in tried if us >= 1100] == tried[-1:]
     tried, found = narrowed(1240, range(1100, 1240), 2000)
     assert found
@@ -201,6 +235,36 @@ def test_what_is_a_little_longer_than_what_stays_open_is_found() -> None:
     tried, found = narrowed(1260, range(1100, 1260), 2000)
     assert found and min(found) < 1.01 * 1260
     assert max(tried) < 1.03 * 1260
+
+
+def test_what_stays_open_is_looked_at_thoroughly_where_there_is_time() -> None:
+    """Between what is refuted and what is found, also where brief tries found nothing at all."""
+    for shortest_us, open_us in ((1150, range(1100, 1300)), (1150, range(1050, 10**6))):
+        for is_rival in (False, True):
+            tried, found = narrowed(shortest_us, open_us, 2000, is_rival=is_rival, seconds=TIME_S)
+            assert shortest_us <= found[-1] <= 1.002 * shortest_us
+            assert len(tried) < 25
+    briefly, _ = narrowed(1150, range(1100, 1300), 2000)
+    assert min(us for us in briefly if us > 1100) >= 1150
+    tried, found = narrowed(10**6, range(1100, 10**6), 2000, seconds=TIME_S)
+    assert found == []
+    assert max(tried) < 2000
+
+
+def test_a_part_of_a_round_is_not_asked_for_what_the_whole_has_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: dict[int, int] = {}
+
+    def run(narrowing: rounds._Narrowing, least_us: int, _: int) -> list[rounds.Round]:
+        asked[narrowing.size] = least_us
+        narrowing.refuted_us = narrowing.size * (160 if narrowing.size == 4 else 150)
+        return []
+
+    monkeypatch.setattr(rounds._Narrowing, "run", run)
+    assert list(rounds.search(even(8, 9, 64), 100, LONG_US, 1000.0, 0)) == []
+    work_us = 55 + 58 + 35
+    assert asked == {2: 2 * 160, **{size: size * work_us for size in (3, 4, 6, 8)}}
 
 
 def test_models_too_large_for_the_time_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
