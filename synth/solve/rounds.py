@@ -51,15 +51,16 @@ _MOST_OPEN = 2
 
 # What it takes to find a round of some ops, about, in terms of `decide`: so much for each pair. A
 # period is tried for little more than that, and then thoroughly, if there is time for it: that
-# takes three times as long where it is easy, and decides most of what else stays open.
+# takes about four times as long where it is easy, and decides most of what else stays open.
 _PAIR_S = 9e-6
 _MOST_PAIR_S = 1.5e-5
 _THOROUGH_PAIR_S = 3.5e-5
 _MOST_THOROUGH_PAIR_S = 4e-5
 
 # Which period is tried next, from the longest not found on, as a share of the way to the shortest
-# found: at first, and when the last one was refuted; when it was neither found nor refuted; when it
-# was found, so much less than the last one, but this at least.
+# found: at first, and when the last one was refuted and none is found yet; when it was refuted
+# and one is; when it was neither found nor refuted; when it was found, so much less than the last
+# one, but this at least.
 _FIRST_WAY = 0.25
 _WAY_BETWEEN = 0.5
 _WAY_AFTER_OPEN = 0.6
@@ -128,20 +129,24 @@ def search(
         seconds: effort for all of them together, in terms of `decide`.
     """
     sizes, is_found = list(_sizes(view)), False
-    refuted_us: dict[int, float] = {}
+    refuted_rates_us: dict[int, float] = {}
     least_us = max(1, least_us, *(max(c.work_us, c.down_us, c.up_us) for c in view.chunks))
     for place, size in enumerate(sizes):
         # The first ones find most, and what they do not use is left for the others.
         share = max(_LEAST_SHARE, 1 / (len(sizes) - place))
         if _PAIR_S * _num_ops(view, size) ** 2 > _SHARE_OF_FIRST * share * seconds:
             continue
-        narrowing = _Narrowing(view, size, share * seconds, seed + place, should_stop, is_found)
-        # What has no round of some size has none of a part of it.
-        shortest_us = max([least_us, *(us for of, us in refuted_us.items() if of % size == 0)])
+        narrowing = _Narrowing(
+            view, size, share * seconds, seed + place, should_stop, is_rival=is_found
+        )
+        # A rate that is refuted for a multiple of the size is refuted for the size too: its rounds,
+        # repeated, would be rounds of the multiple.
+        rates_us = (us for multiple, us in refuted_rates_us.items() if multiple % size == 0)
+        shortest_us = max([least_us, *rates_us])
         for found in narrowing.run(math.ceil(size * shortest_us), int(size * most_us)):
             most_us, is_found = min(most_us, found.rate_us), True
             yield found
-        refuted_us[size] = narrowing.refuted_us / size
+        refuted_rates_us[size] = narrowing.refuted_us / size
         seconds -= narrowing.spent_s
 
 
@@ -171,7 +176,7 @@ class _Narrowing:
     """The shortest period of a round's size that can be found.
 
     Attributes:
-        refuted_us: the longest that there is no round of.
+        refuted_us: the longest period that was refuted; 0 if none was.
         is_rival: whether only what is shorter than a round of another size is of use.
         is_thorough: whether brief tries are over.
     """
@@ -200,17 +205,17 @@ class _Narrowing:
         low_us, way = least_us - 1, _FIRST_WAY  # the longest that was not found
         rise_us = (_MOST_RISE - 1) * least_us
         while self.spent_s < self.seconds and not self.should_stop():
-            left_us = high_us - low_us
-            is_narrow = left_us <= max(1, _PRECISION * high_us)
-            is_tried = is_narrow and (low_us >= least_us or left_us <= 1)
-            if is_tried or self.open_in_a_row == self._most_open:
+            gap_us = high_us - low_us
+            is_narrow = gap_us <= max(1, _PRECISION * high_us)
+            is_done = is_narrow and (low_us >= least_us or gap_us <= 1)
+            if is_done or self.open_in_a_row >= self._most_open:
                 # Briefly; what that has left open is between what is refuted and what is found.
-                refuted_us = max(least_us - 1, self.refuted_us)
-                is_left = refuted_us < low_us and high_us - refuted_us > 1
-                if self.is_thorough or not is_left or not self._has_time:
+                floor_us = max(least_us - 1, self.refuted_us)
+                is_open_below = floor_us < low_us and high_us - floor_us > 1
+                if self.is_thorough or not is_open_below or not self._has_time:
                     return
                 self.is_thorough, self.open_in_a_row = True, 0
-                low_us, way, is_narrow = refuted_us, _WAY_BETWEEN, False
+                low_us, way, is_narrow = floor_us, _WAY_BETWEEN, False
             step_us = 0 if is_narrow else min(way * (high_us - low_us), rise_us)
             if self.open_in_a_row and not self.is_found:
                 step_us = min(step_us, _RISE_AFTER_OPEN * low_us)

@@ -151,8 +151,10 @@ def test_thorough_tries_say_what_brief_ones_say() -> None:
     rng = random.Random(5)
     unequal = even(4, 9, 64)
     unequal_chunks = tuple(
-        chunk._replace(duration_us={kind: us + rng.randrange(40) for kind, us in times.items()})
-        for chunk, times in ((chunk, chunk.duration_us) for chunk in unequal.chunks)
+        chunk._replace(
+            duration_us={kind: us + rng.randrange(40) for kind, us in chunk.duration_us.items()}
+        )
+        for chunk in unequal.chunks
     )
     for view in (even(8, 18, 64), replace(unequal, chunks=unequal_chunks)):
         narrowing = rounds._Narrowing(view, 2, 4.0, 0, lambda: False, is_rival=False)
@@ -177,17 +179,20 @@ def narrowed(
     *,
     is_rival: bool = False,
     seconds: float = NO_TIME_S,
+    still_open_us: range = range(0),
 ) -> tuple[list[int], list[int]]:
     """The periods that are tried, and those found, where this one and longer ones can be found.
 
-    Brief tries leave some open.
+    Args:
+        open_us: what brief tries leave open.
+        still_open_us: what thorough ones leave open too.
     """
     tried: list[int] = []
 
     class Narrowing(rounds._Narrowing):
         def _find(self, period_us: int) -> rounds.Round | None:
             tried.append(period_us)
-            is_open = period_us in open_us and not self.is_thorough
+            is_open = period_us in (still_open_us if self.is_thorough else open_us)
             is_found = period_us >= shortest_us and not is_open
             self.open_in_a_row = self.open_in_a_row + 1 if is_open else 0
             if not (is_open or is_found):
@@ -244,11 +249,41 @@ def test_what_stays_open_is_looked_at_thoroughly_where_there_is_time() -> None:
             tried, found = narrowed(shortest_us, open_us, 2000, is_rival=is_rival, seconds=TIME_S)
             assert shortest_us <= found[-1] <= 1.002 * shortest_us
             assert len(tried) < 25
-    briefly, _ = narrowed(1150, range(1100, 1300), 2000)
-    assert min(us for us in briefly if us > 1100) >= 1150
     tried, found = narrowed(10**6, range(1100, 10**6), 2000, seconds=TIME_S)
     assert found == []
     assert max(tried) < 2000
+
+
+def test_thorough_tries_are_made_once() -> None:
+    """What they leave open too is given up."""
+    never = range(1100, 10**6)
+    briefly, _ = narrowed(10**6, never, 2000)
+    tried, found = narrowed(10**6, never, 2000, seconds=TIME_S, still_open_us=never)
+    assert found == []
+    assert tried[: len(briefly)] == briefly
+    assert len(tried[len(briefly) :]) == 2
+
+
+def test_a_try_has_its_share_and_is_thorough_when_that_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[float, bool]] = []
+
+    def solve_none(
+        _: object, seconds: float, *__: object, is_thorough: bool
+    ) -> tuple[None, float, bool]:
+        asked.append((seconds, is_thorough))
+        return None, 0.0, False
+
+    monkeypatch.setattr(rounds._Model, "solve", solve_none)
+    narrowing = rounds._Narrowing(even(8, 9, 64), 4, 1000.0, 0, lambda: False, is_rival=False)
+    assert list(narrowing.run(600, 900)) == []
+    pairs = (4 * 8 * 3) ** 2
+    brief, thorough = (
+        (rounds._MOST_PAIR_S * pairs, False),
+        (rounds._MOST_THOROUGH_PAIR_S * pairs, True),
+    )
+    assert asked == [brief, brief, thorough, thorough]
 
 
 def test_a_part_of_a_round_is_not_asked_for_what_the_whole_has_not(
