@@ -17,7 +17,7 @@ from synth.solve.view import View
 _PATTERNS_SHARE = 0.05
 _PATTERNS_SHARE_WITH_ROUNDS = 0.02
 _ROUNDS_SHARE_OF_ONE = 0.004
-_MOST_ROUNDS_SHARE = 0.25
+_MOST_ROUNDS_SHARE = 0.45
 
 # What was spent on fewer micro-batches and rounds have so much together, but rounds so much at
 # least.
@@ -80,6 +80,8 @@ class Repeats:
     @property
     def _rounds_share(self) -> float:
         share = min(_MOST_ROUNDS_SHARE, _ROUNDS_SHARE_OF_ONE * self.problem.num_micro_batches)
+        if self.spent_share == 0:
+            return share
         return min(share, max(_LEAST_ROUNDS_SHARE, _SHARE_WITH_FEWER - self.spent_share))
 
     @property

@@ -254,6 +254,26 @@ def test_what_stays_open_is_looked_at_thoroughly_where_there_is_time() -> None:
     assert max(tried) < 2000
 
 
+def test_what_is_just_below_the_shortest_found_may_be_found() -> None:
+    """Though what is between stays open."""
+    tried, found = narrowed(1150, range(1100, 1300), 2000, seconds=TIME_S)
+    longer_us = range(found[-1] + 1, found[-1] + 3)
+    tried, found = narrowed(1150, range(1100, 1300), 2000, seconds=TIME_S, still_open_us=longer_us)
+    assert found[-1] < longer_us.start
+    assert len(tried) < 25
+
+
+def test_where_brief_tries_take_as_long_thorough_ones_follow_the_first_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    open_us = range(1100, 1200)
+    briefly, _ = narrowed(1150, open_us, 2000, seconds=TIME_S)
+    monkeypatch.setattr(rounds, "_MOST_PAIR_S", rounds._MOST_THOROUGH_OP_S)
+    tried, found = narrowed(1150, open_us, 2000, seconds=TIME_S)
+    assert found[-1] <= 1.002 * 1150
+    assert sum(us in open_us for us in tried) < sum(us in open_us for us in briefly)
+
+
 def test_thorough_tries_are_made_once() -> None:
     """What they leave open too is given up."""
     never = range(1100, 10**6)
@@ -278,10 +298,10 @@ def test_a_try_has_its_share_and_is_thorough_when_that_is_asked(
     monkeypatch.setattr(rounds._Model, "solve", solve_none)
     narrowing = rounds._Narrowing(even(8, 9, 64), 4, 1000.0, 0, lambda: False, is_rival=False)
     assert list(narrowing.run(600, 900)) == []
-    pairs = (4 * 8 * 3) ** 2
+    ops = 4 * 8 * 3
     brief, thorough = (
-        (rounds._MOST_PAIR_S * pairs, False),
-        (rounds._MOST_THOROUGH_PAIR_S * pairs, True),
+        (rounds._MOST_PAIR_S * ops**2, False),
+        (rounds._MOST_THOROUGH_OP_S * ops, True),
     )
     assert asked == [brief, brief, thorough, thorough]
 
