@@ -52,12 +52,13 @@ _MOST_OPEN_BELOW = 3
 
 # What it takes to find a round of some ops, about, in terms of `decide`: so much for each pair. A
 # period is tried for little more than that, and then thoroughly, if there is time for it: that
-# takes up to four times as long where it is easy, and decides most of what else stays open. How
-# long grows with the ops rather than with their pairs.
+# takes up to four times as long where it is easy, and decides most of what else stays open. Where
+# ops are many, that grows with them rather than with their pairs.
 _PAIR_S = 9e-6
 _MOST_PAIR_S = 1.5e-5
+_THOROUGH_PAIR_S = 3.5e-5
 _THOROUGH_OP_S = 0.015
-_MOST_THOROUGH_OP_S = 0.018
+_MOST_TO_FIND = 1.15
 
 # Which period is tried next, from the longest not found on, as a share of the way to the shortest
 # found: at first, and when the last one was refuted and none is found yet; when it was refuted
@@ -267,7 +268,7 @@ class _Narrowing:
     def _find(self, period_us: int) -> Round | None:
         model, left_s = _Model(self.view, self.size, period_us), self.seconds - self.spent_s
         if self.is_thorough:
-            each_s = min(left_s, _MOST_THOROUGH_OP_S * self._num_ops)
+            each_s = min(left_s, _MOST_TO_FIND * self._thorough_s)
         else:
             share = _SHARE_OF_ONE if self.is_found else _SHARE_OF_FIRST
             each_s = min(left_s, share * self.seconds, _MOST_PAIR_S * self._num_ops**2)
@@ -290,14 +291,20 @@ class _Narrowing:
     @property
     def _is_soon_thorough(self) -> bool:
         """Whether brief tries take nearly as long, and a round and what is too short are found."""
-        brief_s, thorough_s = _MOST_PAIR_S * self._num_ops**2, _MOST_THOROUGH_OP_S * self._num_ops
+        brief_s = _MOST_PAIR_S * self._num_ops**2
         is_between = self.is_found and self.refuted_us > 0 and not self.is_thorough
-        return is_between and 2 * brief_s > thorough_s and self._has_time
+        return is_between and 2 * brief_s > self._thorough_s and self._has_time
 
     @property
     def _has_time(self) -> bool:
         """Whether what is left is enough for a thorough try."""
-        return self.seconds - self.spent_s >= _THOROUGH_OP_S * self._num_ops
+        return self.seconds - self.spent_s >= self._thorough_s
+
+    @property
+    def _thorough_s(self) -> float:
+        """What a round takes to be found in one, about."""
+        ops = self._num_ops
+        return min(_THOROUGH_OP_S * ops, _THOROUGH_PAIR_S * ops**2)
 
     @property
     def _num_ops(self) -> int:

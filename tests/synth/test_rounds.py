@@ -268,7 +268,7 @@ def test_where_brief_tries_take_as_long_thorough_ones_follow_the_first_found(
 ) -> None:
     open_us = range(1100, 1200)
     briefly, _ = narrowed(1150, open_us, 2000, seconds=TIME_S)
-    monkeypatch.setattr(rounds, "_MOST_PAIR_S", rounds._MOST_THOROUGH_OP_S)
+    monkeypatch.setattr(rounds, "_MOST_PAIR_S", rounds._THOROUGH_PAIR_S)
     tried, found = narrowed(1150, open_us, 2000, seconds=TIME_S)
     assert found[-1] <= 1.002 * 1150
     assert sum(us in open_us for us in tried) < sum(us in open_us for us in briefly)
@@ -301,7 +301,7 @@ def test_a_try_has_its_share_and_is_thorough_when_that_is_asked(
     ops = 4 * 8 * 3
     brief, thorough = (
         (rounds._MOST_PAIR_S * ops**2, False),
-        (rounds._MOST_THOROUGH_OP_S * ops, True),
+        (rounds._MOST_TO_FIND * rounds._THOROUGH_PAIR_S * ops**2, True),
     )
     assert asked == [brief, brief, thorough, thorough]
 
