@@ -53,7 +53,7 @@ _MOST_OPEN_BELOW = 3
 # What it takes to find a round of some ops, about, in terms of `decide`: so much for each pair. A
 # period is tried for little more than that, and then thoroughly, if there is time for it: that
 # takes up to four times as long where it is easy, and decides most of what else stays open. Where
-# ops are many, that grows with them rather than with their pairs.
+# ops are many, that grows with them rather than with their pairs. It may take so many times that.
 _PAIR_S = 9e-6
 _MOST_PAIR_S = 1.5e-5
 _THOROUGH_PAIR_S = 3.5e-5
