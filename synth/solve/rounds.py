@@ -220,8 +220,8 @@ class _Narrowing:
                 # Briefly; what that has left open is between what is refuted and what is found.
                 floor_us = max(least_us - 1, self.refuted_us)
                 is_open_below = floor_us < low_us and high_us - floor_us > 1
-                is_open_below |= not is_over
-                if self.is_thorough or not is_open_below or not self._has_time:
+                is_of_use = is_open_below or not is_over
+                if self.is_thorough or not is_of_use or not self._has_time:
                     break
                 self.is_thorough, self.open_in_a_row = True, 0
                 low_us, way, is_narrow = floor_us, _FIRST_THOROUGH_WAY, False
