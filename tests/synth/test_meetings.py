@@ -19,8 +19,8 @@ from synth.solve.run_cpsat import run
 from synth.solve.solution import Solution, timed
 from synth.solve.view import SPLIT, B, F, Slot, View, W
 from tests.synth.effort import counted
+from tests.synth.even_stages import even
 from tests.synth.odd_problems import odd_costs
-from tests.synth.test_rounds import even
 
 # One stage on each rank; one rank that comes twice; two copies, one with fewer micro-batches.
 PLACEMENTS = [

@@ -11,33 +11,19 @@ from synth.objective import Objective
 from synth.schedule.placements import placement
 from synth.solve import Problem, SolveOptions, pattern, rounds, solve
 from synth.solve.memory_views import cautious, certain
+from synth.solve.narrowing import Narrowing
 from synth.solve.polish import BUFFERINGS
 from synth.solve.problem import Part
+from synth.solve.round_model import Round, RoundModel
 from synth.solve.solution import keeps_caps, number, timed
-from synth.solve.view import SPLIT, Chunk, Slot, View
+from synth.solve.view import SPLIT, Slot, View
+from tests.synth.even_stages import even
 from tests.synth.odd_problems import odd_costs
 
 F, B, W = SPLIT
 
 # So long no round of the problems here is.
 LONG_US = 1e6
-
-
-def even(num_ranks: int, room: int | None, m: int, down_us: int = 2) -> View:
-    """Equal stages: F 55, B 58, W 35; F +3, B -1, W -2 bytes."""
-    durations = {F: 55, B: 58, W: 35, OpKind.BW: 93, OpKind.STEP: 0}
-    effects = {F: 3, B: -1, W: -2, OpKind.BW: -3, OpKind.STEP: 0}
-    needs = {F: 3, B: 0, W: 0, OpKind.BW: 0, OpKind.STEP: 0}
-    last = num_ranks - 1
-    chunks = tuple(
-        Chunk(
-            rank, rank, 0, 0, m, durations, effects, needs,
-            rank - 1 if rank else None, rank + 1 if rank < last else None,
-            down_us if rank < last else 0, down_us if rank < last else 0, 0,
-        )
-        for rank in range(num_ranks)
-    )  # fmt: skip
-    return View(chunks, (room,) * num_ranks)
 
 
 def lasting(view: View) -> View:
@@ -49,7 +35,7 @@ def lasting(view: View) -> View:
     return replace(view, chunks=chunks)
 
 
-def shortest(view: View, seconds: float = 4.0) -> rounds.Round:
+def shortest(view: View, seconds: float = 4.0) -> Round:
     return list(rounds.search(view, 0, LONG_US, seconds, 0))[-1]
 
 
@@ -78,7 +64,7 @@ def test_bursts_beat_single_micro_batches_below_what_1f1b_needs() -> None:
     view = even(8, 18, 64)
     by_size = {
         size: min(
-            found.rate_us for found in rounds._Narrowing(
+            found.rate_us for found in Narrowing(
                 view, size, 4.0, 0, lambda: False, is_rival=False
             ).run(size * 148, size * 400)
         )
@@ -141,7 +127,7 @@ def test_what_is_refuted_is_survived(share: float, period_us: int, seed: int) ->
     The one with dynamic precedences, the other with an assumption besides.
     """
     view = cautious(table.problem(8, 64, share), BUFFERINGS[0])
-    found, spent_s, is_refuted = rounds._Model(view, 6, period_us).solve(4.0, seed, lambda: False)
+    found, spent_s, is_refuted = RoundModel(view, 6, period_us).solve(4.0, seed, lambda: False)
     assert found is None
     assert is_refuted or spent_s >= 4
 
@@ -157,10 +143,9 @@ def test_thorough_tries_say_what_brief_ones_say() -> None:
         for chunk in unequal.chunks
     )
     for view in (even(8, 18, 64), replace(unequal, chunks=unequal_chunks)):
-        narrowing = rounds._Narrowing(view, 2, 4.0, 0, lambda: False, is_rival=False)
-        *_, best = narrowing.run(2, 4_000)
+        *_, best = Narrowing(view, 2, 4.0, 0, lambda: False, is_rival=False).run(2, 4_000)
         for period_us in range(best.period_us - 3, best.period_us + 3):
-            model = rounds._Model(view, 2, period_us)
+            model = RoundModel(view, 2, period_us)
             said = []
             for is_thorough in (False, True):
                 found, _, is_refuted = model.solve(30.0, 0, lambda: False, is_thorough=is_thorough)
@@ -168,155 +153,17 @@ def test_thorough_tries_say_what_brief_ones_say() -> None:
             assert said[0] == said[1] != (False, False)
 
 
-# Time for brief tries only, and for thorough ones.
-NO_TIME_S, TIME_S = 0.001, 1.0
-
-
-def narrowed(
-    shortest_us: int,
-    open_us: range,
-    high_us: int,
-    *,
-    is_rival: bool = False,
-    seconds: float = NO_TIME_S,
-    still_open_us: range = range(0),
-) -> tuple[list[int], list[int]]:
-    """The periods that are tried, and those found, where this one and longer ones can be found.
-
-    Args:
-        open_us: what brief tries leave open.
-        still_open_us: what thorough ones leave open too.
-    """
-    tried: list[int] = []
-
-    class Narrowing(rounds._Narrowing):
-        def _find(self, period_us: int) -> rounds.Round | None:
-            tried.append(period_us)
-            is_open = period_us in (still_open_us if self.is_thorough else open_us)
-            is_found = period_us >= shortest_us and not is_open
-            self.open_in_a_row = self.open_in_a_row + 1 if is_open else 0
-            if not (is_open or is_found):
-                self.refuted_us = max(self.refuted_us, period_us)
-            return rounds.Round({}, 2, period_us) if is_found else None
-
-    narrowing = Narrowing(even(2, 3, 12), 2, seconds, 0, lambda: False, is_rival)
-    return tried, [found.period_us for found in narrowing.run(1000, high_us)]
-
-
-def test_the_period_is_narrowed_from_near_the_least() -> None:
-    tried, found = narrowed(1100, range(0), 2000)
-    assert found == sorted(found, reverse=True)
-    assert found[-1] <= 1.002 * 1100
-    assert max(tried) <= 1250
-    assert len(tried) < 15
-
-
-def test_the_least_period_itself_is_tried_last() -> None:
-    tried, found = narrowed(1000, range(0), 2000)
-    assert (tried[-1], found[-1]) == (1000, 1000)
-
-
-def test_what_is_far_too_long_is_not_tried_while_nothing_is_found() -> None:
-    tried, found = narrowed(5000, range(0), 10**9)
-    assert tried[0] <= 1250
-    assert max(tried) < 1.4 * 5000
-    assert found[-1] <= 1.002 * 5000
-
-
-def test_a_size_is_given_up_that_is_neither_found_nor_refuted() -> None:
-    tried, found = narrowed(10**6, range(1100, 10**6), 2000)
-    assert found == []
-    first, second = (us for us in tried if us >= 1100)
-    assert (first, second) == (tried[-2], tried[-1])
-    assert second == round(1.02 * first)
-    tried, found = narrowed(10**6, range(1100, 10**6), 2000, is_rival=True)
-    assert [us for us in tried if us >= 1100] == tried[-1:]
-    tried, found = narrowed(1240, range(1100, 1240), 2000)
-    assert found
-    assert [us for us in tried if 1100 <= us < 1240] == tried[-2:]
-
-
-def test_what_is_a_little_longer_than_what_stays_open_is_found() -> None:
-    tried, found = narrowed(1260, range(1100, 1260), 2000)
-    assert found and min(found) < 1.01 * 1260
-    assert max(tried) < 1.03 * 1260
-
-
-def test_what_stays_open_is_looked_at_thoroughly_where_there_is_time() -> None:
-    """Between what is refuted and what is found, also where brief tries found nothing at all."""
-    for shortest_us, open_us in ((1150, range(1100, 1300)), (1150, range(1050, 10**6))):
-        for is_rival in (False, True):
-            tried, found = narrowed(shortest_us, open_us, 2000, is_rival=is_rival, seconds=TIME_S)
-            assert shortest_us <= found[-1] <= 1.002 * shortest_us
-            assert len(tried) < 25
-    tried, found = narrowed(10**6, range(1100, 10**6), 2000, seconds=TIME_S)
-    assert found == []
-    assert max(tried) < 2000
-
-
-def test_what_is_just_below_the_shortest_found_may_be_found() -> None:
-    """Though what is between stays open."""
-    tried, found = narrowed(1150, range(1100, 1300), 2000, seconds=TIME_S)
-    longer_us = range(found[-1] + 1, found[-1] + 3)
-    tried, found = narrowed(1150, range(1100, 1300), 2000, seconds=TIME_S, still_open_us=longer_us)
-    assert found[-1] < longer_us.start
-    assert len(tried) < 25
-
-
-def test_where_brief_tries_take_as_long_thorough_ones_follow_the_first_found(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    open_us = range(1100, 1200)
-    briefly, _ = narrowed(1150, open_us, 2000, seconds=TIME_S)
-    monkeypatch.setattr(rounds, "_MOST_PAIR_S", rounds._THOROUGH_PAIR_S)
-    tried, found = narrowed(1150, open_us, 2000, seconds=TIME_S)
-    assert found[-1] <= 1.002 * 1150
-    assert sum(us in open_us for us in tried) < sum(us in open_us for us in briefly)
-
-
-def test_thorough_tries_are_made_once() -> None:
-    """What they leave open too is given up."""
-    never = range(1100, 10**6)
-    briefly, _ = narrowed(10**6, never, 2000)
-    tried, found = narrowed(10**6, never, 2000, seconds=TIME_S, still_open_us=never)
-    assert found == []
-    assert tried[: len(briefly)] == briefly
-    assert len(tried[len(briefly) :]) == 2
-
-
-def test_a_try_has_its_share_and_is_thorough_when_that_is_asked(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked: list[tuple[float, bool]] = []
-
-    def solve_none(
-        _: object, seconds: float, *__: object, is_thorough: bool
-    ) -> tuple[None, float, bool]:
-        asked.append((seconds, is_thorough))
-        return None, 0.0, False
-
-    monkeypatch.setattr(rounds._Model, "solve", solve_none)
-    narrowing = rounds._Narrowing(even(8, 9, 64), 4, 1000.0, 0, lambda: False, is_rival=False)
-    assert list(narrowing.run(600, 900)) == []
-    ops = 4 * 8 * 3
-    brief, thorough = (
-        (rounds._MOST_PAIR_S * ops**2, False),
-        (rounds._MOST_TO_FIND * rounds._THOROUGH_PAIR_S * ops**2, True),
-    )
-    assert asked == [brief, brief, thorough, thorough]
-
-
 def test_a_part_of_a_round_is_not_asked_for_what_the_whole_has_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: dict[int, int] = {}
 
-    def run(narrowing: rounds._Narrowing, least_us: int, _: int) -> list[rounds.Round]:
+    def run(narrowing: Narrowing, least_us: int, _: int) -> list[Round]:
         asked[narrowing.size] = least_us
         narrowing.refuted_us = narrowing.size * (160 if narrowing.size == 4 else 150)
         return []
 
-    monkeypatch.setattr(rounds._Narrowing, "run", run)
+    monkeypatch.setattr(Narrowing, "run", run)
     assert list(rounds.search(even(8, 9, 64), 100, LONG_US, 1000.0, 0)) == []
     work_us = 55 + 58 + 35
     assert asked == {2: 2 * 160, **{size: size * work_us for size in (3, 4, 6, 8)}}
@@ -325,11 +172,11 @@ def test_a_part_of_a_round_is_not_asked_for_what_the_whole_has_not(
 def test_models_too_large_for_the_time_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[int] = []
 
-    def run(narrowing: rounds._Narrowing, *_: int) -> list[rounds.Round]:
+    def run(narrowing: Narrowing, *_: int) -> list[Round]:
         begun.append(narrowing.size)
         return []
 
-    monkeypatch.setattr(rounds._Narrowing, "run", run)
+    monkeypatch.setattr(Narrowing, "run", run)
     view = even(16, 36, 64)
     for seconds in (1000.0, 1.0):
         assert list(rounds.search(view, 100, LONG_US, seconds, 0)) == []
@@ -351,7 +198,7 @@ def test_rounds_are_looked_for_between_the_bound_and_the_incumbent(
 ) -> None:
     asked: list[tuple[float, float]] = []
 
-    def search(_: View, least_us: float, most_us: float, *__: object) -> list[rounds.Round]:
+    def search(_: View, least_us: float, most_us: float, *__: object) -> list[Round]:
         asked.append((least_us, most_us))
         return []
 

@@ -24,8 +24,8 @@ from synth.solve.solution import timed
 from synth.solve.spacing import Spacing, far_apart, lengths
 from synth.solve.view import B, F, Slot, W
 from tests.synth.effort import counted
+from tests.synth.even_stages import even
 from tests.synth.odd_problems import RandomOrders, odd_costs
-from tests.synth.test_rounds import even
 from tests.synth.test_solve import table_costs
 from tests.synth.test_solve_exact import OBJECTIVES, random_costs
 

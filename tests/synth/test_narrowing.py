@@ -1,0 +1,166 @@
+"""Which periods of a round are tried, how long, and in which order."""
+
+import pytest
+
+from synth.solve import narrowing
+from synth.solve.narrowing import Narrowing
+from synth.solve.round_model import Round, RoundModel
+from tests.synth.even_stages import even
+
+# Time for brief tries only, and for thorough ones.
+NO_TIME_S, TIME_S = 0.001, 1.0
+
+
+def narrowed(
+    shortest_us: int,
+    open_us: range,
+    high_us: int,
+    *,
+    is_rival: bool = False,
+    seconds: float = NO_TIME_S,
+    still_open_us: range = range(0),
+) -> tuple[list[int], list[int]]:
+    """The periods that are tried, and those found, where this one and longer ones can be found.
+
+    Args:
+        open_us: what brief tries leave open.
+        still_open_us: what thorough ones leave open too.
+    """
+    tried: list[int] = []
+
+    class Pretended(Narrowing):
+        def _find(self, period_us: int) -> Round | None:
+            tried.append(period_us)
+            is_open = period_us in (still_open_us if self.is_thorough else open_us)
+            is_found = period_us >= shortest_us and not is_open
+            self.open_in_a_row = self.open_in_a_row + 1 if is_open else 0
+            if not (is_open or is_found):
+                self.refuted_us = max(self.refuted_us, period_us)
+            return Round({}, 2, period_us) if is_found else None
+
+    periods = Pretended(even(2, 3, 12), 2, seconds, 0, lambda: False, is_rival).run(1000, high_us)
+    return tried, [found.period_us for found in periods]
+
+
+def test_the_period_is_narrowed_from_near_the_least() -> None:
+    tried, found = narrowed(1100, range(0), 2000)
+    assert found == sorted(found, reverse=True)
+    assert found[-1] <= 1.002 * 1100
+    assert max(tried) <= 1250
+    assert len(tried) < 15
+
+
+def test_the_least_period_itself_is_tried_last() -> None:
+    tried, found = narrowed(1000, range(0), 2000)
+    assert (tried[-1], found[-1]) == (1000, 1000)
+
+
+def test_what_is_far_too_long_is_not_tried_while_nothing_is_found() -> None:
+    tried, found = narrowed(5000, range(0), 10**9)
+    assert tried[0] <= 1250
+    assert max(tried) < 1.4 * 5000
+    assert found[-1] <= 1.002 * 5000
+
+
+def test_a_size_is_given_up_that_is_neither_found_nor_refuted() -> None:
+    tried, found = narrowed(10**6, range(1100, 10**6), 2000)
+    assert found == []
+    first, second = (us for us in tried if us >= 1100)
+    assert (first, second) == (tried[-2], tried[-1])
+    assert second == round(1.02 * first)
+    tried, found = narrowed(10**6, range(1100, 10**6), 2000, is_rival=True)
+    assert [us for us in tried if us >= 1100] == tried[-1:]
+    tried, found = narrowed(1240, range(1100, 1240), 2000)
+    assert found
+    assert [us for us in tried if 1100 <= us < 1240] == tried[-2:]
+
+
+def test_what_is_a_little_longer_than_what_stays_open_is_found() -> None:
+    tried, found = narrowed(1260, range(1100, 1260), 2000)
+    assert found and min(found) < 1.01 * 1260
+    assert max(tried) < 1.03 * 1260
+
+
+def test_what_stays_open_is_looked_at_thoroughly_where_there_is_time() -> None:
+    """Between what is refuted and what is found, also where brief tries found nothing at all."""
+    for shortest_us, open_us in ((1150, range(1100, 1300)), (1150, range(1050, 10**6))):
+        for is_rival in (False, True):
+            tried, found = narrowed(shortest_us, open_us, 2000, is_rival=is_rival, seconds=TIME_S)
+            assert shortest_us <= found[-1] <= 1.002 * shortest_us
+            assert len(tried) < 25
+    tried, found = narrowed(10**6, range(1100, 10**6), 2000, seconds=TIME_S)
+    assert found == []
+    assert max(tried) < 2000
+
+
+def test_what_is_just_below_the_shortest_found_may_be_found() -> None:
+    """Though what is between stays open."""
+    tried, found = narrowed(1150, range(1100, 1300), 2000, seconds=TIME_S)
+    longer_us = range(found[-1] + 1, found[-1] + 3)
+    tried, found = narrowed(1150, range(1100, 1300), 2000, seconds=TIME_S, still_open_us=longer_us)
+    assert found[-1] < longer_us.start
+    assert len(tried) < 25
+
+
+def test_where_brief_tries_take_as_long_thorough_ones_follow_the_first_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    open_us = range(1100, 1200)
+    briefly, _ = narrowed(1150, open_us, 2000, seconds=TIME_S)
+    monkeypatch.setattr(narrowing, "_MOST_PAIR_S", narrowing._THOROUGH_PAIR_S)
+    tried, found = narrowed(1150, open_us, 2000, seconds=TIME_S)
+    assert found[-1] <= 1.002 * 1150
+    assert sum(us in open_us for us in tried) < sum(us in open_us for us in briefly)
+
+
+def test_thorough_tries_are_made_once() -> None:
+    """What they leave open too is given up."""
+    never = range(1100, 10**6)
+    briefly, _ = narrowed(10**6, never, 2000)
+    tried, found = narrowed(10**6, never, 2000, seconds=TIME_S, still_open_us=never)
+    assert found == []
+    assert tried[: len(briefly)] == briefly
+    assert len(tried[len(briefly) :]) == 2
+
+
+def test_a_try_has_its_share_and_is_thorough_when_that_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[tuple[float, bool]] = []
+
+    def solve_none(
+        _: object, seconds: float, *__: object, is_thorough: bool
+    ) -> tuple[None, float, bool]:
+        asked.append((seconds, is_thorough))
+        return None, 0.0, False
+
+    monkeypatch.setattr(RoundModel, "solve", solve_none)
+    four = Narrowing(even(8, 9, 64), 4, 1000.0, 0, lambda: False, is_rival=False)
+    assert list(four.run(600, 900)) == []
+    ops = 4 * 8 * 3
+    brief, thorough = (
+        (narrowing._MOST_PAIR_S * ops**2, False),
+        (narrowing._MOST_TO_FIND * narrowing._THOROUGH_PAIR_S * ops**2, True),
+    )
+    assert asked == [brief, brief, thorough, thorough]
+
+
+def test_a_size_whose_first_try_takes_most_of_its_effort_is_given_up_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What it leaves is for others, which may be found sooner."""
+    asked: list[float] = []
+
+    def solve_none(
+        _: object, seconds: float, *__: object, is_thorough: bool
+    ) -> tuple[None, float, bool]:
+        asked.append(seconds)
+        return None, seconds, False
+
+    monkeypatch.setattr(RoundModel, "solve", solve_none)
+    for try_s_of_all, tries in ((0.55, 1), (0.45, 2)):
+        asked.clear()
+        seconds = narrowing._MOST_PAIR_S * (4 * 8 * 3) ** 2 / try_s_of_all
+        four = Narrowing(even(8, 9, 64), 4, seconds, 0, lambda: False, is_rival=False)
+        assert list(four.run(600, 900)) == []
+        assert len(asked) == tries
