@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import ClassVar, NamedTuple, Protocol, Self
 
 KNOWN = "makespan, period, or iterations:K, the time of K iterations, such as iterations:8"
@@ -11,6 +12,19 @@ KNOWN = "makespan, period, or iterations:K, the time of K iterations, such as it
 _MOST_ITERATIONS = 10_000
 
 _ITERATIONS = re.compile(r"iterations:([1-9]\d{0,9})")
+
+
+class BoundScope(StrEnum):
+    """Which cuts of the model, and which placements, a lower bound holds for."""
+
+    PARTITION = "this partition"
+    ALL = "all partitions"
+    CANDIDATES = "candidates"
+
+    @property
+    def words(self) -> str:
+        """For sentences."""
+        return "all candidates that were tried" if self is BoundScope.CANDIDATES else self.value
 
 
 class HasSpans(Protocol):

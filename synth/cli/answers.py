@@ -57,6 +57,7 @@ def as_json(request: Request, result: "Result") -> dict[str, Any]:
         "objective": str(objective),
         "value_us": result.value_us,
         "lower_bound_us": result.lower_bound_us,
+        "bound_holds_for": result.bound_scope,
         **found,
         "stopped_by": result.stopped_by,
         "message": result.message,

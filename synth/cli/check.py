@@ -52,7 +52,8 @@ def findings(plan: "Plan", lowered: "Lowered", timeline: "Timeline") -> dict[str
         "memory": _closest_call(plan),
         "as claimed": f"makespan {timeline.makespan_us} µs, period {timeline.period_us} µs, "
         "and every rank's peak",
-        "not proven here": f"the lower bound, {claim.lower_bound_us} µs of {claim.judged_by.words}",
+        "not proven here": f"the lower bound, {claim.lower_bound_us} µs of {claim.judged_by.words} "
+        f"for {claim.bound_holds_for.words}",
     }
 
 

@@ -39,15 +39,15 @@ def solve_least(request: Request, target: Target, format: Format) -> None:
         return least_cap(request.problem, target, *asked, profile)
 
     least = run_interruptibly(work)
-    result, scope = least.result(), "all partitions" if is_sought else "this partition"
+    result = least.result()
     if format == Format.JSON:
-        answer_json(_json(request, least, result, scope))
+        answer_json(_json(request, least, result))
     if result is None:
         raise TargetMissed(least)
     kept = _with_limit(request, least, result)
     kept.save(result)
     if format == Format.TEXT:
-        answer(f"{_sentence(least, scope)}\n\n{as_text(kept, result)}")
+        answer(f"{_sentence(least)}\n\n{as_text(kept, result)}")
     talk(f"saved as {request.output}" if request.output else "not saved: give -o plan.json")
 
 
@@ -91,7 +91,7 @@ def _with_limit(request: Request, least: "LeastCap", result: "Result") -> Reques
     return replace(request.on(result.problem), limit=limited)
 
 
-def _sentence(least: "LeastCap", scope: str) -> str:
+def _sentence(least: "LeastCap") -> str:
     """What is found and what is proven about memory, and of which partitions."""
     assert least.cap_bytes is not None and least.gap is not None
     proven = "proven the least" if least.gap == 0 else f"gap {percent(least.gap)}"
@@ -101,19 +101,17 @@ def _sentence(least: "LeastCap", scope: str) -> str:
         f"least memory limit, one for all ranks: found {format_bytes_both(least.cap_bytes)} = "
         f"{least.cap_bytes}B,\n"
         f"proven not below {format_bytes_both(least.not_below_bytes)} = "
-        f"{least.not_below_bytes}B, for {scope} in this placement: {proven}"
+        f"{least.not_below_bytes}B, for {least.bound_scope.words} in this placement: {proven}"
     )
 
 
-def _json(
-    request: Request, least: "LeastCap", result: "Result | None", scope: str
-) -> dict[str, Any]:
+def _json(request: Request, least: "LeastCap", result: "Result | None") -> dict[str, Any]:
     about = {
         "target_us": least.target_us,
         "cap_bytes": least.cap_bytes,
         "not_below_bytes": least.not_below_bytes,
         "memory_gap": least.gap,
-        "bound_holds_for": scope,
+        "bound_holds_for": least.bound_scope,
         "fastest_us": least.fastest_us,
         "lower_bound_without_limit_us": least.bound_us,
     }

@@ -12,6 +12,7 @@ from synth.cli.progress import Progress
 from synth.cli.request import Request, announce_sizes
 from synth.cli.search import finish
 from synth.errors import SynthError
+from synth.objective import BoundScope
 from synth.profile import Profile
 from synth.report.tables import milliseconds, size_unit, table
 from synth.units import format_bytes, shown
@@ -146,9 +147,7 @@ def solve_candidates(request: Request, candidates: Candidates, format: Format) -
     asked = (candidates.them, request.profile, request.cut, request.options, listener)
     chosen = run_interruptibly(lambda stop: solve_best_of(*asked, stop))
     more = _table(chosen, with_cuts=request.cut == Cut.SEARCHED or request.recompute != ())
-    scope = "all partitions" if chosen.is_of_all_cuts else "candidates"
-    json = {"bound_holds_for": scope, "candidates": _tried(chosen)}
-    finish(request, chosen.result, format, more, json)
+    finish(request, chosen.result, format, more, {"candidates": _tried(chosen)})
 
 
 def _table(chosen: "Chosen", *, with_cuts: bool) -> str:
@@ -162,7 +161,7 @@ def _table(chosen: "Chosen", *, with_cuts: bool) -> str:
             [*row, _sizes(tried.problem)] for row, tried in zip(rows, chosen.tried, strict=True)
         ]
     scope = "all in this table, each cut as it is there"
-    if chosen.is_of_all_cuts:
+    if best.bound_scope == BoundScope.ALL:
         scope = "every partition, tried or not"
     return (
         f"{table(header, rows)}\n\nbest: {chosen.name}, {_sizes(best.problem)}; the bound below, "

@@ -92,13 +92,12 @@ class Tried:
 class Chosen(NamedTuple):
     """The best of all candidates, and what came of each of them, the best one first.
 
-    The result's bound holds for all of them, each on its own placement and partition; with
-    `is_of_all_cuts` for every other partition too.
+    The result's bound holds for all of them, each on its own placement and partition; where its
+    `bound_scope` says so, for every other partition too.
     """
 
     result: Result
     tried: tuple[Tried, ...]
-    is_of_all_cuts: bool = False
 
     @property
     def name(self) -> str:

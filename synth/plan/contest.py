@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from synth.objective import BoundScope
 from synth.plan.candidates import Candidate, Chosen, Cut, Tried, merit
 from synth.plan.further_cuts import FurtherCuts
 from synth.plan.recompute import bounds_of_any_choice
@@ -108,6 +109,11 @@ class Contest:
         return bool(further) and all(cuts.bounds is not None for cuts in further)
 
     @property
+    def bound_scope(self) -> BoundScope:
+        """What `bound_us` holds for."""
+        return BoundScope.ALL if self.is_of_all_cuts else BoundScope.CANDIDATES
+
+    @property
     def others_can_win(self) -> bool:
         """Whether a partition that was not tried may be better, by such bounds."""
         if not self.is_of_all_cuts:
@@ -168,8 +174,9 @@ class Contest:
             rivals=tuple(self._rivals()),
             wall_s=wall_s,
             stopped_by=self._stopped(best, bound_us, is_interrupted, is_over),
+            bound_scope=self.bound_scope,
         )
-        return Chosen(result, tuple(ranked), self.is_of_all_cuts)
+        return Chosen(result, tuple(ranked))
 
     def _without_schedule(self, found: Result, is_interrupted: bool) -> Result:
         """Nothing at all: where nothing fits for certain, the placement that needs the least."""

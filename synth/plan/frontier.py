@@ -14,7 +14,7 @@ from pydantic import NonNegativeInt, PositiveInt, model_validator
 
 from synth import __version__
 from synth.errors import SynthError
-from synth.objective import Objective
+from synth.objective import BoundScope, Objective
 from synth.plan import cut_bounds
 from synth.plan.choice import Choice, limits_bytes, of_words, words
 from synth.plan.known import Found, Known
@@ -84,6 +84,11 @@ class Frontier(FileRecord):
     def judged_by(self) -> Objective:
         """Of what the points' times are."""
         return Objective.parse(self.objective)
+
+    @property
+    def bound_scope(self) -> BoundScope:
+        """What the points' bounds hold for."""
+        return BoundScope.ALL if self.partition_is_sought else BoundScope.PARTITION
 
     @property
     def choice(self) -> Choice:
@@ -250,6 +255,7 @@ def plan_of(profile: Profile, frontier: Frontier, searched: Searched, seed: int)
         peak_bytes=found.peak_bytes,
         lower_bound_us=searched.lower_bound_us,
         gap=relative_gap(found.value_us, searched.lower_bound_us),
+        bound_holds_for=frontier.bound_scope,
         found_by=found.found_by,
         stopped_by=searched.stopped_by.value,
         seed=seed,

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from synth.errors import SynthError
+from synth.objective import BoundScope
 from synth.plan.candidates import Candidate, Cut
 from synth.plan.choice import Choice, limits_bytes, solve_with
 from synth.plan.cut_bounds import cut_as
@@ -48,7 +49,8 @@ class LeastCap:
 
     No schedule meets it with less than `not_below_bytes`: proven. `found` meets it, and needs
     `cap_bytes`; `lower_bound_us` holds under that cap. `fastest_us` is the best time found under
-    any cap, `bound_us` the best bound without a cap.
+    any cap, `bound_us` the best bound without a cap. What is proven, of memory and of time, holds
+    for `bound_scope`.
     """
 
     problem: Problem
@@ -61,6 +63,7 @@ class LeastCap:
     stopped_by: StoppedBy
     rivals: tuple[Rival, ...]
     wall_s: float
+    bound_scope: BoundScope = BoundScope.PARTITION
 
     @property
     def cap_bytes(self) -> int | None:
@@ -90,6 +93,7 @@ class LeastCap:
             stopped_by=self.stopped_by,
             rivals=tuple(replace(r, fits=max(r.peak_bytes) <= cap) for r in self.rivals),
             wall_s=self.wall_s,
+            bound_scope=self.bound_scope,
         )
 
     @property
@@ -357,6 +361,7 @@ class _Bisection:
             self._reason(),
             self.rivals if problem.partition == self.rivals_cut else (),
             time.monotonic() - self.began,
+            BoundScope.PARTITION if self.profile is None else BoundScope.ALL,
         )
 
     def _reason(self) -> StoppedBy:

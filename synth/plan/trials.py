@@ -254,7 +254,13 @@ class _Trials:
             news = (incumbent.value_us, -bound_us)
             if self.told_us is None or news < self.told_us:
                 self.told_us = news
-                elapsed_s = time.monotonic() - self.began
-                listener(replace(incumbent, elapsed_s=elapsed_s, lower_bound_us=bound_us))
+                listener(
+                    replace(
+                        incumbent,
+                        elapsed_s=time.monotonic() - self.began,
+                        lower_bound_us=bound_us,
+                        bound_scope=self.contest.bound_scope,
+                    )
+                )
 
         return tell

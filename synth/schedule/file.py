@@ -11,7 +11,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 from synth import __version__
 from synth.costs import Costs, cut
 from synth.errors import SynthError
-from synth.objective import Objective
+from synth.objective import BoundScope, Objective
 from synth.profile import PlainText, Profile, Workload
 from synth.record import FileRecord, Record, is_stream
 from synth.schedule.lower import Lowered
@@ -29,7 +29,11 @@ _Cap = Annotated[int, Field(gt=0, lt=2**62, strict=True)]
 
 
 class Claim(Record):
-    """What the solver says of the schedule; `check` simulates it again and compares."""
+    """What the solver says of the schedule; `check` simulates it again and compares.
+
+    `bound_holds_for` is which cuts of the model `lower_bound_us` is proven for; a bound of several
+    holds for this one too, which is all that files say that name none.
+    """
 
     objective: str
     makespan_us: NonNegativeInt
@@ -37,6 +41,7 @@ class Claim(Record):
     peak_bytes: tuple[NonNegativeInt, ...]
     lower_bound_us: NonNegativeInt
     gap: float = Field(ge=0, le=1)
+    bound_holds_for: BoundScope = BoundScope.PARTITION
     found_by: PlainText
     stopped_by: PlainText
     seed: int | None = None

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from synth.costs import Costs
 from synth.errors import SynthError
-from synth.objective import Objective
+from synth.objective import BoundScope, Objective
 from synth.processors import num_processors
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.simulate import Timeline
@@ -202,6 +202,7 @@ class Incumbent:
     lower_bound_us: int
     found_by: str
     peak_bytes: tuple[int, ...]
+    bound_scope: BoundScope = BoundScope.PARTITION
 
     @property
     def gap(self) -> float:
@@ -228,6 +229,7 @@ class Result:
     rivals: tuple[Rival, ...]
     wall_s: float
     message: str | None = None
+    bound_scope: BoundScope = BoundScope.PARTITION
 
     @property
     def gap(self) -> float | None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from synth.costs import cut
-from synth.objective import Objective
+from synth.objective import BoundScope, Objective
 from synth.plan.candidates import Candidate, Cut
 from synth.plan.cuts import CutSearch, _moved
 from synth.plan.partition import balance
@@ -186,7 +186,8 @@ def test_what_is_told_on_the_way_holds_for_all_partitions() -> None:
         counted(20),
         listeners=lambda problem: heard.append,
     )
-    assert chosen.is_of_all_cuts
+    assert chosen.result.bound_scope == BoundScope.ALL
+    assert {one.bound_scope for one in heard} == {BoundScope.ALL}
     best_us = chosen.result.value_us
     assert best_us is not None and heard[-1].value_us == best_us
     assert all(one.lower_bound_us <= best_us for one in heard)

@@ -14,6 +14,7 @@ import pytest
 from synth.costs import Costs, uniform_costs
 from synth.errors import SynthError
 from synth.families import generate
+from synth.objective import BoundScope
 from synth.profile import Link, Links, Profile, Workload
 from synth.profiles import find
 from synth.schedule import Buffering, Op, Schedule
@@ -86,10 +87,13 @@ def test_a_file_holds_what_is_rebuilt_and_what_moves(name: str) -> None:
 def test_a_file_from_before_there_was_anything_to_rebuild_is_read() -> None:
     data = json.loads(PLANS[0].to_json())
     data["schema_version"] = 1
+    del data["claim"]["bound_holds_for"]
     for stage in data["costs"]["stages"]:
         assert not {"R", "O", "L", "K", "G"} & set(stage["duration_us"])
         del stage["light_rise_bytes"]
-    Plan.from_json(json.dumps(data)).check()
+    plan = Plan.from_json(json.dumps(data))
+    plan.check()
+    assert plan.claim.bound_holds_for == BoundScope.PARTITION
 
 
 def test_a_file_says_when_copies_are_reduced() -> None:
