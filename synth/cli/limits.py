@@ -60,8 +60,8 @@ def read_limit(text: str | None, num_ranks: int, profile: Profile) -> MemoryLimi
     if min(caps) <= 0:
         raise SynthError("--mem-limit must be more than 0 bytes; leave it out for no limit")
     listed = [format_bytes_both(cap) for cap in dict.fromkeys(caps)]
-    shown = f"{listed[0]} on every rank" if len(listed) == 1 else ", ".join(map(format_bytes, caps))
-    return MemoryLimit(caps, f"memory limit {shown}")
+    limit = f"{listed[0]} on every rank" if len(listed) == 1 else ", ".join(map(format_bytes, caps))
+    return MemoryLimit(caps, f"memory limit {limit}")
 
 
 def _automatic(num_ranks: int, profile: Profile) -> MemoryLimit:

@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from synth.plan.choice import Choice
-from synth.solve.problem import Problem, Result, StoppedBy, relative_gap
+from synth.solve.problem import Problem, Result, StoppedBy, merit, relative_gap
 
 
 class Cut(StrEnum):
@@ -103,8 +103,3 @@ class Chosen(NamedTuple):
     def name(self) -> str:
         """Of the placement that won."""
         return self.tried[0].name
-
-
-def merit(value_us: int | None) -> tuple[bool, int]:
-    """Smaller is better; no value is worst."""
-    return value_us is None, value_us or 0

@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from synth.objective import BoundScope
-from synth.plan.candidates import Candidate, Chosen, Cut, Tried, merit
+from synth.plan.candidates import Candidate, Chosen, Cut, Tried
 from synth.plan.further_cuts import FurtherCuts
 from synth.plan.recompute import bounds_of_any_choice
 from synth.solve.feasible import needed_bytes
-from synth.solve.problem import Problem, Result, Rival, StoppedBy, relative_gap
+from synth.solve.problem import Problem, Result, Rival, StoppedBy, merit, relative_gap
 
 # So many times as long as the best at most is near it.
 _NEAR = 1.03

@@ -16,7 +16,7 @@ from synth.plan.choice import Choice, solve_with
 from synth.plan.partition import balance
 from synth.plan.solve_recompute import Listeners, OnImprovement, solve_choosing_cut
 from synth.profile import Profile
-from synth.solve.problem import Incumbent, Problem, Result, SolveOptions
+from synth.solve.problem import Incumbent, Problem, Result, SolveOptions, merit
 
 # Of the time limit, for the partition that does not know of R.
 _FIRST_SHARE = 0.6
@@ -57,7 +57,7 @@ def solve_repartitioning(
         return first
     rest = replace(options, time_limit_s=left_s).going_on_from(first)
     second = solve_with(given[1], choice, rest, _only_better(listeners(given[1]), first), stop)
-    best = min(first, second, key=lambda found: (found.value_us is None, found.value_us or 0))
+    best = min(first, second, key=lambda found: merit(found.value_us))
     return replace(best, wall_s=time.monotonic() - began)
 
 

@@ -26,6 +26,7 @@ from synth.solve.problem import (
     Rival,
     SolveOptions,
     StoppedBy,
+    merit,
     relative_gap,
 )
 from synth.units import format_bytes_both
@@ -264,7 +265,7 @@ class _Choosing:
             return
         found = solve_recomputing(problem, stages, options, self._tell(problem), self.stop)
         self.rivals = self.rivals or found.rivals
-        if best is None or _merit(found) < _merit(best.found):
+        if best is None or merit(found.value_us) < merit(best.found.value_us):
             self.best = _Trial(problem, stages, found)
 
     def _finish(self) -> None:
@@ -279,7 +280,8 @@ class _Choosing:
             return
         last = replace(self.options, time_limit_s=left_s).going_on_from(found)
         longer = solve_recomputing(problem, stages, last, self._tell(problem), self.stop)
-        self.best = _Trial(problem, stages, min(found, longer, key=_merit))
+        best = min(found, longer, key=lambda one: merit(one.value_us))
+        self.best = _Trial(problem, stages, best)
 
     def _tell(self, problem: Problem) -> OnImprovement | None:
         """Tell of what is shorter than all before, with a bound that holds for every choice."""
@@ -334,10 +336,6 @@ def _can_win(problem: Problem, stages: tuple[int, ...], best: Result, gap: float
         return True
     bound_us = problem.objective.value_us(bounds(problem, stages))
     return relative_gap(best.value_us, bound_us) > gap
-
-
-def _merit(found: Result) -> tuple[bool, int]:
-    return found.value_us is None, found.value_us or 0
 
 
 def _stopped(found: Result, bound_us: int, gap: float) -> StoppedBy:

@@ -240,3 +240,8 @@ class Result:
 def relative_gap(value_us: int, bound_us: int) -> float:
     """(value − bound) / value, 0 where both are 0."""
     return (value_us - bound_us) / value_us if value_us else 0.0
+
+
+def merit(value_us: int | None) -> tuple[bool, int]:
+    """Smaller is better; no value is worst."""
+    return value_us is None, value_us or 0
