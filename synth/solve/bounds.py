@@ -25,13 +25,15 @@ from synth.solve.spacing import far_apart
 from synth.solve.view import SPLIT, B, F, Slot, View, W
 
 # So many ranks are tried as the second, and as each further one; for what share of the time that is
-# left, and for how long at least. From so many chosen on all are tried at once. A model of most ops
-# takes seconds to build, in which nothing can stop it.
+# left, and for how long at least. Two that are far apart get more: they prove most of what can be
+# proven. From so many chosen on all are tried at once. A model of most ops takes seconds to build,
+# in which nothing can stop it.
 _PAIRS = 4
 _WIDER = 2
 _MANY_RANKS = 3
 _MOST_OPS = 4_000
 _FEW_SHARE = 0.4
+_FAR_SHARE = 0.6
 _SHORTEST_LOOK_S = 0.2
 
 # From so many ranks and up to so many ops of each, their order by twos is literals of the model.
@@ -203,7 +205,7 @@ class Ladder:
         left_s = limit_s
         while tried := self._wider(chosen):
             found: list[tuple[int, tuple[int, ...]]] = []
-            share_s = left_s * (1.0 if tried == [ranks] else _FEW_SHARE / len(tried))
+            share_s = left_s * self._share(tried) / len(tried)
             for wider in tried:
                 if left_s <= 0 or self.should_stop():
                     return
@@ -212,6 +214,13 @@ class Ladder:
                 found.append((outcome.bound_us, wider))
                 yield outcome.bound_us
             chosen = max(found)[1]
+
+    def _share(self, tried: list[tuple[int, ...]]) -> float:
+        """What of the time that is left is for these sets."""
+        if len(tried[0]) == self.view.num_ranks:
+            return 1.0
+        is_far = self.spacings.say_more and tried[0] == far_apart(self.view, 2)
+        return _FAR_SHARE if is_far else _FEW_SHARE
 
     def _wider(self, chosen: tuple[int, ...]) -> list[tuple[int, ...]]:
         """The sets of ranks to try when some are chosen: at last all; none if that was all."""
