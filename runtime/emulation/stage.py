@@ -54,6 +54,15 @@ class EmulatedStage:
         self._moved_bytes = moved_bytes(costs)
         self._loss = torch.zeros(())
 
+    def begin(self) -> None:
+        """A step begins."""
+
+    def reduce_gradients(self) -> None:
+        """There is one replica."""
+
+    def end(self) -> None:
+        """The step is over."""
+
     def forward(self, microbatch: int, given: Given) -> Tensors:
         """F: afterwards `saved_bytes` are held."""
         self._take(OpKind.F)

@@ -4,7 +4,7 @@ It decides nothing. The program says when a receive is posted, when a send is wa
 value dies; the executor's table of values holds just those that the plan's memory counts.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -81,6 +81,8 @@ class Executor:
         ops = lowered.ops[rank]
         self._moves = Moves(ops, stages, self._slots, self._table)
         self._ops = StageOps(ops, stages, self._moves, self._slots, self._table, device)
+        self._last_backwards = _last_backwards(ops)
+        self._updates = False
         self._actions = [self._compile(lowered, i) for i in self._program]
         self._frees = [self._freed(i) for i in self._program]
         self._all = range(len(self._program))
@@ -119,6 +121,9 @@ class Executor:
                 "process, or make a new process group and a new pipeline"
             )
         self._is_broken = True
+        self._updates = update
+        for stage in self._stages.values():
+            stage.begin()
         try:
             self._step_through(lambda: self._begin(batch, shapes, saved_sizes, weight), update)
         except BaseException as error:
@@ -130,6 +135,9 @@ class Executor:
                 f"rank {self._rank} failed where it validates the step before: "
                 f"{describe_failure(error)}"
             ) from error
+        finally:
+            for stage in self._stages.values():
+                stage.end()
         self._is_broken = False
         self._table.clear()
         return self._ops.loss.clone() if self._holds_last else None
@@ -245,7 +253,8 @@ class Executor:
             OpKind.KEEP: self._moves.make_room,
             OpKind.GIVE: self._moves.give,
         }
-        return partial(self._compute, op, arrivals, handlers[op.kind](op))
+        run = partial(self._compute, op, arrivals, handlers[op.kind](op))
+        return partial(self._complete, op.stage, run) if op in self._last_backwards else run
 
     def _freed(self, instruction: Instruction) -> list[int]:
         numbers = self._slots.numbers
@@ -289,6 +298,12 @@ class Executor:
         else:
             work()
 
+    def _complete(self, stage: int, run: Callable[[], None]) -> None:
+        """Run the op after which a stage's gradients are complete; have them reduced."""
+        run()
+        if self._updates:
+            self._stages[stage].reduce_gradients()
+
     def _before_first_step(self) -> None:
         self._table.updating = True
         if self._reducer is not None:
@@ -311,6 +326,12 @@ class Executor:
         waits = ", ".join(str(value) for value, slot in numbers.items() if arriving[slot])
         waiting = f" (receives open: {waits})" if waits else ""
         return f"rank {self._rank} failed in {instruction}{waiting}: {describe_failure(error)}"
+
+
+def _last_backwards(ops: Sequence[Op]) -> set[Op]:
+    """Of each stage of a rank, the op after which nothing more joins its gradients."""
+    kinds = (OpKind.B, OpKind.W, OpKind.BW)
+    return set({op.stage: op for op in ops if op.kind in kinds}.values())
 
 
 def _updates(instruction: Instruction) -> bool:

@@ -39,6 +39,21 @@ class Passages(Protocol):
         """Whether F gives the loss."""
         ...
 
+    def begin(self) -> None:
+        """A step begins: no micro-batch is under way."""
+        ...
+
+    def reduce_gradients(self) -> None:
+        """All backwards of a step that updates are done: reduce over data-parallel replicas.
+
+        Every replica of the pipeline gets here at the same place of the same program.
+        """
+        ...
+
+    def end(self) -> None:
+        """The step is over, or has failed."""
+        ...
+
     def forward(self, microbatch: int, given: Given) -> Tensors:
         """F."""
         ...

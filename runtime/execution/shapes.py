@@ -117,6 +117,8 @@ def _try_out(
 ) -> Any:
     """The stage's output: on the meta device if its module can, else of zeros where it is."""
     real = stage.device
+    if stage.is_wrapped:  # every replica does the same now, and what wrappers add belongs to it
+        return _run(stage, arguments, entry, keywords, real)
     if not torch.is_autocast_enabled(real.type):  # which does not reach the meta device
         try:
             return _run(stage, arguments, entry, keywords, torch.device("meta"))
@@ -138,6 +140,9 @@ def _run(
         Tensor, lambda t: _like(t, device), (arguments, dict(keywords))
     )
     drawn = [device] if device.type == "cuda" else []
+    if stage.is_wrapped:
+        with torch.no_grad(), torch.random.fork_rng(devices=drawn), _same_buffers(stage.module):
+            return stage.module(*arguments, **keywords)
     with torch.no_grad(), torch.random.fork_rng(devices=drawn), unchanged(stage.module):
         states = {name: b.clone() for name, b in stage.module.named_buffers()}
         if device.type == "meta":
@@ -151,6 +156,17 @@ def _like(tensor: Tensor, device: torch.device) -> Tensor:
     if tensor.is_meta and device.type != "meta":
         return torch.zeros_like(tensor, device=device)
     return tensor.to(device)
+
+
+@contextmanager
+def _same_buffers(module: nn.Module) -> Iterator[None]:
+    """Running statistics are put back."""
+    before = [(buffer, buffer.clone()) for buffer in module.buffers()]
+    try:
+        yield
+    finally:
+        for buffer, kept in before:
+            buffer.copy_(kept)
 
 
 @contextmanager

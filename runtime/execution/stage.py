@@ -14,6 +14,7 @@ from synth.errors import SynthError
 
 from ..split import GradientBox, Recorder, SplitTape, enter, run_backward
 from .boundary import Boundary, Tensors, can_have_gradient, flatten
+from .gradient_sync import GradientSync
 from .passages import Given
 from .replay import Replay, Watch
 from .saved_store import SavedStore
@@ -87,8 +88,32 @@ class Stage:
         self.is_last = is_last
         self._loss = loss
         self._recorder = Recorder(self.module)
+        self._sync = GradientSync(self.module)
         self._passages: dict[int, _Passage] = {}
         self._replays: dict[int, Replay] = {}
+
+    def begin(self) -> None:
+        """A step begins: no micro-batch is under way."""
+        self._recorder.look_for_listeners()
+        self._sync.begin()
+
+    def reduce_gradients(self) -> None:
+        """The step's gradients are complete: wrappers inside the module reduce them."""
+        self._sync.reduce()
+
+    def end(self) -> None:
+        """The step is over, or has failed."""
+        self._sync.end()
+
+    @property
+    def is_wrapped(self) -> bool:
+        """Whether DistributedDataParallel or FSDP2 are inside."""
+        return bool(self._sync.wrappers)
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether FSDP2 holds its parameters."""
+        return self._sync.is_sharded
 
     def forward(self, microbatch: int, given: Given) -> Tensors:
         """F: run the module; where BW will follow it needs no rules, being autograd's own.
@@ -101,7 +126,7 @@ class Stage:
         if entry is not None:
             arguments, boxes = _enter(arguments, entry)
         store = SavedStore() if moved else None
-        tape = None if fused else SplitTape()
+        tape = None if fused else self._recorder.new_tape()
         with nullcontext() if store is None else store.recording():
             if tape is None:
                 output = self._run(arguments, targets, keywords)

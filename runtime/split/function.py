@@ -5,6 +5,7 @@ alone, and a hook on the call's node takes the output gradient for W (`_Capture`
 function of our own does both (`_SplitFunction`). The first costs a fraction of the second.
 """
 
+from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
@@ -20,7 +21,14 @@ class Queue(Protocol):
     """Where weight-gradient tasks go while B runs."""
 
     recomputes: bool
-    """Whether B may run F again, within which the rules must be in force."""
+    """Whether B may run parts of F again, within which the rules should be in force."""
+
+    packs: bool
+    """Whether what W needs is packed by saved-tensor hooks, so that B has to run F's calls again
+    under the same rules."""
+
+    left: Collection[int]
+    """Ids of parameters whose gradients are left to autograd."""
 
     def push(self, task: WeightTask) -> None:
         """Keep the task for W."""
@@ -31,18 +39,30 @@ def apply_rule(queue: Queue, rule: Rule, call: Call) -> Tensor:
     call = _autocast(rule, call)
     if rule.by_autograd and call.dtype is None and call.input.requires_grad:
         return record_by_autograd(queue, rule, call)
-    queue.recomputes |= saving_hooks() is not None
+    queue.packs |= saving_hooks() is not None
+    owners = call.parameters
     output: Tensor = _SplitFunction.apply(  # type: ignore[no-untyped-call]
-        queue, rule, call.options, call.dtype, call.input, *call.parameters
-    )
+        queue, rule, call.options, call.dtype, owners, _ANCHOR, call.input,
+        *[None if owner is None else owner.detach() for owner in owners],
+    )  # fmt: skip
     return output
 
 
-def can_apply(rule: Rule, call: Call) -> bool:
+# The output requires grad by this, and not by the parameters: else B would reach their nodes with
+# no gradient, and run the hooks there.
+_ANCHOR = torch.empty(0, requires_grad=True)
+
+
+def can_apply(rule: Rule, call: Call, left: Collection[int] = ()) -> bool:
     """Whether only plain leaves would be put off: else the call is autograd's.
 
-    A parameter with hooks is left to autograd too, which runs them when the gradient is there.
+    Args:
+        rule: of the function called.
+        call: its arguments.
+        left: ids of parameters that are autograd's.
     """
+    if in_function_transform():
+        return False
     if rule.autocast == "leave" and torch.is_autocast_enabled(call.input.device.type):
         return False
     if type(call.input) not in _PLAIN:
@@ -54,17 +74,18 @@ def can_apply(rule: Rule, call: Call) -> bool:
         if type(parameter) not in _PLAIN:
             return False
         if parameter.requires_grad:
-            if not parameter.is_leaf or _has_hooks(parameter):
+            if not parameter.is_leaf or parameter.is_complex() or id(parameter) in left:
                 return False
             trainable = True
     return trainable
 
 
+def in_function_transform() -> bool:
+    """Whether `torch.func` (vmap, grad, jvp) is at work, whose tensors stand for other ones."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
 _PLAIN = (Tensor, torch.nn.Parameter)
-
-
-def _has_hooks(parameter: Tensor) -> bool:
-    return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
 
 
 def _autocast(rule: Rule, call: Call) -> Call:
@@ -93,7 +114,7 @@ def record_by_autograd(queue: Queue, rule: Rule, call: Call) -> Tensor:
     x, parameters = call.input, call.parameters
     # Before the call, which checkpointing need not run again if all that it saves is there.
     saved = Saved(x)
-    queue.recomputes |= saved.is_packed
+    queue.packs |= saved.is_packed
     call.parameters = tuple([None if p is None else p.detach() for p in parameters])
     output = rule.forward(call)[0]
     node: Any = output.grad_fn
@@ -142,6 +163,8 @@ class _SplitFunction(torch.autograd.Function):
         rule: Rule,
         options: tuple[Any, ...],
         dtype: torch.dtype | None,
+        owners: tuple[Tensor | None, ...],
+        anchor: Tensor,
         x: Tensor,
         *parameters: Tensor | None,
     ) -> Tensor:
@@ -151,16 +174,15 @@ class _SplitFunction(torch.autograd.Function):
         # Saved as autograd saves: parameters by reference, changes in place noticed, packed by
         # whatever hooks (checkpointing) are in force.
         ctx.save_for_backward(x, *parameters, *extras)
-        # Hooks may hand back copies, and the gradient belongs to the parameter itself.
         ctx.queue, ctx.rule, ctx.options, ctx.dtype, ctx.owners = (
-            queue, rule, options, dtype, parameters,
+            queue, rule, options, dtype, owners,
         )  # fmt: skip
         # A view made in here could not be changed in place by the next layer; its alias can.
         return output.data if output._is_view() else output
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:
-        before = (None,) * 4
+        before = (None,) * 6
         x_gradient: Tensor | None = None
         if grad is not None:
             # Nothing here is to be differentiated again, not even where B is asked to record.

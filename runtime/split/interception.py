@@ -14,9 +14,7 @@ from .rule import rule_for
 
 # Functions written in Python within which calls with a rule occur (in a backward: when layers are
 # recomputed). Torch offers an override the outermost call only, so these are opened up.
-_COMPOSITES: frozenset[object] = frozenset(
-    {F.multi_head_attention_forward, torch.autograd.backward}
-)
+COMPOSITES: frozenset[object] = frozenset({F.multi_head_attention_forward, torch.autograd.backward})
 
 
 class Interception(TorchFunctionMode):
@@ -25,8 +23,6 @@ class Interception(TorchFunctionMode):
     def __init__(self, queue: Queue) -> None:
         super().__init__()
         self._queue = queue
-        self.applied = False
-        """Whether a rule was applied, or would have been had gradients been recorded."""
 
     def __torch_function__(
         self,
@@ -36,26 +32,26 @@ class Interception(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Torch calls this in place of `func`."""
-        rule = rule_for(func)
         kwargs = kwargs or {}
+        # A compiled region is one autograd function; a rule inside it would be compiled away.
+        rule = None if torch.compiler.is_compiling() else rule_for(func)
         if rule is None:
-            if func in _COMPOSITES:
+            if func in COMPOSITES:
                 with self:
-                    return _opened(func)(*args, **kwargs)
+                    return opened(func)(*args, **kwargs)
             return func(*args, **kwargs)
         if not torch.is_grad_enabled():
             # Nothing is recorded: whoever runs layers so may run them again in B, with recording.
-            self._queue.recomputes = self.applied = True
+            self._queue.recomputes = True
             return func(*args, **kwargs)
         call = rule.bind(*args, **kwargs)
-        if call is None or not can_apply(rule, call):
+        if call is None or not can_apply(rule, call, self._queue.left):
             return func(*args, **kwargs)
-        self.applied = True
         return apply_rule(self._queue, rule, call)
 
 
 @cache
-def _opened(func: Any) -> Callable[..., Any]:
+def opened(func: Any) -> Callable[..., Any]:
     """`func` without its own check for overrides, so that those of its inner calls count."""
     namespace = {**func.__globals__, "has_torch_function": lambda _: False}
     opened = FunctionType(func.__code__, namespace, func.__name__, func.__defaults__)

@@ -1,22 +1,26 @@
 """What one stage keeps of one micro-batch between its F, its B and its W."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, _engine_run_backward
 
+from synth.errors import SynthError
+
 from .function import without_autocast
 from .interception import Interception
+from .listeners import deliver, has_hooks
 from .task import Accumulator, WeightTask, accumulate
 
 P = ParamSpec("P")
 T = TypeVar("T")
 Outputs = Tensor | GradientEdge | Sequence[Tensor] | Sequence[GradientEdge]
 OutputGradients = Tensor | Sequence[Tensor | None] | None
+Rules = Callable[["SplitTape"], AbstractContextManager[object]]
 
 
 class SplitTape:
@@ -27,11 +31,23 @@ class SplitTape:
     output, of its shape; None for a scalar loss.
     """
 
-    def __init__(self) -> None:
-        self.recomputes = False
+    def __init__(
+        self, *, listened: Mapping[int, Tensor] | None = None, left: Collection[int] = ()
+    ) -> None:
+        """Prepare for one micro-batch.
+
+        Args:
+            listened: parameters with hooks on their AccumulateGrad node, by id
+                (`find_listened`): W delivers their gradients through autograd, once.
+            left: ids of parameters whose gradients B computes, by autograd.
+        """
+        self.recomputes = self.packs = False
+        self.left = left
+        self._listened = listened or {}
         self._tasks: deque[WeightTask] = deque()
         self._deferred: dict[int, Tensor] = {}
         self._repeats = False
+        self._is_in_backward = False
 
     @property
     def pending(self) -> int:
@@ -49,42 +65,77 @@ class SplitTape:
             return fn(*inputs, **keywords)
 
     def backward_input(
-        self,
-        outputs: Outputs,
-        grads: OutputGradients = None,
-        *,
-        rules: Callable[["SplitTape"], AbstractContextManager[object]] = Interception,
+        self, outputs: Outputs, grads: OutputGradients = None, *, rules: Rules = Interception
     ) -> None:
         """B: input gradients; those of parameters with a rule wait for `backward_weight`.
 
         Where B runs F again, it must find the `rules` in force. A B that raises leaves nothing
         behind for W.
+
+        Raises:
+            SynthError: autograd has delivered a part of a gradient of which W has the other, to
+                hooks that take it for the whole.
         """
+        before = _states(self._listened)
+        self._is_in_backward = True
         try:
             # Autograd carries a mode over to its device threads with the caller's other state.
-            with rules(self) if self.recomputes else nullcontext():
+            with rules(self) if self.recomputes or self.packs else nullcontext():
                 run_backward(outputs, grads)
+            self._check_whole(before)
         except BaseException:
             self._tasks.clear()
             raise
+        finally:
+            self._is_in_backward = False
 
     def backward_weight(self) -> None:
         """W: adds the waiting gradients to `parameter.grad`, in the order B left them.
 
-        Every task's tensors are freed as soon as it ran. Nothing waiting: nothing done.
+        Every task's tensors are freed as soon as it ran. Nothing waiting: nothing done. Where
+        somebody listens to a gradient, autograd adds it, and runs their hooks.
         """
-        add = Accumulator(self._tasks).add if self._repeats else accumulate
+        add = self._add if self._listened or any(map(has_hooks, self.deferred)) else accumulate
+        if self._repeats:
+            add = Accumulator(self._tasks, add).add
         with torch.no_grad():
             while self._tasks:
                 _run_task(self._tasks.popleft(), add)
 
     def push(self, task: WeightTask) -> None:
-        """Keep a task for W; called during B."""
+        """Keep a task for W; called during B.
+
+        Raises:
+            SynthError: the stage runs a backward of its own, which its first F did not.
+        """
+        if not self._is_in_backward:
+            raise SynthError(
+                "a stage calls torch.autograd inside its forward, but did not when its first "
+                "micro-batch ran: let the first one do so too, so that the stage's gradients are "
+                "left to autograd, or take a schedule with BW in place of B and W"
+            )
         self._tasks.append(task)
         for target in task.targets:
             key = id(target)
             self._repeats |= key in self._deferred
             self._deferred[key] = target
+
+    def _add(self, parameter: Tensor, gradient: Tensor) -> None:
+        if id(parameter) in self._listened or has_hooks(parameter):
+            deliver(parameter, gradient)
+        else:
+            accumulate(parameter, gradient)
+
+    def _check_whole(self, before: Mapping[int, Any]) -> None:
+        for key, state in before.items():
+            if key in self._deferred and _state(self._listened[key]) != state:
+                shape = tuple(self._deferred[key].shape)
+                raise SynthError(
+                    f"a parameter {shape} that has hooks on its gradient is used in a new way: "
+                    f"autograd has delivered a part of its gradient, and W has the rest; let the "
+                    f"first micro-batch use it in the same way, or take a schedule with BW in "
+                    f"place of B and W"
+                )
 
 
 def run_backward(outputs: Outputs, grads: OutputGradients) -> None:
@@ -104,3 +155,13 @@ def _run_task(task: WeightTask, add: Callable[[Tensor, Tensor], None]) -> None:
         gradients = task.run()
     for parameter, gradient in zip(task.targets, gradients, strict=True):
         add(parameter, gradient)
+
+
+def _states(parameters: Mapping[int, Tensor]) -> dict[int, Any]:
+    return {key: _state(parameter) for key, parameter in parameters.items()}
+
+
+def _state(parameter: Tensor) -> tuple[int, int] | None:
+    """Changes when something is added to the gradient."""
+    gradient = parameter.grad
+    return None if gradient is None else (id(gradient), gradient._version)

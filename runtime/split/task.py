@@ -1,7 +1,7 @@
 """One weight-gradient computation put off by B, and how its result joins `parameter.grad`."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -56,7 +56,9 @@ class Accumulator:
     parameter used more than once is therefore summed here first.
     """
 
-    def __init__(self, tasks: Iterable[WeightTask]) -> None:
+    def __init__(self, tasks: Iterable[WeightTask], add: Callable[[Tensor, Tensor], None]) -> None:
+        """Prepare for some tasks; `add` takes a parameter's sum."""
+        self._add = add
         self._left = Counter(id(target) for task in tasks for target in task.targets)
         self._sums: dict[int, Tensor] = {}
 
@@ -69,16 +71,22 @@ class Accumulator:
         if self._left[key]:
             self._sums[key] = gradient
         else:
-            accumulate(parameter, gradient)
+            self._add(parameter, gradient)
 
 
 def accumulate(parameter: Tensor, gradient: Tensor) -> None:
-    """Assign to a missing `.grad` (in the parameter's dtype and layout), else add in place."""
+    """Assign to a missing `.grad` (in its dtype and the parameter's layout), else add in place."""
     total = parameter.grad
     if total is not None:
         total.add_(gradient)
         return
-    gradient = gradient.to(parameter.dtype)
+    gradient = gradient.to(gradient_dtype(parameter))
     if gradient.stride() != parameter.stride():  # `.grad` is laid out as its parameter
         gradient = torch.empty_like(parameter).copy_(gradient)
     parameter.grad = gradient
+
+
+def gradient_dtype(parameter: Tensor) -> torch.dtype:
+    """Of `parameter.grad`, which may be wider than the parameter (`Tensor.grad_dtype`)."""
+    found: torch.dtype | None = getattr(parameter, "grad_dtype", None)
+    return parameter.dtype if found is None else found

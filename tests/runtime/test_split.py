@@ -295,13 +295,15 @@ def test_a_weight_that_is_no_leaf_is_left_to_autograd() -> None:
     assert_split_is_autograd(lambda: Masked(7, 7), batches(4, 9, 7))
 
 
-def test_a_parameter_with_a_hook_is_left_to_autograd() -> None:
+def test_w_delivers_a_gradient_to_the_hooks_of_its_parameter() -> None:
     layer, tape = nn.Linear(12, 7), SplitTape()
     seen: list[Tensor] = []
     layer.weight.register_hook(seen.append)
     y = tape.forward(layer, torch.randn(4, 12))
     tape.backward_input(y, weigh(y))
-    assert len(seen) == 1 and tape.pending == 0
+    assert not seen and tape.pending == 1
+    tape.backward_weight()
+    assert len(seen) == 1 and torch.equal(seen[0], layer.weight.grad)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -589,19 +591,19 @@ def test_a_recorder_defers_linear_modules_and_other_calls_with_a_rule(
             return torch.tanh(self.first(x)) @ self.matrix
 
     mine, theirs = twins(Mixed)
-    recorder = Recorder(mine)
-    for x in batches(4, 12):
+    recorder, inputs = Recorder(mine), batches(4, 12)
+    for x in inputs:
         tape, (entered, _) = SplitTape(), enter(x)
         y = recorder.forward(tape, mine, entered)
         recorder.backward_input(tape, y, weigh(y))
-        assert len(tape.deferred) == 3
+        assert len(tape.deferred) == (0 if x is inputs[0] else 3)
         tape.backward_weight()
         by_autograd(theirs, [x])
         assert_same(gradients(mine), gradients(theirs))
 
 
 @pytest.mark.parametrize("reentrant", [False, True], ids=["checkpoint", "reentrant"])
-def test_a_recorder_defers_recomputed_linear_modules_and_intercepts_the_first_f_only(
+def test_a_recorder_defers_recomputed_linear_modules_without_interception(
     reentrant: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Checkpointed(nn.Sequential):
@@ -609,13 +611,14 @@ def test_a_recorder_defers_recomputed_linear_modules_and_intercepts_the_first_f_
             return checkpoint(super().forward, x, use_reentrant=reentrant)
 
     mine, theirs = twins(lambda: Checkpointed(nn.Linear(12, 24), nn.GELU(), nn.Linear(24, 12)))
-    recorder = Recorder(mine)
-    for x in batches(4, 12):
+    recorder, inputs = Recorder(mine), batches(4, 12)
+    monkeypatch.setattr("synth.runtime.split.recorder.Interception", _refuse)
+    monkeypatch.setattr("synth.runtime.split.forwards.Interception", _refuse)
+    for x in inputs:
         tape, (entered, box) = SplitTape(), enter(x)
         y = recorder.forward(tape, mine, entered)
-        monkeypatch.setattr("synth.runtime.split.recorder.Interception", _refuse)
         recorder.backward_input(tape, y, weigh(y))
-        assert len(tape.deferred) == 4
+        assert len(tape.deferred) == (0 if x is inputs[0] else 4)
         assert not any("forward" in vars(part) for part in mine.modules())
         tape.backward_weight()
         assert_same([box.take()], by_autograd(theirs, [x]))
@@ -638,6 +641,7 @@ def test_what_a_later_f_leaves_out_is_still_recomputed_as_it_was_run(reentrant: 
 
     mine, theirs = twins(Sometimes)
     recorder, tape, (x, box) = Recorder(mine), SplitTape(), enter(torch.randn(4, 12))
+    recorder.forward(SplitTape(), mine, enter(torch.randn(4, 12))[0])
     y = recorder.forward(tape, mine, x)
     recorder.forward(SplitTape(), mine, enter(torch.randn(3, 12))[0])
     recorder.backward_input(tape, y, weigh(y))

@@ -1,0 +1,177 @@
+"""The forwards that modules are given while a stage's F runs: tracked, intercepted, or recorded.
+
+Each replaces `forward` in one module's own attributes and is made once, so that what compilers have
+guarded stays the same object.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .function import apply_rule, can_apply, in_function_transform, record_by_autograd
+from .interception import Interception
+from .linear import LinearRule
+from .rule import Call
+from .tape import SplitTape
+
+_RULE = LinearRule()
+
+
+class Forward(Protocol):
+    """Stands in for a module's forward."""
+
+    @property
+    def module(self) -> nn.Module:
+        """The module."""
+        ...
+
+    def enter(self) -> bool:
+        """Prepare to stand in; False leaves the module's own forward in place."""
+        ...
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """Run the module."""
+        ...
+
+
+class Recording:
+    """The tape that is being recorded on, common to the forwards of one stage."""
+
+    __slots__ = ("intercepts", "tape")
+
+    def __init__(self) -> None:
+        self.tape = SplitTape()
+        self.intercepts = False
+
+
+@contextmanager
+def replaced(forwards: Iterable[Forward]) -> Iterator[None]:
+    """Within it, modules run by these forwards; a forward that the user patched is put back."""
+    before = []
+    for forward in forwards:
+        attributes = vars(forward.module)
+        if forward.enter():
+            before.append((attributes, attributes.get("forward")))
+            # Not through `setattr`, which modules have made slow.
+            attributes["forward"] = forward
+    try:
+        yield
+    finally:
+        for attributes, patched in before:
+            if patched is None:
+                del attributes["forward"]
+            else:
+                attributes["forward"] = patched
+
+
+class Tracked:
+    """Keeps a list of the modules that are running, the innermost last."""
+
+    __slots__ = ("_path", "_run", "module")
+
+    def __init__(self, module: nn.Module, path: list[nn.Module]) -> None:
+        self.module = module
+        self._path = path
+        self._run: Any = None
+
+    def enter(self) -> bool:
+        """Stands in for any forward."""
+        self._run = self.module.forward
+        return True
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """Run the module, on the list."""
+        self._path.append(self.module)
+        try:
+            return self._run(*arguments, **keywords)
+        finally:
+            self._path.pop()
+
+
+class Intercepted:
+    """Sends the calls of one module that have a rule to it."""
+
+    __slots__ = ("_recording", "_run", "module")
+
+    def __init__(self, module: nn.Module, recording: Recording) -> None:
+        self.module = module
+        self._recording = recording
+        self._run: Any = None
+
+    def enter(self) -> bool:
+        """Stands in for any forward."""
+        self._run = self.module.forward
+        return True
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """Run the module, intercepted."""
+        recording = self._recording
+        if torch.compiler.is_compiling() or recording.intercepts:
+            return self._run(*arguments, **keywords)
+        recording.intercepts = True
+        try:
+            with Interception(recording.tape):
+                return self._run(*arguments, **keywords)
+        finally:
+            recording.intercepts = False
+
+
+class RecordedLinear:
+    """Records the one call of an `nn.Linear`, at a fraction of what interception costs."""
+
+    __slots__ = ("_recording", "module")
+
+    def __init__(self, module: nn.Linear, recording: Recording) -> None:
+        self.module = module
+        self._recording = recording
+
+    def enter(self) -> bool:
+        """Does not stand in for a forward that is not `nn.Linear`'s own."""
+        return "forward" not in vars(self.module)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """What `linear(x)` gives."""
+        linear, tape = self.module, self._recording.tape
+        parameters = linear._parameters
+        weight: Any = parameters.get("weight")
+        if weight is None:  # computed from others, as pruning and the old weight_norm do
+            weight = linear.weight
+        bias: Any = linear.bias
+        if torch.compiler.is_compiling():
+            return F.linear(x, weight, bias)
+        if not torch.is_grad_enabled():
+            tape.recomputes = True  # see Interception
+            with torch._C.DisableTorchFunction():
+                return F.linear(x, weight, bias)
+        if _is_plain(tape, x, weight, bias):
+            return record_by_autograd(tape, _RULE, Call(x, (weight, bias)))
+        call = _RULE.bind(x, weight, bias)
+        if call is None or not can_apply(_RULE, call, tape.left):
+            return F.linear(x, weight, bias)
+        with torch._C.DisableTorchFunction():
+            return apply_rule(tape, _RULE, call)
+
+
+def _is_plain(tape: SplitTape, x: Tensor, weight: Any, bias: Any) -> bool:
+    """Whether all that `apply_rule` asks has the usual answer."""
+    return (
+        type(x) is Tensor
+        and x.requires_grad
+        and x.is_contiguous()
+        and x.ndim > 1
+        and _is_trainable(weight)
+        and (bias is None or _is_trainable(bias))
+        and not tape.left
+        and not torch.is_autocast_enabled(x.device.type)
+        and not in_function_transform()
+    )
+
+
+def _is_trainable(parameter: Any) -> bool:
+    return (
+        type(parameter) is nn.Parameter and parameter.requires_grad and not parameter.is_complex()
+    )

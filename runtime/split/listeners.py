@@ -1,0 +1,51 @@
+"""Finds the parameters whose gradients somebody listens to, so that W delivers through autograd.
+
+DistributedDataParallel, Megatron's and DeepSpeed's optimizers register hooks on a parameter's
+AccumulateGrad node, which has no public list of them. Autograd itself holds such a node only while
+a graph needs it; whoever registered a hook keeps it alive for good.
+"""
+
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+from torch import Tensor
+from torch.autograd.graph import _engine_run_backward, get_gradient_edge
+
+
+class _Mark:
+    """Dies with the node that it was left on."""
+
+    __slots__ = ("__weakref__",)
+
+
+def find_listened(parameters: Iterable[Tensor]) -> dict[int, Tensor]:
+    """The trainable leaves that have hooks or whose AccumulateGrad node is held, by their id.
+
+    No graph that reaches the parameters may be alive, or its nodes count as held.
+    """
+    return {id(p): p for p in parameters if p.requires_grad and p.is_leaf and _is_listened(p)}
+
+
+def has_hooks(parameter: Tensor) -> bool:
+    """Whether the tensor itself has hooks; those of its node do not show here."""
+    return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
+
+
+def deliver(parameter: Tensor, gradient: Tensor) -> None:
+    """Accumulate by autograd's own node, which runs tensor, node and post-accumulate hooks."""
+    _engine_run_backward(
+        (parameter,), (gradient,), False, False, (), allow_unreachable=True, accumulate_grad=True
+    )
+
+
+def _is_listened(parameter: Tensor) -> bool:
+    if has_hooks(parameter):
+        return True
+    node = get_gradient_edge(parameter).node
+    mark = _Mark()
+    metadata: Any = node.metadata  # declared as a method, and a dictionary
+    metadata["synth"] = mark
+    found = weakref.ref(mark)
+    del mark, metadata, node
+    return found() is not None
