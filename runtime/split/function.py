@@ -65,13 +65,13 @@ def can_apply(rule: Rule, call: Call, left: Collection[int] = ()) -> bool:
         return False
     if rule.autocast == "leave" and torch.is_autocast_enabled(call.input.device.type):
         return False
-    if type(call.input) not in _PLAIN:
+    if not _is_plain(call.input):
         return False
     trainable = False
     for parameter in call.parameters:
         if parameter is None:
             continue
-        if type(parameter) not in _PLAIN:
+        if not _is_plain(parameter):
             return False
         if parameter.requires_grad:
             if not parameter.is_leaf or parameter.is_complex() or id(parameter) in left:
@@ -85,7 +85,12 @@ def in_function_transform() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
-_PLAIN = (Tensor, torch.nn.Parameter)
+def _is_plain(tensor: Tensor) -> bool:
+    """Whether autograd treats it as any tensor: sharded ones (tensor parallelism) included."""
+    kind = type(tensor)
+    if kind is Tensor or kind is torch.nn.Parameter:
+        return True
+    return kind.__name__ == "DTensor" and kind.__module__.startswith("torch.distributed.tensor")
 
 
 def _autocast(rule: Rule, call: Call) -> Call:

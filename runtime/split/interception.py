@@ -10,11 +10,13 @@ import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
 from .function import Queue, apply_rule, can_apply
-from .rule import rule_for
+from .rule import Call, rule_for
 
 # Functions written in Python within which calls with a rule occur (in a backward: when layers are
 # recomputed). Torch offers an override the outermost call only, so these are opened up.
-COMPOSITES: frozenset[object] = frozenset({F.multi_head_attention_forward, torch.autograd.backward})
+_COMPOSITES: frozenset[object] = frozenset(
+    {F.multi_head_attention_forward, torch.autograd.backward}
+)
 
 
 class Interception(TorchFunctionMode):
@@ -36,22 +38,37 @@ class Interception(TorchFunctionMode):
         # A compiled region is one autograd function; a rule inside it would be compiled away.
         rule = None if torch.compiler.is_compiling() else rule_for(func)
         if rule is None:
-            if func in COMPOSITES:
-                with self:
-                    return opened(func)(*args, **kwargs)
-            return func(*args, **kwargs)
+            return open_up(self, func, args, kwargs)
         if not torch.is_grad_enabled():
             # Nothing is recorded: whoever runs layers so may run them again in B, with recording.
             self._queue.recomputes = True
+            self.note(None)
             return func(*args, **kwargs)
         call = rule.bind(*args, **kwargs)
         if call is None or not can_apply(rule, call, self._queue.left):
             return func(*args, **kwargs)
+        self.note(call)
         return apply_rule(self._queue, rule, call)
+
+    def note(self, call: Call | None) -> None:
+        """A call has a rule; none: gradients are not recorded."""
+
+
+def open_up(
+    mode: TorchFunctionMode,
+    func: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> Any:
+    """Call a function such that the mode also gets the calls within a composite."""
+    if func not in _COMPOSITES:
+        return func(*args, **kwargs)
+    with mode:
+        return _opened(func)(*args, **kwargs)
 
 
 @cache
-def opened(func: Any) -> Callable[..., Any]:
+def _opened(func: Any) -> Callable[..., Any]:
     """`func` without its own check for overrides, so that those of its inner calls count."""
     namespace = {**func.__globals__, "has_torch_function": lambda _: False}
     opened = FunctionType(func.__code__, namespace, func.__name__, func.__defaults__)

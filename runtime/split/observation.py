@@ -1,12 +1,11 @@
-"""Observes a stage's first F, run as plain autograd, to learn where its weight gradients can wait.
+"""Observes a stage's first F, to learn where its weight gradients can wait.
 
 The first F shows which modules make calls that have a rule, so that only these are intercepted
 later; which parameters autograd also reaches in another way; and whether the stage runs a backward
 of its own (forces, gradient penalties), which no rule may take part in.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,10 +14,17 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from .function import can_apply, in_function_transform
-from .interception import COMPOSITES, opened
-from .rule import rule_for
+from .function import Queue, in_function_transform
+from .interception import Interception, open_up
+from .rule import Call
 from .saved import saving_hooks
+
+
+class RunsBackward(BaseException):
+    """Raised where a stage is about to run a backward of its own in its first F.
+
+    Not an `Exception`, which the stage might catch.
+    """
 
 
 @dataclass
@@ -38,22 +44,21 @@ class Findings:
     runs_backward: bool = False
 
 
-class Observer(TorchFunctionMode):
-    """Within it every call is autograd's own; those that have a rule are noted in `findings`."""
+class ForwardObserver(Interception):
+    """Applies rules, as any interception, and notes where."""
 
-    def __init__(self, findings: Findings, path: list[nn.Module], *, in_backward: bool) -> None:
+    def __init__(self, queue: Queue, findings: Findings, path: list[nn.Module]) -> None:
         """Prepare.
 
         Args:
+            queue: where weight-gradient tasks go.
             findings: to be completed.
             path: the modules that are running, the innermost last; kept up by the caller.
-            in_backward: a B is observed, in which checkpointing runs inner backwards.
         """
-        super().__init__()
+        super().__init__(queue)
         self._findings = findings
         self._path = path
-        self._in_backward = in_backward
-        self._uses: Counter[int] = Counter()
+        self._deferred: set[int] = set()
 
     def __torch_function__(
         self,
@@ -62,32 +67,21 @@ class Observer(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Torch calls this in place of `func`."""
-        kwargs = kwargs or {}
-        if torch.compiler.is_compiling():
-            return func(*args, **kwargs)
-        self._note(func, args, kwargs)
-        if func in COMPOSITES:
-            with self:
-                return opened(func)(*args, **kwargs)
-        return func(*args, **kwargs)
+        """Torch calls this in place of `func`.
 
-    def _note(
-        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> None:
-        if func is torch.autograd.grad or (
-            func is torch.autograd.backward and not self._in_backward
-        ):
-            self._findings.runs_backward |= not in_function_transform()
-            return
-        rule = rule_for(func)
-        if rule is None or self._in_backward:
-            return
-        if torch.is_grad_enabled():
-            call = rule.bind(*args, **kwargs)
-            if call is None or not can_apply(rule, call):
-                return
-            self._uses.update(id(p) for p in call.parameters if p is not None and p.requires_grad)
+        Raises:
+            RunsBackward: it differentiates.
+        """
+        differentiates = func is torch.autograd.grad or func is torch.autograd.backward
+        if differentiates and not in_function_transform():
+            raise RunsBackward
+        return super().__torch_function__(func, types, args, kwargs)
+
+    def note(self, call: Call | None) -> None:
+        """A call has a rule; none: gradients are not recorded."""
+        if call is not None:
+            trained = (p for p in call.parameters if p is not None and p.requires_grad)
+            self._deferred.update(map(id, trained))
         caller = self._path[-1] if self._path else None
         self._findings.callers.add(None if self._may_run_again(caller) else caller)
 
@@ -97,26 +91,44 @@ class Observer(TorchFunctionMode):
         return is_checkpointed and type(caller) is not nn.Linear
 
     def compare_uses(self, outputs: Any) -> None:
-        """Note the parameters of which autograd's graph has other uses than those with a rule."""
+        """Note the parameters with a rule that autograd's graph reaches besides."""
         tensors = [x for x in pytree.tree_leaves(outputs) if isinstance(x, Tensor)]
-        edges = _edges_to_leaves(t.grad_fn for t in tensors if t.grad_fn is not None)
-        mixed = {key for key, uses in self._uses.items() if edges[key] != uses}
-        self._findings.mixed |= mixed
+        reached = _leaves([t.grad_fn for t in tensors if t.grad_fn is not None])
+        self._findings.mixed = frozenset(self._deferred & reached)
 
 
-def _edges_to_leaves(nodes: Iterator[Any]) -> Counter[int]:
-    """Number of edges of a graph that end in each leaf, by the leaf's id."""
-    found: Counter[int] = Counter()
-    to_visit = list(nodes)
-    seen = set(to_visit)
-    while to_visit:
-        for following, _ in to_visit.pop().next_functions:
-            if following is None:
+class BackwardObserver(TorchFunctionMode):
+    """Leaves what B runs again to autograd, and notes whether a layer differentiates there."""
+
+    def __init__(self, findings: Findings) -> None:
+        super().__init__()
+        self._findings = findings
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Torch calls this in place of `func`."""
+        if func is torch.autograd.grad and not in_function_transform():
+            self._findings.runs_backward = True
+        return open_up(self, func, args, kwargs or {})
+
+
+def _leaves(nodes: list[Any]) -> set[int]:
+    """Ids of the leaves that a graph reaches."""
+    found: set[int] = set()
+    seen = set(nodes)
+    while nodes:
+        for following, _ in nodes.pop().next_functions:
+            if following is None or following in seen:
                 continue
+            seen.add(following)
             variable = getattr(following, "variable", None)
-            if variable is not None:
-                found[id(variable)] += 1
-            elif following not in seen:
-                seen.add(following)
-                to_visit.append(following)
+            if variable is None:
+                nodes.append(following)
+            else:
+                found.add(id(variable))
     return found

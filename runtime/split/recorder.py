@@ -1,8 +1,8 @@
 """Runs a module's Fs on tapes, and intercepts torch's functions only where that is needed.
 
-Interception costs every call in F, whether there is a rule for it or not. So the first F is plain
-autograd's, and observed: later, only the modules in which it met calls with a rule are intercepted.
-In most models these are `nn.Linear` modules, which are given another `forward` while F runs.
+Interception costs every call in F, whether there is a rule for it or not. So only the first F is
+intercepted as a whole: later, only the modules in which it met calls with a rule are. In most
+models these are `nn.Linear` modules, which are given another `forward` while F runs.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from .forwards import Forward, Intercepted, RecordedLinear, Recording, Tracked, replaced
 from .interception import Interception
 from .listeners import find_listened
-from .observation import Findings, Observer
+from .observation import BackwardObserver, Findings, ForwardObserver, RunsBackward
 from .tape import OutputGradients, Outputs, SplitTape
 
 
@@ -29,7 +29,7 @@ class Recorder:
     def __init__(self, module: nn.Module) -> None:
         self._module = module
         self._findings: Findings | None = None
-        self._observed: SplitTape | None = None
+        self._has_seen_backward = False
         self._forwards: list[Forward] = []
         self._recording = Recording()
         self._listened: Mapping[int, Tensor] = {}
@@ -40,9 +40,12 @@ class Recorder:
 
     def new_tape(self) -> SplitTape:
         """A tape for one micro-batch."""
+        return SplitTape(listened=self._listened, left=self._left())
+
+    def _left(self) -> frozenset[int]:
+        """Listened parameters that W would deliver a part of, and B the rest."""
         mixed = self._findings.mixed if self._findings is not None and self._listened else ()
-        left = frozenset(key for key in mixed if key in self._listened)
-        return SplitTape(listened=self._listened, left=left)
+        return frozenset(key for key in mixed if key in self._listened)
 
     def forward(self, tape: SplitTape, fn: Callable[..., Any], *arguments: Any) -> Any:
         """F: `fn(*arguments)`, which runs the module."""
@@ -60,15 +63,23 @@ class Recorder:
         tape.backward_input(outputs, grads, rules=self._rules_in_backward)
 
     def _observe(self, tape: SplitTape, fn: Callable[..., Any], *arguments: Any) -> Any:
+        """The first F: with rules, unless it shows that there must be none."""
         path: list[nn.Module] = []
         findings, parts = Findings(), list(_parts(self._module))
-        observer = Observer(findings, path, in_backward=False)
-        with replaced([Tracked(part, path) for part in parts]), observer:
-            output = fn(*arguments)
-        observer.compare_uses(output)
-        self._findings, self._observed = findings, tape
+        observer = ForwardObserver(tape, findings, path)
+        before = _State(self._module)
+        try:
+            with replaced([Tracked(part, path) for part in parts]), observer:
+                output = fn(*arguments)
+            observer.compare_uses(output)
+        except RunsBackward:
+            findings.runs_backward = True
+        self._findings = findings
         self._forwards = [f for part in parts if (f := self._forward_of(part)) is not None]
-        tape.recomputes = True  # its B is observed, too
+        if findings.runs_backward or not findings.mixed.isdisjoint(self._listened):
+            before.put_back()
+            tape.restart(left=self._left())
+            return self.forward(tape, fn, *arguments)
         return output
 
     def _forward_of(self, part: nn.Module) -> Forward | None:
@@ -78,13 +89,18 @@ class Recorder:
         return Intercepted(part, self._recording) if part in self._findings.callers else None
 
     def _rules_in_backward(self, tape: SplitTape) -> AbstractContextManager[object]:
+        """What must be in force where B runs parts of F again.
+
+        Only packed tensors force B to repeat the calls exactly. Else the first such B is observed,
+        as a layer may run its own calls again to differentiate them.
+        """
         assert self._findings is not None
-        if tape is self._observed:
-            self._observed = None
-            return Observer(self._findings, [], in_backward=True)
-        if self._findings.runs_backward and not tape.packs:
-            return nullcontext()
-        return self._rules(tape)
+        if tape.packs:
+            return self._rules(tape)
+        if not self._has_seen_backward:
+            self._has_seen_backward = True
+            return BackwardObserver(self._findings)
+        return nullcontext() if self._findings.runs_backward else self._rules(tape)
 
     @contextmanager
     def _rules(self, tape: SplitTape) -> Iterator[None]:
@@ -100,6 +116,24 @@ class Recorder:
 
 
 _NO_TAPE = SplitTape()
+
+
+class _State:
+    """The random state and a module's buffers, as the first F found them."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
+        self._random = torch.get_rng_state()
+        cuda: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        self._cuda = torch.cuda.get_rng_state_all() if cuda else None
+
+    @torch.no_grad()
+    def put_back(self) -> None:
+        for buffer, kept in self._buffers:
+            buffer.copy_(kept)
+        torch.set_rng_state(self._random)
+        if self._cuda is not None:
+            torch.cuda.set_rng_state_all(self._cuda)
 
 
 def _parts(module: nn.Module) -> Iterator[nn.Module]:

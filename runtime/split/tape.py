@@ -49,6 +49,11 @@ class SplitTape:
         self._repeats = False
         self._is_in_backward = False
 
+    def restart(self, *, left: Collection[int]) -> None:
+        """Forget an F that is going to be run again."""
+        self.recomputes = self.packs = False
+        self.left = left
+
     @property
     def pending(self) -> int:
         """How many weight-gradient computations W has left to do."""
