@@ -2,9 +2,9 @@
 
 import re
 from enum import StrEnum
-from typing import Self
+from typing import Any, Self
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from synth.errors import SynthError
 from synth.record import Record
@@ -26,6 +26,8 @@ class OptimizerSpec(Record):
     Written `adamw`, `sgd:0.9` (with its momentum), `adamw+master`, `adamw+post-validation`:
 
     - master: parameters that are not float32 get a float32 copy, which is what is updated;
+    - float32-gradients: gradients accumulate in float32 too, whatever the parameters are in
+      (Megatron-LM's `main_grad`); needs master copies, which these gradients update;
     - post-validation: ranks step without waiting for each other, and a kept copy of the parameters
       makes up for steps that should have been clipped or skipped. With master copies there is
       one already.
@@ -34,7 +36,25 @@ class OptimizerSpec(Record):
     kind: OptimizerKind = OptimizerKind.ADAMW
     momentum: float = Field(default=0.0, ge=0, lt=1, description="of sgd")
     master_weights: bool = False
+    float32_gradients: bool = False
     post_validation: bool = False
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.float32_gradients and not self.master_weights:
+            raise SynthError(
+                "float32 gradients update float32 copies of the parameters, which were not asked "
+                "for: give --master-weights as well, or write +master+float32-gradients"
+            )
+        return self
+
+    @model_serializer(mode="wrap")
+    def _dump(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Files of earlier versions have no float32 gradients; without, they stay as they were."""
+        found: dict[str, Any] = dump(self)
+        if not self.float32_gradients:
+            found.pop("float32_gradients", None)
+        return found
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -47,21 +67,29 @@ class OptimizerSpec(Record):
         if match is None:
             raise SynthError(
                 f"optimizer {text!r} is not understood; write adamw or sgd:MOMENTUM, and behind it "
-                f"+master (float32 master weights) and +post-validation where wanted"
+                f"+master (float32 master weights), +float32-gradients and +post-validation where "
+                f"wanted"
             )
         return cls(
             kind=OptimizerKind(match[1] or match[2]),
             momentum=float(match[3] or 0.0),
             master_weights=bool(match[4]),
-            post_validation=bool(match[5]),
+            float32_gradients=bool(match[5]),
+            post_validation=bool(match[6]),
         )
 
     def __str__(self) -> str:
         """The written form."""
         momentum = f":{self.momentum:g}" if self.momentum else ""
         master = "+master" if self.master_weights else ""
+        wide = "+float32-gradients" if self.float32_gradients else ""
         late = "+post-validation" if self.post_validation else ""
-        return f"{self.kind}{momentum}{master}{late}"
+        return f"{self.kind}{momentum}{master}{wide}{late}"
+
+    def gradient_bytes(self, numel: int, element_bytes: int) -> int:
+        """The gradient of a trainable parameter of `numel` elements of `element_bytes` each."""
+        least = _FLOAT32_BYTES if self.float32_gradients else 0
+        return numel * max(element_bytes, least)
 
     def state_bytes(self, numel: int, element_bytes: int) -> int:
         """What is kept of a trainable parameter, besides it and its gradient.
@@ -87,4 +115,6 @@ class OptimizerSpec(Record):
         return element_bytes if self.post_validation else 0
 
 
-_WRITTEN = re.compile(r"(?:(adamw)|(sgd)(?::(0?\.\d+|0))?)(\+master)?(\+post-validation)?")
+_WRITTEN = re.compile(
+    r"(?:(adamw)|(sgd)(?::(0?\.\d+|0))?)(\+master)?(\+float32-gradients)?(\+post-validation)?"
+)

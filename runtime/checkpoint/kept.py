@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from synth.errors import SynthError
 
-from ..optimize import StageSteps
+from ..optimize import StageSteps, zero_gradient
 
 
 class Kept(Protocol):
@@ -113,7 +113,7 @@ def _allocate(optimizer: Optimizer) -> None:
         for group in optimizer.param_groups:
             group["lr"] = torch.zeros_like(r) if isinstance(r := group["lr"], Tensor) else 0.0
         for parameter in parameters:
-            parameter.grad = torch.zeros_like(parameter)
+            parameter.grad = zero_gradient(parameter)
         optimizer.step()
     finally:
         for group, rate in zip(optimizer.param_groups, rates, strict=True):

@@ -1,6 +1,7 @@
 """Optimizer steps: their arithmetic, the global norm, in lock-step or validated afterwards."""
 
 from .build import StageSteps, build_steps, held_bytes
+from .gradients import widen_gradients, zero_gradient
 from .norm import GradientNorm, Verdict
 from .post_validation import PostValidatedStep
 from .settings import StepSettings
@@ -19,5 +20,7 @@ __all__ = [
     "commit_bytes",
     "held_bytes",
     "static_bytes",
+    "widen_gradients",
     "workspace_bytes",
+    "zero_gradient",
 ]

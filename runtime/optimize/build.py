@@ -9,7 +9,7 @@ from torch import nn
 from synth.errors import SynthError
 from synth.optimizer import OptimizerSpec
 
-from .gradients import Gradients, Owned
+from .gradients import Gradients, Owned, widen_gradients
 from .norm import GradientNorm
 from .origin import Origin
 from .post_validation import PostValidatedStep
@@ -55,6 +55,8 @@ def build_steps(
     Raises:
         SynthError: post-validation, and nothing to validate.
     """
+    if spec.float32_gradients:
+        widen_gradients(modules.values())
     needs_norm = clip_norm is not None or skip_nonfinite
     norm = GradientNorm(clip_norm, device, group) if needs_norm else None
     gradients = Gradients(modules, owned)

@@ -1,9 +1,15 @@
 """A rank's gradients: allocated once, zeroed in place, scaled in place."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
+
+from synth.errors import SynthError
+
+from ..split import gradient_dtype
+
+_NARROW = (torch.bfloat16, torch.float16)
 
 Owned = Callable[[nn.Parameter], bool]
 
@@ -31,7 +37,7 @@ class Gradients:
             return
         for parameter in self._parameters:
             if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
+                parameter.grad = zero_gradient(parameter)
             else:
                 parameter.grad.zero_()
         self._consumed = False
@@ -50,3 +56,27 @@ class Gradients:
         for parameter in self._parameters:
             if parameter.grad is not None:
                 parameter.grad.mul_(factor)
+
+
+def widen_gradients(modules: Iterable[nn.Module]) -> None:
+    """Let the gradients of bfloat16 and float16 parameters accumulate in float32.
+
+    Each micro-batch's gradient is still computed in the parameters' dtype; their sum is not rounded
+    to it (Megatron-LM's `main_grad`).
+
+    Raises:
+        SynthError: this torch cannot.
+    """
+    for parameter in {p for module in modules for p in module.parameters() if p.requires_grad}:
+        if parameter.dtype in _NARROW:
+            if not hasattr(parameter, "grad_dtype"):
+                raise SynthError(
+                    f"torch {torch.__version__} has no Tensor.grad_dtype, by which gradients "
+                    f"accumulate in float32; update torch, or leave out float32 gradients"
+                )
+            parameter.grad_dtype = torch.float32
+
+
+def zero_gradient(parameter: Tensor) -> Tensor:
+    """A gradient of zeros, in the dtype that the parameter's gradient is to have."""
+    return torch.zeros_like(parameter, dtype=gradient_dtype(parameter))

@@ -198,5 +198,6 @@ def static_bytes(modules: Iterable[nn.Module], spec: OptimizerSpec) -> int:
             size = parameter.numel() * parameter.element_size()
             total += size
             if parameter.requires_grad:
-                total += size + spec.state_bytes(parameter.numel(), parameter.element_size())
+                total += spec.gradient_bytes(parameter.numel(), parameter.element_size())
+                total += spec.state_bytes(parameter.numel(), parameter.element_size())
     return total

@@ -12,7 +12,7 @@ from synth.profile import LayerProfile, Timing
 from synth.schedule.ops import Op
 
 from ..execution.clock import Clock
-from ..optimize import StageOptimizer, StepSettings
+from ..optimize import StageOptimizer, StepSettings, widen_gradients, zero_gradient
 from .held_bytes import held_bytes
 from .meter import measure
 from .sample import Sample
@@ -30,8 +30,11 @@ def profile_layer(
         iterations: rounds that are; F, B, W, BW and STEP are measured in each.
     """
     parameters = [p for p in sample.layer.parameters() if p.requires_grad]
+    if spec.float32_gradients:
+        widen_gradients([sample.layer])
     for parameter in parameters:
-        parameter.grad = torch.zeros_like(parameter)
+        parameter.grad = zero_gradient(parameter)
+    gradients = [p.grad for p in parameters if p.grad is not None]
     update = _Update(sample.layer, spec)
     times = _measure_times(sample, update if parameters else None, warmup, iterations)
     held = held_bytes(sample)
@@ -39,7 +42,7 @@ def profile_layer(
     profile = LayerProfile(
         time_us={kind: _timing(times.get(kind, [])) for kind in MEASURED},
         parameter_bytes=_bytes([*sample.layer.parameters(), *sample.layer.buffers()]),
-        gradient_bytes=_bytes(parameters),
+        gradient_bytes=_bytes(gradients),
         optimizer_bytes=update.kept_bytes,
         output_bytes=held.output_bytes,
         saved_bytes=held.saved_bytes,

@@ -20,6 +20,7 @@ from .entry import GradientBox, enter
 from .recorder import Recorder
 from .rule import Call, Rule, register
 from .tape import SplitTape, run_backward
+from .task import gradient_dtype
 
 __all__ = [
     "Call",
@@ -30,6 +31,7 @@ __all__ = [
     "convolution",
     "embedding",
     "enter",
+    "gradient_dtype",
     "linear",
     "matmul",
     "register",

@@ -12,6 +12,13 @@ MasterWeightsOption = Annotated[
     bool,
     typer.Option("--master-weights", help="Update float32 copies of the parameters (bfloat16)."),
 ]
+Float32GradientsOption = Annotated[
+    bool,
+    typer.Option(
+        "--float32-gradients",
+        help="Accumulate gradients in float32, whatever parameters are in; with --master-weights.",
+    ),
+]
 PostValidationOption = Annotated[
     bool,
     typer.Option(
@@ -22,8 +29,10 @@ PostValidationOption = Annotated[
 ]
 
 
-def read_optimizer(written: str, master_weights: bool, post_validation: bool) -> "OptimizerSpec":
-    """Read the optimizer; the two switches may also be part of what is written.
+def read_optimizer(
+    written: str, master_weights: bool, float32_gradients: bool, post_validation: bool
+) -> "OptimizerSpec":
+    """Read the optimizer; the switches may also be part of what is written.
 
     Raises:
         SynthError: there is no such optimizer.
@@ -33,5 +42,6 @@ def read_optimizer(written: str, master_weights: bool, post_validation: bool) ->
     spec = OptimizerSpec.parse(written)
     return spec.replace(
         master_weights=spec.master_weights or master_weights,
+        float32_gradients=spec.float32_gradients or float32_gradients,
         post_validation=spec.post_validation or post_validation,
     )

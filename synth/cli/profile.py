@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from synth.cli.optimizer import (
+    Float32GradientsOption,
     MasterWeightsOption,
     OptimizerOption,
     PostValidationOption,
@@ -40,6 +41,7 @@ def command(
     dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
     optimizer: OptimizerOption = "adamw",
     master_weights: MasterWeightsOption = False,
+    float32_gradients: Float32GradientsOption = False,
     post_validation: PostValidationOption = False,
     autocast: Annotated[
         str | None, typer.Option(help="Compute in this dtype under torch.autocast: bfloat16.")
@@ -78,7 +80,7 @@ def command(
         dtype=dtype,
         autocast=autocast,
         recomputed_layers=tuple(recompute) if recompute else None,
-        optimizer=read_optimizer(optimizer, master_weights, post_validation),
+        optimizer=read_optimizer(optimizer, master_weights, float32_gradients, post_validation),
         threads=threads,
     )
     check_spec(ModelSpec(workload.model, workload.arguments))

@@ -30,6 +30,7 @@ def command(
     accumulate: options.AccumulateOption = 1,
     optimizer: options.OptimizerOption = None,
     master_weights: options.MasterWeightsOption = False,
+    float32_gradients: options.Float32GradientsOption = False,
     post_validation: options.PostValidationOption = False,
     lr: options.LrOption = 1e-3,
     schedule: options.DecayOption = "constant",
@@ -62,7 +63,10 @@ def command(
     from synth.runtime.training.train_options import TrainOptions
 
     stepped_by = read_optimizer(
-        optimizer or str(checked.workload.optimizer), master_weights, post_validation
+        optimizer or str(checked.workload.optimizer),
+        master_weights,
+        float32_gradients,
+        post_validation,
     )
     chosen = TrainOptions(
         data=data,

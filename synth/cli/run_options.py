@@ -63,6 +63,14 @@ MasterWeightsOption = Annotated[
         rich_help_panel=_STEP,
     ),
 ]
+Float32GradientsOption = Annotated[
+    bool,
+    typer.Option(
+        "--float32-gradients",
+        help="Accumulate gradients in float32, whatever parameters are in; with --master-weights.",
+        rich_help_panel=_STEP,
+    ),
+]
 PostValidationOption = Annotated[
     bool,
     typer.Option(

@@ -100,6 +100,19 @@ def test_a_profile_made_for_late_validation_and_master_weights_counts_what_they_
     assert figures(plan, text, "--clip", "0.01")["comparison"]["paid"] == "period"
 
 
+def test_float32_gradients_are_counted_and_used(tmp_path: Path, text: Path) -> None:
+    narrow = OptimizerSpec(master_weights=True)
+    static = {}
+    for spec in (narrow, narrow.replace(float32_gradients=True)):
+        folder = tmp_path / str(spec)
+        folder.mkdir()
+        path = make_plan(folder, roomy=False, dtype="bfloat16", optimizer=spec)
+        assert len(figures(path, text)["losses"]) == 6
+        static[spec] = [costs.static_bytes for costs in Plan.load(path).costs.stages]
+    kept, widened = static.values()
+    assert all(more > less for more, less in zip(widened, kept, strict=True))
+
+
 def test_another_optimizer_that_takes_less_runs_under_the_same_caps(
     plan_path: Path, text: Path
 ) -> None:

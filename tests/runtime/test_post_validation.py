@@ -183,8 +183,9 @@ def test_bits_are_those_of_the_synchronous_step(
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_bfloat16_with_master_weights_too(pool: Any, name: str) -> None:
-    spec = SPECS[name].replace(master_weights=True)
+@pytest.mark.parametrize("wide", [False, True])
+def test_bfloat16_with_master_weights_too(pool: Any, name: str, wide: bool) -> None:
+    spec = SPECS[name].replace(master_weights=True, float32_gradients=wide)
     schedules = families("1f1b", "zb-h2", num_ranks=2)
     assert_same_bits(pool, 2, schedules, spec, OFTEN, (2, 2), torch.bfloat16)
 
