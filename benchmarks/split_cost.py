@@ -16,6 +16,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ from torch.profiler import ProfilerActivity, profile
 from synth.runtime.models.gpt import GptBlock, GptEmbedding
 from synth.runtime.models.head import Head
 from synth.runtime.models.llama import LlamaBlock
-from synth.runtime.split import SplitTape, enter
+from synth.runtime.split import Recorder, enter
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,11 @@ class Case:
     name: str
     layer: nn.Module
     inputs: Callable[[], tuple[Tensor, ...]]
+
+    @cached_property
+    def recorder(self) -> Recorder:
+        """Has seen the layer's first F after the first round."""
+        return Recorder(self.layer)
 
 
 class Mlp(nn.Module):
@@ -51,6 +57,25 @@ class Mlp(nn.Module):
         """Same shape as x."""
         y: Tensor = x + self.down(F.gelu(self.up(x)))
         return y
+
+
+class Experts(nn.Module):
+    """A mixture of experts, held as three-dimensional parameters; each row goes to one expert."""
+
+    def __init__(self, width: int, count: int) -> None:
+        super().__init__()
+        self.up = nn.Parameter(torch.randn(count, 2 * width, width) / width**0.5)
+        self.down = nn.Parameter(torch.randn(count, width, 2 * width) / width**0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Same shape as x."""
+        rows = x.flatten(0, -2)
+        parts = rows.chunk(len(self.up))
+        found = [
+            F.linear(F.silu(F.linear(part, up)), down)
+            for part, up, down in zip(parts, self.up, self.down, strict=True)
+        ]
+        return x + torch.cat(found).view(x.shape)
 
 
 def make_cases(options: argparse.Namespace) -> list[Case]:
@@ -71,6 +96,9 @@ def make_cases(options: argparse.Namespace) -> list[Case]:
 
     hidden = -(-8 * width // (3 * 64)) * 64
     llama = LlamaBlock(width, heads, max(1, heads // 4), hidden, 10000.0, 1e-5)
+    encoder = nn.TransformerEncoderLayer(
+        width, heads, 4 * width, dropout=0.0, batch_first=True, norm_first=True
+    )
     cases = [
         Case("linear", nn.Linear(width, width), rows),
         Case("MLP", Mlp(width), activations),
@@ -81,6 +109,9 @@ def make_cases(options: argparse.Namespace) -> list[Case]:
             Head(nn.LayerNorm(width), words, width),
             lambda: (*activations(), *tokens()),
         ),
+        Case("encoder layer", encoder, activations),
+        Case("experts", Experts(width, 4), activations),
+        *([Case("compiled MLP", _compiled(Mlp(width)), activations)] if options.compile else []),
         Case("embedding", GptEmbedding(words, options.time, width), tokens),
     ]
     for case in cases:
@@ -90,15 +121,24 @@ def make_cases(options: argparse.Namespace) -> list[Case]:
     return cases
 
 
+def _compiled(layer: nn.Module) -> nn.Module:
+    """By torch's own compiler, as a region that the split leaves to autograd."""
+    layer.compile()
+    return layer
+
+
 class Ours:
     """One micro-batch as the executor runs it: on a tape, or plainly where BW will follow."""
 
     def __init__(self, case: Case, *, fused: bool = False) -> None:
         x, *rest = case.inputs()
-        self.tape, self.box = SplitTape(), None
+        self.recorder, self.tape, self.box = case.recorder, case.recorder.new_tape(), None
         if x.is_floating_point():
             x, self.box = enter(x)
-        y = case.layer(x, *rest) if fused else self.tape.forward(case.layer, x, *rest)
+        if fused:
+            y = case.layer(x, *rest)
+        else:
+            y = self.recorder.forward(self.tape, case.layer, x, *rest)
         self.edge, self.shape = get_gradient_edge(y), (y.shape, y.dtype, y.device)
 
     def grad(self) -> Tensor | None:
@@ -108,7 +148,7 @@ class Ours:
 
     def input_pass(self) -> None:
         """B"""
-        self.tape.backward_input(self.edge, self.grad())
+        self.recorder.backward_input(self.tape, self.edge, self.grad())
         self._send()
 
     def fused(self) -> None:
@@ -173,8 +213,17 @@ WAYS: dict[str, Callable[[Case], None]] = {
 
 
 def splits_in_pytorch(case: Case) -> bool:
-    """PyTorch's split starts from the stage's input, so it has none for token ids."""
-    return case.inputs()[0].is_floating_point()
+    """PyTorch's split starts from the stage's input, so it has none for token ids.
+
+    Of torch 2.13 it also raises where outputs are joined views, and in compiled layers.
+    """
+    if not case.inputs()[0].is_floating_point():
+        return False
+    try:
+        run_pytorch(case)
+    except RuntimeError:
+        return False
+    return True
 
 
 def seconds(work: Callable[[], None], device: str) -> float:
@@ -303,6 +352,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--vocabulary", type=int, default=8192)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--warmup", type=int, default=3, help="rounds before those that count")
+    parser.add_argument("--compile", action="store_true", help="a compiled layer too")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="on a CPU")
     return parser.parse_args()
 
