@@ -135,7 +135,7 @@ class RecordedLinear:
 
     def __call__(self, x: Tensor) -> Tensor:
         """What `linear(x)` gives."""
-        linear, tape = self.module, self._recording.tape
+        linear = self.module
         parameters = linear._parameters
         weight: Any = parameters.get("weight")
         if weight is None:  # computed from others, as pruning and the old weight_norm do
@@ -143,17 +143,22 @@ class RecordedLinear:
         bias: Any = linear.bias
         if torch.compiler.is_compiling():
             return F.linear(x, weight, bias)
-        if not torch.is_grad_enabled():
-            tape.recomputes = True  # see Interception
-            with torch._C.DisableTorchFunction():
-                return F.linear(x, weight, bias)
-        if _is_plain(tape, x, weight, bias):
-            return record_by_autograd(tape, _RULE, Call(x, (weight, bias)))
-        call = _RULE.bind(x, weight, bias)
-        if call is None or not can_apply(_RULE, call, tape.left):
-            return F.linear(x, weight, bias)
+        return record_linear(self._recording.tape, x, weight, bias)
+
+
+def record_linear(tape: SplitTape, x: Tensor, weight: Any, bias: Any) -> Tensor:
+    """What `F.linear(x, weight, bias)` gives, recorded on the tape."""
+    if not torch.is_grad_enabled():
+        tape.recomputes = True  # see Interception
         with torch._C.DisableTorchFunction():
-            return apply_rule(tape, _RULE, call)
+            return F.linear(x, weight, bias)
+    if _is_plain(tape, x, weight, bias):
+        return record_by_autograd(tape, _RULE, Call(x, (weight, bias)))
+    call = _RULE.bind(x, weight, bias)
+    if call is None or not can_apply(_RULE, call, tape.left):
+        return F.linear(x, weight, bias)
+    with torch._C.DisableTorchFunction():
+        return apply_rule(tape, _RULE, call)
 
 
 def _is_plain(tape: SplitTape, x: Tensor, weight: Any, bias: Any) -> bool:

@@ -88,7 +88,7 @@ class ForwardObserver(Interception):
     def _may_run_again(self, caller: nn.Module | None) -> bool:
         """Whether B may repeat a part of the caller's forward without calling the caller."""
         is_checkpointed = saving_hooks() is not None or not torch.is_grad_enabled()
-        return is_checkpointed and type(caller) is not nn.Linear
+        return is_checkpointed and type(caller) not in (nn.Linear, nn.MultiheadAttention)
 
     def compare_uses(self, outputs: Any) -> None:
         """Note the parameters with a rule that autograd's graph reaches besides."""

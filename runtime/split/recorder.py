@@ -7,11 +7,12 @@ models these are `nn.Linear` modules, which are given another `forward` while F 
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
 
+from .attention import RecordedAttention, can_record
 from .forwards import Forward, Intercepted, RecordedLinear, Recording, Tracked, replaced
 from .interception import Interception
 from .listeners import find_listened
@@ -86,6 +87,8 @@ class Recorder:
         assert self._findings is not None
         if type(part) is nn.Linear and "forward" not in vars(part):
             return RecordedLinear(part, self._recording)
+        if _is_attention(part) and "forward" not in vars(part):
+            return RecordedAttention(part, self._recording)
         return Intercepted(part, self._recording) if part in self._findings.callers else None
 
     def _rules_in_backward(self, tape: SplitTape) -> AbstractContextManager[object]:
@@ -134,6 +137,10 @@ class _State:
         torch.set_rng_state(self._random)
         if self._cuda is not None:
             torch.cuda.set_rng_state_all(self._cuda)
+
+
+def _is_attention(module: nn.Module) -> TypeGuard[nn.MultiheadAttention]:
+    return type(module) is nn.MultiheadAttention and can_record()
 
 
 def _parts(module: nn.Module) -> Iterator[nn.Module]:
