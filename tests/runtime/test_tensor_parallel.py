@@ -1,0 +1,90 @@
+"""Tensor-parallel stages (DTensor weights), two ranks of a pipeline by two of a tensor group."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from synth.families import generate
+from synth.schedule.model import Schedule
+
+WIDTH, MICRO_BATCHES = 6, 4
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, 8), nn.Linear(8, WIDTH)
+        self.norm = nn.LayerNorm(WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.down(torch.tanh(self.up(x))) + x)
+
+
+def build_stages(count: int) -> list[nn.Module]:
+    torch.manual_seed(2)
+    return [Block() for _ in range(count)]
+
+
+def draw() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(4)
+    shape = (3 * MICRO_BATCHES, 5, WIDTH)
+    return torch.randn(shape, generator=generator), torch.randn(shape, generator=generator)
+
+
+def run(rank: int, size: int, schedule: Schedule) -> tuple[dict[int, list[Tensor]], list[int]]:
+    """Gradients of this process's stages, and how many parameters B left to W."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    from synth.runtime.execution.stage import Stage
+    from synth.runtime.pipeline import Pipeline
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pp", "tp"))
+    stages = build_stages(schedule.placement.num_stages)
+    mine = sorted({stage for stage, _ in schedule.placement.held[mesh["pp"].get_local_rank()]})
+    plan: Any = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+    parallel = {s: parallelize_module(stages[s], mesh["tp"], plan) for s in mine}
+    deferred = []
+    weights = Stage.backward_weight
+
+    def count(stage: Stage, microbatch: int) -> None:
+        deferred.append(len(stage.deferred(microbatch)))
+        weights(stage, microbatch)
+
+    Stage.backward_weight = count  # type: ignore[method-assign]
+    try:
+        pipeline = Pipeline(schedule, parallel, group=mesh["pp"], loss=nn.functional.mse_loss)
+        x, y = draw()
+        for _ in range(2):
+            pipeline.step(pipeline.split(x, targets=y))
+    finally:
+        Stage.backward_weight = weights  # type: ignore[method-assign]
+    whole = {
+        s: [g.full_tensor() if isinstance(g := p.grad, DTensor) else g for p in m.parameters()]
+        for s, m in parallel.items()
+    }
+    return whole, deferred  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("family", ["1f1b", "zb-h1", "zb-v"])
+def test_sharded_weights_have_the_gradients_of_one_process_and_wait_for_w(
+    pool: Any, family: str
+) -> None:
+    schedule = generate(family, num_ranks=2, num_micro_batches=MICRO_BATCHES)
+    stages = build_stages(schedule.placement.num_stages)
+    model, (x, y) = nn.Sequential(*stages), draw()
+    for _ in range(2):
+        for x_part, y_part in zip(x.chunk(MICRO_BATCHES), y.chunk(MICRO_BATCHES), strict=True):
+            (nn.functional.mse_loss(model(x_part), y_part) / MICRO_BATCHES).backward()
+    for found, deferred in pool.run(run, 4, schedule):
+        for stage, gradients in found.items():
+            for mine, parameter in zip(gradients, stages[stage].parameters(), strict=True):
+                torch.testing.assert_close(mine, parameter.grad)
+        assert all(count == 4 for count in deferred) and (deferred or family == "1f1b")
