@@ -10,7 +10,8 @@ compared; the last line says how long it took. A busy machine takes several time
 Below 1 is ours better. Both get the same stages, order and data; losses and gradients are compared.
 `own` is processor time beyond that of the same stages called in a plain loop in the same round:
 the executor, what it adds to autograd, and the transfers.
-`against` native is PyTorch's hand-written `Schedule1F1B`, else its `_PipelineScheduleRuntime`.
+`against` native is PyTorch's own class for the schedule, such as `Schedule1F1B`,
+else its `_PipelineScheduleRuntime`, which replays our order.
 """
 
 import argparse
@@ -22,6 +23,7 @@ import torch
 from benchmarks.executor.case import SIZES, Case
 from benchmarks.executor.processes import run_cases
 from benchmarks.executor.report import HEADINGS, cells, summarize
+from benchmarks.executor.theirs import has_native
 
 _SCHEDULES = ("1f1b", "zb-h1", "solved")
 _STAGES = ("linear", "mlp", "attention")
@@ -68,9 +70,8 @@ def _cases(options: argparse.Namespace) -> list[Case]:
 
 
 def _runtimes(case: Case, native: bool) -> list[str]:
-    """PyTorch's own 1F1B is another program than its runtime replaying the same order."""
-    has_native = native and case.schedule == "1f1b" and not case.split
-    return ["ours", "pytorch", *(["native"] if has_native else []), "plain"]
+    rivals = ["pytorch", "native"] if native and has_native(case) else ["pytorch"]
+    return ["ours", *rivals, "plain"]
 
 
 def _print(row: list[str] | tuple[str, ...], widths: list[int]) -> None:
@@ -88,7 +89,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--stages", nargs="+", choices=_STAGES, default=["mlp", "attention"])
     parser.add_argument("--checkpoint", choices=["yes", "no", "both"], default="both")
     parser.add_argument("--split", choices=["yes", "no", "both"], default="both")
-    parser.add_argument("--native", action="store_true", help="1F1B beside `Schedule1F1B` too")
+    parser.add_argument("--native", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--all-gloo", action="store_true", help="no sockets for small messages")
     parser.add_argument("--rounds", type=int, default=15, help="at most, of each case")
     parser.add_argument("--seconds", type=float, default=4.0, help="for the rounds of a case")

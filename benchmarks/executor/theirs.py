@@ -1,4 +1,7 @@
-"""PyTorch's schedule runtime, given the same order as a schedule file of its own format."""
+"""PyTorch's pipeline runtimes: its schedule classes, and its runtime given our order.
+
+A native class has an order of its own, which need not be ours: `interleaved` and `zb-v` differ.
+"""
 
 import tempfile
 from pathlib import Path
@@ -6,15 +9,37 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
-from torch.distributed.pipelining.schedules import Schedule1F1B, _PipelineScheduleRuntime
+from torch.distributed.pipelining.schedules import (
+    Schedule1F1B,
+    ScheduleDualPipeV,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+    ScheduleLoopedBFS,
+    ScheduleZBVZeroBubble,
+    _PipelineScheduleRuntime,
+)
 
 from benchmarks.executor.case import Case
 from benchmarks.executor.stages import WholeBatch, build_stage, loss_of
 from synth.interop.torch_csv import to_torch_csv
 
+_SINGLE = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
+_SEVERAL = {
+    "interleaved": ScheduleInterleaved1F1B,
+    "breadth-first": ScheduleLoopedBFS,
+    "zb-v": ScheduleZBVZeroBubble,
+    "dualpipe-v": ScheduleDualPipeV,
+}
+_SPLIT = ("zb-v", "dualpipe-v")
+
+
+def has_native(case: Case) -> bool:
+    """Whether PyTorch has a class for the schedule, with or without B and W apart as asked for."""
+    return case.schedule in {**_SINGLE, **_SEVERAL} and case.split == (case.schedule in _SPLIT)
+
 
 class Theirs:
-    """One rank under `_PipelineScheduleRuntime`, or under the native `Schedule1F1B`."""
+    """One rank under `_PipelineScheduleRuntime`, or under the schedule's native class."""
 
     def __init__(self, case: Case, rank: int, batch: WholeBatch, *, native: bool = False) -> None:
         schedule = case.make_schedule()
@@ -28,12 +53,13 @@ class Theirs:
             PipelineStage(module, number, placement.num_stages, device)
             for number, module in self._modules.items()
         ]
-        if native:
-            self._schedule = Schedule1F1B(stages[0], case.num_micro_batches, loss_fn=loss_of)
+        count, name = case.num_micro_batches, case.schedule
+        if native and name in _SINGLE:
+            self._schedule = _SINGLE[name](stages[0], count, loss_fn=loss_of)
+        elif native:
+            self._schedule = _SEVERAL[name](list(stages), count, loss_fn=loss_of)
         else:
-            self._schedule = _PipelineScheduleRuntime(
-                stages, case.num_micro_batches, loss_fn=loss_of
-            )
+            self._schedule = _PipelineScheduleRuntime(stages, count, loss_fn=loss_of)
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder) / "schedule.csv"
                 path.write_text(to_torch_csv(schedule))
