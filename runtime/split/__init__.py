@@ -15,7 +15,7 @@ gets its gradient from ordinary autograd within B. See `Rule` and `register` for
 """
 
 # Importing a module of rules is what registers them.
-from . import convolution, embedding, linear, matmul
+from . import convolution, embedding, experts, linear, matmul
 from .entry import GradientBox, enter
 from .recorder import Recorder
 from .rule import Call, Rule, register
@@ -31,6 +31,7 @@ __all__ = [
     "convolution",
     "embedding",
     "enter",
+    "experts",
     "gradient_dtype",
     "linear",
     "matmul",

@@ -30,12 +30,30 @@ class _ConvolutionRule(Rule):
         dilation: Size = 1,
         groups: int = 1,
     ) -> Call | None:
-        """Padding by name and an unbatched input are autograd's."""
-        unbatched = input.ndim != self.dimensions + 2
-        if isinstance(padding, str) or unbatched or not weight.requires_grad:
+        """An input without a batch dimension gets one; padding that is uneven is autograd's."""
+        if input.ndim == self.dimensions + 1:
+            input = input.unsqueeze(0)
+            unbatched = True
+        else:
+            unbatched = False
+        if input.ndim != self.dimensions + 2 or not weight.requires_grad:
             return None
-        sizes = (self._sizes(stride), self._sizes(padding), self._sizes(dilation))
-        return Call(input, (weight, bias), (*sizes, groups))
+        around = self._padding(padding, weight, self._sizes(dilation))
+        if around is None:
+            return None
+        sizes = (self._sizes(stride), around, self._sizes(dilation))
+        return Call(input, (weight, bias), (*sizes, groups, unbatched))
+
+    def _padding(
+        self, padding: Size | str, weight: Tensor, dilation: list[int]
+    ) -> list[int] | None:
+        """On each side; None where one side of `same` gets more than the other."""
+        if padding == "valid":
+            return [0] * self.dimensions
+        if not isinstance(padding, str):
+            return self._sizes(padding)
+        totals = [d * (window - 1) for d, window in zip(dilation, weight.shape[2:], strict=True)]
+        return None if any(total % 2 for total in totals) else [total // 2 for total in totals]
 
     def _sizes(self, size: Size) -> list[int]:
         sizes = [size] if isinstance(size, int) else list(size)
@@ -44,7 +62,9 @@ class _ConvolutionRule(Rule):
     def forward(self, call: Call) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Exactly the replaced call."""
         function = type(self).function
-        return function(call.input, call.weight(), call.parameter(1), *call.options), ()
+        *sizes, unbatched = call.options
+        output = function(call.input, call.weight(), call.parameter(1), *sizes)
+        return output.squeeze(0) if unbatched else output, ()
 
     def input_gradient(self, grad: Tensor, call: Call) -> Tensor:
         """[N, in, *space]"""
@@ -58,7 +78,8 @@ class _ConvolutionRule(Rule):
 
     def _backward(self, grad: Tensor, call: Call, wanted: list[bool]) -> Gradients:
         """What is wanted of the gradients of input, weight and bias, by one kernel."""
-        stride, padding, dilation, groups = call.options
+        stride, padding, dilation, groups, _ = call.options
+        grad = grad.reshape(-1, *grad.shape[-self.dimensions - 1 :])
         bias = call.parameters[1]
         return tuple(
             torch.ops.aten.convolution_backward(

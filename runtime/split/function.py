@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from .regions import is_region, leaf_of
 from .rule import Call, Rule
 from .saved import Saved, saving_hooks
 from .task import WeightTask
@@ -54,7 +55,7 @@ _ANCHOR = torch.empty(0, requires_grad=True)
 
 
 def can_apply(rule: Rule, call: Call, left: Collection[int] = ()) -> bool:
-    """Whether only plain leaves would be put off: else the call is autograd's.
+    """Whether only plain leaves, or parts of them, would be put off: else it is autograd's.
 
     Args:
         rule: of the function called.
@@ -74,7 +75,9 @@ def can_apply(rule: Rule, call: Call, left: Collection[int] = ()) -> bool:
         if not _is_plain(parameter):
             return False
         if parameter.requires_grad:
-            if not parameter.is_leaf or parameter.is_complex() or id(parameter) in left:
+            if not (parameter.is_leaf or is_region(parameter)) or parameter.is_complex():
+                return False
+            if left and id(leaf_of(parameter)) in left:
                 return False
             trainable = True
     return trainable

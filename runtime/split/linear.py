@@ -17,6 +17,8 @@ class LinearRule(Rule):
         """Names the input, the weight and the bias."""
         if not weight.requires_grad or weight.ndim != 2:
             return None
+        if not (weight.is_leaf or weight.is_contiguous()):
+            return None  # a part of a parameter, laid out such that autograd multiplies otherwise
         if bias is not None and bias.shape != weight.shape[:1]:
             return None
         return bind_product(input, weight, bias)

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .experts import is_stack_for
 from .linear import bias_gradient, bind_product, product_gradient, rows, unfolded
 from .rule import Call, Gradients, Rule, register
 
@@ -25,17 +26,33 @@ class _ProductRule(Rule):
 
 @register(torch.matmul, torch.Tensor.matmul)
 class MatmulRule(_ProductRule):
-    """x [..., in] @ W; x @ y and W @ x are autograd's."""
+    """x [..., in] @ W, or x [b, n, in] @ W [b, in, out]; x @ y and W @ x are autograd's."""
 
     def bind(self, input: Any, other: Any = None, **renamed: Any) -> Call | None:
-        """Names the input and the matrix, where the matrix is a trainable leaf."""
-        if renamed or not _is_matrix(other) or not isinstance(input, Tensor):
+        """Names the input and the matrix, where the matrix is trainable."""
+        if renamed or not isinstance(input, Tensor):
+            return None
+        if is_stack_for(input, other):
+            return Call(input, (other,))
+        if not _is_matrix(other):
             return None
         return bind_product(input, other, None)
 
     def forward(self, call: Call) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Exactly the replaced call, of a strided x that of its rows."""
         return unfolded(torch.matmul(call.input, call.weight()), call), ()
+
+    def input_gradient(self, grad: Tensor, call: Call) -> Tensor:
+        """[..., in]"""
+        if call.weight().ndim == 3:
+            return grad.bmm(call.weight().mT)
+        return super().input_gradient(grad, call)
+
+    def weight_gradients(self, grad: Tensor, call: Call, needs: tuple[bool, ...]) -> Gradients:
+        """[in, out], or [b, in, out]"""
+        if call.weight().ndim == 3:
+            return (call.input.mT.bmm(grad),)
+        return super().weight_gradients(grad, call, needs)
 
 
 @register(torch.mm, torch.Tensor.mm)
@@ -72,7 +89,7 @@ class AddmmRule(_ProductRule):
 
 
 def _is_matrix(matrix: Any) -> bool:
-    """A row-major, trainable leaf: other layouts have kernels of their own in autograd."""
+    """A row-major, trainable matrix: other layouts have kernels of their own in autograd."""
     if not isinstance(matrix, Tensor) or not matrix.requires_grad:
         return False
-    return matrix.is_leaf and matrix.ndim == 2 and matrix.is_contiguous()
+    return matrix.ndim == 2 and matrix.is_contiguous()

@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from .function import Queue, in_function_transform
 from .interception import Interception, open_up
+from .regions import leaf_of
 from .rule import Call
 from .saved import saving_hooks
 
@@ -81,7 +82,7 @@ class ForwardObserver(Interception):
         """A call has a rule; none: gradients are not recorded."""
         if call is not None:
             trained = (p for p in call.parameters if p is not None and p.requires_grad)
-            self._deferred.update(map(id, trained))
+            self._deferred.update(id(leaf_of(p)) for p in trained)
         caller = self._path[-1] if self._path else None
         self._findings.callers.add(None if self._may_run_again(caller) else caller)
 

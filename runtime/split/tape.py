@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -14,7 +15,8 @@ from synth.errors import SynthError
 from .function import without_autocast
 from .interception import Interception
 from .listeners import deliver, has_hooks
-from .task import Accumulator, WeightTask, accumulate
+from .regions import leaf_of
+from .task import Accumulator, Gathering, WeightTask, accumulate
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -100,7 +102,10 @@ class SplitTape:
         Every task's tensors are freed as soon as it ran. Nothing waiting: nothing done. Where
         somebody listens to a gradient, autograd adds it, and runs their hooks.
         """
-        add = self._add if self._listened or any(map(has_hooks, self.deferred)) else accumulate
+        add = accumulate
+        if any(map(self._is_listened, self.deferred)):
+            listened = Gathering(self._tasks, deliver)
+            add = partial(self._add, listened)
         if self._repeats:
             add = Accumulator(self._tasks, add).add
         with torch.no_grad():
@@ -121,15 +126,16 @@ class SplitTape:
             )
         self._tasks.append(task)
         for target in task.targets:
-            key = id(target)
-            self._repeats |= key in self._deferred
-            self._deferred[key] = target
+            leaf = leaf_of(target)
+            self._repeats |= id(leaf) in self._deferred
+            self._deferred[id(leaf)] = leaf
 
-    def _add(self, parameter: Tensor, gradient: Tensor) -> None:
-        if id(parameter) in self._listened or has_hooks(parameter):
-            deliver(parameter, gradient)
-        else:
-            accumulate(parameter, gradient)
+    def _add(self, listened: Gathering, target: Tensor, gradient: Tensor) -> None:
+        add = listened.add if self._is_listened(leaf_of(target)) else accumulate
+        add(target, gradient)
+
+    def _is_listened(self, parameter: Tensor) -> bool:
+        return id(parameter) in self._listened or has_hooks(parameter)
 
     def _check_whole(self, before: Mapping[int, Any]) -> None:
         for key, state in before.items():

@@ -1,13 +1,14 @@
 """One weight-gradient computation put off by B, and how its result joins `parameter.grad`."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 
 import torch
 from torch import Tensor
 
 from synth.errors import SynthError
 
+from .regions import add_to_region, key_of, leaf_of
 from .rule import Call, Gradients, Rule
 
 
@@ -59,12 +60,12 @@ class Accumulator:
     def __init__(self, tasks: Iterable[WeightTask], add: Callable[[Tensor, Tensor], None]) -> None:
         """Prepare for some tasks; `add` takes a parameter's sum."""
         self._add = add
-        self._left = Counter(id(target) for task in tasks for target in task.targets)
-        self._sums: dict[int, Tensor] = {}
+        self._left = Counter(key_of(target) for task in tasks for target in task.targets)
+        self._sums: dict[Hashable, Tensor] = {}
 
     def add(self, parameter: Tensor, gradient: Tensor) -> None:
         """Take one gradient in; after the parameter's last one, `.grad` is up to date."""
-        key = id(parameter)
+        key = key_of(parameter)
         if key in self._sums:
             gradient = self._sums.pop(key).add_(gradient)
         self._left[key] -= 1
@@ -76,6 +77,9 @@ class Accumulator:
 
 def accumulate(parameter: Tensor, gradient: Tensor) -> None:
     """Assign to a missing `.grad` (in its dtype and the parameter's layout), else add in place."""
+    if not parameter.is_leaf:
+        _accumulate_region(parameter, gradient)
+        return
     total = parameter.grad
     if total is not None:
         total.add_(gradient)
@@ -84,6 +88,40 @@ def accumulate(parameter: Tensor, gradient: Tensor) -> None:
     if gradient.stride() != parameter.stride():  # `.grad` is laid out as its parameter
         gradient = torch.empty_like(parameter).copy_(gradient)
     parameter.grad = gradient
+
+
+def _accumulate_region(region: Tensor, gradient: Tensor) -> None:
+    leaf = leaf_of(region)
+    if leaf.grad is None:
+        leaf.grad = torch.zeros_like(leaf, dtype=gradient_dtype(leaf))
+    add_to_region(leaf.grad, region, gradient)
+
+
+class Gathering:
+    """Gathers the regions of each parameter that is listened to, and delivers their sum once."""
+
+    def __init__(
+        self, tasks: Iterable[WeightTask], deliver: Callable[[Tensor, Tensor], None]
+    ) -> None:
+        """Prepare for some tasks; `deliver` takes a whole gradient."""
+        self._deliver = deliver
+        parts = {key_of(target): target for task in tasks for target in task.targets}
+        self._left = Counter(id(leaf_of(target)) for target in parts.values())
+        self._sums: dict[int, Tensor] = {}
+
+    def add(self, target: Tensor, gradient: Tensor) -> None:
+        """Take the sum of one part's gradients in; after a parameter's last, it is delivered."""
+        leaf = leaf_of(target)
+        key = id(leaf)
+        self._left[key] -= 1
+        if target is leaf and not self._left[key] and key not in self._sums:
+            self._deliver(leaf, gradient)
+            return
+        if key not in self._sums:
+            self._sums[key] = torch.zeros_like(leaf)
+        add_to_region(self._sums[key], target, gradient)
+        if not self._left[key]:
+            self._deliver(leaf, self._sums.pop(key))
 
 
 def gradient_dtype(parameter: Tensor) -> torch.dtype:

@@ -1,0 +1,137 @@
+"""The rules for products with a stack of matrices, one for each expert or batch entry."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .rule import Call, Gradients, Rule, register
+
+
+@register(torch.bmm, torch.Tensor.bmm)
+class BatchedProductRule(Rule):
+    """x [b, n, in] @ W [b, in, out], entry by entry."""
+
+    autocast = "cast"
+    by_autograd = True
+
+    def bind(self, input: Any, mat2: Any, *, out: Tensor | None = None) -> Call | None:
+        """Names the input and the stack, where the stack is trainable."""
+        if out is not None or not isinstance(input, Tensor) or not is_stack_for(input, mat2):
+            return None
+        return Call(input, (mat2,))
+
+    def forward(self, call: Call) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Exactly the replaced call."""
+        return torch.bmm(call.input, call.weight()), ()
+
+    def input_gradient(self, grad: Tensor, call: Call) -> Tensor:
+        """[b, n, in]"""
+        return grad.bmm(call.weight().mT)
+
+    def weight_gradients(self, grad: Tensor, call: Call, needs: tuple[bool, ...]) -> Gradients:
+        """[b, in, out]"""
+        return (call.input.mT.bmm(grad),)
+
+
+class GroupedProductRule(Rule):
+    """x [n, in] whose rows are grouped, each group multiplied by its own of W [groups, in, out].
+
+    The offsets say where groups end.
+    """
+
+    autocast = "leave"
+    by_autograd = True
+
+    def bind(
+        self,
+        mat_a: Any,
+        mat_b: Any,
+        offs: Tensor | None = None,
+        bias: Tensor | None = None,
+        out_dtype: torch.dtype | None = None,
+    ) -> Call | None:
+        """Names the input and the stack; with a bias or another dtype it is autograd's."""
+        if bias is not None or out_dtype is not None or offs is None or not _is_stack(mat_b):
+            return None
+        return Call(mat_a, (mat_b,), (offs,)) if mat_a.ndim == 2 else None
+
+    def forward(self, call: Call) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Exactly the replaced call."""
+        return torch._grouped_mm(call.input, call.weight(), offs=call.options[0]), ()
+
+    def input_gradient(self, grad: Tensor, call: Call) -> Tensor:
+        """[n, in]"""
+        return torch._grouped_mm(grad, call.weight().mT, offs=call.options[0])
+
+    def weight_gradients(self, grad: Tensor, call: Call, needs: tuple[bool, ...]) -> Gradients:
+        """[groups, in, out], laid out as W is."""
+        x, offs = call.input, call.options[0]
+        if call.weight().stride(-1) == 1:
+            return (torch._grouped_mm(x.t(), grad, offs=offs),)
+        return (torch._grouped_mm(grad.t(), x, offs=offs).mT,)
+
+
+# Torch 2.8 has none of them on CPU, later ones both.
+_GROUPED = [f for f in (getattr(torch, "_grouped_mm", None), getattr(F, "grouped_mm", None)) if f]
+if _GROUPED:
+    register(*_GROUPED)(GroupedProductRule)
+
+
+@register(torch.einsum)
+class EinsumRule(Rule):
+    """A product of two operands of which one is a trainable leaf, as mixtures of experts have it.
+
+    Torch makes of it permutations and one batched product, which W repeats, to have its gradient.
+    """
+
+    by_autograd = True
+
+    def bind(self, equation: Any, *operands: Any) -> Call | None:
+        """Names the trainable operand, the other one, and their places."""
+        if not isinstance(equation, str) or len(operands) != 2:
+            return None
+        if not all(isinstance(operand, Tensor) for operand in operands):
+            return None
+        leaves = [o.requires_grad and o.is_leaf for o in operands]
+        if sum(leaves) != 1:
+            return None
+        place = leaves.index(True)
+        return Call(operands[1 - place], (operands[place],), (equation, place))
+
+    def forward(self, call: Call) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """The replaced call; its output is no view, which a later layer could change in place."""
+        output = _einsum(call, call.input, call.weight())
+        return torch.ops.aten._unsafe_view(
+            output, output.shape
+        ) if output._is_view() else output, ()
+
+    def input_gradient(self, grad: Tensor, call: Call) -> Tensor:
+        """Of the other operand's shape."""
+        with torch.enable_grad():
+            x = call.input.detach().requires_grad_()
+            return torch.autograd.grad(_einsum(call, x, call.weight()), x, grad)[0]
+
+    def weight_gradients(self, grad: Tensor, call: Call, needs: tuple[bool, ...]) -> Gradients:
+        """Of the leaf's shape."""
+        with torch.enable_grad():
+            weight = call.weight().detach().requires_grad_()
+            return torch.autograd.grad(_einsum(call, call.input, weight), weight, grad)
+
+
+def _einsum(call: Call, x: Tensor, weight: Tensor) -> Tensor:
+    equation, place = call.options
+    return torch.einsum(equation, *((weight, x) if place == 0 else (x, weight)))
+
+
+def is_stack_for(x: Tensor, stack: Any) -> bool:
+    """Whether x [b, n, in] is multiplied by a trainable stack [b, in, out]."""
+    return x.ndim == 3 and _is_stack(stack) and len(x) == len(stack)
+
+
+def _is_stack(stack: Any) -> bool:
+    """A trainable stack of row-major matrices, or of the transposes of such."""
+    if not isinstance(stack, Tensor) or not stack.requires_grad or stack.ndim != 3:
+        return False
+    return stack.is_contiguous() or stack.mT.is_contiguous()
