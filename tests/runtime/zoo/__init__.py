@@ -1,0 +1,1 @@
+"""Kinds of module as people build them, each replayed with its backward split."""
