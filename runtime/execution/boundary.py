@@ -90,6 +90,17 @@ def can_have_gradient(tensor: Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
+def settled(tensor: Tensor) -> Tensor:
+    """The tensor itself; that of a collective under way (tensor parallelism's) once it is there.
+
+    The wrapper that stands for it until then has no memory that could be sent.
+    """
+    if type(tensor) is Tensor or not hasattr(tensor, "trigger_wait"):
+        return tensor
+    there: Tensor = tensor.trigger_wait()
+    return there
+
+
 def flatten(output: Any) -> tuple[Tensors, pytree.TreeSpec | None]:
     """A stage's output as a row of tensors, and how to make it again.
 

@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 
 from synth.errors import SynthError
 
+from .boundary import settled
 from .passages import OutputTap
 
 Weights = Sequence[float | Tensor] | Tensor
@@ -93,6 +94,7 @@ class LossTerms:
     @staticmethod
     def _keep(outputs: list[Any], microbatch: int, copied: bool, output: Any) -> None:
         def detached(tensor: Tensor) -> Tensor:
-            return tensor.detach().clone() if copied else tensor.detach()
+            kept = settled(tensor.detach())
+            return kept.clone() if copied else kept
 
         outputs[microbatch] = pytree.tree_map_only(Tensor, detached, output)

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from synth.errors import SynthError
 
 from ..split import GradientBox, Recorder, SplitTape, enter, run_backward
-from .boundary import Boundary, Tensors, can_have_gradient, flatten
+from .boundary import Boundary, Tensors, can_have_gradient, flatten, settled
 from .passages import Given, OutputTap
 from .replay import Replay, Watch
 from .saved_store import SavedStore
@@ -115,7 +115,7 @@ class Stage:
         wanted = [i for i, t in enumerate(floating) if t.requires_grad]
         edges = [get_gradient_edge(floating[i]) for i in wanted]
         self._passages[microbatch] = _Passage(tape, edges, wanted, boxes, entry, store)
-        return tuple(t.detach() for t in tensors)
+        return tuple(settled(t.detach()) for t in tensors)
 
     def forward_light(self, microbatch: int, given: Given) -> Tensors:
         """F without a graph; `rebuild` makes it later, from the same arguments.
@@ -133,7 +133,7 @@ class Stage:
             output = self._run(arguments, given.targets, given.keywords, given.tap)
         tensors, _ = flatten(output)
         self._replays[microbatch] = watch.replay()
-        return tuple(t.detach() for t in tensors)
+        return tuple(settled(t.detach()) for t in tensors)
 
     def rebuild(self, microbatch: int, given: Given) -> None:
         """R: F with its graph; dropout falls as it fell in F."""
@@ -288,7 +288,7 @@ def _leave(passage: _Passage) -> Tensors:
         if not came:
             boxes[0].take()  # raises, saying that none came
         _fill(passage, came[0].device)
-    return tuple(box.take().contiguous() for box in boxes)
+    return tuple(settled(box.take()).contiguous() for box in boxes)
 
 
 def _fill(passage: _Passage, device: torch.device) -> None:
