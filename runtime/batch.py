@@ -101,6 +101,7 @@ def _cut_leaf(leaf: Any, count: int) -> Sequence[Any]:
     if leaf.shape[0] % count:
         raise SynthError(
             f"a mini-batch of {leaf.shape[0]} cannot be cut into {count} equal micro-batches; "
-            f"give a multiple of {count}, or make a Batch of micro-batches of any sizes yourself"
+            f"give a multiple of {count} (a DataLoader does with drop_last=True), or make a Batch "
+            f"of micro-batches of any sizes yourself"
         )
     return leaf.chunk(count)

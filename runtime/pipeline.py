@@ -10,7 +10,7 @@
 Optimizer, data and precision stay the caller's.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -18,11 +18,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed import ProcessGroup
+from torch.amp import GradScaler
+from torch.distributed import ProcessGroup, ReduceOp
 from torch.distributed.device_mesh import DeviceMesh
 
 from synth.costs import uniform_costs
-from synth.errors import Mismatch, SynthError
+from synth.errors import Mismatch, RunFailure, SynthError
 from synth.profile import Link, Links
 from synth.schedule.file import Plan, schedule_fingerprint
 from synth.schedule.lower import Lowered
@@ -35,6 +36,7 @@ from .execution.clock import Clock
 from .execution.executor import Executor
 from .execution.forward_only import forward_only
 from .execution.groups import Group, Refused
+from .execution.loss_terms import LossTerms, Weights
 from .execution.progress import Progress
 from .execution.reducer import GradientReducer
 from .execution.saved_sizes import SizeFinder
@@ -42,7 +44,10 @@ from .execution.shapes import ShapeFinder
 from .execution.stage import Loss, Stage
 from .execution.stepper import Stepper
 from .execution.traced_channels import TracedChannels
+from .optimize.gradients import Gradients
+from .optimize.norm import GradientNorm
 
+Scale = Callable[[Tensor], Tensor]
 Modules = nn.Module | Sequence[nn.Module] | Mapping[int, nn.Module | Sequence[nn.Module] | Stage]
 
 
@@ -88,6 +93,8 @@ class Pipeline:
         """
         self._timeout_s = timeout_s
         self._group = Group.of(group, timeout_s)
+        self._is_broken = False
+        self._norm_group: Any = None
         with self._group.building():
             self.lowered = _lower(schedule)
             _check_size(self.lowered, self._group)
@@ -118,6 +125,7 @@ class Pipeline:
                 clock=self.clock,
                 reducer=self._reducer,
                 progress=progress,
+                on_failure=self._group.tell,
             )
 
     @property
@@ -159,45 +167,149 @@ class Pipeline:
         """Cut a mini-batch along the first dimension into the schedule's micro-batches.
 
         Raises:
-            SynthError: it cannot be cut into equal ones.
+            SynthError: it cannot be cut into equal ones. Should this rank end for it, others that
+                are in the step already say so.
         """
-        return Batch.split(self.num_micro_batches, *inputs, targets=targets, **keywords)
+        try:
+            return Batch.split(self.num_micro_batches, *inputs, targets=targets, **keywords)
+        except SynthError as error:
+            self._group.tell(error)
+            raise
 
-    def step(self, batch: Batch, *, weight: float = 1.0, update: bool = True) -> Tensor | None:
+    def step(
+        self,
+        batch: Batch,
+        *,
+        weight: float = 1.0,
+        weights: Weights | None = None,
+        update: bool = True,
+        losses: list[Any] | None = None,
+        outputs: list[Any] | None = None,
+        scaler: GradScaler | None = None,
+    ) -> Tensor | None:
         """Forward and backward of a mini-batch; gradients accumulate into the parameters.
 
         Args:
             batch: this rank's part is enough, see `Batch`.
             weight: the loss, and with it every gradient, is multiplied by this.
+            weights: one per micro-batch, numbers or a tensor: the loss is the sum of the
+                micro-batches' losses times these; None: their mean. They are taken as they are:
+                tokens of the micro-batch by tokens of all micro-batches that make one update. Only
+                ranks with the last stage need them.
             update: False for all but the last of several steps whose gradients add up: copies and
                 tied parameters are then not reduced, and nothing is updated.
+            losses: a list that this call fills, on ranks with the last stage, with the unweighted
+                loss of each micro-batch (None for those of another copy of that stage); detached.
+                Elsewhere it is emptied.
+            outputs: a list that is filled likewise with the outputs of the last stage's module,
+                ahead of `loss`. They take memory that no plan counts.
+            scaler: a `PipelineGradScaler`: backwards start from the scaled loss; what is returned
+                is not scaled.
 
         Returns:
-            The mean of the micro-batches' losses on ranks that hold the last stage, else None.
+            The mean of the micro-batches' losses, or their weighted sum, on ranks that hold the
+            last stage, else None.
 
         Raises:
-            RunFailure: an op failed or another rank is gone; names this rank and the instruction.
-            SynthError: the batch has another number of micro-batches.
+            RunFailure: an op failed or another rank is gone; names this rank and the instruction,
+                and the rank and the error that came first.
+            SynthError: the batch has another number of micro-batches; autograd is off; outputs are
+                asked of a module that computes its loss itself; the scaler does not fit. The other
+                ranks get a RunFailure that says so, and the pipeline is of no more use.
         """
-        batch.check(self.num_micro_batches)
-        with self._cutting():
+        with self._together():
+            if not torch.is_grad_enabled():
+                raise SynthError(
+                    "a step needs autograd, which is off here (torch.no_grad or inference_mode): "
+                    "call step outside of it, or evaluate"
+                )
+            scale = self._scale_of(scaler)
+            terms = self._terms(weight, weights, losses, outputs, scale=scale)
+            batch.check(self.num_micro_batches)
             shapes = self._shapes.of(batch, self.num_micro_batches)
             sizes = self._saved_sizes.of(batch, shapes, self._shapes.kinds)
-        return self._executor.step(batch, shapes, saved_sizes=sizes, weight=weight, update=update)
+            return self._executor.step(batch, shapes, saved_sizes=sizes, terms=terms, update=update)
 
-    def evaluate(self, batch: Batch) -> Tensor | None:
+    def evaluate(
+        self,
+        batch: Batch,
+        *,
+        weights: Weights | None = None,
+        losses: list[Any] | None = None,
+        outputs: list[Any] | None = None,
+    ) -> Tensor | None:
         """The loss of a mini-batch, forward only and without autograd; parameters stay.
 
         Every rank calls this at the same time. `module.eval()` is the caller's.
 
+        Args:
+            batch: as in `step`. Without targets, and with `outputs` but not `losses` asked for, no
+                loss is computed, and None returned; all ranks then give no targets.
+            weights: as in `step`.
+            losses: as in `step`.
+            outputs: as in `step`; without a loss also where the module computes its own, which is
+                then called without targets.
+
         Returns:
             As `step`.
+
+        Raises:
+            As `step`.
         """
-        batch.check(self.num_micro_batches)
-        if self.stepper is not None:
-            self.stepper.finish()
-        with self._cutting():
+        with self._together():
+            with_loss = outputs is None or losses is not None or batch.targets is not None
+            terms = self._terms(1.0, weights, losses, outputs, with_loss=with_loss)
+            batch.check(self.num_micro_batches)
+            if self.stepper is not None:
+                self.stepper.finish()
             shapes = self._shapes.of(batch, self.num_micro_batches)
+            with torch.no_grad():
+                loss = self._forward_only().step(batch, shapes, terms=terms, update=False)
+        for stage in self.stages.values():
+            stage.forget()
+        return loss
+
+    def clip_grad_norm_(self, max_norm: float) -> Tensor:
+        """Scale the gradients of all ranks down to a global norm of at most `max_norm`.
+
+        Every rank calls this at the same time, after the step and `scaler.unscale_`. Copies and
+        tied parameters are counted once.
+
+        Returns:
+            The norm before, a float64 scalar; the same on all ranks.
+
+        Raises:
+            SynthError: a stepper is set, which clips by itself.
+            RunFailure: another rank is gone.
+        """
+        with self._together():
+            if self.stepper is not None:
+                raise SynthError("the pipeline's stepper clips: give build_steps its clip_norm")
+            modules = {number: stage.module for number, stage in self.stages.items()}
+            gradients = Gradients(modules, self.owns)
+            norm = GradientNorm(max_norm, self.device, self._among_all())
+            norm.start(gradients.counted())
+            verdict = norm.verdict()
+            assert verdict.scale is not None
+            gradients.scale(verdict.scale)
+            return verdict.norm
+
+    def combine_overflow(self, found_inf: Tensor, group: Any = None) -> None:
+        """Make a flag (0 or 1) the largest of all ranks', in place; all of them call this.
+
+        Args:
+            found_inf: a scalar on this rank's device.
+            group: the process group that has a say; None: the pipeline's ranks.
+        """
+        with self._together():
+            (group or self._among_all()).allreduce([found_inf], ReduceOp.MAX).wait()
+
+    def _among_all(self) -> Any:
+        if self._norm_group is None:
+            self._norm_group = self.separate_group()
+        return self._norm_group
+
+    def _forward_only(self) -> Executor:
         if self._evaluator is None:
             self._evaluator = Executor(
                 forward_only(self.lowered),
@@ -207,22 +319,66 @@ class Pipeline:
                 device=self.device,
                 clock=Clock(self.device, recording=False),
                 reducer=self._reducer,
+                on_failure=self._group.tell,
             )
-        with torch.no_grad():
-            loss = self._evaluator.step(batch, shapes, update=False)
-        for stage in self.stages.values():
-            stage.forget()
-        return loss
+        return self._evaluator
+
+    def _terms(
+        self,
+        weight: float,
+        weights: Weights | None,
+        losses: list[Any] | None,
+        outputs: list[Any] | None,
+        *,
+        scale: Scale | None = None,
+        with_loss: bool = True,
+    ) -> LossTerms:
+        count = self.num_micro_batches
+        last = [stage for stage in self.stages.values() if stage.is_last]
+        if outputs is not None and with_loss and not all(stage.has_loss for stage in last):
+            raise SynthError(
+                "there are no outputs to give where the last stage's module computes the loss by "
+                "itself: give the Pipeline its loss=…, or evaluate without targets"
+            )
+        kept: dict[str, Any] = {"losses": losses, "outputs": outputs}
+        return LossTerms.of(count, weight, weights, scale=scale, with_loss=with_loss, **kept)
+
+    def _scale_of(self, scaler: GradScaler | None) -> Scale | None:
+        if scaler is None or not scaler.is_enabled():
+            return None
+        if self.stepper is not None:
+            raise SynthError(
+                "the pipeline's stepper would update with scaled gradients: step without a scaler, "
+                "or leave the stepper out and call scaler.step(optimizer)"
+            )
+        if self._group.size > 1 and type(scaler)._unscale_grads_ is GradScaler._unscale_grads_:
+            raise SynthError(
+                f"with a {type(scaler).__name__} only those ranks would skip a step on which a "
+                f"gradient overflows: make a PipelineGradScaler (synth.runtime.grad_scaler)"
+            )
+        return scaler.scale
 
     @contextmanager
-    def _cutting(self) -> Iterator[None]:
-        """Where all ranks agree on what is to be run: what only some of them know of ends all."""
+    def _together(self) -> Iterator[None]:
+        """What all ranks do at the same time: an error of one ends it on all, which say why."""
+        if self._is_broken:
+            raise RunFailure(
+                "a step of this pipeline has failed, and transfers of it are still open; end the "
+                "process, or make a new process group and a new pipeline"
+            )
+        self._group.recover()
         try:
             yield
         except Refused:
             raise
-        except BaseException:
+        except BaseException as error:
+            self._is_broken = True
+            self._group.tell(error)
             self._channels.cut()
+            if isinstance(error, RunFailure | RuntimeError):
+                explained = self._group.explain(error)
+                if str(explained) != str(error):
+                    raise explained from error
             raise
 
 

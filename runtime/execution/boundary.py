@@ -90,19 +90,44 @@ def can_have_gradient(tensor: Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
+def settled(tensor: Tensor) -> Tensor:
+    """The tensor itself; that of a collective under way (tensor parallelism's) once it is there.
+
+    The wrapper that stands for it until then has no memory that could be sent.
+    """
+    if type(tensor) is Tensor or not hasattr(tensor, "trigger_wait"):
+        return tensor
+    there: Tensor = tensor.trigger_wait()
+    return there
+
+
 def flatten(output: Any) -> tuple[Tensors, pytree.TreeSpec | None]:
     """A stage's output as a row of tensors, and how to make it again.
 
     Raises:
-        SynthError: something in it is no tensor.
+        SynthError: something in it is no tensor, or a DTensor.
     """
     if isinstance(output, Tensor):
-        return (output,), None
+        return (_plain(output),), None
     leaves, spec = pytree.tree_flatten(output)
-    for leaf in leaves:
-        if not isinstance(leaf, Tensor):
-            raise SynthError(
-                f"a stage gave a {type(leaf).__name__} in its output; only tensors go from stage "
-                f"to stage: wrap it in a tensor, or give it to each rank as a keyword"
-            )
-    return tuple(leaves), spec
+    return tuple([_plain(leaf) for leaf in leaves]), spec
+
+
+def _plain(leaf: Any) -> Tensor:
+    """A leaf that another rank can receive."""
+    if type(leaf) is Tensor:
+        return leaf
+    if not isinstance(leaf, Tensor):
+        raise SynthError(
+            f"a stage gave a {type(leaf).__name__} in its output; only tensors go from stage "
+            f"to stage: wrap it in a tensor, or give it to each rank as a keyword"
+        )
+    if hasattr(leaf, "placements"):  # to import its class takes a second
+        raise SynthError(
+            f"a stage gave a DTensor ({list(leaf.shape)}, {leaf.placements}) in its output; only "
+            f"plain tensors go from stage to stage, and a loss is one: end the stage in "
+            f"`.redistribute(placements=[Replicate()]).to_local()`, or parallelize its last module "
+            f"with `PrepareModuleOutput(output_layouts=…, desired_output_layouts=Replicate(), "
+            f"use_local_output=True)`"
+        )
+    return leaf

@@ -21,6 +21,7 @@ from .boundary import Tensors
 from .channels import Channels
 from .clock import Clock
 from .failure import describe_failure
+from .loss_terms import LossTerms
 from .moves import Moves
 from .passages import Passages
 from .progress import Progress
@@ -48,6 +49,7 @@ class Executor:
         clock: Clock,
         reducer: Reducer | None = None,
         progress: Progress | None = None,
+        on_failure: Callable[[BaseException], None] | None = None,
     ) -> None:
         """Prepare a rank.
 
@@ -61,6 +63,7 @@ class Executor:
             clock: records when each op ran.
             reducer: adds up the gradients that several ranks hold; none: no stage has copies.
             progress: told before each instruction, for a post-mortem.
+            on_failure: called with what ends a step, before other ranks can notice its end.
         """
         self._lowered = lowered
         self._rank = rank
@@ -75,7 +78,8 @@ class Executor:
         self._point = 0
         self._strays = Strays((), ())
         self._progress = progress
-        self._share = 1.0 / lowered.schedule.num_micro_batches
+        self._on_failure = on_failure
+        self._mean = LossTerms.of(lowered.schedule.num_micro_batches)
         self._is_broken = False
         self._table, self._slots = StepTable(), Slots()
         ops = lowered.ops[rank]
@@ -94,23 +98,23 @@ class Executor:
         shapes: Shapes,
         *,
         saved_sizes: SavedSizes = _NONE_KEPT,
-        weight: float = 1.0,
+        terms: LossTerms | None = None,
         update: bool = True,
     ) -> Tensor | None:
         """Run the program once on a mini-batch.
 
-        Gradients accumulate into the parameters: of the mean of the micro-batches' losses.
+        Gradients of the loss accumulate into the parameters.
 
         Args:
             batch: its micro-batches.
             shapes: by micro-batch and stage, what each stage but the last hands on.
             saved_sizes: of what moves to another rank: the bytes of each storage of it.
-            weight: the loss, and with it every gradient, is multiplied by this.
+            terms: how the micro-batches' losses add up; None: their mean.
             update: whether gradients are reduced and STEPs carried out; without, they stay for
                 the next call to add to.
 
         Returns:
-            The mean loss on the rank with the last stage, none elsewhere.
+            The loss on a rank with the last stage if one is wanted, None elsewhere.
 
         Raises:
             RunFailure: an op failed or another rank is gone; names this rank and the instruction.
@@ -121,13 +125,16 @@ class Executor:
                 "process, or make a new process group and a new pipeline"
             )
         self._is_broken = True
+        terms = terms or self._mean
         self._updates = update
         for stage in self._stages.values():
             stage.begin()
         try:
-            self._step_through(lambda: self._begin(batch, shapes, saved_sizes, weight), update)
+            self._step_through(lambda: self._begin(batch, shapes, saved_sizes, terms), update)
         except BaseException as error:
             self._forget()
+            if self._on_failure is not None:
+                self._on_failure(error)
             self._channels.cut()  # or those who wait for this rank would, as long as it lives
             if isinstance(error, SynthError) or not isinstance(error, Exception):
                 raise
@@ -140,7 +147,7 @@ class Executor:
                 stage.end()
         self._is_broken = False
         self._table.clear()
-        return self._ops.loss.clone() if self._holds_last else None
+        return self._ops.loss.clone() if self._holds_last and terms.with_loss else None
 
     def _step_through(self, begin: Callable[[], None], update: bool) -> None:
         begin()
@@ -180,9 +187,12 @@ class Executor:
         """How many values and open transfers are held now; none between steps."""
         return self._table.num_held
 
-    def _begin(self, batch: Batch, shapes: Shapes, saved_sizes: SavedSizes, weight: float) -> None:
+    def _begin(
+        self, batch: Batch, shapes: Shapes, saved_sizes: SavedSizes, terms: LossTerms
+    ) -> None:
         num_slots = len(self._slots.numbers)
-        self._table.begin(batch, shapes, saved_sizes, weight * self._share, num_slots)
+        self._table.begin(batch, shapes, saved_sizes, terms, num_slots)
+        terms.begin(holds_last=self._holds_last)
         self._ops.loss.zero_()
         self._clock.begin()
 

@@ -139,6 +139,17 @@ class Group:
         """Say why this rank is going to let go of the others."""
         self.own.meeting.fail(_words(error))
 
+    def recover(self) -> None:
+        """Take back what `tell` said: this rank goes on."""
+        self.own.meeting.recover()
+
+    def explain(self, error: RuntimeError | RunFailure) -> RunFailure:
+        """Say which rank it was that this error ended, and which other one failed before it."""
+        named = isinstance(error, RunFailure)
+        said = str(error) if named else f"rank {self.rank} failed: {describe_failure(error)}"
+        cause = self.own.meeting.failure()
+        return RunFailure(said if cause is None or cause in said else f"{said}; {cause}")
+
     def share(self, value: object, source: int) -> Any:
         """One rank's object, on all.
 

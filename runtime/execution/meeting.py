@@ -24,7 +24,8 @@ class Meeting:
         self._store = store
         self._rank = rank
         self._timeout_s = timeout_s
-        self._failed = f"rank {rank} failed: "
+        self._failed = f"rank {rank} failed"
+        self._told = ""
 
     def meet(self, where: str, ranks: Iterable[int], word: str = "") -> list[str]:
         """Wait until all these ranks have come to a place; their words, in the order of `ranks`.
@@ -55,9 +56,18 @@ class Meeting:
 
     def fail(self, cause: str) -> None:
         """Tell all who meet, now or later, that this rank failed; the first one's cause stands."""
-        words = f"{self._failed}{cause}".encode(errors="replace").decode()  # a path may be no UTF-8
+        words = cause if cause.startswith(self._failed) else f"{self._failed}: {cause}"
+        words = words.encode(errors="replace").decode()  # a path may be no UTF-8
         with suppress(RuntimeError):  # who keeps the store is gone
             self._store.compare_set(_FAILED, "", words)
+            self._told = words
+
+    def recover(self) -> None:
+        """Take back what this rank told: it did not end for it."""
+        if self._told:
+            with suppress(RuntimeError):
+                self._store.compare_set(_FAILED, self._told, "")
+            self._told = ""
 
     def failure(self) -> str | None:
         """Which other rank failed first and why, in words; none: no other one did.
@@ -68,5 +78,5 @@ class Meeting:
         with suppress(RuntimeError):
             if self._store.check([_FAILED]):
                 words = self._store.get(_FAILED).decode()
-                return None if words.startswith(self._failed) else words
+                return None if not words or words.startswith(self._failed) else words
         return None

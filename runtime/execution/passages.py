@@ -1,11 +1,23 @@
 """What the executor needs of a stage, and what it gives it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
 from .boundary import Boundary, Tensors
+
+
+class OutputTap(NamedTuple):
+    """Takes the output of the last stage's module, ahead of the loss.
+
+    Attributes:
+        keep: called with the output.
+        with_loss: whether the loss is computed too.
+    """
+
+    keep: Callable[[Any], None]
+    with_loss: bool = True
 
 
 class Given(NamedTuple):
@@ -18,6 +30,7 @@ class Given(NamedTuple):
         keywords: given to the module by name.
         fused: whether BW will follow, not B and W.
         moved: whether an O will take what is saved.
+        tap: takes the last stage's output; None: nobody wants it.
     """
 
     arguments: tuple[Any, ...]
@@ -26,6 +39,7 @@ class Given(NamedTuple):
     keywords: Mapping[str, Any] | None = None
     fused: bool = False
     moved: bool = False
+    tap: OutputTap | None = None
 
 
 class Passages(Protocol):

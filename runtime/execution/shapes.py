@@ -56,7 +56,8 @@ class ShapeFinder:
             if is_first and _kinds(batch, num_micro_batches) != self._kinds:
                 raise SynthError(
                     "the inputs have other shapes or dtypes, or are computed in another precision, "
-                    "than at the first step; make the Pipeline with changing_shapes=True"
+                    "than at the first step; make the Pipeline with changing_shapes=True, or leave "
+                    "out a smaller last batch (a DataLoader does with drop_last=True)"
                 )
             return self._fixed
         self._kinds = self._group.agree(

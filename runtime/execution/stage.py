@@ -13,9 +13,9 @@ from torch.utils import _pytree as pytree
 from synth.errors import SynthError
 
 from ..split import GradientBox, Recorder, SplitTape, enter, run_backward
-from .boundary import Boundary, Tensors, can_have_gradient, flatten
+from .boundary import Boundary, Tensors, can_have_gradient, flatten, settled
 from .gradient_sync import GradientSync
-from .passages import Given
+from .passages import Given, OutputTap
 from .replay import Replay, Watch
 from .saved_store import SavedStore
 
@@ -119,19 +119,19 @@ class Stage:
         """F: run the module; where BW will follow it needs no rules, being autograd's own.
 
         Returns:
-            The boundary tensors, or on the last stage the loss alone; detached.
+            The boundary tensors, or on the last stage the loss alone, if it is wanted; detached.
         """
         boxes: list[GradientBox] = []
-        arguments, entry, targets, keywords, fused, moved = given
+        arguments, entry, targets, keywords, fused, moved, tap = given
         if entry is not None:
             arguments, boxes = _enter(arguments, entry)
         store = SavedStore() if moved else None
         tape = None if fused else self._recorder.new_tape()
         with nullcontext() if store is None else store.recording():
             if tape is None:
-                output = self._run(arguments, targets, keywords)
+                output = self._run(arguments, targets, keywords, tap)
             else:
-                output = self._recorder.forward(tape, self._run, arguments, targets, keywords)
+                output = self._recorder.forward(tape, self._run, arguments, targets, keywords, tap)
         tensors, _ = flatten(output)
         if store is not None:
             others = pytree.tree_leaves((arguments, targets, keywords))
@@ -140,7 +140,7 @@ class Stage:
         wanted = [i for i, t in enumerate(floating) if t.requires_grad]
         edges = [get_gradient_edge(floating[i]) for i in wanted]
         self._passages[microbatch] = _Passage(tape, edges, wanted, boxes, entry, store)
-        return tuple(t.detach() for t in tensors)
+        return tuple(settled(t.detach()) for t in tensors)
 
     def forward_light(self, microbatch: int, given: Given) -> Tensors:
         """F without a graph; `rebuild` makes it later, from the same arguments.
@@ -155,9 +155,10 @@ class Stage:
         if given.entry is not None:
             arguments = given.entry.arguments(list(arguments))
         with torch.no_grad():
-            tensors, _ = flatten(self._run(arguments, given.targets, given.keywords))
+            output = self._run(arguments, given.targets, given.keywords, given.tap)
+        tensors, _ = flatten(output)
         self._replays[microbatch] = watch.replay()
-        return tuple(t.detach() for t in tensors)
+        return tuple(settled(t.detach()) for t in tensors)
 
     def rebuild(self, microbatch: int, given: Given) -> None:
         """R: F with its graph; dropout falls as it fell in F."""
@@ -182,7 +183,11 @@ class Stage:
         return store
 
     def _run(
-        self, arguments: tuple[Any, ...], targets: Any, keywords: Mapping[str, Any] | None
+        self,
+        arguments: tuple[Any, ...],
+        targets: Any,
+        keywords: Mapping[str, Any] | None,
+        tap: OutputTap | None = None,
     ) -> Any:
         keywords = keywords or {}
         if keywords and isinstance(self.module, Chain):
@@ -190,13 +195,20 @@ class Stage:
                 f"a sequence of layers takes no keywords ({', '.join(keywords)}): give the stage "
                 f"as one module that passes them on"
             )
-        if self.is_last and self._loss is not None:
-            return self._loss(self.module(*arguments, **keywords), targets)
-        if not self.is_last or targets is None:
-            return self.module(*arguments, **keywords)
-        if isinstance(self.module, Chain):
-            return self.module(*arguments, targets=targets)
-        return self.module(*arguments, targets, **keywords)
+        if self.is_last and self._loss is None and targets is not None:
+            if isinstance(self.module, Chain):
+                return self.module(*arguments, targets=targets)
+            return self.module(*arguments, targets, **keywords)
+        output = self.module(*arguments, **keywords)
+        return self._end(output, targets, tap) if self.is_last else output
+
+    def _end(self, output: Any, targets: Any, tap: OutputTap | None) -> Any:
+        """The last stage's loss; nothing where only its output is wanted."""
+        if tap is not None:
+            tap.keep(output)
+            if not tap.with_loss:
+                return ()
+        return output if self._loss is None else self._loss(output, targets)
 
     def backward_input(self, microbatch: int, gradients: Tensors) -> Tensors:
         """B: the gradients of the inputs (none on the first stage); weight gradients wait for W."""
@@ -226,6 +238,11 @@ class Stage:
         """The parameters whose gradients wait for W, between a micro-batch's B and W."""
         tape = self._passages[microbatch].tape
         return () if tape is None else tape.deferred
+
+    @property
+    def has_loss(self) -> bool:
+        """Whether a loss function follows the module; else the last one computes its own loss."""
+        return self._loss is not None
 
     @property
     def layers(self) -> Sequence[nn.Module]:
@@ -296,7 +313,7 @@ def _leave(passage: _Passage) -> Tensors:
         if not came:
             boxes[0].take()  # raises, saying that none came
         _fill(passage, came[0].device)
-    return tuple(box.take().contiguous() for box in boxes)
+    return tuple(settled(box.take()).contiguous() for box in boxes)
 
 
 def _fill(passage: _Passage, device: torch.device) -> None:

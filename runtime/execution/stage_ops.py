@@ -6,7 +6,7 @@ B, BW    gradient of the output in the table -> that of the input there
 W        nothing of the table
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ from synth.kinds import OpKind
 from synth.schedule.ops import Op, ValueKind
 
 from .boundary import Boundary, Tensors
+from .loss_terms import LossTerms
 from .moves import Moves, Work
 from .passages import Given, Passages
 from .step_table import Slots, StepTable
@@ -53,8 +54,9 @@ class StageOps:
         self._stages, self._moves = stages, moves
         self._slots, self._table = slots, table
         self.loss = torch.zeros((), device=device)
-        self._seed: Tensors | None = None
-        self._seed_of: tuple[torch.Size, torch.dtype, float] | None = None
+        """The sum of the losses so far, by their weights."""
+        self._seeds: dict[int, Tensors] = {}
+        self._usual: tuple[Hashable, Tensors] | None = None
 
     def forward(self, op: Op) -> Work:
         """F."""
@@ -88,7 +90,7 @@ class StageOps:
         source = self._slots.of(ValueKind.ACT, op.stage - 1, op) if op.stage else None
         is_last, fused = self._stages[op.stage].is_last, op[1:] in self._fused
         moved, microbatch = self._moves.moves(op), op.microbatch
-        table = self._table
+        table, tapped = self._table, is_last and op.kind == OpKind.F
 
         def give() -> Given:
             arguments, entry = _input(table, microbatch, source, op.stage)
@@ -96,7 +98,9 @@ class StageOps:
             targets = batch.targets if is_last else None
             if targets is not None:
                 targets = targets[microbatch]
-            return Given(arguments, entry, targets, batch.named(microbatch), fused, moved)
+            # Kept by nobody else, or it would stay behind when what is saved moves.
+            tap = table.terms.tap(microbatch, copied=moved) if tapped else None
+            return Given(arguments, entry, targets, batch.named(microbatch), fused, moved, tap)
 
         return give
 
@@ -106,17 +110,27 @@ class StageOps:
         self._table.values[made] = tuple([y.contiguous() for y in outputs])
 
     def _forward_to_loss(self, microbatch: int, run: _Run, give: Callable[[], Given]) -> None:
-        (loss,) = run(microbatch, give())
+        found, terms = run(microbatch, give()), self._table.terms
+        if not terms.with_loss:
+            return
+        (loss,) = found
         if loss.numel() != 1:
             raise SynthError(
                 f"the last stage gave a tensor of shape {tuple(loss.shape)}; it must give the "
                 f"loss, one number: give the pipeline a loss function, or end the model in one"
             )
-        share = self._table.loss_share
-        self.loss.add_(loss.reshape(()), alpha=share)
-        kind = (loss.shape, loss.dtype, share)
-        if kind != self._seed_of:  # the gradient of the mean by each loss: mostly the same
-            self._seed, self._seed_of = (torch.full_like(loss, share),), kind
+        terms.add(self.loss, loss, microbatch)
+        self._seeds[microbatch] = self._seed(terms, loss, microbatch)
+
+    def _seed(self, terms: LossTerms, loss: Tensor, microbatch: int) -> Tensors:
+        """What the micro-batch's backward starts from; mostly the same for all."""
+        weight = terms.weights[microbatch]
+        if terms.scale is not None or isinstance(weight, Tensor):
+            return (terms.seed(loss, microbatch),)
+        kind = (loss.shape, loss.dtype, weight)
+        if self._usual is None or self._usual[0] != kind:
+            self._usual = kind, (terms.seed(loss, microbatch),)
+        return self._usual[1]
 
     def _backward(
         self,
@@ -126,7 +140,7 @@ class StageOps:
         made: int | None,
     ) -> None:
         values = self._table.values
-        gradients = self._seed if source is None else values[source]
+        gradients = self._seeds[microbatch] if source is None else values[source]
         assert gradients is not None
         found = run(microbatch, gradients)
         if made is not None:

@@ -8,24 +8,25 @@ from synth.schedule.ops import Op, Value, ValueKind
 from ..batch import Batch
 from .boundary import Boundary, Tensors
 from .channels import Pending
+from .loss_terms import LossTerms
 
 Shapes = Sequence[Sequence[Boundary]]
 # By stage and micro-batch, of what moves to another rank: the bytes of each storage.
 SavedSizes = Mapping[tuple[int, int], tuple[int, ...]]
+_NO_TERMS = LossTerms(())
 
 
 @dataclass
 class StepTable:
     """What lives during one step, and nothing between steps.
 
-    Values and transfers are by slot, see `Slots`; `loss_share` is what a micro-batch's loss, and
-    with it each of its gradients, is multiplied by.
+    Values and transfers are by slot, see `Slots`.
     """
 
     batch: Batch = field(default_factory=Batch)
     shapes: Shapes = ()
     saved_sizes: SavedSizes = field(default_factory=dict)
-    loss_share: float = 1.0
+    terms: LossTerms = _NO_TERMS
     values: list[Tensors | None] = field(default_factory=list)
     arriving: list[Pending | None] = field(default_factory=list)
     leaving: list[Pending | None] = field(default_factory=list)
@@ -36,19 +37,19 @@ class StepTable:
         batch: Batch,
         shapes: Shapes,
         saved_sizes: SavedSizes,
-        loss_share: float,
+        terms: LossTerms,
         num_slots: int,
     ) -> None:
         """A step that holds nothing yet."""
         self.batch, self.shapes, self.saved_sizes = batch, shapes, saved_sizes
-        self.loss_share, self.updating = loss_share, False
+        self.terms, self.updating = terms, False
         self.values = [None] * num_slots
         self.arriving = [None] * num_slots
         self.leaving = [None] * num_slots
 
     def clear(self) -> None:
         """Hold nothing of a step that is over."""
-        self.begin(Batch(), (), {}, 1.0, 0)
+        self.begin(Batch(), (), {}, _NO_TERMS, 0)
 
     @property
     def num_held(self) -> int:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from synth.errors import SynthError
 from synth.kinds import OpKind
 from synth.runtime.batch import Batch
+from synth.runtime.execution.loss_terms import LossTerms
 from synth.runtime.execution.moves import Moves
 from synth.runtime.execution.passages import Given
 from synth.runtime.execution.stage import Stage
@@ -84,7 +85,7 @@ def test_sizes_other_than_those_of_the_trial_are_told_with_the_stage() -> None:
     stage = Stage(nn.Sequential(nn.Linear(WIDTH, WIDTH), Sines()), is_first=True, is_last=False)
     stage.forward(0, Given((torch.ones(BATCH, WIDTH),), fused=True, moved=True))
     table = StepTable()
-    table.begin(Batch(), (), {(0, 0): (4 * BATCH * WIDTH,)}, 1.0, 1)
+    table.begin(Batch(), (), {(0, 0): (4 * BATCH * WIDTH,)}, LossTerms((1.0,)), 1)
     moves = Moves([offload], {0: stage}, Slots(), table)
     with pytest.raises(SynthError, match=r"stage 0 saved 2 tensors of 144 bytes, .* trial saved 1"):
         moves.offload(offload)()

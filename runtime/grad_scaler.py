@@ -1,0 +1,85 @@
+"""Loss scaling for float16: `torch.amp.GradScaler`, with one verdict for all ranks of a pipeline.
+
+    scaler = PipelineGradScaler(pipeline)
+    loss = pipeline.step(batch, scaler=scaler)
+    scaler.unscale_(optimizer)
+    pipeline.clip_grad_norm_(1.0)
+    scaler.step(optimizer)
+    scaler.update()
+
+A stage sees only its own gradients. If the ranks did not tell each other of an overflow, some
+would skip a step that others take, and their scales would drift apart. (FSDP's
+`ShardedGradScaler` does the same for shards.)
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.amp import GradScaler
+
+from .pipeline import Pipeline
+
+
+class PipelineGradScaler(GradScaler):
+    """A `GradScaler` whose ranks skip a step together if a gradient of any of them is not finite.
+
+    `unscale_`, `step` and `update` are called on every rank, in the same order, for as many
+    optimizers on each; a rank without parameters has one of an empty tensor.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        *,
+        init_scale: float = 2.0**16,
+        growth_factor: float = 2.0,
+        backoff_factor: float = 0.5,
+        growth_interval: int = 2000,
+        enabled: bool = True,
+        group: Any = None,
+    ) -> None:
+        """Start from the same scale on every rank.
+
+        Args:
+            pipeline: the rank's, whose steps are given the scaler.
+            init_scale: see `GradScaler`, as the next four.
+            growth_factor: greater than 1.
+            backoff_factor: less than 1.
+            growth_interval: steps.
+            enabled: False: nothing is scaled.
+            group: the process group in which an overflow is told; None: the pipeline's ranks. Where
+                the gradients of several pipelines are shards of the same ones: all of theirs.
+        """
+        super().__init__(
+            pipeline.device.type,
+            init_scale=init_scale,
+            growth_factor=growth_factor,
+            backoff_factor=backoff_factor,
+            growth_interval=growth_interval,
+            enabled=enabled,
+        )
+        self._pipeline, self._group = pipeline, group
+        if self._enabled:  # ranks without the last stage never call `scale`
+            self._lazy_init_scale_growth_tracker(pipeline.device)
+
+    def _unscale_grads_(
+        self,
+        optimizer: torch.optim.Optimizer,
+        inv_scale: Tensor,
+        found_inf: Tensor,
+        allow_fp16: bool,
+    ) -> dict[torch.device, Tensor]:
+        """Unscale this rank's gradients, and find out whether any rank's overflowed.
+
+        `unscale_` calls this, and `step` of an optimizer that unscales by itself.
+        """
+        found = super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16)
+        others = [flag for flag in found.values() if flag is not found_inf]
+        for flag in others:
+            found_inf.copy_(torch.maximum(found_inf, flag.to(found_inf.device)))
+        self._pipeline.combine_overflow(found_inf, self._group)
+        # Fused optimizers compare the sum of all flags with 1: only one of them may be set.
+        for flag in others:
+            flag.zero_()
+        return found | {found_inf.device: found_inf}
