@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from synth.errors import SynthError
 
 from ..split import gradient_dtype
+from .multi_tensor import group_alike
 
 _NARROW = (torch.bfloat16, torch.float16)
 
@@ -35,11 +36,11 @@ class Gradients:
         """Zero what a step has used; what accumulates for a step to come stays."""
         if not self._consumed:
             return
+        for group in group_alike(self._present()):
+            torch._foreach_zero_(group)
         for parameter in self._parameters:
             if parameter.grad is None:
                 parameter.grad = zero_gradient(parameter)
-            else:
-                parameter.grad.zero_()
         self._consumed = False
 
     def consume(self) -> None:
@@ -53,9 +54,11 @@ class Gradients:
     @torch.no_grad()
     def scale(self, factor: Tensor) -> None:
         """Multiply all by a scalar."""
-        for parameter in self._parameters:
-            if parameter.grad is not None:
-                parameter.grad.mul_(factor)
+        for group in group_alike(self._present()):
+            torch._foreach_mul_(group, factor)
+
+    def _present(self) -> list[Tensor]:
+        return [p.grad for p in self._parameters if p.grad is not None]
 
 
 def widen_gradients(modules: Iterable[nn.Module]) -> None:

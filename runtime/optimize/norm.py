@@ -8,6 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from .multi_tensor import squared_norm
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -64,10 +66,7 @@ class GradientNorm:
     @torch.no_grad()
     def start(self, gradients: Iterable[Tensor]) -> None:
         """Contribute this rank's gradients; does not wait for the others."""
-        self._own.zero_()
-        for gradient in gradients:  # in float32, whatever the gradient is in
-            norm = torch.linalg.vector_norm(gradient, dtype=torch.float32)
-            self._own += norm.double().square()
+        self._own.copy_(squared_norm(gradients, self._own.device))
         if self._group is None:
             self._gathered.copy_(self._own)
         else:
