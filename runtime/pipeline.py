@@ -33,6 +33,7 @@ from synth.schedule.verify import verify
 from .batch import Batch
 from .execution.channels import open_channels
 from .execution.clock import Clock
+from .execution.data_parallel import DataParallel
 from .execution.executor import Executor
 from .execution.forward_only import forward_only
 from .execution.groups import Group, Refused
@@ -62,6 +63,8 @@ class Pipeline:
         group: ProcessGroup | DeviceMesh | None = None,
         loss: Loss | None = None,
         tied: Mapping[str, nn.Parameter] | None = None,
+        data_parallel: ProcessGroup | DeviceMesh | None = None,
+        on_gradients: Callable[[int], None] | None = None,
         device: torch.device | str | None = None,
         changing_shapes: bool = False,
         timeout_s: float = 300.0,
@@ -80,6 +83,14 @@ class Pipeline:
                 the targets as its last argument and gives the loss itself.
             tied: parameters that this rank shares with others, under names common to all of them
                 (an embedding and a head): they start equal and their gradients are added up.
+            data_parallel: the processes that hold the same stages in pipelines side by side: a
+                process group, or the other dimension of the mesh. They start with equal parameters
+                and buffers, and gradients become the average of all pipelines', each stage's from
+                its last backward on. None: there is one pipeline, or the stages are wrapped in
+                DistributedDataParallel or FSDP2.
+            on_gradients: called with a stage's number after its last backward of a step that
+                updates: a place to start a reduction of one's own. Sums over copies, tied
+                parameters and `data_parallel` come later.
             device: where this rank computes; none: where its parameters are.
             changing_shapes: whether inputs have other shapes from step to step. The rank with the
                 first stage then tells the others at every step; else at the first one only.
@@ -93,9 +104,14 @@ class Pipeline:
         """
         self._timeout_s = timeout_s
         self._group = Group.of(group, timeout_s)
+        self._peers = (
+            None
+            if data_parallel is None
+            else Group.of(data_parallel, timeout_s, "data-parallel rank")
+        )
         self._is_broken = False
         self._norm_group: Any = None
-        with self._group.building():
+        with self._group.building(), self._building_with_peers():
             self.lowered = _lower(schedule)
             _check_size(self.lowered, self._group)
             self.stages = _make_stages(self.lowered, self._group.rank, stages, loss)
@@ -124,9 +140,51 @@ class Pipeline:
                 device=self.device,
                 clock=self.clock,
                 reducer=self._reducer,
+                data_parallel=self._join_peers(),
+                on_gradients=on_gradients,
                 progress=progress,
-                on_failure=self._group.tell,
+                on_failure=self._tell,
             )
+
+    @contextmanager
+    def _building_with_peers(self) -> Iterator[None]:
+        """A failure here ends what the peers prepare, too."""
+        if self._peers is None:
+            yield
+            return
+        self._group.own.also_cut(self._peers.own.cut)
+        with self._peers.building():
+            yield
+
+    def _join_peers(self) -> DataParallel | None:
+        if self._peers is None:
+            return None
+        return DataParallel(
+            self._peers,
+            self.stages,
+            rank=self._group.rank,
+            fingerprint=schedule_fingerprint(self.lowered.schedule),
+            summed=self._reducer.summed,
+        )
+
+    def _tell(self, error: BaseException) -> None:
+        """Say why this rank lets go of the others of its pipeline, and of its peers in others."""
+        explained = self._explain(error)
+        for group in self._groups:
+            group.tell(explained)
+
+    def _explain(self, error: BaseException) -> BaseException:
+        """The same error, or one that also names the rank that failed before, and why."""
+        if not isinstance(error, RunFailure | RuntimeError):
+            return error
+        explained: RunFailure | RuntimeError = error
+        for group in self._groups:
+            explained = group.explain(explained)
+        return error if str(explained) == str(error) else explained
+
+    @property
+    def _groups(self) -> list[Group]:
+        return [self._group] if self._peers is None else [self._group, self._peers]
 
     @property
     def stepper(self) -> Stepper | None:
@@ -173,7 +231,7 @@ class Pipeline:
         try:
             return Batch.split(self.num_micro_batches, *inputs, targets=targets, **keywords)
         except SynthError as error:
-            self._group.tell(error)
+            self._tell(error)
             raise
 
     def step(
@@ -319,7 +377,7 @@ class Pipeline:
                 device=self.device,
                 clock=Clock(self.device, recording=False),
                 reducer=self._reducer,
-                on_failure=self._group.tell,
+                on_failure=self._tell,
             )
         return self._evaluator
 
@@ -366,19 +424,19 @@ class Pipeline:
                 "a step of this pipeline has failed, and transfers of it are still open; end the "
                 "process, or make a new process group and a new pipeline"
             )
-        self._group.recover()
+        for group in self._groups:
+            group.recover()
         try:
             yield
         except Refused:
             raise
         except BaseException as error:
             self._is_broken = True
-            self._group.tell(error)
+            self._tell(error)
             self._channels.cut()
-            if isinstance(error, RunFailure | RuntimeError):
-                explained = self._group.explain(error)
-                if str(explained) != str(error):
-                    raise explained from error
+            explained = self._explain(error)
+            if explained is not error:
+                raise explained from error
             raise
 
 

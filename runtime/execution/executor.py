@@ -20,6 +20,7 @@ from ..batch import Batch
 from .boundary import Tensors
 from .channels import Channels
 from .clock import Clock
+from .data_parallel import DataParallel
 from .failure import describe_failure
 from .loss_terms import LossTerms
 from .moves import Moves
@@ -48,6 +49,8 @@ class Executor:
         device: torch.device,
         clock: Clock,
         reducer: Reducer | None = None,
+        data_parallel: DataParallel | None = None,
+        on_gradients: Callable[[int], None] | None = None,
         progress: Progress | None = None,
         on_failure: Callable[[BaseException], None] | None = None,
     ) -> None:
@@ -62,6 +65,9 @@ class Executor:
             device: where tensors live.
             clock: records when each op ran.
             reducer: adds up the gradients that several ranks hold; none: no stage has copies.
+            data_parallel: averages gradients over pipelines side by side; none: there is one.
+            on_gradients: called with a stage's number after its last backward of a step that
+                updates.
             progress: told before each instruction, for a post-mortem.
             on_failure: called with what ends a step, before other ranks can notice its end.
         """
@@ -74,6 +80,8 @@ class Executor:
         self._device = device
         self._clock = clock
         self._reducer = reducer
+        self._data_parallel = data_parallel
+        self._on_gradients = on_gradients
         self._stepper: Stepper | None = None
         self._point = 0
         self._strays = Strays((), ())
@@ -311,13 +319,20 @@ class Executor:
     def _complete(self, stage: int, run: Callable[[], None]) -> None:
         """Run the op after which a stage's gradients are complete; have them reduced."""
         run()
-        if self._updates:
-            self._stages[stage].reduce_gradients()
+        if not self._updates:
+            return
+        self._stages[stage].reduce_gradients()
+        if self._on_gradients is not None:
+            self._on_gradients(stage)
+        if self._data_parallel is not None:
+            self._data_parallel.start(stage)
 
     def _before_first_step(self) -> None:
         self._table.updating = True
         if self._reducer is not None:
             self._reducer.finish()
+        if self._data_parallel is not None:
+            self._data_parallel.finish()
         if self._stepper is not None:
             self._stepper.synchronize()
 

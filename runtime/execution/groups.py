@@ -40,6 +40,8 @@ class Group:
     rank: int
     own: OwnGroups
     beside: tuple[tuple[int, ...], ...] | None = None
+    noun: str = "rank"
+    """For one of them, in messages."""
 
     @classmethod
     def world(cls, timeout_s: float = 300.0) -> Self:
@@ -51,10 +53,16 @@ class Group:
         return cls.of(None, timeout_s)
 
     @classmethod
-    def of(cls, given: dist.ProcessGroup | DeviceMesh | None, timeout_s: float = 300.0) -> Self:
+    def of(
+        cls,
+        given: dist.ProcessGroup | DeviceMesh | None,
+        timeout_s: float = 300.0,
+        noun: str = "rank",
+    ) -> Self:
         """From a process group, a one-dimensional device mesh, or none for all processes.
 
         Its ranks call this at the same time. After `timeout_s` they wait for each other no longer.
+        Messages call one of them by the noun.
 
         Raises:
             SynthError: torch.distributed has not been initialised; the mesh has several
@@ -86,7 +94,7 @@ class Group:
             dist.broadcast_object_list(name, ranks[0], given)
         world: Any = dist.group.WORLD
         store = PrefixStore(name[0], (given or world).get_group_store())
-        return cls(given, ranks, rank, OwnGroups(store, rank, timeout_s), beside)
+        return cls(given, ranks, rank, OwnGroups(store, rank, timeout_s, noun), beside, noun)
 
     @property
     def size(self) -> int:
@@ -96,6 +104,13 @@ class Group:
     def backend(self, device: torch.device) -> str:
         """What moves a device's tensors: `nccl` or `gloo`."""
         return _backends(self.handle).get(device.type, "gloo")
+
+    @property
+    def collectives(self) -> Any:
+        """A process group of all its ranks: of its own on gloo, the given one on NCCL."""
+        if self._on_nccl:
+            return self.handle or dist.group.WORLD
+        return self.own.among(range(self.size))
 
     def subgroup(
         self, ranks: Iterable[int], timeout: timedelta | None = None, purpose: str = ""
@@ -131,8 +146,8 @@ class Group:
                 self.own.cut()
             told = isinstance(error, RuntimeError | RunFailure | ConnectionError)
             if told and before is not None and before not in str(error):
-                raise RunFailure(f"rank {self.rank} cannot go on: {before}") from error
-            error.add_note(f"(on rank {self.rank} of the pipeline, while it was made)")
+                raise RunFailure(f"{self.noun} {self.rank} cannot go on: {before}") from error
+            error.add_note(f"(on {self.noun} {self.rank} of the pipeline, while it was made)")
             raise
 
     def tell(self, error: BaseException) -> None:
@@ -146,7 +161,7 @@ class Group:
     def explain(self, error: RuntimeError | RunFailure) -> RunFailure:
         """Say which rank it was that this error ended, and which other one failed before it."""
         named = isinstance(error, RunFailure)
-        said = str(error) if named else f"rank {self.rank} failed: {describe_failure(error)}"
+        said = str(error) if named else f"{self.noun} {self.rank} failed: {describe_failure(error)}"
         cause = self.own.meeting.failure()
         return RunFailure(said if cause is None or cause in said else f"{said}; {cause}")
 

@@ -19,12 +19,13 @@ _SHORTEST_S, _LONGEST_S = 0.001, 0.05
 class Meeting:
     """One rank's view of a store that all ranks of one pipeline, and only they, write to."""
 
-    def __init__(self, store: Store, rank: int, timeout_s: float) -> None:
-        """After `timeout_s` the rank waits for others no longer."""
+    def __init__(self, store: Store, rank: int, timeout_s: float, noun: str = "rank") -> None:
+        """After `timeout_s` the rank waits for others no longer; messages call it by the noun."""
         self._store = store
         self._rank = rank
         self._timeout_s = timeout_s
-        self._failed = f"rank {rank} failed"
+        self._noun = noun
+        self._failed = f"{noun} {rank} failed"
         self._told = ""
 
     def meet(self, where: str, ranks: Iterable[int], word: str = "") -> list[str]:
@@ -39,12 +40,12 @@ class Meeting:
         while not self._store.check(list(keys.values())):
             cause = self.failure()
             if cause is not None:
-                raise RunFailure(f"rank {self._rank} cannot go on: {cause}")
+                raise RunFailure(f"{self._noun} {self._rank} cannot go on: {cause}")
             missing = self._missing(keys) if time.monotonic() > until else []
             if missing:  # or the last have just come
                 raise RunFailure(
-                    f"rank {self._rank} waited {self._timeout_s:g} s for "
-                    f"rank{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}; every rank of "
+                    f"{self._noun} {self._rank} waited {self._timeout_s:g} s for {self._noun}"
+                    f"{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}; every rank of "
                     f"the group makes the pipeline at the same time, else raise timeout_s"
                 )
             time.sleep(pause_s)

@@ -34,15 +34,16 @@ class OwnGroups:
     meeting: Meeting
     """Where its ranks wait for each other until a group is made."""
 
-    def __init__(self, store: Store, rank: int, timeout_s: float) -> None:
+    def __init__(self, store: Store, rank: int, timeout_s: float, noun: str = "rank") -> None:
         """Prepare to make groups.
 
         Args:
             store: where ranks find each other; for this pipeline alone.
             rank: of the pipeline, as all ranks here.
             timeout_s: after which whoever waits in one of the groups gives up.
+            noun: for a rank, in messages.
         """
-        self.meeting = Meeting(store, rank, timeout_s)
+        self.meeting = Meeting(store, rank, timeout_s, noun)
         self._store = store
         self._rank = rank
         self._timeout = timedelta(seconds=timeout_s)

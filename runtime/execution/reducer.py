@@ -5,7 +5,7 @@ of their ranks. A copy's reduction starts where the lowered program says; the ti
 rank's first STEP, when all its gradients are there. Both work in place, and STEP waits for them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple, Protocol
 
 import torch
@@ -16,6 +16,7 @@ from synth.errors import SynthError
 from synth.schedule.lower import Lowered
 from synth.schedule.reductions import Reduction
 
+from .all_reduce import as_real, gradient_of, start_all_reduce
 from .clock import Clock
 from .groups import Group
 from .own_groups import broadcast
@@ -97,20 +98,31 @@ class GradientReducer:
         """Whether this rank is the one that counts the parameter, for a norm over all ranks."""
         return id(parameter) not in self._foreign
 
+    @property
+    def summed(self) -> Collection[int]:
+        """Ids of this rank's parameters whose gradients are added up with those of other ranks."""
+        copied = {id(p) for stage in self._copied.values() for p in stage.parameters()}
+        return copied | self._tied_ids
+
     def start(self, reduction: Reduction) -> None:
         """REDUCE: start adding up the gradients of a stage's copies."""
         handle = self._groups[reduction.ranks]
         self._clock.ready(reduction)
-        self._working[reduction] = [
-            handle.allreduce([_gradient(p)])
-            for p in self._copied[reduction.stage].parameters()
-            if id(p) not in self._tied_ids
-        ]
+        self._working[reduction] = start_all_reduce(
+            handle,
+            (
+                gradient_of(p)
+                for p in self._copied[reduction.stage].parameters()
+                if id(p) not in self._tied_ids
+            ),
+        )
 
     def finish(self) -> None:
         """Wait until this rank's gradients are those of all copies, the tied ones added up."""
         tied = [
-            self._groups[ranks].allreduce([_gradient(parameter)]) for parameter, ranks in self._tied
+            work
+            for parameter, ranks in self._tied
+            for work in start_all_reduce(self._groups[ranks], [gradient_of(parameter)])
         ]
         for reduction, works in self._working.items():
             with self._clock.wait(reduction):
@@ -121,7 +133,7 @@ class GradientReducer:
     @torch.no_grad()
     def _spread(self, shared: list[_Tied]) -> None:
         for parameter, ranks in shared:
-            broadcast(self._groups[ranks], _real(parameter.detach()), 0)
+            broadcast(self._groups[ranks], as_real(parameter.detach()), 0)
 
 
 def _wait(works: list[dist.Work]) -> None:
@@ -154,17 +166,6 @@ def _check_alike(group: Group, copied: Mapping[int, Passages]) -> None:
                     f"the copies of stage {number} differ: rank {other} has {', '.join(expected)}, "
                     f"rank {rank} has {', '.join(kinds)}; parameters and buffers must be alike"
                 )
-
-
-def _gradient(parameter: Tensor) -> Tensor:
-    if parameter.grad is None:  # nothing flowed into it here; elsewhere something may have
-        parameter.grad = torch.zeros_like(parameter)
-    return _real(parameter.grad)
-
-
-def _real(tensor: Tensor) -> Tensor:
-    """The same memory as real numbers, which are what is added up."""
-    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 def _holders(group: Group, tied: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:

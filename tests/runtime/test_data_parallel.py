@@ -16,17 +16,19 @@ FAMILIES = ["gpipe", "1f1b", "zb-h1", "interleaved:2", "zb-v"]
 
 
 class Block(nn.Module):
-    """Weights with and without a rule, and one that is used in both ways."""
+    """Weights with and without a rule, one that is used in both ways, and a channels-last one."""
 
     def __init__(self) -> None:
         super().__init__()
         self.inner, self.norm = nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH)
+        self.mix = nn.Conv2d(1, 2, (1, 3), padding=(0, 1)).to(memory_format=torch.channels_last)
         self.outer = nn.Linear(WIDTH, WIDTH)
         self.gate = nn.Parameter(torch.randn(WIDTH))
 
     def forward(self, x: Tensor) -> Tensor:
         y = torch.tanh(self.inner(x)) @ self.outer.weight
-        return self.norm(self.outer(y) * self.gate + x)
+        mixed = self.mix(x.view(-1, 1, 1, WIDTH)).sum(1).flatten(1)
+        return self.norm(self.outer(y) * self.gate + mixed)  # type: ignore[no-any-return]
 
 
 def build_stages(count: int) -> list[nn.Module]:
@@ -57,6 +59,14 @@ def train_plainly(count: int) -> list[list[Tensor]]:
 
 
 Wrap = Callable[[nn.Module, Any], nn.Module]
+
+
+def leave_plain(stage: nn.Module, mesh: Any) -> nn.Module:
+    """The pipeline averages by itself; peers need not start equal."""
+    if mesh.get_local_rank():
+        for parameter in stage.parameters():
+            nn.init.zeros_(parameter)
+    return stage
 
 
 def wrap_ddp(stage: nn.Module, mesh: Any, **options: Any) -> nn.Module:
@@ -106,6 +116,7 @@ def wrap_fsdp_inside(stage: nn.Module, mesh: Any) -> nn.Module:
 
 
 WRAPS = [
+    leave_plain,
     wrap_ddp,
     wrap_ddp_inside,
     wrap_ddp_with_small_buckets,
@@ -130,7 +141,14 @@ def train(
     stages = build_stages(schedule.placement.num_stages)
     mine = {stage for stage, _ in schedule.placement.held[mesh["pp"].get_local_rank()]}
     wrapped = {s: globals()[wrap](stages[s], mesh["dp"]) for s in mine}
-    pipeline = Pipeline(schedule, wrapped, group=mesh["pp"], loss=nn.functional.mse_loss)
+    is_plain = wrap == "leave_plain"
+    pipeline = Pipeline(
+        schedule,
+        wrapped,
+        group=mesh["pp"],
+        loss=nn.functional.mse_loss,
+        data_parallel=mesh["dp"] if is_plain else None,
+    )
     optimizer = torch.optim.SGD([p for m in wrapped.values() for p in m.parameters()], 0.1)
     for step in range(STEPS):
         x, y = draw(step, mesh["dp"].get_local_rank())
@@ -154,8 +172,8 @@ def assert_trained(found: list[dict[int, list[Tensor]]], count: int) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("wrap", ["wrap_ddp", "wrap_fsdp_resharding"])
-def test_wrapped_stages_train_as_one_process_under_every_schedule(
+@pytest.mark.parametrize("wrap", ["leave_plain", "wrap_ddp", "wrap_fsdp_resharding"])
+def test_stages_train_as_one_process_under_every_schedule(
     pool: Any, family: str, wrap: str
 ) -> None:
     schedule = generate(family, num_ranks=2, num_micro_batches=MICRO_BATCHES)
@@ -168,7 +186,161 @@ def test_every_way_to_wrap_trains_as_one_process(pool: Any, wrap: str) -> None:
     assert_trained(pool.run(train, 4, schedule, wrap), 2)
 
 
-@pytest.mark.parametrize("wrap", ["wrap_ddp", "wrap_fsdp_resharding"])
-def test_wrapped_stages_accumulate_over_steps(pool: Any, wrap: str) -> None:
+@pytest.mark.parametrize("wrap", ["leave_plain", "wrap_ddp", "wrap_fsdp_resharding"])
+def test_stages_accumulate_over_steps(pool: Any, wrap: str) -> None:
     schedule = generate("zb-h1", num_ranks=2, num_micro_batches=MICRO_BATCHES)
     assert_trained(pool.run(train, 4, schedule, wrap, 2), 2)
+
+
+@pytest.mark.parametrize("family", ["chimera", "dualpipe-v"])
+def test_copies_of_stages_are_summed_before_they_are_averaged(pool: Any, family: str) -> None:
+    schedule = generate(family, num_ranks=2, num_micro_batches=MICRO_BATCHES)
+    assert_trained(pool.run(train, 4, schedule, "leave_plain"), schedule.placement.num_stages)
+
+
+def train_tied(rank: int, size: int) -> list[Tensor]:
+    """A weight that both ranks of each pipeline hold; and one that two stages of a rank share."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    from synth.runtime.pipeline import Pipeline
+
+    mesh = init_device_mesh("cpu", (REPLICAS, 2), mesh_dim_names=("dp", "pp"))
+    schedule = generate("interleaved:2", num_ranks=2, num_micro_batches=MICRO_BATCHES)
+    stages = build_tied_stages()
+    mine = {s: stages[s] for s, _ in schedule.placement.held[mesh["pp"].get_local_rank()]}
+    pipeline = Pipeline(
+        schedule,
+        mine,
+        group=mesh["pp"],
+        data_parallel=mesh["dp"],
+        loss=nn.functional.mse_loss,
+        tied={"ends": stages[0 if 0 in mine else 3].weight},  # type: ignore[dict-item]
+    )
+    x, y = draw(0, mesh["dp"].get_local_rank())
+    pipeline.step(pipeline.split(x, targets=y))
+    return [gradient(p) for stage in mine.values() for p in stage.parameters()]
+
+
+def gradient(parameter: Tensor) -> Tensor:
+    assert parameter.grad is not None
+    return parameter.grad
+
+
+def build_tied_stages() -> list[nn.Linear]:
+    """Stage 3 has the weight of stage 0, stage 2 (of the same rank as 0) its bias."""
+    torch.manual_seed(4)
+    stages = [nn.Linear(WIDTH, WIDTH) for _ in range(4)]
+    stages[3].weight, stages[2].bias = stages[0].weight, stages[0].bias
+    return stages
+
+
+def test_tied_parameters_are_summed_before_they_are_averaged(pool: Any) -> None:
+    stages = build_tied_stages()
+    model = nn.Sequential(*stages)
+    for replica in range(REPLICAS):
+        for x, y in zip(*(t.chunk(MICRO_BATCHES) for t in draw(0, replica)), strict=True):
+            (nn.functional.mse_loss(model(x), y) / MICRO_BATCHES / REPLICAS).backward()
+    held = [(0, 2), (1, 3), (0, 2), (1, 3)]
+    for found, numbers in zip(pool.run(train_tied, 4), held, strict=True):
+        wanted = [gradient(p) for n in numbers for p in stages[n].parameters()]
+        for mine, true in zip(found, wanted, strict=True):
+            torch.testing.assert_close(mine, true)
+
+
+def reduce_by_a_hook(rank: int, size: int) -> tuple[list[int], list[Tensor]]:
+    """Stages in the order in which the hook was called, and averages that it made."""
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+
+    from synth.runtime.pipeline import Pipeline
+
+    mesh = init_device_mesh("cpu", (REPLICAS, 2), mesh_dim_names=("dp", "pp"))
+    schedule = generate("zb-v", num_ranks=2, num_micro_batches=MICRO_BATCHES)
+    stages = build_stages(4)
+    mine = {s: stages[s] for s, _ in schedule.placement.held[mesh["pp"].get_local_rank()]}
+    called: list[int] = []
+
+    def average(stage: int) -> None:
+        called.append(stage)
+        for parameter in mine[stage].parameters():
+            dist.all_reduce(gradient(parameter), group=mesh["dp"].get_group())
+            gradient(parameter).div_(REPLICAS)
+
+    pipeline = Pipeline(
+        schedule, mine, group=mesh["pp"], loss=nn.functional.mse_loss, on_gradients=average
+    )
+    x, y = draw(0, mesh["dp"].get_local_rank())
+    pipeline.step(pipeline.split(x, targets=y), weight=0.5, update=False)
+    assert not called
+    pipeline.step(pipeline.split(x, targets=y), weight=0.5)
+    return called, [gradient(p) for stage in mine.values() for p in stage.parameters()]
+
+
+def test_a_hook_is_called_where_the_gradients_of_a_stage_are_complete(pool: Any) -> None:
+    stages = build_stages(4)
+    model = nn.Sequential(*stages)
+    for replica in range(REPLICAS):
+        for x, y in zip(*(t.chunk(MICRO_BATCHES) for t in draw(0, replica)), strict=True):
+            (nn.functional.mse_loss(model(x), y) / MICRO_BATCHES / REPLICAS).backward()
+    for rank, (called, found) in enumerate(pool.run(reduce_by_a_hook, 4)):
+        held = (0, 3) if rank % 2 == 0 else (1, 2)
+        assert sorted(called) == list(held)
+        wanted = [gradient(p) for n in held for p in stages[n].parameters()]
+        for mine, true in zip(found, wanted, strict=True):
+            torch.testing.assert_close(mine, true)
+
+
+def make_a_mistake(rank: int, size: int, mistake: str) -> str:
+    """The message that this rank gets."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    from synth.errors import SynthError
+    from synth.runtime.pipeline import Pipeline
+
+    mesh = init_device_mesh("cpu", (REPLICAS, 2), mesh_dim_names=("dp", "pp"))
+    peer, place = mesh["dp"].get_local_rank(), mesh["pp"].get_local_rank()
+    family = "gpipe" if mistake == "schedule" and peer else "1f1b"
+    schedule = generate(family, num_ranks=2, num_micro_batches=MICRO_BATCHES)
+    stage: nn.Module = build_stages(2)[place]
+    if mistake == "parameters" and peer:
+        stage = nn.Linear(WIDTH, WIDTH)
+    if mistake == "wrapped":
+        stage = wrap_ddp(stage, mesh["dp"])
+    if mistake == "failure" and rank == 1:
+        stage.register_forward_pre_hook(_fail)
+    group = mesh["pp"]
+    try:
+        pipeline = Pipeline(
+            schedule,
+            stage,
+            group=group,
+            data_parallel=group if mistake == "dimension" else mesh["dp"],
+            loss=nn.functional.mse_loss,
+            timeout_s=60,
+        )
+        x, y = draw(0, peer)
+        for _ in range(2):
+            pipeline.step(pipeline.split(x, targets=y))
+    except SynthError as error:
+        return str(error)
+    return "no error"
+
+
+def _fail(module: nn.Module, arguments: Any) -> None:
+    if torch.is_grad_enabled():
+        raise ValueError("something broke")
+
+
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [
+        ("schedule", "with different schedules"),
+        ("parameters", "their stages have different parameters"),
+        ("wrapped", "is wrapped in DistributedDataParallel or FSDP2"),
+        ("dimension", "are ranks 0 and 1 of their pipelines"),
+        ("failure", "something broke"),
+    ],
+)
+def test_all_pipelines_are_told_of_a_mistake(pool: Any, mistake: str, message: str) -> None:
+    for said in pool.run(make_a_mistake, 4, mistake):
+        assert message in said

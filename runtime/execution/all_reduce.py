@@ -1,0 +1,63 @@
+"""Sums of many tensors over a process group, in place; small ones travel together."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ..split import gradient_dtype
+
+# Gloo copies the tensors of a bucket into one buffer, which no plan counts. NCCL copies nothing.
+_BUCKET_BYTES = 256 * 1024
+
+
+def start_all_reduce(
+    group: Any, tensors: Iterable[Tensor], most_bytes: int = _BUCKET_BYTES
+) -> list[dist.Work]:
+    """Start adding up tensors over a group; all of its ranks give alike ones, in one order.
+
+    Args:
+        group: a process group.
+        tensors: any dtypes and shapes; of sharded ones (DTensor) this rank's shards are added up.
+        most_bytes: of a bucket of several tensors.
+
+    Returns:
+        The collectives to wait for.
+    """
+    real = [as_real(local_part(tensor)) for tensor in tensors]
+    return [
+        group.allreduce_coalesced(bucket) if bucket[1:] else group.allreduce(bucket)
+        for bucket in buckets(real, most_bytes)
+    ]
+
+
+def buckets(tensors: Sequence[Tensor], most_bytes: int) -> Iterator[list[Tensor]]:
+    """Neighbours of one dtype, of at most so many bytes together; a larger tensor is alone."""
+    bucket: list[Tensor] = []
+    for tensor in tensors:
+        fits = sum(t.nbytes for t in bucket) + tensor.nbytes <= most_bytes
+        if bucket and not (fits and tensor.dtype == bucket[0].dtype):
+            yield bucket
+            bucket = []
+        bucket.append(tensor)
+    if bucket:
+        yield bucket
+
+
+def gradient_of(parameter: Tensor) -> Tensor:
+    """Its gradient, zeros if none has come: on another rank one may have."""
+    if parameter.grad is None:
+        parameter.grad = torch.zeros_like(parameter, dtype=gradient_dtype(parameter))
+    return parameter.grad
+
+
+def local_part(tensor: Tensor) -> Tensor:
+    """The shard of a DTensor that lies here; any other tensor itself."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def as_real(tensor: Tensor) -> Tensor:
+    """The same memory as real numbers, which is what collectives add up."""
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
