@@ -46,6 +46,7 @@ class EmulationOptions(Record):
     post_validation: bool = False
     device: Literal["cpu"] = "cpu"
     restarts: Literal[0] = 0
+    data_parallel: Literal[1] = 1
 
     def resolved(self) -> "EmulationOptions":
         """The same for a process in another folder."""

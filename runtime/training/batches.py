@@ -1,5 +1,7 @@
 """The mini-batches of a run, one after the other, on this rank's device."""
 
+from typing import NamedTuple
+
 import torch
 
 from synth.schedule.file import Plan
@@ -9,8 +11,19 @@ from ..checkpoint import TrainingState
 from .data import TokenData
 
 
+class MiniBatch(NamedTuple):
+    """One mini-batch, and the number of its first sequence in the data."""
+
+    first_sequence: int
+    batch: Batch
+
+
 class Batches:
-    """Takes the next mini-batches of the data, in order."""
+    """Takes the next mini-batches of the data, in order.
+
+    Pipelines side by side take turns: of two, one takes the mini-batches 0, 2, 4, …, the other
+    1, 3, 5, …
+    """
 
     def __init__(
         self,
@@ -21,29 +34,38 @@ class Batches:
         inputs: bool,
         targets: bool,
         device: torch.device,
+        pipeline: int = 0,
+        num_pipelines: int = 1,
     ) -> None:
         """Prepare to take.
 
         Args:
             data: all of it.
             plan: how many micro-batches of how many sequences.
-            per_step: how many mini-batches an optimizer step takes.
+            per_step: how many mini-batches an optimizer step takes on each pipeline.
             inputs: whether this rank needs them, as the one with the first stage.
             targets: the same for the last stage.
             device: where they go.
+            pipeline: the number of this pipeline.
+            num_pipelines: that share the data.
 
         Raises:
             SynthError: there is not enough data for one step.
         """
         self._data, self._plan, self._device = data, plan, device
         self._per_step, self._inputs, self._targets = per_step, inputs, targets
+        self._pipeline, self._num_pipelines = pipeline, num_pipelines
         self._next_sequence = 0
         data.check_enough(self.sequences_per_step)
 
     @property
     def sequences_per_step(self) -> int:
-        """How many sequences an optimizer step takes."""
-        return self._per_step * self._plan.num_micro_batches * self._plan.workload.micro_batch_size
+        """How many sequences an optimizer step takes, of all pipelines together."""
+        return self._per_step * self._num_pipelines * self._sequences_per_batch
+
+    @property
+    def _sequences_per_batch(self) -> int:
+        return self._plan.num_micro_batches * self._plan.workload.micro_batch_size
 
     def go_to(self, sequence: int) -> None:
         """Take this sequence next: the data position of a checkpoint."""
@@ -57,22 +79,23 @@ class Batches:
         held = self._data.num_sequences
         return None if held is None else (held - start.sequences) // self.sequences_per_step
 
-    def take(self) -> list[Batch]:
-        """The mini-batches of the next optimizer step.
+    def take(self) -> list[MiniBatch]:
+        """This pipeline's mini-batches of the next optimizer step.
 
         Raises:
             EndOfData: there are none left.
         """
-        return [self._take_one() for _ in range(self._per_step)]
+        numbers = range(self._pipeline, self._per_step * self._num_pipelines, self._num_pipelines)
+        firsts = [self._next_sequence + n * self._sequences_per_batch for n in numbers]
+        self._next_sequence += self.sequences_per_step
+        return [MiniBatch(first, self._load(first)) for first in firsts]
 
-    def _take_one(self) -> Batch:
+    def _load(self, first: int) -> Batch:
         """A mini-batch; nothing is drawn on a rank that needs neither inputs nor targets."""
-        plan, device = self._plan, self._device
-        size = plan.workload.micro_batch_size
-        first = self._next_sequence
-        self._next_sequence += plan.num_micro_batches * size
         if not self._inputs and not self._targets:
             return Batch()
+        plan, device = self._plan, self._device
+        size = plan.workload.micro_batch_size
         pairs = list(self._data.mini_batch(first, plan.num_micro_batches, size))
         return Batch(
             [x.to(device) for x, _ in pairs] if self._inputs else None,

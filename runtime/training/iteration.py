@@ -16,10 +16,10 @@ from torch import Tensor
 
 from synth.errors import RunFailure
 
-from ..batch import Batch
 from ..execution.failure import describe_failure
 from ..optimize import StageSteps, StepSettings
 from ..pipeline import Pipeline
+from .batches import MiniBatch
 from .layered import Randomness
 
 
@@ -28,8 +28,8 @@ class Outcome:
     """The same on all ranks but for the seconds; `program_seconds` are of the last program, the
     one with STEPs, which is what a plan predicts.
 
-    `losses` are the mean losses, by step, that have become known: of this step, or of the one
-    before. `stops`: some rank was asked to end here.
+    `losses` are the mean losses of all pipelines, by step, that have become known: of this step, or
+    of the one before. `stops`: some rank was asked to end here.
     """
 
     losses: dict[int, float]
@@ -67,9 +67,15 @@ class Iteration:
     """Runs a rank's program on one mini-batch after another, and updates after the last."""
 
     def __init__(
-        self, pipeline: Pipeline, steps: StageSteps, rank: int, randomness: Randomness
+        self,
+        pipeline: Pipeline,
+        steps: StageSteps,
+        rank: int,
+        randomness: Randomness,
+        num_pipelines: int = 1,
     ) -> None:
         self._pipeline, self._steps, self._rank = pipeline, steps, rank
+        self._num_pipelines = num_pipelines
         self._randomness = randomness
         self._untold: _Loss | None = None
         # Made once: a sum made anew would be held beside what the later mini-batches take.
@@ -79,10 +85,9 @@ class Iteration:
     def run(
         self,
         step: int,
-        batches: Sequence[Batch],
+        batches: Sequence[MiniBatch],
         settings: StepSettings,
         *,
-        first_sequence: int,
         stops: bool = False,
         window: AbstractContextManager[object] | None = None,
     ) -> Outcome:
@@ -92,7 +97,6 @@ class Iteration:
             step: which one, for messages.
             batches: the mini-batches whose gradients are averaged.
             settings: of the update.
-            first_sequence: the data position of the first mini-batch.
             stops: whether this rank was asked to end behind this step; told to all.
             window: entered while the programs run, not while their outcome is told.
 
@@ -102,13 +106,11 @@ class Iteration:
         start = last_start = time.perf_counter()
         telling = self._tell(self._untold, stops) if self._steps.late else None
         self._steps.settings = settings
-        per_microbatch = self._randomness.sequences_per_microbatch
         self._sum.zero_()
         with window or nullcontext():
-            for number, batch in enumerate(batches, 1):
+            for number, (first_sequence, batch) in enumerate(batches, 1):
                 last_start = time.perf_counter()
                 self._randomness.first_sequence = first_sequence
-                first_sequence += self._pipeline.num_micro_batches * per_microbatch
                 is_last = number == len(batches)
                 loss = self._pipeline.step(batch, weight=1 / len(batches), update=is_last)
                 if loss is not None:
@@ -149,7 +151,7 @@ class Iteration:
         """Start telling all ranks the sum of the losses, and whether any was asked to stop."""
         told = torch.tensor([0.0, float(stops)], device=self._pipeline.device)
         if loss is not None:
-            told[0] += loss.share
+            told[0] += loss.share / self._num_pipelines
         return _Telling(loss, told, dist.all_reduce(told, async_op=True))
 
     def _hear(self, telling: _Telling) -> _Told:

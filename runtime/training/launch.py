@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from synth.schedule.file import Plan
 from synth.schedule.lower import Lowered
 
 from ..emulation.rank import EmulationOptions
-from .post_mortem import explain, last_attempt, where
+from .post_mortem import LastSeen, explain, last_attempt, places_of_all
 from .rank_result import RankResult
 from .stopping import passing_on_sigterm
 from .train_options import TrainOptions
@@ -31,7 +32,7 @@ _SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 def launch(
     plan_path: Path, plan: Plan, lowered: Lowered, options: TrainOptions | EmulationOptions
 ) -> list[RankResult]:
-    """Run a plan with one process per rank on this machine.
+    """Run a plan with one process per rank, of each pipeline, on this machine.
 
     Raises:
         SynthError: a rank refused (bad data, wrong model); its own message.
@@ -51,7 +52,7 @@ def launch(
         try:
             with passing_on_sigterm(folder, _terminate) if saves else nullcontext():
                 _start(
-                    plan.num_ranks,
+                    plan.num_ranks * options.data_parallel,
                     "synth.runtime.training.worker",
                     str(order_path),
                     folder=folder,
@@ -60,9 +61,10 @@ def launch(
                 )
         except ChildFailedError as error:
             codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
-            raise explain(last_attempt(folder), lowered, codes) from None
+            raise explain(last_attempt(folder), lowered, codes, options.data_parallel) from None
         except SignalException as error:
-            raise _interrupted(last_attempt(folder), lowered, error.sigval) from None
+            places = places_of_all(last_attempt(folder), lowered, options.data_parallel)
+            raise _interrupted(places, error.sigval) from None
         return load_results(folder)
 
 
@@ -71,11 +73,10 @@ def _terminate() -> None:
     raise SignalException("a second SIGTERM", sigval=signal.SIGTERM)
 
 
-def _interrupted(folder: Path, lowered: Lowered, signal_number: signal.Signals) -> SynthError:
-    places = "; ".join(
-        f"rank {rank} {where(folder, lowered, rank)}" for rank in range(lowered.num_ranks)
+def _interrupted(places: Sequence[LastSeen], signal_number: signal.Signals) -> SynthError:
+    stopped = SynthError(
+        f"stopped by {signal.Signals(signal_number).name}: {'; '.join(map(str, places))}"
     )
-    stopped = SynthError(f"stopped by {signal.Signals(signal_number).name}: {places}")
     is_term = signal_number == signal.SIGTERM
     stopped.exit_code = ExitCode.TERMINATED if is_term else ExitCode.INTERRUPTED
     return stopped

@@ -7,14 +7,17 @@ and, if it fails, leaves word.
 import json
 import signal
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from synth.errors import RunFailure, SynthError, TrainingDiverged
 from synth.record import write_atomically
-from synth.schedule.lower import Lowered
+from synth.schedule.lower import Instruction, Lowered
 
 from ..execution.progress import last_place
+from .place import place_name
 
 
 def attempt_folder(folder: Path, attempt: int) -> Path:
@@ -61,41 +64,87 @@ def hopeless(folder: Path, num_ranks: int) -> SynthError | None:
     return None
 
 
-def explain(folder: Path, lowered: Lowered, exit_codes: dict[int, int]) -> SynthError:
-    """Make one message of what the ranks left behind: the cause first, then who met it where."""
-    words = _words(folder, lowered.num_ranks)
+def explain(
+    folder: Path, lowered: Lowered, exit_codes: dict[int, int], num_pipelines: int = 1
+) -> SynthError:
+    """Make one message of what the ranks left behind: the cause first, then who met it where.
+
+    Args:
+        folder: of the attempt.
+        lowered: what each pipeline ran.
+        exit_codes: of the processes that failed; empty before a restart.
+        num_pipelines: that ran side by side.
+    """
+    num_processes = lowered.num_ranks * num_pipelines
+    words = _words(folder, num_processes)
     refusals = [w for w in words.values() if w["exit_code"] not in (0, 1)]
     if refusals:
         return _refusal(refusals[0])
     timed_out = any("timed out" in word["message"].lower() for word in words.values())
+    places = places_of_all(folder, lowered, num_pipelines)
     ended = {
-        rank: _ended_by(folder, rank, -code, timed_out)
-        for rank, code in exit_codes.items()
-        if code < 0 and code != -signal.SIGTERM and rank not in words
+        process: _ended_by(folder, process, -code, timed_out)
+        for process, code in exit_codes.items()
+        if code < 0 and code != -signal.SIGTERM and process not in words
     }
-    lines = [f"rank {rank} {how} {where(folder, lowered, rank)}" for rank, how in ended.items()]
-    for rank, word in sorted(words.items(), key=lambda item: item[1]["time"]):
-        message = word["message"]
-        named = message.startswith("rank") or word["hopeless"]
-        lines.append(message if named else f"rank {rank} {where(folder, lowered, rank)}: {message}")
+    lines = [places[process].how(how) for process, how in ended.items()]
+    for process, word in sorted(words.items(), key=lambda item: item[1]["time"]):
+        lines.append(places[process].said(word))
     if not lines and exit_codes:
         lines = [f"ranks {sorted(exit_codes)} ended with exit codes {exit_codes}"]
-    others = [rank for rank in range(lowered.num_ranks) if rank not in {*words, *ended}]
+    others = [process for process in range(num_processes) if process not in {*words, *ended}]
     # Before a restart nobody tells who was killed and who was only ended for that.
     how = "was stopped" if exit_codes else "left no word: killed, or ended with the others,"
-    lines += [f"rank {rank} {how} {where(folder, lowered, rank)}" for rank in others]
+    lines += [places[process].how(how) for process in others]
     return RunFailure("the run ended early:\n  " + "\n  ".join(dict.fromkeys(lines)))
 
 
-def where(folder: Path, lowered: Lowered, rank: int) -> str:
-    """Where a rank was last seen: `in step 12, at B2.5`."""
-    place = last_place(folder, rank)
+@dataclass(frozen=True)
+class LastSeen:
+    """A process, and where it was last seen: `in step 12, at B2.5`."""
+
+    name: str
+    pipeline: int | None
+    where: str
+
+    def how(self, ended: str) -> str:
+        """How it ended, and where."""
+        return f"{self.name} {ended} {self.where}"
+
+    def said(self, word: dict[str, Any]) -> str:
+        """What it said when it failed; named by it where it did not name itself."""
+        message = word["message"]
+        if word["hopeless"]:
+            return str(message)
+        if message.startswith("rank"):
+            return str(message) if self.pipeline is None else f"pipeline {self.pipeline}: {message}"
+        return f"{self.name} {self.where}: {message}"
+
+    def __str__(self) -> str:
+        """Both."""
+        return f"{self.name} {self.where}"
+
+
+def places_of_all(folder: Path, lowered: Lowered, num_pipelines: int) -> list[LastSeen]:
+    """Where every process was last seen, in their order."""
+    num_ranks = lowered.num_ranks
+    return [
+        LastSeen(
+            place_name(process, num_ranks, num_pipelines),
+            process // num_ranks if num_pipelines > 1 else None,
+            _where(last_place(folder, process), lowered.programs[process % num_ranks]),
+        )
+        for process in range(num_ranks * num_pipelines)
+    ]
+
+
+def _where(place: tuple[int, int] | None, program: Sequence[Instruction]) -> str:
     if place is None or place[0] < 0:
         return "before its first step"
     step, instruction = place
     if instruction < 0:
         return f"between steps {step - 1} and {step}"
-    return f"in step {step}, at {lowered.programs[rank][instruction]}"
+    return f"in step {step}, at {program[instruction]}"
 
 
 def _words(folder: Path, num_ranks: int) -> dict[int, dict[str, Any]]:

@@ -1,6 +1,7 @@
 """What one rank measured, as it travels to rank 0 and to the report."""
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from ..execution.tracer import MarkedStep
 
@@ -13,6 +14,7 @@ class RankResult:
     accumulate; `remark` is what the user must know of how the run went.
     `tokens_per_step` is how many tokens all ranks together train on in an optimizer step.
     `stopped_at` is the number of steps after which SIGTERM ended it early.
+    `num_pipelines` train side by side; `processors` is then each one's share of a machine's.
     `late`: steps were validated later. `extra_bytes`: see `room`.
     """
 
@@ -21,6 +23,7 @@ class RankResult:
     device: str
     processors: int
     first_step: int = 0
+    num_pipelines: int = 1
     tokens_per_step: int = 0
     losses: list[float] = field(default_factory=list)
     step_seconds: list[float] = field(default_factory=list)
@@ -33,3 +36,14 @@ class RankResult:
     remark: str | None = None
     failed_checkpoint: int | None = None
     stopped_at: int | None = None
+
+
+def of_first_pipeline(results: Sequence[RankResult], num_ranks: int) -> list[RankResult]:
+    """The results of the first pipeline's ranks, with the most memory of any pipeline's."""
+    folded = []
+    for rank, result in enumerate(results[:num_ranks]):
+        peers = results[rank::num_ranks]
+        static_bytes = max(peer.static_bytes for peer in peers)
+        peak_bytes = max(peer.peak_bytes for peer in peers)
+        folded.append(replace(result, static_bytes=static_bytes, peak_bytes=peak_bytes))
+    return folded

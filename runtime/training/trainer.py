@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from synth.errors import SynthError, TrainingDiverged
+from synth.errors import TrainingDiverged
 from synth.schedule.file import Plan
 from synth.schedule.lower import Lowered
 
-from ..batch import Batch
 from ..checkpoint import CheckpointOptions, TrainingState
 from ..execution.clock import Clock
 from ..execution.progress import Progress
@@ -21,11 +20,12 @@ from ..optimize import StepSettings, build_steps, held_bytes
 from ..pipeline import Pipeline
 from ..profiling.meter import measure
 from ..world import World
-from .batches import Batches
+from .batches import Batches, MiniBatch
 from .building import build_stages, prepare_device
 from .data import TokenData, check_ids, load_tokens
 from .iteration import Iteration, Outcome
 from .layered import Randomness
+from .place import Place
 from .rank_result import RankResult
 from .room import extra_bytes
 from .train_options import DEFAULT_STEPS, TrainOptions
@@ -63,10 +63,10 @@ class RankTrainer:
         """
         self._plan, self._options, self._world = plan, options, world
         self._progress, self._stop_asked = progress, stop_asked
-        _check_world(plan, world)
+        self._place = place = Place.of(world, plan.num_ranks, options.data_parallel)
         prepare_device(plan.workload, world.device)
         self._randomness = Randomness(options.seed, plan.workload.micro_batch_size)
-        built = build_stages(plan, world.rank, world.device, options.seed, self._randomness)
+        built = build_stages(plan, place.rank, world.device, options.seed, self._randomness)
         self._stages = built.stages
         self._data = self._load_data()
         self._clock = Clock(world.device)
@@ -74,6 +74,8 @@ class RankTrainer:
         self._pipeline = Pipeline(
             lowered,
             self._stages,
+            group=place.ranks,
+            data_parallel=place.peers,
             tied=built.tied,
             device=world.device,
             timeout_s=options.timeout_s,
@@ -82,7 +84,7 @@ class RankTrainer:
         )
         modules = {number: stage.module for number, stage in self._stages.items()}
         spec = options.optimizer or plan.workload.optimizer
-        self._extra_bytes = extra_bytes(plan, world.rank, modules.values(), spec)
+        self._extra_bytes = extra_bytes(plan, place.rank, modules.values(), spec)
         self._optimizer = build_steps(
             modules,
             spec,
@@ -93,7 +95,9 @@ class RankTrainer:
             owned=self._pipeline.owns,
         )
         self._pipeline.stepper = self._optimizer
-        self._iteration = Iteration(self._pipeline, self._optimizer, world.rank, self._randomness)
+        self._iteration = Iteration(
+            self._pipeline, self._optimizer, place.rank, self._randomness, place.num_pipelines
+        )
         self._batches = Batches(
             self._data,
             plan,
@@ -101,6 +105,8 @@ class RankTrainer:
             inputs=0 in self._stages,
             targets=len(plan.partition) - 1 in self._stages,
             device=world.device,
+            pipeline=place.pipeline,
+            num_pipelines=place.num_pipelines,
         )
         saved = options.checkpoint
         self._checkpointer = self._open_checkpoints(saved) if saved is not None else None
@@ -136,7 +142,10 @@ class RankTrainer:
             RunFailure: an op failed, a rank died, or the loss is no number any more.
         """
         world, first_step = self._world, self._start.step
-        result = RankResult(world.rank, world.host, str(world.device), world.processors, first_step)
+        num_pipelines = self._place.num_pipelines
+        processors = max(1, world.processors // num_pipelines)
+        result = RankResult(world.rank, world.host, str(world.device), processors, first_step)
+        result.num_pipelines = num_pipelines
         result.late, result.extra_bytes = self._optimizer.late, self._extra_bytes
         sequences = self._batches.sequences_per_step
         result.tokens_per_step = sequences * self._plan.workload.sequence_length
@@ -156,7 +165,7 @@ class RankTrainer:
             result.failed_checkpoint = self._checkpointer.failed_step
         return result
 
-    def _run(self, step: int, batches: list[Batch], result: RankResult) -> Outcome:
+    def _run(self, step: int, batches: list[MiniBatch], result: RankResult) -> Outcome:
         """Take one step, in all that measures it."""
         start = self._start
         measured_step = min(start.step + 1, self._num_steps - 1)
@@ -167,7 +176,6 @@ class RankTrainer:
             step,
             batches,
             self._settings(step),
-            first_sequence=start.sequences + (step - start.step) * self._batches.sequences_per_step,
             stops=self._stop_asked(),
             window=self._memory_window(result) if step == measured_step else None,
         )
@@ -297,12 +305,3 @@ class RankTrainer:
         if first is not None:
             check_ids(options.data, tokens, vocabulary_size(first.layers[0]))
         return TokenData(tokens, length, options.seed, options.epochs)
-
-
-def _check_world(plan: Plan, world: World) -> None:
-    if world.size != plan.num_ranks:
-        raise SynthError(
-            f"the plan is for {plan.num_ranks} ranks, this run has {world.size} processes; start "
-            f"{plan.num_ranks} (torchrun --nproc-per-node), or solve again with "
-            f"--ranks {world.size}"
-        )

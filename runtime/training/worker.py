@@ -6,7 +6,7 @@ import pickle
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -21,8 +21,9 @@ from synth.schedule.lower import Lowered
 from ..emulation.rank import EmulationOptions, RankEmulation
 from ..execution.progress import Progress, counted_place
 from ..world import World, join_world, restarts
+from .place import place_name
 from .post_mortem import attempt_folder, explain, has_word, hopeless, leave_word, note_ended
-from .rank_result import RankResult
+from .rank_result import RankResult, of_first_pipeline
 from .stopping import StopRequest
 from .stuck import StuckRanks
 from .train_options import TrainOptions
@@ -49,18 +50,17 @@ def work(order: WorkerOrder, attempt: Path) -> list[RankResult] | None:
     """Train, or emulate, as one rank, which leaves its traces in the folder of this attempt.
 
     Returns:
-        All ranks' results on rank 0, none elsewhere.
+        The results of the first pipeline's ranks on process 0, none elsewhere.
     """
     plan = Plan.load(order.plan)
     lowered, _ = plan.check()
     with join_world(order.options.device, order.options.timeout_s) as world:
-        stuck = StuckRanks(
-            lowered,
-            partial(counted_place, attempt),
-            patience_s=order.options.patience_s,
-            timeout_s=order.options.timeout_s,
+        watch = Watch(
+            local_pids(),
+            world.rank,
+            partial(_end, attempt, order.options.data_parallel, lowered.num_ranks),
+            _stuck_processes(lowered, order.options, attempt),
         )
-        watch = Watch(local_pids(), world.rank, partial(_end, attempt), stuck.look)
         with Progress(attempt, world.rank) as progress:
             if isinstance(order.options, EmulationOptions):
                 emulation = RankEmulation(lowered, order.options, world, progress)
@@ -71,7 +71,31 @@ def work(order: WorkerOrder, attempt: Path) -> list[RankResult] | None:
         dist.all_gather_object(gathered, result)
         watch.close()
     complete = [r for r in gathered if r is not None]
-    return complete if result.rank == 0 else None
+    return of_first_pipeline(complete, plan.num_ranks) if result.rank == 0 else None
+
+
+def _stuck_processes(
+    lowered: Lowered, options: TrainOptions | EmulationOptions, attempt: Path
+) -> Callable[[], dict[int, float]]:
+    """Tells which processes hang, of any pipeline, and for how many seconds."""
+
+    def place_of(first: int) -> Callable[[int], tuple[int, int] | None]:
+        return lambda rank: counted_place(attempt, first + rank)
+
+    pipelines = {
+        first: StuckRanks(
+            lowered,
+            place_of(first),
+            patience_s=options.patience_s,
+            timeout_s=options.timeout_s,
+        )
+        for first in range(0, lowered.num_ranks * options.data_parallel, lowered.num_ranks)
+    }
+    return lambda: {
+        first + rank: seconds
+        for first, stuck in pipelines.items()
+        for rank, seconds in stuck.look().items()
+    }
 
 
 def _train(
@@ -103,9 +127,10 @@ def _tell(steps_per_line: int, step: int, loss: float, seconds: float) -> None:
         _talk(f"step {step:4d}  {said}  {seconds:.3f} s")
 
 
-def _end(attempt: Path, rank: int, why: str) -> None:
-    note_ended(attempt, rank, why)
-    _talk(f"rank {rank} {why.removesuffix(',')}; the others wait for it: ending it")
+def _end(attempt: Path, num_pipelines: int, num_ranks: int, process: int, why: str) -> None:
+    note_ended(attempt, process, why)
+    name = place_name(process, num_ranks, num_pipelines)
+    _talk(f"{name} {why.removesuffix(',')}; the others wait for it: ending it")
 
 
 def _talk(line: str) -> None:
@@ -183,11 +208,14 @@ def _look_back(order: WorkerOrder, number: int, rank: int) -> None:
     """Before starting again: say why, or refuse where it would end the same way."""
     lowered, _ = Plan.load(order.plan).check()
     before = attempt_folder(order.folder, number - 1)
-    reason = hopeless(before, lowered.num_ranks)
+    num_pipelines = order.options.data_parallel
+    reason = hopeless(before, lowered.num_ranks * num_pipelines)
     if reason is not None:
         raise reason
     if rank == 0:
-        why = str(explain(before, lowered, {})).replace("the run ended early", "ranks failed")
+        why = str(explain(before, lowered, {}, num_pipelines)).replace(
+            "the run ended early", "ranks failed"
+        )
         _talk(f"restart {number} of {order.options.restarts}: {why}")
 
 

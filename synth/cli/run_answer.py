@@ -147,6 +147,7 @@ def _as_json(plan: "Plan", results: "list[RankResult]", found: "Comparison") -> 
         "schema_version": 1,
         "plan": plan.name,
         "profile": plan.profile_name,
+        "data_parallel": results[0].num_pipelines,
         "devices": [r.device for r in results],
         "first_step": results[0].first_step,
         "losses": results[0].losses,

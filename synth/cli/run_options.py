@@ -45,7 +45,17 @@ EpochsOption = Annotated[
 AccumulateOption = Annotated[
     int,
     typer.Option(
-        min=1, help="Mini-batches of the plan that one step averages over.", rich_help_panel=_STEP
+        min=1,
+        help="Mini-batches of the plan that one step averages over, on each pipeline.",
+        rich_help_panel=_STEP,
+    ),
+]
+DataParallelOption = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        help="Pipelines that train side by side, on mini-batches of their own, and average their "
+        "gradients; takes this many times the plan's ranks.",
     ),
 ]
 OptimizerOption = Annotated[

@@ -67,6 +67,46 @@ def _check_trace(trace: Trace, plan: Plan) -> None:
         assert all(0 <= span.start_us <= span.end_us for rank in chart.ops for span in rank)
 
 
+def test_pipelines_side_by_side_learn_what_one_learns_from_as_many_mini_batches(
+    run_plan: Path, text: Path, tmp_path: Path
+) -> None:
+    found = {}
+    for option in ("--data-parallel", "--accumulate"):
+        output = tmp_path / f"run{option}.json"
+        common = ("--data", text, "--steps", 6, "--device", "cpu", "-o", output)
+        ended = run(run_plan, option, 2, *common)
+        assert ended.returncode == 0, ended.stderr
+        found[option] = json.loads(output.read_text())
+    side_by_side, one = found["--data-parallel"], found["--accumulate"]
+    assert side_by_side["losses"] == pytest.approx(one["losses"], rel=1e-5)
+    assert (side_by_side["data_parallel"], one["data_parallel"]) == (2, 1)
+    comparison = side_by_side["comparison"]
+    for predicted, measured in zip(
+        comparison["predicted_peak_bytes"], comparison["measured_peak_bytes"], strict=True
+    ):
+        assert 0.9 * predicted < measured <= predicted
+    per_second = 2 * 4 * 2 * 32 / statistics.median(side_by_side["step_seconds"][2:])
+    assert side_by_side["tokens_per_second"] == pytest.approx(per_second)
+
+
+def test_a_run_of_several_pipelines_goes_on_from_the_checkpoint_of_one(
+    run_plan: Path, text: Path, tmp_path: Path
+) -> None:
+    saved = ("--checkpoint", tmp_path / "saved")
+    common = ("--data", text, "--device", "cpu")
+    output = tmp_path / "run.json"
+    ended = run(run_plan, "--accumulate", 2, *common, "--steps", 2, *saved)
+    assert ended.returncode == 0, ended.stderr
+    resumed = (*saved, "--resume", "-o", output)
+    ended = run(run_plan, "--data-parallel", 2, *common, "--steps", 4, *resumed)
+    assert ended.returncode == 0, ended.stderr
+    assert "resumed from" in ended.stderr
+    parts = json.loads(output.read_text())["losses"]
+    whole = tmp_path / "whole.json"
+    ended = run(run_plan, "--accumulate", 2, *common, "--steps", 4, "-o", whole)
+    assert parts == pytest.approx(json.loads(whole.read_text())["losses"][2:], rel=1e-5)
+
+
 def test_epochs_are_gone_through_to_their_end_and_nothing_is_left_to_do_then(
     run_plan: Path, text: Path, tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ from synth.families import generate
 from synth.profile import Profile
 from synth.profiles import find
 from synth.runtime.batch import Batch
-from synth.runtime.training.batches import Batches
+from synth.runtime.training.batches import Batches, MiniBatch
 from synth.runtime.training.data import EndOfData, TokenData, check_ids, load_tokens
 from synth.schedule.file import Plan
 
@@ -71,7 +71,33 @@ def test_a_rank_between_the_first_and_the_last_stage_draws_nothing() -> None:
         targets=False,
         device=torch.device("cpu"),
     )
-    assert batches.take() == [Batch(), Batch()]
+    assert batches.take() == [MiniBatch(0, Batch()), MiniBatch(24, Batch())]
+
+
+@pytest.mark.parametrize("num_pipelines", [1, 2, 3])
+def test_pipelines_side_by_side_share_the_sequences_of_a_step(num_pipelines: int) -> None:
+    plan = Plan.of(Profile.load(find("zb-1.5b-p8-m24")), [8] * 3, generate("1f1b", 3, 4))
+    data = TokenData(torch.arange(1000), sequence_length=8, seed=1)
+    taken = []
+    for pipeline in range(num_pipelines):
+        batches = Batches(
+            data,
+            plan,
+            per_step=2,
+            inputs=True,
+            targets=False,
+            device=torch.device("cpu"),
+            pipeline=pipeline,
+            num_pipelines=num_pipelines,
+        )
+        assert batches.sequences_per_step == 2 * 4 * 6 * num_pipelines
+        steps = [batches.take() for _ in range(2)]
+        taken += [first for step in steps for first, _ in step]
+        first, batch = steps[1][1]
+        wanted = [x for x, _ in data.mini_batch(first, 4, 6)]
+        assert batch.inputs is not None
+        assert all(torch.equal(x, y) for x, y in zip(batch.inputs, wanted, strict=True))
+    assert sorted(taken) == [24 * n for n in range(4 * num_pipelines)]
 
 
 def test_the_shortest_data_that_is_enough_gives_its_only_window() -> None:
