@@ -83,6 +83,23 @@ def test_a_killed_rank_ends_the_others_within_seconds_naming_rank_and_op(
     assert list(tmp_path.glob("torchelastic*")) == []
 
 
+def test_a_killed_rank_of_one_pipeline_ends_those_side_by_side_with_it(
+    run_plan: Path, text: Path, tmp_path: Path
+) -> None:
+    arguments = (run_plan, "--data", text, "--steps", 100000, "--data-parallel", 2)
+    with started(COMMAND, *arguments, temporary=tmp_path) as process:
+        read_until(process, "step ")
+        os.kill(workers_of(process.pid)[3], signal.SIGKILL)
+        killed_at = time.monotonic()
+        _, stderr = process.communicate(timeout=600)
+
+    assert time.monotonic() - killed_at < 150  # without a watcher: after the time-out of 300 s
+    assert process.returncode == 1
+    assert re.search(rf"rank 1 of pipeline 1 was killed by SIGKILL {WHERE}", stderr)
+    assert re.search(r"(pipeline 0: rank|rank) 0", stderr)
+    assert "Traceback" not in stderr
+
+
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="states of processes are read from /proc")
 def test_a_rank_that_was_stopped_ends_the_run_long_before_the_time_out(
     run_plan: Path, text: Path, tmp_path: Path

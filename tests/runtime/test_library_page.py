@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from synth.schedule.file import Plan
 
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
@@ -17,7 +19,7 @@ def programs() -> list[str]:
 
 
 def test_the_pages_solver_writes_a_plan_that_is_true(tmp_path: Path) -> None:
-    _, solving = programs()
+    *_, solving = programs()
     (tmp_path / "solving.py").write_text(solving)
     command = [sys.executable, "solving.py"]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
@@ -31,18 +33,36 @@ def test_the_pages_solver_writes_a_plan_that_is_true(tmp_path: Path) -> None:
 
 
 def test_the_pages_pipeline_learns_under_torchrun(tmp_path: Path) -> None:
-    training, _ = programs()
-    (tmp_path / "train.py").write_text(training)
+    training, *_ = programs()
+    losses = run_under_torchrun(tmp_path, training, 2)
+    assert len(losses) == 20
+    assert losses[-1] < 0.7 * losses[0]
+
+
+def test_the_pages_data_parallel_loops_learn_the_same(tmp_path: Path) -> None:
+    _, training, _ = programs()
+    plain = run_under_torchrun(tmp_path, training, 4, "plain")
+    assert len(plain) == 40  # 20 steps of two pipelines
+    assert sum(plain[-2:]) < 0.7 * sum(plain[:2])
+    for kind in ("ddp", "fsdp"):
+        found = run_under_torchrun(tmp_path, training, 4, kind)
+        assert sorted(found) == pytest.approx(sorted(plain), abs=2e-4)
+
+
+def run_under_torchrun(
+    folder: Path, program: str, num_processes: int, *arguments: str
+) -> list[float]:
+    """Run a program, and find the losses that it prints."""
+    (folder / "train.py").write_text(program)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    count = ("--nproc-per-node", str(num_processes))
     ended = subprocess.run(
-        [*command, "--local-addr", "localhost", "--nproc-per-node", "2", "train.py"],
-        cwd=tmp_path,
+        [*command, "--local-addr", "localhost", *count, "train.py", *arguments],
+        cwd=folder,
         env=os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": LOOPBACK},
         capture_output=True,
         text=True,
         timeout=600,
     )
     assert ended.returncode == 0, ended.stderr
-    losses = [float(value) for value in re.findall(r"loss ([\d.]+)", ended.stdout)]
-    assert len(losses) == 20
-    assert losses[-1] < 0.7 * losses[0]
+    return [float(value) for value in re.findall(r"loss ([\d.]+)", ended.stdout)]
