@@ -1,5 +1,6 @@
 """Sums of many tensors over a process group, in place; small ones travel together."""
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -10,30 +11,31 @@ from torch import Tensor
 from ..split import gradient_dtype
 
 # Gloo copies the tensors of a bucket into one buffer, which no plan counts. NCCL copies nothing.
-_BUCKET_BYTES = 256 * 1024
+_GLOO_BUCKET_BYTES = 256 * 1024
 
 
-def start_all_reduce(
-    group: Any, tensors: Iterable[Tensor], most_bytes: int = _BUCKET_BYTES
-) -> list[dist.Work]:
+def start_all_reduce(group: Any, tensors: Iterable[Tensor], *, divisor: int = 1) -> list[dist.Work]:
     """Start adding up tensors over a group; all of its ranks give alike ones, in one order.
 
     Args:
         group: a process group.
         tensors: any dtypes and shapes; of sharded ones (DTensor) this rank's shards are added up.
-        most_bytes: of a bucket of several tensors.
+        divisor: each tensor is divided by it first.
 
     Returns:
         The collectives to wait for.
     """
     real = [as_real(local_part(tensor)) for tensor in tensors]
+    if divisor > 1 and real:
+        torch._foreach_div_(real, divisor)
+    most_bytes = _GLOO_BUCKET_BYTES if isinstance(group, dist.ProcessGroupGloo) else math.inf
     return [
         group.allreduce_coalesced(bucket) if bucket[1:] else group.allreduce(bucket)
         for bucket in buckets(real, most_bytes)
     ]
 
 
-def buckets(tensors: Sequence[Tensor], most_bytes: int) -> Iterator[list[Tensor]]:
+def buckets(tensors: Sequence[Tensor], most_bytes: float) -> Iterator[list[Tensor]]:
     """Neighbours of one dtype, of at most so many bytes together; a larger tensor is alone."""
     bucket: list[Tensor] = []
     for tensor in tensors:

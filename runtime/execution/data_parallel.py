@@ -81,10 +81,8 @@ class DataParallel:
 
     @torch.no_grad()
     def _average(self, parameters: Iterable[Tensor]) -> None:
-        gradients = [gradient_of(parameter) for parameter in parameters]
-        for gradient in gradients:
-            gradient.div_(self._group.size)
-        self._works += start_all_reduce(self._handle, gradients)
+        gradients = map(gradient_of, parameters)
+        self._works += start_all_reduce(self._handle, gradients, divisor=self._group.size)
 
     @torch.no_grad()
     def _spread(self) -> None:
