@@ -88,3 +88,53 @@ def test_sharded_weights_have_the_gradients_of_one_process_and_wait_for_w(
             for mine, parameter in zip(gradients, stages[stage].parameters(), strict=True):
                 torch.testing.assert_close(mine, parameter.grad)
         assert all(count == 4 for count in deferred) and (deferred or family == "1f1b")
+
+
+def run_beside(rank: int, size: int) -> tuple[list[Tensor], float]:
+    """Averaged gradients of two pipelines of one tensor-parallel stage, and their norm."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    from synth.runtime.pipeline import Pipeline
+
+    # Not "tp": torch keeps what it cached of an equal mesh, with that one's groups.
+    mesh = init_device_mesh("cpu", (2, 1, 2), mesh_dim_names=("dp", "pp", "shard"))
+    plan: Any = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+    replica = mesh["dp"].get_local_rank()
+    stage = build_stages(1)[0]
+    with torch.no_grad():
+        for parameter in stage.parameters():
+            parameter.add_(replica)  # peers become equal
+    stage = parallelize_module(stage, mesh["shard"], plan)
+    pipeline = Pipeline(
+        generate("zb-h1", num_ranks=1, num_micro_batches=MICRO_BATCHES),
+        stage,
+        group=mesh["pp"],
+        data_parallel=mesh["dp"],
+        loss=nn.functional.mse_loss,
+    )
+    x, y = (t.chunk(2)[replica] for t in draw())
+    pipeline.step(pipeline.split(x[:4], targets=y[:4]))
+    norm = float(pipeline.clip_grad_norm_(1e9))
+    gradients = [p.grad for p in stage.parameters()]
+    return [g.full_tensor() if isinstance(g, DTensor) else g for g in gradients], norm  # type: ignore[misc]
+
+
+def test_sharded_weights_are_averaged_over_pipelines_side_by_side(pool: Any) -> None:
+    (stage,) = build_stages(1)
+    x, y = draw()
+    for half in range(2):
+        x_half, y_half = x.chunk(2)[half][:4], y.chunk(2)[half][:4]
+        for x_part, y_part in zip(x_half.chunk(4), y_half.chunk(4), strict=True):
+            (nn.functional.mse_loss(stage(x_part), y_part) / 8).backward()
+    wanted = [p.grad for p in stage.parameters()]
+    norm = torch.stack([g.norm() for g in wanted if g is not None]).norm()
+    for found, found_norm in pool.run(run_beside, 4):
+        for mine, true in zip(found, wanted, strict=True):
+            torch.testing.assert_close(mine, true)
+        assert found_norm == pytest.approx(float(norm), rel=1e-5)
