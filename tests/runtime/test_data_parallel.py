@@ -344,3 +344,68 @@ def _fail(module: nn.Module, arguments: Any) -> None:
 def test_all_pipelines_are_told_of_a_mistake(pool: Any, mistake: str, message: str) -> None:
     for said in pool.run(make_a_mistake, 4, mistake):
         assert message in said
+
+
+class Encoder(nn.Module):
+    """Two encoder layers, perhaps checkpointed, each sharded by itself."""
+
+    def __init__(self, is_checkpointed: bool) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True) for _ in range(2)
+        )
+        self._is_checkpointed = is_checkpointed
+
+    def forward(self, x: Tensor) -> Tensor:
+        from torch.utils.checkpoint import checkpoint
+
+        for layer in self.layers:
+            x = checkpoint(layer, x, use_reentrant=False) if self._is_checkpointed else layer(x)
+        return x
+
+
+def step_as_fsdp2(rank: int, size: int, is_checkpointed: bool, reshards: bool) -> list[bool]:
+    """Whether each gradient has the bits of FSDP2's own accumulation in mixed precision."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    from synth.runtime.pipeline import Pipeline
+
+    mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("dp", "pp"))
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+
+    def build() -> Any:
+        torch.manual_seed(0)
+        model = Encoder(is_checkpointed)
+        for part in (*model.layers, model):
+            fully_shard(part, mesh=mesh["dp"], mp_policy=policy, reshard_after_forward=reshards)
+        return model
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        return nn.functional.mse_loss(output.float(), target)
+
+    mine, theirs = build(), build()
+    schedule = generate("zb-h1", num_ranks=1, num_micro_batches=MICRO_BATCHES)
+    pipeline = Pipeline(schedule, mine, group=mesh["pp"], loss=loss)
+    same = []
+    for step in range(2):
+        generator = torch.Generator().manual_seed(10 * step + rank)
+        x, y = (torch.randn(2 * MICRO_BATCHES, 3, 8, generator=generator) for _ in range(2))
+        pipeline.step(pipeline.split(x, targets=y))
+        parts = zip(x.chunk(MICRO_BATCHES), y.chunk(MICRO_BATCHES), strict=True)
+        for number, (x_part, y_part) in enumerate(parts, 1):
+            theirs.set_is_last_backward(number == MICRO_BATCHES)
+            theirs.set_requires_gradient_sync(number == MICRO_BATCHES)
+            (loss(theirs(x_part), y_part) / MICRO_BATCHES).backward()
+        pairs = zip(mine.parameters(), theirs.parameters(), strict=True)
+        same += [torch.equal(p.grad.to_local(), q.grad.to_local()) for p, q in pairs]
+    return same
+
+
+@pytest.mark.parametrize("is_checkpointed", [False, True])
+@pytest.mark.parametrize("reshards", [False, True])
+def test_mixed_precision_and_checkpoints_have_the_bits_of_fsdp2(
+    pool: Any, is_checkpointed: bool, reshards: bool
+) -> None:
+    for same in pool.run(step_as_fsdp2, 2, is_checkpointed, reshards):
+        assert len(same) == 2 * 24 and all(same)
