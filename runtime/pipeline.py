@@ -100,6 +100,7 @@ class Pipeline:
             _check_size(self.lowered, self._group)
             self.stages = _make_stages(self.lowered, self._group.rank, stages, loss)
             self.device = torch.device(device) if device is not None else _device(self.stages)
+            self._group = self._group.on(self.device)
             _check_same(self.lowered.schedule, self._group)
             self.clock = clock or Clock(self.device, recording=False)
             self._reducer = GradientReducer(
@@ -304,6 +305,15 @@ class Pipeline:
         with self._together():
             (group or self._among_all()).allreduce([found_inf], ReduceOp.MAX).wait()
 
+    def close(self) -> None:
+        """Free what only this pipeline uses on NCCL, when all its ranks have done their work.
+
+        Every rank calls this at the same time, ahead of `destroy_process_group`; the pipeline is
+        of no more use. Without it, that happens when the process ends.
+        """
+        self._is_broken = True
+        self._group.close()
+
     def _among_all(self) -> Any:
         if self._norm_group is None:
             self._norm_group = self.separate_group()
@@ -363,8 +373,8 @@ class Pipeline:
         """What all ranks do at the same time: an error of one ends it on all, which say why."""
         if self._is_broken:
             raise RunFailure(
-                "a step of this pipeline has failed, and transfers of it are still open; end the "
-                "process, or make a new process group and a new pipeline"
+                "a step of this pipeline has failed, and transfers of it are still open, or it was "
+                "closed; end the process, or make a new process group and a new pipeline"
             )
         self._group.recover()
         try:
