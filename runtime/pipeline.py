@@ -31,7 +31,7 @@ from synth.schedule.model import Schedule
 from synth.schedule.verify import verify
 
 from .batch import Batch
-from .execution.channels import open_channels
+from .execution.channels import WithHost, open_channels
 from .execution.clock import Clock
 from .execution.executor import Executor
 from .execution.forward_only import forward_only
@@ -44,6 +44,7 @@ from .execution.shapes import ShapeFinder
 from .execution.stage import Loss, Stage
 from .execution.stepper import Stepper
 from .execution.traced_channels import TracedChannels
+from .execution.warm_up import WarmUp, load_kernels_eagerly
 from .optimize.gradients import Gradients
 from .optimize.norm import GradientNorm
 
@@ -67,6 +68,7 @@ class Pipeline:
         timeout_s: float = 300.0,
         clock: Clock | None = None,
         progress: Progress | None = None,
+        warm_up: bool | None = None,
     ) -> None:
         """Verify the schedule, open its channels, and prepare this rank.
 
@@ -86,11 +88,14 @@ class Pipeline:
             timeout_s: after which ranks wait for each other no longer.
             clock: records when each op ran and what was waited for; none: nobody does.
             progress: told before each instruction, for a post-mortem.
+            warm_up: whether stages are run on zeros ahead of the first step, see `WarmUp`; None: on
+                NCCL, where the first use of a kernel may wait for a posted receive.
 
         Raises:
             SynthError: the schedule is not fit to run, or not for this many ranks or these stages.
             RunFailure: another rank failed while it made its pipeline; says which and why.
         """
+        load_kernels_eagerly()
         self._timeout_s = timeout_s
         self._group = Group.of(group, timeout_s)
         self._is_broken = False
@@ -113,6 +118,9 @@ class Pipeline:
                 changing=changing_shapes,
             )
             self._saved_sizes = SizeFinder(self._group, self.lowered, self.stages)
+            self._warm_up = WarmUp(self.lowered, self._group.rank, self.stages, self.device)
+            on_nccl = self._group.backend(self.device) == "nccl"
+            self._warm_up.active = on_nccl if warm_up is None else warm_up
             self._evaluator: Executor | None = None
             self._channels = open_channels(
                 self.device, self.lowered.transfers, timeout_s, self._group, self.lowered
@@ -229,6 +237,9 @@ class Pipeline:
             batch.check(self.num_micro_batches)
             shapes = self._shapes.of(batch, self.num_micro_batches)
             sizes = self._saved_sizes.of(batch, shapes, self._shapes.kinds)
+            moves = self._warm_up.before_step(batch, shapes, self._shapes.kinds)
+            if isinstance(self._channels, WithHost):
+                self._channels.reserve(moves)
             return self._executor.step(batch, shapes, saved_sizes=sizes, terms=terms, update=update)
 
     def evaluate(
@@ -265,6 +276,9 @@ class Pipeline:
                 self.stepper.finish()
             shapes = self._shapes.of(batch, self.num_micro_batches)
             with torch.no_grad():
+                self._warm_up.before_evaluation(
+                    batch, shapes, self._shapes.kinds, with_loss=with_loss
+                )
                 loss = self._forward_only().step(batch, shapes, terms=terms, update=False)
         for stage in self.stages.values():
             stage.forget()

@@ -23,7 +23,7 @@ from .boundary import Tensors
 from .connection_rounds import connection_rounds
 from .eager_links import EagerLinks, most_posted
 from .groups import Group
-from .host_link import HostLink
+from .host_link import HostLink, HostMove
 from .nccl_groups import LINK
 
 
@@ -96,6 +96,11 @@ class WithHost:
     def __init__(self, between: Channels, host: Way) -> None:
         self._between = between
         self._host = host
+
+    def reserve(self, moves: Iterable[HostMove]) -> None:
+        """Allocate the host's memory that a step takes."""
+        if isinstance(self._host, HostLink):
+            self._host.reserve(moves)
 
     def send(self, tensors: Tensors, transfer: Transfer) -> Pending:
         """Start sending, to a rank or to the host."""
