@@ -84,7 +84,7 @@ class Group:
         store = PrefixStore(name[0], (given or world).get_group_store())
         nccl = None
         if "nccl" in _backends(given).values():
-            nccl = NcclGroups(PrefixStore("nccl", store), ranks, rank, timeout_s)
+            nccl = NcclGroups(store, ranks, rank, timeout_s)
         return cls(given, ranks, rank, OwnGroups(store, rank, timeout_s), nccl)
 
     @property

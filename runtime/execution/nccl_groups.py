@@ -92,8 +92,11 @@ class NcclGroups:
         if (named, purpose) not in self._made:
             if not self._made:
                 atexit.register(self.close)
-            name = f"{'-'.join(map(str, named))}-{purpose}"
+            name = f"nccl-{'-'.join(map(str, named))}-{purpose}"
             self._meeting.meet(f"group-{name}", named)
+            cause = self._meeting.failure()
+            if cause is not None:  # who came here may have left again for it
+                raise RunFailure(f"rank {self._rank} cannot go on: {cause}")
             group = self._make(
                 PrefixStore(name, self._store),
                 named.index(self._rank),

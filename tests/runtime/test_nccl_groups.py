@@ -37,7 +37,7 @@ def groups_of(made: list[Fake]) -> NcclGroups:
     store = dist.HashStore()
     groups = NcclGroups(store, (0, 1, 2), 0, 1.0, make=lambda *_: made[len(groups._made)])
     for other in (1, 2):
-        store.set(f"group-0-{other}-link-{other}", "")
+        store.set(f"group-nccl-0-{other}-link-{other}", "")
         groups.among((0, other), "link")
     return groups
 
@@ -101,9 +101,7 @@ def make_gloo(
 
 def as_on_nccl(group: Any, make: Any) -> Any:
     """The group with communicators of its own, and what says that these are NCCL's."""
-    nccl = NcclGroups(
-        dist.PrefixStore("nccl", group.own._store), group.ranks, group.rank, 60.0, make=make
-    )
+    nccl = NcclGroups(group.own._store, group.ranks, group.rank, 60.0, make=make)
     nccl.device = torch.device("cpu")
     return replace(group, nccl=nccl)
 
@@ -211,3 +209,67 @@ def test_a_rank_whose_aborts_fail_says_what_failed_first(pool: Any) -> None:
     assert failed == "rank 1 failed in F1.1: the first failure"
     assert waited.startswith("rank 0 failed in ")
     assert waited.endswith(failed)
+
+
+def fail_while_others_connect(rank: int, size: int) -> str:
+    from synth.runtime.execution.channels import NcclChannels
+    from synth.runtime.execution.groups import Group
+
+    group = as_on_nccl(Group.world(60.0), make_gloo)
+    links = [(0, 1), (1, 0), (1, 2), (2, 1)]
+    try:
+        with group.building():
+            if rank == 2:
+                raise ValueError("no memory")
+            NcclChannels(group, links, torch.device("cpu"), timedelta(seconds=60))
+    except Exception as error:
+        return str(error)
+    return "connected"
+
+
+def test_ranks_that_connect_are_told_of_one_that_cannot(pool: Any) -> None:
+    first, second, _ = pool.run(fail_while_others_connect, 3)
+    assert second == "rank 1 cannot go on: rank 2 failed: ValueError: no memory"
+    assert first == "connected" or first.endswith("rank 2 failed: ValueError: no memory")
+
+
+def leave_one_after_the_other(rank: int, size: int) -> list[str]:
+    """The order in which two ranks come to leave, and have left."""
+    import time
+
+    from synth.runtime.execution.groups import Group
+
+    group = as_on_nccl(Group.world(60.0), make_gloo)
+    group.subgroup((0, 1))
+    store: Any = group.own._store
+    if rank == 1:
+        time.sleep(0.3)
+        store.append("said", "1 comes, ")
+    group.close()
+    store.append("said", f"{rank} left, ")
+    group.own.meeting.meet("left", (0, 1))
+    return str(store.get("said").decode()).split(", ")[:-1]
+
+
+def test_nobody_frees_a_communicator_that_another_rank_still_uses(pool: Any) -> None:
+    for said in pool.run(leave_one_after_the_other, 2):
+        assert said[0] == "1 comes"
+        assert sorted(said[1:]) == ["0 left", "1 left"]
+
+
+def leave_alone(rank: int, size: int) -> float:
+    import time
+
+    from synth.runtime.execution.groups import Group
+
+    group = as_on_nccl(Group.world(0.5), make_gloo)
+    group.subgroup((0, 1))
+    group.nccl._leaving._timeout_s = 0.5
+    start = time.monotonic()
+    if rank == 0:
+        group.close()
+    return time.monotonic() - start
+
+
+def test_who_leaves_does_not_wait_for_ever(pool: Any) -> None:
+    assert pool.run(leave_alone, 2)[0] < 10
