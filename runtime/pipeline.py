@@ -44,7 +44,7 @@ from .execution.shapes import ShapeFinder
 from .execution.stage import Loss, Stage
 from .execution.stepper import Stepper
 from .execution.traced_channels import TracedChannels
-from .execution.warm_up import WarmUp, load_kernels_eagerly
+from .execution.warm_up import WarmUp
 from .optimize.gradients import Gradients
 from .optimize.norm import GradientNorm
 
@@ -88,14 +88,13 @@ class Pipeline:
             timeout_s: after which ranks wait for each other no longer.
             clock: records when each op ran and what was waited for; none: nobody does.
             progress: told before each instruction, for a post-mortem.
-            warm_up: whether stages are run on zeros ahead of the first step, see `WarmUp`; None: on
-                NCCL, where the first use of a kernel may wait for a posted receive.
+            warm_up: True runs the stages on zeros ahead of the first step, see `WarmUp`; None: on
+                NCCL alone, where the first use of a kernel may wait for a posted receive.
 
         Raises:
             SynthError: the schedule is not fit to run, or not for this many ranks or these stages.
             RunFailure: another rank failed while it made its pipeline; says which and why.
         """
-        load_kernels_eagerly()
         self._timeout_s = timeout_s
         self._group = Group.of(group, timeout_s)
         self._is_broken = False

@@ -18,7 +18,7 @@ from synth.errors import RunFailure, SynthError
 from . import own_groups
 from .failure import describe_failure
 from .meeting import Meeting
-from .nccl_groups import NcclGroups
+from .nccl_groups import NcclGroups, load_kernels_eagerly
 from .own_groups import OwnGroups
 
 T = TypeVar("T")
@@ -77,14 +77,15 @@ class Group:
         rank = dist.get_rank(given)
         if rank < 0:
             raise SynthError(f"process {dist.get_rank()} is not in the pipeline's group {ranks}")
+        on_nccl = "nccl" in _backends(given).values()
+        if on_nccl:
+            load_kernels_eagerly()
         name = [f"pipeline-{uuid.uuid4().hex}"]
         with _named(rank):
             dist.broadcast_object_list(name, ranks[0], given)
         world: Any = dist.group.WORLD
         store = PrefixStore(name[0], (given or world).get_group_store())
-        nccl = None
-        if "nccl" in _backends(given).values():
-            nccl = NcclGroups(store, ranks, rank, timeout_s)
+        nccl = NcclGroups(store, ranks, rank, timeout_s) if on_nccl else None
         return cls(given, ranks, rank, OwnGroups(store, rank, timeout_s), nccl)
 
     @property

@@ -39,6 +39,12 @@ _LONGEST_EXIT_S = 30.0
 MakeGroup = Callable[[Store, int, Sequence[int], timedelta, str, bool], Any]
 
 
+def load_kernels_eagerly() -> None:
+    """Have CUDA load all kernels at its start, unless it has started or the user says otherwise."""
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
+
+
 class NcclGroups:
     """This rank's communicators with others, by their ranks and purpose.
 

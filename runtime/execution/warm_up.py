@@ -10,7 +10,6 @@ Nothing of it stays: gradients, buffers, random states and what modules keep in 
 put back. Gradients that somebody listens to are taken by stand-ins, so that no hook runs.
 """
 
-import os
 import random
 import warnings
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -38,12 +37,6 @@ from .step_table import Shapes
 
 # The first time a stage is observed; the second time its rules apply, and gradients add up.
 _NUM_PASSES = 2
-
-
-def load_kernels_eagerly() -> None:
-    """Have CUDA load all kernels at its start, unless it has started or the user says otherwise."""
-    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
 
 
 class _Way(NamedTuple):

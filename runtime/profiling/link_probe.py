@@ -17,6 +17,7 @@ from synth.schedule.ops import Value, ValueKind
 
 from ..execution.channels import Channels, open_channels
 from ..execution.eager import MOST_BYTES
+from ..execution.groups import Group
 from ..world import World, join_world
 from .host_probe import probe_host
 
@@ -43,8 +44,10 @@ def probe_links(world: World) -> Links | None:
     """
     pairs = [(rank, rank + 1) for rank in range(world.size - 1)]
     both_ways = [_transfer(*pair) for pair in pairs] + [_transfer(b, a) for a, b in pairs]
-    channels = open_channels(world.device, both_ways)
+    group = Group.world()
+    channels = open_channels(world.device, both_ways, group=group)
     found = [_probe_pair(world, channels, pair) for pair in pairs]
+    group.close()
     host = _probe_hosts(world)
     if world.rank != 0:
         return None

@@ -1,5 +1,6 @@
 """Communicators as on NCCL, on groups of gloo's in their place: there is no GPU here."""
 
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +15,7 @@ from torch import nn
 
 from synth.errors import SynthError
 from synth.families import generate
-from synth.runtime.execution.nccl_groups import NcclGroups, limit_ctas
+from synth.runtime.execution.nccl_groups import NcclGroups, limit_ctas, load_kernels_eagerly
 
 
 class Fake:
@@ -273,3 +274,36 @@ def leave_alone(rank: int, size: int) -> float:
 
 def test_who_leaves_does_not_wait_for_ever(pool: Any) -> None:
     assert pool.run(leave_alone, 2)[0] < 10
+
+
+def test_kernels_are_loaded_eagerly_unless_the_user_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("CUDA_MODULE_LOADING", raising=False)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    load_kernels_eagerly()
+    assert "CUDA_MODULE_LOADING" not in os.environ  # too late
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    load_kernels_eagerly()
+    assert os.environ["CUDA_MODULE_LOADING"] == "EAGER"
+    monkeypatch.setenv("CUDA_MODULE_LOADING", "LAZY")
+    load_kernels_eagerly()
+    assert os.environ["CUDA_MODULE_LOADING"] == "LAZY"
+
+
+def find_groups(rank: int, size: int) -> None:
+    from synth.runtime.execution import groups
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(groups, "_backends", lambda _: {"cpu": "gloo", "cuda": "nccl"})
+        group = groups.Group.world()
+        assert group.nccl is not None
+        assert group.on(torch.device("cpu")).nccl is None
+        cuda = torch.device("cuda", 3)
+        assert group.on(cuda).nccl is group.nccl and group.nccl.device == cuda
+        assert group.gather(rank) == [0, 1]  # by gloo
+        assert group.agree(1, lambda: "told") == "told"
+
+
+def test_on_nccl_tensors_of_the_device_alone_go_through_it(pool: Any) -> None:
+    pool.run(find_groups, 2)

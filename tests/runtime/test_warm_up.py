@@ -1,6 +1,5 @@
 """Stages run ahead of the first step leave no trace; on CPU, where the switch has to be set."""
 
-import os
 import random
 from typing import Any
 
@@ -11,7 +10,6 @@ from torch import Tensor, nn
 
 from synth.costs import HOST
 from synth.runtime.execution.host_link import HostLink, HostMove
-from synth.runtime.execution.warm_up import load_kernels_eagerly
 from synth.schedule.lower import Transfer
 from synth.schedule.model import Schedule
 from synth.schedule.ops import Op, Value, ValueKind
@@ -211,6 +209,47 @@ def test_seeded_and_recomputed_layers_are_as_without(pool: Any) -> None:
         torch.testing.assert_close(warm, cold, rtol=0, atol=0)
 
 
+def train_compiled(rank: int, size: int, hooks: bool) -> list[list[int]]:
+    """How much is compiled, by step, without and with a warm-up."""
+    from torch._dynamo.backends.debugging import aot_eager
+
+    from synth.runtime.batch import Batch
+    from synth.runtime.pipeline import Pipeline
+
+    answers = []
+    for warm in (False, True):
+        torch._dynamo.reset()
+        made: list[Any] = []
+        stage: Any = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 4))
+        if hooks:
+            stage[0].weight.register_post_accumulate_grad_hook(lambda _: None)
+
+        def compiled(graph: Any, inputs: Any, made: list[Any] = made) -> Any:
+            made.append(graph)
+            return aot_eager(graph, inputs)
+
+        program = [Op.parse(token) for token in ("F0.0", "F0.1", "B0.0", "W0.0", "BW0.1")]
+        pipeline = Pipeline(
+            Schedule.linear("one rank", 2, [program]),
+            torch.compile(stage, backend=compiled),
+            loss=nn.functional.mse_loss,
+            warm_up=warm,
+        )
+        counts = []
+        for _ in range(2):
+            x = [torch.ones(2, 4) for _ in range(2)]
+            pipeline.step(Batch(x, x))
+            counts.append(len(made))
+        answers.append(counts)
+    return answers
+
+
+@pytest.mark.parametrize("hooks", [False, True])
+def test_a_compiled_stage_is_not_compiled_again(pool: Any, hooks: bool) -> None:
+    ((cold, warm),) = pool.run(train_compiled, 1, hooks)
+    assert warm == cold == [cold[0], cold[0]]
+
+
 class Refusing(nn.Module):
     """Takes no zeros."""
 
@@ -288,18 +327,3 @@ def move_reserved(rank: int, size: int) -> list[int]:
 def test_what_a_step_moves_was_allocated_before_it(pool: Any) -> None:
     for made in pool.run(move_reserved, 2):
         assert len(made) == 2 and made[0] > 0 and made[1] == 0
-
-
-def test_kernels_are_loaded_eagerly_unless_the_user_says_otherwise(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delenv("CUDA_MODULE_LOADING", raising=False)
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    load_kernels_eagerly()
-    assert "CUDA_MODULE_LOADING" not in os.environ  # too late
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
-    load_kernels_eagerly()
-    assert os.environ["CUDA_MODULE_LOADING"] == "EAGER"
-    monkeypatch.setenv("CUDA_MODULE_LOADING", "LAZY")
-    load_kernels_eagerly()
-    assert os.environ["CUDA_MODULE_LOADING"] == "LAZY"
