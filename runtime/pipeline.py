@@ -31,7 +31,7 @@ from synth.schedule.model import Schedule
 from synth.schedule.verify import verify
 
 from .batch import Batch
-from .execution.channels import open_channels
+from .execution.channels import WithHost, open_channels
 from .execution.clock import Clock
 from .execution.data_parallel import DataParallel
 from .execution.executor import Executor
@@ -45,6 +45,7 @@ from .execution.shapes import ShapeFinder
 from .execution.stage import Loss, Stage
 from .execution.stepper import Stepper
 from .execution.traced_channels import TracedChannels
+from .execution.warm_up import WarmUp
 from .optimize.gradients import Gradients
 from .optimize.norm import GradientNorm
 
@@ -70,6 +71,7 @@ class Pipeline:
         timeout_s: float = 300.0,
         clock: Clock | None = None,
         progress: Progress | None = None,
+        warm_up: bool | None = None,
     ) -> None:
         """Verify the schedule, open its channels, and prepare this rank.
 
@@ -97,6 +99,8 @@ class Pipeline:
             timeout_s: after which ranks wait for each other no longer.
             clock: records when each op ran and what was waited for; none: nobody does.
             progress: told before each instruction, for a post-mortem.
+            warm_up: True runs the stages on zeros ahead of the first step, see `WarmUp`; None: on
+                NCCL alone, where the first use of a kernel may wait for a posted receive.
 
         Raises:
             SynthError: the schedule is not fit to run, or not for this many ranks or these stages.
@@ -116,6 +120,8 @@ class Pipeline:
             _check_size(self.lowered, self._group)
             self.stages = _make_stages(self.lowered, self._group.rank, stages, loss)
             self.device = torch.device(device) if device is not None else _device(self.stages)
+            self._group = self._group.on(self.device)
+            self._peers = self._peers and self._peers.on(self.device)
             _check_same(self.lowered.schedule, self._group)
             self.clock = clock or Clock(self.device, recording=False)
             self._reducer = GradientReducer(
@@ -128,6 +134,9 @@ class Pipeline:
                 changing=changing_shapes,
             )
             self._saved_sizes = SizeFinder(self._group, self.lowered, self.stages)
+            self._warm_up = WarmUp(self.lowered, self._group.rank, self.stages, self.device)
+            on_nccl = self._group.backend(self.device) == "nccl"
+            self._warm_up.active = on_nccl if warm_up is None else warm_up
             self._evaluator: Executor | None = None
             self._channels = open_channels(
                 self.device, self.lowered.transfers, timeout_s, self._group, self.lowered
@@ -152,9 +161,13 @@ class Pipeline:
         if self._peers is None:
             yield
             return
-        self._group.own.also_cut(self._peers.own.cut)
+        self._group.own.also_cut(self._cut_peers)
         with self._peers.building():
             yield
+
+    def _cut_peers(self) -> None:
+        if self._peers is not None:
+            self._peers.cut()
 
     def _join_peers(self) -> DataParallel | None:
         if self._peers is None:
@@ -286,6 +299,9 @@ class Pipeline:
             batch.check(self.num_micro_batches)
             shapes = self._shapes.of(batch, self.num_micro_batches)
             sizes = self._saved_sizes.of(batch, shapes, self._shapes.kinds)
+            moves = self._warm_up.before_step(batch, shapes, self._shapes.kinds)
+            if isinstance(self._channels, WithHost):
+                self._channels.reserve(moves)
             return self._executor.step(batch, shapes, saved_sizes=sizes, terms=terms, update=update)
 
     def evaluate(
@@ -322,6 +338,9 @@ class Pipeline:
                 self.stepper.finish()
             shapes = self._shapes.of(batch, self.num_micro_batches)
             with torch.no_grad():
+                self._warm_up.before_evaluation(
+                    batch, shapes, self._shapes.kinds, with_loss=with_loss
+                )
                 loss = self._forward_only().step(batch, shapes, terms=terms, update=False)
         for stage in self.stages.values():
             stage.forget()
@@ -361,6 +380,16 @@ class Pipeline:
         """
         with self._together():
             (group or self._among_all()).allreduce([found_inf], ReduceOp.MAX).wait()
+
+    def close(self) -> None:
+        """Free what only this pipeline uses on NCCL, when all its ranks have done their work.
+
+        Every rank calls this at the same time, ahead of `destroy_process_group`; the pipeline is
+        of no more use. Without it, that happens when the process ends.
+        """
+        self._is_broken = True
+        for group in self._groups:
+            group.close()
 
     def _among_all(self) -> Any:
         if self._norm_group is None:
@@ -421,8 +450,8 @@ class Pipeline:
         """What all ranks do at the same time: an error of one ends it on all, which say why."""
         if self._is_broken:
             raise RunFailure(
-                "a step of this pipeline has failed, and transfers of it are still open; end the "
-                "process, or make a new process group and a new pipeline"
+                "a step of this pipeline has failed, and transfers of it are still open, or it was "
+                "closed; end the process, or make a new process group and a new pipeline"
             )
         for group in self._groups:
             group.recover()

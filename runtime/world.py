@@ -16,6 +16,8 @@ from torch.distributed.rendezvous import rendezvous
 from synth.errors import SynthError
 from synth.processors import num_processors
 
+from .execution.nccl_groups import load_kernels_eagerly
+
 
 @dataclass(frozen=True)
 class World:
@@ -63,8 +65,7 @@ def join_world(wanted_device: str = "auto", timeout_s: float = 300.0) -> Iterato
 
     NCCL where each local rank has a GPU of its own, gloo otherwise.
     """
-    # Kernels loaded at first use would wait for the device, and so for a receive posted before.
-    os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
+    load_kernels_eagerly()
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     local_rank = int(os.environ["LOCAL_RANK"])
     local_size = int(os.environ.get("LOCAL_WORLD_SIZE", size))

@@ -1,8 +1,8 @@
 """Point-to-point channels between ranks, one per directed link, on NCCL and gloo.
 
 Every send and receive is started at its place of the lowered program and never blocks there. On
-NCCL each directed link has a communicator of its own, created eagerly and in one agreed order, so
-that a receive that waits cannot hold up a send that is ready. On gloo one group serves all links
+NCCL each directed link has a communicator of its own, connected before the first step, so that a
+receive that waits cannot hold up a send that is ready. On gloo one group serves all links
 and tags keep them apart; small messages within a machine have sockets of their own (`eager.py`);
 CUDA tensors are staged through host memory. What moves to the host's memory and back takes a link
 of the rank's own.
@@ -20,9 +20,11 @@ from synth.costs import HOST
 from synth.schedule.lower import Lowered, Transfer
 
 from .boundary import Tensors
+from .connection_rounds import connection_rounds
 from .eager_links import EagerLinks, most_posted
 from .groups import Group
-from .host_link import HostLink
+from .host_link import HostLink, HostMove
+from .nccl_groups import LINK
 
 
 class Pending(Protocol):
@@ -95,6 +97,11 @@ class WithHost:
         self._between = between
         self._host = host
 
+    def reserve(self, moves: Iterable[HostMove]) -> None:
+        """Allocate the host's memory that a step takes."""
+        if isinstance(self._host, HostLink):
+            self._host.reserve(moves)
+
     def send(self, tensors: Tensors, transfer: Transfer) -> Pending:
         """Start sending, to a rank or to the host."""
         return self._way(transfer).send(tensors, transfer)
@@ -138,7 +145,10 @@ class _Unstaging:
 
 
 class NcclChannels:
-    """One communicator per directed link; waiting orders streams and does not block the host."""
+    """One communicator per directed link; waiting orders streams and does not block the host.
+
+    In a link's communicator the source has rank 0 and the target rank 1.
+    """
 
     def __init__(
         self,
@@ -148,34 +158,42 @@ class NcclChannels:
         timeout: timedelta,
     ) -> None:
         self._group = group
-        self._links = {link: group.subgroup(link, timeout) for link in links}
-        self._connect(links, device)
+        self._links: dict[tuple[int, int], Any] = {}
+        self._connect(links, device, timeout)
 
-    def _connect(self, links: list[tuple[int, int]], device: torch.device) -> None:
-        """One byte over each link, in one order: a communicator that has not been made before is
-        made by its first transfer, for which both ends would wait in the middle of the program."""
+    def _connect(
+        self, links: list[tuple[int, int]], device: torch.device, timeout: timedelta
+    ) -> None:
+        """Make the communicators of this rank's links, in rounds, and send one byte over each.
+
+        A communicator is connected by its first transfer, for which both ends would wait in the
+        middle of the program.
+        """
         byte = torch.zeros(1, dtype=torch.uint8, device=device)
-        for source, target in links:
-            ends = {source: dist.isend, target: dist.irecv}
-            if self._group.rank in ends:
-                peer = self._group.ranks[target if self._group.rank == source else source]
-                _started(ends[self._group.rank](byte, peer, self._links[source, target])).wait()
+        for each in connection_rounds(links):
+            for link in each:
+                if self._group.rank in link:
+                    self._links[link] = made = self._group.subgroup(link, timeout, LINK)
+                    is_source = self._group.rank == link[0]
+                    started = made.send([byte], 1, 0) if is_source else made.recv([byte], 0, 0)
+                    started.wait()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
 
     def send(self, tensors: Tensors, transfer: Transfer) -> Pending:
         """Enqueue on the link's communicator, behind the compute that made the tensors."""
         link = self._links[transfer.source, transfer.target]
-        target = self._group.ranks[transfer.target]
-        return _Plain([_started(dist.isend(t, target, link)) for t in tensors], tensors)
+        return _Plain([link.send([t], 1, 0) for t in tensors], tensors)
 
     def receive(self, buffers: Tensors, transfer: Transfer) -> Pending:
         """Enqueue on the link's communicator; later receives of this link queue behind it."""
         link = self._links[transfer.source, transfer.target]
-        source = self._group.ranks[transfer.source]
-        return _Plain([_started(dist.irecv(b, source, link)) for b in buffers], buffers)
+        return _Plain([link.recv([b], 0, 0) for b in buffers], buffers)
 
     def cut(self) -> None:
-        """Nothing: the end of a communicator is not told to the other one. There the launcher ends
-        the ranks when this process has ended, or NCCL's own time-out does."""
+        """Abort the communicators, so that this rank can leave. NCCL does not tell the other end of
+        it: who waits there only on the device is ended by the launcher, or by a time-out."""
+        self._group.cut()
 
 
 class GlooChannels:
@@ -224,12 +242,6 @@ class GlooChannels:
         link = (transfer.source, transfer.target)
         self._count[link] = (self._count[link] + 1) % 2**20
         return self._count[link]
-
-
-def _started(work: dist.Work | None) -> dist.Work:
-    """Only a rank outside the group gets none, and such a rank has no business here."""
-    assert work is not None
-    return work
 
 
 def _num_bytes(tensors: Tensors) -> int:

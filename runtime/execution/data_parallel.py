@@ -54,7 +54,7 @@ class DataParallel:
         _check_plain(stages)
         self._group, self._stages, self._summed = group, stages, summed
         self._check_alike(rank, fingerprint)
-        self._handle = group.collectives
+        self._handle = group.subgroup(range(group.size))
         self._incomplete: Counter[int] = Counter()
         self._works: list[dist.Work] = []
         self._spread()

@@ -4,7 +4,7 @@ import uuid
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Self, TypeVar
 
@@ -18,6 +18,7 @@ from synth.errors import RunFailure, SynthError
 from . import own_groups
 from .failure import describe_failure
 from .meeting import Meeting
+from .nccl_groups import NcclGroups, load_kernels_eagerly
 from .own_groups import OwnGroups
 
 T = TypeVar("T")
@@ -31,15 +32,15 @@ class Refused(SynthError):
 class Group:
     """Pipeline rank r is the process with the global rank `ranks[r]`.
 
-    `own` are made for this pipeline alone. Where the backend is NCCL, groups come from it instead;
-    `beside` are then the ranks of all pipelines of the world, as all processes make them together.
+    `own` and `nccl` are made for this pipeline alone. Host memory travels by gloo on any backend;
+    `nccl` is None where the backend is another one.
     """
 
     handle: dist.ProcessGroup | None
     ranks: tuple[int, ...]
     rank: int
     own: OwnGroups
-    beside: tuple[tuple[int, ...], ...] | None = None
+    nccl: NcclGroups | None = None
     noun: str = "rank"
     """For one of them, in messages."""
 
@@ -84,17 +85,16 @@ class Group:
         rank = dist.get_rank(given)
         if rank < 0:
             raise SynthError(f"process {dist.get_rank()} is not in the pipeline's group {ranks}")
-        name, beside = [f"pipeline-{uuid.uuid4().hex}"], None
+        on_nccl = "nccl" in _backends(given).values()
+        if on_nccl:
+            load_kernels_eagerly()
+        name = [f"pipeline-{uuid.uuid4().hex}"]
         with _named(rank):
-            if given is not None and "nccl" in _backends(given).values():
-                # NCCL splits communicators off that of the world, which takes all its processes.
-                everyones: list[tuple[int, ...]] = [()] * dist.get_world_size()
-                dist.all_gather_object(everyones, ranks)
-                beside = tuple(sorted(set(everyones)))
             dist.broadcast_object_list(name, ranks[0], given)
         world: Any = dist.group.WORLD
         store = PrefixStore(name[0], (given or world).get_group_store())
-        return cls(given, ranks, rank, OwnGroups(store, rank, timeout_s, noun), beside, noun)
+        nccl = NcclGroups(store, ranks, rank, timeout_s) if on_nccl else None
+        return cls(given, ranks, rank, OwnGroups(store, rank, timeout_s, noun), nccl, noun)
 
     @property
     def size(self) -> int:
@@ -105,29 +105,36 @@ class Group:
         """What moves a device's tensors: `nccl` or `gloo`."""
         return _backends(self.handle).get(device.type, "gloo")
 
-    @property
-    def collectives(self) -> Any:
-        """A process group of all its ranks: of its own on gloo, the given one on NCCL."""
-        if self._on_nccl:
-            return self.handle or dist.group.WORLD
-        return self.own.among(range(self.size))
+    def on(self, device: torch.device) -> Self:
+        """The same ranks, whose groups move tensors of this device."""
+        if self.nccl is None or self.backend(device) != "nccl":
+            return replace(self, nccl=None)
+        self.nccl.device = device
+        return self
 
     def subgroup(
         self, ranks: Iterable[int], timeout: timedelta | None = None, purpose: str = ""
     ) -> Any:
         """A group of some of the pipeline's ranks; all of them call this, in the same order.
 
-        For another purpose it is another one. On NCCL it always is, and where several pipelines run
-        beside each other, all ranks of all of them call this.
+        For another purpose it is another one.
         """
         places = list(ranks)
-        if not self._on_nccl:
+        if self.nccl is None:
             return self.own.among(places, purpose)
-        made = {
-            pipeline: dist.new_group([pipeline[place] for place in places], timeout=timeout)
-            for pipeline in self.beside or (self.ranks,)
-        }
-        return made[self.ranks]
+        return self.nccl.among(places, purpose, timeout)
+
+    def cut(self) -> None:
+        """Let go of all other ranks: first tell those that wait on the host, then end what waits on
+        this rank's device."""
+        self.own.cut()
+        if self.nccl is not None:
+            self.nccl.abort()
+
+    def close(self) -> None:
+        """Free the communicators; all ranks call this."""
+        if self.nccl is not None:
+            self.nccl.close()
 
     @contextmanager
     def building(self) -> Iterator[None]:
@@ -143,7 +150,7 @@ class Group:
             try:
                 self.tell(error)
             finally:
-                self.own.cut()
+                self.cut()
             told = isinstance(error, RuntimeError | RunFailure | ConnectionError)
             if told and before is not None and before not in str(error):
                 raise RunFailure(f"{self.noun} {self.rank} cannot go on: {before}") from error
@@ -172,12 +179,7 @@ class Group:
             RunFailure: another rank is gone.
         """
         with _named(self.rank, self.own.meeting), _without_warnings_of_trees():
-            whole = self._whole
-            if whole is not None:
-                return own_groups.share(whole, value, source)
-            shared = [value]
-            dist.broadcast_object_list(shared, self.ranks[source], self.handle)
-            return shared[0]
+            return own_groups.share(self._whole, value, source)
 
     def agree(self, source: int, make: Callable[[], T]) -> T:
         """What one rank makes, on all; or its error, on all.
@@ -205,20 +207,12 @@ class Group:
             RunFailure: another rank is gone.
         """
         with _named(self.rank, self.own.meeting), _without_warnings_of_trees():
-            whole = self._whole
-            if whole is not None:
-                return own_groups.gather(whole, value)
-            gathered: list[Any] = [None] * self.size
-            dist.all_gather_object(gathered, value, self.handle)
-            return gathered
-
-    @property
-    def _on_nccl(self) -> bool:
-        return "nccl" in _backends(self.handle).values()
+            return own_groups.gather(self._whole, value)
 
     @property
     def _whole(self) -> dist.ProcessGroupGloo | None:
-        return None if self._on_nccl else self.own.among(range(self.size))
+        """All ranks, by gloo: through NCCL what the host tells would wait for the device."""
+        return self.own.among(range(self.size))
 
 
 @contextmanager

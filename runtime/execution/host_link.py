@@ -12,8 +12,9 @@ PyTorch's allocator, as there the host's memory is the rank's own. It is used ag
 step.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,6 +24,20 @@ from synth.schedule.lower import Transfer
 
 from .boundary import Tensors
 from .copy_lane import Done, Lane, StreamLane, ThreadLane
+
+
+class HostMove(NamedTuple):
+    """Saved activations that leave for the host, or come back.
+
+    Attributes:
+        whose: their stage, micro-batch and replica.
+        is_out: True where they leave.
+        num_bytes: of all of them.
+    """
+
+    whose: tuple[int, int, int]
+    is_out: bool
+    num_bytes: int
 
 
 @dataclass(eq=False)
@@ -76,6 +91,20 @@ class HostLink:
         done = self._out.copy(tensors, parts, room.free)
         self._kept[whose] = _Kept(room, parts, done)
         return _Moving(done, tensors)
+
+    def reserve(self, moves: Iterable[HostMove]) -> None:
+        """Allocate the memory that a step's moves take, listed in the program's order.
+
+        To pin memory may wait for the device, and so for a receive that was posted before.
+        """
+        taken: dict[tuple[int, int, int], _Room] = {}
+        for whose, is_out, num_bytes in moves:
+            if is_out:
+                taken[whose] = self._rooms.take(num_bytes)
+            else:
+                self._rooms.give(taken.pop(whose))
+        for room in taken.values():
+            self._rooms.give(room)
 
     def receive(self, buffers: Tensors, transfer: Transfer) -> _Moving:
         """Start copying back into buffers what was sent of the same stage and micro-batch."""

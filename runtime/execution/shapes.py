@@ -142,7 +142,7 @@ def _run(
     )
     drawn = [device] if device.type == "cuda" else []
     if stage.is_wrapped:
-        with torch.no_grad(), torch.random.fork_rng(devices=drawn), _same_buffers(stage.module):
+        with torch.no_grad(), torch.random.fork_rng(devices=drawn), same_buffers(stage.module):
             return stage.module(*arguments, **keywords)
     with torch.no_grad(), torch.random.fork_rng(devices=drawn), unchanged(stage.module):
         states = {name: b.clone() for name, b in stage.module.named_buffers()}
@@ -160,14 +160,15 @@ def _like(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 @contextmanager
-def _same_buffers(module: nn.Module) -> Iterator[None]:
+def same_buffers(module: nn.Module) -> Iterator[None]:
     """Running statistics are put back."""
     before = [(buffer, buffer.clone()) for buffer in module.buffers()]
     try:
         yield
     finally:
-        for buffer, kept in before:
-            buffer.copy_(kept)
+        with torch.no_grad():
+            for buffer, kept in before:
+                buffer.copy_(kept)
 
 
 @contextmanager

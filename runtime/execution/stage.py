@@ -245,6 +245,15 @@ class Stage:
         return self._loss is not None
 
     @property
+    def loss(self) -> Loss | None:
+        """The loss function that follows the module."""
+        return self._loss
+
+    def twin(self) -> "Stage":
+        """Another stage of the same module, which has observed nothing yet."""
+        return Stage(self.module, is_first=self.is_first, is_last=self.is_last, loss=self._loss)
+
+    @property
     def layers(self) -> Sequence[nn.Module]:
         """The layers that it runs one after another; a lone module is one."""
         return list(self.module.layers) if isinstance(self.module, Chain) else [self.module]

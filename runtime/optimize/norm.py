@@ -23,15 +23,14 @@ class Verdict:
     scale: Tensor | None
     found_inf: Tensor
 
-    @property
-    def skips(self) -> bool:
-        """Whether the step is to be skipped; waits for the device."""
-        return bool(self.found_inf)
+    def read(self) -> tuple[bool, bool]:
+        """Tell if the step is to be skipped, and if gradients are to be scaled.
 
-    @property
-    def clips(self) -> bool:
-        """Whether the gradients are to be scaled; waits for the device."""
-        return self.scale is not None and float(self.scale) < 1.0
+        Waits for the device, once.
+        """
+        scale = torch.ones_like(self.found_inf) if self.scale is None else self.scale
+        found_inf, factor = torch.stack([self.found_inf, scale]).tolist()
+        return found_inf > 0, factor < 1.0
 
 
 class GradientNorm:

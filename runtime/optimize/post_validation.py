@@ -87,9 +87,10 @@ class PostValidatedStep:
             return True
         settings, self._taken = self._taken, None
         verdict = self._norm.verdict()
-        if verdict.skips:
+        skips, clips = verdict.read()
+        if skips:
             self.num_skipped += 1
-        elif verdict.clips:
+        elif clips:
             assert verdict.scale is not None
             self.num_redone += 1
             self._gradients.scale(verdict.scale)

@@ -3,8 +3,9 @@
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -16,6 +17,7 @@ from synth.schedule.ops import Value, ValueKind
 
 from ..execution.channels import Channels, open_channels
 from ..execution.eager import MOST_BYTES
+from ..execution.groups import Group
 from ..world import World, join_world
 from .host_probe import probe_host
 
@@ -29,20 +31,23 @@ _SAME_LINK = 0.25
 
 
 def probe_links(world: World) -> Links | None:
-    """Ping-pong between each rank and the next, then copy to the hosts and back; every rank calls
+    """Measure between each rank and the next, then copy to the hosts and back; every rank calls
     this at the same time.
 
-    A one-way time is half a round trip. Latency and bandwidth are those of the line through a small
-    and a large message, and no latency is below what a tiny message takes. The default is the
-    median; pairs that differ by more than a quarter are listed.
+    Latency comes from ping-pong, where a one-way time is half a round trip: that of the line
+    through a small and a large message, and not below what a tiny message takes. Bandwidth comes
+    from large messages in both directions at the same time, as pipelines send them. The default is
+    the median; pairs that differ by more than a quarter are listed.
 
     Returns:
         The links on rank 0, none elsewhere.
     """
     pairs = [(rank, rank + 1) for rank in range(world.size - 1)]
     both_ways = [_transfer(*pair) for pair in pairs] + [_transfer(b, a) for a, b in pairs]
-    channels = open_channels(world.device, both_ways)
+    group = Group.world()
+    channels = open_channels(world.device, both_ways, group=group)
     found = [_probe_pair(world, channels, pair) for pair in pairs]
+    group.close()
     host = _probe_hosts(world)
     if world.rank != 0:
         return None
@@ -70,40 +75,53 @@ def _probe_pair(world: World, channels: Channels, pair: tuple[int, int]) -> Link
     """Measured by the pair's first rank, told to all."""
     times: list[list[float]] = []
     if world.rank in pair:
-        times = _one_way_us(world, channels, pair, (_TINY_BYTES, _SMALL_BYTES, _LARGE_BYTES))
-    shared = [[statistics.median(of_size) for of_size in times]]
+        times = _times_us(world, channels, pair)
+    shared = [[statistics.median(of_kind) for of_kind in times]]
     dist.broadcast_object_list(shared, pair[0])
     return fitted_link(*shared[0])
 
 
-def fitted_link(tiny_us: float, small_us: float, large_us: float) -> Link:
-    """The link on which a large message takes just as long, and others as nearly as can be.
+def fitted_link(tiny_us: float, small_us: float, large_us: float, both_us: float) -> Link:
+    """The link on which a large message takes as long as where both directions are busy.
 
-    On a busy machine the three times may be in any order: still no byte is free, and no latency
-    is below that of a tiny message, unless that took longer than half a large one.
+    On a busy machine the times may be in any order: still no byte is free, and no latency is below
+    that of a tiny message, unless that took longer than half a large one.
+
+    Args:
+        tiny_us: one way of a tiny message, with nothing else on the link.
+        small_us: the same of a small one.
+        large_us: the same of a large one.
+        both_us: of two large messages, one in each direction, at the same time.
     """
     us_per_byte = (large_us - small_us) / (_LARGE_BYTES - _SMALL_BYTES)
     latency_us = max(tiny_us, small_us - _SMALL_BYTES * us_per_byte)
-    latency_us = min(latency_us, large_us / 2)
+    latency_us = min(latency_us, large_us / 2, both_us / 2)
     return Link(
         latency_us=round(latency_us, 3),
-        bandwidth_bytes_per_s=round(1e6 * _LARGE_BYTES / (large_us - latency_us)),
+        bandwidth_bytes_per_s=round(1e6 * _LARGE_BYTES / (both_us - latency_us)),
     )
 
 
-def _one_way_us(
-    world: World, channels: Channels, pair: tuple[int, int], sizes: Sequence[int]
-) -> list[list[float]]:
-    """By size, in turns: what else runs on the machine slows all of them alike."""
+def _times_us(world: World, channels: Channels, pair: tuple[int, int]) -> list[list[float]]:
+    """One way by size, then a large message both ways; in turns, so that what else runs on the
+    machine slows all of them alike."""
+    sizes = (_TINY_BYTES, _SMALL_BYTES, _LARGE_BYTES)
     buffers = [torch.zeros(size, dtype=torch.uint8, device=world.device) for size in sizes]
-    times: list[list[float]] = [[] for _ in sizes]
+    incoming = torch.zeros_like(buffers[-1])
+    times: list[list[float]] = [[] for _ in (*sizes, "both")]
     for turn in range(_WARMUP + _ROUNDS):
-        for buffer, of_size in zip(buffers, times, strict=True):
-            start = time.perf_counter()
-            _ping_pong(world.rank, channels, pair, buffer)
-            if turn >= _WARMUP:
-                of_size.append((time.perf_counter() - start) / 2 * 1e6)
+        found = [_timed_us(_ping_pong, world.rank, channels, pair, b) / 2 for b in buffers]
+        found.append(_timed_us(_exchange, world.rank, channels, pair, buffers[-1], incoming))
+        if turn >= _WARMUP:
+            for of_kind, time_us in zip(times, found, strict=True):
+                of_kind.append(time_us)
     return times
+
+
+def _timed_us(action: Callable[..., None], *arguments: Any) -> float:
+    start = time.perf_counter()
+    action(*arguments)
+    return (time.perf_counter() - start) * 1e6
 
 
 def _ping_pong(rank: int, channels: Channels, pair: tuple[int, int], buffer: Tensor) -> None:
@@ -114,8 +132,25 @@ def _ping_pong(rank: int, channels: Channels, pair: tuple[int, int], buffer: Ten
     else:
         channels.receive((buffer,), there).wait()
         channels.send((buffer,), back).wait()
+    _synchronize(buffer)
+
+
+def _exchange(
+    rank: int, channels: Channels, pair: tuple[int, int], outgoing: Tensor, incoming: Tensor
+) -> None:
+    """Send and receive at the same time; both are started before either is waited for."""
+    there, back = _transfer(*pair), _transfer(pair[1], pair[0])
+    mine, others = (there, back) if rank == pair[0] else (back, there)
+    receiving = channels.receive((incoming,), others)
+    sending = channels.send((outgoing,), mine)
+    receiving.wait()
+    sending.wait()
+    _synchronize(incoming)
+
+
+def _synchronize(buffer: Tensor) -> None:
     if buffer.is_cuda:
-        torch.cuda.synchronize()
+        torch.cuda.synchronize(buffer.device)
 
 
 def _summarise(found: dict[tuple[int, int], Link]) -> Links:

@@ -11,6 +11,7 @@ import torch
 import synth
 from synth.kinds import OpKind
 from synth.profile import Layer, LayerProfile, Links, Profile, Provenance, Workload
+from synth.units import format_bytes
 
 from ..dtypes import dtype_of
 from ..models import ModelSpec, build_layers, layer_names
@@ -71,6 +72,9 @@ def profile_model(
         tell(f"measured {met.name}: {profile.work_us() / 1000:.3f} ms for F + B + W")
     if workload.optimizer.post_validation:
         profiles = _with_commits(profiles, rise_bytes)
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        tell(reserve_advice(total - free, torch.cuda.memory_reserved(device)))
     return Profile(
         name=workload.model,
         provenance=_provenance(device, workload, links),
@@ -79,6 +83,20 @@ def profile_model(
         links=links or Links(),
         layer_profiles=profiles,
         layers=tuple(entries),
+    )
+
+
+def reserve_advice(used_bytes: int, allocator_bytes: int) -> str:
+    """What the driver reports as used beyond PyTorch's allocator, as a reserve for `synth solve`.
+
+    That is this process's context and libraries, and whatever other processes hold of the device.
+    """
+    beyond = max(0, used_bytes - allocator_bytes)
+    tenths = -(-beyond // 10**8)
+    return (
+        f"the device has {format_bytes(beyond)} in use beyond PyTorch's allocator, which no plan "
+        f"counts: solve with --mem-reserve {tenths / 10:.1f}GB or more, as communicators and "
+        f"fragmentation are not in it"
     )
 
 

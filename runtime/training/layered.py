@@ -4,7 +4,7 @@ import fnmatch
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -100,6 +100,13 @@ class LayeredStage(Stage):
         with self._seeded(microbatch):
             return super().forward(microbatch, given)
 
+    def twin(self) -> Stage:
+        """See `Stage.twin`; layers have yet to show whether they draw."""
+        layers = [replace(call) for call in self._chain.calls]
+        return LayeredStage(
+            layers, is_first=self.is_first, is_last=self.is_last, randomness=self._randomness
+        )
+
     def forward_light(self, microbatch: int, given: Given) -> Tensors:
         """See `Stage.forward_light`."""
         with self._seeded(microbatch):
@@ -122,12 +129,12 @@ class _LayerChain(Chain):
 
     def __init__(self, layers: Sequence[LayerCall]) -> None:
         super().__init__([layer.module for layer in layers])
-        self._calls = list(layers)
+        self.calls = list(layers)
         self.seed_of: Callable[[int], int] | None = None
 
     def call(self, index: int, layer: nn.Module, arguments: tuple[Any, ...]) -> Any:
         """Run one of them its way."""
-        call = self._calls[index]
+        call = self.calls[index]
         seed = None if self.seed_of is None else self.seed_of(call.index)
         return call(arguments, seed)
 

@@ -13,6 +13,7 @@ from synth.cli.limits import MemoryLimit, is_least, read_limit, read_recompute, 
 from synth.cli.options import (
     GapOption,
     LinkOption,
+    MemReserveOption,
     MicroBatchesOption,
     ObjectiveOption,
     ProfileArgument,
@@ -47,6 +48,7 @@ def command(
             show_default="no limit",
         ),
     ] = None,
+    mem_reserve: MemReserveOption = None,
     objective: ObjectiveOption = "makespan",
     only: Annotated[
         list[str] | None,
@@ -91,7 +93,7 @@ def command(
     from synth.solve.problem import SolveOptions
 
     profile = load_profile(profile_name, link)
-    limit = _limit(mem_limit, ranks, profile)
+    limit = _limit(mem_limit, ranks, profile, mem_reserve)
     question = _question(profile, ranks, micro_batches, limit, objective, partition)
     _check_outputs(svg, save, profile_name)
     if no_solve and word(recompute) != "none":
@@ -157,13 +159,15 @@ class NothingToCompare(SynthError):
     exit_code = ExitCode.NOTHING_FOUND
 
 
-def _limit(mem_limit: str | None, ranks: int, profile: Profile) -> MemoryLimit:
+def _limit(
+    mem_limit: str | None, ranks: int, profile: Profile, mem_reserve: str | None
+) -> MemoryLimit:
     if is_least(mem_limit):
         raise SynthError(
             "--mem-limit min asks for the least memory in which a time is met; that is for synth "
             "solve: here give a size, or none"
         )
-    return read_limit(mem_limit, ranks, profile)
+    return read_limit(mem_limit, ranks, profile, mem_reserve)
 
 
 def _question(

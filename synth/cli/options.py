@@ -74,6 +74,14 @@ LinkOption = Annotated[
 # Solver threads, or processes: beyond, starting them takes longer than what they gain.
 MOST_AT_ONCE = 1024
 
+MemReserveOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Taken off --mem-limit first, for what no prediction counts: the CUDA context, "
+        "buffers of NCCL and cuBLAS, fragmentation: 1.5GB. With auto it stands in for the tenth.",
+        show_default="0",
+    ),
+]
 GapOption = Annotated[str, typer.Option(help="Stop when proven to be within: 0.5%.")]
 SeedOption = Annotated[int, typer.Option(min=0, help="Seed of the search.")]
 

@@ -22,6 +22,7 @@ from synth.cli.options import (
     AnyPlacementOption,
     GapOption,
     LinkOption,
+    MemReserveOption,
     MicroBatchesOption,
     ObjectiveOption,
     ProfileArgument,
@@ -61,6 +62,7 @@ def command(
             show_default="no limit",
         ),
     ] = None,
+    mem_reserve: MemReserveOption = None,
     target: Annotated[
         str | None,
         typer.Option(
@@ -119,7 +121,7 @@ def command(
     if wanted is not None and deterministic:
         raise SynthError(NOT_REPEATABLE)
     profile = load_profile(profile_name, link)
-    limit = read_limit(mem_limit, ranks, profile)
+    limit = read_limit(mem_limit, ranks, profile, mem_reserve)
     asked = (micro_batches, partition, objective, limit.caps_bytes)
     candidates = None
     if is_choice(placement, partition):
@@ -155,6 +157,8 @@ def command(
     }
     if target is not None:
         arguments["target"] = target
+    if mem_reserve is not None:
+        arguments["mem_reserve"] = mem_reserve
     choice = read_recompute(recompute, problem.costs.num_stages)
     request = Request(
         profile, problem.partition, problem, options, limit, arguments, output, choice

@@ -27,6 +27,40 @@ def test_the_limit_auto_needs_a_profile_that_knows_its_device(synth: Synth, tmp_
     assert "does not say how much memory its device has; give a size" in ended.stderr
 
 
+def test_a_reserve_is_taken_off_the_limit_and_recorded(synth: Synth, tmp_path: Path) -> None:
+    file = tmp_path / "p.json"
+    ended = synth(*SMALL_SOLVE, "--mem-limit", "40GB", "--mem-reserve", "1.5GB", "-o", file)
+    assert ended.code == 0
+    assert "38.5 GB" in ended.stderr and "after a reserve of 1.5 GB was taken off" in ended.stderr
+    plan = Plan.load(file)
+    assert plan.caps_bytes == (38_500_000_000,) * 4
+    assert max(plan.claim.peak_bytes) <= 38_500_000_000
+    assert (plan.arguments["mem_limit"], plan.arguments["mem_reserve"]) == ("40GB", "1.5GB")
+    assert synth("check", file).code == 0
+
+
+def test_with_auto_a_reserve_stands_in_for_the_tenth(synth: Synth) -> None:
+    ended = synth(*SMALL_SOLVE, "--mem-limit", "auto", "--mem-reserve", "2GB", "--dry-run")
+    assert "78 GB" in ended.stdout and "80 GB of NVIDIA A100 SXM 80G less 2 GB" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ((), "is taken off a --mem-limit that is a size or auto"),
+        (("--mem-limit", "min", "--target", "105%"), "is taken off a --mem-limit"),
+        (("--mem-limit", "2GB"), "leaves nothing of a limit of 2 GB"),
+        (("--mem-limit", "40GB,2GB,40GB,40GB"), "leaves nothing of a limit of 2 GB"),
+    ],
+)
+def test_a_reserve_without_a_limit_beyond_it_is_refused(
+    synth: Synth, options: tuple[str, ...], said: str
+) -> None:
+    ended = synth(*SMALL_SOLVE, *options, "--mem-reserve", "2GB")
+    assert ended.code == 2
+    assert said in ended.stderr
+
+
 def test_one_limit_per_rank_is_kept_by_each(synth: Synth, tmp_path: Path) -> None:
     ended = synth(*SMALL_SOLVE, "--mem-limit", "40GB,35GB,30GB,25GB", "-o", tmp_path / "p.json")
     assert ended.code == 0

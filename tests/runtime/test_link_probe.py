@@ -1,6 +1,9 @@
 """Latency and bandwidth from measured times, however noisy these are."""
 
+from typing import Any
+
 import pytest
+import torch
 
 from synth.runtime.profiling.link_probe import fitted_link
 
@@ -8,8 +11,8 @@ SMALL_BYTES, LARGE_BYTES = 64 << 10, 4 << 20
 
 
 def test_a_line_is_found_again() -> None:
-    times_us = (50 + size / 2e9 * 1e6 for size in (SMALL_BYTES, LARGE_BYTES))
-    link = fitted_link(20.0, *times_us)
+    small_us, large_us = (50 + size / 2e9 * 1e6 for size in (SMALL_BYTES, LARGE_BYTES))
+    link = fitted_link(20.0, small_us, large_us, large_us)
     assert link.latency_us == pytest.approx(50, abs=0.01)
     assert link.bandwidth_bytes_per_s == pytest.approx(2e9, rel=1e-6)
 
@@ -25,6 +28,44 @@ def test_a_line_is_found_again() -> None:
 def test_noise_makes_no_message_free_and_no_link_infinitely_fast(
     tiny_us: float, small_us: float, large_us: float, latency_us: float
 ) -> None:
-    link = fitted_link(tiny_us, small_us, large_us)
+    link = fitted_link(tiny_us, small_us, large_us, large_us)
     assert link.latency_us == latency_us
     assert link.transfer_us(LARGE_BYTES) == pytest.approx(large_us, abs=1)
+
+
+def test_bandwidth_is_that_of_a_link_busy_in_both_directions() -> None:
+    small_us, large_us = (50 + size / 2e9 * 1e6 for size in (SMALL_BYTES, LARGE_BYTES))
+    both_us = 50 + LARGE_BYTES / 1.5e9 * 1e6
+    link = fitted_link(20.0, small_us, large_us, both_us)
+    assert link.latency_us == pytest.approx(50, abs=0.01)
+    assert link.bandwidth_bytes_per_s == pytest.approx(1.5e9, rel=1e-6)
+
+
+def test_an_exchange_that_was_quicker_than_one_way_makes_no_latency_beyond_it() -> None:
+    link = fitted_link(500.0, 600.0, 2000.0, 400.0)
+    assert link.latency_us == 200.0
+    assert link.transfer_us(LARGE_BYTES) == pytest.approx(400, abs=1)
+
+
+def probe_and_exchange(rank: int, size: int) -> Any:
+    """The links that are found, and what came from the other rank."""
+    from synth.runtime.execution.channels import open_channels
+    from synth.runtime.profiling import link_probe
+    from synth.runtime.world import World
+
+    cpu, pair = torch.device("cpu"), (0, 1)
+    world = World(rank, size, cpu, "gloo", "here", 1)
+    both = [link_probe._transfer(*pair), link_probe._transfer(1, 0)]
+    channels = open_channels(cpu, both)
+    outgoing, incoming = torch.full((LARGE_BYTES,), rank + 1.0), torch.zeros(LARGE_BYTES)
+    for _ in range(3):
+        link_probe._exchange(rank, channels, pair, outgoing, incoming)
+    return link_probe.probe_links(world), incoming.unique().tolist()
+
+
+def test_messages_far_beyond_any_buffer_cross_at_the_same_time(pool: Any) -> None:
+    (links, first), (nothing, second) = pool.run(probe_and_exchange, 2)
+    assert (first, second) == ([2.0], [1.0])
+    assert links.default.bandwidth_bytes_per_s > 0
+    assert links.default.latency_us > 0
+    assert nothing is None

@@ -13,7 +13,7 @@ from synth.profile import Profile, Workload
 from synth.runtime.execution.stage import Chain
 from synth.runtime.models import ModelSpec, build_layers
 from synth.runtime.profiling.held_bytes import held_bytes
-from synth.runtime.profiling.profile_model import profile_model
+from synth.runtime.profiling.profile_model import profile_model, reserve_advice
 from synth.runtime.profiling.sample import Sample
 
 CPU = torch.device("cpu")
@@ -26,6 +26,12 @@ def tiny(model: str = "gpt", **changes: int | bool) -> Workload:
 
 def profiled(workload: Workload) -> Profile:
     return profile_model(workload, CPU, warmup=1, iterations=3)
+
+
+def test_what_the_allocator_does_not_hold_is_advised_as_a_reserve() -> None:
+    said = reserve_advice(3_210_000_000, 2_000_000_000)
+    assert "1.21 GB in use beyond" in said and "--mem-reserve 1.3GB" in said
+    assert "--mem-reserve 0.0GB" in reserve_advice(1, 2)
 
 
 class Whole(Chain):
