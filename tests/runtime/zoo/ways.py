@@ -138,6 +138,7 @@ AUTOCAST = [
     Case("autocast, encoder layer", lambda: under_autocast(nn.TransformerEncoderLayer(D, 2, 16, batch_first=True)), SEQUENCE, 0.9),
     Case("autocast, checkpoint", lambda: under_autocast(checkpointed(mlp(), False)), SEQUENCE, 1.0),
     Case("autocast, convolution", lambda: under_autocast(nn.Conv1d(4, 4, 3)), normal(2, 4, 6), 1.0),
+    Case("autocast, transposed weight", lambda: under_autocast(Weights(lambda w, v, x: w @ torch.tanh(x @ v.T).mT, torch.float32, (3, 6), (6, D))), SEQUENCE, 1.0),
     Case("autocast, tied", lambda: under_autocast(Tied()), SEQUENCE, 1.0, reason=SHARED_CAST),
 ]  # fmt: skip
 
@@ -184,6 +185,7 @@ HOOKS = [
     Case("post-accumulate hooks", mlp, SEQUENCE, 1.0, prepare=post_accumulate_hooks),
     Case("node hooks", mlp, SEQUENCE, 1.0, prepare=node_hooks),
     Case("node hooks, tied", Tied, SEQUENCE, 1.0, prepare=node_hooks),
+    Case("node hooks, transposed weight", lambda: Weights(lambda w, x: x @ w.T, torch.float32, (6, D)), SEQUENCE, 1.0, prepare=node_hooks),
     Case("node hooks, encoder layer", lambda: nn.TransformerEncoderLayer(D, 2, 16), SEQUENCE, 0.9, prepare=node_hooks),
     Case("module hooks", mlp, SEQUENCE, 1.0, prepare=module_hooks),
 ]  # fmt: skip
