@@ -34,6 +34,7 @@ class RecordedAttention:
     """Records the projections of one module, without interception."""
 
     __slots__ = ("_forward", "_recording", "module")
+    attribute = "forward"
 
     def __init__(self, module: nn.MultiheadAttention, recording: Recording) -> None:
         self.module = module

@@ -21,7 +21,7 @@ class _ProductRule(Rule):
 
     def weight_gradients(self, grad: Tensor, call: Call, needs: tuple[bool, ...]) -> Gradients:
         """[in, out], laid out as the matrix is, and [out]"""
-        weight = _matrix_gradient(rows(grad), call) if needs[0] else None
+        weight = _matrix_gradient(rows(grad), rows(call.input), call.weight()) if needs[0] else None
         return weight, bias_gradient(grad, call) if needs[1] else None
 
 
@@ -37,7 +37,7 @@ class MatmulRule(_ProductRule):
             return Call(input, (other,))
         if _is_matrix(other):
             return bind_product(input, other, None)
-        if _is_matrix(input) and input.is_contiguous() and other.ndim > 1:
+        if _is_matrix(input) and other.ndim > 1:
             return _bind_left(input, other)
         return None
 
@@ -45,7 +45,7 @@ class MatmulRule(_ProductRule):
         """Exactly the replaced call, of a strided x that of its rows."""
         if not _is_left(call):
             return unfolded(torch.matmul(call.input, call.weight()), call), ()
-        if call.input.ndim == 2 and call.options[0] is None:
+        if not _is_folded(call):
             return call.weight().mm(call.input), ()
         product = unfolded(call.input.mm(call.weight().t()), call)
         return product.mT.clone(memory_format=torch.contiguous_format), ()
@@ -53,22 +53,30 @@ class MatmulRule(_ProductRule):
     def input_gradient(self, grad: Tensor, call: Call) -> Tensor:
         """[..., in]"""
         if _is_left(call):
-            if call.options[0] is None:
-                return call.weight().t().mm(grad)
-            return rows(grad.mT).mm(call.weight())
+            return self._input_of_left(grad, call)
         if call.weight().ndim == 3:
             return grad.bmm(call.weight().mT)
         return super().input_gradient(grad, call)
 
+    def _input_of_left(self, grad: Tensor, call: Call) -> Tensor:
+        if _is_folded(call):
+            return rows(grad.mT).mm(call.weight())
+        x = call.input
+        return grad.t().mm(call.weight()).t() if _is_column_major(x) else call.weight().t().mm(grad)
+
     def weight_gradients(self, grad: Tensor, call: Call, needs: tuple[bool, ...]) -> Gradients:
         """[in, out] or [b, in, out]; [out, in] of a matrix on the left"""
         if _is_left(call):
-            if call.options[0] is None:
-                return (grad.mm(call.input.t()),)
-            return (rows(grad.mT).t().mm(call.input),)
+            return (self._left_gradient(grad, call),)
         if call.weight().ndim == 3:
             return (call.input.mT.bmm(grad),)
         return super().weight_gradients(grad, call, needs)
+
+    def _left_gradient(self, grad: Tensor, call: Call) -> Tensor:
+        x, weight = call.input, call.weight()
+        if _is_folded(call):
+            return _matrix_gradient(rows(grad.mT), x, weight.t()).t()
+        return x.mm(grad.t()).t() if _is_column_major(weight) else grad.mm(x.t())
 
 
 @register(torch.mm, torch.Tensor.mm)
@@ -118,12 +126,9 @@ def _is_column_major(matrix: Tensor) -> bool:
     return matrix.stride() == (1, matrix.shape[0])
 
 
-def _matrix_gradient(grad: Tensor, call: Call) -> Tensor:
-    """Of rows of outputs, by the product that autograd takes for the matrix's layout."""
-    x = rows(call.input)
-    if _is_column_major(call.weight()):
-        return grad.t().mm(x).t()
-    return x.t().mm(grad)
+def _matrix_gradient(grad: Tensor, x: Tensor, matrix: Tensor) -> Tensor:
+    """Of the matrix in x @ matrix, by the product that autograd takes for its layout."""
+    return grad.t().mm(x).t() if _is_column_major(matrix) else x.t().mm(grad)
 
 
 def _bind_left(matrix: Tensor, x: Tensor) -> Call:
@@ -137,3 +142,8 @@ def _bind_left(matrix: Tensor, x: Tensor) -> Call:
 def _is_left(call: Call) -> bool:
     """Whether the matrix is the product's left factor."""
     return len(call.options) == 2
+
+
+def _is_folded(call: Call) -> bool:
+    """Whether the input is the rows of a transposed stack."""
+    return call.options[0] is not None

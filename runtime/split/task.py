@@ -88,7 +88,10 @@ def accumulate(parameter: Tensor, gradient: Tensor) -> None:
         return
     total = parameter.grad
     if total is not None:
-        total.add_(gradient)
+        if total.is_sparse:  # what autograd has delivered of a sparse embedding
+            parameter.grad = gradient + total
+        else:
+            total.add_(gradient)
         return
     gradient = gradient.to(gradient_dtype(parameter))
     if gradient.stride() != parameter.stride():  # `.grad` is laid out as its parameter

@@ -8,7 +8,11 @@ from tests.runtime.zoo.replay import replay
 CASES = {case.name: case for case in [*layers.CASES, *ways.CASES]}
 
 
-@pytest.mark.filterwarnings("ignore:Using padding='same'", "ignore:`torch.jit.script`")
+@pytest.mark.filterwarnings(
+    "ignore:Using padding='same'",
+    "ignore:`torch.jit.script`",
+    "ignore:The .grad attribute",  # the compiler asks every tensor for it
+)
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_are_autograds(name: str) -> None:
     replay(CASES[name])

@@ -104,6 +104,7 @@ EMBEDDINGS = [
     Case("embedding, max norm", lambda: nn.Embedding(16, D, max_norm=1.0), tokens(3, 4)),
     Case("embedding, scaled by frequency", lambda: nn.Embedding(16, D, scale_grad_by_freq=True), tokens(3, 4), 1.0),
     Case("embedding, sparse", lambda: nn.Embedding(16, D, sparse=True), tokens(3, 4)),
+    Case("embedding, sparse and tied", lambda: Wrapped(nn.Embedding(16, D, sparse=True), lambda m, x: F.linear(torch.tanh(m(x)), m.weight)), tokens(3, 4), 1.0, reason="a part of the sum is autograd's"),
     Case("embedding bag", lambda: nn.EmbeddingBag(16, D), tokens(3, 4)),
     Case("embedding and head, tied", lambda: Wrapped(nn.Embedding(16, D), lambda m, x: F.linear(torch.tanh(m(x)), m.weight)), tokens(3, 4), 1.0),
 ]  # fmt: skip
@@ -138,6 +139,7 @@ OTHERS = [
     Case("transposed weight, strided", lambda: Weights(lambda w, x: torch.tanh(x.mT @ w.t()), torch.float32, (6, 4)), SEQUENCE, 1.0),
     Case("transposed weight of one row", lambda: Weights(lambda w, x: torch.mm(x, w.T), torch.float32, (1, D)), normal(4, D), 1.0),
     Case("transposed weight and bias", lambda: Weights(lambda b, w, x: torch.addmm(b, x, w.t()), torch.float32, (6,), (6, D)), normal(4, D), 1.0),
+    Case("weight and its transpose on the left", lambda: Weights(lambda w, x: w.T @ torch.tanh(w @ x.mT), torch.float32, (6, D)), SEQUENCE, 1.0),
     Case("transposed part of a weight", lambda: Weights(lambda w, x: x @ w[1].T @ w[0], torch.float32, (2, 6, D)), SEQUENCE, 1.0),
     Case("column-major weight", lambda: Columns(), SEQUENCE, 1.0),
     Case("embedding and head, tied and transposed", lambda: Wrapped(nn.Embedding(16, D), lambda m, x: torch.tanh(m(x)) @ m.weight.t()), tokens(3, 4), 1.0),
