@@ -19,6 +19,7 @@ from .rule import Call
 from .tape import SplitTape
 
 _RULE = LinearRule()
+_LINEAR_FORWARD = nn.Linear.forward
 
 
 class Forward(Protocol):
@@ -165,8 +166,8 @@ class RecordedLinear:
         self._recording = recording
 
     def enter(self) -> bool:
-        """Does not stand in for a forward that is not `nn.Linear`'s own."""
-        return "forward" not in vars(self.module)
+        """Does not stand in for a forward that is not torch's own."""
+        return "forward" not in vars(self.module) and nn.Linear.forward is _LINEAR_FORWARD
 
     def __call__(self, x: Tensor) -> Tensor:
         """What `linear(x)` gives."""
