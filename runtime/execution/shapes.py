@@ -171,13 +171,21 @@ def same_buffers(module: nn.Module) -> Iterator[None]:
                 buffer.copy_(kept)
 
 
+_REGISTRIES = ("_parameters", "_buffers", "_modules")
+
+
 @contextmanager
 def unchanged(module: nn.Module) -> Iterator[None]:
-    """Nothing stays of a trial: what modules keep in their attributes is as it was."""
-    before = [(part, dict(part.__dict__)) for part in module.modules()]
+    """Nothing stays of a trial: modules' attributes, parameters and buffers are as they were.
+
+    `functional_call` itself leaves the trial's tensors in a module that has several names.
+    """
+    kept = [vars(part) for part in module.modules()]
+    kept += [own[name] for own in kept for name in _REGISTRIES if type(own.get(name)) is dict]
+    before = [dict(entries) for entries in kept]
     try:
         yield
     finally:
-        for part, attributes in before:
-            part.__dict__.clear()
-            part.__dict__.update(attributes)
+        for entries, found in zip(kept, before, strict=True):
+            entries.clear()
+            entries.update(found)

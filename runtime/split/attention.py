@@ -15,6 +15,7 @@ from torch.nn.modules import activation
 
 from .forwards import Recording, record_linear
 
+_ATTENTION_FORWARD = nn.MultiheadAttention.forward
 _COPIED = ("_in_projection_packed", "_in_projection")
 _REPLACED = {"linear", "has_torch_function", *_COPIED}
 
@@ -34,6 +35,7 @@ class RecordedAttention:
     """Records the projections of one module, without interception."""
 
     __slots__ = ("_forward", "_recording", "module")
+    attribute = "forward"
 
     def __init__(self, module: nn.MultiheadAttention, recording: Recording) -> None:
         self.module = module
@@ -41,8 +43,9 @@ class RecordedAttention:
         self._forward = _copy(nn.MultiheadAttention.forward, F=_Functions(self._linear))
 
     def enter(self) -> bool:
-        """Does not stand in for a forward that is not `nn.MultiheadAttention`'s own."""
-        return "forward" not in vars(self.module)
+        """Does not stand in for a forward that is not torch's own."""
+        is_own = nn.MultiheadAttention.forward is _ATTENTION_FORWARD
+        return is_own and "forward" not in vars(self.module)
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """What `module(...)` gives."""

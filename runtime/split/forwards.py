@@ -13,16 +13,22 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .function import apply_rule, can_apply, in_function_transform, record_by_autograd
-from .interception import Interception
+from .interception import Interception, without_interception
 from .linear import LinearRule
 from .rule import Call
 from .tape import SplitTape
 
 _RULE = LinearRule()
+_LINEAR_FORWARD = nn.Linear.forward
 
 
 class Forward(Protocol):
     """Stands in for a module's forward."""
+
+    @property
+    def attribute(self) -> str:
+        """The attribute that it takes the place of."""
+        ...
 
     @property
     def module(self) -> nn.Module:
@@ -55,23 +61,25 @@ def replaced(forwards: Iterable[Forward]) -> Iterator[None]:
     for forward in forwards:
         attributes = vars(forward.module)
         if forward.enter():
-            before.append((attributes, attributes.get("forward")))
+            name = forward.attribute
+            before.append((attributes, name, attributes.get(name)))
             # Not through `setattr`, which modules have made slow.
-            attributes["forward"] = forward
+            attributes[name] = forward
     try:
         yield
     finally:
-        for attributes, patched in before:
+        for attributes, name, patched in before:
             if patched is None:
-                del attributes["forward"]
+                del attributes[name]
             else:
-                attributes["forward"] = patched
+                attributes[name] = patched
 
 
 class Tracked:
     """Keeps a list of the modules that are running, the innermost last."""
 
     __slots__ = ("_path", "_run", "module")
+    attribute = "forward"
 
     def __init__(self, module: nn.Module, path: list[nn.Module]) -> None:
         self.module = module
@@ -96,6 +104,7 @@ class Intercepted:
     """Sends the calls of one module that have a rule to it."""
 
     __slots__ = ("_recording", "_run", "module")
+    attribute = "forward"
 
     def __init__(self, module: nn.Module, recording: Recording) -> None:
         self.module = module
@@ -120,18 +129,45 @@ class Intercepted:
             recording.intercepts = False
 
 
+class Compiled:
+    """Runs a compiled module without interception, which its compiler would take for a part of it.
+
+    Else the first F, which is intercepted as a whole, were compiled apart from all others, and
+    checkpointing were given other tensors by them.
+    """
+
+    __slots__ = ("_run", "attribute", "module")
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        # Set by `module.compile()`; that of `torch.compile(module)` is a forward.
+        self.attribute = "_compiled_call_impl" if module._compiled_call_impl else "forward"
+        self._run: Any = None
+
+    def enter(self) -> bool:
+        """Stands in for what was compiled."""
+        self._run = getattr(self.module, self.attribute)
+        return True
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """Run the module."""
+        with without_interception():
+            return self._run(*arguments, **keywords)
+
+
 class RecordedLinear:
     """Records the one call of an `nn.Linear`, at a fraction of what interception costs."""
 
     __slots__ = ("_recording", "module")
+    attribute = "forward"
 
     def __init__(self, module: nn.Linear, recording: Recording) -> None:
         self.module = module
         self._recording = recording
 
     def enter(self) -> bool:
-        """Does not stand in for a forward that is not `nn.Linear`'s own."""
-        return "forward" not in vars(self.module)
+        """Does not stand in for a forward that is not torch's own."""
+        return "forward" not in vars(self.module) and nn.Linear.forward is _LINEAR_FORWARD
 
     def __call__(self, x: Tensor) -> Tensor:
         """What `linear(x)` gives."""

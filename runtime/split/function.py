@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from .regions import is_region, leaf_of
 from .rule import Call, Rule
@@ -84,8 +85,13 @@ def can_apply(rule: Rule, call: Call, left: Collection[int] = ()) -> bool:
 
 
 def in_function_transform() -> bool:
-    """Whether `torch.func` (vmap, grad, jvp) is at work, whose tensors stand for other ones."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
+    """Whether `torch.func` (vmap, grad, jvp) or forward-mode differentiation is at work.
+
+    There tensors stand for other ones, or carry tangents through which parameters have gradients.
+    """
+    return (
+        torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
+    )
 
 
 def _is_plain(tensor: Tensor) -> bool:

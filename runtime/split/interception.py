@@ -1,12 +1,19 @@
 """Sends the calls that have a rule to it, while F (or a recomputation within B) runs."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from types import FunctionType
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch._C import (
+    _get_function_stack_at,
+    _len_torch_function_stack,
+    _pop_torch_function_stack,
+    _push_on_torch_function_stack,
+)
 from torch.overrides import TorchFunctionMode
 
 from .function import Queue, apply_rule, can_apply
@@ -19,7 +26,11 @@ _COMPOSITES: frozenset[object] = frozenset(
 )
 
 
-class Interception(TorchFunctionMode):
+class Opening(TorchFunctionMode):
+    """A mode of this package."""
+
+
+class Interception(Opening):
     """Within it, calls on trainable leaves run by their rules and queue their W in `queue`."""
 
     def __init__(self, queue: Queue) -> None:
@@ -52,6 +63,27 @@ class Interception(TorchFunctionMode):
 
     def note(self, call: Call | None) -> None:
         """A call has a rule; none: gradients are not recorded."""
+
+
+@contextmanager
+def without_interception() -> Iterator[None]:
+    """Within it, no mode of this package is in force; other modes are."""
+    modes = [_get_function_stack_at(i) for i in range(_len_torch_function_stack())]
+    if not any(isinstance(mode, Opening) for mode in modes):
+        yield
+        return
+    for _ in modes:
+        _pop_torch_function_stack()
+    others = [mode for mode in modes if not isinstance(mode, Opening)]
+    for mode in others:
+        _push_on_torch_function_stack(mode)
+    try:
+        yield
+    finally:
+        for _ in others:
+            _pop_torch_function_stack()
+        for mode in modes:
+            _push_on_torch_function_stack(mode)
 
 
 def open_up(

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from .experts import is_stack_for
 from .linear import bias_gradient, bind_product, product_gradient, rows, unfolded
+from .regions import is_region
 from .rule import Call, Gradients, Rule, register
 
 
@@ -19,40 +20,63 @@ class _ProductRule(Rule):
         return product_gradient(rows(grad), call.weight(), call.input)
 
     def weight_gradients(self, grad: Tensor, call: Call, needs: tuple[bool, ...]) -> Gradients:
-        """[in, out] and [out]"""
-        weight = rows(call.input).t().mm(rows(grad)) if needs[0] else None
+        """[in, out], laid out as the matrix is, and [out]"""
+        weight = _matrix_gradient(rows(grad), rows(call.input), call.weight()) if needs[0] else None
         return weight, bias_gradient(grad, call) if needs[1] else None
 
 
 @register(torch.matmul, torch.Tensor.matmul)
 class MatmulRule(_ProductRule):
-    """x [..., in] @ W, or x [b, n, in] @ W [b, in, out]; x @ y and W @ x are autograd's."""
+    """x [..., in] @ W, W @ x, or x [b, n, in] @ W [b, in, out]; x @ y is autograd's."""
 
     def bind(self, input: Any, other: Any = None, **renamed: Any) -> Call | None:
         """Names the input and the matrix, where the matrix is trainable."""
-        if renamed or not isinstance(input, Tensor):
+        if renamed or not (isinstance(input, Tensor) and isinstance(other, Tensor)):
             return None
         if is_stack_for(input, other):
             return Call(input, (other,))
-        if not _is_matrix(other):
-            return None
-        return bind_product(input, other, None)
+        if _is_matrix(other):
+            return bind_product(input, other, None)
+        if _is_matrix(input) and other.ndim > 1:
+            return _bind_left(input, other)
+        return None
 
     def forward(self, call: Call) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Exactly the replaced call, of a strided x that of its rows."""
-        return unfolded(torch.matmul(call.input, call.weight()), call), ()
+        if not _is_left(call):
+            return unfolded(torch.matmul(call.input, call.weight()), call), ()
+        if not _is_folded(call):
+            return call.weight().mm(call.input), ()
+        product = unfolded(call.input.mm(call.weight().t()), call)
+        return product.mT.clone(memory_format=torch.contiguous_format), ()
 
     def input_gradient(self, grad: Tensor, call: Call) -> Tensor:
         """[..., in]"""
+        if _is_left(call):
+            return self._input_of_left(grad, call)
         if call.weight().ndim == 3:
             return grad.bmm(call.weight().mT)
         return super().input_gradient(grad, call)
 
+    def _input_of_left(self, grad: Tensor, call: Call) -> Tensor:
+        if _is_folded(call):
+            return rows(grad.mT).mm(call.weight())
+        x = call.input
+        return grad.t().mm(call.weight()).t() if _is_column_major(x) else call.weight().t().mm(grad)
+
     def weight_gradients(self, grad: Tensor, call: Call, needs: tuple[bool, ...]) -> Gradients:
-        """[in, out], or [b, in, out]"""
+        """[in, out] or [b, in, out]; [out, in] of a matrix on the left"""
+        if _is_left(call):
+            return (self._left_gradient(grad, call),)
         if call.weight().ndim == 3:
             return (call.input.mT.bmm(grad),)
         return super().weight_gradients(grad, call, needs)
+
+    def _left_gradient(self, grad: Tensor, call: Call) -> Tensor:
+        x, weight = call.input, call.weight()
+        if _is_folded(call):
+            return _matrix_gradient(rows(grad.mT), x, weight.t()).t()
+        return x.mm(grad.t()).t() if _is_column_major(weight) else grad.mm(x.t())
 
 
 @register(torch.mm, torch.Tensor.mm)
@@ -61,9 +85,10 @@ class MmRule(MatmulRule):
 
     def bind(self, input: Any, other: Any = None, **renamed: Any) -> Call | None:
         """Names the input and the matrix; what is no product of matrices is torch's to refuse."""
-        if isinstance(input, Tensor) and input.ndim != 2:
+        other = renamed.pop("mat2", other)
+        if any(isinstance(x, Tensor) and x.ndim != 2 for x in (input, other)):
             return None
-        return super().bind(input, renamed.pop("mat2", other), **renamed)
+        return super().bind(input, other, **renamed)
 
 
 @register(torch.addmm)
@@ -89,7 +114,36 @@ class AddmmRule(_ProductRule):
 
 
 def _is_matrix(matrix: Any) -> bool:
-    """A row-major, trainable matrix: other layouts have kernels of their own in autograd."""
-    if not isinstance(matrix, Tensor) or not matrix.requires_grad:
+    """A trainable matrix, or the transpose of one: other layouts have kernels of their own."""
+    if not isinstance(matrix, Tensor) or not matrix.requires_grad or matrix.ndim != 2:
         return False
-    return matrix.ndim == 2 and matrix.is_contiguous()
+    if not (matrix.is_leaf or is_region(matrix)):
+        return False
+    return matrix.is_contiguous() or _is_column_major(matrix)
+
+
+def _is_column_major(matrix: Tensor) -> bool:
+    return matrix.stride() == (1, matrix.shape[0])
+
+
+def _matrix_gradient(grad: Tensor, x: Tensor, matrix: Tensor) -> Tensor:
+    """Of the matrix in x @ matrix, by the product that autograd takes for its layout."""
+    return grad.t().mm(x).t() if _is_column_major(matrix) else x.t().mm(grad)
+
+
+def _bind_left(matrix: Tensor, x: Tensor) -> Call:
+    """W [out, in] @ x [..., in, n]; torch multiplies the rows of a transposed stack."""
+    if x.ndim == 2:
+        return Call(x, (matrix,), (None, "left"))
+    turned = x.mT
+    return Call(rows(turned), (matrix,), (turned.shape[:-1], "left"))
+
+
+def _is_left(call: Call) -> bool:
+    """Whether the matrix is the product's left factor."""
+    return len(call.options) == 2
+
+
+def _is_folded(call: Call) -> bool:
+    """Whether the input is the rows of a transposed stack."""
+    return call.options[0] is not None

@@ -11,11 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from .function import Queue, in_function_transform
-from .interception import Interception, open_up
+from .interception import Interception, Opening, open_up
 from .regions import leaf_of
 from .rule import Call
 from .saved import saving_hooks
@@ -98,7 +97,7 @@ class ForwardObserver(Interception):
         self._findings.mixed = frozenset(self._deferred & reached)
 
 
-class BackwardObserver(TorchFunctionMode):
+class BackwardObserver(Opening):
     """Leaves what B runs again to autograd, and notes whether a layer differentiates there."""
 
     def __init__(self, findings: Findings) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from .attention import RecordedAttention, can_record
-from .forwards import Forward, Intercepted, RecordedLinear, Recording, Tracked, replaced
+from .forwards import Compiled, Forward, Intercepted, RecordedLinear, Recording, Tracked, replaced
 from .interception import Interception
 from .listeners import find_listened
 from .observation import BackwardObserver, Findings, ForwardObserver, RunsBackward
@@ -70,7 +70,7 @@ class Recorder:
         observer = ForwardObserver(tape, findings, path)
         before = _State(self._module)
         try:
-            with replaced([Tracked(part, path) for part in parts]), observer:
+            with replaced([_tracked(part, path) for part in parts]), observer:
                 output = fn(*arguments)
             observer.compare_uses(output)
         except RunsBackward:
@@ -85,6 +85,8 @@ class Recorder:
 
     def _forward_of(self, part: nn.Module) -> Forward | None:
         assert self._findings is not None
+        if _is_compiled(part):
+            return Compiled(part)
         if type(part) is nn.Linear and "forward" not in vars(part):
             return RecordedLinear(part, self._recording)
         if _is_attention(part) and "forward" not in vars(part):
@@ -143,23 +145,23 @@ def _is_attention(module: nn.Module) -> TypeGuard[nn.MultiheadAttention]:
     return type(module) is nn.MultiheadAttention and can_record()
 
 
+def _tracked(part: nn.Module, path: list[nn.Module]) -> Forward:
+    return Compiled(part) if _is_compiled(part) else Tracked(part, path)
+
+
 def _parts(module: nn.Module) -> Iterator[nn.Module]:
-    """The module and those in it, each once; compiled ones are left as they are."""
+    """The module and those in it, each once; what is in a compiled one is left as it is."""
     seen = set()
     to_visit = [module]
     while to_visit:
         part = to_visit.pop()
-        if part in seen or _is_compiled(part):
+        if part in seen or isinstance(part, torch.jit.ScriptModule):
             continue
         seen.add(part)
         yield part
-        to_visit.extend(part.children())
+        if not _is_compiled(part):
+            to_visit.extend(part.children())
 
 
 def _is_compiled(module: nn.Module) -> bool:
-    by_dynamo = type(module).__name__ == "OptimizedModule"
-    return (
-        by_dynamo
-        or module._compiled_call_impl is not None
-        or isinstance(module, torch.jit.ScriptModule)
-    )
+    return type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None

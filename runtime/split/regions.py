@@ -52,6 +52,16 @@ def leaf_of(target: Tensor) -> Tensor:
     return base
 
 
+def is_transpose(target: Tensor) -> bool:
+    """Whether a target is the transpose of a whole parameter."""
+    if target.is_leaf:
+        return False
+    base = leaf_of(target)
+    if target.ndim != 2 or base.ndim != 2:
+        return False
+    return target.shape == base.shape[::-1] and target.stride() == base.stride()[::-1]
+
+
 def key_of(target: Tensor) -> Hashable:
     """Equal for uses of the same elements of the same parameter."""
     if target.is_leaf:

@@ -1,25 +1,25 @@
 """One weight-gradient computation put off by B, and how its result joins `parameter.grad`."""
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from synth.errors import SynthError
 
-from .regions import add_to_region, key_of, leaf_of
+from .regions import add_to_region, is_transpose, key_of, leaf_of
 from .rule import Call, Gradients, Rule
 
 
 class WeightTask:
     """What W still has to do for one call.
 
-    `owners` are the parameters themselves, of which `targets` are those that want a gradient; the
-    call may hold raw tensors.
+    `owners` are the parameters themselves, of which `targets` are those that want a gradient, a
+    parameter in the place of its transpose; the call may hold raw tensors.
     """
 
-    __slots__ = ("_call", "_grad", "_needs", "_rule", "targets")
+    __slots__ = ("_call", "_grad", "_needs", "_rule", "_turned", "targets")
 
     def __init__(
         self, rule: Rule, owners: Sequence[Tensor | None], call: Call, grad: Tensor
@@ -28,7 +28,24 @@ class WeightTask:
         self._call: Call | None = call
         self._grad: Tensor | None = grad
         self._needs = tuple([owner is not None and owner.requires_grad for owner in owners])
-        self.targets = [owner for owner in owners if owner is not None and owner.requires_grad]
+        targets = [owner for owner in owners if owner is not None and owner.requires_grad]
+        self._turned = [is_transpose(target) for target in targets]
+        self.targets = [
+            leaf_of(target) if turned else target
+            for target, turned in zip(targets, self._turned, strict=True)
+        ]
+
+    @property
+    def held(self) -> tuple[Tensor, Tensor]:
+        """The tensors that are kept for W: an input, and the gradient of an output."""
+        assert self._call is not None and self._grad is not None
+        return self._call.input, self._grad
+
+    def exchange(self, copies: Mapping[int, Tensor]) -> None:
+        """Hold copies, given by id of what is held, in its place."""
+        assert self._call is not None and self._grad is not None
+        self._call.input = copies.get(id(self._call.input), self._call.input)
+        self._grad = copies.get(id(self._grad), self._grad)
 
     def run(self) -> list[Tensor]:
         """The gradients of `targets`, in that order; the task's own tensors are let go."""
@@ -39,7 +56,8 @@ class WeightTask:
         found = [g for g, need in zip(gradients, self._needs, strict=False) if need]
         if len(gradients) != len(self._needs) or any([g is None for g in found]):
             raise _incomplete(self._rule, gradients, self._needs)
-        return found  # type: ignore[return-value]
+        pairs = zip(found, self._turned, strict=True)
+        return [g.t() if turned else g for g, turned in pairs]  # type: ignore[union-attr, misc]
 
 
 def _incomplete(rule: Rule, gradients: Gradients, needs: tuple[bool, ...]) -> SynthError:
@@ -82,7 +100,10 @@ def accumulate(parameter: Tensor, gradient: Tensor) -> None:
         return
     total = parameter.grad
     if total is not None:
-        total.add_(gradient)
+        if total.is_sparse:  # what autograd has delivered of a sparse embedding
+            parameter.grad = gradient + total
+        else:
+            total.add_(gradient)
         return
     gradient = gradient.to(gradient_dtype(parameter))
     if gradient.stride() != parameter.stride():  # `.grad` is laid out as its parameter

@@ -239,6 +239,18 @@ def test_a_forward_that_is_patched_later_is_respected_and_stays() -> None:
     assert "forward" not in vars(mine[2])  # type: ignore[index]
 
 
+def test_a_class_that_is_patched_later_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, theirs = twins(lambda: nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6)))
+    recorder = Recorder(mine)
+    run(recorder, mine, draw(4, 6))
+    by_autograd(theirs, draw(4, 6))
+    own = nn.Linear.forward
+    monkeypatch.setattr(nn.Linear, "forward", lambda linear, x: 2 * own(linear, x))
+    run(recorder, mine, draw(4, 6))
+    by_autograd(theirs, draw(4, 6))
+    assert_same_gradients(mine, theirs)
+
+
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # the compiler asks every tensor for it
 @pytest.mark.parametrize("part", ["whole", "inner", "method", "function"])
 def test_a_compiled_region_is_left_to_autograd(part: str) -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from synth.families import generate
+from synth.optimizer import OptimizerSpec
 from synth.profile import Profile, Workload
 from synth.runtime.checkpoint import CheckpointFolder, CheckpointOptions
 from synth.runtime.profiling.profile_model import profile_model
@@ -67,8 +68,11 @@ def options_of(text: Path, folder: Path, steps: int, **changes: Any) -> TrainOpt
         data=text,
         steps=steps,
         learning_rate=LearningRate(peak=3e-3, warmup_steps=2),
-        checkpoint=CheckpointOptions(folder=folder, every=3, resume=steps > 3),
-        **{"clip_norm": 0.5, **changes},
+        **{
+            "checkpoint": CheckpointOptions(folder=folder, every=3, resume=steps > 3),
+            "clip_norm": 0.5,
+            **changes,
+        },
     )
 
 
@@ -92,6 +96,27 @@ def test_a_run_resumed_under_any_plan_has_the_losses_of_one_that_never_stopped(
     resumed = run(pool, second, options_of(text, tmp_path / "saved", 6))
 
     assert stopped + resumed == run(pool, first, whole)
+    assert len(resumed) == 3
+
+
+@pytest.mark.parametrize("late", ["", "+post-validation"])
+def test_float32_gradients_of_bfloat16_parameters_resume_with_the_same_bits(
+    text: Path, tmp_path: Path, pool: Any, late: str
+) -> None:
+    workload = Workload(
+        model="gpt",
+        arguments=TINY,
+        micro_batch_size=2,
+        sequence_length=16,
+        dtype="bfloat16",
+        optimizer=OptimizerSpec.parse(f"adamw+master+float32-gradients{late}"),
+    )
+    plan = make_plan(profile_model(workload, CPU, warmup=0, iterations=1), *TWO, tmp_path)
+    saved = tmp_path / "saved"
+    stopped = run(pool, plan, options_of(text, saved, 3))
+    resumed = run(pool, plan, options_of(text, saved, 6))
+    whole = run(pool, plan, options_of(text, tmp_path / "whole", 6, checkpoint=None))
+    assert stopped + resumed == whole
     assert len(resumed) == 3
 
 

@@ -104,9 +104,22 @@ EMBEDDINGS = [
     Case("embedding, max norm", lambda: nn.Embedding(16, D, max_norm=1.0), tokens(3, 4)),
     Case("embedding, scaled by frequency", lambda: nn.Embedding(16, D, scale_grad_by_freq=True), tokens(3, 4), 1.0),
     Case("embedding, sparse", lambda: nn.Embedding(16, D, sparse=True), tokens(3, 4)),
+    Case("embedding, sparse and tied", lambda: Wrapped(nn.Embedding(16, D, sparse=True), lambda m, x: F.linear(torch.tanh(m(x)), m.weight)), tokens(3, 4), 1.0, reason="a part of the sum is autograd's"),
     Case("embedding bag", lambda: nn.EmbeddingBag(16, D), tokens(3, 4)),
     Case("embedding and head, tied", lambda: Wrapped(nn.Embedding(16, D), lambda m, x: F.linear(torch.tanh(m(x)), m.weight)), tokens(3, 4), 1.0),
 ]  # fmt: skip
+
+
+class Columns(nn.Module):
+    """A matrix laid out by columns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(6, D).t())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight
+
 
 OTHERS = [
     Case("bilinear", lambda: Wrapped(nn.Bilinear(D, D, 4), lambda m, x: m(x, x.flip(0))), SEQUENCE),
@@ -119,7 +132,17 @@ OTHERS = [
     Case("linear of a vector", lambda: nn.Linear(D, D), normal(D)),
     Case("adaptive softmax", lambda: Wrapped(nn.AdaptiveLogSoftmaxWithLoss(D, 16, [4, 8], div_value=2.0), lambda m, x: m(x[:, 0], torch.tensor([1, 5, 9])).loss), SEQUENCE, 0.8),
     Case("functional mlp", lambda: Weights(lambda w, b, v, x: torch.addmm(b, F.linear(x, w).relu_(), v), torch.float32, (D, D), (D,), (D, D)), normal(4, D), 1.0),
-    Case("weight on the left", lambda: Weights(lambda w, x: w @ x.mT, torch.float32, (D, D)), SEQUENCE),
+    Case("weight on the left", lambda: Weights(lambda w, x: w @ x.mT, torch.float32, (6, D)), SEQUENCE, 1.0),
+    Case("weight on the left of a stack", lambda: Weights(lambda w, x: (w @ x[:, None].mT).relu_(), torch.float32, (6, D)), SEQUENCE, 1.0),
+    Case("weight on the left of a matrix", lambda: Weights(lambda w, v, x: torch.mm(v, w @ x.mT), torch.float32, (D, D), (3, D)), normal(4, D), 1.0),
+    Case("transposed weight", lambda: Weights(lambda w, x: torch.tanh(x @ w.T), torch.float32, (6, D)), SEQUENCE, 1.0),
+    Case("transposed weight, strided", lambda: Weights(lambda w, x: torch.tanh(x.mT @ w.t()), torch.float32, (6, 4)), SEQUENCE, 1.0),
+    Case("transposed weight of one row", lambda: Weights(lambda w, x: torch.mm(x, w.T), torch.float32, (1, D)), normal(4, D), 1.0),
+    Case("transposed weight and bias", lambda: Weights(lambda b, w, x: torch.addmm(b, x, w.t()), torch.float32, (6,), (6, D)), normal(4, D), 1.0),
+    Case("weight and its transpose on the left", lambda: Weights(lambda w, x: w.T @ torch.tanh(w @ x.mT), torch.float32, (6, D)), SEQUENCE, 1.0),
+    Case("transposed part of a weight", lambda: Weights(lambda w, x: x @ w[1].T @ w[0], torch.float32, (2, 6, D)), SEQUENCE, 1.0),
+    Case("column-major weight", lambda: Columns(), SEQUENCE, 1.0),
+    Case("embedding and head, tied and transposed", lambda: Wrapped(nn.Embedding(16, D), lambda m, x: torch.tanh(m(x)) @ m.weight.t()), tokens(3, 4), 1.0),
     Case("two trainable factors", lambda: Weights(lambda a, b, x: F.linear(x, a @ b), torch.float32, (D, 2), (2, D)), SEQUENCE),
 ]  # fmt: skip
 

@@ -1,9 +1,12 @@
 """Ways to build and to run modules: checkpointing, parametrizations, precisions, hooks, transforms."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.autograd.graph import get_gradient_edge
 from torch.nn.utils import parametrizations, parametrize, prune
 from torch.utils.checkpoint import checkpoint
@@ -138,6 +141,7 @@ AUTOCAST = [
     Case("autocast, encoder layer", lambda: under_autocast(nn.TransformerEncoderLayer(D, 2, 16, batch_first=True)), SEQUENCE, 0.9),
     Case("autocast, checkpoint", lambda: under_autocast(checkpointed(mlp(), False)), SEQUENCE, 1.0),
     Case("autocast, convolution", lambda: under_autocast(nn.Conv1d(4, 4, 3)), normal(2, 4, 6), 1.0),
+    Case("autocast, transposed weight", lambda: under_autocast(Weights(lambda w, v, x: w @ torch.tanh(x @ v.T).mT, torch.float32, (3, 6), (6, D))), SEQUENCE, 1.0),
     Case("autocast, tied", lambda: under_autocast(Tied()), SEQUENCE, 1.0, reason=SHARED_CAST),
 ]  # fmt: skip
 
@@ -184,6 +188,7 @@ HOOKS = [
     Case("post-accumulate hooks", mlp, SEQUENCE, 1.0, prepare=post_accumulate_hooks),
     Case("node hooks", mlp, SEQUENCE, 1.0, prepare=node_hooks),
     Case("node hooks, tied", Tied, SEQUENCE, 1.0, prepare=node_hooks),
+    Case("node hooks, transposed weight", lambda: Weights(lambda w, x: x @ w.T, torch.float32, (6, D)), SEQUENCE, 1.0, prepare=node_hooks),
     Case("node hooks, encoder layer", lambda: nn.TransformerEncoderLayer(D, 2, 16), SEQUENCE, 0.9, prepare=node_hooks),
     Case("module hooks", mlp, SEQUENCE, 1.0, prepare=module_hooks),
 ]  # fmt: skip
@@ -199,6 +204,78 @@ class Square(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
         return 2 * x * gradient
+
+
+PARTLY = "a part of the sum is autograd's"
+
+
+class OwnGradients(torch.autograd.Function):
+    """Differentiates by the weight in its backward, as hand-written checkpoints do."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return F.linear(x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, ...]:
+        x, weight = ctx.saved_tensors
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            y = F.linear(x, weight)
+            return torch.autograd.grad(y, (x, weight), gradient)
+
+
+class EarlyGradients(torch.autograd.Function):
+    """Differentiates by the weight in its forward, as fused losses do."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            loss = F.linear(x, weight).pow(2).mean()
+            ctx.save_for_backward(*torch.autograd.grad(loss, (x, weight)))
+        return loss.detach()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, ...]:
+        return tuple(g * gradient for g in ctx.saved_tensors)
+
+
+def tangent(m: nn.Module, x: Tensor) -> Tensor:
+    with forward_ad.dual_level():
+        y = m(forward_ad.make_dual(x, torch.ones_like(x)))
+        found: Tensor = forward_ad.unpack_dual(y).tangent
+        return found
+
+
+class Experts(nn.Module):
+    """Every expert takes every row; their shares are a router's."""
+
+    def __init__(self, experts: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.router, self.stack = nn.Linear(D, 3), nn.Parameter(torch.randn(3, D, D) / 2)
+        self._experts = experts
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self._experts(x, self.stack)  # [rows, expert, D]
+        return (y * self.router(x).softmax(-1)[..., None]).sum(-2)
+
+
+def grouped(x: Tensor, stack: Tensor) -> Tensor:
+    ends = torch.arange(1, 4, dtype=torch.int32) * len(x)
+    y = torch._grouped_mm(x.repeat(3, 1), stack, offs=ends)
+    return y.view(3, *x.shape).transpose(0, 1)
+
+
+EXPERTS = [
+    Case("experts, a loop", lambda: Experts(lambda x, w: torch.stack([F.linear(x, w[e]) for e in range(3)], -2)), ROWS, 1.0),
+    Case("experts, chunks", lambda: Experts(lambda x, w: torch.stack([x @ part[0] for part in w.chunk(3)], -2)), ROWS, 1.0),
+    Case("experts, bmm", lambda: Experts(lambda x, w: torch.bmm(x.expand(3, *x.shape), w).transpose(0, 1)), ROWS, 1.0),
+    Case("experts, einsum", lambda: Experts(lambda x, w: torch.einsum("nd,edf->nef", x, w)), ROWS, 1.0),
+    Case("experts, grouped_mm", lambda: Experts(grouped), ROWS, 1.0),
+    Case("experts, gathered", lambda: Experts(lambda x, w: torch.bmm(w[[0, 2, 1, 0]], x[..., None]).mT.expand(-1, 3, -1)), ROWS),
+]  # fmt: skip
 
 
 class Forces(nn.Module):
@@ -229,11 +306,14 @@ class Penalty(nn.Module):
 
 TRANSFORMS = [
     Case("own function", lambda: nn.Sequential(nn.Linear(D, D), Wrapped(nn.Identity(), lambda m, x: Square.apply(x)), nn.Linear(D, D)), SEQUENCE, 1.0),
+    Case("own function, weight in its backward", lambda: Wrapped(mlp(), lambda m, x: OwnGradients.apply(m(x), m[0].weight)), SEQUENCE, reason=PARTLY),
+    Case("own function, weight in its forward", lambda: Wrapped(mlp(), lambda m, x: EarlyGradients.apply(m(x), m[0].weight)), SEQUENCE),
     Case("forces", Forces, SEQUENCE),
     Case("gradient penalty", Penalty, SEQUENCE),
     Case("vmap", lambda: Wrapped(mlp(), lambda m, x: torch.func.vmap(m)(x)), SEQUENCE),
-    Case("vmap and more", lambda: Wrapped(mlp(), lambda m, x: m[0](x)[..., :D] + torch.func.vmap(m)(x)), SEQUENCE, 0.0, reason="a part of the sum is autograd's"),
+    Case("vmap and more", lambda: Wrapped(mlp(), lambda m, x: m[0](x)[..., :D] + torch.func.vmap(m)(x)), SEQUENCE, 0.0, reason=PARTLY),
     Case("jvp", lambda: Wrapped(mlp(), lambda m, x: torch.func.jvp(m, (x,), (torch.ones_like(x),))[1]), SEQUENCE),
+    Case("forward-mode differentiation", lambda: Wrapped(mlp(), tangent), SEQUENCE),
     Case("functional grad", lambda: Wrapped(mlp(), lambda m, x: torch.func.grad(lambda t: m(t).pow(2).sum())(x)), SEQUENCE),
     Case("functional call", lambda: Wrapped(mlp(), lambda m, x: torch.func.functional_call(m, {n: p * 2 for n, p in m.named_parameters()}, x)), SEQUENCE),
     Case("nested tensors", lambda: Wrapped(nn.Linear(D, D), lambda m, x: m(torch.nested.as_nested_tensor([x[0], x[1, :2]], layout=torch.jagged)).values()), SEQUENCE),
@@ -243,4 +323,25 @@ TRANSFORMS = [
     Case("index add", lambda: Wrapped(mlp(), lambda m, x: torch.zeros(3, D).index_add(0, torch.tensor([0, 2, 0, 1]), m(x))), ROWS, 1.0),
 ]  # fmt: skip
 
-CASES = [*CHECKPOINTS, *PARAMETERS, *AUTOCAST, *HOOKS, *TRANSFORMS]
+
+def compiled_inside(method: bool) -> nn.Module:
+    inner = between_linear()
+    if not method:
+        return nn.Sequential(nn.Linear(D, D), torch.compile(inner, backend="aot_eager"))
+    inner.compile(backend="aot_eager")
+    return nn.Sequential(nn.Linear(D, D), inner)
+
+
+def between_linear() -> nn.Module:
+    return Wrapped(mlp(), lambda m, x: torch.tanh(m(x)))
+
+
+ROUNDING = "a compiled region may round otherwise"
+COMPILED = [
+    Case("compiled", lambda: torch.compile(between_linear(), backend="aot_eager"), SEQUENCE, reason=ROUNDING),  # type: ignore[arg-type, return-value]
+    Case("compiled, checkpointed", lambda: checkpointed(compiled_inside(False), False), SEQUENCE, 0.15, reason=ROUNDING),
+    Case("compiled by its method, checkpointed", lambda: checkpointed(compiled_inside(True), False), SEQUENCE, 0.15, reason=ROUNDING),
+    Case("compiled, checkpointed, reentrant", lambda: checkpointed(compiled_inside(True), True), SEQUENCE, 0.15, reason=ROUNDING),
+]  # fmt: skip
+
+CASES = [*EXPERTS, *COMPILED, *CHECKPOINTS, *PARAMETERS, *AUTOCAST, *HOOKS, *TRANSFORMS]
