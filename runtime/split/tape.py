@@ -12,7 +12,6 @@ from torch.autograd.graph import GradientEdge, _engine_run_backward
 
 from synth.errors import SynthError
 
-from .compact import compact
 from .function import without_autocast
 from .interception import Interception
 from .listeners import deliver, has_hooks
@@ -91,7 +90,6 @@ class SplitTape:
             with rules(self) if self.recomputes or self.packs else nullcontext():
                 run_backward(outputs, grads)
             self._check_whole(before)
-            compact(self._tasks)
         except BaseException:
             self._tasks.clear()
             raise

@@ -1,7 +1,7 @@
 """One weight-gradient computation put off by B, and how its result joins `parameter.grad`."""
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -34,18 +34,6 @@ class WeightTask:
             leaf_of(target) if turned else target
             for target, turned in zip(targets, self._turned, strict=True)
         ]
-
-    @property
-    def held(self) -> tuple[Tensor, Tensor]:
-        """The tensors that are kept for W: an input, and the gradient of an output."""
-        assert self._call is not None and self._grad is not None
-        return self._call.input, self._grad
-
-    def exchange(self, copies: Mapping[int, Tensor]) -> None:
-        """Hold copies, given by id of what is held, in its place."""
-        assert self._call is not None and self._grad is not None
-        self._call.input = copies.get(id(self._call.input), self._call.input)
-        self._grad = copies.get(id(self._grad), self._grad)
 
     def run(self) -> list[Tensor]:
         """The gradients of `targets`, in that order; the task's own tensors are let go."""
