@@ -28,6 +28,8 @@ _ADMITTED = {
     (f"{_CHECKPOINT}.metadata", "_MEM_FORMAT_ENCODING"),
     (f"{_CHECKPOINT}.metadata", "StorageMeta"),
     (f"{_CHECKPOINT}.filesystem", "_StorageInfo"),
+    ("pathlib", "PosixPath"),
+    ("pathlib._local", "PosixPath"),
     ("torch", "Size"),
     ("torch.serialization", "_get_layout"),
 }
