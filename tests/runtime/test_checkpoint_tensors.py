@@ -171,9 +171,7 @@ def shard_save_and_load(rank: int, world_size: int, folder: str) -> list[list[Te
     ]
 
 
-def test_sharded_parameters_are_saved_whole_and_loaded_as_shards(
-    tmp_path: Path, pool: Any
-) -> None:
+def test_sharded_parameters_are_saved_whole_and_loaded_as_shards(tmp_path: Path, pool: Any) -> None:
     for saved, loaded in pool.run(shard_save_and_load, 2, str(tmp_path)):
         assert all(torch.equal(a, b) for a, b in zip(saved, loaded, strict=True))
     files = (tmp_path / "step-1").glob("*.safetensors")
