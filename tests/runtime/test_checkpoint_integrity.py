@@ -227,6 +227,28 @@ def test_without_a_good_one_the_message_says_so(saved: Path, pool: Any) -> None:
     assert "no other checkpoint is there; give another folder to begin anew" in message
 
 
+def load_restarted(rank: int, world_size: int, folder: str, source: int | str) -> int:
+    layer = nn.Linear(5, 3)
+    loading = Checkpointer(
+        CheckpointOptions(folder=Path(folder), resume_from=source),
+        {f"layer.{rank}": layer},
+        torch.optim.AdamW(layer.parameters()),
+        timeout_s=300,
+        restarted=True,
+    )
+    found = loading.restore(lambda state: None)
+    assert found is not None
+    return found.step
+
+
+def test_ranks_started_again_go_on_from_the_last_one_not_from_the_step_once_asked_for(
+    saved: Path, pool: Any
+) -> None:
+    assert pool.run(load_restarted, 2, str(saved), 1) == [3, 3]
+    (saved / "step-3" / "training.json").unlink()
+    assert pool.run(load_restarted, 2, str(saved), "last-good") == [2, 2]
+
+
 def go_on_from_two(rank: int, world_size: int, folder: str) -> int:
     training = Training(rank, folder, resume_from=2)
     step = training.load()
