@@ -1,7 +1,7 @@
 """Saving and restoring a rank's layers and optimizer, behind the back of training."""
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -230,14 +230,11 @@ class Checkpointer:
                 own.obstacle = reason(error)
         found = [own] * dist.get_world_size()
         dist.all_gather_object(found, own, self._group)
-        for holding in found:
-            if holding.refusal is not None:
-                raise SynthError(holding.refusal)
-            if holding.not_finite is not None:
-                raise TrainingDiverged(
-                    f"{holding.not_finite} is not finite after step {step}; no checkpoint is made "
-                    f"of that; lower --lr, or clip with --clip"
-                )
+        refusal = _refusal(found, step)
+        if refusal is not None:
+            if self._is_first:
+                self._folder.discard(step)
+            raise refusal
         obstacle = found[0].obstacle
         return share(found) if obstacle is None else NotWritten(obstacle)
 
@@ -270,3 +267,16 @@ class Checkpointer:
 
     def _agree(self, look: Callable[[], T]) -> T:
         return agree(look, f"cannot read {self._folder.path}", self._group)
+
+
+def _refusal(holdings: Sequence[Holding], step: int) -> SynthError | None:
+    """Why no checkpoint of what ranks hold is to be made at all."""
+    for holding in holdings:
+        if holding.refusal is not None:
+            return SynthError(holding.refusal)
+        if holding.not_finite is not None:
+            return TrainingDiverged(
+                f"{holding.not_finite} is not finite after step {step}; no checkpoint is made of "
+                f"that; lower --lr, or clip with --clip"
+            )
+    return None

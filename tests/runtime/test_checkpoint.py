@@ -225,6 +225,7 @@ def test_what_is_no_number_is_not_saved_and_all_ranks_hear_of_it(tmp_path: Path,
     messages = pool.run(save_what_is_no_number, 2, str(tmp_path))
     assert messages[0] == messages[1]
     assert "model.layer.1.bias is not finite after step 2; no checkpoint is made" in messages[0]
+    assert {path.name for path in tmp_path.iterdir()} == {"step-1", ".lock"}
     assert pool.run(load_again, 2, str(tmp_path)) == [(1, 1.0)] * 2
 
 

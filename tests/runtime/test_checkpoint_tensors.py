@@ -1,6 +1,9 @@
 """Every kind of tensor comes back bit for bit, and each is written once."""
 
+import io
 import json
+import os
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -217,7 +220,34 @@ def test_a_checkpoint_of_the_first_version_is_read_with_a_warning(
     for before, (after, _) in zip(saved, loaded, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
     assert "is of format version 1, which has no checksums" in loaded[0][1][0]
+
+
+class Canary:
+    """Makes a folder when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self._path),)
+
+
+def test_files_of_the_first_version_run_no_code_and_are_refused_when_they_are_missing(
+    tmp_path: Path, pool: Any
+) -> None:
+    pool.run(save_as_version_1, 2, str(tmp_path))
     data = next((tmp_path / "step-4").glob("*.distcp"))
+    for content in (pickle.dumps(Canary(tmp_path / "canary")), saved_by_torch(tmp_path / "canary")):
+        data.write_bytes(content)
+        with pytest.raises(AssertionError, match="Damaged: cannot load the checkpoint"):
+            pool.run(load_version_1, 2, str(tmp_path))
+        assert not (tmp_path / "canary").exists()
     data.unlink()
     with pytest.raises(AssertionError, match=r"Damaged: cannot load the checkpoint .*No such file"):
         pool.run(load_version_1, 2, str(tmp_path))
+
+
+def saved_by_torch(canary: Path) -> bytes:
+    content = io.BytesIO()
+    torch.save(Canary(canary), content)
+    return content.getvalue()
