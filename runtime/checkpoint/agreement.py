@@ -1,4 +1,4 @@
-"""What one rank finds out or cannot do, known to all: they go on, or end, alike."""
+"""Collective agreement: all ranks learn of one's answer or refusal, and go on or end alike."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar

@@ -219,7 +219,7 @@ class Checkpointer:
         self._saving = (state.step, written)
 
     def _share(self, own: Holding, step: int) -> Shares | NotWritten:
-        """Agree on who writes what, unless a rank has a reason not to write at all.
+        """Agree on the tensors that each rank writes, unless rank 0 cannot write at all.
 
         A checkpoint of what is no number would only damage the ones that it replaces.
         """
@@ -270,7 +270,7 @@ class Checkpointer:
 
 
 def _refusal(holdings: Sequence[Holding], step: int) -> SynthError | None:
-    """Why no checkpoint of what ranks hold is to be made at all."""
+    """Return the error to raise if a rank holds tensors of which no checkpoint may be made."""
     for holding in holdings:
         if holding.refusal is not None:
             return SynthError(holding.refusal)

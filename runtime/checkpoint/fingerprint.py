@@ -27,7 +27,7 @@ def fingerprint(tokens: Tensor) -> DataFingerprint:
 
 
 def _starts(num_tokens: int) -> range | list[int]:
-    """Where the blocks to hash begin."""
+    """The first tokens of the blocks to hash."""
     if num_tokens <= _NUM_BLOCKS * _BLOCK_TOKENS:
         return range(0, num_tokens, _BLOCK_TOKENS)
     last = num_tokens - _BLOCK_TOKENS

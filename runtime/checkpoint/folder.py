@@ -93,7 +93,7 @@ class CheckpointFolder:
             os.close(before)
 
     def _is_locked(self) -> bool:
-        """Whether the lock's file is the one held, or any where the file system has no locks."""
+        """True if the lock's file is the one held, or any where the file system has no locks."""
         try:
             there = (self.path / _LOCK).stat()
         except OSError:

@@ -77,7 +77,7 @@ def load_tensors(path: Path, manifest: Manifest, targets: Mapping[str, Tensor]) 
 
 
 def _state_keys(names: Set[str] | Mapping[str, Tensor]) -> dict[str, set[str]]:
-    """The names of what an optimizer keeps, by what they are of."""
+    """Group the names of optimizer state by the parameter that it is of."""
     keys: defaultdict[str, set[str]] = defaultdict(set)
     for name in names:
         prefix, _, key = name.rpartition(".")

@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint: where training stood, and a digest of everything beside it.
+"""The manifest of a checkpoint: the training state, and a digest of everything beside it.
 
 It is the file `training.json`, written last. Its own digest is taken of its text with that digest
 left out, so no byte of a checkpoint can change unnoticed. There is no pickle in it or beside it.
@@ -55,10 +55,10 @@ class Manifest(TrainingState):
 
     @classmethod
     def unsealed(cls, content: bytes, name: str) -> "Self | TrainingState":
-        """Read what `sealed` gave; of format version 1, only the training state.
+        """Parse the text that `sealed` gave; of format version 1, only the training state.
 
         Raises:
-            Damaged: it is not what was written.
+            Damaged: it was changed since it was written.
             SynthError: a later version wrote it.
         """
         try:
@@ -80,7 +80,7 @@ class Manifest(TrainingState):
 
     @property
     def names(self) -> set[str]:
-        """Of all tensors that can be read."""
+        """The names of all tensors that can be read."""
         return {*self.tensors, *self.aliases}
 
     def stored_name(self, name: str) -> str:
@@ -88,7 +88,7 @@ class Manifest(TrainingState):
         return self.aliases.get(name, name)
 
     def state(self) -> TrainingState:
-        """Where training stood."""
+        """Give the training state alone."""
         return TrainingState.model_validate(
             {field: getattr(self, field) for field in TrainingState.model_fields}
         )

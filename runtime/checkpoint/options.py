@@ -1,4 +1,4 @@
-"""Where, how often and how many; and from which checkpoint to go on."""
+"""Options of saving checkpoints and of resuming from them."""
 
 from pathlib import Path
 from typing import Literal
@@ -27,5 +27,5 @@ class CheckpointOptions(Record):
 
     @property
     def resumes(self) -> bool:
-        """Whether to go on from what the folder holds."""
+        """True if training goes on from what the folder holds."""
         return self.resume or self.resume_from is not None

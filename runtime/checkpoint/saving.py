@@ -17,12 +17,12 @@ from .tensor_file import host_copy, write_tensors
 
 
 class NotWritten(Exception):
-    """A checkpoint could not be written; its words are why."""
+    """A checkpoint could not be written; the message is the reason."""
 
 
 @dataclass
 class _Report:
-    """What a rank has written, or why it could not."""
+    """The file and tensors that a rank has written, or its failure."""
 
     file: tuple[str, StoredFile] | None = None
     tensors: Mapping[str, StoredTensor] | None = None
@@ -83,7 +83,7 @@ class Saving:
         return _Report((path.name, file), tensors)
 
     def _complete(self, reports: list[_Report], aliases: Mapping[str, str]) -> str | None:
-        """On rank 0; why that cannot be, if so."""
+        """On rank 0: declare the checkpoint complete, or return the reason why it is not."""
         failure = next((r.failure for r in reports if r.failure is not None), None)
         if failure is not None:
             return failure

@@ -1,4 +1,4 @@
-"""Which rank writes which tensors of a checkpoint: each tensor once, and ranks about as much."""
+"""Divides the tensors of a checkpoint among ranks: each is written once, by ranks about as much."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from .tensor_file import check_storable
 
 @dataclass
 class Holding:
-    """What a rank tells the others before a checkpoint is written.
+    """Announcement of a rank to the others before a checkpoint is written.
 
     Attributes:
         sizes: bytes of its tensors by name; of a tensor with several names, the first one's.
@@ -33,14 +33,14 @@ class Holding:
 
 @dataclass(frozen=True)
 class Shares:
-    """Who writes each tensor, by its name, and the further names of all."""
+    """The rank that writes each tensor, by the tensor's name, and the further names of all."""
 
     writers: dict[str, int]
     aliases: dict[str, str]
 
 
 def holding_of(tensors: Mapping[str, Tensor]) -> Holding:
-    """Look at a rank's tensors."""
+    """Announce a rank's tensors."""
     found = Holding()
     first: dict[object, str] = {}
     for name, tensor in tensors.items():
@@ -78,7 +78,7 @@ def share(holdings: Sequence[Holding]) -> Shares:
 
 
 def _identity(tensor: Tensor) -> object:
-    """Equal for two names of the same numbers in memory."""
+    """Return a key that is equal for two names of the same numbers in memory."""
     if is_sharded(tensor) or tensor.numel() == 0:
         return id(tensor)
     layout = tensor.data_ptr(), tensor.shape, tensor.stride()

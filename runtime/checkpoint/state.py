@@ -1,4 +1,4 @@
-"""Where training stands: enough to go on, and to refuse another model, other data or optimizer."""
+"""The training state: enough to go on, and to refuse another model, other data or optimizer."""
 
 from typing import ClassVar
 
@@ -22,7 +22,7 @@ class DataFingerprint(Record):
 
 
 class TrainingState(FileRecord):
-    """Where training stands after `step` optimizer steps.
+    """The state of training after `step` optimizer steps, besides its tensors.
 
     There is no generator state: every random number of a run is a function of the seed and of
     what it is for (a layer's weights, the n-th sequence, a layer's dropout in a micro-batch of a

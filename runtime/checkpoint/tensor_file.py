@@ -43,7 +43,7 @@ _CODES = {
 
 
 def check_storable(name: str, tensor: Tensor) -> None:
-    """Refuse what a file cannot hold.
+    """Refuse a tensor that a file cannot hold.
 
     Raises:
         SynthError: a sparse or quantized tensor, or one of a dtype that safetensors has not.
@@ -94,7 +94,7 @@ def write_tensors(
 
 
 class TensorFile:
-    """A file to read from; every byte that is given out was verified."""
+    """A file to read from; every byte that it gives out was verified."""
 
     def __init__(self, path: Path, stored: StoredFile) -> None:
         """Open it.
@@ -127,7 +127,7 @@ class TensorFile:
         """A tensor in host memory.
 
         Raises:
-            Damaged: it is not what was written.
+            Damaged: its bytes were changed since they were written.
         """
         try:
             mapped = self._open.get_tensor(name)

@@ -36,7 +36,7 @@ _ADMITTED = {
 
 
 class _Unpickler(pickle.Unpickler):
-    """Not of bytes as values, which torch would unpickle: no such type is admitted."""
+    """Admits no type of values that are bytes, which torch would unpickle."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in _ADMITTED:
