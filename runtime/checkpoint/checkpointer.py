@@ -1,31 +1,32 @@
-"""Saving and restoring through torch.distributed.checkpoint, behind the back of training."""
+"""Saving and restoring a rank's layers and optimizer, behind the back of training."""
 
-import errno
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
-import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.optim import Optimizer
 
 from synth.errors import Mismatch, SynthError, TrainingDiverged
 
 from ..optimize import StageSteps
+from .agreement import agree, together
+from .damage import Damaged
 from .folder import CheckpointFolder
 from .kept import kept_by
-from .named import named_tensors, never_stepped
-from .options import CheckpointOptions
+from .loading import find_targets, load_tensors
+from .manifest import Manifest
+from .named import named_tensors
+from .options import LAST_GOOD, CheckpointOptions
+from .saving import NotWritten, Saving, reason, stage
+from .shares import Holding, Shares, holding_of, share
 from .state import TrainingState
-from .writer import CheckpointWriter
+
+T = TypeVar("T")
 
 
 def _talk(line: str) -> None:
@@ -58,109 +59,184 @@ class Checkpointer:
             optimizer: of their parameters: the steps of `build_steps`, or one of torch's. Of the
                 latter what it keeps of each parameter is saved, not its hyperparameters.
             timeout_s: after which a rank that does not write counts as dead.
-            restarted: a launcher started this run's ranks anew: go on in any case.
+            restarted: a launcher started this run's ranks anew: go on in any case, and from the
+                last checkpoint where the options name a step.
             tell: of each checkpoint, on rank 0.
 
         Raises:
-            SynthError: the folder cannot be used, or holds checkpoints and was not to be resumed.
+            SynthError: the folder cannot be used, holds checkpoints and was not to be resumed, or
+                not the one that was asked for.
         """
+        if restarted and options.resume_from != LAST_GOOD:
+            options = options.replace(resume=True, resume_from=None)
         self._options, self._layers, self._kept = options, layers, kept_by(optimizer)
         self._folder = CheckpointFolder(options.folder)
         self._tell = tell
         self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
         self._is_first = dist.get_rank() == 0
+        self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._saving: tuple[int, Future[None]] | None = None
         self.failed_step: int | None = None
         """The last checkpoint's step, if that one could not be written."""
-        go_on = options.resume or restarted
-        self._latest: int | None = self._agree(lambda: self._open_folder(go_on))
+        self._steps = self._agree(self._open_folder)
 
-    def _open_folder(self, go_on: bool) -> int | None:
+    def _open_folder(self) -> list[int]:
         self._folder.create()
-        steps = self._folder.steps()
-        if steps and not go_on:
+        steps, wanted = self._folder.steps(), self._options.resume_from
+        if steps and not self._options.resumes:
             raise SynthError(
                 f"{self._folder.path} holds a checkpoint of step {steps[-1]}; --resume goes on "
                 f"from it, or give another folder"
             )
-        return steps[-1] if steps else None
+        if isinstance(wanted, int) and wanted not in steps:
+            raise SynthError(
+                f"{self._folder.path} holds no checkpoint of step {wanted}; there are those of "
+                f"steps: {', '.join(map(str, steps)) or 'none'}"
+            )
+        return steps
 
     def restore(self, check: Callable[[TrainingState], None]) -> TrainingState | None:
-        """Load the last complete checkpoint into the layers and the optimizer.
+        """Load a complete checkpoint into the layers and the optimizer: the last, or as asked for.
+
+        Later ones are then set aside. If it fails, what layers and optimizer hold is undefined.
 
         Args:
             check: refuses what does not fit this run, before anything is loaded.
 
         Returns:
-            Where training stood; none if there is no checkpoint yet.
+            Where training stood; None if there is no checkpoint yet.
 
         Raises:
             SynthError: the checkpoint is of another model, or damaged.
         """
-        if self._latest is None:
-            if self._is_first and self._options.resume:
+        if not self._steps:
+            if self._is_first and self._options.resumes:
                 self._tell(f"no checkpoint in {self._folder.path} yet; starting at step 0")
             return None
-        path = self._folder.of(self._latest)
-        text = self._agree(lambda: self._folder.state_file(path).read_text())
-        state = TrainingState.from_json(text, str(self._folder.state_file(path)))
-        check(state)
-        tensors = self._targets(self._agree(lambda: _names_in(path)), state.step)
-        try:
-            load(tensors, storage_reader=FileSystemReader(path), process_group=self._group)
-        except CheckpointException as error:
-            raise Mismatch(f"cannot load the checkpoint {path}: {_reason(error)}") from None
+        step, state = self._load_first_good(check)
         self._kept.loaded()
         if self._is_first:
-            self._tell(f"resumed from {path}, made under plan {state.plan!r}")
+            self._tell(f"resumed from {self._folder.of(step)}, made under plan {state.plan!r}")
+        for path in self._agree(lambda: self._folder.set_aside(after=step)):
+            if self._is_first:
+                self._tell(f"a later checkpoint was set aside: {path}; delete it when you will")
         return state
 
-    def _targets(self, saved: Sequence[str], step: int) -> dict[str, Tensor]:
-        """What to load into; parameters that had taken no step are to have no state here either.
+    def _load_first_good(self, check: Callable[[TrainingState], None]) -> tuple[int, TrainingState]:
+        """Try the checkpoints that may be resumed from, one after the other."""
+        candidates = self._candidates()
+        for step in candidates[:-1]:
+            try:
+                return step, self._load(step, check)
+            except Damaged as error:
+                if self._is_first:
+                    self._tell(f"warning: {error}; trying the one before")
+        try:
+            return candidates[-1], self._load(candidates[-1], check)
+        except Damaged as error:
+            raise Damaged(f"{error}; {self._way_out(candidates)}") from None
 
-        After steps at least some have state, unless another optimizer took them that keeps none:
-        then all of ours is asked for, and refused.
-        """
-        self._kept.finish()
-        self._kept.allocate()
-        tensors = named_tensors(self._layers, self._kept)
-        if step > 0 and not any(name.startswith("optimizer.") for name in saved):
-            return tensors
-        fresh = never_stepped(self._layers, saved)
-        for parameter in fresh.values():
-            self._kept.forget(parameter)
-        return {name: t for name, t in tensors.items() if name.rpartition(".")[0] not in fresh}
+    def _candidates(self) -> list[int]:
+        wanted = self._options.resume_from
+        if wanted == LAST_GOOD:
+            return self._steps[::-1]
+        return self._steps[-1:] if wanted is None else [int(wanted)]
+
+    def _way_out(self, tried: list[int]) -> str:
+        others = [str(step) for step in self._steps if step not in tried]
+        if not others:
+            return "no other checkpoint is there; give another folder to begin anew"
+        return (
+            f"--resume-from {LAST_GOOD} goes on from the last intact one, --resume-from STEP from "
+            f"another (there are those of steps: {', '.join(others)})"
+        )
+
+    def _load(self, step: int, check: Callable[[TrainingState], None]) -> TrainingState:
+        path = self._folder.of(step)
+        try:
+            manifest = self._agree(lambda: self._read_manifest(step))
+            state = manifest.state() if isinstance(manifest, Manifest) else manifest
+        except Damaged as error:
+            raise Damaged(f"cannot load the checkpoint {path}: {error}") from None
+        together(lambda: check(state), self._group)
+        try:
+            if isinstance(manifest, Manifest):
+                together(lambda: self._load_named(path, manifest), self._group)
+            else:
+                self._load_version_1(path, manifest)
+        except Mismatch as error:
+            raise type(error)(f"cannot load the checkpoint {path}: {error}") from None
+        return state
+
+    def _read_manifest(self, step: int) -> Manifest | TrainingState:
+        path = self._folder.state_file(self._folder.of(step))
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise Damaged(f"{path.name}: {error.strerror or error}") from None
+        found = Manifest.unsealed(content, path.name)
+        if found.step != step:
+            raise Damaged(f"{path.name} is of another checkpoint, of step {found.step}")
+        return found
+
+    def _load_named(self, path: Path, manifest: Manifest) -> None:
+        load_tensors(path, manifest, self._targets(manifest.names, manifest.step))
+
+    def _load_version_1(self, path: Path, state: TrainingState) -> None:
+        from .version_1 import load_version_1, read_metadata  # takes its time to import
+
+        names = self._agree(lambda: set(read_metadata(path).state_dict_metadata))
+        targets = together(lambda: self._targets(names, state.step), self._group)
+        load_version_1(path, targets, self._group)
+        if self._is_first:
+            self._tell(
+                f"warning: {path} is of format version 1, which has no checksums and names neither "
+                f"data nor optimizer: nothing of it was verified; the next checkpoint has them"
+            )
+
+    def _targets(self, saved: set[str], step: int) -> dict[str, Tensor]:
+        ignore = self._options.ignore_optimizer
+        return find_targets(self._layers, self._kept, saved, step=step, ignore_optimizer=ignore)
 
     def save(self, state: TrainingState) -> None:
         """Start writing a checkpoint; waits for the one before.
 
         Raises:
             TrainingDiverged: a parameter is no number any more.
+            SynthError: a tensor is of a kind that cannot be stored.
         """
         self.wait()
         self._kept.finish()
         tensors = named_tensors(self._layers, self._kept)
-        self._check_finite(tensors, state.step)
-        partial = self._folder.partial(state.step)
-        upload = async_save(
-            tensors, storage_writer=CheckpointWriter(partial), process_group=self._group
-        )
-        assert isinstance(upload, Future)  # other stagers than the default give more
-        done: Future[None] = Future()
-        upload.add_done_callback(lambda written: self._finish(written, state, done))
-        self._saving = (state.step, done)
-
-    def _finish(self, written: "Future[Any]", state: TrainingState, done: "Future[None]") -> None:
-        """In the writing thread: declare complete what all ranks have written."""
-        try:
-            written.result()
-            if self._is_first:
-                state.save(self._folder.state_file(self._folder.partial(state.step)))
-                self._folder.complete(state.step, self._options.keep)
-        except BaseException as error:  # CheckpointException is no Exception
-            done.set_exception(error)
+        shares = self._share(holding_of(tensors), state.step)
+        if isinstance(shares, NotWritten):
+            written: Future[None] = Future()
+            written.set_exception(shares)
         else:
-            done.set_result(None)
+            saving = Saving(self._folder, state, self._options.keep, self._group)
+            staged = stage(tensors, shares)
+            written = self._thread.submit(saving.run, staged, shares.aliases)
+        self._saving = (state.step, written)
+
+    def _share(self, own: Holding, step: int) -> Shares | NotWritten:
+        """Agree on the tensors that each rank writes, unless rank 0 cannot write at all.
+
+        A checkpoint of what is no number would only damage the ones that it replaces.
+        """
+        if self._is_first and own.refusal is None and own.not_finite is None:
+            try:
+                self._folder.begin(step)
+            except (SynthError, OSError) as error:
+                own.obstacle = reason(error)
+        found = [own] * dist.get_world_size()
+        dist.all_gather_object(found, own, self._group)
+        refusal = _refusal(found, step)
+        if refusal is not None:
+            if self._is_first:
+                self._folder.discard(step)
+            raise refusal
+        obstacle = found[0].obstacle
+        return share(found) if obstacle is None else NotWritten(obstacle)
 
     def poll(self) -> None:
         """Tell of the checkpoint under way, if it has come to an end meanwhile."""
@@ -171,74 +247,36 @@ class Checkpointer:
         """Until the checkpoint under way is complete, or has failed and is told."""
         if self._saving is None:
             return
-        step, done = self._saving
+        step, written = self._saving
         self._saving = None
-        error = done.exception()
+        error = written.exception()
         if error is None:
-            self._latest, self.failed_step = step, None
+            self.failed_step = None
             if self._is_first:
                 self._tell(f"checkpoint of step {step} written to {self._folder.of(step)}")
             return
         self.failed_step = step
         if self._is_first:
             self._folder.discard(step)
-            kept = "none is" if self._latest is None else f"that of step {self._latest} is"
+            there = self._folder.steps()
+            kept = f"that of step {there[-1]} is" if there else "none is"
             self._tell(
-                f"warning: the checkpoint of step {step} could not be written: {_reason(error)}; "
+                f"warning: the checkpoint of step {step} could not be written: {reason(error)}; "
                 f"the last complete one: {kept} there; training goes on"
             )
 
-    def _check_finite(self, tensors: Mapping[str, Tensor], step: int) -> None:
-        """A checkpoint of what is no number would only damage the ones that it replaces."""
-        bad = next((name for name, t in tensors.items() if not _is_finite(t)), None)
-        found: list[str | None] = [None] * dist.get_world_size()
-        dist.all_gather_object(found, bad, self._group)
-        names = [name for name in found if name is not None]
-        if names:
-            raise TrainingDiverged(
-                f"{names[0]} is not finite after step {step}; no checkpoint is made of that; "
-                f"lower --lr, or clip with --clip"
+    def _agree(self, look: Callable[[], T]) -> T:
+        return agree(look, f"cannot read {self._folder.path}", self._group)
+
+
+def _refusal(holdings: Sequence[Holding], step: int) -> SynthError | None:
+    """Return the error to raise if a rank holds tensors of which no checkpoint may be made."""
+    for holding in holdings:
+        if holding.refusal is not None:
+            return SynthError(holding.refusal)
+        if holding.not_finite is not None:
+            return TrainingDiverged(
+                f"{holding.not_finite} is not finite after step {step}; no checkpoint is made of "
+                f"that; lower --lr, or clip with --clip"
             )
-
-    def _agree(self, look: Callable[[], Any]) -> Any:
-        """Rank 0's answer, or its refusal, on all ranks."""
-        answer: list[Any] = [None, None]
-        if self._is_first:
-            try:
-                answer[0] = look()
-            except SynthError as error:
-                answer[1] = error
-            except OSError as error:
-                reason = error.strerror or error
-                answer[1] = SynthError(f"cannot read {self._folder.path}: {reason}")
-        dist.broadcast_object_list(answer, 0, self._group)
-        if answer[1] is not None:
-            raise answer[1]
-        return answer[0]
-
-
-def _names_in(path: Path) -> list[str]:
-    """The tensors that a checkpoint lists."""
-    try:
-        return list(FileSystemReader(path).read_metadata().state_dict_metadata)
-    except Exception as error:  # it is unpickled: whatever damage makes of that
-        raise Mismatch(f"cannot load the checkpoint {path}: {_reason(error)}") from None
-
-
-def _is_finite(tensor: Tensor) -> bool:
-    if not tensor.is_floating_point() or tensor.numel() == 0:
-        return True
-    low, high = torch.aminmax(tensor)  # a nan is both; needs no copy of the tensor
-    return bool(torch.isfinite(low) and torch.isfinite(high))
-
-
-def _reason(error: BaseException) -> str:
-    """What went wrong, of the first rank that says so, in a line."""
-    if isinstance(error, CheckpointException):
-        rank, (inner, _) = min(error.failures.items())
-        return f"rank {rank}: {_reason(inner)}"
-    if isinstance(error, OSError):
-        if error.errno == errno.ENOSPC:
-            return "no space left on the device"
-        return error.strerror or str(error)
-    return str(error).strip().split("\n", 1)[0] or type(error).__name__
+    return None

@@ -14,9 +14,11 @@ from pathlib import Path
 from synth.errors import SynthError
 from synth.lock import Taken, take
 
+from .manifest import MANIFEST
+
 _COMPLETE = re.compile(r"step-(\d+)")
 _PARTIAL = ".partial"
-_STATE = "training.json"
+_ASIDE = ".set-aside"
 _LOCK = ".lock"
 
 
@@ -25,6 +27,7 @@ class CheckpointFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._lock: int | None = None
 
     def steps(self) -> list[int]:
         """The steps of the complete checkpoints, ascending."""
@@ -43,7 +46,7 @@ class CheckpointFolder:
 
     def state_file(self, folder: Path) -> Path:
         """The part of a checkpoint that says where training stood."""
-        return folder / _STATE
+        return folder / MANIFEST
 
     def create(self) -> None:
         """Make the folder, keep others from writing there, and clear away what an ended run left.
@@ -63,31 +66,78 @@ class CheckpointFolder:
         if not os.access(self.path, os.W_OK | os.X_OK):
             raise SynthError(f"cannot write checkpoints in {self.path}: no permission")
 
+    def begin(self, step: int) -> None:
+        """Make where a checkpoint is to be written; with the lock, if that was removed meanwhile.
+
+        Raises:
+            SynthError: another run writes here by now.
+            OSError: the disk does not let it.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        if not self._is_locked():
+            self._keep_others_out()
+        self.discard(step)
+        self.partial(step).mkdir()
+
     def _keep_others_out(self) -> None:
         """By a lock that is held as long as the process lives."""
+        before = self._lock
         try:
-            take(self.path / _LOCK)
+            self._lock = take(self.path / _LOCK)
         except Taken as taken:
             raise SynthError(
                 f"another run writes checkpoints in {self.path} ({taken}); end it, or give another "
                 f"folder"
             ) from None
+        if before is not None:
+            os.close(before)
+
+    def _is_locked(self) -> bool:
+        """True if the lock's file is the one held, or any where the file system has no locks."""
+        try:
+            there = (self.path / _LOCK).stat()
+        except OSError:
+            return False
+        return self._lock is None or os.path.samestat(there, os.fstat(self._lock))
 
     def discard(self, step: int) -> None:
-        """Give back the room of a checkpoint that could not be completed."""
-        shutil.rmtree(self.partial(step), ignore_errors=True)
+        """Give back the room of a checkpoint that could not be completed, if it is ours."""
+        if self._is_locked():
+            shutil.rmtree(self.partial(step), ignore_errors=True)
 
-    def complete(self, step: int, keep: int) -> None:
+    def complete(self, step: int, manifest: str, keep: int) -> None:
         """Declare a written checkpoint complete, then drop all but the last `keep` (0: none).
+
+        Args:
+            step: its step; all else is on disk.
+            manifest: the text of the file that is written last.
+            keep: how many complete ones stay.
 
         Raises:
             OSError: the disk does not let it.
         """
+        with self.state_file(self.partial(step)).open("w") as file:
+            file.write(manifest)
+            file.flush()
+            os.fsync(file.fileno())
         _sync(self.partial(step))
         self.partial(step).rename(self.of(step))
         _sync(self.path)
         for old in self.steps()[:-keep] if keep else []:
             self._drop(old)
+
+    def set_aside(self, after: int) -> list[Path]:
+        """Take the name away from checkpoints after a step, from which training goes on anew.
+
+        Returns:
+            Where they lie then.
+        """
+        moved = []
+        for step in [step for step in self.steps() if step > after]:
+            names = (f"step-{step}{_ASIDE}{f'-{n}' if n else ''}" for n in range(10**6))
+            free = next(path for name in names if not (path := self.path / name).exists())
+            moved.append(self.of(step).rename(free))
+        return moved
 
     def _drop(self, step: int) -> None:
         """Take its name away first: half a checkpoint must not look like one."""

@@ -28,7 +28,7 @@ class Kept(Protocol):
         ...
 
     def forget(self, parameter: nn.Parameter) -> None:
-        """The checkpoint has no state for this one: it had taken no step yet."""
+        """Have its state as before its first step: the checkpoint has none for it."""
         ...
 
     def loaded(self) -> None:
@@ -57,7 +57,9 @@ class _OfSteps:
         """It was there from the start."""
 
     def forget(self, parameter: nn.Parameter) -> None:
-        """It is as in the beginning."""
+        weight = self._weights.get(parameter)
+        for tensor in {} if weight is None else weight.state.values():
+            tensor.zero_()
 
     def loaded(self) -> None:
         for optimizer in self._steps.optimizers.values():

@@ -7,7 +7,7 @@ No name says which stage or rank held it, which is why any plan of the same laye
 parameter is what the optimizer keeps of it (the float32 copy, where there is one).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from torch import Tensor, nn
 
@@ -28,16 +28,10 @@ def named_tensors(layers: Mapping[str, nn.Module], kept: Kept) -> dict[str, Tens
     return found
 
 
-def never_stepped(layers: Mapping[str, nn.Module], saved: Iterable[str]) -> dict[str, nn.Parameter]:
-    """The parameters without any optimizer state among the names of a checkpoint.
-
-    Returns:
-        By the names of their state up to its last dot.
-    """
-    stepped = {name.rpartition(".")[0] for name in saved if name.startswith("optimizer.")}
+def optimizer_prefixes(layers: Mapping[str, nn.Module]) -> dict[str, nn.Parameter]:
+    """The parameters, by the names of their optimizer state up to its last dot."""
     return {
-        prefix: parameter
+        f"optimizer.{layer_name}.{name}": parameter
         for layer_name, layer in layers.items()
         for name, parameter in layer.named_parameters(remove_duplicate=False)
-        if (prefix := f"optimizer.{layer_name}.{name}") not in stepped
     }

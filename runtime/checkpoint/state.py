@@ -1,19 +1,34 @@
-"""What a checkpoint says besides its tensors: enough to go on, and to refuse the wrong model."""
+"""The training state: enough to go on, and to refuse another model, other data or optimizer."""
 
 from typing import ClassVar
 
-from pydantic import NonNegativeInt
+from pydantic import NonNegativeInt, PositiveInt
 
 from synth.errors import Mismatch, SynthError
-from synth.record import FileRecord
+from synth.record import FileRecord, Record
+
+from .options import CheckpointOptions
+
+
+class DataFingerprint(Record):
+    """Tells data apart: the number of tokens, and a digest of some or all of their ids."""
+
+    tokens: PositiveInt
+    sha256: str
+
+    def __str__(self) -> str:
+        """For messages."""
+        return f"{self.tokens} tokens, fingerprint {self.sha256[:12]}"
 
 
 class TrainingState(FileRecord):
-    """Where training stands after `step` optimizer steps.
+    """The state of training after `step` optimizer steps, besides its tensors.
 
     There is no generator state: every random number of a run is a function of the seed and of
     what it is for (a layer's weights, the n-th sequence, a layer's dropout in a micro-batch of a
     step), so the seed and the two counts are the whole of it, under any partition.
+
+    As a file it is the `training.json` of format version 1.
     """
 
     FORMAT: ClassVar[str] = "synth-checkpoint"
@@ -27,26 +42,60 @@ class TrainingState(FileRecord):
     model: str
     layers: tuple[str, ...]
     plan: str
+    optimizer: str | None = None
+    """As written in options, without `+post-validation`, which changes no number; None: unknown."""
+    data: DataFingerprint | None = None
+    """None: unknown."""
 
-    def check_goes_on(self, found: "TrainingState", steps: int) -> None:
-        """Whether this run of so many steps may go on from a checkpoint's state.
+    def check_goes_on(
+        self, found: "TrainingState", steps: int, options: CheckpointOptions | None = None
+    ) -> None:
+        """Refuse a checkpoint's state that this run of so many steps cannot go on from.
+
+        Args:
+            found: the checkpoint's.
+            steps: of this run, from its very beginning.
+            options: say which differences are to be ignored; None: none of them.
 
         Raises:
-            SynthError: it is of other layers or another seed, or goes beyond.
+            SynthError: it is of other layers, data, another seed or optimizer, or goes beyond.
         """
+        self._check_layers(found)
+        if found.seed != self.seed:
+            raise SynthError(
+                f"the checkpoint was made with seed {found.seed}, this run has {self.seed}: its "
+                f"data would come in another order; give --seed {found.seed}"
+            )
+        if options is None or not options.ignore_data:
+            self._check_data(found)
+        if options is None or not options.ignore_optimizer:
+            self._check_optimizer(found)
+        if found.step > steps:
+            raise SynthError(
+                f"the checkpoint already holds {found.step} steps, this run has only {steps}; give "
+                f"more --steps or --epochs"
+            )
+
+    def _check_layers(self, found: "TrainingState") -> None:
         if found.layers != self.layers:
             raise Mismatch(
                 f"the checkpoint is of {found.model!r} with {len(found.layers)} layers "
                 f"({', '.join(found.layers[:3])}, …), the plan of {self.model!r} with "
                 f"{len(self.layers)} ({', '.join(self.layers[:3])}, …)"
             )
-        if found.seed != self.seed:
+
+    def _check_data(self, found: "TrainingState") -> None:
+        if None not in (found.data, self.data) and found.data != self.data:
             raise SynthError(
-                f"the checkpoint was made with seed {found.seed}, this run has {self.seed}: its "
-                f"data would come in another order; give --seed {found.seed}"
+                f"the checkpoint was trained on other data ({found.data}) than this run's "
+                f"({self.data}); give the same --data, or --ignore-data to go on at the same "
+                f"position of this one"
             )
-        if found.step > steps:
+
+    def _check_optimizer(self, found: "TrainingState") -> None:
+        if None not in (found.optimizer, self.optimizer) and found.optimizer != self.optimizer:
             raise SynthError(
-                f"the checkpoint already holds {found.step} steps, this run has only {steps}; give "
-                f"more --steps or --epochs"
+                f"the checkpoint was made with optimizer {found.optimizer}, this run has "
+                f"{self.optimizer}; give --optimizer {found.optimizer}, or --ignore-optimizer to "
+                f"begin the state that differs anew"
             )

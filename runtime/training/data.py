@@ -10,6 +10,9 @@ from torch import Tensor
 
 from synth.errors import SynthError
 
+from ..checkpoint import DataFingerprint
+from ..checkpoint.fingerprint import fingerprint
+
 TEXT_SUFFIXES = (".py", ".txt", ".md", ".rst")
 _SKIPPED_FOLDERS = {"site-packages", "__pycache__", "test", "tests"}
 
@@ -52,6 +55,10 @@ class TokenData:
     def num_sequences(self) -> int | None:
         """How many sequences all epochs hold together; none: there is no end of them."""
         return None if self._epochs is None else self._epochs * self.sequences_per_epoch
+
+    def fingerprint(self) -> DataFingerprint:
+        """Tell this data from other data."""
+        return fingerprint(self._tokens)
 
     def check_enough(self, sequences_per_step: int) -> None:
         """A run needs data for one step at least.

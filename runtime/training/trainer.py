@@ -262,21 +262,24 @@ class RankTrainer:
 
     def _restore(self) -> TrainingState:
         """Where training stands: at its beginning, or where a checkpoint left it."""
-        plan = self._plan
+        plan, options = self._plan, self._options
         fresh = TrainingState(
             step=0,
             sequences=0,
-            seed=self._options.seed,
+            seed=options.seed,
             model=plan.workload.model,
             layers=plan.layers,
             plan=plan.name,
         )
         if self._checkpointer is None:
             return fresh
+        # Post-validation changes no number, so it may be another before and after.
+        spec = (options.optimizer or plan.workload.optimizer).replace(post_validation=False)
+        fresh = fresh.replace(optimizer=str(spec), data=self._data.fingerprint())
         found = self._checkpointer.restore(
-            lambda state: fresh.check_goes_on(state, self._own_steps(state))
+            lambda state: fresh.check_goes_on(state, self._own_steps(state), options.checkpoint)
         )
-        return found.replace(plan=plan.name) if found is not None else fresh
+        return fresh if found is None else fresh.replace(step=found.step, sequences=found.sequences)
 
     def _open_checkpoints(self, saved: CheckpointOptions) -> "Checkpointer":
         from ..checkpoint.checkpointer import Checkpointer  # takes its time to import

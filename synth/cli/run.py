@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from synth.cli import run_checkpoints as saved
 from synth.cli import run_options as options
 from synth.cli.optimizer import read_optimizer
 from synth.cli.output import Format, FormatOption
@@ -42,10 +43,13 @@ def command(
     clip: options.ClipOption = 1.0,
     seed: options.SeedOption = 0,
     device: options.DeviceOption = "auto",
-    checkpoint: options.CheckpointOption = None,
-    checkpoint_every: options.CheckpointEveryOption = None,
-    checkpoint_keep: options.KeepOption = None,
-    resume: options.ResumeOption = False,
+    checkpoint: saved.CheckpointOption = None,
+    checkpoint_every: saved.CheckpointEveryOption = None,
+    checkpoint_keep: saved.KeepOption = None,
+    resume: saved.ResumeOption = False,
+    resume_from: saved.ResumeFromOption = None,
+    ignore_data: saved.IgnoreDataOption = False,
+    ignore_optimizer: saved.IgnoreOptimizerOption = False,
     restarts: options.RestartsOption = 0,
     timeout: options.TimeoutOption = 300.0,
     patience: options.PatienceOption = 120.0,
@@ -85,8 +89,12 @@ def command(
         timeout_s=timeout,
         patience_s=patience,
         trace_every=options.traced_steps(trace, trace_every),
-        checkpoint=options.checkpoints(
-            checkpoint, checkpoint_every, checkpoint_keep, resume, restarts
+        checkpoint=saved.checkpoints(
+            checkpoint,
+            checkpoint_every,
+            checkpoint_keep,
+            saved.Resuming(resume, resume_from, ignore_data, ignore_optimizer),
+            restarts,
         ),
         restarts=restarts,
     )

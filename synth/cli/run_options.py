@@ -10,13 +10,12 @@ from synth.units import shown
 
 if TYPE_CHECKING:
     from synth.optimizer import OptimizerSpec
-    from synth.runtime.checkpoint.options import CheckpointOptions
     from synth.runtime.training.learning_rate import LearningRate
 
 # The longest wait that can be asked for: much longer ones are beyond what sockets can count.
 WEEK_S = 7 * 24 * 3600.0
 _STEP = "Optimizer"
-_LAST = "Checkpoints and restarts"
+LAST_PANEL = "Checkpoints and restarts"
 
 
 DataOption = Annotated[
@@ -150,7 +149,7 @@ TimeoutOption = Annotated[
         min=1,
         max=WEEK_S,
         help="Seconds after which a silent rank counts as dead.",
-        rich_help_panel=_LAST,
+        rich_help_panel=LAST_PANEL,
     ),
 ]
 PatienceOption = Annotated[
@@ -160,31 +159,7 @@ PatienceOption = Annotated[
         max=WEEK_S,
         help="Seconds that a rank may stand still in an op that has all it needs, at least "
         "(20 steps if they are longer, never more than --timeout), before it is ended; 0: never.",
-        rich_help_panel=_LAST,
-    ),
-]
-CheckpointOption = Annotated[
-    Path | None,
-    typer.Option("--checkpoint", help="Folder to save training in.", rich_help_panel=_LAST),
-]
-CheckpointEveryOption = Annotated[
-    int | None,
-    typer.Option(
-        min=1, help="Steps between two checkpoints.", show_default="100", rich_help_panel=_LAST
-    ),
-]
-KeepOption = Annotated[
-    int | None,
-    typer.Option(
-        min=0, help="Keep the last so many; 0: all.", show_default="2", rich_help_panel=_LAST
-    ),
-]
-ResumeOption = Annotated[
-    bool,
-    typer.Option(
-        "--resume",
-        help="Go on from the last checkpoint, if there is one; under any plan of the same layers.",
-        rich_help_panel=_LAST,
+        rich_help_panel=LAST_PANEL,
     ),
 ]
 RestartsOption = Annotated[
@@ -193,7 +168,7 @@ RestartsOption = Annotated[
         min=0,
         help="Start failed ranks again, to go on from the last checkpoint, at most so often "
         "(inside torchrun: its --max-restarts).",
-        rich_help_panel=_LAST,
+        rich_help_panel=LAST_PANEL,
     ),
 ]
 
@@ -240,34 +215,6 @@ def betas(text: str | None, optimizer: "OptimizerSpec") -> tuple[float, float] |
             f"as 0.9,0.95"
         )
     return first, second
-
-
-def checkpoints(
-    folder: Path | None, every: int | None, keep: int | None, resume: bool, restarts: int
-) -> "CheckpointOptions | None":
-    """The checkpoints asked for; none without a folder.
-
-    Raises:
-        SynthError: there is no folder, and an option that needs one.
-    """
-    from synth.runtime.checkpoint.options import CheckpointOptions
-
-    if folder is None:
-        if resume:
-            raise SynthError("--resume needs to know from where; give --checkpoint FOLDER")
-        if restarts:
-            raise SynthError("--restarts goes on from checkpoints; give --checkpoint FOLDER")
-        for option, value in (("every", every), ("keep", keep)):
-            if value is not None:
-                raise SynthError(
-                    f"--checkpoint-{option} {value} needs checkpoints; give --checkpoint FOLDER, "
-                    f"or leave it out"
-                )
-        return None
-    given = {"every": every, "keep": keep}
-    return CheckpointOptions(
-        folder=folder, resume=resume, **{k: v for k, v in given.items() if v is not None}
-    )
 
 
 def traced_steps(trace: Path | None, every: int | None) -> int:

@@ -1,8 +1,7 @@
 """A checkpoint is complete or not there: whatever goes wrong while it is written."""
 
 import resource
-import subprocess
-import sys
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,68 +13,9 @@ from torch import nn
 
 from synth.errors import SynthError, TrainingDiverged
 from synth.optimizer import OptimizerSpec
-from synth.runtime.checkpoint import CheckpointFolder, CheckpointOptions, TrainingState
+from synth.runtime.checkpoint import CheckpointOptions, TrainingState
 from synth.runtime.checkpoint.checkpointer import Checkpointer
 from synth.runtime.optimize import StageSteps, StepSettings, build_steps
-
-
-def write(folder: CheckpointFolder, step: int, keep: int = 0) -> None:
-    """A checkpoint as far as the folder knows."""
-    folder.partial(step).mkdir()
-    folder.state_file(folder.partial(step)).write_text(str(step))
-    folder.complete(step, keep)
-
-
-def test_only_what_is_complete_counts(tmp_path: Path) -> None:
-    folder = CheckpointFolder(tmp_path)
-    write(folder, 5)
-    folder.partial(9).mkdir()
-    (tmp_path / "step-x").mkdir()
-    assert folder.steps() == [5]
-
-
-def test_the_last_ones_are_kept_by_number_not_by_name(tmp_path: Path) -> None:
-    folder = CheckpointFolder(tmp_path)
-    for step in (8, 9, 10, 11):
-        write(folder, step, keep=2)
-    assert folder.steps() == [10, 11]
-    assert not list(tmp_path.glob("*.partial"))
-
-
-def test_what_an_ended_run_left_unfinished_is_cleared_away(tmp_path: Path) -> None:
-    folder = CheckpointFolder(tmp_path)
-    write(folder, 5)
-    folder.partial(9).mkdir()
-    folder.create()
-    assert {path.name for path in tmp_path.iterdir()} == {"step-5", ".lock"}
-
-
-def test_two_processes_do_not_write_in_one_folder(tmp_path: Path) -> None:
-    # A lock of the same process would be its own, so somebody else holds it.
-    code = (
-        "import sys, pathlib; from synth.runtime.checkpoint.folder import CheckpointFolder as F; "
-        "folder = F(pathlib.Path(sys.argv[1])); folder.create(); print('held', flush=True); input()"
-    )
-    command = [sys.executable, "-c", code, str(tmp_path)]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as other:
-        assert other.stdout is not None and other.stdout.readline() == "held\n"
-        folder = CheckpointFolder(tmp_path)
-        folder.partial(9).mkdir()
-        with pytest.raises(SynthError, match="another run writes checkpoints in"):
-            folder.create()
-        assert folder.partial(9).is_dir()
-        other.communicate("\n")
-    folder.create()
-    assert not folder.partial(9).exists()
-
-
-def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_text("")
-    with pytest.raises(SynthError, match=r"cannot write checkpoints in .*file"):
-        CheckpointFolder(path).create()
 
 
 class Training:
@@ -140,6 +80,24 @@ def load_again(rank: int, world_size: int, folder: str) -> Any:
     return Training(rank, folder, resume=True).load()
 
 
+def lose_the_folder(rank: int, world_size: int, folder: str) -> list[str]:
+    training = Training(rank, folder)
+    for step in (1, 2):
+        training.save(step)
+        training.checkpointer.wait()
+        if step == 1 and rank == 0:
+            shutil.rmtree(folder)
+    return training.lines
+
+
+def test_training_saves_on_in_a_folder_that_was_removed(tmp_path: Path, pool: Any) -> None:
+    folder = tmp_path / "saved"
+    lines, _ = pool.run(lose_the_folder, 2, str(folder))
+    assert lines[1] == f"checkpoint of step 2 written to {folder / 'step-2'}"
+    assert {path.name for path in folder.iterdir()} == {"step-2", ".lock"}
+    assert pool.run(load_again, 2, str(folder)) == [(2, 2.0)] * 2
+
+
 def test_a_full_disk_costs_that_checkpoint_and_no_other(tmp_path: Path, pool: Any) -> None:
     first, second = pool.run(save_on_a_full_disk, 2, str(tmp_path))
     failed_then, left, failed_now, lines = first
@@ -168,6 +126,7 @@ def test_what_is_no_number_is_not_saved_and_all_ranks_hear_of_it(tmp_path: Path,
     messages = pool.run(save_what_is_no_number, 2, str(tmp_path))
     assert messages[0] == messages[1]
     assert "model.layer.1.bias is not finite after step 2; no checkpoint is made" in messages[0]
+    assert {path.name for path in tmp_path.iterdir()} == {"step-1", ".lock"}
     assert pool.run(load_again, 2, str(tmp_path)) == [(1, 1.0)] * 2
 
 
@@ -311,7 +270,7 @@ def resume_with_another(rank: int, world_size: int, folder: str, first: str, the
 def test_what_another_optimizer_kept_is_refused(tmp_path: Path, pool: Any, first: str) -> None:
     (message,) = pool.run(resume_with_another, 1, str(tmp_path), first, "AdamW")
     assert "cannot load the checkpoint" in message
-    assert "Missing key in checkpoint state_dict: optimizer.layer." in message
+    assert "this run's exp_avg, exp_avg_sq, step; train with the same optimizer" in message
 
 
 def load_damaged(rank: int, world_size: int, folder: str) -> str:
@@ -330,10 +289,11 @@ def save_once(rank: int, world_size: int, folder: str) -> None:
 
 def test_a_checkpoint_damaged_later_is_refused_by_name(tmp_path: Path, pool: Any) -> None:
     pool.run(save_once, 2, str(tmp_path))
-    (tmp_path / "step-1" / "__1_0.distcp").unlink()
+    (tmp_path / "step-1" / "rank-1.safetensors").unlink()
     messages = pool.run(load_damaged, 2, str(tmp_path))
     assert all("cannot load the checkpoint" in message for message in messages)
-    assert all("No such file" in message for message in messages)
-    (tmp_path / "step-1" / ".metadata").write_bytes(b"")
+    assert all("rank-1.safetensors: No such file" in message for message in messages)
+    (tmp_path / "step-1" / "training.json").write_bytes(b"")
     messages = pool.run(load_damaged, 2, str(tmp_path))
     assert all("cannot load the checkpoint" in message for message in messages)
+    assert all("training.json is damaged" in message for message in messages)

@@ -1,0 +1,42 @@
+"""Collective agreement: all ranks learn of one's answer or refusal, and go on or end alike."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch.distributed as dist
+
+from synth.errors import SynthError
+
+T = TypeVar("T")
+
+
+def agree(look: Callable[[], T], what: str, group: Any) -> T:
+    """Give all ranks rank 0's answer, or its refusal; `what` is what cannot be done then."""
+    answer: list[Any] = [None, None]
+    if dist.get_rank() == 0:
+        try:
+            answer[0] = look()
+        except SynthError as error:
+            answer[1] = error
+        except OSError as error:
+            answer[1] = SynthError(f"{what}: {error.strerror or error}")
+    dist.broadcast_object_list(answer, 0, group)
+    if answer[1] is not None:
+        raise answer[1]
+    found: T = answer[0]
+    return found
+
+
+def together(work: Callable[[], T], group: Any) -> T:
+    """Do each rank's part of something; what the first rank refuses, all do."""
+    refusal: SynthError | None = None
+    try:
+        done = work()
+    except SynthError as error:
+        refusal = error
+    refusals: list[SynthError | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(refusals, refusal, group)
+    first = next((error for error in refusals if error is not None), None)
+    if first is not None:
+        raise first
+    return done

@@ -1,0 +1,121 @@
+"""Loading a checkpoint's tensors into those of this rank, by name, each verified before."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Set
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from synth.errors import Mismatch
+
+from ..optimize.multi_tensor import is_sharded
+from .kept import Kept
+from .manifest import Manifest
+from .named import named_tensors, optimizer_prefixes
+from .tensor_file import TensorFile
+
+
+def find_targets(
+    layers: Mapping[str, nn.Module],
+    kept: Kept,
+    saved: Set[str],
+    *,
+    step: int,
+    ignore_optimizer: bool,
+) -> dict[str, Tensor]:
+    """Find what to load into; parameters that had taken no step are to have no state here either.
+
+    Args:
+        layers: this rank's.
+        kept: by their optimizer.
+        saved: the names in the checkpoint.
+        step: of the checkpoint. After steps at least some parameters have state, unless another
+            optimizer took them that keeps none.
+        ignore_optimizer: state of a parameter that is not all the same begins anew.
+
+    Raises:
+        Mismatch: the checkpoint has other tensors, or another optimizer made it.
+    """
+    kept.finish()
+    kept.allocate()
+    tensors = named_tensors(layers, kept)
+    ours, theirs = _state_keys(tensors), _state_keys(saved)
+    fresh = set()
+    for prefix, parameter in optimizer_prefixes(layers).items():
+        own, other = ours.get(prefix, set()), theirs.get(prefix, set())
+        if own == other:
+            continue
+        if not ignore_optimizer and (other or (step > 0 and not theirs)):
+            raise _other_optimizer(prefix, own, other)
+        kept.forget(parameter)
+        fresh.add(prefix)
+    targets = {name: t for name, t in tensors.items() if name.rpartition(".")[0] not in fresh}
+    lacking = next((name for name in targets if name not in saved), None)
+    if lacking is not None:
+        raise Mismatch(f"the checkpoint has no {lacking}: it is of another model")
+    return targets
+
+
+def load_tensors(path: Path, manifest: Manifest, targets: Mapping[str, Tensor]) -> None:
+    """Load into the targets; one that differs in its floating-point dtype is converted.
+
+    Raises:
+        Damaged: a tensor, or the file that it is in, is not what the manifest says.
+        Mismatch: it is of another shape.
+    """
+    by_file: dict[str, list[str]] = defaultdict(list)
+    for name, target in targets.items():
+        stored = manifest.tensors[manifest.stored_name(name)]
+        _check_fits(name, stored.shape, stored.dtype.startswith("complex"), target)
+        by_file[stored.file].append(name)
+    for file_name, names in by_file.items():
+        with TensorFile(path / file_name, manifest.files[file_name]) as file:
+            for name in names:
+                stored_name = manifest.stored_name(name)
+                _fill(targets[name], file.read(stored_name, manifest.tensors[stored_name]))
+
+
+def _state_keys(names: Set[str] | Mapping[str, Tensor]) -> dict[str, set[str]]:
+    """Group the names of optimizer state by the parameter that it is of."""
+    keys: defaultdict[str, set[str]] = defaultdict(set)
+    for name in names:
+        prefix, _, key = name.rpartition(".")
+        if name.startswith("optimizer."):
+            keys[prefix].add(key)
+    return keys
+
+
+def _other_optimizer(prefix: str, ours: set[str], theirs: set[str]) -> Mismatch:
+    own, other = (", ".join(sorted(keys)) or "nothing" for keys in (ours, theirs))
+    return Mismatch(
+        f"of {prefix.removeprefix('optimizer.')} the checkpoint's optimizer keeps {other}, this "
+        f"run's {own}; train with the same optimizer, or --ignore-optimizer begins such state anew"
+    )
+
+
+def _check_fits(name: str, shape: tuple[int, ...], is_complex: bool, target: Tensor) -> None:
+    if tuple(target.shape) != shape:
+        raise Mismatch(
+            f"{name} is of shape {list(shape)} in the checkpoint, of {list(target.shape)} here: "
+            f"it is of another model"
+        )
+    if target.is_complex() != is_complex:
+        raise Mismatch(
+            f"{name} is {'complex' if is_complex else 'real'} in the checkpoint and not here: "
+            f"it is of another model"
+        )
+
+
+@torch.no_grad()
+def _fill(target: Tensor, loaded: Tensor) -> None:
+    if not is_sharded(target):
+        target.copy_(loaded)
+        return
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    assert isinstance(target, DTensor)
+    shards = distribute_tensor(
+        loaded.to(target.device), target.device_mesh, target.placements, src_data_rank=None
+    )
+    target.to_local().copy_(shards.to_local())

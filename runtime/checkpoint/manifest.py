@@ -1,0 +1,102 @@
+"""The manifest of a checkpoint: the training state, and a digest of everything beside it.
+
+It is the file `training.json`, written last. Its own digest is taken of its text with that digest
+left out, so no byte of a checkpoint can change unnoticed. There is no pickle in it or beside it.
+"""
+
+import hashlib
+import json
+from typing import Annotated, ClassVar, Self
+
+from pydantic import Field, NonNegativeInt
+
+from synth.record import Record
+
+from .damage import Damaged
+from .state import TrainingState
+
+MANIFEST = "training.json"
+
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+FileName = Annotated[str, Field(pattern=r"^rank-\d{1,9}\.safetensors$")]
+
+
+class StoredTensor(Record):
+    """A tensor, in the file under its own name; complex ones as their real view."""
+
+    file: FileName
+    dtype: str
+    shape: tuple[NonNegativeInt, ...]
+    sha256: Digest
+
+
+class StoredFile(Record):
+    """A file of tensors: its length, and the digest of its safetensors header."""
+
+    bytes: NonNegativeInt
+    header_sha256: Digest
+
+
+class Manifest(TrainingState):
+    """Format version 2. `aliases` are further names of tensors that are stored once."""
+
+    VERSION: ClassVar[int] = 2
+    OLDEST: ClassVar[int] = 2
+
+    files: dict[FileName, StoredFile]
+    tensors: dict[str, StoredTensor]
+    aliases: dict[str, str]
+    checksum: str = ""
+
+    def sealed(self) -> str:
+        """Render the file's text, with its checksum."""
+        text = self.replace(checksum="").to_json()
+        return text.replace(_checksum_line(""), _checksum_line(_digest(text)), 1)
+
+    @classmethod
+    def unsealed(cls, content: bytes, name: str) -> "Self | TrainingState":
+        """Parse the text that `sealed` gave; of format version 1, only the training state.
+
+        Raises:
+            Damaged: it was changed since it was written.
+            SynthError: a later version wrote it.
+        """
+        try:
+            text = content.decode()
+            data = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise Damaged(f"{name} is damaged: {error}") from None
+        if not isinstance(data, dict):
+            raise Damaged(f"{name} is damaged: it is no JSON object")
+        checksum = data.get("checksum")
+        if checksum is None and data.get("schema_version") == TrainingState.VERSION:
+            return TrainingState.model_validate_file(data, name)
+        if not isinstance(checksum, str):
+            raise Damaged(f"{name} is damaged: it has no checksum")
+        line = _checksum_line(checksum)
+        if text.count(line) != 1 or _digest(text.replace(line, _checksum_line(""))) != checksum:
+            raise Damaged(f"{name} is damaged: its checksum does not hold")
+        return cls.model_validate_file(data, name)
+
+    @property
+    def names(self) -> set[str]:
+        """The names of all tensors that can be read."""
+        return {*self.tensors, *self.aliases}
+
+    def stored_name(self, name: str) -> str:
+        """The name under which a tensor is stored."""
+        return self.aliases.get(name, name)
+
+    def state(self) -> TrainingState:
+        """Give the training state alone."""
+        return TrainingState.model_validate(
+            {field: getattr(self, field) for field in TrainingState.model_fields}
+        )
+
+
+def _checksum_line(checksum: str) -> str:
+    return f'\n "checksum": "{checksum}"\n'
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

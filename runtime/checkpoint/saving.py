@@ -1,0 +1,111 @@
+"""One rank's part in writing a checkpoint: staged in host memory, then written by a thread."""
+
+import errno
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+
+from ..optimize.multi_tensor import is_sharded
+from .folder import CheckpointFolder
+from .manifest import Manifest, StoredFile, StoredTensor
+from .shares import Shares
+from .state import TrainingState
+from .tensor_file import host_copy, write_tensors
+
+
+class NotWritten(Exception):
+    """A checkpoint could not be written; the message is the reason."""
+
+
+@dataclass
+class _Report:
+    """The file and tensors that a rank has written, or its failure."""
+
+    file: tuple[str, StoredFile] | None = None
+    tensors: Mapping[str, StoredTensor] | None = None
+    failure: str | None = None
+
+
+def stage(tensors: Mapping[str, Tensor], shares: Shares) -> dict[str, Tensor]:
+    """Copy what this rank writes to host memory; sharded tensors are gathered one by one."""
+    rank, staged = dist.get_rank(), {}
+    for name in sorted(tensors):
+        tensor = tensors[name].detach()
+        if is_sharded(tensor):
+            tensor = tensor.full_tensor()  # type: ignore[attr-defined]
+        if shares.writers.get(name) == rank:
+            staged[name] = host_copy(tensor)
+    return staged
+
+
+class Saving:
+    """Writes one checkpoint; `run` is called on all ranks, in a thread of each."""
+
+    def __init__(
+        self, folder: CheckpointFolder, state: TrainingState, keep: int, group: Any
+    ) -> None:
+        """Prepare to write.
+
+        Args:
+            folder: where; rank 0 has begun the checkpoint there.
+            state: where training stands.
+            keep: how many checkpoints stay.
+            group: of all ranks, used by nothing else meanwhile.
+        """
+        self._folder, self._state, self._keep, self._group = folder, state, keep, group
+
+    def run(self, staged: dict[str, Tensor], aliases: Mapping[str, str]) -> None:
+        """Write this rank's file; rank 0 then declares complete what all ranks have written.
+
+        Raises:
+            NotWritten: a rank could not; told to all.
+        """
+        report = self._write(staged)
+        is_first = dist.get_rank() == 0
+        reports: list[_Report] | None = [report] * dist.get_world_size() if is_first else None
+        dist.gather_object(report, reports, 0, self._group)
+        outcome = [None if reports is None else self._complete(reports, aliases)]
+        dist.broadcast_object_list(outcome, 0, self._group)
+        if outcome[0] is not None:
+            raise NotWritten(outcome[0])
+
+    def _write(self, staged: dict[str, Tensor]) -> _Report:
+        if not staged:
+            return _Report()
+        path = self._folder.partial(self._state.step) / f"rank-{dist.get_rank()}.safetensors"
+        try:
+            file, tensors = write_tensors(path, staged, self._state.step)
+        except Exception as error:
+            return _Report(failure=f"rank {dist.get_rank()}: {reason(error)}")
+        return _Report((path.name, file), tensors)
+
+    def _complete(self, reports: list[_Report], aliases: Mapping[str, str]) -> str | None:
+        """On rank 0: declare the checkpoint complete, or return the reason why it is not."""
+        failure = next((r.failure for r in reports if r.failure is not None), None)
+        if failure is not None:
+            return failure
+        try:
+            manifest = Manifest.model_validate(
+                {
+                    **dict(self._state),
+                    "files": dict(r.file for r in reports if r.file is not None),
+                    "tensors": {n: t for r in reports for n, t in (r.tensors or {}).items()},
+                    "aliases": dict(aliases),
+                }
+            )
+            self._folder.complete(self._state.step, manifest.sealed(), self._keep)
+        except Exception as error:
+            return f"rank 0: {reason(error)}"
+        return None
+
+
+def reason(error: BaseException) -> str:
+    """Say in a line what went wrong."""
+    if isinstance(error, OSError):
+        if error.errno == errno.ENOSPC:
+            return "no space left on the device"
+        return error.strerror or str(error)
+    return str(error).strip().split("\n", 1)[0] or type(error).__name__

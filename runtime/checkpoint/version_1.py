@@ -1,0 +1,86 @@
+"""Checkpoints of format version 1, which `torch.distributed.checkpoint` wrote, without checksums.
+
+Their `.metadata` is a pickle. It is read by an unpickler that makes nothing but torch's own
+descriptions of tensors; what these describe are archives that torch reads with `weights_only`.
+"""
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+from torch.distributed.checkpoint.state_dict_loader import load
+
+from .damage import Damaged
+
+_CHECKPOINT = "torch.distributed.checkpoint"
+_ADMITTED = {
+    (f"{_CHECKPOINT}.metadata", "Metadata"),
+    (f"{_CHECKPOINT}.metadata", "MetadataIndex"),
+    (f"{_CHECKPOINT}.metadata", "TensorStorageMetadata"),
+    (f"{_CHECKPOINT}.metadata", "TensorProperties"),
+    (f"{_CHECKPOINT}.metadata", "ChunkStorageMetadata"),
+    (f"{_CHECKPOINT}.metadata", "_MEM_FORMAT_ENCODING"),
+    (f"{_CHECKPOINT}.metadata", "StorageMeta"),
+    (f"{_CHECKPOINT}.filesystem", "_StorageInfo"),
+    ("pathlib", "PosixPath"),
+    ("pathlib._local", "PosixPath"),
+    ("torch", "Size"),
+    ("torch.serialization", "_get_layout"),
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    """Admits no type of values that are bytes, which torch would unpickle."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in _ADMITTED:
+            return super().find_class(module, name)
+        if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
+            return getattr(torch, name)
+        raise pickle.UnpicklingError(f"it names {module}.{name}")
+
+
+class _Reader(FileSystemReader):
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        """As the reader above, but for the unpickler."""
+        found = read_metadata(Path(self.path))
+        found.storage_meta = StorageMeta(load_id=self.load_id)
+        return found
+
+
+def read_metadata(path: Path) -> Metadata:
+    """The descriptions of a checkpoint's tensors.
+
+    Raises:
+        Damaged: they are not there, or are something else.
+    """
+    try:
+        with (path / ".metadata").open("rb") as file:
+            found = _Unpickler(file).load()
+    except OSError as error:
+        raise Damaged(f".metadata: {error.strerror or error}") from None
+    except Exception as error:  # whatever damage makes of a pickle
+        raise Damaged(f".metadata is damaged: {error}") from None
+    if not isinstance(found, Metadata):
+        raise Damaged(".metadata is damaged: it describes no tensors")
+    return found
+
+
+def load_version_1(path: Path, targets: Mapping[str, Tensor], group: Any) -> None:
+    """Load into the targets; all ranks at the same time.
+
+    Raises:
+        Damaged: that is not possible.
+    """
+    try:
+        load(dict(targets), storage_reader=_Reader(path), process_group=group)
+    except CheckpointException as error:
+        rank, (inner, _) = min(error.failures.items())
+        reason = str(getattr(inner, "strerror", None) or inner).strip().split("\n", 1)[0]
+        raise Damaged(f"rank {rank}: {reason}") from None
