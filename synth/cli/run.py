@@ -8,6 +8,7 @@ import typer
 from synth.cli import run_options as options
 from synth.cli.optimizer import read_optimizer
 from synth.cli.output import Format, FormatOption
+from synth.cli.own_model import ModelOption, TrustOption, read_model
 from synth.cli.run_answer import Outputs, report
 from synth.errors import SynthError
 from synth.record import check_outputs
@@ -25,6 +26,8 @@ def command(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Write the run's figures here as JSON.")
     ] = None,
+    model: ModelOption = None,
+    trust: TrustOption = False,
     steps: options.StepsOption = None,
     epochs: options.EpochsOption = None,
     data_parallel: options.DataParallelOption = 1,
@@ -89,6 +92,7 @@ def command(
             checkpoint, checkpoint_every, checkpoint_keep, resume, restarts
         ),
         restarts=restarts,
+        model=read_model(checked.workload, model, trust),
     )
     results = _train(plan, checked, lowered, chosen)
     if results is not None:
