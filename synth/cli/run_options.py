@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from synth.errors import SynthError
+from synth.record import check_folder
 from synth.units import shown
 
 if TYPE_CHECKING:
@@ -264,6 +265,7 @@ def checkpoints(
                     f"or leave it out"
                 )
         return None
+    check_folder("--checkpoint", folder)
     given = {"every": every, "keep": keep}
     return CheckpointOptions(
         folder=folder, resume=resume, **{k: v for k, v in given.items() if v is not None}

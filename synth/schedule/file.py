@@ -1,7 +1,6 @@
 """The schedule file (a plan): one portable JSON with order, costs, workload and what is claimed."""
 
 import hashlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, ClassVar, Self
@@ -13,6 +12,7 @@ from synth.costs import Costs, cut
 from synth.errors import SynthError
 from synth.objective import BoundScope, Objective
 from synth.profile import PlainText, Profile, Workload
+from synth.reading import parse_json, read_bytes
 from synth.record import FileRecord, Record, is_stream
 from synth.schedule.lower import Lowered
 from synth.schedule.memory import peak_bytes
@@ -20,6 +20,7 @@ from synth.schedule.model import Buffering, Placement, Schedule
 from synth.schedule.ops import Op
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import ScheduleError, verify
+from synth.units import shown
 
 # As many ops or micro-batches as a token has digits for.
 _Number = Annotated[int, Field(ge=0, lt=10**9, strict=True)]
@@ -253,16 +254,14 @@ def check_replaceable(path: Path | None) -> None:
     if path is None or is_stream(path) or not path.is_file() or path.stat().st_size == 0:
         return
     try:
-        data = json.loads(path.read_bytes())
-    except OSError as error:
-        raise SynthError(f"cannot read {path}: {error.strerror or error}") from None
-    except (ValueError, RecursionError):
+        data = parse_json(read_bytes(path, f"a {Plan.FORMAT} file"))
+    except ValueError:
         data = None
     given = data.get("format", "none") if isinstance(data, dict) else "none"
     if given != Plan.FORMAT:
         raise SynthError(
-            f'{path} holds no schedule ("format" is {given!r}, needed {Plan.FORMAT!r}); give '
-            f"another -o, or remove the file"
+            f'{path} holds no schedule ("format" is {shown(str(given))}, needed {Plan.FORMAT!r}); '
+            f"give another -o, or remove the file"
         )
 
 
