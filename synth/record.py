@@ -43,7 +43,8 @@ class Record(BaseModel):
 class FileRecord(Record):
     """A record that is the whole of a JSON file, with a format name and a schema version.
 
-    Files are written in `VERSION`; those from `OLDEST` on are read.
+    Files are written in `VERSION`; those from `OLDEST` on are read. The keys of `OF_FILE` say
+    something of the file and are no fields.
     """
 
     FORMAT: ClassVar[str]
@@ -51,12 +52,16 @@ class FileRecord(Record):
     OLDEST: ClassVar[int] = 1
     MADE_BY: ClassVar[str]
     MOST_BYTES: ClassVar[int] = MOST_BYTES
+    OF_FILE: ClassVar[tuple[str, ...]] = ("format", "schema_version")
 
     def to_json(self) -> str:
         """Render the file's text; two equal records give the same text."""
+        return json.dumps(self.to_data(), indent=1) + "\n"
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the file as parsed JSON."""
         head = {"format": self.FORMAT, "schema_version": self.VERSION}
-        body = self.model_dump(mode="json", exclude_none=True)
-        return json.dumps({**head, **body}, indent=1) + "\n"
+        return {**head, **self.model_dump(mode="json", exclude_none=True)}
 
     def save(self, path: Path) -> None:
         """Write the file atomically: a reader sees the old one or the new one, never a part."""
@@ -70,19 +75,28 @@ class FileRecord(Record):
             SynthError: the file is absent, too large, no JSON, of another format, newer, or a field
                 is wrong.
         """
-        return cls.from_json(read_text(path, f"a {cls.FORMAT} file", cls.MOST_BYTES), str(path))
+        return cls.model_validate_file(cls.read_data(path), str(path))
+
+    @classmethod
+    def read_data(cls, path: Path) -> Any:
+        """Read and parse a file; what it holds is not looked at."""
+        text = read_text(path, f"a {cls.FORMAT} file", cls.MOST_BYTES)
+        return cls._parsed(text, str(path))
 
     @classmethod
     def from_json(cls: type[_Parsed], text: str, name: str = "the text") -> _Parsed:
         """Parse and validate a file's text; `name` is how errors call it."""
+        return cls.model_validate_file(cls._parsed(text, name), name)
+
+    @classmethod
+    def _parsed(cls, text: str, name: str) -> Any:
         try:
-            data = parse_json(text)
+            return parse_json(text)
         except ValueError as error:
             raise SynthError(
                 f"{name} is not JSON: {error}; it was cut short or edited: make it anew with "
                 f"`{cls.MADE_BY}`"
             ) from None
-        return cls.model_validate_file(data, name)
 
     @classmethod
     def model_validate_file(cls: type[_Parsed], data: Any, name: str) -> _Parsed:
@@ -104,7 +118,7 @@ class FileRecord(Record):
             raise SynthError(
                 f"{name}: schema_version is {_brief(version)}, this synth reads {known}; {way_out}"
             )
-        body = {k: v for k, v in data.items() if k not in ("format", "schema_version")}
+        body = {k: v for k, v in data.items() if k not in cls.OF_FILE}
         try:
             return cls.model_validate(body)
         except ValidationError as error:

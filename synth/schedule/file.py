@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
@@ -14,6 +14,8 @@ from synth.objective import BoundScope, Objective
 from synth.profile import PlainText, Profile, Workload
 from synth.reading import parse_json, read_bytes
 from synth.record import FileRecord, Record, is_stream
+from synth.schedule.fingerprint import KEY as FINGERPRINT
+from synth.schedule.fingerprint import Fingerprint
 from synth.schedule.lower import Lowered
 from synth.schedule.memory import peak_bytes
 from synth.schedule.model import Buffering, Placement, Schedule
@@ -27,6 +29,10 @@ _Number = Annotated[int, Field(ge=0, lt=10**9, strict=True)]
 
 # Fits into 64 bits.
 _Cap = Annotated[int, Field(gt=0, lt=2**62, strict=True)]
+
+
+# How a claim says that its schedule comes from no search; its bound is the largest work of a rank.
+NOT_SEARCHED = "not searched"
 
 
 class Claim(Record):
@@ -66,7 +72,7 @@ class Claim(Record):
             lower_bound_us=bound_us,
             gap=(value_us - bound_us) / value_us if value_us else 0.0,
             found_by=schedule.name,
-            stopped_by="not searched",
+            stopped_by=NOT_SEARCHED,
             synth_version=__version__,
         )
 
@@ -107,11 +113,13 @@ class Claim(Record):
 class Plan(FileRecord):
     """A whole schedule file. It needs no other file to be shown, checked or run.
 
-    Version 2 has R, O, L, K and G among the ops, and what F costs where R follows.
+    Version 2 has R, O, L, K and G among the ops, and what F costs where R follows. Version 3 has a
+    fingerprint.
     """
 
     FORMAT: ClassVar[str] = "synth-schedule"
-    VERSION: ClassVar[int] = 2
+    VERSION: ClassVar[int] = 3
+    OF_FILE: ClassVar[tuple[str, ...]] = (*FileRecord.OF_FILE, FINGERPRINT)
     MADE_BY: ClassVar[str] = "synth solve"
 
     name: PlainText
@@ -196,6 +204,11 @@ class Plan(FileRecord):
             claim=claim or Claim.of(schedule, costs, caps_bytes),
             programs=tuple(map(program_text, schedule.programs)),
         )
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the file as parsed JSON, with the fingerprint of all else in it."""
+        data = super().to_data()
+        return {**data, FINGERPRINT: Fingerprint.of(data).model_dump()}
 
     @property
     def num_ranks(self) -> int:

@@ -181,9 +181,7 @@ class Trace(FileRecord):
 
     def to_json(self) -> str:
         """Render the file's text, on one line: it has a record per op."""
-        head = {"format": self.FORMAT, "schema_version": self.VERSION}
-        body = self.model_dump(mode="json", exclude_none=True)
-        return json.dumps({**head, **body}, separators=(",", ":")) + "\n"
+        return json.dumps(self.to_data(), separators=(",", ":")) + "\n"
 
     def check_of(self, plan: Plan) -> None:
         """The trace must be of this plan's schedule, with all its ranks and no others.
