@@ -92,6 +92,15 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
+def half_character(data: Any) -> str | None:
+    """Find an escape in parsed JSON that is half of a character, which no text can hold."""
+    try:
+        json.dumps(data, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError as error:
+        return f"U+{ord(error.object[error.start]):04X}"
+    return None
+
+
 def _whole(digits: str) -> int:
     if len(digits) > _MOST_DIGITS:
         raise ValueError(

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from synth.errors import SynthError
-from synth.reading import MOST_BYTES, parse_json, read_text, why_unreachable
+from synth.reading import MOST_BYTES, half_character, parse_json, read_text, why_unreachable
 from synth.units import shown
 
 _STANDARD = ("/dev/stdin", "/dev/stdout", "/dev/stderr")
@@ -120,9 +120,13 @@ class FileRecord(Record):
             )
         body = {k: v for k, v in data.items() if k not in cls.OF_FILE}
         try:
-            return cls.model_validate(body)
+            checked = cls.model_validate(body)
         except ValidationError as error:
             raise SynthError(f"{name} is no valid {cls.FORMAT} file:\n{describe(error)}") from None
+        half = half_character(body)
+        if half is not None:
+            raise SynthError(f"{name} has {half} in it, half of a character; needed: plain text")
+        return checked
 
 
 def describe(error: ValidationError, most: int = 5) -> str:
