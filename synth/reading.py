@@ -53,24 +53,25 @@ def read_bytes(path: Path, needed: str, most_bytes: int = MOST_BYTES) -> bytes:
 def _read(path: Path, needed: str, most_bytes: int) -> bytes:
     blocks, size = [], 0
     with path.open("rb", buffering=0) as file:
-        if _is_own_output(file.fileno()):
+        opened = os.fstat(file.fileno())
+        if _is_own_output(opened):
             raise SynthError(
                 f"cannot read {path}: this command's own output goes there; needed: {needed}"
             )
-        while block := file.read(_BLOCK_BYTES):
+        if not stat.S_ISREG(opened.st_mode):
+            most_bytes = min(most_bytes, MOST_BYTES)
+        while size <= most_bytes >= opened.st_size and (block := file.read(_BLOCK_BYTES)):
             blocks.append(block)
             size += len(block)
-            if size > most_bytes:
-                raise SynthError(
-                    f"{path} is larger than {most_bytes >> 20} MiB, the most that is read; "
-                    f"needed: {needed}"
-                )
+    if max(size, opened.st_size) > most_bytes:
+        raise SynthError(
+            f"{path} is larger than {most_bytes >> 20} MiB, the most that is read; needed: {needed}"
+        )
     return b"".join(blocks)
 
 
-def _is_own_output(handle: int) -> bool:
+def _is_own_output(opened: os.stat_result) -> bool:
     """Tell a pipe that this process itself writes to: reading from it would never end."""
-    opened = os.fstat(handle)
     if not stat.S_ISFIFO(opened.st_mode):
         return False
     for output in _OUTPUTS:

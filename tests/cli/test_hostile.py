@@ -80,6 +80,19 @@ def test_reading_a_device_that_never_ends_is_given_up(synth: Synth, command: str
     refused(synth(command, "/dev/zero"), "/dev/zero is larger than 256 MiB, the most that is read")
 
 
+@pytest.mark.parametrize(
+    ("option", "limit"), [(("check",), "256 MiB"), (("show", "PLAN", "--measured"), "2048 MiB")]
+)
+def test_a_file_larger_than_any_of_ours_is_not_read(
+    synth: Synth, plan_file: Path, tmp_path: Path, option: tuple[str, ...], limit: str
+) -> None:
+    path = tmp_path / "large.json"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)  # takes no room on the disk
+    words = (str(plan_file) if word == "PLAN" else word for word in option)
+    refused(synth(*words, path), f"is larger than {limit}, the most that is read")
+
+
 def test_data_that_never_ends_is_refused(synth: Synth, run_plan: Path) -> None:
     ended = synth("run", run_plan, "--data", "/dev/zero", "--device", "cpu")
     refused(ended, "data /dev/zero is no file but a pipe or a device")
