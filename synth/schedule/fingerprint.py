@@ -14,8 +14,11 @@ from pydantic import ValidationError
 from synth.errors import SynthError
 from synth.record import Record
 
-# The key of the file that holds it, which it does not cover.
+# The key of the file that holds it.
 KEY = "fingerprint"
+
+# Not covered: they say what kind of file it is, and nothing of the plan.
+_NOT_COVERED = ("format", "schema_version", KEY)
 
 # Hexadecimal digits of the hash of a part, which only names what changed.
 _PART_DIGITS = 12
@@ -30,7 +33,7 @@ class Fingerprint(Record):
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> "Fingerprint":
         """Hash the parsed JSON of a file."""
-        covered = {key: value for key, value in data.items() if key != KEY}
+        covered = {key: value for key, value in data.items() if key not in _NOT_COVERED}
         parts = {path: _hash(value)[:_PART_DIGITS] for path, value in _parts(covered)}
         return cls(sha256=_hash(covered), parts=parts)
 
