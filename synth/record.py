@@ -150,7 +150,7 @@ def _named(part: int | str) -> str:
 
 
 def _brief(given: object) -> str:
-    """What a file holds, its beginning alone where it is long or deep."""
+    """Show a value of a file, its beginning alone where it is long or deep."""
     return _BRIEF.repr(given)
 
 

@@ -1,4 +1,4 @@
-"""What `synth check` says: what it has verified of a plan, and what it takes on trust."""
+"""The answer of `synth check`: facts that it has verified of a plan, and claims taken on trust."""
 
 from collections.abc import Mapping, Sequence
 from itertools import islice
@@ -170,7 +170,7 @@ def how_the_bound_stands(
 
 
 def bound_json(plan: "Plan", proof: "Reproof | None") -> dict[str, Any]:
-    """What proving the bound again gave, for scripts; nothing if it was not asked for."""
+    """Render the outcome of --prove for scripts; nothing if it was not asked for."""
     if proof is None:
         return {}
     return {

@@ -46,7 +46,7 @@ _OWN_SHARE = 0.5
 
 
 class Verdict(StrEnum):
-    """What came of proving a bound again."""
+    """The outcome of proving a bound again."""
 
     PROVEN = "proven again"
     OPEN = "not within the limit"
@@ -55,7 +55,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Reproof:
-    """What was proven of a plan's bound.
+    """The outcome for a plan, and how far it goes.
 
     Attributes:
         verdict: of the claim, as far as `holds_for` goes.
@@ -131,7 +131,7 @@ class _Reproving:
 
     @property
     def problem(self) -> Problem:
-        """What was solved."""
+        """The problem that the plan solves."""
         plan = self.plan
         return Problem(
             plan.costs,
