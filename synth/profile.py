@@ -44,10 +44,13 @@ _Bytes = Annotated[_Whole, Field(ge=0, le=MOST_SUMMABLE)]
 _Bandwidth = Annotated[float, Field(ge=1e-30)]
 
 # Of as many ranks as a placement may have.
-_MOST_RANKS = 1 << 16
-_Rank = Annotated[_Whole, Field(ge=0, lt=_MOST_RANKS)]
-_RankCount = Annotated[_Whole, Field(ge=1, le=_MOST_RANKS)]
+MOST_RANKS = 1 << 16
+_Rank = Annotated[_Whole, Field(ge=0, lt=MOST_RANKS)]
+_RankCount = Annotated[_Whole, Field(ge=1, le=MOST_RANKS)]
 
+
+# Sequences, or tokens of one: more are in no tensor that can be indexed with 32 bits.
+_TOO_MANY = 1 << 31
 
 # Control characters, halves of characters, and what breaks a line.
 _UNSHOWN = ("Cc", "Cs", "Zl", "Zp")
@@ -303,8 +306,8 @@ class Workload(Record):
 
     model: PlainText = Field(description="a built-in name, or module:function of the user's own")
     arguments: ModelArguments = Field(default_factory=dict)
-    micro_batch_size: int = Field(gt=0)
-    sequence_length: int = Field(gt=0)
+    micro_batch_size: int = Field(gt=0, lt=_TOO_MANY)
+    sequence_length: int = Field(gt=0, lt=_TOO_MANY)
     dtype: str = "float32"
     autocast: str | None = Field(
         default=None, description="dtype in which the layers compute where torch.autocast says so"
@@ -313,7 +316,9 @@ class Workload(Record):
         default=None, description="patterns of layer names: they keep only their input in F"
     )
     optimizer: _WrittenOptimizer = OptimizerSpec()
-    threads: int = Field(default=1, gt=0, description="CPU threads per rank, where CPUs compute")
+    threads: int = Field(
+        default=1, gt=0, le=MOST_RANKS, description="CPU threads per rank, where CPUs compute"
+    )
     runnable: bool = Field(
         default=True, description="false for a published profile without code to run"
     )

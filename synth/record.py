@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import reprlib
 import sys
 import tempfile
 from collections.abc import Iterable
@@ -12,10 +13,21 @@ from typing import Any, ClassVar, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from synth.errors import SynthError
+from synth.reading import MOST_BYTES, half_character, parse_json, read_text, why_unreachable
+from synth.units import shown
 
 _STANDARD = ("/dev/stdin", "/dev/stdout", "/dev/stderr")
 
 _Parsed = TypeVar("_Parsed", bound="FileRecord")
+
+_BRIEF = reprlib.Repr()
+_BRIEF.maxstring = _BRIEF.maxother = 60
+
+# Characters of a key that is shown as it is.
+_LONGEST_KEY = 60
+
+# Characters of a name that are put into the name of the temporary file that is renamed to it.
+_PREFIX = 16
 
 
 class Record(BaseModel):
@@ -31,19 +43,25 @@ class Record(BaseModel):
 class FileRecord(Record):
     """A record that is the whole of a JSON file, with a format name and a schema version.
 
-    Files are written in `VERSION`; those from `OLDEST` on are read.
+    Files are written in `VERSION`; those from `OLDEST` on are read. The keys of `OF_FILE` say
+    something of the file and are no fields.
     """
 
     FORMAT: ClassVar[str]
     VERSION: ClassVar[int]
     OLDEST: ClassVar[int] = 1
     MADE_BY: ClassVar[str]
+    MOST_BYTES: ClassVar[int] = MOST_BYTES
+    OF_FILE: ClassVar[tuple[str, ...]] = ("format", "schema_version")
 
     def to_json(self) -> str:
         """Render the file's text; two equal records give the same text."""
+        return json.dumps(self.to_data(), indent=1) + "\n"
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the file as parsed JSON."""
         head = {"format": self.FORMAT, "schema_version": self.VERSION}
-        body = self.model_dump(mode="json", exclude_none=True)
-        return json.dumps({**head, **body}, indent=1) + "\n"
+        return {**head, **self.model_dump(mode="json", exclude_none=True)}
 
     def save(self, path: Path) -> None:
         """Write the file atomically: a reader sees the old one or the new one, never a part."""
@@ -54,27 +72,31 @@ class FileRecord(Record):
         """Read and validate a file.
 
         Raises:
-            SynthError: the file is absent, no JSON, of another format, newer, or a field is wrong.
+            SynthError: the file is absent, too large, no JSON, of another format, newer, or a field
+                is wrong.
         """
-        try:
-            text = path.read_text(encoding="utf-8")
-        except OSError as error:
-            raise SynthError(f"cannot read {path}: {error.strerror or error}") from None
-        except UnicodeDecodeError:
-            raise SynthError(f"{path} is no text file; needed: a {cls.FORMAT} file") from None
-        return cls.from_json(text, str(path))
+        return cls.model_validate_file(cls.read_data(path), str(path))
+
+    @classmethod
+    def read_data(cls, path: Path) -> Any:
+        """Read and parse a file; what it holds is not looked at."""
+        text = read_text(path, f"a {cls.FORMAT} file", cls.MOST_BYTES)
+        return cls._parsed(text, str(path))
 
     @classmethod
     def from_json(cls: type[_Parsed], text: str, name: str = "the text") -> _Parsed:
         """Parse and validate a file's text; `name` is how errors call it."""
+        return cls.model_validate_file(cls._parsed(text, name), name)
+
+    @classmethod
+    def _parsed(cls, text: str, name: str) -> Any:
         try:
-            data = json.loads(text)
-        except (ValueError, RecursionError) as error:
+            return parse_json(text)
+        except ValueError as error:
             raise SynthError(
                 f"{name} is not JSON: {error}; it was cut short or edited: make it anew with "
                 f"`{cls.MADE_BY}`"
             ) from None
-        return cls.model_validate_file(data, name)
 
     @classmethod
     def model_validate_file(cls: type[_Parsed], data: Any, name: str) -> _Parsed:
@@ -82,7 +104,8 @@ class FileRecord(Record):
         if not isinstance(data, dict) or data.get("format") != cls.FORMAT:
             given = data.get("format", "none") if isinstance(data, dict) else type(data).__name__
             raise SynthError(
-                f'{name}: "format" is {given!r}, needed {cls.FORMAT!r} (made by `{cls.MADE_BY}`)'
+                f'{name}: "format" is {_brief(given)}, needed {cls.FORMAT!r} '
+                f"(made by `{cls.MADE_BY}`)"
             )
         version = data.get("schema_version")
         if type(version) is not int or not cls.OLDEST <= version <= cls.VERSION:
@@ -93,26 +116,42 @@ class FileRecord(Record):
             )
             known = " to ".join(map(str, sorted({cls.OLDEST, cls.VERSION})))
             raise SynthError(
-                f"{name}: schema_version is {version!r}, this synth reads {known}; {way_out}"
+                f"{name}: schema_version is {_brief(version)}, this synth reads {known}; {way_out}"
             )
-        body = {k: v for k, v in data.items() if k not in ("format", "schema_version")}
+        body = {k: v for k, v in data.items() if k not in cls.OF_FILE}
         try:
-            return cls.model_validate(body)
+            checked = cls.model_validate(body)
         except ValidationError as error:
             raise SynthError(f"{name} is no valid {cls.FORMAT} file:\n{describe(error)}") from None
+        half = half_character(body)
+        if half is not None:
+            raise SynthError(f"{name} has {half} in it, half of a character; needed: plain text")
+        return checked
 
 
 def describe(error: ValidationError, most: int = 5) -> str:
     """Render pydantic's findings as one line per field: where, what was wrong, what was given."""
     lines = []
     for found in error.errors()[:most]:
-        where = ".".join(str(part) for part in found["loc"]) or "(file)"
+        where = ".".join(_named(part) for part in found["loc"]) or "(file)"
         message = found["msg"].removeprefix("Value error, ")
-        given = "" if found["type"] in ("missing", "value_error") else f", given {found['input']!r}"
+        is_told = found["type"] in ("missing", "value_error")
+        given = "" if is_told else f", given {_brief(found['input'])}"
         lines.append(f"  {where}: {message}{given[:80]}")
     if error.error_count() > most:
         lines.append(f"  … and {error.error_count() - most} more")
     return "\n".join(lines)
+
+
+def _named(part: int | str) -> str:
+    """A key or a place of a file; a key in quotes where it is no ordinary one."""
+    text = str(part)
+    return text if len(text) <= _LONGEST_KEY and text.isprintable() else shown(text)
+
+
+def _brief(given: object) -> str:
+    """Show a value of a file, its beginning alone where it is long or deep."""
+    return _BRIEF.repr(given)
 
 
 def is_stream(path: Path) -> bool:
@@ -145,9 +184,9 @@ def write_atomically(path: Path, text: str) -> None:
     if is_stream(path):
         _write_plainly(path, text)
         return
-    path = path.resolve()
+    path = _place(path)
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:_PREFIX]}.")
     except OSError as error:
         raise SynthError(f"cannot write {path}: {error.strerror or error}") from None
     try:
@@ -187,15 +226,20 @@ def check_outputs(*outputs: Path | None, inputs: Iterable[Path | str | None] = (
     Raises:
         SynthError: one cannot be written, would replace an input, or is named twice.
     """
-    taken = {Path(path).resolve(): "is read" for path in inputs if path is not None}
+    taken = {_place(path): "is read" for path in inputs if path is not None}
     for path in outputs:
         if path is None:
             continue
         check_writable(path)
-        place = path.resolve()
+        place = _place(path)
         if place in taken and not is_stream(path):
             raise SynthError(f"{path} {taken[place]} by the same command; give another name")
         taken[place] = "is written"
+
+
+def _place(path: Path | str) -> Path:
+    """Where a path leads, links followed; a loop of links is left as it is."""
+    return Path(os.path.realpath(path))
 
 
 def check_folder(option: str, path: Path | None) -> None:
@@ -204,18 +248,23 @@ def check_folder(option: str, path: Path | None) -> None:
     Raises:
         SynthError: it is a file, or in one, or there is no permission.
     """
+    if path is not None and (reason := why_unreachable(path)) is not None:
+        raise SynthError(f"{option} {path}: {reason}; give another folder")
     there = next((p for p in (path, *path.parents) if p.exists()), None) if path else None
     if there is None:
         return
     where = f"{option} {path}" if there == path else f"{option} {path}: {there}"
     if not there.is_dir():
-        raise SynthError(f"{where} is a file; give a folder for the schedule files")
+        raise SynthError(f"{where} is a file; give a folder")
     if not os.access(there, os.W_OK | os.X_OK):
         raise SynthError(f"{where} may not be written to; give another folder")
 
 
 def _why_not_writable(path: Path) -> str | None:
     """What keeps a file from being written; it is written beside its place and moved there."""
+    reason = why_unreachable(path)
+    if reason is not None:
+        return reason
     folder = path.parent
     if path.is_dir():
         return "it is a folder; give a file's name"

@@ -9,6 +9,7 @@ Layers may share parameters; where they end up on different ranks, these are kep
 from .layers import layer_names, layer_signature, num_safe_ids, vocabulary_size
 from .loading import Model, build_layers, build_model, check_spec, load_layers
 from .spec import ModelSpec
+from .trust import is_built_in, trusted_spec
 
 __all__ = [
     "Model",
@@ -16,9 +17,11 @@ __all__ = [
     "build_layers",
     "build_model",
     "check_spec",
+    "is_built_in",
     "layer_names",
     "layer_signature",
     "load_layers",
     "num_safe_ids",
+    "trusted_spec",
     "vocabulary_size",
 ]

@@ -3,6 +3,7 @@
 import hashlib
 import importlib
 import importlib.util
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +26,7 @@ def import_function(address: str) -> Callable[..., Any]:
 
 
 def _from_file(path: Path) -> ModuleType:
-    path = path.expanduser().resolve()
+    path = Path(os.path.realpath(path.expanduser()))
     if not path.is_file():
         raise SynthError(
             f"there is no file {path}; give a path that exists, relative to the current folder"

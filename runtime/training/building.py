@@ -12,7 +12,7 @@ from synth.schedule.file import Plan
 
 from ..dtypes import dtype_of
 from ..execution.stage import Stage
-from ..models import ModelSpec, build_model
+from ..models import build_model, trusted_spec
 from ..optimize import static_bytes
 from .layered import LayerCall, LayeredStage, Randomness, layer_calls
 
@@ -37,6 +37,7 @@ def build_stages(
     device: torch.device,
     seed: int,
     randomness: Randomness | None = None,
+    model: str | None = None,
 ) -> BuiltStages:
     """Build the stages that the placement gives a rank, and no others.
 
@@ -46,14 +47,17 @@ def build_stages(
         device: where they compute.
         seed: of the parameters.
         randomness: of what the layers draw while they run.
+        model: the address of the user's own model, which the user has given; it replaces the one
+            that the plan names. None: built-in models only.
 
     Raises:
-        SynthError: the workload's dtype is unknown, or its model cannot be built.
+        SynthError: the workload's dtype is unknown, its model cannot be built, or it is a user's
+            own that they have not given.
     """
     workload = plan.workload
     held = sorted({stage for stage, _ in plan.schedule().placement.held[rank]})
-    model = build_model(
-        ModelSpec(workload.model, workload.arguments),
+    built = build_model(
+        trusted_spec(workload, model),
         seed=seed,
         indices=[index for number in held for index in plan.layers_of(number)],
         names=plan.layers,
@@ -63,7 +67,7 @@ def build_stages(
     last = len(plan.partition) - 1
     stages: dict[int, Stage] = {}
     for number in held:
-        layers = {index: model.layers[index] for index in plan.layers_of(number)}
+        layers = {index: built.layers[index] for index in plan.layers_of(number)}
         _check_bytes(plan, number, layers.values())
         stages[number] = LayeredStage(
             calls_of(workload, layers, plan.layers),
@@ -71,7 +75,7 @@ def build_stages(
             is_last=number == last,
             randomness=randomness,
         )
-    return BuiltStages(stages, model.tied)
+    return BuiltStages(stages, built.tied)
 
 
 def calls_of(

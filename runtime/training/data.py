@@ -187,6 +187,11 @@ def _read_text(path: Path) -> bytes:
     try:
         if path.is_dir():
             return b"\n".join(file.read_bytes() for file in _text_files(path))
+        if path.exists() and not path.is_file():
+            raise SynthError(
+                f"data {path} is no file but a pipe or a device, which cannot be read by every "
+                f"rank; give a file or a folder"
+            )
         return path.read_bytes()
     except OSError as error:
         raise SynthError(f"cannot read data {path}: {error.strerror or error}") from None

@@ -44,6 +44,8 @@ class TrainOptions(Record):
     trace_every: int = 1
     restarts: NonNegativeInt = 0
     """How often failed ranks are started again, to go on from the last checkpoint."""
+    model: str | None = None
+    """The user's own model, imported in place of the plan's; None: built-in models only."""
 
     def step_settings(self, learning_rate: float) -> StepSettings:
         """Of a step with this learning rate."""

@@ -66,7 +66,9 @@ class RankTrainer:
         self._place = place = Place.of(world, plan.num_ranks, options.data_parallel)
         prepare_device(plan.workload, world.device)
         self._randomness = Randomness(options.seed, plan.workload.micro_batch_size)
-        built = build_stages(plan, place.rank, world.device, options.seed, self._randomness)
+        built = build_stages(
+            plan, place.rank, world.device, options.seed, self._randomness, options.model
+        )
         self._stages = built.stages
         self._data = self._load_data()
         self._clock = Clock(world.device)
@@ -267,7 +269,7 @@ class RankTrainer:
             step=0,
             sequences=0,
             seed=options.seed,
-            model=plan.workload.model,
+            model=options.model or plan.workload.model,
             layers=plan.layers,
             plan=plan.name,
         )

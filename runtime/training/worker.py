@@ -17,6 +17,7 @@ from synth.errors import SynthError
 from synth.record import Record
 from synth.schedule.file import Plan
 from synth.schedule.lower import Lowered
+from synth.terminal import as_message
 
 from ..emulation.rank import EmulationOptions, RankEmulation
 from ..execution.progress import Progress, counted_place
@@ -149,7 +150,7 @@ def work_inside_torchrun(
         try:
             return work(WorkerOrder(plan=plan, options=options, folder=folder), folder)
         except SynthError as error:
-            _talk(f"error: {error}")
+            _talk(f"error: {as_message(str(error))}")
             exit_code = int(error.exit_code)
         except Exception:
             traceback.print_exc()

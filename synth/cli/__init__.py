@@ -9,12 +9,14 @@ import importlib
 import io
 import pkgutil
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
 from synth import __version__
+from synth.cli.arguments import refuse_empty, within_limits
 from synth.errors import ExitCode, SynthError
+from synth.terminal import as_message
 
 __all__ = ["app", "main"]
 
@@ -50,7 +52,7 @@ def _add_commands() -> None:
         module = importlib.import_module(f"{__name__}.{found.name}")
         command = getattr(module, "command", None)
         if command is not None:
-            app.command(found.name)(command)
+            app.command(found.name)(within_limits(command))
 
 
 _add_commands()
@@ -62,12 +64,19 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # an ASCII terminal gets ? for µ, not a traceback
     try:
+        refuse_empty(sys.argv)
         app(prog_name="synth")
     except SynthError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        _end(str(error), error.exit_code)
     except OSError as error:
+        if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+            _end(f"{error.filename}: {error.strerror}; give another path", ExitCode.USAGE)
         if error.errno not in (errno.ENOSPC, errno.EPIPE, errno.EIO):
             raise
-        print(f"error: cannot write the answer: {error.strerror or error}", file=sys.stderr)
-        sys.exit(ExitCode.FAILURE)
+        _end(f"cannot write the answer: {error.strerror or error}", ExitCode.FAILURE)
+
+
+def _end(message: str, exit_code: ExitCode) -> NoReturn:
+    """Say what is wrong, whatever is in the names that the message quotes, and exit."""
+    print(f"error: {as_message(message)}", file=sys.stderr)
+    sys.exit(exit_code)

@@ -5,65 +5,110 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from synth.cli.output import Format, FormatOption, answer, answer_json
+from synth.cli.check_answers import (
+    bound_json,
+    costs_of,
+    findings,
+    fingerprint_of,
+    how_the_bound_stands,
+    raise_if_false,
+)
+from synth.cli.options import MOST_AT_ONCE, LinkOption
+from synth.cli.output import Format, FormatOption, answer, answer_json, talk
+from synth.errors import ExitCode, SynthError
 from synth.report.tables import facts
-from synth.units import format_bytes_both
+from synth.units import parse_seconds
 
 if TYPE_CHECKING:
+    import threading
+
+    from synth.plan.reprove import Reproof
+    from synth.profile import Profile
     from synth.schedule.file import Plan
-    from synth.schedule.lower import Lowered
     from synth.schedule.simulate import Timeline
+
+_LIMIT = "60s"
 
 
 def command(
     plan_path: Annotated[Path, typer.Argument(metavar="PLAN", help="A schedule file.")],
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            help="The profile that PLAN was made from: a file, or a shipped one's name. Its costs "
+            "are derived again.",
+            show_default="the shipped one that PLAN names",
+        ),
+    ] = None,
+    link: LinkOption = None,
+    prove: Annotated[
+        bool, typer.Option("--prove", help="Prove the lower bound again, with the solver.")
+    ] = False,
+    time_limit: Annotated[
+        str | None, typer.Option(help="With --prove: give up after 60s, 2m.", show_default=_LIMIT)
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=MOST_AT_ONCE,
+            help="With --prove: solver threads.",
+            show_default="all cores",
+        ),
+    ] = None,
     format: FormatOption = Format.TEXT,
 ) -> None:
     """Verify a schedule: complete, ordered, free of deadlock, within its caps, and as claimed.
 
-    Exits with 5 and names the op if it is not.
+    Says what it has verified and what it takes on trust. Exits with 5 and names what is wrong if
+    something is, and with 4 if --prove does not prove the bound in the time given.
     """
+    from synth.errors import Mismatch
     from synth.schedule.file import Plan
-    from synth.schedule.verify import ScheduleError
 
-    plan = Plan.load(plan_path)
+    if not prove and (time_limit or workers):
+        raise SynthError("--time-limit and --workers are for --prove; give it, or leave them out")
+    data = Plan.read_data(plan_path)
+    plan = Plan.model_validate_file(data, str(plan_path))
     try:
         lowered, timeline = plan.check()
-    except ScheduleError as error:
+        verified, on_trust = findings(plan, lowered, timeline), dict[str, str]()
+        fingerprint_of(data, verified, on_trust)
+        found = costs_of(plan, profile, link, verified, on_trust)
+        proof = _prove(plan, timeline, found, time_limit, workers) if prove else None
+        raise_if_false(plan, proof)
+    except Mismatch as error:
         if format == Format.JSON:
             answer_json({"valid": False, "plan": plan.name, "message": str(error)})
         raise
-    proven = findings(plan, lowered, timeline)
+    how_the_bound_stands(plan, proof, verified, on_trust)
     if format == Format.JSON:
-        answer_json({"valid": True, "plan": plan.name, "proven": proven})
+        said = {"valid": True, "plan": plan.name, "proven": verified, "on_trust": on_trust}
+        answer_json(said | bound_json(plan, proof))
     else:
-        answer(f"{plan_path} is valid\n{facts(proven)}")
+        answer(f"{plan_path} is valid; verified here:\n{facts(verified)}")
+        if on_trust:
+            answer(f"taken on trust:\n{facts(on_trust)}")
+    if proof is not None and proof.reached_us < plan.claim.lower_bound_us:
+        raise typer.Exit(ExitCode.NOTHING_FOUND)
 
 
-def findings(plan: "Plan", lowered: "Lowered", timeline: "Timeline") -> dict[str, str]:
-    """What a check that did not raise has proven, and what it has not."""
-    num_ops = sum(map(len, lowered.ops))
-    claim = plan.claim
-    return {
-        "complete": f"{num_ops} ops; each of {plan.num_micro_batches} micro-batches passes each of "
-        f"{len(plan.partition)} stages once",
-        "ordered": "no op stands before one whose result it reads",
-        "free of deadlock": f"{len(lowered.transfers)} transfers, in order on each link",
-        "memory": _closest_call(plan),
-        "as claimed": f"makespan {timeline.makespan_us} µs, period {timeline.period_us} µs, "
-        "and every rank's peak",
-        "not proven here": f"the lower bound, {claim.lower_bound_us} µs of {claim.judged_by.words} "
-        f"for {claim.bound_holds_for.words}",
-    }
+def _prove(
+    plan: "Plan",
+    timeline: "Timeline",
+    profile: "Profile | None",
+    time_limit: str | None,
+    workers: int | None,
+) -> "Reproof":
+    from synth.cli.interrupt import run_interruptibly
+    from synth.plan.reprove import reprove
+    from synth.solve.problem import SolveOptions
 
+    limit_s = parse_seconds(time_limit or _LIMIT)
+    options = SolveOptions(time_limit_s=limit_s, workers=workers)
+    talk(f"proving the bound again, for {time_limit or _LIMIT} at most")
 
-def _closest_call(plan: "Plan") -> str:
-    peaks, caps = plan.claim.peak_bytes, plan.caps_bytes
-    if caps is None:
-        rank = max(range(len(peaks)), key=lambda r: peaks[r])
-        return f"no cap given; the highest peak is {format_bytes_both(peaks[rank])} on rank {rank}"
-    rank = min(range(len(peaks)), key=lambda r: caps[r] - peaks[r])
-    return (
-        f"every rank keeps its cap; the closest is rank {rank} with "
-        f"{format_bytes_both(peaks[rank])} of {format_bytes_both(caps[rank])}"
-    )
+    def work(stop: "threading.Event") -> "Reproof":
+        return reprove(plan, timeline, options, profile, stop)
+
+    return run_interruptibly(work)

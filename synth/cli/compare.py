@@ -11,6 +11,8 @@ from synth.cli.compare_answers import as_json, as_text, drawn
 from synth.cli.interrupt import Interrupted, run_interruptibly
 from synth.cli.limits import MemoryLimit, is_least, read_limit, read_recompute, read_sizes, word
 from synth.cli.options import (
+    MOST_COLUMNS,
+    ForceOption,
     GapOption,
     LinkOption,
     MemReserveOption,
@@ -27,6 +29,7 @@ from synth.cli.output import Format, FormatOption, answer, answer_json, talk
 from synth.errors import ExitCode, SynthError
 from synth.profile import Profile
 from synth.record import check_folder, check_outputs, write_atomically
+from synth.replacing import PICTURE, check_replaceable
 from synth.units import parse_fraction, parse_seconds
 
 if TYPE_CHECKING:
@@ -82,7 +85,10 @@ def command(
         Path | None,
         typer.Option(help="A folder for the schedule files of all rows, to run or to start from."),
     ] = None,
-    width: Annotated[int, typer.Option(min=40, help="Columns of the terminal's picture.")] = 80,
+    width: Annotated[
+        int, typer.Option(min=40, max=MOST_COLUMNS, help="Columns of the terminal's picture.")
+    ] = 80,
+    force: ForceOption = False,
     format: FormatOption = Format.TEXT,
 ) -> None:
     """Compare all published schedules, each on its own placement, with what the solver finds.
@@ -95,7 +101,7 @@ def command(
     profile = load_profile(profile_name, link)
     limit = _limit(mem_limit, ranks, profile, mem_reserve)
     question = _question(profile, ranks, micro_batches, limit, objective, partition)
-    _check_outputs(svg, save, profile_name)
+    _check_outputs(svg, save, profile_name, force)
     if no_solve and word(recompute) != "none":
         raise SynthError(
             f"--recompute {recompute} is for the solver, and --no-solve leaves the solver out; "
@@ -184,13 +190,14 @@ def _question(
     return Question(profile, ranks, micro_batches, limit.caps_bytes, kind, sizes)
 
 
-def _check_outputs(svg: Path | None, save: Path | None, profile_name: str) -> None:
+def _check_outputs(svg: Path | None, save: Path | None, profile_name: str, force: bool) -> None:
     """Find out before the search that something cannot be written.
 
     Raises:
         SynthError: the picture cannot be written there, or the folder is a file or in one.
     """
     check_outputs(svg, inputs=[profile_name])
+    check_replaceable(svg, PICTURE, "--svg", force)
     check_folder("--save", save)
 
 

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from synth.cli.options import MOST_COLUMNS, ForceOption
 from synth.cli.output import Format, FormatOption, answer, answer_json, talk
 from synth.cli.run_answer import iterations_us, trace_of
 from synth.cli.run_options import WEEK_S
 from synth.processors import num_processors
 from synth.record import check_outputs
+from synth.replacing import TRACE, check_replaceable
 from synth.units import format_bytes
 
 if TYPE_CHECKING:
@@ -58,7 +60,10 @@ def command(
             help="Seconds after which a silent rank counts as dead.",
         ),
     ] = 300.0,
-    width: Annotated[int | None, typer.Option(min=40, help="Columns of the picture.")] = None,
+    width: Annotated[
+        int | None, typer.Option(min=40, max=MOST_COLUMNS, help="Columns of the picture.")
+    ] = None,
+    force: ForceOption = False,
     output_format: FormatOption = Format.TEXT,
 ) -> None:
     """Replay PLAN on emulated devices: one process per rank on this machine, no model needed.
@@ -71,6 +76,7 @@ def command(
     from synth.schedule.trace import Source
 
     check_outputs(trace, inputs=[plan])
+    check_replaceable(trace, TRACE, "--trace", force)
     checked = Plan.load(plan)
     lowered, _ = checked.check()
     asked = scaled(checked, times=times, sizes=1.0 if sizes is None else sizes)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from synth.cli.options import ForceOption
 from synth.cli.output import answer, talk
 
 
@@ -23,6 +24,7 @@ def command(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The file; none: stdout.")
     ] = None,
+    force: ForceOption = False,
 ) -> None:
     """Write a schedule for another runtime; `synth import` reads it again.
 
@@ -30,9 +32,11 @@ def command(
     """
     from synth.interop.torch_csv import to_torch_csv
     from synth.record import check_outputs, write_atomically
+    from synth.replacing import TORCH_CSV, check_replaceable
     from synth.schedule.file import Plan
 
     check_outputs(output, inputs=[plan_path])
+    check_replaceable(output, TORCH_CSV, "-o", force)
     plan = Plan.load(plan_path)
     plan.check()
     text = to_torch_csv(plan.schedule())

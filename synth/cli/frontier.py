@@ -12,7 +12,9 @@ from synth.cli.interrupt import Interrupted, run_interruptibly
 from synth.cli.limits import is_searched, read_recompute
 from synth.cli.options import (
     MOST_AT_ONCE,
+    MOST_COLUMNS,
     AnyPartitionOption,
+    ForceOption,
     GapOption,
     LinkOption,
     MicroBatchesOption,
@@ -31,6 +33,7 @@ from synth.lock import only_writer
 from synth.processors import num_processors
 from synth.profile import Profile
 from synth.record import check_folder, check_outputs, write_atomically
+from synth.replacing import PICTURE, check_replaceable
 from synth.units import format_bytes, format_us, parse_fraction, parse_seconds
 
 if TYPE_CHECKING:
@@ -86,7 +89,10 @@ def command(
             help="A folder for the schedule files of all points, to run or to start from."
         ),
     ] = None,
-    width: Annotated[int, typer.Option(min=40, help="Columns of the terminal's picture.")] = 100,
+    width: Annotated[
+        int, typer.Option(min=40, max=MOST_COLUMNS, help="Columns of the terminal's picture.")
+    ] = 100,
+    force: ForceOption = False,
     format: FormatOption = Format.TEXT,
 ) -> None:
     """Trace the best time against the memory limit of every rank, from the least that works.
@@ -102,7 +108,7 @@ def command(
     sought = is_searched(partition)
     given = "auto" if sought else partition
     problem = asked_problem(profile, where, micro_batches, given, objective)
-    picture = _picture(output, svg, profile_name)
+    picture = _picture(output, svg, profile_name, force)
     check_folder("--save", save)
     cores = num_processors()
     at_once = jobs or max(1, min(_MOST_JOBS, cores // 2, points))
@@ -137,7 +143,7 @@ def _save_points(curve: "Frontier", folder: Path) -> None:
     talk(f"{len(curve.points)} schedule files written to {folder}")
 
 
-def _picture(output: Path, svg: Path | None, profile_name: str) -> Path:
+def _picture(output: Path, svg: Path | None, profile_name: str, force: bool) -> Path:
     """Where the picture goes.
 
     Raises:
@@ -151,6 +157,7 @@ def _picture(output: Path, svg: Path | None, profile_name: str) -> Path:
             f"or give another --svg"
         )
     check_outputs(picture, inputs=[profile_name])
+    check_replaceable(picture, PICTURE, "--svg", force)
     return picture
 
 

@@ -8,7 +8,6 @@ import typer
 from synth.cli.limits import read_partition
 from synth.cli.options import LinkOption, PartitionOption, ProfileArgument, load_profile
 from synth.cli.output import talk
-from synth.errors import SynthError
 
 
 def command(
@@ -27,13 +26,15 @@ def command(
     """
     from synth.interop.torch_csv import from_torch_csv
     from synth.plan.partition import balance
+    from synth.reading import read_text
     from synth.record import check_outputs
     from synth.schedule.file import Plan, check_replaceable
 
     check_outputs(output, inputs=[schedule_path, profile_name])
     check_replaceable(output)
     profile = load_profile(profile_name, link)
-    schedule = from_torch_csv(_read(schedule_path), schedule_path.stem)
+    text = read_text(schedule_path, "a CSV of actions such as 0F0")
+    schedule = from_torch_csv(text, schedule_path.stem)
     where = schedule.placement
     sizes = read_partition(partition, where) or balance(profile, where)
     plan = Plan.of(profile, sizes, schedule, arguments={"imported": schedule_path.name})
@@ -42,12 +43,3 @@ def command(
         f"{output}: {plan.num_ranks} ranks, {len(sizes)} stages of {','.join(map(str, sizes))} "
         f"layers, {plan.num_micro_batches} micro-batches; makespan {plan.claim.makespan_us} µs"
     )
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise SynthError(f"cannot read {path}: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        raise SynthError(f"{path} is no text file; needed: a CSV of actions such as 0F0") from None

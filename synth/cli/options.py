@@ -9,7 +9,7 @@ from synth.cli.limits import read_partition
 from synth.cli.links import read_links
 from synth.cli.output import talk
 from synth.errors import SynthError
-from synth.profile import Profile
+from synth.profile import MOST_RANKS, Profile
 
 if TYPE_CHECKING:
     from synth.objective import Objective
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 ProfileArgument = Annotated[
     str, typer.Argument(metavar="PROFILE", help="A profile file, or a shipped one's name.")
 ]
-RanksOption = Annotated[int, typer.Option("--ranks", "-r", min=1, help="Number of pipeline ranks.")]
+RanksOption = Annotated[
+    int,
+    typer.Option("--ranks", "-r", min=1, max=MOST_RANKS, help="Number of pipeline ranks."),
+]
 MicroBatchesOption = Annotated[
     int, typer.Option("--micro-batches", "-m", min=1, help="Micro-batches per iteration.")
 ]
@@ -82,6 +85,13 @@ MemReserveOption = Annotated[
         show_default="0",
     ),
 ]
+ForceOption = Annotated[
+    bool, typer.Option("--force", help="Replace files that synth did not make, too.")
+]
+
+# Columns of a picture: far more than any terminal has.
+MOST_COLUMNS = 10_000
+
 GapOption = Annotated[str, typer.Option(help="Stop when proven to be within: 0.5%.")]
 SeedOption = Annotated[int, typer.Option(min=0, help="Seed of the search.")]
 

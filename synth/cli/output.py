@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from synth.terminal import escaped
 from synth.units import format_us
 
 
@@ -24,7 +25,7 @@ FormatOption = Annotated[
 
 def answer(text: str) -> None:
     """Write to stdout."""
-    typer.echo(text)
+    typer.echo(escaped(text))
 
 
 def answer_json(data: dict[str, Any]) -> None:
@@ -34,7 +35,7 @@ def answer_json(data: dict[str, Any]) -> None:
 
 def talk(text: str) -> None:
     """Write a line to stderr, at once."""
-    print(text, file=sys.stderr, flush=True)
+    print(escaped(text), file=sys.stderr, flush=True)
 
 
 def percent(share: float, decimals: int = 2) -> str:

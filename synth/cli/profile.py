@@ -12,9 +12,11 @@ from synth.cli.optimizer import (
     PostValidationOption,
     read_optimizer,
 )
+from synth.cli.options import ForceOption
 from synth.cli.output import answer, talk
 from synth.errors import SynthError
 from synth.record import check_outputs
+from synth.replacing import PROFILE, check_replaceable
 from synth.units import format_bytes, format_us
 
 if TYPE_CHECKING:
@@ -61,12 +63,14 @@ def command(
         int | None,
         typer.Option(min=2, help="Also measure the links between so many processes here."),
     ] = None,
+    force: ForceOption = False,
 ) -> None:
     """Measure MODEL layer by layer: seconds and bytes of F, B, W, BW and STEP.
 
     Inside torchrun, rank 0 measures the layers and all ranks the links between them.
     """
     check_outputs(output, inputs=[model.rpartition(":")[0] or None])
+    check_replaceable(output, PROFILE, "-o", force)
     from synth.profile import Workload
     from synth.runtime.dtypes import dtype_of
     from synth.runtime.models import ModelSpec, check_spec

@@ -8,10 +8,13 @@ import typer
 from synth.cli import run_checkpoints as saved
 from synth.cli import run_options as options
 from synth.cli.optimizer import read_optimizer
+from synth.cli.options import MOST_COLUMNS, ForceOption
 from synth.cli.output import Format, FormatOption
+from synth.cli.own_model import ModelOption, TrustOption, read_model
 from synth.cli.run_answer import Outputs, report
 from synth.errors import SynthError
 from synth.record import check_outputs
+from synth.replacing import RUN, TRACE, check_replaceable
 
 if TYPE_CHECKING:
     from synth.runtime.training.rank_result import RankResult
@@ -26,6 +29,8 @@ def command(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Write the run's figures here as JSON.")
     ] = None,
+    model: ModelOption = None,
+    trust: TrustOption = False,
     steps: options.StepsOption = None,
     epochs: options.EpochsOption = None,
     data_parallel: options.DataParallelOption = 1,
@@ -55,13 +60,18 @@ def command(
     patience: options.PatienceOption = 120.0,
     trace: options.TraceOption = None,
     trace_every: options.TraceEveryOption = None,
-    width: Annotated[int | None, typer.Option(min=40, help="Columns of the picture.")] = None,
+    width: Annotated[
+        int | None, typer.Option(min=40, max=MOST_COLUMNS, help="Columns of the picture.")
+    ] = None,
+    force: ForceOption = False,
     output_format: FormatOption = Format.TEXT,
 ) -> None:
     """Train under PLAN: start one process per rank, or be one of them inside torchrun."""
     from synth.schedule.file import Plan
 
     check_outputs(output, trace, inputs=[plan, data])
+    check_replaceable(output, RUN, "-o", force)
+    check_replaceable(trace, TRACE, "--trace", force)
     checked = Plan.load(plan)
     lowered, _ = checked.check()
     _check_runnable(checked)
@@ -97,6 +107,7 @@ def command(
             restarts,
         ),
         restarts=restarts,
+        model=read_model(checked.workload, model, trust),
     )
     results = _train(plan, checked, lowered, chosen)
     if results is not None:

@@ -9,6 +9,7 @@ import typer
 
 from synth.cli.run_options import LAST_PANEL
 from synth.errors import SynthError
+from synth.record import check_folder
 from synth.units import shown
 
 if TYPE_CHECKING:
@@ -127,6 +128,7 @@ def checkpoints(
                     f"or leave it out"
                 )
         return None
+    check_folder("--checkpoint", folder)
     given = {"every": every, "keep": keep}
     chosen |= {name: value for name, value in given.items() if value is not None}
     return CheckpointOptions(folder=folder, **chosen)

@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from synth.cli.options import MOST_COLUMNS, ForceOption
 from synth.cli.output import Format, FormatOption, answer, answer_json, percent, talk, value_line
 from synth.record import check_outputs
+from synth.replacing import PERFETTO, TRACE, check_replaceable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +23,9 @@ def command(
     plan_path: Annotated[Path, typer.Argument(metavar="PLAN", help="A schedule file.")],
     width: Annotated[
         int | None,
-        typer.Option(min=40, help="Columns of the picture.", show_default="the terminal's"),
+        typer.Option(
+            min=40, max=MOST_COLUMNS, help="Columns of the picture.", show_default="the terminal's"
+        ),
     ] = None,
     measured: Annotated[
         Path | None,
@@ -34,6 +38,7 @@ def command(
         Path | None,
         typer.Option(help="Write what is shown here, for ui.perfetto.dev or chrome://tracing."),
     ] = None,
+    force: ForceOption = False,
     format: FormatOption = Format.TEXT,
 ) -> None:
     """Draw a schedule: who runs what when, and what each rank holds.
@@ -46,6 +51,8 @@ def command(
     from synth.schedule.spans import moved_spans, planned_chart
 
     check_outputs(trace, perfetto, inputs=[plan_path, measured])
+    check_replaceable(trace, TRACE, "--trace", force)
+    check_replaceable(perfetto, PERFETTO, "--perfetto", force)
     plan = Plan.load(plan_path)
     lowered, timeline = plan.check()
     laid = Laid(planned_chart(timeline)) if measured is None else lay(plan, lowered, measured)

@@ -13,6 +13,7 @@ from synth.errors import SynthError
 from synth.kinds import OpKind
 from synth.schedule.model import Buffering, Placement, Schedule
 from synth.schedule.ops import Op
+from synth.units import shown
 
 _LETTERS = {OpKind.F: "F", OpKind.B: "I", OpKind.W: "W", OpKind.BW: "B"}
 _KINDS = {letter: kind for kind, letter in _LETTERS.items()}
@@ -56,16 +57,30 @@ def from_torch_csv(text: str, name: str = "csv") -> Schedule:
     Whether the schedule is complete and can run is for `verify` to say.
 
     Raises:
-        SynthError: a cell is not understood, or a stage is on two ranks or on none; names it.
+        SynthError: a cell is not understood, a row has no actions, or a stage is on two ranks or on
+            none; names it.
     """
     programs = [
         tuple(op for place, cell in enumerate(row) for op in _ops(rank, place, cell.strip()))
-        for rank, row in enumerate(csv.reader(io.StringIO(text)))
+        for rank, row in enumerate(_rows(text))
     ]
     if not any(programs):
         raise SynthError("the file holds no actions; it needs a row for each rank, as 0F0,0F1,0B0")
+    if () in programs:
+        raise SynthError(
+            f"row {programs.index(())} has no actions; a row is a rank, which needs some: remove "
+            f"the row"
+        )
     microbatches = 1 + max(op.microbatch for program in programs for op in program)
     return Schedule(_placement(programs), microbatches, tuple(programs), name, Buffering())
+
+
+def _rows(text: str) -> list[list[str]]:
+    """The cells of all rows, whichever way lines end."""
+    try:
+        return list(csv.reader(io.StringIO(text, newline=None)))
+    except csv.Error as error:
+        raise SynthError(f"the file is no CSV of actions such as 0F0: {error}") from None
 
 
 def _ops(rank: int, place: int, cell: str) -> list[Op]:
@@ -78,8 +93,8 @@ def _ops(rank: int, place: int, cell: str) -> list[Op]:
     found = _ACTION.fullmatch(cell)
     if found is None:
         raise SynthError(
-            f"row {rank}, cell {place}: {cell!r} is not understood; actions look like 0F3, 0I3, "
-            "0W3 or 0B3 (stage, letter, micro-batch)"
+            f"row {rank}, cell {place}: {shown(cell)} is not understood; actions look like 0F3, "
+            "0I3, 0W3 or 0B3 (stage, letter, micro-batch)"
         )
     return [Op(_KINDS[found[2]], int(found[1]), int(found[3]))]
 

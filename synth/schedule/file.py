@@ -1,10 +1,9 @@
 """The schedule file (a plan): one portable JSON with order, costs, workload and what is claimed."""
 
 import hashlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
@@ -13,19 +12,27 @@ from synth.costs import Costs, cut
 from synth.errors import SynthError
 from synth.objective import BoundScope, Objective
 from synth.profile import PlainText, Profile, Workload
+from synth.reading import parse_json, read_bytes
 from synth.record import FileRecord, Record, is_stream
+from synth.schedule.fingerprint import KEY as FINGERPRINT
+from synth.schedule.fingerprint import Fingerprint
 from synth.schedule.lower import Lowered
 from synth.schedule.memory import peak_bytes
 from synth.schedule.model import Buffering, Placement, Schedule
 from synth.schedule.ops import Op
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import ScheduleError, verify
+from synth.units import shown
 
 # As many ops or micro-batches as a token has digits for.
 _Number = Annotated[int, Field(ge=0, lt=10**9, strict=True)]
 
 # Fits into 64 bits.
 _Cap = Annotated[int, Field(gt=0, lt=2**62, strict=True)]
+
+
+# How a claim says that its schedule comes from no search; its bound is the largest work of a rank.
+NOT_SEARCHED = "not searched"
 
 
 class Claim(Record):
@@ -65,7 +72,7 @@ class Claim(Record):
             lower_bound_us=bound_us,
             gap=(value_us - bound_us) / value_us if value_us else 0.0,
             found_by=schedule.name,
-            stopped_by="not searched",
+            stopped_by=NOT_SEARCHED,
             synth_version=__version__,
         )
 
@@ -106,11 +113,13 @@ class Claim(Record):
 class Plan(FileRecord):
     """A whole schedule file. It needs no other file to be shown, checked or run.
 
-    Version 2 has R, O, L, K and G among the ops, and what F costs where R follows.
+    Version 2 has R, O, L, K and G among the ops, and what F costs where R follows. Version 3 has a
+    fingerprint.
     """
 
     FORMAT: ClassVar[str] = "synth-schedule"
-    VERSION: ClassVar[int] = 2
+    VERSION: ClassVar[int] = 3
+    OF_FILE: ClassVar[tuple[str, ...]] = (*FileRecord.OF_FILE, FINGERPRINT)
     MADE_BY: ClassVar[str] = "synth solve"
 
     name: PlainText
@@ -196,6 +205,11 @@ class Plan(FileRecord):
             programs=tuple(map(program_text, schedule.programs)),
         )
 
+    def to_data(self) -> dict[str, Any]:
+        """Return the file as parsed JSON, with the fingerprint of all else in it."""
+        data = super().to_data()
+        return {**data, FINGERPRINT: Fingerprint.of(data).model_dump()}
+
     @property
     def num_ranks(self) -> int:
         """Number of ranks, that is, of processes that `synth run` needs."""
@@ -253,16 +267,14 @@ def check_replaceable(path: Path | None) -> None:
     if path is None or is_stream(path) or not path.is_file() or path.stat().st_size == 0:
         return
     try:
-        data = json.loads(path.read_bytes())
-    except OSError as error:
-        raise SynthError(f"cannot read {path}: {error.strerror or error}") from None
-    except (ValueError, RecursionError):
+        data = parse_json(read_bytes(path, f"a {Plan.FORMAT} file"))
+    except ValueError:
         data = None
     given = data.get("format", "none") if isinstance(data, dict) else "none"
     if given != Plan.FORMAT:
         raise SynthError(
-            f'{path} holds no schedule ("format" is {given!r}, needed {Plan.FORMAT!r}); give '
-            f"another -o, or remove the file"
+            f'{path} holds no schedule ("format" is {shown(str(given))}, needed {Plan.FORMAT!r}); '
+            f"give another -o, or remove the file"
         )
 
 

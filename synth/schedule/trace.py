@@ -19,6 +19,11 @@ from synth.schedule.ops import Op, Value
 from synth.schedule.programs import Transfer
 from synth.schedule.reductions import Reduction
 from synth.schedule.spans import Chart, FlowSpan, Span
+from synth.units import MOST_SUMMABLE
+
+# Microseconds, and bytes or microseconds: small enough for every sum to stay exact in 64 bits.
+_Moment = Annotated[int, Field(ge=-MOST_SUMMABLE, le=MOST_SUMMABLE)]
+_Count = Annotated[int, Field(ge=0, le=MOST_SUMMABLE)]
 
 
 class Source(StrEnum):
@@ -43,8 +48,8 @@ class TracedOp(Record):
     """One op of one rank, in microseconds from the start of the iteration."""
 
     op: Annotated[str, AfterValidator(_is_op)]
-    start_us: int
-    end_us: int
+    start_us: _Moment
+    end_us: _Moment
 
 
 class TracedTransfer(Record):
@@ -57,10 +62,10 @@ class TracedTransfer(Record):
     value: Annotated[str, AfterValidator(_is_value)]
     source: int = Field(ge=HOST)
     target: int = Field(ge=HOST)
-    num_bytes: NonNegativeInt
-    planned_us: NonNegativeInt
-    start_us: int
-    end_us: int
+    num_bytes: _Count
+    planned_us: _Count
+    start_us: _Moment
+    end_us: _Moment
     exact: bool = True
 
 
@@ -69,18 +74,18 @@ class TracedReduction(Record):
 
     stage: NonNegativeInt
     ranks: tuple[NonNegativeInt, ...]
-    num_bytes: NonNegativeInt
-    planned_us: NonNegativeInt
-    start_us: int
-    end_us: int
+    num_bytes: _Count
+    planned_us: _Count
+    start_us: _Moment
+    end_us: _Moment
     exact: bool = True
 
 
 class TracedStep(Record):
     """One iteration; `step_us` is all of it, with what belongs to no op."""
 
-    step: NonNegativeInt
-    step_us: NonNegativeInt
+    step: _Count
+    step_us: _Count
     ops: tuple[tuple[TracedOp, ...], ...] = Field(description="rank by rank, in program order")
     transfers: tuple[TracedTransfer, ...] = ()
     reductions: tuple[TracedReduction, ...] = ()
@@ -138,6 +143,7 @@ class Trace(FileRecord):
 
     FORMAT: ClassVar[str] = "synth-trace"
     VERSION: ClassVar[int] = 1
+    MOST_BYTES: ClassVar[int] = 1 << 31  # it has a record for each op of every traced step
     MADE_BY: ClassVar[str] = "synth run --trace, or synth show --trace"
 
     source: Source
@@ -175,18 +181,30 @@ class Trace(FileRecord):
 
     def to_json(self) -> str:
         """Render the file's text, on one line: it has a record per op."""
-        head = {"format": self.FORMAT, "schema_version": self.VERSION}
-        body = self.model_dump(mode="json", exclude_none=True)
-        return json.dumps({**head, **body}, separators=(",", ":")) + "\n"
+        return json.dumps(self.to_data(), separators=(",", ":")) + "\n"
 
     def check_of(self, plan: Plan) -> None:
-        """The trace must be of this plan's schedule.
+        """The trace must be of this plan's schedule, with all its ranks and no others.
 
         Raises:
-            Mismatch: it is of another one.
+            Mismatch: it is of another one, or ranks are missing or too many.
         """
         if self.schedule != schedule_fingerprint(plan.schedule()):
             raise Mismatch(
                 f"the trace is of plan {self.plan!r} on {self.profile!r}, whose schedule is not "
                 f"that of {plan.name!r} on {plan.profile_name!r}; give the plan that was run"
             )
+        for step in self.steps:
+            if len(step.ops) != plan.num_ranks:
+                raise Mismatch(
+                    f"step {step.step} of the trace has the ops of {len(step.ops)} ranks, the plan "
+                    f"has {plan.num_ranks} ranks; trace the run again"
+                )
+            ends = {end for moved in step.transfers for end in (moved.source, moved.target)}
+            ends.update(rank for summed in step.reductions for rank in summed.ranks)
+            beyond = sorted(end for end in ends if end >= plan.num_ranks)
+            if beyond:
+                raise Mismatch(
+                    f"step {step.step} of the trace has a transfer of rank {beyond[0]}, the plan "
+                    f"has the ranks 0 to {plan.num_ranks - 1}; trace the run again"
+                )

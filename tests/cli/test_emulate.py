@@ -54,9 +54,18 @@ def test_as_json_it_says_that_it_is_emulated_and_keeps_the_planned_memory(
     assert found["measured_us"] >= found["predicted_us"]
 
 
-@pytest.mark.parametrize("wrong", [("--sizes", "0"), ("--times", "0"), ("--times", "nan")])
-def test_a_factor_that_is_none_is_refused(plan_file: Path, wrong: tuple[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (("--sizes", "0"), "give a factor above 0"),
+        (("--times", "0"), "give a factor above 0"),
+        (("--times", "nan"), "--times nan is no finite number"),
+    ],
+)
+def test_a_factor_that_is_none_is_refused(
+    plan_file: Path, wrong: tuple[str, str], message: str
+) -> None:
     ended = emulate(plan_file, *wrong)
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert "give a factor above 0" in ended.stderr
+    assert message in ended.stderr
     assert ended.stderr.count("\n") == 1  # and no word of what would then be moved

@@ -173,7 +173,7 @@ def test_a_rank_in_an_endless_loop_is_named_and_ended_long_before_the_time_out(
     model.write_text(ENDLESS)
     workload = Workload(model=f"{model}:layers", micro_batch_size=2, sequence_length=16)
     plan = make_run_plan(workload, (1, 1), tmp_path)
-    limits = ("--patience", 15)
+    limits = ("--patience", 15, "--trust")
     with started(COMMAND, plan, "--data", text, "--steps", 100000, *limits) as process:
         _, stderr = process.communicate(timeout=600)
     assert process.returncode == 1
@@ -290,7 +290,7 @@ def test_a_loss_that_is_no_number_ends_the_run_and_is_not_tried_again(
     workload = Workload(model=f"{model}:layers", micro_batch_size=2, sequence_length=16)
     plan = make_run_plan(workload, (1, 1), tmp_path)
     saved = ("--checkpoint", tmp_path / "saved", "--checkpoint-every", 3, "--restarts", 5)
-    with started(COMMAND, plan, "--data", text, "--steps", 100, *saved) as process:
+    with started(COMMAND, plan, "--data", text, "--steps", 100, "--trust", *saved) as process:
         _, stderr = process.communicate(timeout=600)
     assert process.returncode == 1
     assert "the loss of step 9 is nan; lower --lr, or clip with --clip" in stderr

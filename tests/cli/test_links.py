@@ -74,7 +74,7 @@ def test_only_between_nodes_leaves_the_measured_link_within(synth: Synth, tmp_pa
         ("10000000:10us", "is no number of ranks of a node"),
         ("70000:10us", "ranks_per_node: Input should be less than or equal to 65536"),
         ("200000h", "latency_us: Input should be less than or equal to"),
-        ("", "duration '' is not understood"),
+        (" ", "duration ' ' is not understood"),
     ],
 )
 def test_what_is_no_link_is_refused_with_how_to_write_one(

@@ -181,7 +181,7 @@ def test_an_embedding_and_a_head_stay_tied_across_ranks(text: Path, tmp_path: Pa
         Plan.of(profile, sizes, generate(name, len(sizes), 4)).save(tmp_path / "plan.json")
         output = tmp_path / "run.json"
         options = ("--steps", 5, "--lr", 0.01, "--clip", 0.5, "--device", "cpu", "-o", output)
-        ended = run(tmp_path / "plan.json", "--data", text, *options)
+        ended = run(tmp_path / "plan.json", "--data", text, "--model", model, *options)
         assert ended.returncode == 0, ended.stderr
         losses.append(json.loads(output.read_text())["losses"])
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)

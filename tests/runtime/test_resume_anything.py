@@ -56,6 +56,7 @@ def run(pool: Any, profile: Profile, family: str, folder: Path, steps: int, at: 
         steps=steps,
         learning_rate=LearningRate(peak=1e-2),
         clip_norm=0.5,
+        model=profile.workload.model,
         checkpoint=CheckpointOptions(folder=folder / at, resume=True),
     )
     return list(pool.run(train, 2, plan.to_json(), options)[0])

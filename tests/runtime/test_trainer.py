@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from synth.costs import cut
-from synth.errors import Mismatch
+from synth.errors import Mismatch, SynthError
 from synth.families import generate
 from synth.profile import Workload
 from synth.runtime.profiling.profile_model import profile_model
@@ -42,7 +42,7 @@ def test_ranks_build_the_same_model_whatever_the_partition(tmp_path: Path) -> No
     plan = make_plan(file)
     other = plan.replace(partition=(1, 3), costs=_costs_of(plan, (1, 3)))
     for p in (plan, other):
-        built = (build_stages(p, rank, CPU, seed=3) for rank in (0, 1))
+        built = (build_stages(p, rank, CPU, seed=3, model=f"{file}:layers") for rank in (0, 1))
         stages = {number: stage for b in built for number, stage in b.stages.items()}
         parameters = [q for s in sorted(stages) for q in stages[s].module.parameters()]
         if p is plan:
@@ -66,7 +66,18 @@ def test_a_model_that_has_changed_since_is_refused(
     file.write_text(MODEL.format(width=8, depth=2))
     changed = tmp_path / "changed.py"  # a process imports a file once, so take another
     changed.write_text(MODEL.format(width=width, depth=depth))
-    made = make_plan(file)
-    plan = made.replace(workload=made.workload.replace(model=f"{changed}:layers"))
+    plan = make_plan(file)
     with pytest.raises(Mismatch, match=message):
+        build_stages(plan, 0, CPU, seed=0, model=f"{changed}:layers")
+
+
+def test_a_model_that_only_the_plan_names_is_not_imported(tmp_path: Path) -> None:
+    file, canary = tmp_path / "model.py", tmp_path / "canary"
+    file.write_text(MODEL.format(width=8, depth=2))
+    plan = make_plan(file)
+    other = tmp_path / "other.py"
+    other.write_text(f"open({str(canary)!r}, 'w')\n" + MODEL.format(width=8, depth=2))
+    plan = plan.replace(workload=plan.workload.replace(model=f"{other}:layers"))
+    with pytest.raises(SynthError, match="--trust to import what the plan names"):
         build_stages(plan, 0, CPU, seed=0)
+    assert not canary.exists()

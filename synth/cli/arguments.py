@@ -1,0 +1,55 @@
+"""Refusing, for all commands in one place, values of options that no command can mean."""
+
+import functools
+import math
+import re
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+from synth.errors import SynthError
+
+# The largest whole number that an option takes; what has a smaller limit says so itself.
+MOST = (1 << 31) - 1
+
+_SHOWN_DIGITS = 40
+
+_EMPTY_VALUE = re.compile(r"(--[\w-]+)=")
+
+
+def refuse_empty(words: Sequence[str]) -> None:
+    """Refuse empty words of a command line: as a path they would mean the current folder.
+
+    Args:
+        words: all of them, the program's name first.
+
+    Raises:
+        SynthError: one is empty, or the value of an option is.
+    """
+    for before, word in pairwise(words):
+        attached = _EMPTY_VALUE.fullmatch(word)
+        if attached is None and word:
+            continue
+        option = attached[1] if attached else before
+        place = f"the value of {option}" if option.startswith("-") else f"the word after {option}"
+        raise SynthError(
+            f"{place} is empty; give one, or leave it out (is a variable of the shell not set?)"
+        )
+
+
+def within_limits(command: Callable[..., None]) -> Callable[..., None]:
+    """Wrap a command: it is not called with numbers that are no numbers or beyond all use."""
+
+    @functools.wraps(command)
+    def checked(**values: Any) -> None:
+        for name, value in values.items():
+            option = f"--{name.replace('_', '-')}"
+            if isinstance(value, float) and not math.isfinite(value):
+                raise SynthError(f"{option} {value} is no finite number; give one")
+            if isinstance(value, int) and abs(value) > MOST:
+                digits = str(value)
+                given = digits if len(digits) <= _SHOWN_DIGITS else f"{digits[:_SHOWN_DIGITS]}…"
+                raise SynthError(f"{option} {given} is too large; give at most {MOST}")
+        command(**values)
+
+    return checked

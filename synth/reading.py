@@ -1,0 +1,121 @@
+"""Reading text files that others may have made: bounded, and never what this command writes."""
+
+import errno
+import json
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from synth.errors import SynthError
+
+# Far more than the largest plan (2,000,000 ops) or curve takes.
+MOST_BYTES = 1 << 28
+
+_BLOCK_BYTES = 1 << 20
+
+# Digits of a whole number that are read at most: far more than 64 bits have, and few enough for
+# every number to become a float.
+_MOST_DIGITS = 100
+
+# Digits that are shown of a longer one.
+_SHOWN_DIGITS = 20
+
+_OUTPUTS = (1, 2)
+
+
+def read_text(path: Path, needed: str, most_bytes: int = MOST_BYTES) -> str:
+    """Read a text file.
+
+    Args:
+        path: a file, a pipe or a device.
+        needed: what the file should be, for messages.
+        most_bytes: the largest size that is read.
+
+    Raises:
+        SynthError: it cannot be read, is no text, is larger, or is this command's own output.
+    """
+    try:
+        return read_bytes(path, needed, most_bytes).decode("utf-8")
+    except UnicodeDecodeError:
+        raise SynthError(f"{path} is no text file; needed: {needed}") from None
+
+
+def read_bytes(path: Path, needed: str, most_bytes: int = MOST_BYTES) -> bytes:
+    """Read a file as `read_text` does, whatever its bytes mean."""
+    try:
+        return _read(path, needed, most_bytes)
+    except OSError as error:
+        raise SynthError(f"cannot read {path}: {error.strerror or error}") from None
+
+
+def _read(path: Path, needed: str, most_bytes: int) -> bytes:
+    blocks, size = [], 0
+    with path.open("rb", buffering=0) as file:
+        opened = os.fstat(file.fileno())
+        if _is_own_output(opened):
+            raise SynthError(
+                f"cannot read {path}: this command's own output goes there; needed: {needed}"
+            )
+        if not stat.S_ISREG(opened.st_mode):
+            most_bytes = min(most_bytes, MOST_BYTES)
+        while size <= most_bytes >= opened.st_size and (block := file.read(_BLOCK_BYTES)):
+            blocks.append(block)
+            size += len(block)
+    if max(size, opened.st_size) > most_bytes:
+        raise SynthError(
+            f"{path} is larger than {most_bytes >> 20} MiB, the most that is read; needed: {needed}"
+        )
+    return b"".join(blocks)
+
+
+def _is_own_output(opened: os.stat_result) -> bool:
+    """Tell a pipe that this process itself writes to: reading from it would never end."""
+    if not stat.S_ISFIFO(opened.st_mode):
+        return False
+    for output in _OUTPUTS:
+        with suppress(OSError):  # a closed one
+            if os.path.samestat(opened, os.fstat(output)):
+                return True
+    return False
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Parse JSON whose whole numbers are bounded.
+
+    Raises:
+        ValueError: it is no text, no JSON, is nested too deeply, or a number has too many digits.
+    """
+    try:
+        return json.loads(text, parse_int=_whole)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def half_character(data: Any) -> str | None:
+    """Find an escape in parsed JSON that is half of a character, which no text can hold."""
+    try:
+        json.dumps(data, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError as error:
+        return f"U+{ord(error.object[error.start]):04X}"
+    return None
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > _MOST_DIGITS:
+        raise ValueError(
+            f"the number {digits[:_SHOWN_DIGITS]}… has {len(digits)} digits, more than any figure "
+            f"of such a file"
+        )
+    return int(digits)
+
+
+def why_unreachable(path: Path) -> str | None:
+    """Return why a path can name no file at all: too long, or a loop of links; else None."""
+    try:
+        os.stat(path)
+    except OSError as error:
+        if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+            return error.strerror
+    return None

@@ -1,0 +1,92 @@
+"""Refusing to write over a file that is not one of ours."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from synth.errors import SynthError
+from synth.reading import parse_json, read_bytes
+from synth.record import is_stream
+
+# Bytes of a file by which its kind is told.
+_HEAD_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class FileKind:
+    """A kind of file that commands write.
+
+    Attributes:
+        words: what it is, for messages.
+        begins: matches the beginning of every file of the kind.
+        format: the `format` in JSON files that have one.
+    """
+
+    words: str
+    begins: re.Pattern[str]
+    format: str | None = None
+
+    @classmethod
+    def of_format(cls, name: str) -> Self:
+        """Return the kind of our JSON files with a `format`."""
+        return cls(f"a {name} file", re.compile(rf'\s*{{\s*"format":\s*"{name}"'), name)
+
+    def is_kind_of(self, path: Path) -> bool:
+        """Tell whether a file is of this kind.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES).decode("utf-8", errors="replace")
+        if self.begins.match(head) is not None or self.format is None:
+            return self.begins.match(head) is not None
+        try:  # someone's tool may have sorted the keys
+            data = parse_json(read_bytes(path, self.words))
+        except (SynthError, ValueError):
+            return False
+        return isinstance(data, dict) and data.get("format") == self.format
+
+
+RUN = FileKind.of_format("synth-run")
+TRACE = FileKind.of_format("synth-trace")
+PROFILE = FileKind.of_format("synth-profile")
+PICTURE = FileKind(
+    "a picture made by synth",
+    re.compile(
+        r'<svg xmlns="http://www\.w3\.org/2000/svg" width="\d+" height="\d+" '
+        r'viewBox="0 0 \d+ \d+">\n<style>text\{font-family:sans-serif\}'
+    ),
+)
+PERFETTO = FileKind(
+    "a Perfetto file made by synth", re.compile(r'\{"displayTimeUnit": "ms", "traceEvents": \[')
+)
+TORCH_CSV = FileKind("a schedule of PyTorch's", re.compile(r'\s*[",]*\(?\d+[A-Z]'))
+
+
+def check_replaceable(path: Path | None, kind: FileKind, option: str, force: bool = False) -> None:
+    """Refuse to write over a file, if one is given, that is not of a kind.
+
+    An empty file may be replaced, and what is no regular file is written to.
+
+    Args:
+        path: where is to be written.
+        kind: of what is to be written.
+        option: with which the path was given.
+        force: the user says that any file may be replaced.
+
+    Raises:
+        SynthError: the file is something else, or cannot be read.
+    """
+    if path is None or force or is_stream(path) or not path.is_file() or not path.stat().st_size:
+        return
+    try:
+        is_ours = kind.is_kind_of(path)
+    except OSError as error:
+        raise SynthError(f"cannot read {path}: {error.strerror or error}") from None
+    if not is_ours:
+        raise SynthError(
+            f"{option} {path} would replace a file that is not {kind.words}; give another "
+            f"{option}, or --force to replace it"
+        )

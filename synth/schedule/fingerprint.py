@@ -1,0 +1,78 @@
+"""The fingerprint of a plan file: sha256 over its canonical JSON, as a whole and part by part.
+
+It notices damage and slips: a figure changed by hand, a file put together from two. It does not
+authenticate, since whoever edits a file can edit the fingerprint in it.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from synth.errors import SynthError
+from synth.record import Record
+
+# The key of the file that holds it.
+KEY = "fingerprint"
+
+# Not covered: they say what kind of file it is, and nothing of the plan.
+_NOT_COVERED = ("format", "schema_version", KEY)
+
+# Hexadecimal digits of the hash of a part, which only names what changed.
+_PART_DIGITS = 12
+
+
+class Fingerprint(Record):
+    """The hash of a whole file, and those of its parts, by their path in the file."""
+
+    sha256: str
+    parts: dict[str, str]
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> "Fingerprint":
+        """Hash the parsed JSON of a file."""
+        covered = {key: value for key, value in data.items() if key not in _NOT_COVERED}
+        parts = {path: _hash(value)[:_PART_DIGITS] for path, value in _parts(covered)}
+        return cls(sha256=_hash(covered), parts=parts)
+
+    def changed_since(self, made: "Fingerprint") -> list[str]:
+        """Name the parts that differ from those of the fingerprint that was made with the file."""
+        if self == made:
+            return []
+        paths = [*self.parts, *(path for path in made.parts if path not in self.parts)]
+        changed = [path for path in paths if self.parts.get(path) != made.parts.get(path)]
+        return changed or [KEY]
+
+
+def stored_fingerprint(data: Mapping[str, Any]) -> Fingerprint | None:
+    """Return the fingerprint in the parsed JSON of a file; None in files of before there was one.
+
+    Raises:
+        SynthError: what is there is no fingerprint.
+    """
+    if KEY not in data:
+        return None
+    try:
+        return Fingerprint.model_validate(data[KEY])
+    except ValidationError:
+        raise SynthError(
+            f"{KEY!r} in the file is no fingerprint: it needs sha256 and parts; make the file anew"
+        ) from None
+
+
+def _parts(data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Every entry of a file, and those of its objects one by one."""
+    for key, value in data.items():
+        if isinstance(value, dict):
+            for name, inner in value.items():
+                yield f"{key}.{name}", inner
+        else:
+            yield key, value
+
+
+def _hash(value: object) -> str:
+    """Hash canonical JSON: sorted keys, no spaces, ASCII."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode("ascii")).hexdigest()

@@ -1,0 +1,40 @@
+"""Text from files and users as a terminal may get it: no control characters, of bounded length."""
+
+import re
+
+# Control characters but tab and newline, line separators, and those that reverse the direction of
+# what follows: a terminal would obey them, or show something else than what is there.
+_OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+# Characters of one line of a message, and lines of a message.
+_LONGEST_LINE = 4_000
+_MOST_LINES = 60
+
+# The share of a long line that is kept at its end, where messages say the way out.
+_END_SHARE = 4
+
+
+def escaped(text: str) -> str:
+    """Write characters that a terminal would obey as what they are: `\\x1b`."""
+    return _OBEYED.sub(_as_escape, text)
+
+
+def as_message(text: str) -> str:
+    """Escape a message and cut it where it is far longer than anyone reads."""
+    lines = escaped(text).split("\n")
+    if len(lines) > _MOST_LINES:
+        lines = [*lines[:_MOST_LINES], f"… and {len(lines) - _MOST_LINES} more lines"]
+    return "\n".join(map(_cut, lines))
+
+
+def _cut(line: str) -> str:
+    if len(line) <= _LONGEST_LINE:
+        return line
+    end = _LONGEST_LINE // _END_SHARE
+    start = _LONGEST_LINE - end
+    left_out = len(line) - _LONGEST_LINE
+    return f"{line[:start]} … ({left_out} characters left out) … {line[-end:]}"
+
+
+def _as_escape(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode("ascii")

@@ -1,0 +1,190 @@
+"""`synth check` notices what was changed by hand, and says what it cannot know."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from synth.costs import cut
+from synth.families import generate
+from synth.profile import Profile
+from synth.profiles import find
+from synth.schedule.file import Plan
+from tests.cli.conftest import NAME, Synth
+
+Change = Callable[[dict[str, Any]], object]
+
+
+def spare_w(data: dict[str, Any]) -> None:
+    """W of the second stage takes 1 µs less, which no figure of the plan depends on."""
+    data["costs"]["stages"][1]["duration_us"]["W"] -= 1
+
+
+CHANGES: dict[str, Change] = {
+    "partition": lambda data: data.update(partition=[5, 7, 6, 6]),
+    "workload.micro_batch_size": lambda data: data["workload"].update(micro_batch_size=2),
+    "workload.dtype": lambda data: data["workload"].update(dtype="float16"),
+    "caps_bytes": lambda data: data.update(caps_bytes=[10**12] * 4),
+    "layers": lambda data: data["layers"].__setitem__(3, "another"),
+    "claim.bound_holds_for": lambda data: data["claim"].update(bound_holds_for="all partitions"),
+    "costs.stages": spare_w,
+    "claim.found_by": lambda data: data["claim"].update(found_by="me"),
+    "workload.model": lambda data: data["workload"].update(model="os:system"),
+    "device": lambda data: data.update(device="NVIDIA H100"),
+    "arguments.note": lambda data: data["arguments"].update(note="mine"),
+    "profile_fingerprint": lambda data: data.update(profile_fingerprint="0" * 16),
+    "fingerprint": lambda data: data["fingerprint"].update(sha256="0" * 64),
+}
+# These come from the profile, which is compared where a file has no fingerprint.
+OF_PROFILE = (
+    "partition",
+    "workload.micro_batch_size",
+    "workload.dtype",
+    "layers",
+    "costs.stages",
+    "workload.model",
+    "device",
+)
+
+
+def changed(plan_file: Path, folder: Path, change: Change, *, old: bool = False) -> Path:
+    data = json.loads(plan_file.read_text())
+    change(data)
+    if old:
+        data["schema_version"] = 2
+        del data["fingerprint"]
+    path = folder / "changed.json"
+    path.write_text(json.dumps(data))
+    return path
+
+
+@pytest.mark.parametrize("field", CHANGES)
+def test_a_field_that_was_changed_by_hand_is_named(
+    synth: Synth, plan_file: Path, tmp_path: Path, field: str
+) -> None:
+    ended = synth("check", changed(plan_file, tmp_path, CHANGES[field]))
+    assert (ended.code, ended.stdout) == (5, "")
+    assert f"its fingerprint does not fit {field};" in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
+def test_a_file_that_only_looks_otherwise_is_unchanged(
+    synth: Synth, plan_file: Path, tmp_path: Path
+) -> None:
+    data = json.loads(plan_file.read_text())
+    path = tmp_path / "sorted.json"
+    path.write_text(json.dumps(data, sort_keys=True, ensure_ascii=False))
+    assert synth("check", path).code == 0
+
+
+@pytest.mark.parametrize("broken", [None, 3, "x", {}, {"sha256": 1, "parts": {}}, []])
+def test_a_fingerprint_that_is_none_is_refused(
+    synth: Synth, plan_file: Path, tmp_path: Path, broken: object
+) -> None:
+    path = changed(plan_file, tmp_path, lambda data: data.update(fingerprint=broken))
+    ended = synth("check", path)
+    assert (ended.code, ended.stdout) == (2, "")
+    assert "is no fingerprint" in ended.stderr
+
+
+def test_of_a_plan_without_a_fingerprint_check_cannot_tell(
+    synth: Synth, plan_file: Path, tmp_path: Path
+) -> None:
+    ended = synth("check", changed(plan_file, tmp_path, lambda data: None, old=True))
+    assert ended.code == 0
+    assert "whether it was changed since it was written cannot be told" in ended.stdout
+    assert "costs of every stage are those of profile" in ended.stdout
+
+
+@pytest.mark.parametrize("field", OF_PROFILE)
+def test_without_a_fingerprint_the_profile_tells_what_is_not_its_own(
+    synth: Synth, plan_file: Path, tmp_path: Path, field: str
+) -> None:
+    path = changed(plan_file, tmp_path, CHANGES[field], old=True)
+    for given in ((), ("--profile", NAME)):
+        ended = synth("check", path, *given)
+        assert (ended.code, ended.stdout) == (5, "")
+        assert "the plan was changed" in ended.stderr
+        assert field.split(".")[-1].removesuffix("s") in ended.stderr or field == "partition"
+
+
+def test_a_profile_that_the_plan_is_not_of_is_refused_if_given_and_passed_over_if_not(
+    synth: Synth, plan_file: Path, tmp_path: Path
+) -> None:
+    profile = Profile.load(find(NAME))
+    layers = {
+        name: layer.replace(parameter_bytes=layer.parameter_bytes + 1)
+        for name, layer in profile.layer_profiles.items()
+    }
+    other = profile.replace(layer_profiles=layers)
+    other.save(tmp_path / "other.json")
+    ended = synth("check", plan_file, "--profile", tmp_path / "other.json")
+    assert ended.code == 5
+    assert "the plan is of another profile, or was changed" in ended.stderr
+
+    plan = Plan.of(other, [6] * 4, generate("1f1b", 4, 8))
+    plan.save(tmp_path / "plan.json")
+    ended = synth("check", tmp_path / "plan.json")
+    assert ended.code == 0
+    assert "the shipped one named zb-1.5b-p8-m24 is another; give --profile" in ended.stdout
+    assert synth("check", tmp_path / "plan.json", "--profile", tmp_path / "other.json").code == 0
+
+
+def test_links_given_on_the_command_line_are_told_from_changed_ones(
+    synth: Synth, tmp_path: Path
+) -> None:
+    plan = tmp_path / "plan.json"
+    solve = ("solve", NAME, "-r", "2", "-m", "2", "--time-limit", "1s", "-o", plan)
+    assert synth(*solve, "--link", "10us,25GB/s").code == 0
+    assert "costs of every stage are those of profile" in synth("check", plan).stdout
+    ended = synth("check", plan, "--profile", NAME, "--link", "10us,24GB/s")
+    assert ended.code == 5
+    assert "links, default, bandwidth_bytes_per_s: 25000000000.0 in the plan" in ended.stderr
+
+
+def test_a_bound_is_proven_again(synth: Synth, plan_file: Path) -> None:
+    ended = synth("check", plan_file, "--prove", "--time-limit", "30s")
+    assert ended.code == 0, ended.stderr
+    assert "µs of makespan: proven again for" in ended.stdout
+    assert "trust" not in ended.stdout
+
+
+@pytest.fixture
+def slow_plan(tmp_path: Path) -> Path:
+    """1F1B, said to be optimal, which it is not: ZB-H1 is faster in less than its caps."""
+    profile = Profile.load(find(NAME))
+    schedule = generate("1f1b", 4, 8)
+    plan = Plan.of(profile, [6] * 4, schedule)
+    claim = plan.claim.replace(
+        lower_bound_us=plan.claim.makespan_us, gap=0, stopped_by="optimal", found_by="me"
+    )
+    assert plan.costs == cut(profile, [6] * 4)
+    plan.replace(claim=claim).save(tmp_path / "slow.json")
+    return tmp_path / "slow.json"
+
+
+def test_a_bound_above_a_schedule_that_is_found_is_false(synth: Synth, slow_plan: Path) -> None:
+    assert synth("check", slow_plan).code == 0
+    ended = synth("check", slow_plan, "--prove", "--format", "json")
+    assert ended.code == 5
+    assert "the claimed bound is false" in ended.stderr
+    assert json.loads(ended.stdout)["valid"] is False
+
+
+def test_what_cannot_be_proven_in_time_ends_in_4_with_what_was_reached(
+    synth: Synth, slow_plan: Path
+) -> None:
+    ended = synth("check", slow_plan, "--prove", "--time-limit", "1us", "--format", "json")
+    assert ended.code == 4
+    found = json.loads(ended.stdout)
+    assert found["bound"]["verdict"] == "not within the limit"
+    assert 0 < found["bound"]["reached_us"] < found["bound"]["claimed_us"]
+    assert "not proven again within the limit" in found["on_trust"]["bound"]
+
+
+def test_a_limit_without_a_proof_is_refused(synth: Synth, plan_file: Path) -> None:
+    ended = synth("check", plan_file, "--time-limit", "3s")
+    assert ended.code == 2
+    assert "are for --prove" in ended.stderr

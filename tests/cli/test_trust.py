@@ -1,0 +1,144 @@
+"""A plan is data: no command imports, runs or opens what it names unless the user says so."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from synth.profile import Workload
+from synth.schedule.file import Plan
+from tests.cli.conftest import Synth, make_run_plan
+
+COMMAND = [sys.executable, "-m", "synth"]
+
+MODEL = """
+from torch import nn
+class Head(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(8, 256)
+    def forward(self, x, targets):
+        return nn.functional.cross_entropy(self.out(x).flatten(0, 1), targets.flatten())
+def layers():
+    return [nn.Embedding(256, 8), Head()]
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A plan `plan.json` of a harmless model; it names `canary.py`, whose import makes `canary`."""
+    folder = tmp_path_factory.mktemp("trust")
+    (folder / "model.py").write_text(MODEL)
+    workload = Workload(
+        model=f"{folder / 'model.py'}:layers", micro_batch_size=2, sequence_length=16
+    )
+    path = make_run_plan(workload, (1, 1), folder)
+    (folder / "canary.py").write_text(f"open({str(folder / 'canary')!r}, 'w')\n{MODEL}")
+    plan = Plan.load(path)
+    named = f"{folder / 'canary.py'}:layers"
+    plan.replace(workload=plan.workload.replace(model=named)).save(path)
+    return folder
+
+
+@pytest.fixture
+def canary(folder: Path) -> Path:
+    path = folder / "canary"
+    path.unlink(missing_ok=True)
+    return path
+
+
+def run(folder: Path, text: Path, *options: str, **environment: str) -> tuple[int, str]:
+    """The exit code and stderr of a run in a process of its own."""
+    arguments = ("run", str(folder / "plan.json"), "--data", str(text), "--device", "cpu")
+    ended = subprocess.run(
+        [*COMMAND, *arguments, "--steps", "3", *options],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env=os.environ | environment,
+    )
+    return ended.returncode, ended.stderr
+
+
+def test_run_says_what_the_plan_names_and_which_option_to_give(
+    folder: Path, canary: Path, text: Path
+) -> None:
+    code, stderr = run(folder, text)
+    assert code == 2
+    assert stderr.startswith("error: the plan names a model that is not built in, ")
+    assert "canary.py:layers" in stderr
+    assert "--model" in stderr and "--trust" in stderr
+    assert stderr.count("\n") == 1
+    assert not canary.exists()
+
+
+def test_a_worker_of_torchrun_imports_nothing_either(
+    folder: Path, canary: Path, text: Path
+) -> None:
+    world = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}
+    code, stderr = run(folder, text, **world, MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
+    assert code == 2
+    assert "--trust to import what the plan names" in stderr
+    assert not canary.exists()
+
+
+def test_a_module_with_a_function_that_runs_commands_is_not_called(
+    synth: Synth, folder: Path, canary: Path, text: Path, tmp_path: Path
+) -> None:
+    plan = Plan.load(folder / "plan.json")
+    hostile = {"model": "os:system", "arguments": {"command": f"touch {canary}"}}
+    plan.replace(workload=plan.workload.replace(**hostile)).save(tmp_path / "plan.json")
+    ended = synth("run", tmp_path / "plan.json", "--data", text, "--device", "cpu")
+    assert ended.code == 2
+    assert "'os:system'" in ended.stderr
+    assert not canary.exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("check", "plan.json"),
+        ("check", "plan.json", "--format", "json"),
+        ("show", "plan.json", "--trace", "trace.json", "--perfetto", "perfetto.json"),
+        ("export", "plan.json", "-o", "plan.csv"),
+        ("emulate", "plan.json", "--steps", "3"),
+    ],
+    ids=lambda arguments: " ".join(arguments[:1]),
+)
+def test_no_other_command_imports_what_a_plan_names(
+    synth: Synth,
+    folder: Path,
+    canary: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+) -> None:
+    monkeypatch.chdir(folder)
+    ended = synth(*arguments)
+    assert ended.code == 0, ended.stderr
+    assert not canary.exists()
+
+
+def test_trust_shows_what_it_imports_and_then_trains(
+    folder: Path, canary: Path, text: Path
+) -> None:
+    code, stderr = run(folder, text, "--trust")
+    assert code == 0, stderr
+    assert stderr.splitlines()[0] == f"importing {folder}/canary.py:layers, as the plan names it"
+    assert canary.exists()
+
+
+def test_a_model_on_the_command_line_replaces_the_one_that_the_plan_names(
+    folder: Path, canary: Path, text: Path
+) -> None:
+    code, stderr = run(folder, text, "--model", f"{folder / 'model.py'}:layers")
+    assert code == 0, stderr
+    assert not canary.exists()
+
+
+def test_a_model_and_trust_together_are_refused(synth: Synth, folder: Path, text: Path) -> None:
+    both = ("--trust", "--model", "mine.py:layers")
+    ended = synth("run", folder / "plan.json", "--data", text, "--device", "cpu", *both)
+    assert ended.code == 2
+    assert "give one of them" in ended.stderr
