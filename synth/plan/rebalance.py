@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from synth.plan.run_works import RunWorks
 from synth.plan.stage_table import StageTable
 from synth.schedule.model import Placement
 from synth.solve.feasible import needed_bytes
@@ -85,11 +86,9 @@ class _Search:
         self.num_micro_batches = num_micro_batches or len(placement.ranks)
         self.caps = None if caps_bytes is None else np.array(caps_bytes, np.int64)
         self.weights = self._weights()
-        self.works = self._works(recompute=False)
-        # What R adds; 0 in the stages without.
-        self.rebuilt = self._works(recompute=True) - self.works
+        self.works = RunWorks(table)
         stages = range(placement.num_stages)
-        self.with_r = np.array([stage in recompute for stage in stages], np.int64)
+        self.with_r = np.array([stage in recompute for stage in stages])
         self.bytes = self._bytes()
         self.held = np.minimum(self._copies(), 1)
         self.moves = _moves(placement.num_stages)
@@ -131,15 +130,6 @@ class _Search:
         weights: _Array = shares // math.gcd(*map(int, shares.flat))
         return weights
 
-    def _works(self, *, recompute: bool) -> _Array:
-        """The work of layers first … end − 1 at [first, end]."""
-        size = self.table.num_layers
-        works = np.zeros((size + 1, size + 1), np.int64)
-        for first in range(size):
-            for end in range(first + 1, size + 1):
-                works[first, end] = self.table.work_us(first, end, recompute=recompute)
-        return works
-
     def _bytes(self) -> _Array:
         """Up to each layer, what a rank that holds it has for good and from one micro-batch."""
         profiles = map(self.table.profile.layer_profile, range(self.table.num_layers))
@@ -151,7 +141,7 @@ class _Search:
     def _even_start(self) -> _Array:
         """Stages of equal work, as far as layers allow."""
         num_layers, num_stages = self.table.num_layers, self.placement.num_stages
-        up_to = self.works[0]
+        up_to = self.works.up_to
         edges = [0]
         for stage in range(1, num_stages):
             share = up_to[-1] * stage / num_stages
@@ -223,7 +213,9 @@ class _Search:
     def _stage_works(self, edges: _Array) -> _Array:
         """Of each partition, the work of each stage."""
         ends = (edges[..., :-1], edges[..., 1:])
-        works: _Array = self.works[ends] + self.with_r * self.rebuilt[ends]
+        works = self.works.of(*ends)
+        if self.with_r.any():
+            works[..., self.with_r] = self.works.of(*ends, recompute=True)[..., self.with_r]
         return works
 
     def _excess(self, needs: _Array) -> list[_Column]:
