@@ -1,6 +1,6 @@
 """Cutting a model's layers into stages so that the busiest rank has as little work as possible."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import pairwise
 
 from synth.errors import SynthError
@@ -25,6 +25,7 @@ def balance(
     caps_bytes: Sequence[int] | None = None,
     num_micro_batches: int | None = None,
     recompute: Collection[int] = (),
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> tuple[int, ...]:
     """Choose how many layers each stage gets.
 
@@ -39,6 +40,7 @@ def balance(
         caps_bytes: one for each rank; none: memory does not matter.
         num_micro_batches: how many the replicas share; none: each gets as many.
         recompute: stages whose work is R's time too; what they need is taken as without R.
+        should_stop: ends the local search where it stands.
 
     Raises:
         SynthError: fewer layers than stages.
@@ -54,7 +56,7 @@ def balance(
     table = StageTable(profile)
     if is_linear:
         return _balance_linear(table, num_stages, caps_bytes, recompute)
-    return rebalance(table, placement, caps_bytes, num_micro_batches, recompute)
+    return rebalance(table, placement, caps_bytes, num_micro_batches, recompute, should_stop)
 
 
 def smallest_limit_of_any(profile: Profile, num_ranks: int) -> int:

@@ -7,7 +7,7 @@ only if the exact score says that it is better. Random kicks, seeded, lead out o
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,10 +29,6 @@ _KICKS = 60
 _KICKS_IN_VAIN = 20
 _LOOKS = 400
 _TRIES = 12
-
-# Moves scored in all, times the ranks of which each is scored: about a second. Up to 64 stages the
-# search ends before.
-_MOST_SCORED = 30_000_000
 
 
 class _Score(NamedTuple):
@@ -59,6 +55,7 @@ def rebalance(
     caps_bytes: Sequence[int] | None = None,
     num_micro_batches: int | None = None,
     recompute: Collection[int] = (),
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> tuple[int, ...]:
     """Choose the layers of each stage so that the busiest rank has little work.
 
@@ -70,8 +67,10 @@ def rebalance(
         caps_bytes: one for each rank; none: memory does not matter.
         num_micro_batches: how many the replicas share; none: each gets as many.
         recompute: stages whose work is R's time too.
+        should_stop: ends the search where it stands.
     """
     search = _Search(table, placement, caps_bytes, num_micro_batches, recompute)
+    search.should_stop = should_stop
     edges = search.run().edges
     return tuple(int(size) for size in np.diff(edges))
 
@@ -98,7 +97,7 @@ class _Search:
         self.held = np.minimum(self._copies(), 1)
         self.moves = BoundaryMoves(placement.num_stages)
         self.exact: dict[bytes, _State] = {}
-        self.scored = 0
+        self.should_stop: Callable[[], bool] = lambda: False
 
     def run(self) -> _State:
         rng = np.random.default_rng(0)
@@ -113,8 +112,7 @@ class _Search:
         return best
 
     def _is_tired(self) -> bool:
-        looked = self.caps is not None and len(self.exact) > _LOOKS
-        return looked or self.scored > _MOST_SCORED
+        return self.should_stop() or (self.caps is not None and len(self.exact) > _LOOKS)
 
     # Tables
 
@@ -166,10 +164,7 @@ class _Search:
 
     def _descend(self, state: _State) -> _State:
         """Take the best move until none is better."""
-        while not self._is_tired():
-            better = self._better_neighbour(state)
-            if better is None:
-                break
+        while not self.should_stop() and (better := self._better_neighbour(state)) is not None:
             state = better
         return state
 
@@ -177,12 +172,13 @@ class _Search:
         moves = self.moves.possible(state.edges)
         if len(moves) == 0:
             return None
-        self.scored += len(moves) * self.placement.num_ranks
         order = np.lexsort(self._estimate(moves, state)[::-1])
         for index in order[: _TRIES if self.caps is not None else 1]:
             found = self._state(self.moves.moved(state.edges, moves[index]))
             if found.score < state.score:
                 return found
+            if self.should_stop():
+                break
         return None
 
     # Scores
