@@ -107,7 +107,8 @@ def command(
             f"--recompute {recompute} is for the solver, and --no-solve leaves the solver out; "
             "give one of them"
         )
-    searches = [] if no_solve else _searches(placement or ["linear"], ranks, recompute)
+    searches = _searches(placement or ["linear"], ranks, recompute)
+    searches = [] if no_solve else searches
     found = Comparison(question)
     options = SolveOptions(
         time_limit_s=parse_seconds(time_limit), gap=parse_fraction(gap), seed=seed
