@@ -8,11 +8,16 @@ import io
 import os
 import signal
 import sys
+import time
+from contextvars import ContextVar
 from types import FrameType
 
 from synth.errors import ExitCode, SynthError
 
-__all__ = ["app", "main"]
+__all__ = ["BEGAN", "app", "main"]
+
+# The time of `time.monotonic` at which the command line began that is being run.
+BEGAN: ContextVar[float] = ContextVar("BEGAN")
 
 
 def app(prog_name: str) -> None:
@@ -25,12 +30,14 @@ def app(prog_name: str) -> None:
 def main() -> None:
     """Run the command line: a user's mistake is one message on stderr, a bug a traceback."""
     previous = signal.signal(signal.SIGINT, give_up)
+    token = BEGAN.set(time.monotonic())
     try:
         _run()
     except SystemExit as ending:
         _leave_alone(ending.code)
         raise
     finally:
+        BEGAN.reset(token)
         signal.signal(signal.SIGINT, previous)
 
 

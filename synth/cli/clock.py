@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from synth.cli import BEGAN
 from synth.units import parse_seconds
 
 # The part of the limit after which a search for partitions ends: the rest is for schedules.
@@ -24,18 +25,18 @@ class Clock:
 
     @classmethod
     def of(cls, time_limit: str, *, is_clock: bool = True) -> "Clock":
-        """The limit that was asked for, from now on.
+        """The limit that was asked for, since the command line began; from now on where there is none.
 
         Raises:
             SynthError: it is no time.
         """
         limit_s = parse_seconds(time_limit)
-        return cls(time.monotonic(), limit_s if is_clock else None)
+        return cls(BEGAN.get(time.monotonic()), limit_s if is_clock else None)
 
     @classmethod
     def unlimited(cls) -> "Clock":
         """No limit by the clock."""
-        return cls(time.monotonic(), None)
+        return cls(BEGAN.get(time.monotonic()), None)
 
     @property
     def elapsed_s(self) -> float:
