@@ -25,7 +25,7 @@ class Clock:
 
     @classmethod
     def of(cls, time_limit: str, *, is_clock: bool = True) -> "Clock":
-        """The limit that was asked for, since the command line began; from now on where there is none.
+        """The limit that was asked for, since the command line began, or from now on.
 
         Raises:
             SynthError: it is no time.
