@@ -18,7 +18,7 @@ _FEW_OPS = 20_000
 
 @dataclass(frozen=True)
 class Clock:
-    """When a command began, and how long it may take; None: its limit is no clock."""
+    """The beginning of a command, and the seconds that it may take; None: its limit is no clock."""
 
     began: float
     limit_s: float | None

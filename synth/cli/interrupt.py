@@ -83,12 +83,12 @@ def run_interruptibly(
 
 
 def is_work_left_alone() -> bool:
-    """Whether work goes on that nobody waits for."""
+    """True while work goes on that nobody waits for."""
     return any(thread.name == _THREAD and thread.is_alive() for thread in threading.enumerate())
 
 
 class _Asked:
-    """Whether the work was asked to stop, by the clock or by Ctrl-C, and since when."""
+    """Tells how late the work is: after the end of its limit, or after Ctrl-C."""
 
     def __init__(self, stop: threading.Event, until: float | None) -> None:
         self._stop, self._until = stop, until
@@ -96,12 +96,12 @@ class _Asked:
         self._is_interrupt = False
 
     def is_overdue(self) -> bool:
-        """Whether the work is not waited for any longer, if there is something to answer."""
+        """True once the work is not waited for any longer, if there is something to answer."""
         grace_s = _INTERRUPT_GRACE_S if self._is_interrupt else _GRACE_S
         return self._late_s() >= grace_s
 
     def is_hopeless(self) -> bool:
-        """Whether nothing is to be waited for any longer."""
+        """True once nothing is to be waited for any longer."""
         return not self._is_interrupt and self._late_s() >= _MOST_GRACE_S
 
     def _late_s(self) -> float:

@@ -68,7 +68,7 @@ class BoundaryMoves:
     def _parts(
         self, edges: IntArray, step: int, now: _Column, of: OfStages, shares: IntArray
     ) -> tuple[_Column, _Column, _Column]:
-        """What each stage changes on each rank: its end moved, slid (summed up), its begin moved.
+        """Changes by each stage on each rank: its end moved, slid (summed up), its begin moved.
 
         No move asks for edges beyond the first and the last layer, so any value does there.
         """

@@ -235,7 +235,7 @@ class _Comparing:
         self.longest_s = max(self.longest_s, time.monotonic() - began)
 
     def _is_late(self, more_s: float = 0.0) -> bool:
-        """Whether the time for published schedules would be over after so many seconds."""
+        """True if the time for published schedules would be over after so many seconds."""
         return time.monotonic() - self.began + more_s > self.options.time_limit_s
 
     def _simulate(self, name: str) -> None:

@@ -47,7 +47,7 @@ class Runs(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Whether no partition has such a run."""
+        """True if no partition has such a run."""
         return self.first_stage > self.last_stage or self.start > self.stop
 
     @property

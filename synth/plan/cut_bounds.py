@@ -65,17 +65,17 @@ def cut_as(table: StageTable, problem: Problem, sizes: Sizes) -> Problem:
 
 
 def applies(problem: Problem) -> bool:
-    """Whether the placement is one stage per rank, stage k on rank k, with not too many runs."""
+    """True with one stage per rank, stage k on rank k, and at most `MOST_RUNS` runs of layers."""
     return is_linear(problem) and num_runs(problem) <= MOST_RUNS
 
 
 def is_linear(problem: Problem) -> bool:
-    """Whether the placement is one stage per rank, stage k on rank k."""
+    """True with one stage per rank, stage k on rank k."""
     return problem.placement == Placement.linear(problem.num_ranks)
 
 
 def num_runs(problem: Problem) -> int:
-    """How many runs of layers ranks may hold, about; 0 where the partition is not known."""
+    """Count the runs of layers that ranks may hold, about; 0 where the partition is not known."""
     slack = sum(problem.partition or ()) - problem.num_ranks
     return problem.num_ranks * max(0, slack) ** 2 // 2
 

@@ -1,4 +1,4 @@
-"""What moves of stage boundaries change, against the partitions that they lead to."""
+"""The changes by moves of stage boundaries, against the partitions that they lead to."""
 
 import numpy as np
 import pytest
