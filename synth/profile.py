@@ -2,6 +2,7 @@
 
 import hashlib
 import unicodedata
+from collections import Counter
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Self
 
@@ -368,9 +369,9 @@ class Profile(FileRecord):
 
     @model_validator(mode="after")
     def _layers_known(self) -> Self:
-        names = [layer.name for layer in self.layers]
-        for name in names:
-            if names.count(name) > 1:
+        names = Counter(layer.name for layer in self.layers)
+        for name, count in names.items():
+            if count > 1:
                 raise ValueError(f"two layers are called {name!r}; layer names must differ")
         for layer in self.layers:
             if layer.profile not in self.layer_profiles:

@@ -21,6 +21,9 @@ _POLL_S = 0.5
 _PROC = Path("/proc")
 _STOPPED = ("T", "t")
 
+# What is common to the ranks of one start by torchrun or its engine.
+_OF_ONE_START = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "WORLD_SIZE")
+
 
 class Watch:
     """A thread that looks at the other ranks of this machine twice a second."""
@@ -101,6 +104,42 @@ def is_stopped(pid: int) -> bool:
         return (_PROC / str(pid) / "stat").read_text().rsplit(")", 1)[1].split()[0] in _STOPPED
     except OSError:
         return False
+
+
+def sibling_pids() -> dict[int, int]:
+    """The processes that the same launcher has started for ranks on this machine, joined or not.
+
+    The environment tells their ranks, and of which start of the ranks they are.
+    """
+    if not _PROC.is_dir():
+        return {}
+    own, found = _environment(os.getpid()), {}
+    for pid in (int(path.name) for path in _PROC.iterdir() if path.name.isdecimal()):
+        if _parent(pid) != os.getppid():
+            continue
+        environment = _environment(pid)
+        if all(environment.get(name) == own.get(name) for name in _OF_ONE_START):
+            with suppress(KeyError, ValueError):
+                found[int(environment["RANK"])] = pid
+    return found
+
+
+def _environment(pid: int) -> dict[str, str]:
+    """With which a process was started; empty if it is gone, or of someone else."""
+    try:
+        text = (_PROC / str(pid) / "environ").read_bytes().decode(errors="replace")
+    except OSError:
+        return {}
+    pairs = (entry.partition("=") for entry in text.split("\0"))
+    return {name: value for name, _, value in pairs}
+
+
+def _parent(pid: int) -> int | None:
+    """The parent of a process; None: it is gone."""
+    try:
+        return int((_PROC / str(pid) / "stat").read_text().rsplit(")", 1)[1].split()[1])
+    except OSError:
+        return None
 
 
 def local_pids() -> dict[int, int]:

@@ -29,7 +29,7 @@ from .stopping import StopRequest
 from .stuck import StuckRanks
 from .train_options import TrainOptions
 from .trainer import OnStep, RankTrainer
-from .watch import Watch, end_without, local_pids
+from .watch import Watch, end_without, local_pids, sibling_pids
 
 RESULTS = "results.pickle"
 _MOST_LINES = 20
@@ -55,13 +55,14 @@ def work(order: WorkerOrder, attempt: Path) -> list[RankResult] | None:
     """
     plan = Plan.load(order.plan)
     lowered, _ = plan.check()
+    on_end = partial(_end, attempt, order.options.data_parallel, lowered.num_ranks)
+    # Whoever has not joined yet may still import: only a process that is stopped counts.
+    watch = Watch(sibling_pids(), int(os.environ["RANK"]), on_end)
     with join_world(order.options.device, order.options.timeout_s) as world:
-        watch = Watch(
-            local_pids(),
-            world.rank,
-            partial(_end, attempt, order.options.data_parallel, lowered.num_ranks),
-            _stuck_processes(lowered, order.options, attempt),
-        )
+        pids = local_pids()
+        watch.close()
+        stuck = _stuck_processes(lowered, order.options, attempt)
+        watch = Watch(pids, world.rank, on_end, stuck)
         with Progress(attempt, world.rank) as progress:
             if isinstance(order.options, EmulationOptions):
                 emulation = RankEmulation(lowered, order.options, world, progress)

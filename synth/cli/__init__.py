@@ -1,65 +1,68 @@
 """The commands: each is a module of this folder with a function `command`, found by being here.
 
-A command's heavy imports (torch, ortools, pulp, networkx) stand inside its function, so that
-`synth --help` is instant.
+`main` imports them after it has taken charge of Ctrl-C, so little is imported here.
 """
 
 import errno
-import importlib
 import io
-import pkgutil
+import os
+import signal
 import sys
-from typing import Annotated, NoReturn
+import time
+from contextvars import ContextVar
+from types import FrameType
+from typing import NoReturn
 
-import typer
-
-from synth import __version__
-from synth.cli.arguments import refuse_empty, within_limits
+from synth.cli.arguments import refuse_empty
 from synth.errors import ExitCode, SynthError
 from synth.terminal import as_message
 
-__all__ = ["app", "main"]
+__all__ = ["BEGAN", "app", "main"]
 
-app = typer.Typer(
-    name="synth",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help="Measure a model's pipeline stages, synthesize the best schedule that fits, replay it.",
-)
+# The time of `time.monotonic` at which the command line began that is being run.
+BEGAN: ContextVar[float] = ContextVar("BEGAN")
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"synth {__version__}")
-        raise typer.Exit
+def app(prog_name: str) -> None:
+    """Run the command that the arguments name."""
+    from synth.cli.commands import app as commands
 
-
-@app.callback()
-def _options(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
-        ),
-    ] = False,
-) -> None:
-    """Options that stand before the command."""
-
-
-def _add_commands() -> None:
-    for found in pkgutil.iter_modules(__path__):
-        module = importlib.import_module(f"{__name__}.{found.name}")
-        command = getattr(module, "command", None)
-        if command is not None:
-            app.command(found.name)(within_limits(command))
-
-
-_add_commands()
+    commands(prog_name=prog_name)
 
 
 def main() -> None:
     """Run the command line: a user's mistake is one message on stderr, a bug a traceback."""
+    previous = signal.signal(signal.SIGINT, give_up)
+    token = BEGAN.set(time.monotonic())
+    try:
+        _run()
+    except SystemExit as ending:
+        _leave_alone(ending.code)
+        raise
+    finally:
+        BEGAN.reset(token)
+        signal.signal(signal.SIGINT, previous)
+
+
+def _leave_alone(code: object) -> None:
+    """End at once if work goes on that nobody waits for: its threads cannot be ended."""
+    interrupt = sys.modules.get("synth.cli.interrupt")
+    if interrupt is not None and interrupt.is_work_left_alone():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code if isinstance(code, int) else ExitCode.OK)
+
+
+def give_up(signum: int, frame: FrameType | None) -> None:
+    """End at once on Ctrl-C, where nothing is there to keep.
+
+    An exception would end up as a traceback wherever code of others meets it, in imports above all.
+    """
+    os.write(2, b"interrupted\n")
+    os._exit(ExitCode.INTERRUPTED)
+
+
+def _run() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # an ASCII terminal gets ? for µ, not a traceback

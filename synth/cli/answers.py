@@ -14,8 +14,11 @@ if TYPE_CHECKING:
 
 def as_text(request: Request, result: "Result", more: str = "") -> str:
     """The tables and the sentences between them; `more` behind the first table."""
+    from synth.schedule.verify import verify
+
     plan = request.plan(result)
-    lowered, timeline = plan.check()
+    assert result.schedule is not None
+    lowered, timeline = verify(result.schedule, result.problem.costs, plan.caps_bytes)
     objective = plan.claim.judged_by
     assert result.value_us is not None and result.gap is not None
     rate = percent(objective.bubble_rate(timeline, max(timeline.work_us)))
@@ -29,7 +32,7 @@ def as_text(request: Request, result: "Result", more: str = "") -> str:
             f"{result.stopped_by} after {result.wall_s:.1f} s",
             *_what_is_left(result),
             request.limit.explanation,
-            *_recomputed(plan.schedule()),
+            *_recomputed(lowered.schedule),
             *_faster_ones(request, result),
             "",
             plan_table(plan, lowered, timeline),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from synth.cli.clock import Clock
 from synth.cli.compare_answers import as_json, as_text, drawn
 from synth.cli.interrupt import Interrupted, run_interruptibly
 from synth.cli.limits import MemoryLimit, is_least, read_limit, read_recompute, read_sizes, word
@@ -77,7 +78,13 @@ def command(
             "can be."
         ),
     ] = "auto",
-    time_limit: Annotated[str, typer.Option(help="For each search: 30s, 2m.")] = "30s",
+    time_limit: Annotated[
+        str,
+        typer.Option(
+            help="For all published schedules together, and for each search: 30s, 2m. What there "
+            "is no time for is left out."
+        ),
+    ] = "30s",
     gap: GapOption = "0.5%",
     seed: SeedOption = 0,
     svg: Annotated[Path | None, typer.Option(help="The picture of time against memory.")] = None,
@@ -95,9 +102,10 @@ def command(
 
     Sorted by the objective. Those that cannot be are named below, with the rule that says so.
     """
-    from synth.plan.compare import compare
+    from synth.plan.compare import Comparison, compare
     from synth.solve.problem import SolveOptions
 
+    clock = Clock.of(time_limit)
     profile = load_profile(profile_name, link)
     limit = _limit(mem_limit, ranks, profile, mem_reserve)
     question = _question(profile, ranks, micro_batches, limit, objective, partition)
@@ -108,6 +116,8 @@ def command(
             "give one of them"
         )
     searches = _searches(placement or ["linear"], ranks, recompute)
+    searches = [] if no_solve else searches
+    found = Comparison(question)
     options = SolveOptions(
         time_limit_s=parse_seconds(time_limit), gap=parse_fraction(gap), seed=seed
     )
@@ -117,10 +127,13 @@ def command(
     )
 
     def work(stop: threading.Event) -> "tuple[Comparison, bool]":
-        asked = (question, only, [] if no_solve else searches, options)
-        return compare(*asked, _Progress(), stop), stop.is_set()
+        return compare(question, only, searches, options, _Progress(), stop, found), stop.is_set()
 
-    comparison, is_cut_short = run_interruptibly(work)
+    def so_far() -> "tuple[Comparison, bool] | None":
+        entries, refusals = list(found.entries), list(found.refusals)
+        return (Comparison(question, entries, refusals), False) if entries else None
+
+    comparison, is_cut_short = run_interruptibly(work, clock.until(1 + len(searches)), so_far)
     if comparison.entries:
         _answer(comparison, svg, save, format, width)
         return

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from synth.cli.clock import Clock
 from synth.cli.curve_answers import as_json, as_text, drawn
 from synth.cli.interrupt import Interrupted, run_interruptibly
 from synth.cli.limits import is_searched, read_recompute
@@ -107,7 +108,10 @@ def command(
     profile, where = load_profile(profile_name, link), named_placement(placement, ranks)
     sought = is_searched(partition)
     given = "auto" if sought else partition
-    problem = asked_problem(profile, where, micro_batches, given, objective)
+    should_stop = Clock.of(time_limit).for_partitions()
+    problem = asked_problem(
+        profile, where, micro_batches, given, objective, should_stop=should_stop
+    )
     picture = _picture(output, svg, profile_name, force)
     check_folder("--save", save)
     cores = num_processors()

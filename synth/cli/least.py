@@ -38,7 +38,7 @@ def solve_least(request: Request, target: Target, format: Format) -> None:
         profile = request.profile if is_sought else None
         return least_cap(request.problem, target, *asked, profile)
 
-    least = run_interruptibly(work)
+    least = run_interruptibly(work, request.clock.until(), progress.close)
     result = least.result()
     if format == Format.JSON:
         answer_json(_json(request, least, result))
@@ -58,9 +58,24 @@ class _Progress:
         self._request = request
         self._told: tuple[int | None, int] | None = None
         self._saved: int | None = None
+        self._lock = threading.Lock()
+        self._last: LeastCap | None = None
+        self._is_closed = False
+
+    def close(self) -> "LeastCap | None":
+        """Where the search stands, and stays: it is not heard any more."""
+        with self._lock:
+            self._is_closed = self._last is not None
+            return self._last
 
     def __call__(self, least: "LeastCap") -> None:
         """Take in where the search stands."""
+        with self._lock:
+            if not self._is_closed:
+                self._last = least
+                self._take(least)
+
+    def _take(self, least: "LeastCap") -> None:
         if least.cap_bytes is not None and least.cap_bytes != self._saved:
             result = least.result()
             assert result is not None

@@ -1,6 +1,6 @@
 """Arguments that several commands take, and the problem that they ask for."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -133,8 +133,12 @@ def asked_problem(
     partition: str,
     objective: str,
     caps_bytes: tuple[int, ...] | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> "Problem":
     """The problem with the partition given, or with the most even one that can keep the caps.
+
+    Args:
+        should_stop: ends the local search for a partition, which ranks with several stages have.
 
     Raises:
         SynthError: a partition for other stages or layers, or too few layers or micro-batches.
@@ -145,7 +149,7 @@ def asked_problem(
 
     kind = read_objective(objective)
     given = read_partition(partition, where)
-    sizes = given or balance(profile, where, caps_bytes, num_micro_batches)
+    sizes = given or balance(profile, where, caps_bytes, num_micro_batches, should_stop=should_stop)
     is_best = is_proven_best(where, given)
     costs = cut(profile, sizes)
     return Problem(costs, where, num_micro_batches, caps_bytes, kind, sizes, is_best)

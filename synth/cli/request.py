@@ -1,9 +1,10 @@
 """What `synth solve` was asked: the problem, and how a solution becomes a schedule file."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from synth.cli.clock import Clock
 from synth.cli.limits import MemoryLimit, is_searched, read_sizes
 from synth.cli.output import talk
 from synth.errors import ExitCode
@@ -31,6 +32,7 @@ class Request:
     arguments: dict[str, str]
     output: Path | None
     recompute: tuple[int, ...] | None = ()
+    clock: Clock = field(default_factory=Clock.unlimited)
 
     @property
     def cut(self) -> "Cut":

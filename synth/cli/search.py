@@ -1,6 +1,7 @@
 """`synth solve` under given limits: the search, Ctrl-C, and the answer."""
 
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from synth.cli.answers import as_json, as_text
@@ -8,10 +9,11 @@ from synth.cli.interrupt import run_interruptibly
 from synth.cli.output import Format, answer, answer_json, talk
 from synth.cli.progress import Progress
 from synth.cli.request import Request, announce, failure_code
+from synth.cli.so_far import SoFar
 from synth.errors import SynthError
 
 if TYPE_CHECKING:
-    from synth.solve.problem import Problem, Result
+    from synth.solve.problem import Incumbent, Problem, Result
 
 
 def solve_within_limits(request: Request, format: Format) -> None:
@@ -21,19 +23,26 @@ def solve_within_limits(request: Request, format: Format) -> None:
         NoSchedule: nothing was found.
     """
     announce(request)
-    result = run_interruptibly(lambda stop: search(request, stop))
+    found, clock = SoFar(), request.clock
+    result = run_interruptibly(
+        lambda stop: search(request, stop, found),
+        clock.until(),
+        lambda: found.result(clock.elapsed_s),
+    )
     finish(request, result, format)
 
 
-def search(request: Request, stop: threading.Event) -> "Result":
+def search(request: Request, stop: threading.Event, found: SoFar | None = None) -> "Result":
     """The best schedule, on the partition given or, where there is none, on one that suits it."""
     from synth.plan.candidates import Cut
     from synth.plan.repartition import solve_repartitioning
 
-    def listener(problem: "Problem") -> Progress:
+    so_far = found or SoFar()
+
+    def listener(problem: "Problem") -> "Callable[[Incumbent], None]":
         if problem.partition != request.partition:
             talk(f"cut again, R counted: {','.join(map(str, problem.partition or ()))}")
-        return Progress(request.on(problem))
+        return so_far.listening(problem, Progress(request.on(problem)))
 
     profile = request.profile if request.cut == Cut.EVEN else None
     asked = (request.problem, request.recompute, request.options)

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from synth.cli.clock import Clock
 from synth.cli.hint import read_hint
 from synth.cli.least import solve_least
 from synth.cli.limits import (
@@ -114,7 +115,9 @@ def command(
     from synth.schedule.file import check_replaceable
     from synth.schedule.placements import placement as named_placement
     from synth.solve.problem import SolveOptions, SolverName
+    from synth.solve.view import SPLIT
 
+    clock = Clock.of(time_limit, is_clock=not deterministic)
     check_outputs(output, inputs=[profile_name])
     check_replaceable(output)
     wanted = _target(mem_limit, target)
@@ -126,13 +129,15 @@ def command(
     candidates = None
     if is_choice(placement, partition):
         check_goes_with_choice(placement, target, hint)
-        candidates = asked_candidates(profile, placement, ranks, *asked, recompute)
+        candidates = asked_candidates(profile, placement, ranks, *asked, recompute, clock)
         problem = candidates.them[0].problem
     else:
-        problem = asked_problem(profile, named_placement(placement, ranks), *asked)
+        where = named_placement(placement, ranks)
+        problem = asked_problem(profile, where, *asked, clock.for_partitions())
     assert problem.partition is not None
+    clock = clock.without_answer(len(SPLIT) * micro_batches * problem.costs.num_stages)
     options = SolveOptions(
-        time_limit_s=parse_seconds(time_limit),
+        time_limit_s=clock.left_of(parse_seconds(time_limit)),
         gap=parse_fraction(gap),
         workers=workers,
         seed=seed,
@@ -161,7 +166,7 @@ def command(
         arguments["mem_reserve"] = mem_reserve
     choice = read_recompute(recompute, problem.costs.num_stages)
     request = Request(
-        profile, problem.partition, problem, options, limit, arguments, output, choice
+        profile, problem.partition, problem, options, limit, arguments, output, choice, clock
     )
     if is_steady(target):
         _check_keeps_saved(request)

@@ -10,7 +10,7 @@ from synth.cli.limits import MemoryLimit
 from synth.cli.output import Format, percent, talk
 from synth.cli.request import Request, announce
 from synth.cli.search import finish, search
-from synth.units import format_bytes, format_bytes_both
+from synth.units import format_bytes, format_bytes_both, parse_seconds
 
 if TYPE_CHECKING:
     from synth.plan.steady import SteadyCap
@@ -76,7 +76,8 @@ def _nothing(request: Request, spent_s: float, stop: threading.Event) -> "Result
     reason, message = (
         StoppedBy.TIME_LIMIT,
         "--target steady: no schedule that repeats without bubble was found in "
-        f"{request.options.time_limit_s:g} s; allow more --time-limit, or give a time as target",
+        f"{parse_seconds(request.arguments['time_limit']):g} s; allow more --time-limit, or give "
+        "a time as target",
     )
     if stop.is_set():
         reason, message = (

@@ -1,8 +1,10 @@
 """`synth solve --placement auto`, `--partition search`: candidates are tried, the best is told."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from synth.cli.clock import Clock
 from synth.cli.interrupt import run_interruptibly
 from synth.cli.limits import SEARCH, is_searched, is_steady, read_recompute, read_sizes, word
 from synth.cli.options import asked_problem, read_objective
@@ -11,6 +13,7 @@ from synth.cli.preview import Infeasible
 from synth.cli.progress import Progress
 from synth.cli.request import Request, announce_sizes
 from synth.cli.search import finish
+from synth.cli.so_far import SoFar
 from synth.errors import SynthError
 from synth.objective import BoundScope
 from synth.profile import Profile
@@ -20,7 +23,7 @@ from synth.units import format_bytes, shown
 if TYPE_CHECKING:
     from synth.plan.candidates import Candidate, Chosen, Tried
     from synth.schedule.model import Placement
-    from synth.solve.problem import Problem, Result
+    from synth.solve.problem import Incumbent, Problem, Result
 
 AUTO = "auto"
 
@@ -54,6 +57,7 @@ def asked_candidates(
     objective: str,
     caps_bytes: tuple[int, ...] | None,
     recompute: str,
+    clock: Clock,
 ) -> Candidates:
     """The placement given, or the usual ones, each with the problem that `asked_problem` makes.
 
@@ -74,13 +78,13 @@ def asked_candidates(
             f"{AUTO} give {', '.join(_FOR_ALL)}"
         )
     found, refusals = [], {}
-    for name, where in placements.items():
+    for place, (name, where) in enumerate(placements.items()):
         if sizes is not None and len(sizes) != where.num_stages:
             refusals[name] = f"it has {where.num_stages} stages, --partition {len(sizes)}"
             continue
         asked = (profile, where, num_micro_batches, partition, objective, caps_bytes)
         try:
-            problem = asked_problem(*asked)
+            problem = asked_problem(*asked, clock.for_partitions(place + 1, len(placements)))
         except SynthError as error:
             refusals[name] = str(error)
             continue
@@ -135,19 +139,35 @@ def solve_candidates(request: Request, candidates: Candidates, format: Format) -
     for name, why in candidates.refusals.items():
         talk(f"not {name}: {why}")
     last: Progress | None = None
+    so_far, clock = SoFar(), request.clock
 
-    def listener(problem: "Problem") -> Progress:
+    def listener(problem: "Problem") -> "Callable[[Incumbent], None]":
         nonlocal last
         trial = request.on(problem)
         if last is None or not last.is_of(trial):
             talk(f"on {names[problem.placement]}: {_sizes(problem)}")
             last = Progress(trial)
-        return last
+        return so_far.listening(problem, last)
 
     asked = (candidates.them, request.profile, request.cut, request.options, listener)
-    chosen = run_interruptibly(lambda stop: solve_best_of(*asked, stop))
+    chosen = run_interruptibly(
+        lambda stop: solve_best_of(*asked, stop),
+        clock.until(),
+        lambda: _chosen(so_far.result(clock.elapsed_s), names),
+    )
     more = _table(chosen, with_cuts=request.cut == Cut.SEARCHED or request.recompute != ())
     finish(request, chosen.result, format, more, {"candidates": _tried(chosen)})
+
+
+def _chosen(found: "Result | None", names: "dict[Placement, str]") -> "Chosen | None":
+    """The best so far as if it were all that was tried."""
+    from synth.plan.candidates import Candidate, Chosen, Tried
+
+    if found is None:
+        return None
+    name = names[found.problem.placement]
+    tried = Tried(Candidate(name, found.problem, None), found.lower_bound_us, found)
+    return Chosen(found, (tried,))
 
 
 def _table(chosen: "Chosen", *, with_cuts: bool) -> str:

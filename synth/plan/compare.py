@@ -5,6 +5,7 @@ would be run, with the peak, the weights and the traffic of each.
 """
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -141,6 +142,7 @@ def compare(
     options: SolveOptions | None = None,
     on_begin: Callable[[str], None] | None = None,
     stop: threading.Event | None = None,
+    so_far: Comparison | None = None,
 ) -> Comparison:
     """Simulate published schedules, and let the solver search on placements.
 
@@ -151,15 +153,18 @@ def compare(
         names: of families, with their options; none: all families in all ways, those with rounds
             also with as many as divide the layers evenly.
         searches: what the solver does.
-        options: how long each search may take.
+        options: how long each search may take, and all published schedules together; those for
+            which there is no time are refused.
         on_begin: called with the name of each schedule before it is made, or searched.
         stop: set it to leave out what has not been searched.
+        so_far: an empty one to fill, which can be read from other threads meanwhile.
 
     Raises:
         SynthError: a name that no family has, a partition of other layers or for no placement, or
             too many micro-batches.
     """
-    running = _Comparing(question, options or SolveOptions(), stop or threading.Event())
+    asked = (options or SolveOptions(), stop or threading.Event())
+    running = _Comparing(so_far or Comparison(question), *asked)
     if names is None:
         names = variants_for(question.num_ranks, len(question.profile.layers))
     _check_size(question)
@@ -202,9 +207,12 @@ def _check_partition(question: Question, placements: list[Placement]) -> None:
 class _Comparing:
     """The comparison so far; partitions and costs by placement, which many families share."""
 
-    def __init__(self, question: Question, options: SolveOptions, stop: threading.Event) -> None:
-        self.question, self.options, self.stop = question, options, stop
-        self.comparison = Comparison(question)
+    def __init__(
+        self, comparison: Comparison, options: SolveOptions, stop: threading.Event
+    ) -> None:
+        self.question, self.options, self.stop = comparison.question, options, stop
+        self.comparison = comparison
+        self.began, self.longest_s = time.monotonic(), 0.0
         self._known: dict[Placement, tuple[tuple[int, ...], Costs]] = {}
 
     def begins(self, name: str, on_begin: Callable[[str], None] | None) -> bool:
@@ -214,7 +222,23 @@ class _Comparing:
         return not self.stop.is_set()
 
     def add_published(self, name: str) -> None:
-        """A family's schedule, or the rule that refuses it."""
+        """A family's schedule, or the rule that refuses it; the first one in any case."""
+        began = time.monotonic()
+        if self.longest_s and self._is_late(self.longest_s):
+            reason = (
+                f"not simulated: the time limit of {self.options.time_limit_s:g} s for all "
+                "published schedules is over; allow more --time-limit"
+            )
+            self.comparison.refusals.append(Refusal(name, reason))
+            return
+        self._simulate(name)
+        self.longest_s = max(self.longest_s, time.monotonic() - began)
+
+    def _is_late(self, more_s: float = 0.0) -> bool:
+        """True if the time for published schedules would be over after so many seconds."""
+        return time.monotonic() - self.began + more_s > self.options.time_limit_s
+
+    def _simulate(self, name: str) -> None:
         asked = self.question
         try:
             sizes, costs = self._cut(family_placement(name, asked.num_ranks))
@@ -254,7 +278,13 @@ class _Comparing:
             asked = self.question
             sizes = asked.partition
             if sizes is None or len(sizes) != where.num_stages:
-                sizes = balance(asked.profile, where, asked.caps_bytes, asked.num_micro_batches)
+                sizes = balance(
+                    asked.profile,
+                    where,
+                    asked.caps_bytes,
+                    asked.num_micro_batches,
+                    should_stop=self._is_late,
+                )
             self._known[where] = sizes, cut(asked.profile, sizes)
         return self._known[where]
 

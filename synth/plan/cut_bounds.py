@@ -32,6 +32,9 @@ from synth.solve.view import BW, STEP, B, Chunk, F, View, W
 _FIRST_SHARE = 0.1
 _CLOSED_S = 0.001
 
+# With more runs of layers even a first bound of each takes seconds.
+MOST_RUNS = 200_000
+
 # Sums of times that are no whole numbers are exact to so many microseconds.
 _TINY = 1e-3
 
@@ -62,8 +65,19 @@ def cut_as(table: StageTable, problem: Problem, sizes: Sizes) -> Problem:
 
 
 def applies(problem: Problem) -> bool:
-    """Whether the placement is one stage per rank, stage k on rank k."""
+    """True with one stage per rank, stage k on rank k, and at most `MOST_RUNS` runs of layers."""
+    return is_linear(problem) and num_runs(problem) <= MOST_RUNS
+
+
+def is_linear(problem: Problem) -> bool:
+    """True with one stage per rank, stage k on rank k."""
     return problem.placement == Placement.linear(problem.num_ranks)
+
+
+def num_runs(problem: Problem) -> int:
+    """Count the runs of layers that ranks may hold, about; 0 where the partition is not known."""
+    slack = sum(problem.partition or ()) - problem.num_ranks
+    return problem.num_ranks * max(0, slack) ** 2 // 2
 
 
 class CutBounds:

@@ -218,9 +218,15 @@ def check_can_be_sought(problem: Problem, recompute: Choice) -> None:
     """Refuse what there are no bounds of all partitions for: a plan's bound would not hold below.
 
     Raises:
-        SynthError: several stages per rank, or stages that recompute.
+        SynthError: several stages per rank, stages that recompute, or too many layers.
     """
-    if not cut_bounds.applies(problem) or recompute != ():
+    if cut_bounds.is_linear(problem) and not cut_bounds.applies(problem):
+        raise SynthError(
+            f"{sum(problem.partition or ())} layers on {problem.num_ranks} ranks can be cut in too "
+            f"many ways for what is least over all partitions; give --partition auto, or layers "
+            f"per stage"
+        )
+    if not cut_bounds.is_linear(problem) or recompute != ():
         raise SynthError(
             "what is least over all partitions is known for one stage per rank (--placement "
             "linear) and without --recompute, as only there bounds hold for all partitions; give "

@@ -7,12 +7,14 @@ only if the exact score says that it is better. Random kicks, seeded, lead out o
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from synth.plan.boundary_moves import BoundaryMoves
+from synth.plan.run_works import RunWorks
 from synth.plan.stage_table import StageTable
 from synth.schedule.model import Placement
 from synth.solve.feasible import needed_bytes
@@ -53,6 +55,7 @@ def rebalance(
     caps_bytes: Sequence[int] | None = None,
     num_micro_batches: int | None = None,
     recompute: Collection[int] = (),
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> tuple[int, ...]:
     """Choose the layers of each stage so that the busiest rank has little work.
 
@@ -64,8 +67,10 @@ def rebalance(
         caps_bytes: one for each rank; none: memory does not matter.
         num_micro_batches: how many the replicas share; none: each gets as many.
         recompute: stages whose work is R's time too.
+        should_stop: ends the search where it stands.
     """
     search = _Search(table, placement, caps_bytes, num_micro_batches, recompute)
+    search.should_stop = should_stop
     edges = search.run().edges
     return tuple(int(size) for size in np.diff(edges))
 
@@ -85,15 +90,14 @@ class _Search:
         self.num_micro_batches = num_micro_batches or len(placement.ranks)
         self.caps = None if caps_bytes is None else np.array(caps_bytes, np.int64)
         self.weights = self._weights()
-        self.works = self._works(recompute=False)
-        # What R adds; 0 in the stages without.
-        self.rebuilt = self._works(recompute=True) - self.works
+        self.works = RunWorks(table)
         stages = range(placement.num_stages)
-        self.with_r = np.array([stage in recompute for stage in stages], np.int64)
+        self.with_r = np.array([stage in recompute for stage in stages])
         self.bytes = self._bytes()
         self.held = np.minimum(self._copies(), 1)
-        self.moves = _moves(placement.num_stages)
+        self.moves = BoundaryMoves(placement.num_stages)
         self.exact: dict[bytes, _State] = {}
+        self.should_stop: Callable[[], bool] = lambda: False
 
     def run(self) -> _State:
         rng = np.random.default_rng(0)
@@ -108,7 +112,7 @@ class _Search:
         return best
 
     def _is_tired(self) -> bool:
-        return self.caps is not None and len(self.exact) > _LOOKS
+        return self.should_stop() or (self.caps is not None and len(self.exact) > _LOOKS)
 
     # Tables
 
@@ -131,15 +135,6 @@ class _Search:
         weights: _Array = shares // math.gcd(*map(int, shares.flat))
         return weights
 
-    def _works(self, *, recompute: bool) -> _Array:
-        """The work of layers first … end − 1 at [first, end]."""
-        size = self.table.num_layers
-        works = np.zeros((size + 1, size + 1), np.int64)
-        for first in range(size):
-            for end in range(first + 1, size + 1):
-                works[first, end] = self.table.work_us(first, end, recompute=recompute)
-        return works
-
     def _bytes(self) -> _Array:
         """Up to each layer, what a rank that holds it has for good and from one micro-batch."""
         profiles = map(self.table.profile.layer_profile, range(self.table.num_layers))
@@ -151,7 +146,7 @@ class _Search:
     def _even_start(self) -> _Array:
         """Stages of equal work, as far as layers allow."""
         num_layers, num_stages = self.table.num_layers, self.placement.num_stages
-        up_to = self.works[0]
+        up_to = self.works.up_to
         edges = [0]
         for stage in range(1, num_stages):
             share = up_to[-1] * stage / num_stages
@@ -162,34 +157,28 @@ class _Search:
     def _kicked(self, edges: _Array, rng: np.random.Generator) -> _Array:
         """A few random moves that leave every stage a layer."""
         for _ in range(int(rng.integers(2, 6))):
-            possible = self._neighbours(edges)
+            possible = self.moves.possible(edges)
             if len(possible):
-                edges = possible[rng.integers(len(possible))]
+                edges = self.moves.moved(edges, possible[rng.integers(len(possible))])
         return edges
-
-    def _neighbours(self, edges: _Array) -> _Array:
-        moved = edges + self.moves
-        possible: _Array = moved[np.all(np.diff(moved, axis=1) > 0, axis=1)]
-        return possible
 
     def _descend(self, state: _State) -> _State:
         """Take the best move until none is better."""
-        while True:
-            better = self._better_neighbour(state)
-            if better is None:
-                return state
+        while not self.should_stop() and (better := self._better_neighbour(state)) is not None:
             state = better
+        return state
 
     def _better_neighbour(self, state: _State) -> _State | None:
-        edges = self._neighbours(state.edges)
-        if len(edges) == 0:
+        moves = self.moves.possible(state.edges)
+        if len(moves) == 0:
             return None
-        columns = self._estimate(edges, state)
-        order = np.lexsort(columns[::-1])
+        order = np.lexsort(self._estimate(moves, state)[::-1])
         for index in order[: _TRIES if self.caps is not None else 1]:
-            found = self._state(edges[index])
+            found = self._state(self.moves.moved(state.edges, moves[index]))
             if found.score < state.score:
                 return found
+            if self.should_stop():
+                break
         return None
 
     # Scores
@@ -198,32 +187,38 @@ class _Search:
         key = edges.tobytes()
         if key not in self.exact:
             needs = self._needs(edges)
-            excess = self._excess(needs[None, :])
-            columns = [*excess, *self._work_columns(edges[None, :])]
+            works = self._stage_works(edges[:-1], edges[1:])
+            ranks = self.weights @ works
+            columns = [*self._excess(needs[None, :]), *_columns(ranks[None, :], _squares(works))]
             score = _Score(*(column[0].item() for column in columns))
             self.exact[key] = _State(edges, score, needs)
         return self.exact[key]
 
-    def _estimate(self, edges: _Array, state: _State) -> list[_Column]:
-        """The columns of the scores of many partitions, near one that is known exactly."""
-        near = self._held_bytes(edges) - self._held_bytes(state.edges[None, :]) + state.need_bytes
-        return [*self._excess(near), *self._work_columns(edges)]
+    def _estimate(self, moves: _Array, state: _State) -> list[_Column]:
+        """The columns of the scores after moves, near a partition that is known exactly."""
+        edges, changes = state.edges, self.moves.changes
+        works = self._stage_works(edges[:-1], edges[1:])
+        ranks = changes(edges, moves, self._stage_works, self.weights)
+        ranks += self.weights @ works
+        one = np.ones((1, len(works)), np.int64)
+        squares = changes(edges, moves, self._squares_of, one)[:, 0] + _squares(works)
+        columns = _columns(ranks, squares)
+        if self.caps is None:
+            return columns
+        held = changes(
+            edges, moves, lambda first, end: self.bytes[end] - self.bytes[first], self.held
+        )
+        return [*self._excess(held + state.need_bytes), *columns]
 
-    def _held_bytes(self, edges: _Array) -> _Array:
-        per_stage = np.diff(self.bytes[edges], axis=1)
-        held: _Array = per_stage @ self.held.T
-        return held
+    def _squares_of(self, first: _Array, end: _Array) -> _Column:
+        squares: _Column = self._stage_works(first, end).astype(np.float64) ** 2
+        return squares
 
-    def _work_columns(self, edges: _Array) -> list[_Column]:
-        stages = self._stage_works(edges)
-        ranks = stages @ self.weights.T
-        squares = [(works.astype(np.float64) ** 2).sum(axis=1) for works in (ranks, stages)]
-        return [ranks.max(axis=1), *squares]
-
-    def _stage_works(self, edges: _Array) -> _Array:
-        """Of each partition, the work of each stage."""
-        ends = (edges[..., :-1], edges[..., 1:])
-        works: _Array = self.works[ends] + self.with_r * self.rebuilt[ends]
+    def _stage_works(self, first: _Array, end: _Array) -> _Array:
+        """The work of each stage, from where they begin and end."""
+        works = self.works.of(first, end)
+        if self.with_r.any():
+            works[self.with_r] = self.works.of(first, end, recompute=True)[self.with_r]
         return works
 
     def _excess(self, needs: _Array) -> list[_Column]:
@@ -242,16 +237,15 @@ class _Search:
 
     def _is_perfect(self, state: _State) -> bool:
         """Whether every rank has the same work, and all fit."""
-        ranks = self.weights @ self._stage_works(state.edges)
+        ranks = self.weights @ self._stage_works(state.edges[:-1], state.edges[1:])
         return state.score.worst_excess == 0 and bool(ranks.max() == ranks.min())
 
 
-def _moves(num_stages: int) -> _Array:
-    """Every run of inner edges, one layer to the left or to the right."""
-    rows: list[Any] = []
-    for first in range(1, num_stages):
-        for last in range(first, num_stages):
-            row = np.zeros(num_stages + 1, np.int64)
-            row[first : last + 1] = 1
-            rows += [row, -row]
-    return np.array(rows, np.int64).reshape(-1, num_stages + 1)
+def _squares(works: _Array) -> float:
+    return float((works.astype(np.float64) ** 2).sum())
+
+
+def _columns(ranks: _Array, squares_of_stages: Any) -> list[_Column]:
+    """What work says of partitions, given the works of ranks, a row for each partition."""
+    squares = (ranks.astype(np.float64) ** 2).sum(axis=1)
+    return [ranks.max(axis=1), squares, np.atleast_1d(squares_of_stages)]

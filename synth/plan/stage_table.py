@@ -1,8 +1,12 @@
 """What any run of a profile's layers costs as one stage, looked up instead of added up again."""
 
-from itertools import accumulate, pairwise
+from itertools import pairwise
+from typing import Any
 
-from synth.costs import Costs, StageCosts, cut
+import numpy as np
+import numpy.typing as npt
+
+from synth.costs import Costs, IntArray, StageCosts, cut
 from synth.kinds import OpKind
 from synth.profile import Profile
 from synth.solve.feasible import needed_bytes
@@ -24,13 +28,37 @@ class StageTable:
         self._stages: dict[_Content, StageCosts] = {}
         self._needs: dict[_Content, int] = {}
         self._needs_of_runs: dict[tuple[int, int], int] = {}
-        self._work = [self._work_from(first) for first in range(self.num_layers)]
-        self._rebuild = [self._rebuild_from(first) for first in range(self.num_layers)]
+        layers = [profile.layer_profile(index) for index in range(self.num_layers)]
+        self._times = np.array(
+            [[layer.time_us[kind].median_us for layer in layers] for kind in _WORK]
+        )
+        self._rebuild = np.array([layer.recompute_us for layer in layers])
+        self._times_up_to = [_sums(times) for times in (*self._times, self._rebuild)]
+        self.work_up_to = _sums(self._times.sum(axis=0))
+        self.static_up_to = _sums(np.array([layer.static_bytes for layer in layers]))
 
     def work_us(self, first: int, end: int, *, recompute: bool = False) -> int:
         """F + B + W of one micro-batch, and R where there is one."""
-        rebuilt_us = self._rebuild[first][end - first - 1] if recompute else 0
-        return self._work[first][end - first - 1] + rebuilt_us
+        return int(self.works_us(first, end, recompute=recompute)[-1])
+
+    def works_us(self, first: int, stop: int, *, recompute: bool = False) -> IntArray:
+        """The work of the runs from a layer to each end up to `stop`, shortest first."""
+        own = slice(first, stop)
+        # One after the other, as they always were: rounding must not depend on the array's length.
+        times = np.rint(np.cumsum(self._times[:, own], axis=1)).astype(np.int64)
+        works: IntArray = times.sum(axis=0)
+        if recompute:
+            works += np.rint(np.cumsum(self._rebuild[own])).astype(np.int64)
+        return works
+
+    def nearly_works_us(
+        self, first: IntArray, end: IntArray, *, recompute: bool = False
+    ) -> IntArray:
+        """The works of many runs, as differences of sums: at most a microsecond off in each op."""
+        works = np.zeros(np.broadcast(first, end).shape, np.int64)
+        for up_to in self._times_up_to if recompute else self._times_up_to[:-1]:
+            works += np.rint(up_to[end] - up_to[first]).astype(np.int64)
+        return works
 
     def need_bytes(self, first: int, end: int) -> int:
         """The least memory of a rank that holds these layers and no others."""
@@ -55,22 +83,6 @@ class StageTable:
             self._stages[content] = costs.stages[stage]
         return self._stages[content]
 
-    def _work_from(self, first: int) -> list[int]:
-        """The work of the runs that begin at a layer, shortest first."""
-        sums = dict.fromkeys(_WORK, 0.0)
-        works = []
-        for index in range(first, self.num_layers):
-            times = self.profile.layer_profile(index).time_us
-            for kind in _WORK:
-                sums[kind] += times[kind].median_us
-            works.append(sum(map(round, sums.values())))
-        return works
-
-    def _rebuild_from(self, first: int) -> list[int]:
-        """R of the runs that begin at a layer, shortest first."""
-        layers = map(self.profile.layer_profile, range(first, self.num_layers))
-        return [round(us) for us in accumulate(layer.recompute_us for layer in layers)]
-
     def _content(self, first: int, end: int) -> _Content:
         before = self._names[first - 1] if first else ""
         after = self._names[end] if end < self.num_layers else ""
@@ -85,3 +97,9 @@ class StageTable:
         part = self.profile.model_copy(update={"layers": self.profile.layers[begin:stop]})
         sizes = [size for size in (first - begin, end - first, stop - end) if size]
         return first - begin, cut(part, sizes)
+
+
+def _sums(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The sum over the layers before each one, and over all."""
+    sums: npt.NDArray[Any] = np.concatenate(([0], np.cumsum(values)))
+    return sums

@@ -76,7 +76,8 @@ class Starts:
         # The search orders F, B and W, and proves its bounds for them.
         if fits and keeps:
             self.now.offer(alone)
-            self.now.offer(polish.divide(self.problem, alone))
+            if not self._out_of_grace():
+                self.now.offer(polish.divide(self.problem, alone))
 
     def try_serial(self) -> None:
         """One micro-batch at a time: it fits wherever anything does."""

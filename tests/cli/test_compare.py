@@ -155,7 +155,7 @@ def test_where_nothing_can_be_json_says_why(synth: Synth) -> None:
 def test_interrupted_before_the_first_schedule_it_ends_in_130(
     synth: Synth, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(work: Callable[[threading.Event], Any]) -> Any:
+    def interrupted(work: Callable[[threading.Event], Any], *limits: Any) -> Any:
         stop = threading.Event()
         stop.set()
         return work(stop)

@@ -120,6 +120,29 @@ def test_a_rank_that_was_stopped_ends_the_run_long_before_the_time_out(
     assert all((path / "training.json").exists() for path in complete)
 
 
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="states of processes are read from /proc")
+@pytest.mark.parametrize("command", [COMMAND, TORCHRUN], ids=["own launcher", "torchrun"])
+def test_a_rank_that_is_stopped_before_it_has_joined_is_named_and_ended(
+    command: list[str], run_plan: Path, text: Path
+) -> None:
+    marker = b"synth.runtime.training.worker" if command is COMMAND else b"synth"
+    with started(command, run_plan, "--data", text, "--steps", 2) as process:
+        while len(workers := workers_of(process.pid, marker)) < 2 and process.poll() is None:
+            time.sleep(0.01)
+        os.kill(workers[1], signal.SIGSTOP)
+        stopped_at = time.monotonic()
+        _, stderr = process.communicate(timeout=600)
+
+    assert time.monotonic() - stopped_at < 250  # without a watcher: after the time-out of 300 s
+    assert "rank 1 had been stopped for 5 s; the others wait for it: ending it" in stderr
+    if command is COMMAND:
+        assert process.returncode == 1
+        assert "rank 1 had been stopped for 5 s and was ended before its first step" in stderr
+        assert "Traceback" not in stderr
+    else:
+        assert process.returncode == 0, stderr  # torchrun starts the ranks again
+
+
 def test_what_one_rank_refuses_is_one_message_and_no_traceback_of_the_others(
     run_plan: Path, tmp_path: Path
 ) -> None:

@@ -1,5 +1,6 @@
 """Which processes count as stopped, by the state that the system gives them."""
 
+import ast
 import ctypes
 import os
 import signal
@@ -44,3 +45,26 @@ def test_a_process_that_its_debugger_holds_is_stopped() -> None:
     finally:
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes are read from /proc")
+def test_the_ranks_of_one_start_find_each_other_before_they_have_joined() -> None:
+    def start(code: str, rank: int, run: str, start: int) -> "subprocess.Popen[str]":
+        told = {"RANK": rank, "TORCHELASTIC_RUN_ID": run, "TORCHELASTIC_RESTART_COUNT": start}
+        environment = {**os.environ, "WORLD_SIZE": "2", **{k: str(v) for k, v in told.items()}}
+        command = [sys.executable, "-c", code]
+        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+
+    wait = "import time; print('here', flush=True); time.sleep(600)"
+    others = [start(wait, 1, "a", 1), start(wait, 0, "a", 0), start(wait, 0, "b", 1)]
+    try:
+        for other in others:
+            assert other.stdout is not None and other.stdout.readline() == "here\n"
+        look = "from synth.runtime.training.watch import sibling_pids; print(sibling_pids())"
+        process = start(look, 0, "a", 1)
+        stdout, _ = process.communicate(timeout=300)
+        assert ast.literal_eval(stdout) == {0: process.pid, 1: others[0].pid}
+    finally:
+        for other in others:
+            other.kill()
+            other.communicate()

@@ -1,0 +1,54 @@
+"""The command line as one Typer application.
+
+A command's heavy imports (torch, ortools, pulp, networkx) stand inside its function, so that
+`synth --help` is instant.
+"""
+
+import importlib
+import pkgutil
+from typing import Annotated
+
+import typer
+
+import synth.cli
+from synth import __version__
+from synth.cli.arguments import within_limits
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="synth",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Measure a model's pipeline stages, synthesize the best schedule that fits, replay it.",
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"synth {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Options that stand before the command."""
+
+
+def _add_commands() -> None:
+    for found in pkgutil.iter_modules(synth.cli.__path__):
+        module = importlib.import_module(f"synth.cli.{found.name}")
+        command = getattr(module, "command", None)
+        if command is not None:
+            app.command(found.name)(within_limits(command))
+
+
+_add_commands()

@@ -1,0 +1,61 @@
+"""The best schedule that a search has told of, to answer with where the search does not end."""
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from synth.solve.problem import Incumbent, Problem, Result
+
+
+class SoFar:
+    """Listens to a search between it and those who save and tell; closed, it lets nothing pass."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._best: tuple[Problem, Incumbent] | None = None
+
+    def listening(
+        self, problem: "Problem", listener: "Callable[[Incumbent], None] | None"
+    ) -> "Callable[[Incumbent], None]":
+        """Who hears of the search on a problem."""
+
+        def tell(incumbent: "Incumbent") -> None:
+            with self._lock:
+                if self._is_closed:
+                    return
+                if self._best is None or incumbent.value_us <= self._best[1].value_us:
+                    self._best = problem, incumbent
+                if listener is not None:
+                    listener(incumbent)
+
+        return tell
+
+    def close(self) -> "tuple[Problem, Incumbent] | None":
+        """The best, which stays the best: who searches on is not heard any more."""
+        with self._lock:
+            self._is_closed = self._best is not None
+            return self._best
+
+    def result(self, elapsed_s: float, *, is_interrupted: bool = False) -> "Result | None":
+        """The answer as if the search had ended; None: nothing was found."""
+        from synth.solve.problem import Result, StoppedBy
+
+        best = self.close()
+        if best is None:
+            return None
+        problem, found = best
+        return Result(
+            problem=problem,
+            schedule=found.schedule,
+            timeline=found.timeline,
+            value_us=found.value_us,
+            lower_bound_us=found.lower_bound_us,
+            peak_bytes=found.peak_bytes,
+            found_by=found.found_by,
+            stopped_by=StoppedBy.INTERRUPT if is_interrupted else StoppedBy.TIME_LIMIT,
+            rivals=(),
+            wall_s=elapsed_s,
+            bound_scope=found.bound_scope,
+        )

@@ -1,0 +1,165 @@
+"""The least memory that every run of layers needs as one stage, for all ends of a run at once.
+
+The same sums and maxima as `costs.cut` and `feasible.needed_bytes` with one stage on a rank, as
+arrays over the ends. Runs are visited from the last first layer to the first one. Then forward
+peaks are running maxima along the run, and backward peaks grow by one layer at each step.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from synth.costs import IntArray
+from synth.kinds import OpKind
+from synth.profile import LayerProfile, Profile
+
+B, BW, F, STEP, W = OpKind.B, OpKind.BW, OpKind.F, OpKind.STEP, OpKind.W
+
+
+class RunNeeds:
+    """Visits the first layers from the last one down; memory grows with the number of layers."""
+
+    def __init__(self, profile: Profile) -> None:
+        layers = [profile.layer_profile(i) for i in range(len(profile.layers))]
+        self.first = self.num_layers = len(layers)
+        self._output = _array(layers, lambda layer: layer.output_bytes)
+        self._saved = _array(layers, lambda layer: layer.saved_bytes)
+        self._saved_w = _array(layers, lambda layer: layer.saved_w_bytes)
+        self._rise = {
+            kind: _array(layers, lambda layer, kind=kind: layer.rise_bytes[kind])
+            for kind in (F, B, W, BW, STEP)
+        }
+        self._input_until = [layer.input_until for layer in layers]
+        self._until = {
+            until: np.array([layer.output_until == until for layer in layers])
+            for until in (F, B, W)
+        }
+        self._has_next = np.arange(1, self.num_layers + 1) < self.num_layers
+        self._sent = self._output * self._has_next
+        self._gradient_for_w = _array(layers, lambda layer: layer.gradient_until == W)
+        held = [_later(*pair) for pair in pairwise(layers)]
+        self._held = [*held, F]  # the last layer's output is held for no layer
+        self._sum_up(layers)
+        self._levels = {kind: 0 for kind in (B, W, BW)}
+        self._starts = {kind: np.zeros(self.num_layers + 1, np.int64) for kind in (B, W, BW)}
+        self._tops = {kind: np.zeros(self.num_layers + 1, np.int64) for kind in (B, W, BW)}
+
+    def _sum_up(self, layers: Sequence[LayerProfile]) -> None:
+        """Sums over all layers before each one, and over the pairs of layers before each one."""
+        kept = self._output * np.array([kind != F for kind in self._held])
+        kept_w = self._output * np.array([kind == W for kind in self._held])
+        self._static = _sums(_array(layers, lambda layer: layer.static_bytes))
+        self._saved_up_to = _sums(self._saved), _sums(kept)
+        self._saved_w_up_to = (
+            _sums(self._saved_w),
+            _sums(kept_w + self._output * self._gradient_for_w),
+        )
+        self._step = _sums(self._rise[STEP])
+        # Right after F of a layer the output of the one before may go.
+        gone = np.concatenate(([0], (self._output - kept)[:-1]))
+        self._gone = gone
+        self._forward = _sums(self._saved + self._output - gone)
+
+    def of_next(self, stop: int) -> IntArray:
+        """The needs of the runs from the next first layer to each end up to `stop`, in bytes."""
+        self.first -= 1
+        first, stop = self.first, max(stop, self.first + 1)
+        for kind in (B, W, BW):
+            self._prepend(kind, first)
+        ends = slice(first + 1, stop + 1)
+        static = self._static[ends] - self._static[first]
+        step = self._step[ends] - self._step[first]
+        needs: IntArray = static + np.maximum(step, self._one_micro_batch(stop))
+        return needs
+
+    def _one_micro_batch(self, stop: int) -> IntArray:
+        """The peak of F, then B and W or BW, whichever of both peaks lower."""
+        first, last = self.first, slice(self.first, stop)
+        saved = _between(self._saved_up_to, first, stop)
+        saved_w = _between(self._saved_w_up_to, first, stop)
+        before = int(self._output[first - 1]) if first else 0
+        after = self._sent[last]
+        sent, for_b, for_w = (after * self._until[kind][last] for kind in (F, B, W))
+        gradient = after * self._gradient_for_w[last]
+        input_b, input_w = (before * (self._input_until[first] == kind) for kind in (B, W))
+        forward = saved + for_b + for_w + input_b + input_w
+        backward = saved_w - saved - for_b - input_b + gradient
+        weight = -saved_w - for_w - input_w - gradient
+        peak_f = np.maximum(before + self._forward_rise(stop), forward + sent)
+        peak_b = np.maximum(after + self._backward_rise(B, stop), backward + before)
+        peak_w = np.maximum(np.maximum(self._backward_rise(W, stop), weight), 0)
+        peak_bw = np.maximum(after + self._backward_rise(BW, stop), backward + weight + before)
+        split = np.maximum(forward + peak_b, forward + backward + peak_w)
+        least = np.maximum(peak_f, np.minimum(split, forward + peak_bw))
+        # When the gradient's receive is posted, the activation that was sent is still there.
+        posted = (forward + sent + after) * self._has_next[last]
+        peaks: IntArray = np.maximum(np.maximum(least, posted), 0)
+        return peaks
+
+    def _forward_rise(self, stop: int) -> IntArray:
+        first = self.first
+        level = self._forward[first:stop] - self._forward[first] + self._gone[first]
+        level[0] = 0
+        rises = np.maximum.accumulate(level + self._rise[F][first:stop])
+        highest: IntArray = np.maximum(rises, 0)
+        return highest
+
+    def _prepend(self, kind: OpKind, first: int) -> None:
+        """Let the runs that end behind this layer begin with it.
+
+        All levels change by the same, so one sum is kept, and for each end where it began.
+        """
+        starts, tops = self._starts[kind], self._tops[kind]
+        output = int(self._output[first])
+        if kind != W and first + 1 < self.num_layers:
+            self._levels[kind] += output
+        top = self._levels[kind] + int(self._rise[kind][first])
+        np.maximum(tops[first + 2 :], top, out=tops[first + 2 :])
+        own = self._change(kind, first)
+        # The run of this layer alone starts at level 0, with no boundary behind the layer.
+        inner = self._inner(kind, first)
+        self._levels[kind] += own - inner
+        starts[first + 1] = self._levels[kind] - own
+        tops[first + 1] = starts[first + 1] + int(self._rise[kind][first])
+
+    def _change(self, kind: OpKind, layer: int) -> int:
+        """How a layer's op changes the level, boundaries left out."""
+        saved_w, saved = int(self._saved_w[layer]), int(self._saved[layer])
+        return {B: saved_w - saved, BW: -saved, W: -saved_w}[kind]
+
+    def _inner(self, kind: OpKind, layer: int) -> int:
+        """What of the boundary behind a layer is gone after its op, where a layer follows."""
+        if kind == W or layer + 1 == self.num_layers:
+            return 0
+        split, held = kind == B, self._held[layer]
+        keeps_gradient = split and bool(self._gradient_for_w[layer])
+        frees_activation = held == B or (held == W and not split)
+        return int(self._output[layer]) * ((not keeps_gradient) + frees_activation)
+
+    def _backward_rise(self, kind: OpKind, stop: int) -> IntArray:
+        ends = slice(self.first + 1, stop + 1)
+        highest: IntArray = np.maximum(self._tops[kind][ends] - self._starts[kind][ends], 0)
+        return highest
+
+
+def _array(layers: Sequence[LayerProfile], of: Callable[..., int]) -> IntArray:
+    return np.array([of(layer) for layer in layers], np.int64)
+
+
+def _sums(values: IntArray) -> IntArray:
+    sums: IntArray = np.concatenate(([0], np.cumsum(values, dtype=np.int64)))
+    return sums
+
+
+def _between(up_to: tuple[IntArray, IntArray], first: int, stop: int) -> IntArray:
+    """The sums of layers from the first one on, and of the pairs of layers within each run."""
+    layers, pairs = up_to
+    own: IntArray = layers[first + 1 : stop + 1] - layers[first] + pairs[first:stop] - pairs[first]
+    return own
+
+
+def _later(layer: LayerProfile, following: LayerProfile) -> OpKind:
+    """Until which op the activation between two layers of one stage is needed."""
+    moments = (layer.output_until, following.input_until)
+    return max(moments, key=lambda kind: kind.rank_in_chain)

@@ -1,0 +1,142 @@
+"""Ctrl-C at any moment of a command: one line and 130, or what was found is printed and saved."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from synth.cli.clock import Clock
+from synth.cli.interrupt import OutOfTime, run_interruptibly
+from synth.cli.so_far import SoFar
+from synth.costs import uniform_costs
+from synth.solve.problem import Incumbent, Problem, StoppedBy
+from tests.cli.conftest import NAME, Synth
+
+ROOT = Path(__file__).resolve().parents[2]
+# As the installed script begins; that tells when the interpreter has come so far.
+SYNTH = [
+    sys.executable,
+    "-c",
+    "import synth.cli, sys; sys.stderr.write('here\\n'); sys.stderr.flush(); synth.cli.main()",
+]
+SIZE = ("--ranks", "8", "--micro-batches", "24", "--gap", "0%")
+COMMANDS = {
+    "solve": ("solve", NAME, *SIZE, "--mem-limit", "20GB"),
+    "least": ("solve", NAME, *SIZE, "--mem-limit", "min", "--target", "105%"),
+    "compare": ("compare", NAME, *SIZE),
+    "frontier": ("frontier", NAME, *SIZE, "--points", "3", "-o", "curve.json"),
+    "check": ("check", "plan.json"),
+}
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 0.15, 0.4, 0.8, 1.6, 3.2])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_moment_of_ctrl_c_ends_in_a_traceback(
+    name: str, pause_s: float, tmp_path: Path, plan_file: Path
+) -> None:
+    (tmp_path / "plan.json").write_bytes(plan_file.read_bytes())
+    process = subprocess.Popen(
+        [*SYNTH, *COMMANDS[name]],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert process.stderr is not None
+    assert process.stderr.readline() == "here\n"
+    time.sleep(0.05 + pause_s)  # main takes charge of Ctrl-C first of all
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=300)
+    assert "Traceback" not in stderr
+    assert process.returncode in (0, 130)
+    assert (process.returncode == 0) == bool(stdout)
+
+
+def test_the_first_ctrl_c_while_the_answer_is_written_lets_it_be_written() -> None:
+    code = (
+        "import os, signal, sys, time\n"
+        "from synth.cli import give_up\n"
+        "from synth.cli.interrupt import run_interruptibly\n"
+        "signal.signal(signal.SIGINT, give_up)\n"
+        "found = run_interruptibly(lambda stop: 'found')\n"
+        "os.kill(os.getpid(), signal.SIGINT)\n"
+        "print(found)\n"
+        "os.kill(os.getpid(), signal.SIGINT)\n"
+        "print('not reached')\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (130, "found\n")
+    assert "Ctrl-C again gives up at once" in ended.stderr
+
+
+def test_work_that_does_not_end_in_time_is_left_for_what_is_there() -> None:
+    over = threading.Event()
+    previous = signal.getsignal(signal.SIGINT)
+    try:
+        found = run_interruptibly(_waiting(over), time.monotonic(), lambda: "so far")
+        assert found == "so far"
+        with pytest.raises(OutOfTime, match="nothing was found in the time given"):
+            run_interruptibly(_waiting(over), time.monotonic())
+    finally:
+        over.set()
+        signal.signal(signal.SIGINT, previous)
+
+
+def _waiting(over: threading.Event) -> Callable[[threading.Event], str]:
+    def work(stop: threading.Event) -> str:
+        over.wait(600)
+        return "the end"
+
+    return work
+
+
+def incumbent(value_us: int) -> Incumbent:
+    return Incumbent(0.0, None, None, value_us, 1, "test", (1,))  # type: ignore[arg-type]
+
+
+def test_the_best_that_was_told_is_the_answer_and_nothing_is_heard_after_it() -> None:
+    so_far, heard = SoFar(), list[int]()
+    problem = Problem.linear(
+        uniform_costs(2, forward_us=1, backward_input_us=1, backward_weight_us=1), 2
+    )
+    tell = so_far.listening(problem, lambda found: heard.append(found.value_us))
+    assert so_far.result(1.0) is None
+    for value_us in (9, 7, 8):
+        tell(incumbent(value_us))
+    result = so_far.result(1.0)
+    tell(incumbent(5))
+    assert result is not None
+    assert (result.value_us, result.stopped_by, result.wall_s) == (7, StoppedBy.TIME_LIMIT, 1.0)
+    assert heard == [9, 7, 8]
+
+
+def test_what_there_is_no_time_for_is_left_out_of_the_comparison_and_named(synth: Synth) -> None:
+    ended = synth("compare", NAME, "-r", "4", "-m", "8", "--no-solve", "--time-limit", "0.001s")
+    assert ended.code == 0
+    assert "not simulated" in ended.stdout
+
+
+def test_reading_and_cutting_count_towards_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("synth.cli.clock.time.monotonic", lambda: now[0])
+    clock = Clock.of("10s")
+    is_over = clock.for_partitions()
+    assert not is_over() and clock.left_of(10.0) == 10.0
+    now[0] += 4.0
+    assert is_over() and clock.left_of(10.0) == 6.0
+    assert clock.until() == 110.0 and clock.until(2) == 120.0
+    assert clock.without_answer(20_000) == clock
+    assert clock.without_answer(120_000).left_of(10.0) == pytest.approx(4.5)
+
+
+def test_a_limit_that_is_no_clock_leaves_the_search_all_of_it() -> None:
+    clock = Clock.of("0.5s", is_clock=False)
+    assert clock.left_of(0.5) == 0.5
+    assert clock.until() is None and not clock.for_partitions()()
