@@ -1,4 +1,4 @@
-"""How long commands take against their time limit, for models with many layers and many ops.
+"""Durations of commands against their time limit, for models with many layers and many ops.
 
     python benchmarks/time_limits.py [--limit 2] [--only TEXT]
 
@@ -62,7 +62,7 @@ def enlarged(profile: Profile, num_layers: int) -> Profile:
 
 
 class Measured(NamedTuple):
-    """How a command ended."""
+    """A command's exit code, duration and memory."""
 
     code: int
     wall_s: float

@@ -10,7 +10,7 @@
 Optimizer, data and precision stay the caller's.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -22,13 +22,10 @@ from torch.amp import GradScaler
 from torch.distributed import ProcessGroup, ReduceOp
 from torch.distributed.device_mesh import DeviceMesh
 
-from synth.costs import uniform_costs
-from synth.errors import Mismatch, RunFailure, SynthError
-from synth.profile import Link, Links
+from synth.errors import RunFailure, SynthError
 from synth.schedule.file import Plan, schedule_fingerprint
 from synth.schedule.lower import Lowered
 from synth.schedule.model import Schedule
-from synth.schedule.verify import verify
 
 from .batch import Batch
 from .execution.channels import WithHost, open_channels
@@ -42,15 +39,22 @@ from .execution.progress import Progress
 from .execution.reducer import GradientReducer
 from .execution.saved_sizes import SizeFinder
 from .execution.shapes import ShapeFinder
-from .execution.stage import Loss, Stage
+from .execution.stage import Loss
 from .execution.stepper import Stepper
 from .execution.traced_channels import TracedChannels
 from .execution.warm_up import WarmUp
 from .optimize.gradients import Gradients
 from .optimize.norm import GradientNorm
+from .pipeline_parts import (
+    Modules,
+    check_same,
+    check_size,
+    device_of,
+    lower_verified,
+    make_stages,
+)
 
 Scale = Callable[[Tensor], Tensor]
-Modules = nn.Module | Sequence[nn.Module] | Mapping[int, nn.Module | Sequence[nn.Module] | Stage]
 
 
 class Pipeline:
@@ -116,13 +120,13 @@ class Pipeline:
         self._is_broken = False
         self._norm_group: Any = None
         with self._group.building(), self._building_with_peers():
-            self.lowered = _lower(schedule)
-            _check_size(self.lowered, self._group)
-            self.stages = _make_stages(self.lowered, self._group.rank, stages, loss)
-            self.device = torch.device(device) if device is not None else _device(self.stages)
+            self.lowered = lower_verified(schedule)
+            check_size(self.lowered, self._group)
+            self.stages = make_stages(self.lowered, self._group.rank, stages, loss)
+            self.device = torch.device(device) if device is not None else device_of(self.stages)
             self._group = self._group.on(self.device)
             self._peers = self._peers and self._peers.on(self.device)
-            _check_same(self.lowered.schedule, self._group)
+            check_same(self.lowered.schedule, self._group)
             self.clock = clock or Clock(self.device, recording=False)
             self._reducer = GradientReducer(
                 self.lowered, self._group, self.stages, tied, clock=self.clock
@@ -447,7 +451,7 @@ class Pipeline:
 
     @contextmanager
     def _together(self) -> Iterator[None]:
-        """What all ranks do at the same time: an error of one ends it on all, which say why."""
+        """Guard a call that all ranks make together: an error of one ends it on all, told."""
         if self._is_broken:
             raise RunFailure(
                 "a step of this pipeline has failed, and transfers of it are still open, or it was "
@@ -467,69 +471,3 @@ class Pipeline:
             if explained is not error:
                 raise explained from error
             raise
-
-
-def _lower(schedule: Plan | Schedule | Lowered | str | Path) -> Lowered:
-    if isinstance(schedule, Lowered):
-        return schedule
-    if isinstance(schedule, str | Path):
-        schedule = Plan.load(Path(schedule))
-    if isinstance(schedule, Plan):
-        return schedule.check()[0]
-    # Order is all that a bare schedule says. When values die does not depend on what they cost.
-    equal = uniform_costs(
-        schedule.placement.num_stages,
-        forward_us=1,
-        backward_input_us=1,
-        backward_weight_us=1,
-        links=Links(host=Link()),
-    )
-    return verify(schedule, equal)[0]
-
-
-def _check_size(lowered: Lowered, group: Group) -> None:
-    if lowered.num_ranks != group.size:
-        raise SynthError(
-            f"the schedule is for {lowered.num_ranks} ranks, the group has {group.size}; start as "
-            f"many processes, or take a schedule for {group.size} ranks"
-        )
-
-
-def _check_same(schedule: Schedule, group: Group) -> None:
-    """Ranks of unlike schedules would wait for each other for ever."""
-    mine = schedule_fingerprint(schedule)
-    found = group.own.meeting.meet("schedule", range(group.size), mine)
-    others = [str(rank) for rank, theirs in enumerate(found) if theirs != found[0]]
-    if others:
-        raise Mismatch(
-            f"rank{'s' * (len(others) > 1)} {', '.join(others)} {'have' if others[1:] else 'has'} "
-            f"another schedule than rank 0; give every rank the same one, or the same plan file"
-        )
-
-
-def _make_stages(
-    lowered: Lowered, rank: int, given: Modules, loss: Loss | None
-) -> dict[int, Stage]:
-    placement = lowered.schedule.placement
-    held = sorted({stage for stage, _ in placement.held[rank]})
-    if not isinstance(given, Mapping):
-        given = dict.fromkeys(held[:1], given) if len(held) == 1 else {}
-    if sorted(given) != held:
-        raise Mismatch(
-            f"rank {rank} holds stage{'s' * (len(held) > 1)} {', '.join(map(str, held))}; it was "
-            f"given modules for {sorted(given) or 'none of them by number'}: pass "
-            f"{{stage: module}} for each"
-        )
-    last = placement.num_stages - 1
-    return {
-        number: module
-        if isinstance(module := given[number], Stage)
-        else Stage(module, is_first=number == 0, is_last=number == last, loss=loss)
-        for number in held
-    }
-
-
-def _device(stages: Mapping[int, Stage]) -> torch.device:
-    """Where the parameters are; a stage without any says nothing."""
-    tensors = (tensor for stage in stages.values() for tensor in stage.state())
-    return next((tensor.device for tensor in tensors), torch.device("cpu"))

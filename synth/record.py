@@ -238,7 +238,7 @@ def check_outputs(*outputs: Path | None, inputs: Iterable[Path | str | None] = (
 
 
 def _place(path: Path | str) -> Path:
-    """Where a path leads, links followed; a loop of links is left as it is."""
+    """Resolve the links of a path; a loop of links is left as it is."""
     return Path(os.path.realpath(path))
 
 

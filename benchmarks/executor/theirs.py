@@ -34,7 +34,7 @@ _SPLIT = ("zb-v", "dualpipe-v")
 
 
 def has_native(case: Case) -> bool:
-    """Whether PyTorch has a class for the schedule, with or without B and W apart as asked for."""
+    """True if PyTorch has a class for the schedule, with or without B and W apart as asked for."""
     return case.schedule in {**_SINGLE, **_SEVERAL} and case.split == (case.schedule in _SPLIT)
 
 

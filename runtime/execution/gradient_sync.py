@@ -44,7 +44,7 @@ class GradientSync:
 
     @property
     def is_sharded(self) -> bool:
-        """Whether FSDP2 holds the parameters."""
+        """True if FSDP2 holds the parameters."""
         return bool(self._sharded)
 
     def begin(self) -> None:

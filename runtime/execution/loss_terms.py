@@ -1,4 +1,4 @@
-"""How the losses of a step's micro-batches add up, and what is kept of its last stage."""
+"""Weights of a step's micro-batch losses, and collectors of the last stage's results."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

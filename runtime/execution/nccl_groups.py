@@ -52,7 +52,7 @@ class NcclGroups:
     """
 
     device: torch.device
-    """Where this rank computes."""
+    """The device that this rank computes on."""
 
     def __init__(
         self,

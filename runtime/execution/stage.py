@@ -107,12 +107,12 @@ class Stage:
 
     @property
     def is_wrapped(self) -> bool:
-        """Whether DistributedDataParallel or FSDP2 are inside."""
+        """True if DistributedDataParallel or FSDP2 are inside."""
         return bool(self._sync.wrappers)
 
     @property
     def is_sharded(self) -> bool:
-        """Whether FSDP2 holds its parameters."""
+        """True if FSDP2 holds its parameters."""
         return self._sync.is_sharded
 
     def forward(self, microbatch: int, given: Given) -> Tensors:
@@ -241,7 +241,7 @@ class Stage:
 
     @property
     def has_loss(self) -> bool:
-        """Whether a loss function follows the module; else the last one computes its own loss."""
+        """True if a loss function follows the module; else the last one computes its own loss."""
         return self._loss is not None
 
     @property

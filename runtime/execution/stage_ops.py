@@ -123,7 +123,7 @@ class StageOps:
         self._seeds[microbatch] = self._seed(terms, loss, microbatch)
 
     def _seed(self, terms: LossTerms, loss: Tensor, microbatch: int) -> Tensors:
-        """What the micro-batch's backward starts from; mostly the same for all."""
+        """The gradient that the micro-batch's backward starts from; mostly the same for all."""
         weight = terms.weights[microbatch]
         if terms.scale is not None or isinstance(weight, Tensor):
             return (terms.seed(loss, microbatch),)

@@ -40,7 +40,7 @@ _NUM_PASSES = 2
 
 
 class _Way(NamedTuple):
-    """How a micro-batch passes through a stage."""
+    """The ops of a micro-batch in a stage."""
 
     stage: int
     fused: bool

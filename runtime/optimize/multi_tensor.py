@@ -19,7 +19,7 @@ def group_alike(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    """Whether it is a DTensor; without importing its module, which is large."""
+    """True if it is a DTensor; without importing its module, which is large."""
     return hasattr(tensor, "full_tensor")
 
 

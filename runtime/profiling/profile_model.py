@@ -87,7 +87,7 @@ def profile_model(
 
 
 def reserve_advice(used_bytes: int, allocator_bytes: int) -> str:
-    """What the driver reports as used beyond PyTorch's allocator, as a reserve for `synth solve`.
+    """The bytes that the driver reports as used beyond PyTorch's allocator: a reserve for `solve`.
 
     That is this process's context and libraries, and whatever other processes hold of the device.
     """

@@ -21,7 +21,7 @@ _REPLACED = {"linear", "has_torch_function", *_COPIED}
 
 
 def can_record() -> bool:
-    """Whether this torch's functions call each other by the names that are replaced."""
+    """True if this torch's functions call each other by the names that are replaced."""
     attention = F.multi_head_attention_forward
     return (
         isinstance(attention, FunctionType)
@@ -48,7 +48,7 @@ class RecordedAttention:
         return is_own and "forward" not in vars(self.module)
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        """What `module(...)` gives."""
+        """Run the module, as `module(...)` does."""
         if torch.compiler.is_compiling():
             return nn.MultiheadAttention.forward(self.module, *arguments, **keywords)
         return self._forward(self.module, *arguments, **keywords)

@@ -126,7 +126,7 @@ def _einsum(call: Call, x: Tensor, weight: Tensor) -> Tensor:
 
 
 def is_stack_for(x: Tensor, stack: Any) -> bool:
-    """Whether x [b, n, in] is multiplied by a trainable stack [b, in, out]."""
+    """True if x [b, n, in] is multiplied by a trainable stack [b, in, out]."""
     return x.ndim == 3 and _is_stack(stack) and len(x) == len(stack)
 
 

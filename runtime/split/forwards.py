@@ -170,7 +170,7 @@ class RecordedLinear:
         return "forward" not in vars(self.module) and nn.Linear.forward is _LINEAR_FORWARD
 
     def __call__(self, x: Tensor) -> Tensor:
-        """What `linear(x)` gives."""
+        """Run the layer, as `linear(x)` does."""
         linear = self.module
         parameters = linear._parameters
         weight: Any = parameters.get("weight")
@@ -183,7 +183,7 @@ class RecordedLinear:
 
 
 def record_linear(tape: SplitTape, x: Tensor, weight: Any, bias: Any) -> Tensor:
-    """What `F.linear(x, weight, bias)` gives, recorded on the tape."""
+    """Compute `F.linear(x, weight, bias)`, recorded on the tape."""
     if not torch.is_grad_enabled():
         tape.recomputes = True  # see Interception
         with torch._C.DisableTorchFunction():
@@ -198,7 +198,7 @@ def record_linear(tape: SplitTape, x: Tensor, weight: Any, bias: Any) -> Tensor:
 
 
 def _is_plain(tape: SplitTape, x: Tensor, weight: Any, bias: Any) -> bool:
-    """Whether all that `apply_rule` asks has the usual answer."""
+    """True if all that `apply_rule` asks has the usual answer."""
     return (
         type(x) is Tensor
         and x.requires_grad

@@ -23,10 +23,10 @@ class Queue(Protocol):
     """Where weight-gradient tasks go while B runs."""
 
     recomputes: bool
-    """Whether B may run parts of F again, within which the rules should be in force."""
+    """True if B may run parts of F again, within which the rules should be in force."""
 
     packs: bool
-    """Whether what W needs is packed by saved-tensor hooks, so that B has to run F's calls again
+    """True if what W needs is packed by saved-tensor hooks, so that B has to run F's calls again
     under the same rules."""
 
     left: Collection[int]
@@ -56,7 +56,7 @@ _ANCHOR = torch.empty(0, requires_grad=True)
 
 
 def can_apply(rule: Rule, call: Call, left: Collection[int] = ()) -> bool:
-    """Whether only plain leaves, or parts of them, would be put off: else it is autograd's.
+    """True if only plain leaves, or parts of them, would be put off: else it is autograd's.
 
     Args:
         rule: of the function called.
@@ -85,7 +85,7 @@ def can_apply(rule: Rule, call: Call, left: Collection[int] = ()) -> bool:
 
 
 def in_function_transform() -> bool:
-    """Whether `torch.func` (vmap, grad, jvp) or forward-mode differentiation is at work.
+    """True if `torch.func` (vmap, grad, jvp) or forward-mode differentiation is at work.
 
     There tensors stand for other ones, or carry tangents through which parameters have gradients.
     """
@@ -95,7 +95,7 @@ def in_function_transform() -> bool:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Whether autograd treats it as any tensor: sharded ones (tensor parallelism) included."""
+    """True if autograd treats it as any tensor: sharded ones (tensor parallelism) included."""
     kind = type(tensor)
     if kind is Tensor or kind is torch.nn.Parameter:
         return True

@@ -140,10 +140,10 @@ def _bind_left(matrix: Tensor, x: Tensor) -> Call:
 
 
 def _is_left(call: Call) -> bool:
-    """Whether the matrix is the product's left factor."""
+    """True if the matrix is the product's left factor."""
     return len(call.options) == 2
 
 
 def _is_folded(call: Call) -> bool:
-    """Whether the input is the rows of a transposed stack."""
+    """True if the input is the rows of a transposed stack."""
     return call.options[0] is not None

@@ -86,7 +86,7 @@ class ForwardObserver(Interception):
         self._findings.callers.add(None if self._may_run_again(caller) else caller)
 
     def _may_run_again(self, caller: nn.Module | None) -> bool:
-        """Whether B may repeat a part of the caller's forward without calling the caller."""
+        """True if B may repeat a part of the caller's forward without calling the caller."""
         is_checkpointed = saving_hooks() is not None or not torch.is_grad_enabled()
         return is_checkpointed and type(caller) not in (nn.Linear, nn.MultiheadAttention)
 

@@ -94,7 +94,7 @@ class Recorder:
         return Intercepted(part, self._recording) if part in self._findings.callers else None
 
     def _rules_in_backward(self, tape: SplitTape) -> AbstractContextManager[object]:
-        """What must be in force where B runs parts of F again.
+        """The rules that must be in force where B runs parts of F again.
 
         Only packed tensors force B to repeat the calls exactly. Else the first such B is observed,
         as a layer may run its own calls again to differentiate them.

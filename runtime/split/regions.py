@@ -34,7 +34,7 @@ _VIEWS = frozenset(
 
 
 def is_region(tensor: Tensor) -> bool:
-    """Whether a tensor is a part of a trainable leaf, differentiable through views alone."""
+    """True if a tensor is a part of a trainable leaf, differentiable through views alone."""
     base = tensor._base
     if base is None or tensor.is_leaf or type(tensor) is not Tensor:
         return False
@@ -53,7 +53,7 @@ def leaf_of(target: Tensor) -> Tensor:
 
 
 def is_transpose(target: Tensor) -> bool:
-    """Whether a target is the transpose of a whole parameter."""
+    """True if a target is the transpose of a whole parameter."""
     if target.is_leaf:
         return False
     base = leaf_of(target)

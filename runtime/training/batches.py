@@ -60,7 +60,7 @@ class Batches:
 
     @property
     def sequences_per_step(self) -> int:
-        """How many sequences an optimizer step takes, of all pipelines together."""
+        """Number of sequences that an optimizer step takes, of all pipelines together."""
         return self._per_step * self._num_pipelines * self._sequences_per_batch
 
     @property

@@ -108,11 +108,11 @@ class LastSeen:
     where: str
 
     def how(self, ended: str) -> str:
-        """How it ended, and where."""
+        """Say how it ended, and where."""
         return f"{self.name} {ended} {self.where}"
 
     def said(self, word: dict[str, Any]) -> str:
-        """What it said when it failed; named by it where it did not name itself."""
+        """Its last message; named by it where it did not name itself."""
         message = word["message"]
         if word["hopeless"]:
             return str(message)
@@ -126,7 +126,7 @@ class LastSeen:
 
 
 def places_of_all(folder: Path, lowered: Lowered, num_pipelines: int) -> list[LastSeen]:
-    """Where every process was last seen, in their order."""
+    """The last seen places of all processes, in their order."""
     num_ranks = lowered.num_ranks
     return [
         LastSeen(

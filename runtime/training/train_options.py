@@ -25,9 +25,9 @@ class TrainOptions(Record):
     epochs: PositiveInt | None = None
     """Go through the data so often and end; none: draw sequences from it for ever."""
     accumulate: PositiveInt = 1
-    """How many mini-batches of the plan an optimizer step averages over, on each pipeline."""
+    """Mini-batches of the plan that an optimizer step averages over, on each pipeline."""
     data_parallel: PositiveInt = 1
-    """How many pipelines train side by side, on mini-batches of their own."""
+    """Number of pipelines that train side by side, on mini-batches of their own."""
     optimizer: OptimizerSpec | None = None
     """None: the one that was profiled."""
     learning_rate: LearningRate = LearningRate(peak=1e-3)

@@ -63,7 +63,7 @@ class _Progress:
         self._is_closed = False
 
     def close(self) -> "LeastCap | None":
-        """Where the search stands, and stays: it is not heard any more."""
+        """The state of the search, which is not listened to any more."""
         with self._lock:
             self._is_closed = self._last is not None
             return self._last

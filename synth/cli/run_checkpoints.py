@@ -69,7 +69,7 @@ IgnoreOptimizerOption = Annotated[
 
 @dataclass(frozen=True)
 class Resuming:
-    """What the command line says of going on from a checkpoint."""
+    """The command line's options for going on from a checkpoint."""
 
     resume: bool = False
     source: str | None = None

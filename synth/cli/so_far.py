@@ -19,7 +19,7 @@ class SoFar:
     def listening(
         self, problem: "Problem", listener: "Callable[[Incumbent], None] | None"
     ) -> "Callable[[Incumbent], None]":
-        """Who hears of the search on a problem."""
+        """The listener for the search on a problem."""
 
         def tell(incumbent: "Incumbent") -> None:
             with self._lock:

@@ -45,7 +45,7 @@ class BoundaryMoves:
         return after
 
     def changes(self, edges: IntArray, moves: IntArray, of: OfStages, shares: IntArray) -> _Column:
-        """How each move changes the value of each rank, a row for each move.
+        """Compute the change of each rank's value by each move, a row for each move.
 
         Args:
             edges: where the stages begin, and the end.

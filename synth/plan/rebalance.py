@@ -246,6 +246,6 @@ def _squares(works: _Array) -> float:
 
 
 def _columns(ranks: _Array, squares_of_stages: Any) -> list[_Column]:
-    """What work says of partitions, given the works of ranks, a row for each partition."""
+    """Score partitions by the works of their ranks, a row for each partition."""
     squares = (ranks.astype(np.float64) ** 2).sum(axis=1)
     return [ranks.max(axis=1), squares, np.atleast_1d(squares_of_stages)]

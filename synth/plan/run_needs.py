@@ -124,12 +124,12 @@ class RunNeeds:
         tops[first + 1] = starts[first + 1] + int(self._rise[kind][first])
 
     def _change(self, kind: OpKind, layer: int) -> int:
-        """How a layer's op changes the level, boundaries left out."""
+        """The change of the level by a layer's op, boundaries left out."""
         saved_w, saved = int(self._saved_w[layer]), int(self._saved[layer])
         return {B: saved_w - saved, BW: -saved, W: -saved_w}[kind]
 
     def _inner(self, kind: OpKind, layer: int) -> int:
-        """What of the boundary behind a layer is gone after its op, where a layer follows."""
+        """The bytes of the boundary behind a layer that its op frees, where a layer follows."""
         if kind == W or layer + 1 == self.num_layers:
             return 0
         split, held = kind == B, self._held[layer]

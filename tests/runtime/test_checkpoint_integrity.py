@@ -69,7 +69,7 @@ Loaded = tuple[int, list[Tensor], list[str]]
 
 
 def load(rank: int, world_size: int, folder: str, options: dict[str, Any]) -> Loaded | str:
-    """What was loaded, or why not."""
+    """The loaded object, or the error."""
     training = Training(rank, folder, **{"resume": True, **options})
     try:
         step = training.load()

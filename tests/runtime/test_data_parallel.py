@@ -365,7 +365,7 @@ class Encoder(nn.Module):
 
 
 def step_as_fsdp2(rank: int, size: int, is_checkpointed: bool, reshards: bool) -> list[bool]:
-    """Whether each gradient has the bits of FSDP2's own accumulation in mixed precision."""
+    """True if each gradient has the bits of FSDP2's own accumulation in mixed precision."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 

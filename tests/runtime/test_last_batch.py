@@ -1,4 +1,4 @@
-"""What all ranks read when one is given a batch that does not fit, such as a smaller last one."""
+"""A batch that does not fit, such as a smaller last one: all ranks read the cause."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ MICRO_BATCHES = 4
 
 
 def step_twice(rank: int, size: int, rows: list[int], changing: bool, first_alone: bool) -> Any:
-    """What a rank reads at each step; the second batch is smaller on all ranks or on the first."""
+    """Messages of a rank, by step; the second batch is smaller on all ranks or on the first."""
     from synth.runtime.pipeline import Pipeline
 
     torch.manual_seed(rank)

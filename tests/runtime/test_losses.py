@@ -1,4 +1,4 @@
-"""What a step gives besides gradients: losses, outputs, weighted means; as one process has them."""
+"""Results of a step besides gradients: losses, outputs, weighted means; as of one process."""
 
 from typing import Any
 

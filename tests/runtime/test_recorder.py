@@ -1,4 +1,4 @@
-"""What a stage's first F shows, and who hears of the gradients that W delivers."""
+"""Findings of a stage's first F, and listeners to the gradients that W delivers."""
 
 from collections.abc import Callable
 from typing import Any

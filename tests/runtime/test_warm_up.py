@@ -210,7 +210,7 @@ def test_seeded_and_recomputed_layers_are_as_without(pool: Any) -> None:
 
 
 def train_compiled(rank: int, size: int, hooks: bool) -> list[list[int]]:
-    """How much is compiled, by step, without and with a warm-up."""
+    """Number of compilations by step, without and with a warm-up."""
     from torch._dynamo.backends.debugging import aot_eager
 
     from synth.runtime.batch import Batch
@@ -303,7 +303,7 @@ def test_the_hosts_memory_is_allocated_ahead_of_the_first_move() -> None:
 
 
 def move_reserved(rank: int, size: int) -> list[int]:
-    """How much host memory is allocated before and after the moves of a first step."""
+    """Host memory allocated before and after the moves of a first step, in bytes."""
     from synth.runtime.batch import Batch
     from synth.runtime.pipeline import Pipeline
 

@@ -1,0 +1,103 @@
+"""The parts that a pipeline is made of: the verified schedule, and this rank's stages."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from synth.costs import uniform_costs
+from synth.errors import Mismatch, SynthError
+from synth.profile import Link, Links
+from synth.schedule.file import Plan, schedule_fingerprint
+from synth.schedule.lower import Lowered
+from synth.schedule.model import Schedule
+from synth.schedule.verify import verify
+
+from .execution.groups import Group
+from .execution.stage import Loss, Stage
+
+Modules = nn.Module | Sequence[nn.Module] | Mapping[int, nn.Module | Sequence[nn.Module] | Stage]
+
+
+def lower_verified(schedule: Plan | Schedule | Lowered | str | Path) -> Lowered:
+    """Lower a schedule, or that of a plan or of its file, and verify it.
+
+    Raises:
+        SynthError: it is not fit to run.
+    """
+    if isinstance(schedule, Lowered):
+        return schedule
+    if isinstance(schedule, str | Path):
+        schedule = Plan.load(Path(schedule))
+    if isinstance(schedule, Plan):
+        return schedule.check()[0]
+    # Order is all that a bare schedule says. When values die does not depend on what they cost.
+    equal = uniform_costs(
+        schedule.placement.num_stages,
+        forward_us=1,
+        backward_input_us=1,
+        backward_weight_us=1,
+        links=Links(host=Link()),
+    )
+    return verify(schedule, equal)[0]
+
+
+def check_size(lowered: Lowered, group: Group) -> None:
+    """Refuse a schedule for another number of ranks than the group has.
+
+    Raises:
+        SynthError: it is.
+    """
+    if lowered.num_ranks != group.size:
+        raise SynthError(
+            f"the schedule is for {lowered.num_ranks} ranks, the group has {group.size}; start as "
+            f"many processes, or take a schedule for {group.size} ranks"
+        )
+
+
+def check_same(schedule: Schedule, group: Group) -> None:
+    """Compare the schedules of all ranks: with unlike ones they would wait for each other for ever.
+
+    Raises:
+        Mismatch: they differ; names the ranks.
+    """
+    mine = schedule_fingerprint(schedule)
+    found = group.own.meeting.meet("schedule", range(group.size), mine)
+    others = [str(rank) for rank, theirs in enumerate(found) if theirs != found[0]]
+    if others:
+        raise Mismatch(
+            f"rank{'s' * (len(others) > 1)} {', '.join(others)} {'have' if others[1:] else 'has'} "
+            f"another schedule than rank 0; give every rank the same one, or the same plan file"
+        )
+
+
+def make_stages(lowered: Lowered, rank: int, given: Modules, loss: Loss | None) -> dict[int, Stage]:
+    """Wrap the modules given for a rank as the stages that the schedule places there.
+
+    Raises:
+        Mismatch: they are of other stages.
+    """
+    placement = lowered.schedule.placement
+    held = sorted({stage for stage, _ in placement.held[rank]})
+    if not isinstance(given, Mapping):
+        given = dict.fromkeys(held[:1], given) if len(held) == 1 else {}
+    if sorted(given) != held:
+        raise Mismatch(
+            f"rank {rank} holds stage{'s' * (len(held) > 1)} {', '.join(map(str, held))}; it was "
+            f"given modules for {sorted(given) or 'none of them by number'}: pass "
+            f"{{stage: module}} for each"
+        )
+    last = placement.num_stages - 1
+    return {
+        number: module
+        if isinstance(module := given[number], Stage)
+        else Stage(module, is_first=number == 0, is_last=number == last, loss=loss)
+        for number in held
+    }
+
+
+def device_of(stages: Mapping[int, Stage]) -> torch.device:
+    """The device of the parameters; the CPU if no stage has any."""
+    tensors = (tensor for stage in stages.values() for tensor in stage.state())
+    return next((tensor.device for tensor in tensors), torch.device("cpu"))
