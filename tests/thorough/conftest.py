@@ -1,5 +1,7 @@
 """Checks with random examples that take as long as they are given: only with `-m thorough`."""
 
+from collections.abc import Iterator
+
 import pytest
 
 from tests.cli.conftest import plan_file, run_plan, synth, text  # noqa: F401 - fixtures
@@ -18,13 +20,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture
-def examples(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -> Examples:
+def examples(
+    request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Examples]:
     """The random examples of a check: its marker's share, among the checks that are run."""
     every = sum(_share(item) for item in request.session.items)
     made = Examples(_share(request.node) / every)
     with capsys.disabled():
-        print(f"\n{request.node.name}: SYNTH_SEED={made.first_seed}, {made.seconds:.0f} s", end=" ")
-    return made
+        print(f"\n{request.node.name}: SYNTH_SEED={made.first_seed}, {made.seconds:.0f} s")
+    yield made
+    with capsys.disabled():
+        print(f" {made.count} examples", end=" ")
 
 
 def _share(item: pytest.Item) -> float:
