@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 OUT := out
 STDLIB = $(shell $(PYTHON) -c "import sysconfig; print(sysconfig.get_path('stdlib'))")
 
-.PHONY: install demo test lint types wheel check clean
+.PHONY: install demo test test-thorough lint types wheel check clean
 
 install: $(VENV)/.installed
 
@@ -27,6 +27,11 @@ demo: install
 
 test: install
 	$(BIN)/python -m pytest
+
+# Random examples, kills and interrupts, for SYNTH_THOROUGH_SECONDS (300) in all. A failure names the
+# SYNTH_SEED that repeats it.
+test-thorough: install
+	$(BIN)/python -m pytest -m thorough tests/thorough
 
 lint: install
 	$(BIN)/ruff check .

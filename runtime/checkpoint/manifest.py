@@ -8,9 +8,10 @@ import hashlib
 import json
 from typing import Annotated, ClassVar, Self
 
-from pydantic import Field, NonNegativeInt
+from pydantic import Field, NonNegativeInt, model_validator
 
 from synth.record import Record
+from synth.units import shown
 
 from .damage import Damaged
 from .state import TrainingState
@@ -47,6 +48,18 @@ class Manifest(TrainingState):
     tensors: dict[str, StoredTensor]
     aliases: dict[str, str]
     checksum: str = ""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for name, tensor in self.tensors.items():
+            if tensor.file not in self.files:
+                raise ValueError(
+                    f"tensor {shown(name)} is in {tensor.file}, which is no file of it"
+                )
+        for name, stored_name in self.aliases.items():
+            if stored_name not in self.tensors:
+                raise ValueError(f"alias {shown(name)} is of no tensor that is stored")
+        return self
 
     def sealed(self) -> str:
         """Render the file's text, with its checksum."""

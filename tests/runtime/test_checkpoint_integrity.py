@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from synth.errors import SynthError
 from synth.runtime.checkpoint import CheckpointOptions, TrainingState
 from synth.runtime.checkpoint.checkpointer import Checkpointer
+from synth.runtime.checkpoint.manifest import Manifest
 
 FILES = ("rank-0.safetensors", "rank-1.safetensors", "training.json")
 
@@ -276,3 +277,21 @@ def open_only(rank: int, world_size: int, folder: str, options: dict[str, Any]) 
 def test_a_step_that_is_not_there_is_refused(saved: Path, pool: Any) -> None:
     for message in pool.run(open_only, 2, str(saved), {"resume_from": 7}):
         assert "holds no checkpoint of step 7; there are those of steps: 1, 2, 3" in message
+
+
+def test_a_manifest_that_contradicts_itself_is_refused() -> None:
+    digest, file = "0" * 64, "rank-0.safetensors"
+    stored = {"dtype": "float32", "shape": [1], "sha256": digest}
+    data = {
+        **state_of(1).to_data(),
+        "schema_version": 2,
+        "files": {file: {"bytes": 1, "header_sha256": digest}},
+        "tensors": {"a": {"file": file, **stored}},
+        "aliases": {"b": "a"},
+    }
+    assert Manifest.model_validate_file(data, "it").names == {"a", "b"}
+    elsewhere = {"a": {"file": "rank-7.safetensors", **stored}}
+    with pytest.raises(SynthError, match=r"'a' is in rank-7\.safetensors, which is no file of it"):
+        Manifest.model_validate_file(data | {"tensors": elsewhere}, "it")
+    with pytest.raises(SynthError, match="alias 'b' is of no tensor that is stored"):
+        Manifest.model_validate_file(data | {"aliases": {"b": "c"}}, "it")
