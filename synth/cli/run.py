@@ -9,8 +9,9 @@ from synth.cli import run_checkpoints as saved
 from synth.cli import run_options as options
 from synth.cli.optimizer import read_optimizer
 from synth.cli.options import MOST_COLUMNS, ForceOption
-from synth.cli.output import Format, FormatOption
+from synth.cli.output import Format, FormatOption, is_first_process, warn_of
 from synth.cli.own_model import ModelOption, TrustOption, read_model
+from synth.cli.plans import load_plan
 from synth.cli.run_answer import Outputs, report
 from synth.errors import SynthError
 from synth.record import check_outputs
@@ -67,12 +68,10 @@ def command(
     output_format: FormatOption = Format.TEXT,
 ) -> None:
     """Train under PLAN: start one process per rank, or be one of them inside torchrun."""
-    from synth.schedule.file import Plan
-
     check_outputs(output, trace, inputs=[plan, data])
     check_replaceable(output, RUN, "-o", force)
     check_replaceable(trace, TRACE, "--trace", force)
-    checked = Plan.load(plan)
+    checked = load_plan(plan)
     lowered, _ = checked.check()
     _check_runnable(checked)
     from synth.runtime.training.train_options import TrainOptions
@@ -109,6 +108,8 @@ def command(
         restarts=restarts,
         model=read_model(checked.workload, model, trust),
     )
+    if is_first_process():
+        warn_of(checked.conditions, f"profile {checked.profile_name} of this plan")
     results = _train(plan, checked, lowered, chosen)
     if results is not None:
         report(checked, lowered, results, Outputs(output, trace, output_format, width))
