@@ -108,8 +108,6 @@ def command(
         restarts=restarts,
         model=read_model(checked.workload, model, trust),
     )
-    if is_first_process():
-        warn_of(checked.conditions, f"profile {checked.profile_name} of this plan")
     results = _train(plan, checked, lowered, chosen)
     if results is not None:
         report(checked, lowered, results, Outputs(output, trace, output_format, width))
@@ -134,6 +132,8 @@ def _train(
 
     pick_device(chosen.device)
     load_tokens(chosen.data, plan.workload.sequence_length)
+    if is_first_process():
+        warn_of(plan.conditions, f"profile {plan.profile_name} of this plan")
     if under_torchrun():
         results: list[RankResult] | None = work_inside_torchrun(path, chosen)
     else:
