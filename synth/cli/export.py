@@ -8,7 +8,7 @@ import typer
 
 from synth.cli.options import ForceOption
 from synth.cli.output import answer, talk
-from synth.cli.plans import load_plan
+from synth.cli.plans import load_checked
 
 
 class Target(StrEnum):
@@ -37,8 +37,7 @@ def command(
 
     check_outputs(output, inputs=[plan_path])
     check_replaceable(output, TORCH_CSV, "-o", force)
-    plan = load_plan(plan_path)
-    plan.check()
+    plan, _, _ = load_checked(plan_path)
     text = to_torch_csv(plan.schedule())
     if output is None:
         answer(text.removesuffix("\n"))

@@ -11,26 +11,31 @@ from synth.terminal import as_message
 
 if TYPE_CHECKING:
     from synth.schedule.file import Plan
+    from synth.schedule.lower import Lowered
+    from synth.schedule.simulate import Timeline
 
 
-def load_plan(path: Path) -> "Plan":
-    """Read a schedule file, and warn where its fingerprint does not fit: `synth check` refuses it.
+def load_checked(path: Path) -> "tuple[Plan, Lowered, Timeline]":
+    """Read a schedule file and verify it; return it with its lowered form and its simulation.
+
+    One whose fingerprint does not fit is warned of; `synth check` refuses it.
 
     Raises:
-        SynthError: see `Plan.load`.
+        SynthError: see `Plan.load` and `Plan.check`.
     """
     from synth.schedule.file import Plan
     from synth.schedule.fingerprint import misfit
 
     data = Plan.read_data(path)
     plan = Plan.model_validate_file(data, str(path))
+    lowered, timeline = plan.check()
     try:
         reason = misfit(data)
     except SynthError as error:
         reason = str(error)
     if reason is not None and is_first_process():
         talk(as_message(f"warning: {path}: {reason}"))
-    return plan
+    return plan, lowered, timeline
 
 
 def save_plans(plans: "Mapping[str, Plan]", folder: Path, force: bool) -> None:

@@ -11,7 +11,7 @@ from synth.cli.optimizer import read_optimizer
 from synth.cli.options import MOST_COLUMNS, ForceOption
 from synth.cli.output import Format, FormatOption, is_first_process, warn_of
 from synth.cli.own_model import ModelOption, TrustOption, read_model
-from synth.cli.plans import load_plan
+from synth.cli.plans import load_checked
 from synth.cli.run_answer import Outputs, report
 from synth.errors import SynthError
 from synth.record import check_outputs
@@ -71,8 +71,7 @@ def command(
     check_outputs(output, trace, inputs=[plan, data])
     check_replaceable(output, RUN, "-o", force)
     check_replaceable(trace, TRACE, "--trace", force)
-    checked = load_plan(plan)
-    lowered, _ = checked.check()
+    checked, lowered, _ = load_checked(plan)
     _check_runnable(checked)
     from synth.runtime.training.train_options import TrainOptions
 

@@ -16,7 +16,7 @@ from synth.cli.output import (
     talk,
     value_line,
 )
-from synth.cli.plans import load_plan
+from synth.cli.plans import load_checked
 from synth.record import check_outputs
 from synth.replacing import PERFETTO, TRACE, check_replaceable
 
@@ -62,8 +62,7 @@ def command(
     check_outputs(trace, perfetto, inputs=[plan_path, measured])
     check_replaceable(trace, TRACE, "--trace", force)
     check_replaceable(perfetto, PERFETTO, "--perfetto", force)
-    plan = load_plan(plan_path)
-    lowered, timeline = plan.check()
+    plan, lowered, timeline = load_checked(plan_path)
     laid = Laid(planned_chart(timeline)) if measured is None else lay(plan, lowered, measured)
     write_charts(plan, timeline, laid, trace, perfetto)
     for path in filter(None, (trace, perfetto)):
