@@ -38,11 +38,6 @@ def under_torchrun() -> bool:
     return all(name in os.environ for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
 
 
-def is_first_process() -> bool:
-    """Tell the process that speaks for all: torchrun's rank 0, or one that no launcher started."""
-    return os.environ.get("RANK", "0") == "0"
-
-
 def restarts() -> int:
     """How often the launcher has started the ranks anew."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))

@@ -16,6 +16,7 @@ from pydantic import (
     model_validator,
 )
 
+from synth.conditions import Conditions
 from synth.errors import SynthError
 from synth.kinds import MEASURED, OpKind
 from synth.optimizer import OptimizerSpec
@@ -345,6 +346,7 @@ class Provenance(Record):
     torch: str | None = None
     commit: str | None = None
     notes: str | None = None
+    conditions: Conditions | None = None
 
 
 class Profile(FileRecord):

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -23,6 +24,7 @@ _MOST_DIGITS = 100
 _SHOWN_DIGITS = 20
 
 _OUTPUTS = (1, 2)
+_STANDARD = ("/dev/stdin", "/dev/stdout", "/dev/stderr")
 
 
 def read_text(path: Path, needed: str, most_bytes: int = MOST_BYTES) -> str:
@@ -52,8 +54,13 @@ def read_bytes(path: Path, needed: str, most_bytes: int = MOST_BYTES) -> bytes:
 
 def _read(path: Path, needed: str, most_bytes: int) -> bytes:
     blocks, size = [], 0
-    with path.open("rb", buffering=0) as file:
+    with open(path, "rb", buffering=0, opener=_open_at_once) as file:
         opened = os.fstat(file.fileno())
+        if stat.S_ISFIFO(opened.st_mode) and descriptor_of(path) is None:
+            raise SynthError(
+                f"cannot read {path}: it is a named pipe, whose writer may never come; give a "
+                f"file, or /dev/stdin behind a pipe; needed: {needed}"
+            )
         if _is_own_output(opened):
             raise SynthError(
                 f"cannot read {path}: this command's own output goes there; needed: {needed}"
@@ -68,6 +75,22 @@ def _read(path: Path, needed: str, most_bytes: int) -> bytes:
             f"{path} is larger than {most_bytes >> 20} MiB, the most that is read; needed: {needed}"
         )
     return b"".join(blocks)
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open a file without waiting, as a pipe's reader would for a writer; reading may wait."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    os.set_blocking(descriptor, True)
+    return descriptor
+
+
+def descriptor_of(path: Path) -> int | None:
+    """Return the open file that a name such as /dev/stdout or /dev/fd/3 stands for, if any."""
+    text = os.path.abspath(path)
+    if text in _STANDARD:
+        return _STANDARD.index(text)
+    match = re.fullmatch(r"(?:/dev|/proc/self)/fd/(\d{1,9})", text)
+    return None if match is None else int(match[1])
 
 
 def _is_own_output(opened: os.stat_result) -> bool:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import reprlib
 import sys
 import tempfile
@@ -13,10 +12,15 @@ from typing import Any, ClassVar, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from synth.errors import SynthError
-from synth.reading import MOST_BYTES, half_character, parse_json, read_text, why_unreachable
+from synth.reading import (
+    MOST_BYTES,
+    descriptor_of,
+    half_character,
+    parse_json,
+    read_text,
+    why_unreachable,
+)
 from synth.units import shown
-
-_STANDARD = ("/dev/stdin", "/dev/stdout", "/dev/stderr")
 
 _Parsed = TypeVar("_Parsed", bound="FileRecord")
 
@@ -159,16 +163,7 @@ def is_stream(path: Path) -> bool:
 
     Not of a resolved path: an open pipe has none, and an open file's name may be another's by now.
     """
-    return path.exists() and (not path.is_file() or _descriptor(path) is not None)
-
-
-def _descriptor(path: Path) -> int | None:
-    """The open file that a name such as /dev/stdout or /dev/fd/3 stands for."""
-    text = os.path.abspath(path)
-    if text in _STANDARD:
-        return _STANDARD.index(text)
-    match = re.fullmatch(r"(?:/dev|/proc/self)/fd/(\d{1,9})", text)
-    return None if match is None else int(match[1])
+    return path.exists() and (not path.is_file() or descriptor_of(path) is not None)
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -282,7 +277,7 @@ def _why_not_writable(path: Path) -> str | None:
 
 def _write_plainly(path: Path, text: str) -> None:
     """At the end of what was written there so far, where this process has it open already."""
-    descriptor = _descriptor(path)
+    descriptor = descriptor_of(path)
     try:
         if descriptor is None:
             path.write_text(text, encoding="utf-8")

@@ -52,6 +52,7 @@ class FileKind:
 RUN = FileKind.of_format("synth-run")
 TRACE = FileKind.of_format("synth-trace")
 PROFILE = FileKind.of_format("synth-profile")
+SCHEDULE = FileKind.of_format("synth-schedule")
 PICTURE = FileKind(
     "a picture made by synth",
     re.compile(

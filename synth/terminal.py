@@ -6,6 +6,10 @@ import re
 # what follows: a terminal would obey them, or show something else than what is there.
 _OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
+# A line break that is not of our own making: messages of several lines indent all but the first. It
+# is that of a file's name, or of others' text.
+_FOREIGN_BREAK = re.compile(r"\n(?!  )")
+
 # Characters of one line of a message, and lines of a message.
 _LONGEST_LINE = 4_000
 _MOST_LINES = 60
@@ -20,8 +24,11 @@ def escaped(text: str) -> str:
 
 
 def as_message(text: str) -> str:
-    """Escape a message and cut it where it is far longer than anyone reads."""
-    lines = escaped(text).split("\n")
+    """Escape a message and cut it where it is far longer than anyone reads.
+
+    Lines after the first begin with two spaces; any other line break is escaped, too.
+    """
+    lines = escaped(_FOREIGN_BREAK.sub(_as_escape, text)).split("\n")
     if len(lines) > _MOST_LINES:
         lines = [*lines[:_MOST_LINES], f"… and {len(lines) - _MOST_LINES} more lines"]
     return "\n".join(map(_cut, lines))

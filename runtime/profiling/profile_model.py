@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 import synth
+from synth.conditions import Conditions, spread_of
 from synth.kinds import OpKind
 from synth.profile import Layer, LayerProfile, Links, Profile, Provenance, Workload
 from synth.units import format_bytes
@@ -18,6 +19,7 @@ from ..models import ModelSpec, build_layers, layer_names
 from ..optimize import commit_bytes
 from ..training.building import calls_of, prepare_device
 from ..world import describe_device
+from .machine_watch import MachineWatch
 from .profiler import profile_layer
 from .walk import walk
 
@@ -34,6 +36,7 @@ def profile_model(
     iterations: int = 20,
     links: Links | None = None,
     tell: Tell = lambda line: None,
+    watch: MachineWatch | None = None,
 ) -> Profile:
     """Measure a model's layers on a device.
 
@@ -47,10 +50,12 @@ def profile_model(
         iterations: rounds per layer that are.
         links: measured before, by `probe_links`; none: transfers are free.
         tell: called with a line per measured layer.
+        watch: of the machine, begun before; none: one that begins here.
 
     Raises:
         SynthError: the model cannot be built, or a layer does not take what the one before gives.
     """
+    watch = watch or MachineWatch(threads=workload.threads)
     prepare_device(workload, device)
     spec = ModelSpec(workload.model, workload.arguments)
     built = build_layers(spec, seed=_SEED, dtype=dtype_of(workload.dtype))
@@ -63,9 +68,11 @@ def profile_model(
         entries.append(Layer(name=met.name, profile=met.same_as))
         if met.sample is None:
             continue
-        profiles[met.name] = profile = profile_layer(
-            met.sample, workload.optimizer, warmup=warmup, iterations=iterations
-        )
+        with watch.measuring():
+            profile = profile_layer(
+                met.sample, workload.optimizer, warmup=warmup, iterations=iterations
+            )
+        profiles[met.name] = profile
         if workload.optimizer.post_validation:
             own_bytes = commit_bytes([met.sample.layer], workload.optimizer)
             rise_bytes = max(rise_bytes, own_bytes)
@@ -75,9 +82,10 @@ def profile_model(
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         tell(reserve_advice(total - free, torch.cuda.memory_reserved(device)))
+    conditions = watch.conditions(device, spread_of(profiles[e.profile] for e in entries))
     return Profile(
         name=workload.model,
-        provenance=_provenance(device, workload, links),
+        provenance=_provenance(device, workload, links, conditions),
         workload=workload,
         capacity_bytes=_capacity(device),
         links=links or Links(),
@@ -120,7 +128,9 @@ def _capacity(device: torch.device) -> int | None:
     return int(torch.cuda.get_device_properties(device).total_memory)
 
 
-def _provenance(device: torch.device, workload: Workload, links: Links | None) -> Provenance:
+def _provenance(
+    device: torch.device, workload: Workload, links: Links | None, conditions: Conditions
+) -> Provenance:
     on_cuda = device.type == "cuda"
     return Provenance(
         source="measured",
@@ -133,6 +143,7 @@ def _provenance(device: torch.device, workload: Workload, links: Links | None) -
         torch=torch.__version__,
         commit=_commit(),
         notes=None if on_cuda or links is None or links.host is None else _HOST_IS_CPU,
+        conditions=conditions,
     )
 
 

@@ -9,6 +9,7 @@ from synth.schedule.file import Plan
 from ..batch import Batch
 from ..checkpoint import TrainingState
 from .data import TokenData
+from .staging import Copy, PinnedStaging, PlainStaging
 
 
 class MiniBatch(NamedTuple):
@@ -52,10 +53,11 @@ class Batches:
         Raises:
             SynthError: there is not enough data for one step.
         """
-        self._data, self._plan, self._device = data, plan, device
+        self._data, self._plan = data, plan
         self._per_step, self._inputs, self._targets = per_step, inputs, targets
         self._pipeline, self._num_pipelines = pipeline, num_pipelines
         self._next_sequence = 0
+        self._staging = self._make_staging(device)
         data.check_enough(self.sequences_per_step)
 
     @property
@@ -88,16 +90,26 @@ class Batches:
         numbers = range(self._pipeline, self._per_step * self._num_pipelines, self._num_pipelines)
         firsts = [self._next_sequence + n * self._sequences_per_batch for n in numbers]
         self._next_sequence += self.sequences_per_step
-        return [MiniBatch(first, self._load(first)) for first in firsts]
+        with self._staging.step() as copy:
+            return [MiniBatch(first, self._load(first, copy)) for first in firsts]
 
-    def _load(self, first: int) -> Batch:
+    def _make_staging(self, device: torch.device) -> PinnedStaging | PlainStaging:
+        """The way to the device; on CUDA it holds pinned memory, where this rank needs any."""
+        sides = self._inputs + self._targets
+        if device.type != "cuda" or not sides:
+            return PlainStaging(device)
+        workload = self._plan.workload
+        shape = (workload.micro_batch_size, workload.sequence_length)
+        return PinnedStaging(device, shape, self._per_step * self._plan.num_micro_batches * sides)
+
+    def _load(self, first: int, copy: Copy) -> Batch:
         """A mini-batch; nothing is drawn on a rank that needs neither inputs nor targets."""
         if not self._inputs and not self._targets:
             return Batch()
-        plan, device = self._plan, self._device
+        plan = self._plan
         size = plan.workload.micro_batch_size
         pairs = list(self._data.mini_batch(first, plan.num_micro_batches, size))
         return Batch(
-            [x.to(device) for x, _ in pairs] if self._inputs else None,
-            [y.to(device) for _, y in pairs] if self._targets else None,
+            [copy(x) for x, _ in pairs] if self._inputs else None,
+            [copy(y) for _, y in pairs] if self._targets else None,
         )

@@ -126,6 +126,7 @@ def load_tokens(path: Path, sequence_length: int) -> Tensor:
     Raises:
         SynthError: nothing there, not integers, or too small.
     """
+    _check_every_rank_can_read(path)
     if path.suffix == ".npy":
         tokens = _load_ids(path)
     else:
@@ -168,6 +169,18 @@ def _extremes(block: Tensor) -> tuple[int, int]:
     return int(low), int(high)
 
 
+def _check_every_rank_can_read(path: Path) -> None:
+    try:
+        is_stream = path.exists() and not path.is_file() and not path.is_dir()
+    except OSError as error:
+        raise SynthError(f"cannot read data {path}: {error.strerror or error}") from None
+    if is_stream:
+        raise SynthError(
+            f"data {path} is no file but a pipe or a device, which cannot be read by every rank; "
+            f"give a file or a folder"
+        )
+
+
 def _load_ids(path: Path) -> Tensor:
     try:
         ids = np.load(path, mmap_mode="c")
@@ -187,11 +200,6 @@ def _read_text(path: Path) -> bytes:
     try:
         if path.is_dir():
             return b"\n".join(file.read_bytes() for file in _text_files(path))
-        if path.exists() and not path.is_file():
-            raise SynthError(
-                f"data {path} is no file but a pipe or a device, which cannot be read by every "
-                f"rank; give a file or a folder"
-            )
         return path.read_bytes()
     except OSError as error:
         raise SynthError(f"cannot read data {path}: {error.strerror or error}") from None

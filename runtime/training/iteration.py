@@ -149,7 +149,10 @@ class Iteration:
 
     def _tell(self, loss: _Loss | None, stops: bool = False) -> _Telling:
         """Start telling all ranks the sum of the losses, and whether any was asked to stop."""
-        told = torch.tensor([0.0, float(stops)], device=self._pipeline.device)
+        # Filled on the device: a copy from pageable memory would have the host wait for it.
+        told = torch.zeros(2, device=self._pipeline.device)
+        if stops:
+            told[1].fill_(1.0)
         if loss is not None:
             told[0] += loss.share / self._num_pipelines
         return _Telling(loss, told, dist.all_reduce(told, async_op=True))

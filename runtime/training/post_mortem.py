@@ -96,7 +96,8 @@ def explain(
     # Before a restart nobody tells who was killed and who was only ended for that.
     how = "was stopped" if exit_codes else "left no word: killed, or ended with the others,"
     lines += [places[process].how(how) for process in others]
-    return RunFailure("the run ended early:\n  " + "\n  ".join(dict.fromkeys(lines)))
+    told = (line.replace("\n", "\n    ") for line in dict.fromkeys(lines))
+    return RunFailure("the run ended early:\n  " + "\n  ".join(told))
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from synth.cli.output import percent, value_line
+from synth.cli.output import conditions_json, percent, value_line
 from synth.cli.request import Request
 from synth.cli.show import plan_table
 from synth.report.rivals import Contender, rivals_table
@@ -65,6 +65,7 @@ def as_json(request: Request, result: "Result") -> dict[str, Any]:
         "stopped_by": result.stopped_by,
         "message": result.message,
         "seconds": round(result.wall_s, 3),
+        "conditions": conditions_json(request.profile.provenance.conditions),
         "partition": request.partition,
         "placement": request.problem.placement.ranks,
         "caps_bytes": request.problem.caps_bytes,

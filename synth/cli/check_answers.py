@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 # How `synth solve` notes that it has taken the profile's links.
 _OWN_LINKS = "as in the profile"
 
-# Fields that are named of those that were changed.
-_MOST_NAMED = 4
-
 Facts = dict[str, str]
 
 
@@ -55,23 +52,17 @@ def fingerprint_of(data: Mapping[str, Any], verified: Facts, on_trust: Facts) ->
     Raises:
         Mismatch: it does not fit; names the fields that were changed.
     """
-    from synth.schedule.fingerprint import Fingerprint, stored_fingerprint
+    from synth.schedule.fingerprint import misfit, stored_fingerprint
 
-    stored = stored_fingerprint(data)
-    if stored is None:
+    if stored_fingerprint(data) is None:
         on_trust["unchanged"] = (
             "the file is from before plans had a fingerprint: whether it was changed since it was "
             "written cannot be told"
         )
         return
-    changed = Fingerprint.of(data).changed_since(stored)
-    if changed:
-        named = ", ".join(changed[:_MOST_NAMED])
-        more = f" and {len(changed) - _MOST_NAMED} more" if len(changed) > _MOST_NAMED else ""
-        raise Mismatch(
-            f"the file was changed after it was written: its fingerprint does not fit {named}"
-            f"{more}; make it anew with `synth solve`"
-        )
+    reason = misfit(data)
+    if reason is not None:
+        raise Mismatch(reason)
     verified["unchanged"] = "the file is as it was written: its fingerprint fits every field"
 
 

@@ -27,6 +27,7 @@ from synth.cli.options import (
     read_objective,
 )
 from synth.cli.output import Format, FormatOption, answer, answer_json, talk
+from synth.cli.plans import save_plans
 from synth.errors import ExitCode, SynthError
 from synth.profile import Profile
 from synth.record import check_folder, check_outputs, write_atomically
@@ -35,6 +36,7 @@ from synth.units import parse_fraction, parse_seconds
 
 if TYPE_CHECKING:
     from synth.plan.compare import Comparison, Question, Search
+    from synth.schedule.file import Plan
 
 # Published schedules are told of so often at most.
 _PAUSE_S = 5.0
@@ -135,7 +137,9 @@ def command(
 
     comparison, is_cut_short = run_interruptibly(work, clock.until(1 + len(searches)), so_far)
     if comparison.entries:
-        _answer(comparison, svg, save, format, width)
+        _answer(comparison, svg, format, width)
+        if save is not None:
+            save_plans(_by_file(comparison), save, force)
         return
     if format == Format.JSON:
         answer_json(as_json(comparison))
@@ -233,15 +237,11 @@ class _Progress:
             self._told_at = time.monotonic()
 
 
-def _answer(
-    comparison: "Comparison", svg: Path | None, save: Path | None, format: Format, width: int
-) -> None:
+def _answer(comparison: "Comparison", svg: Path | None, format: Format, width: int) -> None:
     from synth.report.pareto_svg import pareto_svg
 
     if svg is not None:
         write_atomically(svg, pareto_svg(drawn(comparison)))
-    if save is not None:
-        _save(comparison, save)
     if format == Format.JSON:
         answer_json(as_json(comparison))
     else:
@@ -250,10 +250,7 @@ def _answer(
         talk(f"drawn in {svg}")
 
 
-def _save(comparison: "Comparison", folder: Path) -> None:
-    """Write the schedule file of every row."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for entry in comparison.entries:
-        path = folder / f"{entry.name.translate(str.maketrans(' :,=', '----'))}.json"
-        comparison.plan(entry).save(path)
-    talk(f"{len(comparison.entries)} schedule files written to {folder}")
+def _by_file(comparison: "Comparison") -> "dict[str, Plan]":
+    """The schedule file of every row, by its name."""
+    dashes = str.maketrans(" :,=", "----")
+    return {f"{e.name.translate(dashes)}.json": comparison.plan(e) for e in comparison.entries}

@@ -8,6 +8,7 @@ import typer
 
 from synth.cli.options import MOST_COLUMNS, ForceOption
 from synth.cli.output import Format, FormatOption, answer, answer_json, talk
+from synth.cli.plans import load_checked
 from synth.cli.run_answer import iterations_us, trace_of
 from synth.cli.run_options import WEEK_S
 from synth.processors import num_processors
@@ -71,14 +72,12 @@ def command(
     Order, overlap, memory and freedom from deadlock are those of the real executor.
     """
     from synth.runtime.emulation.rank import EmulationOptions
-    from synth.schedule.file import Plan
     from synth.schedule.scaled import scaled
     from synth.schedule.trace import Source
 
     check_outputs(trace, inputs=[plan])
     check_replaceable(trace, TRACE, "--trace", force)
-    checked = Plan.load(plan)
-    lowered, _ = checked.check()
+    checked, lowered, _ = load_checked(plan)
     asked = scaled(checked, times=times, sizes=1.0 if sizes is None else sizes)
     if sizes is None:
         asked = scaled(asked, sizes=_sizes_that_can_be_moved(lowered, asked.claim.makespan_us))

@@ -8,6 +8,7 @@ import typer
 
 from synth.cli.options import ForceOption
 from synth.cli.output import answer, talk
+from synth.cli.plans import load_checked
 
 
 class Target(StrEnum):
@@ -33,12 +34,10 @@ def command(
     from synth.interop.torch_csv import to_torch_csv
     from synth.record import check_outputs, write_atomically
     from synth.replacing import TORCH_CSV, check_replaceable
-    from synth.schedule.file import Plan
 
     check_outputs(output, inputs=[plan_path])
     check_replaceable(output, TORCH_CSV, "-o", force)
-    plan = Plan.load(plan_path)
-    plan.check()
+    plan, _, _ = load_checked(plan_path)
     text = to_torch_csv(plan.schedule())
     if output is None:
         answer(text.removesuffix("\n"))

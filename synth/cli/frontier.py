@@ -29,6 +29,7 @@ from synth.cli.options import (
     load_profile,
 )
 from synth.cli.output import Format, FormatOption, answer, answer_json, talk
+from synth.cli.plans import save_plans
 from synth.errors import SynthError
 from synth.lock import only_writer
 from synth.processors import num_processors
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from synth.plan.choice import Choice
     from synth.plan.frontier import Frontier
     from synth.plan.trace import Effort
+    from synth.schedule.file import Plan
     from synth.solve.problem import Problem
 
 # More searches at once than this leave each of them too few workers on most machines.
@@ -132,19 +134,16 @@ def command(
         curve, is_cut_short = _trace(request)
     if not curve.points:
         raise Interrupted("interrupted before the first point; run the same command again")
-    if save is not None:
-        _save_points(curve, save)
     _answer(request, curve, is_cut_short, format, width)
+    if save is not None:
+        save_plans(_by_file(curve), save, force)
 
 
-def _save_points(curve: "Frontier", folder: Path) -> None:
-    """Write the schedule file of every point, named by its limit in bytes."""
+def _by_file(curve: "Frontier") -> "dict[str, Plan]":
+    """The schedule file of every point, by its name, which is its limit in bytes."""
     from synth.plan.frontier import cap_of
 
-    folder.mkdir(parents=True, exist_ok=True)
-    for plan in curve.points:
-        plan.save(folder / f"{cap_of(plan)}B.json")
-    talk(f"{len(curve.points)} schedule files written to {folder}")
+    return {f"{cap_of(plan)}B.json": plan for plan in curve.points}
 
 
 def _picture(output: Path, svg: Path | None, profile_name: str, force: bool) -> Path:

@@ -7,7 +7,7 @@ import typer
 
 from synth.cli.limits import read_partition
 from synth.cli.links import read_links
-from synth.cli.output import talk
+from synth.cli.output import talk, warn_of
 from synth.errors import SynthError
 from synth.profile import MOST_RANKS, Profile
 
@@ -119,6 +119,7 @@ def load_profile(name_or_path: str, links: Sequence[str] | None = None) -> Profi
     from synth.profiles import find
 
     profile = Profile.load(find(name_or_path))
+    warn_of(profile.provenance.conditions, f"profile {profile.name}")
     if links:
         return profile.replace(links=read_links(links, profile.links))
     if profile.links.are_free:

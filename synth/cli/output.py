@@ -1,14 +1,18 @@
 """What commands share about their streams: stdout is the answer, stderr is the talk."""
 
 import json
+import os
 import sys
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from synth.terminal import escaped
 from synth.units import format_us
+
+if TYPE_CHECKING:
+    from synth.conditions import Conditions
 
 
 class Format(StrEnum):
@@ -36,6 +40,23 @@ def answer_json(data: dict[str, Any]) -> None:
 def talk(text: str) -> None:
     """Write a line to stderr, at once."""
     print(escaped(text), file=sys.stderr, flush=True)
+
+
+def warn_of(conditions: "Conditions | None", profile: str) -> None:
+    """Warn in a line of times that were measured under doubtful conditions, if they were."""
+    warning = None if conditions is None else conditions.warning(profile)
+    if warning is not None:
+        talk(warning)
+
+
+def conditions_json(conditions: "Conditions | None") -> dict[str, Any] | None:
+    """Render the conditions of a profile for scripts; None where they were not noted."""
+    return None if conditions is None else conditions.model_dump(exclude_none=True)
+
+
+def is_first_process() -> bool:
+    """Tell the process that speaks for all: torchrun's rank 0, or one that no launcher started."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def percent(share: float, decimals: int = 2) -> str:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from synth.cli.output import talk
+from synth.cli.output import is_first_process, talk
 from synth.errors import SynthError
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ def read_model(workload: "Workload", model: str | None, trust: bool) -> str | No
         SynthError: both options are given, or none and the plan names a model of a user.
     """
     from synth.runtime.models import is_built_in, trusted_spec
-    from synth.runtime.world import is_first_process
 
     if model is not None and trust:
         raise SynthError(

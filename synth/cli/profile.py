@@ -1,5 +1,6 @@
 """`synth profile`: measure a model's layers on this machine's device."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +14,7 @@ from synth.cli.optimizer import (
     read_optimizer,
 )
 from synth.cli.options import ForceOption
-from synth.cli.output import answer, talk
+from synth.cli.output import answer, talk, warn_of
 from synth.errors import SynthError
 from synth.record import check_outputs
 from synth.replacing import PROFILE, check_replaceable
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     import torch
 
     from synth.profile import Link, Links, ModelArguments, Profile, Workload
+    from synth.runtime.profiling.machine_watch import MachineWatch
 
 
 def command(
@@ -74,6 +76,7 @@ def command(
     from synth.profile import Workload
     from synth.runtime.dtypes import dtype_of
     from synth.runtime.models import ModelSpec, check_spec
+    from synth.runtime.profiling.machine_watch import MachineWatch
     from synth.runtime.world import pick_device, under_torchrun
 
     workload = Workload(
@@ -94,8 +97,9 @@ def command(
         _profile_inside_torchrun(workload, device, warmup, iters, output)
         return
     chosen = pick_device(device)
+    watch = MachineWatch(processes=ranks or 1, threads=threads)
     links = _links_of_this_machine(ranks, chosen)
-    _measure(workload, chosen, warmup, iters, links, output)
+    _measure(workload, chosen, warmup, iters, links, output, watch)
 
 
 def _parse_arguments(given: list[str]) -> "ModelArguments":
@@ -143,13 +147,16 @@ def _profile_inside_torchrun(
     import torch.distributed as dist
 
     from synth.runtime.profiling.link_probe import probe_links
+    from synth.runtime.profiling.machine_watch import MachineWatch
     from synth.runtime.world import join_world
 
+    processes = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]))
+    watch = MachineWatch(processes=processes, threads=workload.threads)
     # The others wait while rank 0 measures, which may take long.
     with join_world(device, timeout_s=24 * 3600) as world:
         links = probe_links(world) if world.size > 1 else _link_to_host(world.device)
         if world.rank == 0:
-            _measure(workload, world.device, warmup, iters, links, output)
+            _measure(workload, world.device, warmup, iters, links, output, watch)
         dist.barrier()
 
 
@@ -160,14 +167,16 @@ def _measure(
     iters: int,
     links: "Links | None",
     output: Path,
+    watch: "MachineWatch",
 ) -> None:
     from synth.runtime.profiling.profile_model import profile_model
 
     profile = profile_model(
-        workload, device, warmup=warmup, iterations=iters, links=links, tell=talk
+        workload, device, warmup=warmup, iterations=iters, links=links, tell=talk, watch=watch
     )
     profile.save(output)
     answer(_summary(profile))
+    warn_of(profile.provenance.conditions, "this profile")
     talk(f"written: {output}")
 
 

@@ -9,8 +9,9 @@ from synth.cli import run_checkpoints as saved
 from synth.cli import run_options as options
 from synth.cli.optimizer import read_optimizer
 from synth.cli.options import MOST_COLUMNS, ForceOption
-from synth.cli.output import Format, FormatOption
+from synth.cli.output import Format, FormatOption, is_first_process, warn_of
 from synth.cli.own_model import ModelOption, TrustOption, read_model
+from synth.cli.plans import load_checked
 from synth.cli.run_answer import Outputs, report
 from synth.errors import SynthError
 from synth.record import check_outputs
@@ -67,13 +68,10 @@ def command(
     output_format: FormatOption = Format.TEXT,
 ) -> None:
     """Train under PLAN: start one process per rank, or be one of them inside torchrun."""
-    from synth.schedule.file import Plan
-
     check_outputs(output, trace, inputs=[plan, data])
     check_replaceable(output, RUN, "-o", force)
     check_replaceable(trace, TRACE, "--trace", force)
-    checked = Plan.load(plan)
-    lowered, _ = checked.check()
+    checked, lowered, _ = load_checked(plan)
     _check_runnable(checked)
     from synth.runtime.training.train_options import TrainOptions
 
@@ -133,6 +131,8 @@ def _train(
 
     pick_device(chosen.device)
     load_tokens(chosen.data, plan.workload.sequence_length)
+    if is_first_process():
+        warn_of(plan.conditions, f"profile {plan.profile_name} of this plan")
     if under_torchrun():
         results: list[RankResult] | None = work_inside_torchrun(path, chosen)
     else:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from synth.cli.output import Format, answer, talk
+from synth.cli.output import Format, answer, conditions_json, talk
 from synth.errors import ExitCode, RunFailure, SynthError
 from synth.record import write_atomically
 
@@ -147,6 +147,7 @@ def _as_json(plan: "Plan", results: "list[RankResult]", found: "Comparison") -> 
         "schema_version": 1,
         "plan": plan.name,
         "profile": plan.profile_name,
+        "conditions": conditions_json(plan.conditions),
         "data_parallel": results[0].num_pipelines,
         "devices": [r.device for r in results],
         "first_step": results[0].first_step,

@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from synth.cli.options import MOST_COLUMNS, ForceOption
-from synth.cli.output import Format, FormatOption, answer, answer_json, percent, talk, value_line
+from synth.cli.output import (
+    Format,
+    FormatOption,
+    answer,
+    answer_json,
+    conditions_json,
+    percent,
+    talk,
+    value_line,
+)
+from synth.cli.plans import load_checked
 from synth.record import check_outputs
 from synth.replacing import PERFETTO, TRACE, check_replaceable
 
@@ -47,14 +57,12 @@ def command(
     """
     from synth.report.gantt import render
     from synth.report.laid import Laid, lay, write_charts
-    from synth.schedule.file import Plan
     from synth.schedule.spans import moved_spans, planned_chart
 
     check_outputs(trace, perfetto, inputs=[plan_path, measured])
     check_replaceable(trace, TRACE, "--trace", force)
     check_replaceable(perfetto, PERFETTO, "--perfetto", force)
-    plan = Plan.load(plan_path)
-    lowered, timeline = plan.check()
+    plan, lowered, timeline = load_checked(plan_path)
     laid = Laid(planned_chart(timeline)) if measured is None else lay(plan, lowered, measured)
     write_charts(plan, timeline, laid, trace, perfetto)
     for path in filter(None, (trace, perfetto)):
@@ -129,6 +137,7 @@ def as_json(plan: "Plan", lowered: "Lowered", timeline: "Timeline") -> dict[str,
         "gap": claim.gap,
         "bubble_rate_of_makespan": timeline.bubble_rate(timeline.makespan_us),
         "bubble_rate_of_period": timeline.bubble_rate(timeline.period_us),
+        "conditions": conditions_json(plan.conditions),
         "found_by": claim.found_by,
         "stopped_by": claim.stopped_by,
         "ranks": _ranks_json(plan, lowered, timeline),

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from synth import __version__
+from synth.conditions import Conditions
 from synth.costs import Costs, cut
 from synth.errors import SynthError
 from synth.objective import BoundScope, Objective
@@ -126,6 +127,7 @@ class Plan(FileRecord):
     profile_name: PlainText
     profile_fingerprint: str
     device: PlainText
+    conditions: Conditions | None = Field(default=None, description="of the profile")
     workload: Workload
     arguments: dict[str, str] = Field(default_factory=dict)
     partition: tuple[PositiveInt, ...] = Field(description="layers per stage, in forward order")
@@ -190,6 +192,7 @@ class Plan(FileRecord):
             profile_name=profile.name,
             profile_fingerprint=profile.fingerprint(),
             device=profile.provenance.device,
+            conditions=profile.provenance.conditions,
             workload=profile.workload,
             arguments=arguments or {},
             partition=tuple(sizes),

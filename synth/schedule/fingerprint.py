@@ -20,6 +20,9 @@ KEY = "fingerprint"
 # Not covered: they say what kind of file it is, and nothing of the plan.
 _NOT_COVERED = ("format", "schema_version", KEY)
 
+# Fields that are named of those that were changed.
+_MOST_NAMED = 4
+
 # Hexadecimal digits of the hash of a part, which only names what changed.
 _PART_DIGITS = 12
 
@@ -60,6 +63,27 @@ def stored_fingerprint(data: Mapping[str, Any]) -> Fingerprint | None:
         raise SynthError(
             f"{KEY!r} in the file is no fingerprint: it needs sha256 and parts; make the file anew"
         ) from None
+
+
+def misfit(data: Mapping[str, Any]) -> str | None:
+    """Say in words where the parsed JSON of a file does not fit the fingerprint in it.
+
+    Returns:
+        None if it fits, or if there is none in the file.
+
+    Raises:
+        SynthError: what is there is no fingerprint.
+    """
+    stored = stored_fingerprint(data)
+    changed = [] if stored is None else Fingerprint.of(data).changed_since(stored)
+    if not changed:
+        return None
+    named = ", ".join(changed[:_MOST_NAMED])
+    more = f" and {len(changed) - _MOST_NAMED} more" if len(changed) > _MOST_NAMED else ""
+    return (
+        f"the file was changed after it was written: its fingerprint does not fit {named}{more}; "
+        f"make it anew with `synth solve`"
+    )
 
 
 def _parts(data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

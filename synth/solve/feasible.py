@@ -51,7 +51,7 @@ class Shortage:
             f"{format_bytes_both(self.micro_batch_bytes)}\n"
             f"  smallest feasible --mem-limit:          {self.smallest_cap_bytes}B "
             f"({format_bytes_both(self.smallest_cap_bytes)}, {self._limit_is})\n"
-            f"other ways out: more ranks, a smaller micro-batch, --recompute auto"
+            f"  other ways out: more ranks, a smaller micro-batch, --recompute auto"
             f"{self._other_partition}"
         )
 

@@ -107,6 +107,24 @@ def test_a_solved_schedule_is_saved_with_its_objective_and_proof(
     assert Plan.load(tmp_path / "1f1b.json").claim.stopped_by == "not searched"
 
 
+def test_a_folder_keeps_the_files_that_synth_did_not_make(synth: Synth, tmp_path: Path) -> None:
+    notes = tmp_path / "1f1b.json"
+    notes.write_text('{"mine": 1}')
+    words = ("compare", NAME, *SIZE, *SOME, "--no-solve", "--save", tmp_path)
+    ended = synth(*words)
+    assert ended.code == 2
+    assert "1f1b" in ended.stdout and "3 schedule files" in ended.stderr
+    assert ended.stderr.endswith(
+        f"error: --save {notes} would replace a file that is not a synth-schedule file; give "
+        f"another --save, or --force to replace it\n"
+    )
+    assert notes.read_text() == '{"mine": 1}'
+    Plan.load(tmp_path / "gpipe.json").check()
+    assert synth(*words, "--force").code == 0
+    Plan.load(notes).check()
+    assert synth(*words).code == 0
+
+
 def test_what_is_named_twice_is_looked_at_once(synth: Synth, tmp_path: Path) -> None:
     ended = synth(
         "compare", NAME, *SIZE, "--only", "1f1b", "--only", "1f1b", "--placement", "linear",

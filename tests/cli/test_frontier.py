@@ -38,6 +38,15 @@ def test_it_answers_with_a_table_a_plot_a_file_and_a_picture(synth: Synth, tmp_p
     assert "(linear), 4 micro-batches, in one partition" in (tmp_path / "curve.svg").read_text()
     assert "4/4  limit" in ended.stderr
     assert "drawn in" in ended.stderr
+    notes = plans / f"{cap_of(curve.points[0])}B.json"
+    notes.write_text("mine")
+    again = (*SMALL, "4", "-o", tmp_path / "curve.json", "--save", plans)
+    ended = synth(*again)
+    assert ended.code == 2
+    assert f"--save {notes} would replace a file that is not a synth-schedule" in ended.stderr
+    assert "lower bound" in ended.stdout and notes.read_text() == "mine"
+    assert synth(*again, "--force").code == 0
+    assert Plan.load(notes) == curve.points[0]
 
 
 def test_the_same_command_again_goes_on_and_another_problem_is_refused(

@@ -56,6 +56,17 @@ def test_a_file_name_is_shown_without_its_control_characters(synth: Synth, tmp_p
     refused(synth("check", tmp_path / "\x1b[31mred.json"), "\\x1b[31mred.json: No such file")
 
 
+@pytest.mark.parametrize("name", ["two\nlines.json", "\n  indented\r.json", "\u2028.json"])
+def test_a_file_name_of_several_lines_is_shown_in_one(
+    synth: Synth, tmp_path: Path, name: str
+) -> None:
+    ended = synth("check", tmp_path / name)
+    assert ended.code == 2
+    said = ended.stderr.removesuffix("\n")
+    assert said.isprintable() or name.startswith("\n  ")
+    assert "No such file" in said
+
+
 def test_a_long_key_and_a_long_text_are_cut(synth: Synth, plan_file: Path, tmp_path: Path) -> None:
     path = damaged(plan_file, tmp_path, lambda data: data.update({"k" * 100_000: "v" * 100_000}))
     ended = synth("check", path)
@@ -118,6 +129,34 @@ def test_a_plan_is_read_from_a_pipe(plan_file: Path) -> None:
     command = f"cat {plan_file} | {sys.executable} -m synth check /dev/stdin | cat"
     run = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60)
     assert "is valid" in run.stdout, run.stderr
+
+
+def test_a_plan_is_read_from_a_process_substitution(plan_file: Path) -> None:
+    command = f"{sys.executable} -m synth check <(cat {plan_file})"
+    run = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+    assert "is valid" in run.stdout, run.stderr
+
+
+@pytest.mark.parametrize("words", [("check",), ("show",), ("solve", NAME, *SOLVE[2:], "--hint")])
+def test_a_named_pipe_is_not_waited_for(
+    synth: Synth, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    ended = synth(*words, pipe)
+    assert ended.code == 2
+    assert f"error: cannot read {pipe}: it is a named pipe" in ended.stderr
+
+
+@pytest.mark.parametrize("name", ["ids.npy", "text.txt"])
+def test_a_named_pipe_as_data_is_not_waited_for(
+    synth: Synth, run_plan: Path, tmp_path: Path, name: str
+) -> None:
+    pipe = tmp_path / name
+    os.mkfifo(pipe)
+    ended = synth("run", run_plan, "--data", pipe, "--device", "cpu")
+    assert ended.code == 2
+    assert f"data {pipe} is no file but a pipe or a device" in ended.stderr
 
 
 @pytest.mark.parametrize("digits", [50, 3000, 100_000])

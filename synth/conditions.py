@@ -1,0 +1,83 @@
+"""The conditions under which a profile was measured: the load of the machine, and how far its
+samples spread."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from synth.kinds import OpKind
+from synth.record import Record
+
+if TYPE_CHECKING:
+    from synth.profile import LayerProfile
+
+# Load of others per processor. Above it more than half of the processors are taken: the measured
+# thread then shares caches, memory bandwidth and clock, even where it has a processor of its own.
+BUSY_LOAD = 0.5
+
+# Share of the measured time without a processor. A quiet machine stays below 0.01; at 0.05 an
+# interrupted sample is among the slowest tenth of almost every op.
+BUSY_WAITING_SHARE = 0.05
+
+# p90 − p10 as a share of the median. The shipped profile of a quiet CPU has 0.14, and a neighbour
+# on its second core makes it twice that; the median of 20 samples is then off by about 0.03.
+WIDE_SPREAD = 0.25
+
+_SPREAD_OF = (OpKind.F, OpKind.B, OpKind.W, OpKind.BW)
+
+_Amount = Annotated[float, Field(ge=0, le=1e6)]
+
+
+class Conditions(Record):
+    """The state of the machine during a measurement; None stands for what could not be told.
+
+    - `load_start`: 1-minute load average per processor before the measurement, on CPU;
+    - `load_end`: the same at its end, less what the measurement itself adds to it;
+    - `waiting_share`: share of the measured time in which the thread had no processor;
+    - `other_processes`: on the CUDA device, besides the one that measured;
+    - `spread`: p90 − p10 as a share of the median, over all of F, B, W and BW.
+    """
+
+    load_start: _Amount | None = None
+    load_end: _Amount | None = None
+    waiting_share: float | None = Field(default=None, ge=0, le=1)
+    other_processes: int | None = Field(default=None, ge=0, le=1 << 22)
+    spread: _Amount | None = None
+
+    def warning(self, profile: str) -> str | None:
+        """Say in one line why the times are doubtful, and what to do; None if they are not.
+
+        Args:
+            profile: how the line calls the profile.
+        """
+        signs = list(self._signs_of_others())
+        is_wide = (self.spread or 0) > WIDE_SPREAD
+        if not signs and not is_wide:
+            return None
+        where = "on a busy machine" if signs else "with samples far apart"
+        if is_wide:
+            signs.append(f"p10 to p90 span {100 * (self.spread or 0):.0f} % of the median")
+        return (
+            f"warning: {profile} was measured {where} ({', '.join(signs)}), so its times may be "
+            f"off; profile again on a quiet machine"
+        )
+
+    def _signs_of_others(self) -> Iterable[str]:
+        """Say what shows that others used the machine or the device."""
+        load = max(self.load_start or 0, self.load_end or 0)
+        if load > BUSY_LOAD:
+            yield f"load {load:.1f} per processor"
+        if (self.waiting_share or 0) > BUSY_WAITING_SHARE:
+            yield f"{100 * (self.waiting_share or 0):.0f} % of the time without a processor"
+        if self.other_processes:
+            plural = "es" if self.other_processes > 1 else ""
+            yield f"{self.other_processes} other process{plural} on the device"
+
+
+def spread_of(layers: Iterable["LayerProfile"]) -> float:
+    """p90 − p10 of all ops together as a share of their medians, so that long ops count more."""
+    timings = [layer.time_us[kind] for layer in layers for kind in _SPREAD_OF]
+    total_us = sum(timing.median_us for timing in timings)
+    apart_us = sum(timing.p90_us - timing.p10_us for timing in timings)
+    return round(apart_us / total_us, 4) if total_us else 0.0
