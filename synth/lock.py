@@ -9,6 +9,7 @@ taker of the same lock gets it too, and closing the lock's file, however it was 
 import errno
 import os
 import socket
+import stat
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -38,7 +39,7 @@ def take(lock: Path) -> int | None:
         OSError: it cannot be opened.
     """
     while fcntl is not None:
-        handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
+        handle = _open(lock)
         try:
             fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
@@ -91,8 +92,28 @@ def only_writer(path: Path, way_out: str) -> Iterator[None]:
             os.close(handle)
 
 
+def _open(lock: Path) -> int:
+    """Open the lock's own file: never one that a link leads to, which would be overwritten.
+
+    Raises:
+        OSError: it cannot be opened, or is a link or no regular file.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        handle = os.open(lock, flags, 0o666)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise OSError(errno.ELOOP, f"{lock.name} is a link; delete it") from None
+    opened = os.fstat(handle)
+    if not stat.S_ISREG(opened.st_mode) or opened.st_nlink > 1:
+        os.close(handle)
+        raise OSError(errno.EPERM, f"{lock.name} is another file than a lock; delete it")
+    return handle
+
+
 def _is_there(lock: Path, handle: int) -> bool:
-    """Whether an open file is still the one of that name."""
+    """True if an open file is still the one of that name."""
     try:
         return os.path.samestat(os.stat(lock), os.fstat(handle))
     except OSError as error:

@@ -1,5 +1,6 @@
 """Collective agreement: all ranks learn of one's answer or refusal, and go on or end alike."""
 
+import traceback
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -20,6 +21,8 @@ def agree(look: Callable[[], T], what: str, group: Any) -> T:
             answer[1] = error
         except OSError as error:
             answer[1] = SynthError(f"{what}: {error.strerror or error}")
+        except Exception as error:
+            answer[1] = _unexpected(error)
     dist.broadcast_object_list(answer, 0, group)
     if answer[1] is not None:
         raise answer[1]
@@ -34,9 +37,17 @@ def together(work: Callable[[], T], group: Any) -> T:
         done = work()
     except SynthError as error:
         refusal = error
+    except Exception as error:
+        refusal = _unexpected(error)
     refusals: list[SynthError | None] = [None] * dist.get_world_size()
     dist.all_gather_object(refusals, refusal, group)
     first = next((error for error in refusals if error is not None), None)
     if first is not None:
         raise first
     return done
+
+
+def _unexpected(error: Exception) -> SynthError:
+    """An error that nobody foresaw, as one that travels: else the other ranks would wait."""
+    traceback.print_exc()
+    return SynthError(f"rank {dist.get_rank()} failed: {type(error).__name__}: {error}")

@@ -22,6 +22,7 @@ from .loading import find_targets, load_tensors
 from .manifest import Manifest
 from .named import named_tensors
 from .options import LAST_GOOD, CheckpointOptions
+from .regular import read_regular
 from .saving import NotWritten, Saving, reason, stage
 from .shares import Holding, Shares, holding_of, share
 from .state import TrainingState
@@ -170,11 +171,7 @@ class Checkpointer:
 
     def _read_manifest(self, step: int) -> Manifest | TrainingState:
         path = self._folder.state_file(self._folder.of(step))
-        try:
-            content = path.read_bytes()
-        except OSError as error:
-            raise Damaged(f"{path.name}: {error.strerror or error}") from None
-        found = Manifest.unsealed(content, path.name)
+        found = Manifest.unsealed(read_regular(path), path.name)
         if found.step != step:
             raise Damaged(f"{path.name} is of another checkpoint, of step {found.step}")
         return found

@@ -9,6 +9,7 @@ would clear away each other's, so the one that writes holds a lock, which ends w
 import os
 import re
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from synth.errors import SynthError
@@ -16,7 +17,7 @@ from synth.lock import Taken, take
 
 from .manifest import MANIFEST
 
-_COMPLETE = re.compile(r"step-(\d+)")
+_COMPLETE = re.compile(r"step-(0|[1-9][0-9]{0,17})")
 _PARTIAL = ".partial"
 _ASIDE = ".set-aside"
 _LOCK = ".lock"
@@ -58,7 +59,7 @@ class CheckpointFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             self._keep_others_out()
             for leftover in self.path.glob(f"step-*{_PARTIAL}"):
-                shutil.rmtree(leftover)
+                _remove(leftover)
         except OSError as error:
             raise SynthError(
                 f"cannot write checkpoints in {self.path}: {error.strerror or error}"
@@ -103,7 +104,8 @@ class CheckpointFolder:
     def discard(self, step: int) -> None:
         """Give back the room of a checkpoint that could not be completed, if it is ours."""
         if self._is_locked():
-            shutil.rmtree(self.partial(step), ignore_errors=True)
+            with suppress(OSError):
+                _remove(self.partial(step))
 
     def complete(self, step: int, manifest: str, keep: int) -> None:
         """Declare a written checkpoint complete, then drop all but the last `keep` (0: none).
@@ -142,7 +144,16 @@ class CheckpointFolder:
     def _drop(self, step: int) -> None:
         """Take its name away first: half a checkpoint must not look like one."""
         self.of(step).rename(self.partial(step))
-        shutil.rmtree(self.partial(step), ignore_errors=True)
+        with suppress(OSError):
+            _remove(self.partial(step))
+
+
+def _remove(path: Path) -> None:
+    """Remove a folder; of one that is only linked here, the link."""
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+    elif path.exists():
+        shutil.rmtree(path)
 
 
 def _sync(folder: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, NonNegativeInt, model_validator
 
+from synth.errors import SynthError
 from synth.record import Record
 from synth.units import shown
 
@@ -89,7 +90,12 @@ class Manifest(TrainingState):
         line = _checksum_line(checksum)
         if text.count(line) != 1 or _digest(text.replace(line, _checksum_line(""))) != checksum:
             raise Damaged(f"{name} is damaged: its checksum does not hold")
-        return cls.model_validate_file(data, name)
+        try:
+            return cls.model_validate_file(data, name)
+        except SynthError as error:
+            if data.get("schema_version") != cls.VERSION:
+                raise
+            raise Damaged(f"{name} is damaged: {error}") from None
 
     @property
     def names(self) -> set[str]:

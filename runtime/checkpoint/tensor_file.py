@@ -20,6 +20,7 @@ from synth.errors import SynthError
 
 from .damage import Damaged
 from .manifest import StoredFile, StoredTensor
+from .regular import check_regular
 
 _BLOCK_BYTES = 1 << 24
 _LENGTH_BYTES = 8
@@ -103,6 +104,7 @@ class TensorFile:
             Damaged: it is not the file that was written.
         """
         self._path = path
+        check_regular(path)
         try:
             _check_header(path, stored)
             self._open: Any = safe_open(path, framework="pt")
@@ -136,8 +138,11 @@ class TensorFile:
         tensor: Tensor = mapped.clone()  # the file may change under what is mapped
         if hashlib.sha256(_bytes_of(tensor)).hexdigest() != stored.sha256:
             raise Damaged(f"{self._path.name} is damaged: the checksum of {name} does not hold")
-        if stored.dtype.startswith("complex"):
-            tensor = torch.view_as_complex(tensor)
+        if stored.dtype.startswith("complex") and tensor.is_floating_point():
+            try:
+                tensor = torch.view_as_complex(tensor)
+            except RuntimeError as error:
+                raise Damaged(f"{self._path.name} is damaged: {name}: {error}") from None
         if (_dtype_name(tensor), tuple(tensor.shape)) != (stored.dtype, stored.shape):
             raise Damaged(f"{self._path.name} is damaged: {name} has another dtype or shape")
         return tensor

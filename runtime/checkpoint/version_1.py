@@ -4,7 +4,9 @@ Their `.metadata` is a pickle. It is read by an unpickler that makes nothing but
 descriptions of tensors; what these describe are archives that torch reads with `weights_only`.
 """
 
+import io
 import pickle
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,10 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.state_dict_loader import load
 
+from synth.units import shown
+
 from .damage import Damaged
+from .regular import check_regular, read_regular
 
 _CHECKPOINT = "torch.distributed.checkpoint"
 _ADMITTED = {
@@ -46,6 +51,9 @@ class _Unpickler(pickle.Unpickler):
         raise pickle.UnpicklingError(f"it names {module}.{name}")
 
 
+_DATA_FILE = re.compile(r"__[0-9]+_[0-9]+\.distcp")
+
+
 class _Reader(FileSystemReader):
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """As the reader above, but for the unpickler."""
@@ -60,15 +68,18 @@ def read_metadata(path: Path) -> Metadata:
     Raises:
         Damaged: they are not there, or are something else.
     """
+    content = io.BytesIO(read_regular(path / ".metadata"))
     try:
-        with (path / ".metadata").open("rb") as file:
-            found = _Unpickler(file).load()
-    except OSError as error:
-        raise Damaged(f".metadata: {error.strerror or error}") from None
+        found = _Unpickler(content).load()
+        names = {str(info.relative_path) for info in found.storage_data.values()}
     except Exception as error:  # whatever damage makes of a pickle
         raise Damaged(f".metadata is damaged: {error}") from None
     if not isinstance(found, Metadata):
         raise Damaged(".metadata is damaged: it describes no tensors")
+    for name in names:
+        if not _DATA_FILE.fullmatch(name):
+            raise Damaged(f".metadata is damaged: it names the file {shown(name)}")
+        check_regular(path / name)
     return found
 
 

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..split import gradient_dtype
+from .own_groups import broadcast
 
 # Gloo copies the tensors of a bucket into one buffer, which no plan counts. NCCL copies nothing.
 _GLOO_BUCKET_BYTES = 256 * 1024
@@ -26,8 +27,11 @@ def start_all_reduce(group: Any, tensors: Iterable[Tensor], *, divisor: int = 1)
         The collectives to wait for.
     """
     real = [as_real(local_part(tensor)) for tensor in tensors]
-    if divisor > 1 and real:
-        torch._foreach_div_(real, divisor)
+    if divisor > 1:
+        for sparse in (tensor for tensor in real if tensor.is_sparse):
+            sparse.div_(divisor)
+        if dense := [tensor for tensor in real if not tensor.is_sparse]:
+            torch._foreach_div_(dense, divisor)
     most_bytes = _GLOO_BUCKET_BYTES if isinstance(group, dist.ProcessGroupGloo) else math.inf
     return [
         group.allreduce_coalesced(bucket) if bucket[1:] else group.allreduce(bucket)
@@ -36,9 +40,12 @@ def start_all_reduce(group: Any, tensors: Iterable[Tensor], *, divisor: int = 1)
 
 
 def buckets(tensors: Sequence[Tensor], most_bytes: float) -> Iterator[list[Tensor]]:
-    """Neighbours of one dtype, of at most so many bytes together; a larger tensor is alone."""
+    """Neighbours of one dtype, of at most so many bytes together; larger or sparse ones alone."""
     bucket: list[Tensor] = []
     for tensor in tensors:
+        if tensor.is_sparse:
+            yield [tensor]
+            continue
         fits = sum(t.nbytes for t in bucket) + tensor.nbytes <= most_bytes
         if bucket and not (fits and tensor.dtype == bucket[0].dtype):
             yield bucket
@@ -53,6 +60,17 @@ def gradient_of(parameter: Tensor) -> Tensor:
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter, dtype=gradient_dtype(parameter))
     return parameter.grad
+
+
+def kinds_of(tensors: Iterable[Tensor]) -> list[str]:
+    """Shape, dtype and trainability of tensors, to compare between ranks."""
+    return [f"{list(t.shape)} {t.dtype}{' trained' * t.requires_grad}" for t in tensors]
+
+
+@torch.no_grad()
+def spread(group: Any, tensor: Tensor) -> None:
+    """Give a tensor the values of the group's first rank, in place; a DTensor's shard likewise."""
+    broadcast(group, as_real(local_part(tensor.detach())), 0)
 
 
 def local_part(tensor: Tensor) -> Tensor:

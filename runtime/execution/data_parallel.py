@@ -20,9 +20,8 @@ from torch import Tensor
 
 from synth.errors import SynthError
 
-from .all_reduce import as_real, gradient_of, local_part, start_all_reduce
+from .all_reduce import gradient_of, kinds_of, spread, start_all_reduce
 from .groups import Group
-from .own_groups import broadcast
 from .stage import Stage
 
 
@@ -57,6 +56,7 @@ class DataParallel:
         self._handle = group.subgroup(range(group.size))
         self._incomplete: Counter[int] = Counter()
         self._works: list[dist.Work] = []
+        self._lacking: list[tuple[Tensor, dict[int, Tensor]]] = []
         self._spread()
 
     def start(self, stage: int) -> None:
@@ -78,24 +78,38 @@ class DataParallel:
             work.wait()
         self._works.clear()
         self._incomplete.clear()
+        self._leave_out_unused()
 
     @torch.no_grad()
     def _average(self, parameters: Iterable[Tensor]) -> None:
-        gradients = map(gradient_of, parameters)
+        """Start averaging; with the gradients goes a count of the peers that have each of them."""
+        averaged = list(parameters)
+        if not averaged:
+            return
+        lacking = [number for number, p in enumerate(averaged) if p.grad is None]
+        counts = torch.ones(len(averaged), device=averaged[0].device)
+        counts[lacking] = 0
+        gradients = [*map(gradient_of, averaged), counts]
         self._works += start_all_reduce(self._handle, gradients, divisor=self._group.size)
+        if lacking:
+            self._lacking.append((counts, {number: averaged[number] for number in lacking}))
 
-    @torch.no_grad()
+    def _leave_out_unused(self) -> None:
+        """Take back the zeros of parameters that no pipeline used: optimizers would decay them."""
+        for counts, parameters in self._lacking:
+            for number, count in enumerate(counts.tolist()):
+                if not count and number in parameters:
+                    parameters[number].grad = None
+        self._lacking.clear()
+
     def _spread(self) -> None:
         for stage in self._stages.values():
             for tensor in stage.state():
-                broadcast(self._handle, as_real(local_part(tensor.detach())), 0)
+                spread(self._handle, tensor)
 
     def _check_alike(self, rank: int, fingerprint: str) -> None:
         """Peers that differ would wait for each other for ever."""
-        kinds = {
-            number: [f"{list(t.shape)} {t.dtype} {t.requires_grad}" for t in stage.state()]
-            for number, stage in self._stages.items()
-        }
+        kinds = {number: kinds_of(stage.state()) for number, stage in self._stages.items()}
         everyones = self._group.gather((rank, fingerprint, kinds))
         first_rank, first_fingerprint, first_kinds = everyones[0]
         for peer, (its_rank, its_fingerprint, its_kinds) in enumerate(everyones):

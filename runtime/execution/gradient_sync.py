@@ -5,7 +5,8 @@ for one optimizer step, in any order, and delivers weight gradients outside of t
 backwards accumulate, as under `no_sync`, and the wrappers reduce when the stage's last is done.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -13,6 +14,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import _engine_run_backward
 
 from synth.errors import SynthError
+
+from ..split import gradient_dtype
 
 # Imported when a stage has such a wrapper: torch's modules that define them are large.
 _DDP = "torch.nn.parallel.distributed"
@@ -76,31 +79,62 @@ class _Replicated:
                 "a stage is wrapped in DistributedDataParallel(static_graph=True), which counts "
                 "the backwards of its first iteration; wrap it without static_graph"
             )
+        for parameter in module.parameters():
+            if gradient_dtype(parameter) != parameter.dtype:
+                raise SynthError(
+                    "DistributedDataParallel cannot reduce gradients in another dtype than their "
+                    "parameters'; give the plain module and Pipeline(data_parallel=…)"
+                )
         self._module = module
+        self._syncs = True
 
     def postpone(self) -> None:
+        self._syncs = self._module.require_backward_grad_sync  # False within no_sync
         self._module.require_backward_grad_sync = False
 
     def allow(self) -> None:
-        self._module.require_backward_grad_sync = True
+        self._module.require_backward_grad_sync = self._syncs
 
     def reduce(self) -> None:
         """Run a backward that adds zero to every gradient.
 
         The reducer hears of each parameter, fills its buckets from the gradients, applies
-        communication hooks and waits, as at the end of any backward.
+        communication hooks and waits, as at the end of any backward. Hooks on the parameters have
+        heard of their gradients already.
         """
+        if not self._syncs:
+            return
         module = self._module
         parameters = [p for p in module._module_parameters if p.requires_grad]
         if module.find_unused_parameters:
             parameters = [p for p in parameters if p.grad is not None]
         end = _AddZero.apply(torch.empty(0, requires_grad=True), *parameters)  # type: ignore[no-untyped-call]
         module.reducer.prepare_for_backward([end] if module.find_unused_parameters else [])
-        _engine_run_backward(
-            (end,), (torch.zeros_like(end),), False, False, (), allow_unreachable=True,
-            accumulate_grad=True,
-        )  # fmt: skip
+        with _without_hooks(parameters):
+            _engine_run_backward(
+                (end,), (torch.zeros_like(end),), False, False, (), allow_unreachable=True,
+                accumulate_grad=True,
+            )  # fmt: skip
         module.require_forward_param_sync = True  # of buffers, by the next forward
+
+
+@contextmanager
+def _without_hooks(parameters: Iterable[Tensor]) -> Iterator[None]:
+    """Within it, no hook on a parameter's tensor runs; those on its AccumulateGrad node do."""
+    tables = [
+        table
+        for parameter in parameters
+        for table in (parameter._backward_hooks, parameter._post_accumulate_grad_hooks)
+        if table
+    ]
+    kept = [dict(table) for table in tables]
+    for table in tables:
+        table.clear()
+    try:
+        yield
+    finally:
+        for table, hooks in zip(tables, kept, strict=True):
+            table.update(hooks)
 
 
 class _AddZero(torch.autograd.Function):

@@ -26,6 +26,11 @@ from .meeting import Meeting
 # Beyond those that channels count with: nothing is ever sent under it.
 _UNUSED_TAG = 2**20
 _SOON = timedelta(milliseconds=1)
+# Dtypes that collectives know; others, such as int16 and float8, travel as bytes.
+_KNOWN = {
+    *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
+    *(torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool),
+}
 
 
 class OwnGroups:
@@ -120,6 +125,11 @@ def share(group: Any, value: object, source: int) -> Any:
 
 def broadcast(group: Any, tensor: Tensor, source: int) -> None:
     """One rank's tensor, on all; the rank is that in the group."""
+    if tensor.dtype not in _KNOWN:
+        raw = tensor.detach().reshape(-1).contiguous().view(torch.uint8)
+        broadcast(group, raw, source)
+        tensor.copy_(raw.view(tensor.dtype).view(tensor.shape))
+        return
     options = BroadcastOptions()
     options.rootRank = source
     group.broadcast([tensor], options).wait()

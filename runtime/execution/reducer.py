@@ -16,10 +16,9 @@ from synth.errors import SynthError
 from synth.schedule.lower import Lowered
 from synth.schedule.reductions import Reduction
 
-from .all_reduce import as_real, gradient_of, start_all_reduce
+from .all_reduce import gradient_of, kinds_of, spread, start_all_reduce
 from .clock import Clock
 from .groups import Group
-from .own_groups import broadcast
 from .passages import Passages
 
 
@@ -130,10 +129,9 @@ class GradientReducer:
         self._working.clear()
         _wait(tied)
 
-    @torch.no_grad()
     def _spread(self, shared: list[_Tied]) -> None:
         for parameter, ranks in shared:
-            broadcast(self._groups[ranks], as_real(parameter.detach()), 0)
+            spread(self._groups[ranks], parameter)
 
 
 def _wait(works: list[dist.Work]) -> None:
@@ -157,7 +155,7 @@ def _check_told_apart(copied: Mapping[int, Passages], tied_ids: set[int]) -> Non
 def _check_alike(group: Group, copied: Mapping[int, Passages]) -> None:
     """Copies that differ would wait for each other for ever."""
     seen: dict[int, tuple[int, list[str]]] = {}
-    mine = {n: [f"{list(t.shape)} {t.dtype}" for t in s.state()] for n, s in copied.items()}
+    mine = {n: kinds_of(s.state()) for n, s in copied.items()}
     for rank, theirs in enumerate(group.gather(mine)):
         for number, kinds in theirs.items():
             other, expected = seen.setdefault(number, (rank, kinds))

@@ -409,3 +409,110 @@ def test_mixed_precision_and_checkpoints_have_the_bits_of_fsdp2(
 ) -> None:
     for same in pool.run(step_as_fsdp2, 2, is_checkpointed, reshards):
         assert len(same) == 2 * 24 and all(same)
+
+
+@pytest.mark.parametrize("wrap", ["wrap_ddp", "wrap_fsdp_resharding"])
+def test_copies_of_wrapped_stages_are_summed_too(pool: Any, wrap: str) -> None:
+    schedule = generate("chimera", num_ranks=2, num_micro_batches=MICRO_BATCHES)
+    assert_trained(pool.run(train, 4, schedule, wrap), schedule.placement.num_stages)
+
+
+class Uncommon(nn.Module):
+    """A sparse table, an unused weight, buffers that gloo does not know, and listened gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(8, WIDTH, sparse=True)
+        self.unused = nn.Linear(WIDTH, WIDTH)
+        self.out = nn.Linear(WIDTH, WIDTH)
+        self.register_buffer("steps", torch.tensor(3, dtype=torch.int16))
+        self.register_buffer("scales", torch.ones(4).to(torch.float8_e4m3fn))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.out(torch.tanh(self.table(ids)))  # type: ignore[no-any-return]
+
+
+def train_uncommon(rank: int, size: int) -> tuple[list[Tensor | None], list[Tensor]]:
+    """Gradients and buffers of a stage of two pipelines of one rank."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    from synth.runtime.pipeline import Pipeline
+
+    mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("dp", "pp"))
+    torch.manual_seed(3)
+    stage = Uncommon()
+    if rank:
+        for buffer in stage.buffers():
+            buffer.zero_()
+    pipeline = Pipeline(
+        generate("zb-h1", num_ranks=1, num_micro_batches=2),
+        stage,
+        group=mesh["pp"],
+        data_parallel=mesh["dp"],
+        loss=nn.functional.mse_loss,
+    )
+    ids = torch.arange(4) + 2 * rank
+    for _ in range(2):
+        stage.zero_grad()
+        pipeline.step(pipeline.split(ids, targets=torch.ones(4, WIDTH)))
+    dense = [p.grad.to_dense() if p.grad is not None else None for p in stage.parameters()]
+    return dense, [buffer.float() for buffer in stage.buffers()]
+
+
+def test_sparse_and_unused_parameters_and_uncommon_buffers_are_as_of_one_process(
+    pool: Any,
+) -> None:
+    torch.manual_seed(3)
+    stage = Uncommon()
+    for first in (0, 2):
+        for ids in (torch.arange(4) + first).chunk(2):
+            (nn.functional.mse_loss(stage(ids), torch.ones(2, WIDTH)) / 4).backward()
+    wanted = [p.grad.to_dense() if p.grad is not None else None for p in stage.parameters()]
+    for found, buffers in pool.run(train_uncommon, 2):
+        for mine, true in zip(found, wanted, strict=True):
+            assert (mine is None) == (true is None)
+            if mine is not None:
+                torch.testing.assert_close(mine, true)
+        assert [buffer.tolist() for buffer in buffers] == [3, [1, 1, 1, 1]]
+
+
+def step_with_hooks(rank: int, size: int, wrap: str) -> tuple[int, int, list[Tensor]]:
+    """Calls of a tensor hook and of a post-accumulate hook, and the gradients."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    from synth.runtime.pipeline import Pipeline
+
+    mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("dp", "pp"))
+    (stage,) = build_stages(1)
+    called = {"tensor": 0, "accumulated": 0}
+
+    def decay(gradient: Tensor) -> Tensor:
+        called["tensor"] += 1
+        return gradient + 0.1
+
+    def note(parameter: Tensor) -> None:
+        called["accumulated"] += 1
+
+    weight = stage.get_parameter("outer.weight")
+    weight.register_hook(decay)
+    weight.register_post_accumulate_grad_hook(note)
+    is_plain = wrap == "leave_plain"
+    wrapped = stage if is_plain else globals()[wrap](stage, mesh["dp"])
+    pipeline = Pipeline(
+        generate("zb-h1", num_ranks=1, num_micro_batches=MICRO_BATCHES),
+        wrapped,
+        group=mesh["pp"],
+        data_parallel=mesh["dp"] if is_plain else None,
+        loss=nn.functional.mse_loss,
+    )
+    x, y = draw(0, rank)
+    pipeline.step(pipeline.split(x, targets=y))
+    return called["tensor"], called["accumulated"], [gradient(p) for p in stage.parameters()]
+
+
+def test_hooks_of_users_run_once_for_each_micro_batch_in_wrappers_too(pool: Any) -> None:
+    plain, wrapped = (pool.run(step_with_hooks, 2, w) for w in ("leave_plain", "wrap_ddp"))
+    for (*calls, gradients), (*other_calls, others) in zip(plain, wrapped, strict=True):
+        assert calls == other_calls == [MICRO_BATCHES, MICRO_BATCHES]
+        for mine, theirs in zip(gradients, others, strict=True):
+            torch.testing.assert_close(mine, theirs)
