@@ -20,6 +20,9 @@ from .state import TrainingState
 MANIFEST = "training.json"
 
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+DtypeName = Annotated[
+    str, Field(pattern=r"^(bool|u?int\d{1,2}|b?float\d{1,2}(_[a-z0-9]{1,12})?|complex\d{2,3})$")
+]
 FileName = Annotated[str, Field(pattern=r"^rank-\d{1,9}\.safetensors$")]
 
 
@@ -27,7 +30,7 @@ class StoredTensor(Record):
     """A tensor, in the file under its own name; complex ones as their real view."""
 
     file: FileName
-    dtype: str
+    dtype: DtypeName
     shape: tuple[NonNegativeInt, ...]
     sha256: Digest
 
@@ -95,7 +98,8 @@ class Manifest(TrainingState):
         except SynthError as error:
             if data.get("schema_version") != cls.VERSION:
                 raise
-            raise Damaged(f"{name} is damaged: {error}") from None
+            words = " ".join(str(error).split())
+            raise Damaged(f"{name} is damaged: {words}") from None
 
     @property
     def names(self) -> set[str]:

@@ -157,3 +157,31 @@ def test_whenever_a_run_is_killed_what_is_complete_can_be_loaded(tmp_path: Path,
     loaded = pool.run(load_each, 1, str(tmp_path))[0]
     assert len(loaded) >= 3
     assert all(step == weight for step, weight in loaded)
+
+
+def test_a_lock_that_is_a_link_leaves_the_file_it_leads_to(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    for number, link in enumerate((Path.symlink_to, Path.hardlink_to)):
+        folder = tmp_path / f"saved-{number}"
+        folder.mkdir()
+        link(folder / ".lock", precious)
+        with pytest.raises(SynthError, match=r"\.lock is (a link|another file than a lock)"):
+            CheckpointFolder(folder).create()
+    assert precious.read_text() == "mine"
+
+
+def test_a_checkpoint_that_is_linked_into_a_folder_is_dropped_and_stays_where_it_is(
+    tmp_path: Path,
+) -> None:
+    base = tmp_path / "base" / "step-2"
+    base.mkdir(parents=True)
+    (base / "kept").write_text("mine")
+    folder = CheckpointFolder(tmp_path / "saved")
+    folder.create()
+    folder.of(2).symlink_to(base)
+    folder.begin(3)
+    folder.complete(3, "manifest", keep=1)
+    assert folder.steps() == [3]
+    assert not folder.partial(2).is_symlink()
+    assert (base / "kept").read_text() == "mine"

@@ -247,6 +247,21 @@ def test_files_of_the_first_version_run_no_code_and_are_refused_when_they_are_mi
         pool.run(load_version_1, 2, str(tmp_path))
 
 
+@pytest.mark.parametrize("name", ["../outside.distcp", "/tmp/outside.distcp", "training.json"])
+def test_metadata_of_the_first_version_names_files_beside_it_only(
+    tmp_path: Path, pool: Any, name: str
+) -> None:
+    pool.run(save_as_version_1, 2, str(tmp_path))
+    path = tmp_path / "step-4" / ".metadata"
+    metadata = pickle.loads(path.read_bytes())
+    info = next(iter(metadata.storage_data.values()))
+    (tmp_path / "outside.distcp").write_bytes((path.parent / info.relative_path).read_bytes())
+    info.relative_path = name
+    path.write_bytes(pickle.dumps(metadata))
+    with pytest.raises(AssertionError, match=r"Damaged: cannot load .*it names the file"):
+        pool.run(load_version_1, 2, str(tmp_path))
+
+
 def saved_by_torch(canary: Path) -> bytes:
     content = io.BytesIO()
     torch.save(Canary(canary), content)
