@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 # thread then shares caches, memory bandwidth and clock, even where it has a processor of its own.
 BUSY_LOAD = 0.5
 
-# Share of the measured time without a processor. A quiet machine stays below 0.01; at 0.05 an
-# interrupted sample is among the slowest tenth of almost every op.
+# Share of the measured time without a processor. A thread with one of its own loses next to
+# nothing, so a twentieth means that others were scheduled in its place.
 BUSY_WAITING_SHARE = 0.05
 
-# p90 − p10 as a share of the median. The shipped profile of a quiet CPU has 0.14, and a neighbour
-# on its second core makes it twice that; the median of 20 samples is then off by about 0.03.
+# p90 − p10 as a share of the median; the shipped CPU profile has 0.14. Of normal samples that are
+# this far apart, the median of 20 has a standard error of about 0.03, several times the gap of
+# 0.5 % to which `synth solve` searches.
 WIDE_SPREAD = 0.25
 
 _SPREAD_OF = (OpKind.F, OpKind.B, OpKind.W, OpKind.BW)
