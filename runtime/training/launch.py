@@ -5,9 +5,11 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
-from contextlib import nullcontext
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from types import FrameType
 
 from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -26,7 +28,7 @@ from .stopping import passing_on_sigterm
 from .train_options import TrainOptions
 from .worker import WorkerOrder, load_results
 
-_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+_SIGNALS = "SIGTERM,SIGHUP,SIGQUIT"
 
 
 def launch(
@@ -57,7 +59,7 @@ def launch(
                     str(order_path),
                     folder=folder,
                     max_restarts=options.restarts,
-                    signals="SIGINT,SIGHUP,SIGQUIT" if saves else _SIGNALS,
+                    signals="SIGHUP,SIGQUIT" if saves else _SIGNALS,
                 )
         except ChildFailedError as error:
             codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
@@ -73,7 +75,30 @@ def _terminate() -> None:
     raise SignalException("a second SIGTERM", sigval=signal.SIGTERM)
 
 
-def _interrupted(places: Sequence[LastSeen], signal_number: signal.Signals) -> SynthError:
+@contextmanager
+def _killing_on_ctrl_c() -> Iterator[None]:
+    """Kill the ranks on Ctrl-C; while they import, SIGINT would end them with tracebacks.
+
+    Only a main thread may handle signals; elsewhere they are somebody else's.
+    """
+
+    def kill(signum: int, frame: FrameType | None) -> None:
+        raise SignalException("Ctrl-C", sigval=signal.SIGKILL)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGINT, kill)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def _interrupted(places: Sequence[LastSeen | str], signal_number: signal.Signals) -> SynthError:
+    """Say by which signal and where; the one that kills the ranks was sent for Ctrl-C."""
+    if signal_number == signal.SIGKILL:
+        signal_number = signal.SIGINT
     stopped = SynthError(
         f"stopped by {signal.Signals(signal_number).name}: {'; '.join(map(str, places))}"
     )
@@ -87,12 +112,15 @@ def launch_link_probe(num_ranks: int, device: str) -> Links:
 
     Raises:
         RunFailure: a process failed.
+        SynthError: a signal ended it.
     """
     with tempfile.TemporaryDirectory(prefix="synth-links-") as name:
         try:
             _start(num_ranks, "synth.runtime.profiling.link_probe", device, name, folder=Path(name))
         except ChildFailedError as error:
             raise RunFailure(f"measuring the links failed: {error}") from None
+        except SignalException as error:
+            raise _interrupted(["the links were being measured"], error.sigval) from None
         return Links.model_validate_json((Path(name) / "links.json").read_text())
 
 
@@ -112,7 +140,7 @@ def _start(
     os.environ.setdefault("GLOO_SOCKET_IFNAME", _loopback())
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "3")
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    _silence("torch.distributed.elastic")
     _let_workers_find_a_checkout()
     config = LaunchConfig(
         min_nodes=1,
@@ -127,7 +155,15 @@ def _start(
         logs_specs=DefaultLogsSpecs(log_dir=str(folder / "torchelastic")),
         signals_to_handle=signals,
     )
-    elastic_launch(config, sys.executable)("-m", module, *arguments)
+    with _killing_on_ctrl_c():
+        elastic_launch(config, sys.executable)("-m", module, *arguments)
+
+
+def _silence(name: str) -> None:
+    """Keep loggers from speaking, also those below that have levels of their own."""
+    logger = logging.getLogger(name)
+    logger.propagate = False
+    logger.addHandler(logging.NullHandler())
 
 
 def _let_workers_find_a_checkout() -> None:

@@ -282,6 +282,23 @@ def test_sigterm_without_checkpoints_ends_a_run_at_once_telling_where_ranks_were
     assert process.returncode == 143
 
 
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes are read from /proc")
+@pytest.mark.parametrize("pause_s", [0.3, 1.0, 2.0])
+def test_ctrl_c_while_ranks_import_is_told_in_one_line(
+    run_plan: Path, text: Path, pause_s: float
+) -> None:
+    with started(COMMAND, run_plan, "--data", text, "--steps", 100000) as process:
+        while len(workers_of(process.pid)) < 2 and process.poll() is None:
+            time.sleep(0.01)
+        time.sleep(pause_s)
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=600)
+    assert process.returncode == 130
+    assert stderr.splitlines()[-1].startswith("error: stopped by SIGINT: rank 0 ")
+    assert "Traceback" not in stderr
+    assert "death signal" not in stderr  # torch's own words
+
+
 def test_what_sigterm_ended_is_told_with_its_own_exit_code() -> None:
     assert "SIGTERM: 1 step is done and saved;" in str(stopped_after(1))
     assert "SIGTERM: 2 steps are done and saved;" in str(stopped_after(2))

@@ -1,11 +1,15 @@
 """Latency and bandwidth from measured times, however noisy these are."""
 
+import signal
 from typing import Any
 
 import pytest
 import torch
+from torch.distributed.elastic.multiprocessing.api import SignalException
 
+from synth.errors import SynthError
 from synth.runtime.profiling.link_probe import fitted_link
+from synth.runtime.training import launch
 
 SMALL_BYTES, LARGE_BYTES = 64 << 10, 4 << 20
 
@@ -69,3 +73,19 @@ def test_messages_far_beyond_any_buffer_cross_at_the_same_time(pool: Any) -> Non
     assert links.default.bandwidth_bytes_per_s > 0
     assert links.default.latency_us > 0
     assert nothing is None
+
+
+@pytest.mark.parametrize(
+    ("sent", "told", "code"),
+    [(signal.SIGKILL, "SIGINT", 130), (signal.SIGTERM, "SIGTERM", 143)],
+)
+def test_a_signal_while_links_are_measured_is_told_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, sent: signal.Signals, told: str, code: int
+) -> None:
+    def interrupted(*arguments: object, **options: object) -> None:
+        raise SignalException("a signal", sigval=sent)  # Ctrl-C reaches the ranks as SIGKILL
+
+    monkeypatch.setattr(launch, "_start", interrupted)
+    with pytest.raises(SynthError, match=f"stopped by {told}: the links were being") as raised:
+        launch.launch_link_probe(2, "cpu")
+    assert raised.value.exit_code == code

@@ -69,7 +69,7 @@ def test_a_run_that_is_killed_and_goes_on_ends_with_the_same_numbers(
             with started(command, folder) as run:
                 told.append(harm(draw, run, undisturbed.took_s))
                 code = run.process.wait(timeout=LONGEST_END_S)
-                said = (*told, code, run.stderr)
+                said = "\n".join(map(str, (*told, code, run.stderr)))
                 assert run.left_after(LEAVE_S) == [], said
             assert code in (0, 1, 143, -signal.SIGKILL, -signal.SIGTERM), said
             assert "Traceback" not in run.stderr, said
