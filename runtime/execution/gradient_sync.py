@@ -5,6 +5,7 @@ for one optimizer step, in any order, and delivers weight gradients outside of t
 backwards accumulate, as under `no_sync`, and the wrappers reduce when the stage's last is done.
 """
 
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -39,6 +40,26 @@ class GradientSync:
                     "a stage is wrapped in FullyShardedDataParallel, whose flat parameters a "
                     "pipeline cannot reduce at the right time; wrap it by fully_shard (FSDP2)"
                 )
+
+        self._warn_of_uncovered(module)
+
+    def _warn_of_uncovered(self, module: nn.Module) -> None:
+        """Gradients outside of all wrappers differ from rank to rank, and so would parameters."""
+        if not self.wrappers:
+            return
+        covered = {id(p) for wrapper in self.wrappers for p in wrapper.parameters()}
+        names = [
+            name
+            for name, p in module.named_parameters()
+            if p.requires_grad and id(p) not in covered
+        ]
+        if names:
+            warnings.warn(
+                f"a stage is wrapped in part: the gradients of {names[0]}"
+                f"{f' and {len(names) - 1} other parameters' if names[1:] else ''} are not reduced "
+                f"over data-parallel ranks; wrap the whole stage",
+                stacklevel=5,
+            )
 
     @property
     def wrappers(self) -> Sequence["_Replicated | _Sharded"]:
@@ -87,6 +108,9 @@ class _Replicated:
                 )
         self._module = module
         self._syncs = True
+
+    def parameters(self) -> Iterable[Tensor]:
+        return self._module.parameters()  # type: ignore[no-any-return]
 
     def postpone(self) -> None:
         self._syncs = self._module.require_backward_grad_sync  # False within no_sync
@@ -153,6 +177,9 @@ class _Sharded:
 
     def __init__(self, module: Any) -> None:
         self._module = module
+
+    def parameters(self) -> Iterable[Tensor]:
+        return (p for p in self._module.parameters() if hasattr(p, "to_local"))
 
     def postpone(self) -> None:
         self._set(is_last=False)

@@ -186,6 +186,8 @@ def _load_ids(path: Path) -> Tensor:
         ids = np.load(path, mmap_mode="c")
     except (OSError, ValueError) as error:
         raise SynthError(f"cannot read token ids from {path}: {error}") from None
+    if not isinstance(ids, np.ndarray):
+        raise SynthError(f"{path} is an archive of arrays; needed: one 1-D array of integers")
     if ids.ndim != 1 or ids.dtype.kind not in "iu":
         raise SynthError(
             f"{path} holds {ids.dtype} of shape {ids.shape}; needed: a 1-D array of integers"

@@ -152,3 +152,11 @@ def test_an_empty_file_has_no_tokens(tmp_path: Path) -> None:
     path.write_text("")
     with pytest.raises(SynthError, match="has 0 tokens"):
         load_tokens(path, 3)
+
+
+def test_an_archive_of_arrays_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "ids.npy"
+    with path.open("wb") as file:
+        np.savez(file, ids=np.arange(9))
+    with pytest.raises(SynthError, match="is an archive of arrays; needed: one 1-D array"):
+        load_tokens(path, 4)

@@ -516,3 +516,34 @@ def test_hooks_of_users_run_once_for_each_micro_batch_in_wrappers_too(pool: Any)
         assert calls == other_calls == [MICRO_BATCHES, MICRO_BATCHES]
         for mine, theirs in zip(gradients, others, strict=True):
             torch.testing.assert_close(mine, theirs)
+
+
+def make_partly_wrapped(rank: int, size: int) -> list[str]:
+    """Warnings of a pipeline whose stage has parameters outside of its wrapper."""
+    import warnings
+
+    import torch.distributed as dist
+
+    from synth.runtime.execution.stage import Stage
+
+    (stage,) = build_stages(1)
+    stage.inner = wrap_ddp(stage.inner, _Mesh(dist.group.WORLD))  # type: ignore[arg-type]
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        Stage(stage, is_first=True, is_last=True)
+        Stage(wrap_ddp(build_stages(1)[0], _Mesh(dist.group.WORLD)), is_first=True, is_last=True)
+    return [str(warning.message) for warning in found]
+
+
+class _Mesh:
+    def __init__(self, group: Any) -> None:
+        self._group = group
+
+    def get_group(self) -> Any:
+        return self._group
+
+
+def test_a_stage_that_is_wrapped_in_part_is_warned_of(pool: Any) -> None:
+    for warned in pool.run(make_partly_wrapped, 2):
+        assert len(warned) == 1
+        assert "a stage is wrapped in part: the gradients of gate and " in warned[0]
