@@ -48,7 +48,7 @@ def small_curve() -> Frontier:
 
 
 def commands(kind: str, files: Files, changed: Path, folder: Path) -> list[tuple[Any, ...]]:
-    """What reads a file of a kind."""
+    """The command that reads a file of a kind."""
     return {
         "profile": [
             ("compare", changed, "-r", "4", "-m", "4", "--only", "zb-h1", "--no-solve"),

@@ -31,7 +31,7 @@ def arguments(plan: Path, text: Path, saved: Path, run_file: Path) -> tuple[Any,
 
 @dataclass(frozen=True)
 class Numbers:
-    """What a run ends with: all losses, and the digest of every parameter and optimizer state."""
+    """The end of a run: all losses, and the digest of every parameter and optimizer state."""
 
     losses: list[float]
     digests: dict[str, str]

@@ -68,7 +68,7 @@ SLACK_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Footprint:
-    """What a process has."""
+    """The resources of a process."""
 
     resident_bytes: int
     descriptors: int
