@@ -7,19 +7,33 @@ from pathlib import Path
 
 
 def workers_of(parent: int, marker: bytes = b"synth.runtime.training.worker") -> list[int]:
-    """The children whose command line holds the marker, in the order of their ranks."""
+    """The children whose command line holds the marker, in the order of their ranks.
+
+    Not one that has yet to become a worker: until then it is a copy of its parent, which waits for
+    it and cannot even be killed meanwhile.
+    """
     found = []
+    own = _command_of(parent) if marker else None
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
             continue
         try:
             fields = (folder / "stat").read_text().rsplit(")", 1)[1].split()
-            command = (folder / "cmdline").read_bytes()
         except OSError:
             continue
-        if int(fields[1]) == parent and marker in command:
+        command = _command_of(int(folder.name))
+        if int(fields[1]) != parent or command is None or command == own:
+            continue
+        if marker in command:
             found.append(int(folder.name))
     return sorted(found)
+
+
+def _command_of(process: int) -> bytes | None:
+    try:
+        return Path(f"/proc/{process}/cmdline").read_bytes()
+    except OSError:
+        return None
 
 
 def read_until(process: "subprocess.Popen[str]", text: str) -> list[str]:
