@@ -64,7 +64,7 @@ def gradient_of(parameter: Tensor) -> Tensor:
 
 def kinds_of(tensors: Iterable[Tensor]) -> list[str]:
     """Shape, dtype and trainability of tensors, to compare between ranks."""
-    return [f"{list(t.shape)} {t.dtype}{' trained' * t.requires_grad}" for t in tensors]
+    return [f"{list(t.shape)} {t.dtype}{'' if t.requires_grad else ' frozen'}" for t in tensors]
 
 
 @torch.no_grad()

@@ -57,6 +57,7 @@ def make_profile(folder: Path, dropout: float, **workload: Any) -> Profile:
 def train(rank: int, world_size: int, plan: str, options: TrainOptions) -> RankResult:
     loaded = Plan.from_json(plan)
     world = World(rank, world_size, CPU, "gloo", "here", 2)
+    options = options.replace(model=loaded.workload.model)
     return RankTrainer(loaded, loaded.check()[0], options, world).train()
 
 
