@@ -251,8 +251,9 @@ class Pipeline:
         """Cut a mini-batch along the first dimension into the schedule's micro-batches.
 
         Raises:
-            SynthError: it cannot be cut into equal ones. Should this rank end for it, others that
-                are in the step already say so.
+            SynthError: it cannot be cut into equal ones. The caller may pad it and go on. If this
+                process ends instead, ranks that are in the step already fail at once, with this
+                reason; if it does neither, they do so after `timeout_s`.
         """
         try:
             return Batch.split(self.num_micro_batches, *inputs, targets=targets, **keywords)
