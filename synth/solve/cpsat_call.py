@@ -49,18 +49,25 @@ def ask(
     began_s = time.monotonic()
     try:
         return cpsat_process.solve(model, parameters, take, should_stop)
-    except WorkerDied:
+    except WorkerDied as death:
+        take([_said(death)])
         left = _what_is_left(parameters, time.monotonic() - began_s, told.deterministic_s)
     spent_s = told.deterministic_s
     if told.is_proven or left is None or should_stop():
         return told.answer(spent_s)
     try:
         answer = cpsat_process.solve(told.model_to_go_on_with(model), left, take, should_stop)
-    except WorkerDied:
+    except WorkerDied as death:
+        take([_said(death)])
         # Their effort is not known, so all of a deterministic limit counts as spent.
         limit_s = parameters.max_deterministic_time
         return told.answer(limit_s if math.isfinite(limit_s) else spent_s)
     return told.better_of(answer._replace(deterministic_s=spent_s + answer.deterministic_s))
+
+
+def _said(death: WorkerDied) -> str:
+    """A line for CP-SAT's log."""
+    return f"CP-SAT's process ended without an answer: {death}"
 
 
 def _what_is_left(
