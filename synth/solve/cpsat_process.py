@@ -49,13 +49,14 @@ class WorkerDied(Exception):
 def solve(
     model: cp_model.CpModelProto,
     parameters: cp_model.SatParameters,
-    on_events: Callable[[list[Event]], None],
+    on_events: Callable[[list[Event]], None] | None,
     should_stop: Callable[[], bool],
 ) -> Answer:
     """Let a worker solve a model.
 
     Args:
-        on_events: called in this thread with all that came at once, in order.
+        on_events: called in this thread with all that came at once, in order. None: only the answer
+            is wanted, which makes a short call cheaper.
         should_stop: asked all the time; then the search ends within about a second.
 
     Raises:
@@ -112,16 +113,18 @@ class _Worker:
         self,
         model: cp_model.CpModelProto,
         parameters: cp_model.SatParameters,
-        on_events: Callable[[list[Event]], None],
+        on_events: Callable[[list[Event]], None] | None,
         should_stop: Callable[[], bool],
     ) -> Answer:
         """See the function of this name."""
-        question = cpsat_worker.pack_question(str(parameters), str(model))
+        question = cpsat_worker.pack_question(
+            str(parameters), str(model), tells=on_events is not None
+        )
         self._send(cpsat_worker.QUESTION, question)
         stopped_at: float | None = None
         while True:
             events, answer = self._receive()
-            if events:
+            if events and on_events is not None:
                 on_events(events)
             if answer is not None:
                 return answer

@@ -27,7 +27,7 @@ QUESTION, STOP = b"Q", b"X"
 READY, SOLUTION, BOUND, LOG, ANSWER, FAILURE = b"R", b"S", b"B", b"L", b"A", b"F"
 
 _HEAD = struct.Struct("<cQ")
-_QUESTION_HEAD = struct.Struct("<Q")
+_QUESTION_HEAD = struct.Struct("<?Q")
 _SOLUTION_HEAD = struct.Struct("<dd")
 _BOUND = struct.Struct("<d")
 _ANSWER_HEAD = struct.Struct("<idddQ")
@@ -90,17 +90,10 @@ class Answer(NamedTuple):
         return cls(status, bound, objective, spent_s, _integers(payload[end:]), info)
 
 
-def pack_question(parameters: str, model: str) -> bytes:
+def pack_question(parameters: str, model: str, *, tells: bool) -> bytes:
     """A question as the payload of a message, both in protobuf's text format."""
     first = parameters.encode()
-    return b"".join((_QUESTION_HEAD.pack(len(first)), first, model.encode()))
-
-
-def unpack_question(payload: bytes) -> tuple[str, str]:
-    """Parameters and model."""
-    (length,) = _QUESTION_HEAD.unpack_from(payload)
-    end = _QUESTION_HEAD.size + length
-    return payload[_QUESTION_HEAD.size : end].decode(), payload[end:].decode()
+    return b"".join((_QUESTION_HEAD.pack(tells, len(first)), first, model.encode()))
 
 
 def pack_bound(bound: float) -> bytes:
@@ -157,10 +150,18 @@ class Messages:
 
 
 class _Question:
-    """A question under way; `search` is CP-SAT's, while it runs."""
+    """A question under way, of parameters and model.
+
+    Attributes:
+        tells: whether the parent wants solutions and bounds as they come.
+        search: CP-SAT's, while it runs.
+    """
 
     def __init__(self, payload: bytes) -> None:
-        self.payload, self.came_at = payload, monotonic()
+        self.came_at = monotonic()
+        self.tells, length = _QUESTION_HEAD.unpack_from(payload)
+        begin, end = _QUESTION_HEAD.size, _QUESTION_HEAD.size + length
+        self.texts = payload[begin:end].decode(), payload[end:].decode()
         self.search: Any = None
         self.is_stopped = False
 
@@ -183,13 +184,15 @@ class _Worker:
         while True:
             question = self._questions.get()
             try:
-                answer = self._answer(question)
+                message = ANSWER, self._answer(question).pack()
             except MemoryError:
                 raise
             except Exception:
-                self._outgoing.put((FAILURE, traceback.format_exc().encode()))
-            else:
-                self._outgoing.put((ANSWER, answer.pack()))
+                message = FAILURE, traceback.format_exc().encode()
+            if question.tells:
+                self._outgoing.put(message)
+            else:  # nothing else is on its way
+                send(self._sink, *message)
 
     def _write(self) -> None:
         """Apart from the search, which need not wait for a parent that is busy."""
@@ -230,14 +233,16 @@ class _Worker:
         search = self._bindings.SolveWrapper()
         search.set_parameters(parameters)
         listener = self._listener()
-        search.add_solution_callback(listener)
-        search.add_best_bound_callback(self._tell_bound)
-        if parameters.log_search_progress:
-            search.add_log_callback(self._tell_log)
+        if question.tells:
+            search.add_solution_callback(listener)
+            search.add_best_bound_callback(self._tell_bound)
+            if parameters.log_search_progress:
+                search.add_log_callback(self._tell_log)
         question.search = search
         response = search.solve(model)
         self._current = question.search = None
-        search.clear_solution_callback(listener)
+        if question.tells:
+            search.clear_solution_callback(listener)
         return Answer(
             int(response.status),
             response.best_objective_bound,
@@ -250,11 +255,10 @@ class _Worker:
     def _parsed(self, question: _Question) -> tuple[Any, Any]:
         """Parameters and model; what reading them took is part of the time limit."""
         parameters, model = self._bindings.SatParameters(), self._bindings.CpModelProto()
-        texts = unpack_question(question.payload)
-        question.payload = b""
-        for message, text in zip((parameters, model), texts, strict=True):
+        for message, text in zip((parameters, model), question.texts, strict=True):
             if not message.parse_text_format(text):
                 raise ValueError("CP-SAT's bindings do not read what they have written")
+        question.texts = "", ""
         parameters.max_time_in_seconds -= monotonic() - question.came_at
         parameters.max_time_in_seconds = max(0.0, parameters.max_time_in_seconds)
         return parameters, model
