@@ -30,8 +30,8 @@ _POLL_S = 0.05
 # A worker that was asked to stop and does not is killed: what it found has been told.
 _STOP_GRACE_S = 1.0
 
-# How long idle workers may take to end with the interpreter.
-_EXIT_GRACE_S = 2.0
+# A worker that has closed its pipes ends within this time.
+_END_S = 2.0
 
 # Of what a dead worker wrote on stderr, so many bytes at the end are logged.
 _LAST_WORDS_BYTES = 4_000
@@ -78,8 +78,9 @@ class _Worker:
     def __init__(self) -> None:
         self._stderr = _scratch_file()
         worker = os.path.abspath(cpsat_worker.__file__)
-        paths = [os.path.abspath(path) for path in sys.path]
-        # Without `site` it starts sooner; the paths are those that `site` made here.
+        # Without `site` it starts sooner; the paths are those that `site` made here. The present
+        # folder, which is '', is left out: nothing in it is to take the place of a library.
+        paths = [os.path.abspath(path) for path in sys.path if path]
         command = [sys.executable, "-I", "-S", worker, str(os.getpid()), *paths]
         try:
             with _sigint_blocked():
@@ -161,7 +162,7 @@ class _Worker:
     def _death(self) -> Exception:
         """The reason why there is no answer."""
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(_EXIT_GRACE_S)
+            self._process.wait(_END_S)
         code, words = self._process.returncode, self._last_words()
         if code is not None and code > 0 and not self._has_begun:
             return RunFailure(f"the process for CP-SAT does not start: {words or f'exit {code}'}")
@@ -177,22 +178,15 @@ class _Worker:
         return self._stderr.read().decode(errors="replace").strip()
 
     def hang_up(self) -> None:
-        """Close its pipes, at which it ends."""
+        """Close its pipes."""
         for stream in (self._sink, self._source, self._stderr):
             if stream is not None:
                 stream.close()
 
-    def wait(self, timeout_s: float) -> None:
-        """Wait for its end, and kill it if that does not come."""
-        try:
-            self._process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
     def kill(self) -> None:
         """End it; whoever waits for its answer sees that."""
         self._process.kill()
+        self._process.wait()
 
     def disown(self) -> None:
         """Forget it, in a process that is not its parent."""
@@ -274,21 +268,16 @@ class _Pool:
         with self._lock:
             if worker in self._all:
                 self._all.remove(worker)
+        worker.kill()
         worker.hang_up()
-        worker.wait(0)
 
     def close(self) -> None:
-        """End all workers."""
+        """End all workers: they have nothing to leave in order."""
         with self._lock:
             self._is_closed = True
-            idle, busy = self._idle, [worker for worker in self._all if worker not in self._idle]
-        for worker in idle:
-            worker.hang_up()
-        for worker in busy:
+            workers = tuple(self._all)
+        for worker in workers:
             worker.kill()
-        until = time.monotonic() + _EXIT_GRACE_S
-        for worker in (*idle, *busy):
-            worker.wait(max(0, until - time.monotonic()))
 
     def disown(self) -> None:
         """In a forked process: the workers are its parent's, whoever held the lock at the fork."""
