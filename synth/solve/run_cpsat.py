@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 from ortools.sat.python import cp_model
 
+from synth.certificate import Proven
 from synth.solve.cpsat import Model
 from synth.solve.problem import SolveOptions
 from synth.solve.solution import Solution
@@ -28,7 +29,7 @@ _SEEDS = 1 << 31
 
 
 # Proven bounds, and in the end what they took, in the terms of their limit.
-TimedBounds = Generator[int, None, float]
+TimedBounds = Generator[Proven, None, float]
 
 
 @dataclass(frozen=True)
