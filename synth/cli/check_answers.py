@@ -177,6 +177,7 @@ def bound_json(plan: "Plan", proof: "Reproof | None") -> dict[str, Any]:
             "reached_us": proof.reached_us,
             "holds_for": proof.holds_for,
             "proven_from": proof.proven_from if proof.is_proven else None,
+            "certificate_is_refuted": proof.is_refuted,
             "seconds": round(proof.seconds, 3),
         }
     }

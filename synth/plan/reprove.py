@@ -211,7 +211,8 @@ class _Reproving:
     def _take(self, found: Recheck, certificate: Certificate, begin: Schedule) -> int:
         """Return the bound that was reached; look for a schedule below one that was not."""
         if found == Recheck.PROVEN:
-            self.proven_from = certificate.words
+            is_closed = self._closed_us >= self.claimed_us and not certificate.partitions
+            self.proven_from = "closed forms" if is_closed else certificate.words
             return self.claimed_us
         if found == Recheck.REFUTED:
             self.is_refuted = True
