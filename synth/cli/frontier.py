@@ -68,7 +68,7 @@ def command(
     link: LinkOption = None,
     points: Annotated[int, typer.Option(min=2, help="How many memory limits to search.")] = 8,
     time_limit: Annotated[
-        str, typer.Option(help="For each point of the curve, not for the whole: 30s, 2m.")
+        str, typer.Option(help="For each point, not for the curve: 30s, 2m.")
     ] = "30s",
     gap: GapOption = "0.5%",
     jobs: Annotated[

@@ -60,8 +60,8 @@ def idle_times_of(problem: Problem) -> Iterator[Proven]:
     view, known = relaxed_for_fusion(problem), Reference(100_000, None)
     asked = (view, problem.objective, counted(2), work_bounds(view), lambda: known, _never)
     bounds = IdleBounds(*asked)
-    yield from bounds.one_by_one(0.5)
-    yield from bounds.together(0.5)
+    yield from bounds.one_by_one(0.1)
+    yield from bounds.together(0.1)
 
 
 def ranks_with_spacings_of(problem: Problem) -> Iterator[Proven]:
@@ -211,18 +211,20 @@ def test_bw_counts_only_where_the_model_can_choose_it_everywhere() -> None:
 # Plans
 
 
-def tight_problem(sizes: tuple[int, ...] = (6, 6, 6, 6)) -> Problem:
-    where = Placement.linear(4)
-    return Problem(cut(PROFILE, sizes), where, 8, (30 * 10**9,) * 4, partition=sizes)
+def tight_problem(num_micro_batches: int) -> Problem:
+    where, sizes = Placement.linear(4), (6, 6, 6, 6)
+    caps = (30 * 10**9,) * 4
+    return Problem(cut(PROFILE, sizes), where, num_micro_batches, caps, partition=sizes)
 
 
 @cache
 def tight_plan() -> Plan:
-    """Its bound is of two ranks."""
-    problem = tight_problem()
+    """Its bound is of two ranks, more than any one of them says."""
+    problem = tight_problem(8)
     found = solve(problem, counted(20))
     assert found.schedule is not None and found.gap == 0 and problem.partition is not None
-    claim = claim_of(found, problem, counted(20))
+    certificate = Certificate(prover=ProverName.RANKS, ranks=(0, 1), num_micro_batches=8)
+    claim = claim_of(found, problem, counted(20)).replace(certificate=certificate)
     caps = problem.caps_bytes
     return Plan.of(PROFILE, problem.partition, found.schedule, claim=claim, caps_bytes=caps)
 
@@ -300,8 +302,8 @@ def test_a_wrong_certificate_leaves_a_bound_open() -> None:
 
 @cache
 def sought_plan() -> Plan:
-    candidate = Candidate("linear", tight_problem())
-    result = solve_best_of([candidate], PROFILE, Cut.SEARCHED, counted(20)).result
+    candidate = Candidate("linear", tight_problem(4))
+    result = solve_best_of([candidate], PROFILE, Cut.SEARCHED, counted(2)).result
     assert result.schedule is not None and result.problem.partition is not None
     claim = claim_of(result, result.problem, counted(20))
     caps = result.problem.caps_bytes
