@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+from synth.certificate import Certificate
 from synth.plan.choice import Choice
 from synth.solve.problem import Problem, Result, StoppedBy, merit, relative_gap
 
@@ -32,8 +33,9 @@ class Candidate(NamedTuple):
 class Tried:
     """What is known of a candidate: the best that was found, and a bound on all that there is.
 
-    The bound holds for one partition, which is another one where the model was cut anew for the
-    stages that recompute; `is_over` says that more time would find nothing better there.
+    The bound, with its certificate, holds for one partition, which is another one where the model
+    was cut anew for the stages that recompute; `is_over` says that more time would find nothing
+    better there.
     """
 
     candidate: Candidate
@@ -41,6 +43,7 @@ class Tried:
     found: Result | None = None
     seconds: float = 0.0
     is_over: bool = False
+    certificate: Certificate | None = None
 
     @property
     def name(self) -> str:
@@ -74,15 +77,21 @@ class Tried:
         self.seconds += found.wall_s
         before = (self.value_us, self.lower_bound_us)
         if self.value_us is None or merit(found.value_us) < merit(self.value_us):
-            self.lower_bound_us = max(found.lower_bound_us, self.bound_on(found.problem))
+            self._take_bound(found, self.bound_on(found.problem))
             self.found = found
         elif self.bound_on(found.problem):
-            self.lower_bound_us = max(found.lower_bound_us, self.lower_bound_us)
+            self._take_bound(found, self.lower_bound_us)
         # One that ended by itself may find more in more time, as all its parts then have more; a
         # deterministic one always does.
         gained = (self.value_us, self.lower_bound_us) != before
         is_exhausted = found.stopped_by == StoppedBy.EXHAUSTED and not gained
         self.is_over = is_exhausted or found.stopped_by in (StoppedBy.OPTIMAL, StoppedBy.INFEASIBLE)
+
+    def _take_bound(self, found: Result, known_us: int) -> None:
+        """Take the better bound of what was found and what is known."""
+        self.lower_bound_us = max(found.lower_bound_us, known_us)
+        if found.lower_bound_us >= known_us:
+            self.certificate = found.certificate
 
     def bound_on(self, problem: Problem) -> int:
         """What is proven of a cut of the model; 0 of another one."""

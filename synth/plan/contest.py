@@ -3,10 +3,12 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from synth.certificate import Certificate, PartitionProof, ProverName
 from synth.objective import BoundScope
 from synth.plan.candidates import Candidate, Chosen, Cut, Tried
+from synth.plan.cut_paths import Sizes
 from synth.plan.further_cuts import FurtherCuts
-from synth.plan.recompute import bounds_of_any_choice
+from synth.plan.recompute import bounds, bounds_of_any_choice
 from synth.solve.feasible import needed_bytes
 from synth.solve.problem import Problem, Result, Rival, StoppedBy, merit, relative_gap
 
@@ -35,7 +37,9 @@ class Contest:
     def new(self, candidate: Candidate) -> Tried:
         """Nothing is known of it but a closed bound, or what is known of its partition."""
         problem = candidate.problem
-        bound_us = problem.objective.value_us(bounds_of_any_choice(problem))
+        choice = candidate.choice
+        closed = bounds_of_any_choice(problem) if choice is None else bounds(problem, choice)
+        bound_us = problem.objective.value_us(closed)
         if problem.partition is not None and candidate.name in self.further:
             bound_us = max(bound_us, self.further[candidate.name].bound_us(problem.partition))
         return Tried(candidate, bound_us)
@@ -148,6 +152,32 @@ class Contest:
         others += [self._others_us()] if self.is_of_all_cuts else []
         return min(value_us, own_us, *others)
 
+    def certificate(
+        self, bound_us: int, tried: Tried, own: Certificate | None
+    ) -> Certificate | None:
+        """The certificate of a bound of all partitions, or else of the bound on one candidate.
+
+        Args:
+            tried: the candidate.
+            own: the certificate of the bound on it.
+        """
+        if not self.is_of_all_cuts:
+            return own
+        if len(self.further) > 1:
+            return None
+        ((name, cuts),) = self.further.items()
+        proven: dict[Sizes | None, Certificate | None] = dict.fromkeys(cuts.out)
+        of_name = (one for one in self.tried if one.name == name)
+        proven |= {one.problem.partition: one.certificate for one in of_name}
+        proven[tried.problem.partition] = own
+        closed = Certificate(prover=ProverName.CLOSED_FORMS)
+        proofs = (
+            PartitionProof(sizes=sizes, certificate=certificate or closed)
+            for sizes, certificate in proven.items()
+            if sizes is not None
+        )
+        return None if cuts.bounds is None else cuts.bounds.certificate(bound_us, proofs)
+
     def _possible(self) -> Iterator[Tried]:
         return (tried for tried in self.tried if not tried.is_impossible)
 
@@ -171,6 +201,7 @@ class Contest:
         result = replace(
             best,
             lower_bound_us=bound_us,
+            certificate=self.certificate(bound_us, ranked[0], ranked[0].certificate),
             rivals=tuple(self._rivals()),
             wall_s=wall_s,
             stopped_by=self._stopped(best, bound_us, is_interrupted, is_over),

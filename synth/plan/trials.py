@@ -249,7 +249,11 @@ class _Trials:
             return None
 
         def tell(incumbent: Incumbent) -> None:
-            own_us = max(tried.bound_on(problem), incumbent.lower_bound_us)
+            known_us = tried.bound_on(problem)
+            own_us = max(known_us, incumbent.lower_bound_us)
+            own = (
+                tried.certificate if known_us > incumbent.lower_bound_us else incumbent.certificate
+            )
             bound_us = self.contest.bound_us(incumbent.value_us, tried, own_us)
             news = (incumbent.value_us, -bound_us)
             if self.told_us is None or news < self.told_us:
@@ -260,6 +264,7 @@ class _Trials:
                         elapsed_s=time.monotonic() - self.began,
                         lower_bound_us=bound_us,
                         bound_scope=self.contest.bound_scope,
+                        certificate=self.contest.certificate(bound_us, tried, own),
                     )
                 )
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from ortools.sat.python import cp_model
 from ortools.sat.python.cp_model_helper import ResponseHelper
 
+from synth.certificate import Proven
 from synth.solve import cpsat_parameters
 from synth.solve.cpsat import Model
 from synth.solve.cpsat_call import FOUND, ask
@@ -34,7 +35,7 @@ __all__ = [
 _DETERMINISTIC_S = 8.0
 
 # Proven bounds, and in the end what they took, in the terms of their limit.
-TimedBounds = Generator[int, None, float]
+TimedBounds = Generator[Proven, None, float]
 
 
 @dataclass(frozen=True)
