@@ -167,19 +167,20 @@ def repeated_run(instance: Instance, limits_bytes: Sequence[int], choices: Choic
     """
     best = Run(instance, limits_bytes, choices)
     best.run()
-    spare = best.spare_bytes
+    shortages = [best.short_bytes]
     while True:
         top = best.period_us
-        slack_us = [top - spent for spent in best.spent_us]
-        allowed = [work + us for work, us in zip(instance.work_us, slack_us, strict=True)]
+        allowed = [
+            work + top - spent for work, spent in zip(instance.work_us, best.spent_us, strict=True)
+        ]
         again = Run(instance, limits_bytes, choices, allowed)
         try:
-            shorter = again.run(top)
+            is_shorter = again.run(top)
         except StuckError:
-            shorter = False
-        spare = min(spare, again.spare_bytes)
-        if not shorter:
-            best.spare_bytes = spare
+            is_shorter = False
+        shortages.append(again.short_bytes)
+        if not is_shorter:
+            best.short_bytes = min((s for s in shortages if s is not None), default=None)
             return best
         best = again
 
@@ -190,7 +191,8 @@ class Run:
     Attributes:
         programs: for each rank its passes and W's in order, numbered as in `Instance.took_us`.
         spent_us: the work of each rank, and the time that it has idled since its first op.
-        spare_bytes: with limits lower by up to so many bytes on all ranks the run is the same.
+        short_bytes: with limits higher by less than that on all ranks the run is the same; None:
+            no limit held it back.
     """
 
     def __init__(
@@ -210,7 +212,7 @@ class Run:
             True,
         )
         self.programs: list[list[int]] = [[] for _ in range(self.d)]
-        self.spare_bytes = min(limits_bytes)
+        self.short_bytes: int | None = None
         self.spent_us = instance.work_us
         self._most_us = max(self.spent_us)
         self._allowed = list(allowed_us) if allowed_us is not None else [0] * self.d
@@ -347,12 +349,12 @@ class Run:
 
     def _has_room(self, rank: int, needed_bytes: int) -> bool:
         """True if so many bytes more are within the limit."""
-        spare = self.limits[rank] - self._kept[rank] - needed_bytes
-        if spare < 0:
-            return False
-        if spare < self.spare_bytes:
-            self.spare_bytes = spare
-        return True
+        short = self._kept[rank] + needed_bytes - self.limits[rank]
+        if short <= 0:
+            return True
+        if self.short_bytes is None or short < self.short_bytes:
+            self.short_bytes = short
+        return False
 
     def _make_room(self, rank: int, number: int) -> None:
         """Run W's until a pass is within the limit."""

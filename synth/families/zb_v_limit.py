@@ -7,12 +7,13 @@ Each of these makes schedules at fixed limits, counted in activations of a stage
     ZB-V              the drawn order fitted to the times (`reorder.py`), from 2D on
     V-Half and V-Min  likewise, from their own memory to 2D
 
-Of the schedules whose exact peaks keep the caps, the one of least exact period is taken. The limits
-do not depend on the caps, so larger caps only add schedules to choose from: the period never rises
-with the caps. (Qi et al. 2023, arXiv 2401.10241; 2024, arXiv 2405.15362.)
+Of the schedules whose exact peaks keep the caps, the one of least exact period is taken, of equal
+ones that of the lowest limit. The limits do not depend on the caps, so larger caps only add
+schedules to choose from: the period never rises with the caps. Sources: Qi et al. 2023, arXiv
+2401.10241; 2024, arXiv 2405.15362.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from synth.errors import SynthError
 from synth.families import v_half, v_min, zb_v
@@ -86,44 +87,49 @@ class _Search:
                 self._try_on_true_costs(choices)
 
     def _try_released(self, instance: Instance, choices: Choices) -> None:
-        """Go down the limits, leaving out those at which the run would be the same."""
-        units = units_bytes(instance)
-        same_from = None
-        for count, limits in self._limits(units):
-            if same_from is not None and count >= same_from:
-                continue
-            try:
-                run = repeated_run(instance, limits, choices)
-            except StuckError:
-                continue
-            same_from = count - run.spare_bytes // max(units)
+        """All runs to their end: only then the next one of a limit is known."""
+
+        def attempt(limits_bytes: Sequence[int]) -> Run:
+            run = repeated_run(instance, limits_bytes, choices)
             self._offer(run.ops())
+            return run
+
+        self._go_up(units_bytes(instance), attempt)
 
     def _try_on_true_costs(self, choices: Choices) -> None:
-        """Go down the limits, giving up runs that are no shorter than the best."""
-        for _, limits in self._limits(units_bytes(self.instance)):
-            run = Run(self.instance, limits, choices)
+        """Runs that are no shorter than the best are given up."""
+
+        def attempt(limits_bytes: Sequence[int]) -> Run:
+            run = Run(self.instance, limits_bytes, choices)
+            if run.run(self.period_us):
+                self._offer(run.ops())
+            return run
+
+        self._go_up(units_bytes(self.instance), attempt)
+
+    def _go_up(self, units: Sequence[int], attempt: Callable[[Sequence[int]], Run]) -> None:
+        """Try the limits within the caps, less those at which the run would be the same."""
+        new_from = 0
+        for count in _greedy_counts(self.setting):
+            limits = [count * unit for unit in units]
+            if not self._have_room(limits) or self.period_us == self._least_us:
+                return
+            if count < new_from:
+                continue
             try:
-                if run.run(self.period_us):
-                    self._offer(run.ops())
+                run = attempt(limits)
             except StuckError:
                 continue
-
-    def _limits(self, units: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
-        """The greedy's limits within the caps, the highest first, until nothing is shorter."""
-        for count in reversed(_greedy_counts(self.setting)):
-            limits = [count * unit for unit in units]
-            if self.period_us == self._least_us:
+            if run.short_bytes is None:
                 return
-            if self._have_room(limits):
-                yield count, limits
+            new_from = count + -(-run.short_bytes // max(units))
 
     def try_drawn(self) -> None:
         """The drawn orders, at their own memory and above."""
         for made, counts in _drawn_orders(self.setting):
             needed = [most_kept_bytes(self.setting.costs, program) for program in made.order]
             units = units_bytes(self.instance)
-            for count in reversed(counts):
+            for count in counts:
                 limits = [max(count * unit, need) for unit, need in zip(units, needed, strict=True)]
                 if self.period_us == self._least_us or not self._have_room(limits):
                     continue
@@ -175,9 +181,9 @@ def _drawn_orders(setting: Setting) -> Iterator[tuple[Drawn, range]]:
     smallest = drawn(d, m, v_min.building_block(d))
     step = _drawn_step(setting)
     parallelogram = zb_v.drawn(d, m)
-    yield parallelogram, range(parallelogram.peak, 4 * d + 1, step)
-    yield half, range(half.peak, max(2 * d, half.peak + 1), step)
     yield smallest, range(smallest.peak, max(half.peak, smallest.peak + 1), step)
+    yield half, range(half.peak, max(2 * d, half.peak + 1), step)
+    yield parallelogram, range(parallelogram.peak, 4 * d + 1, step)
 
 
 def _drawn_step(setting: Setting) -> int:

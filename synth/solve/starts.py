@@ -47,9 +47,7 @@ class Starts:
         averaged = with_mean_times(problem.costs)
         if averaged != problem.costs:
             timed = {
-                name
-                for name, family in families().items()
-                if family.timed and not family.averages
+                name for name, family in families().items() if family.timed and not family.averages
             }
             made = generate_for(
                 problem.placement, problem.num_micro_batches, averaged, problem.caps_bytes
