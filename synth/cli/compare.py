@@ -76,8 +76,8 @@ def command(
     partition: Annotated[
         str,
         typer.Option(
-            help="Layers per stage (3,3,2) where placements have as many stages; auto: as even as "
-            "can be."
+            help="Layers per stage (3,3,2) where placements have as many stages; even: as even as "
+            "can be; auto: the solver seeks its own, published schedules are cut evenly."
         ),
     ] = "auto",
     time_limit: Annotated[

@@ -5,7 +5,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from synth.plan.choice import Choice
-from synth.solve.problem import Problem, Result, StoppedBy, merit, relative_gap
+from synth.solve.polish import Candidate as Scored
+from synth.solve.problem import Problem, Result, Rival, StoppedBy, merit, relative_gap
 
 
 class Cut(StrEnum):
@@ -34,6 +35,9 @@ class Tried:
 
     The bound holds for one partition, which is another one where the model was cut anew for the
     stages that recompute; `is_over` says that more time would find nothing better there.
+    `num_trials` is how often it was searched. `published` are the published schedules that were
+    judged before, all of them with `is_judged`, and `moved` is the best one of those that move what
+    forwards save. With `is_fixed` what was found is one of these, which no search starts from.
     """
 
     candidate: Candidate
@@ -41,6 +45,11 @@ class Tried:
     found: Result | None = None
     seconds: float = 0.0
     is_over: bool = False
+    num_trials: int = 0
+    published: tuple[Rival, ...] = ()
+    moved: Scored | None = None
+    is_judged: bool = False
+    is_fixed: bool = False
 
     @property
     def name(self) -> str:
@@ -72,6 +81,7 @@ class Tried:
     def take(self, found: Result) -> None:
         """Keep the better one of what was found, and what is proven on its partition."""
         self.seconds += found.wall_s
+        self.num_trials += 1
         before = (self.value_us, self.lower_bound_us)
         if self.value_us is None or merit(found.value_us) < merit(self.value_us):
             self.lower_bound_us = max(found.lower_bound_us, self.bound_on(found.problem))

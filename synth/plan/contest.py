@@ -64,10 +64,9 @@ class Contest:
 
     def best_of(self, name: str) -> Result | None:
         """The best found on a placement, whose order may serve another partition too."""
-        found = (one.found for one in self._ranked() if one.name == name)
+        found = (one.found for one in self._ranked() if one.name == name and not one.is_fixed)
         best = next((one for one in found if one is not None), None)
-        keeps = best is not None and best.schedule is not None and best.schedule.keeps_saved
-        return best if keeps else None
+        return None if best is None or best.schedule is None else best
 
     def cuts_of(self, name: str) -> list[tuple[int, ...]]:
         """The partitions of a placement that were tried or are to be."""
@@ -93,20 +92,20 @@ class Contest:
         return relative_gap(best_us, tried.lower_bound_us) > self.gap
 
     def promising(self) -> list[Tried]:
-        """Those that may still win: what was not tried yet, then the best ones first."""
-        ranked = sorted(self._ranked(), key=lambda tried: tried.found is not None)
-        return [tried for tried in ranked if self.can_win(tried)]
+        """Those that may still win, the best ones first."""
+        return [tried for tried in self._ranked() if self.can_win(tried)]
 
-    def near(self) -> list[Tried]:
+    def near(self, times: float = _NEAR) -> list[Tried]:
         """Of those that may still win, what is not far behind the best one."""
-        most_us, promising = _NEAR * (self.best_us or 0), self.promising()
+        most_us, promising = times * (self.best_us or 0), self.promising()
         return [one for one in promising if one.value_us is None or one.value_us <= most_us]
 
     @property
     def is_of_all_cuts(self) -> bool:
         """Whether there are bounds of all partitions of all candidates."""
         further = self.further.values()
-        return bool(further) and all(cuts.bounds is not None for cuts in further)
+        is_of_each = {candidate.name for candidate in self.candidates} == self.further.keys()
+        return is_of_each and all(cuts.bounds is not None for cuts in further)
 
     @property
     def bound_scope(self) -> BoundScope:
@@ -148,8 +147,11 @@ class Contest:
         others += [self._others_us()] if self.is_of_all_cuts else []
         return min(value_us, own_us, *others)
 
-    def _possible(self) -> Iterator[Tried]:
-        return (tried for tried in self.tried if not tried.is_impossible)
+    def _possible(self, best: Tried | None = None) -> Iterator[Tried]:
+        """Those that bound what can be; what no search orders bounds itself alone."""
+        for tried in self.tried:
+            if not tried.is_impossible and (tried is best or not tried.is_fixed):
+                yield tried
 
     def answer(self, wall_s: float, *, is_interrupted: bool, is_over: bool) -> Chosen:
         """The best, with the bound that holds for all.
@@ -161,7 +163,8 @@ class Contest:
         ranked = self._ranked()
         best = ranked[0].found  # the first one is always tried
         assert best is not None
-        bound_us = min((tried.lower_bound_us for tried in self._possible()), default=0)
+        possible = self._possible(ranked[0])
+        bound_us = min((tried.lower_bound_us for tried in possible), default=0)
         if self.is_of_all_cuts:
             bound_us = min(bound_us, self._others_us())
         if best.value_us is None:
@@ -194,10 +197,11 @@ class Contest:
         """The published schedules, each name once, on the best candidate of each placement."""
         placements, names = set(), set()
         for tried in self._ranked():
-            if tried.found is None or tried.name in placements:
+            published = tried.published or (tried.found.rivals if tried.found else ())
+            if not published or tried.name in placements:
                 continue
             placements.add(tried.name)
-            for rival in tried.found.rivals:
+            for rival in published:
                 if rival.name not in names:
                     names.add(rival.name)
                     yield rival

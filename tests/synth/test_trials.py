@@ -179,6 +179,7 @@ def test_time_goes_to_those_that_can_still_win(monkeypatch: pytest.MonkeyPatch) 
         }
     )
     monkeypatch.setattr(trials, "solve_repartitioning", answers)
+    monkeypatch.setattr(trials, "judge", lambda *judged: None)
     chosen = solve_best_of(candidates(), PROFILE, options=counted(100))
     assert answers.asked == [
         *((name, 5.0, False) for name in answers.left),
@@ -199,6 +200,7 @@ def test_those_that_found_no_time_at_first_share_what_is_left(
 ) -> None:
     answers = Trials({name: [(2000, 1000)] * 9 for name in [c.name for c in candidates()]})
     monkeypatch.setattr(trials, "solve_repartitioning", answers)
+    monkeypatch.setattr(trials, "judge", lambda *judged: None)
     monkeypatch.setattr(trials, "_FIRST_SHARE", 0.0)
     monkeypatch.setattr(trials, "_SECOND_SHARE", 0.0)
     solve_best_of(candidates(), PROFILE, options=counted(100))
