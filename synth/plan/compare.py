@@ -77,6 +77,7 @@ class Entry:
     makespan_us: int
     period_us: int
     work_us: int
+    mean_work_us: float
     peak_bytes: tuple[int, ...]
     static_bytes: tuple[int, ...]
     sent_bytes: int
@@ -95,6 +96,11 @@ class Entry:
         """1 − (largest work of a rank) / makespan, and the same of the period."""
         spans = (self.makespan_us, self.period_us)
         return spans[0] and 1 - self.work_us / spans[0], spans[1] and 1 - self.work_us / spans[1]
+
+    @property
+    def mean_idle(self) -> float:
+        """1 − (mean work of a rank) / makespan."""
+        return self.makespan_us and 1 - self.mean_work_us / self.makespan_us
 
     def gap(self, objective: Objective) -> float | None:
         """(value − bound) / value, where a bound is proven."""
@@ -323,6 +329,7 @@ def _entry(
         makespan_us=line.makespan_us,
         period_us=line.period_us,
         work_us=max(line.work_us),
+        mean_work_us=line.mean_work_us,
         peak_bytes=peaks,
         static_bytes=tuple(static_bytes(lowered, rank) for rank in range(lowered.num_ranks)),
         sent_bytes=int(routes.num_bytes[~of_host].sum()),
