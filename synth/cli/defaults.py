@@ -11,13 +11,9 @@ partition. There a default must not make an error that nobody asked for:
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from synth.cli.limits import EVEN, read_sizes, word
 from synth.profile import Profile
-
-if TYPE_CHECKING:
-    from synth.schedule.model import Placement
 
 AUTO, LINEAR, NONE = "auto", "linear", "none"
 
@@ -75,21 +71,10 @@ def _is_for_several(
     sizes = None if partition is None else read_sizes(partition)
     if sizes is None:
         return True
-    return any(
-        where.num_stages == len(sizes) for where in placements(num_ranks, num_layers).values()
-    )
+    from synth.plan.candidates import placements_to_try
 
-
-def placements(num_ranks: int, num_layers: int) -> "dict[str, Placement]":
-    """The placements to choose from: the usual ones, and those of published schedules."""
-    from synth.families import placements_for
-    from synth.schedule.placements import usual
-
-    found = usual(num_ranks)
-    for name, where in placements_for(num_ranks, num_layers).items():
-        if num_ranks > 1 and where not in found.values():
-            found[name] = where
-    return found
+    every = placements_to_try(num_ranks, num_layers).values()
+    return any(where.num_stages == len(sizes) for where in every)
 
 
 def _of_hint(hint: str, num_ranks: int, profile: Profile, *, is_placed: bool) -> Choices:
@@ -99,6 +84,7 @@ def _of_hint(hint: str, num_ranks: int, profile: Profile, *, is_placed: bool) ->
     """
     from synth.errors import SynthError
     from synth.families import family_layout, family_placement
+    from synth.plan.candidates import placements_to_try
     from synth.schedule.file import Plan
     from synth.schedule.model import Placement
 
@@ -112,7 +98,7 @@ def _of_hint(hint: str, num_ranks: int, profile: Profile, *, is_placed: bool) ->
         return found
     is_cut_alike = sum(plan.partition) == len(profile.layers) and not is_placed
     sizes = ",".join(map(str, plan.partition)) if is_cut_alike else EVEN
-    for name, where in placements(num_ranks, len(profile.layers)).items():
+    for name, where in placements_to_try(num_ranks, len(profile.layers)).items():
         if where == Placement(plan.placement):
             return Choices(name, sizes, AUTO, True)
     return found

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from synth.cli.clock import Clock
 from synth.cli.defaults import AUTO, FOR_ALL, Choices
-from synth.cli.defaults import placements as placements_of
 from synth.cli.interrupt import run_interruptibly
 from synth.cli.limits import EVEN, SEARCH, is_searched, is_steady, read_recompute, read_sizes, word
 from synth.cli.options import asked_problem, read_objective
@@ -103,10 +102,11 @@ def asked_candidates(
 
 
 def _placements(name: str, num_ranks: int, num_layers: int) -> "dict[str, Placement]":
+    from synth.plan.candidates import placements_to_try
     from synth.schedule.placements import placement
 
     if _is_auto(name):
-        return placements_of(num_ranks, num_layers)
+        return placements_to_try(num_ranks, num_layers)
     return {name: placement(name, num_ranks)}
 
 

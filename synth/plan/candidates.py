@@ -4,7 +4,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+from synth.families import placements_for
 from synth.plan.choice import Choice
+from synth.schedule.model import Placement
+from synth.schedule.placements import usual
 from synth.solve.polish import Candidate as Scored
 from synth.solve.problem import Problem, Result, Rival, StoppedBy, merit, relative_gap
 
@@ -27,6 +30,19 @@ class Candidate(NamedTuple):
     def on(self, problem: Problem) -> "Candidate":
         """The same placement in another partition."""
         return self._replace(problem=problem)
+
+
+def placements_to_try(num_ranks: int, num_layers: int) -> dict[str, Placement]:
+    """By name, the usual placements, and those of published schedules that layers are enough for.
+
+    Raises:
+        SynthError: a number of ranks below 1.
+    """
+    found = usual(num_ranks)
+    for name, where in placements_for(num_ranks, num_layers).items():
+        if num_ranks > 1 and where not in found.values():
+            found[name] = where
+    return found
 
 
 @dataclass(eq=False)

@@ -24,6 +24,7 @@ class Contest:
         cut: whether their partitions stay.
         gap: what is open of the best at most for the others to be out.
         tried: what was found of each, also of those that are yet to be tried.
+        is_judged: published schedules were judged before all trials, and some fit.
         further: of each placement by its name, where partitions are searched, which to try next.
     """
 
@@ -31,6 +32,7 @@ class Contest:
         self.candidates, self.cut, self.gap = candidates, cut, gap
         self.further: dict[str, FurtherCuts] = {}
         self.tried: list[Tried] = []
+        self.is_judged = False
 
     def new(self, candidate: Candidate) -> Tried:
         """Nothing is known of it but a closed bound, or what is known of its partition."""
@@ -95,10 +97,19 @@ class Contest:
         """Those that may still win, the best ones first."""
         return [tried for tried in self._ranked() if self.can_win(tried)]
 
-    def near(self, times: float = _NEAR) -> list[Tried]:
-        """Of those that may still win, what is not far behind the best one."""
+    def near(self, times: float = _NEAR, *, is_first_round: bool = False) -> list[Tried]:
+        """Of those that may still win, what is not far behind the best one.
+
+        Candidates on which no published schedule fits are behind once others were judged, but may
+        have a trial in the first round.
+        """
         most_us, promising = times * (self.best_us or 0), self.promising()
-        return [one for one in promising if one.value_us is None or one.value_us <= most_us]
+        with_unknown = is_first_round or not self.is_judged
+        return [
+            one
+            for one in promising
+            if (with_unknown if one.value_us is None else one.value_us <= most_us)
+        ]
 
     @property
     def is_of_all_cuts(self) -> bool:

@@ -117,6 +117,7 @@ class _Trials:
         contest.tried = [contest.new(candidate) for candidate in contest.candidates]
         until_s = self._moment_s(_JUDGING_SHARE)
         self._judge(contest.tried, until_s)
+        contest.is_judged = contest.best_us is not None
         if contest.cut != Cut.GIVEN:
             self._cut_again(until_s)
         if contest.cut != Cut.SEARCHED:
@@ -243,7 +244,8 @@ class _Trials:
 
     def _worth_a_trial(self) -> Sequence[Tried]:
         """Those for the first round: as many as there is time for, the best ones first."""
-        untried = [tried for tried in self.contest.near(_WORTH) if not tried.num_trials]
+        near = self.contest.near(_WORTH, is_first_round=True)
+        untried = [tried for tried in near if not tried.num_trials]
         limit_s = _FIRST_SHARE * self._left_s(self.options.time_limit_s)
         most = limit_s / (_TRIAL_S_PER_OP * num_ops(self.contest.candidates[0].problem))
         return untried[: max(1, int(most))]
