@@ -1,7 +1,8 @@
 """The published schedules of all candidates, judged before the first trial.
 
-The passes (see `published`) of all candidates are taken in the order of what they cost. Last
-come the candidates on which nothing can fit, which have rows in the table and no more. Then the
+The passes (see `published`) of all candidates are taken in the order of what they cost: first those
+of the schedules as they were published, then those with stages that recompute besides. Last come
+the candidates on which nothing can fit, which have rows in the table and no more. Then the
 model is cut again, R counted as work, for the stages that recompute in the best schedules, and
 these cuts are judged too.
 """
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from synth.plan.candidates import Tried
-from synth.plan.published import NUM_PASSES, Published
+from synth.plan.published import NUM_PASSES, NUM_PLAIN_PASSES, Published
 from synth.plan.recompute import bounds_of_any_choice, recomputed
 from synth.plan.repartition import repartitioned
 from synth.plan.solve_recompute import counts_tried
@@ -26,7 +27,8 @@ _COSTS = (1, 3, 3, 4, 5)
 # Schedules so many times as long as the best at most have the model cut again for their stages.
 _NEAR = 1.15
 
-IsLate = Callable[[int], bool]
+# Asked before each schedule, with its number of ops, and whether it is as it was published.
+IsLate = Callable[[int, bool], bool]
 
 
 def judge(those: Sequence[Tried], is_late: IsLate, on_found: Callable[[Tried], None]) -> None:
@@ -34,7 +36,7 @@ def judge(those: Sequence[Tried], is_late: IsLate, on_found: Callable[[Tried], N
 
     Args:
         those: of which nothing was found yet.
-        is_late: asked before each schedule, with its number of ops.
+        is_late: ends the passes.
         on_found: called after what is better than what was found on a candidate before.
     """
     pairs = [(tried, Published(tried.problem, tried.candidate.choice)) for tried in those]
@@ -47,17 +49,19 @@ def judge(those: Sequence[Tried], is_late: IsLate, on_found: Callable[[Tried], N
         tried.is_judged = published.is_complete
 
 
-def _cost(step: tuple[Tried, Published, int]) -> tuple[bool, int]:
+def _cost(step: tuple[Tried, Published, int]) -> tuple[bool, bool, int]:
     """Squares of sizes: a size is what a schedule takes, and large ones serve less often."""
     tried, published, number = step
-    return published.is_hopeless, num_ops(tried.problem) ** 2 * _COSTS[number]
+    is_later = number >= NUM_PLAIN_PASSES
+    return published.is_hopeless, is_later, num_ops(tried.problem) ** 2 * _COSTS[number]
 
 
 def _pass(
     tried: Tried, published: Published, number: int, is_late: IsLate, best_us: int | None
 ) -> None:
     size = num_ops(tried.problem)
-    published.run(number, lambda: is_late(size), best_us)
+    is_plain = number < NUM_PLAIN_PASSES
+    published.run(number, lambda: is_late(size, is_plain), best_us)
     best = published.best
     if best is not None and (tried.value_us is None or best.value_us < tried.value_us):
         tried.found = _result(tried.problem, best, tried.lower_bound_us)

@@ -27,7 +27,7 @@ from synth.solve.polish import BUFFERINGS, Candidate, divide, evaluate
 from synth.solve.problem import Problem, Rival
 from synth.solve.starts import with_mean_times
 
-NUM_PASSES, _PLAIN_PASSES = 5, 3
+NUM_PASSES, NUM_PLAIN_PASSES = 5, 3
 
 # Tried where a schedule with R's does not fit with its own buffers: the usual ones, then those that
 # take the least memory.
@@ -84,7 +84,7 @@ class Published:
     ) -> Iterator[tuple[_Made, Callable[[str, Schedule], None]]]:
         """The schedules of a pass, and how each group of them is judged."""
         problem = self.problem
-        if number >= _PLAIN_PASSES:
+        if number >= NUM_PLAIN_PASSES:
             if self.is_hopeless:
                 return
             for stages in self._stages_tried():
@@ -98,7 +98,7 @@ class Published:
             yield _untimed(problem), self._keep_order
 
     def _made_with_r(self, seen: Problem, number: int) -> _Made:
-        if number > _PLAIN_PASSES:
+        if number > NUM_PLAIN_PASSES:
             return _averaged(seen)
         return chain(iter(self._orders), _timed(seen))
 

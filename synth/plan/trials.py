@@ -42,8 +42,10 @@ _PROOFS_SHARE = 0.6
 _CUTS = 3
 _CUTS_OF_EACH = 2
 
-# Before all, for published schedules: of the time, and in a search that counts, their ops each
-# second. By the clock, an op is judged in so long.
+# Before all, for published schedules: of the time, at most, for them as they are, and until when
+# with R besides; in a search that counts, their ops each second. By the clock, an op is judged in
+# so long.
+_JUDGING_PUBLISHED_SHARE = 0.6
 _JUDGING_SHARE = 0.35
 _JUDGED_OPS_PER_S = 20_000
 _JUDGED_OP_S = 30e-6
@@ -116,7 +118,7 @@ class _Trials:
         contest = self.contest
         contest.tried = [contest.new(candidate) for candidate in contest.candidates]
         until_s = self._moment_s(_JUDGING_SHARE)
-        self._judge(contest.tried, until_s)
+        self._judge(contest.tried, until_s, self._moment_s(_JUDGING_PUBLISHED_SHARE))
         contest.is_judged = contest.best_us is not None
         if contest.cut != Cut.GIVEN:
             self._cut_again(until_s)
@@ -127,15 +129,22 @@ class _Trials:
             self._try(contest.tried[0], _START_SHARE * self.options.time_limit_s)
         self._cut()
 
-    def _judge(self, those: Sequence[Tried], until_s: float) -> None:
-        """Judge the published schedules on some candidates until a moment of the search."""
+    def _judge(
+        self, those: Sequence[Tried], until_s: float, until_plain_s: float | None = None
+    ) -> None:
+        """Judge the published schedules on some candidates until a moment of the search.
 
-        def is_late(ops: int) -> bool:
+        Args:
+            until_plain_s: another moment for them as they were published, without R besides.
+        """
+
+        def is_late(ops: int, is_plain: bool) -> bool:
             spent_s = ops * _JUDGED_OP_S
             if self.options.deterministic:
                 self.granted_s += ops / _JUDGED_OPS_PER_S
                 spent_s = 0.0
-            return self.stop.is_set() or self._left_s(until_s) < spent_s
+            end_s = until_plain_s if is_plain and until_plain_s is not None else until_s
+            return self.stop.is_set() or self._left_s(end_s) < spent_s
 
         judge(those, is_late, self._tell_of)
 
