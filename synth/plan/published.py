@@ -70,17 +70,15 @@ class Published:
             is_late: asked before each schedule is made.
             best_us: of all candidates; what cannot be less is left out in the last pass.
         """
-        for made, judge in self._work(number, best_us):
-            while True:
-                if is_late():
-                    self.is_complete = False
-                    return
-                if (one := next(made, None)) is None:
-                    break
+        for made, judge in self._work(number, is_late, best_us):
+            while not (is_over := is_late()) and (one := next(made, None)) is not None:
                 judge(*one)
+            if is_over:
+                self.is_complete = False
+                return
 
     def _work(
-        self, number: int, best_us: int | None
+        self, number: int, is_late: Callable[[], bool], best_us: int | None
     ) -> Iterator[tuple[_Made, Callable[[str, Schedule], None]]]:
         """The schedules of a pass, and how each group of them is judged."""
         problem = self.problem
@@ -88,6 +86,9 @@ class Published:
             if self.is_hopeless:
                 return
             for stages in self._stages_tried():
+                if is_late():
+                    self.is_complete = False
+                    return
                 if self._can_win(stages, best_us):
                     seen = replace(problem, costs=merged(problem.costs, stages))
                     yield self._made_with_r(seen, number), partial(self._judge_with_r, stages)
