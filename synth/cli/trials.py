@@ -78,8 +78,11 @@ def asked_candidates(
             f"--recompute {shown(recompute)} names stages of one placement; with --placement "
             f"{AUTO} give {', '.join(FOR_ALL)}"
         )
-    found, refusals = [], {}
+    found: list[Candidate] = []
+    refusals: dict[str, str] = {}
     for place, (name, where) in enumerate(placements.items()):
+        if found and not chosen.placement_is_given and clock.for_partitions()():
+            break  # large problems: what nobody named is left out
         if sizes is not None and len(sizes) != where.num_stages:
             refusals[name] = f"it has {where.num_stages} stages, --partition {len(sizes)}"
             continue

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from synth.plan.candidates import Tried
+from synth.plan.choice import bound_us
 from synth.plan.published import NUM_PASSES, NUM_PLAIN_PASSES, Published
-from synth.plan.recompute import bounds_of_any_choice, recomputed
+from synth.plan.recompute import recomputed
 from synth.plan.repartition import repartitioned
 from synth.plan.solve_recompute import counts_tried
 from synth.profile import Profile
@@ -75,11 +76,11 @@ def fixed(tried: Tried) -> Tried | None:
     if tried.moved is None:
         return None
     free = replace(tried.problem, caps_bytes=None)
-    bound_us = work_bound_us(relaxed_for_fusion(free), free.objective)
+    least_us = work_bound_us(relaxed_for_fusion(free), free.objective)
     name = f"{tried.name} ({tried.moved.schedule.name})"
-    found = _result(tried.problem, tried.moved, bound_us)
+    found = _result(tried.problem, tried.moved, least_us)
     candidate = tried.candidate._replace(name=name, problem=tried.problem)
-    return Tried(candidate, bound_us, found, is_over=True, is_fixed=True)
+    return Tried(candidate, least_us, found, is_over=True, is_fixed=True)
 
 
 def cut_again(
@@ -101,8 +102,8 @@ def cut_again(
             problem = repartitioned(profile, tried.problem, stages, should_stop)
             if (tried.name, problem.partition) not in known:
                 known.add((tried.name, problem.partition))
-                bound_us = problem.objective.value_us(bounds_of_any_choice(problem))
-                yield Tried(tried.candidate._replace(problem=problem, choice=stages), bound_us)
+                candidate = tried.candidate._replace(problem=problem, choice=stages)
+                yield Tried(candidate, bound_us(problem, None))
 
 
 def _neighbours(tried: Tried) -> Iterator[tuple[int, ...]]:
@@ -126,14 +127,14 @@ def num_ops(problem: Problem) -> int:
     return 3 * problem.num_micro_batches * problem.costs.num_stages
 
 
-def _result(problem: Problem, found: Candidate, bound_us: int) -> Result:
+def _result(problem: Problem, found: Candidate, least_us: int) -> Result:
     """A schedule as the answer of a search that did nothing else."""
     return Result(
         problem=problem,
         schedule=found.schedule,
         timeline=found.timeline,
         value_us=found.value_us,
-        lower_bound_us=min(bound_us, found.value_us),
+        lower_bound_us=min(least_us, found.value_us),
         peak_bytes=found.peak_bytes,
         found_by=found.found_by,
         stopped_by=StoppedBy.TIME_LIMIT,

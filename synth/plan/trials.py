@@ -16,12 +16,12 @@ from functools import partial
 
 from synth.plan import cut_bounds
 from synth.plan.candidates import Candidate, Chosen, Cut, Tried
-from synth.plan.choice import solve_with, why_infeasible
+from synth.plan.choice import bound_us, solve_with, why_infeasible
 from synth.plan.contest import Contest
 from synth.plan.cuts import CutSearch
 from synth.plan.further_cuts import FurtherCuts
 from synth.plan.judging import cut_again, fixed, judge, num_ops
-from synth.plan.recompute import bounds_of_any_choice, merged, recomputed, without_recompute
+from synth.plan.recompute import merged, recomputed, without_recompute
 from synth.plan.repartition import solve_repartitioning
 from synth.plan.solve_recompute import Listeners, OnImprovement, counts_tried
 from synth.profile import Profile
@@ -48,7 +48,7 @@ _CUTS_OF_EACH = 2
 _JUDGING_PUBLISHED_SHARE = 0.6
 _JUDGING_SHARE = 0.35
 _JUDGED_OPS_PER_S = 20_000
-_JUDGED_OP_S = 30e-6
+_JUDGED_OP_S = 10e-6
 
 # A trial of the first round has so long at least, for each op of the first candidate.
 _TRIAL_S_PER_OP = 200e-6
@@ -106,6 +106,7 @@ class _Trials:
         self.began = time.monotonic()
         self.granted_s = 0.0
         self.contest = Contest(list(map(_decided, candidates)), cut, options.gap)
+        self.num_judged = 0
         self.told_us: tuple[int, int] | None = None
         self.is_over = False  # nothing more can be done, though there is time
 
@@ -139,6 +140,9 @@ class _Trials:
         """
 
         def is_late(ops: int, is_plain: bool) -> bool:
+            if self.told_us is None and not self.num_judged and not self.stop.is_set():
+                self.num_judged = 1  # the first schedule in any case
+                return False
             spent_s = ops * _JUDGED_OP_S
             if self.options.deterministic:
                 self.granted_s += ops / _JUDGED_OPS_PER_S
@@ -355,22 +359,22 @@ class _Trials:
     def _solve_with(self, tried: Tried, stages: tuple[int, ...], options: SolveOptions) -> Result:
         """Search with some stages recomputing on the same partition; the bound is of any choice."""
         problem = tried.problem
-        bound_us = problem.objective.value_us(bounds_of_any_choice(problem))
+        least_us = bound_us(problem, None)
         listener = self._tell(tried, problem)
 
         def tell(incumbent: Incumbent) -> None:
             if listener is not None:
-                own_us = min(bound_us, incumbent.value_us)
+                own_us = min(least_us, incumbent.value_us)
                 listener(replace(incumbent, lower_bound_us=own_us))
 
         found = solve_with(problem, stages, options, tell, self.stop)
         if found.value_us is None:
             is_out = why_infeasible(problem, None) is not None
             reason = StoppedBy.INFEASIBLE if is_out else StoppedBy.TIME_LIMIT
-            return replace(found, lower_bound_us=bound_us, stopped_by=reason)
-        is_proven = found.value_us <= bound_us
+            return replace(found, lower_bound_us=least_us, stopped_by=reason)
+        is_proven = found.value_us <= least_us
         reason = StoppedBy.OPTIMAL if is_proven else StoppedBy.TIME_LIMIT
-        return replace(found, lower_bound_us=min(bound_us, found.value_us), stopped_by=reason)
+        return replace(found, lower_bound_us=min(least_us, found.value_us), stopped_by=reason)
 
     def _tell(self, tried: Tried, problem: Problem) -> OnImprovement | None:
         """Tell of what is better than all before, or of a better bound that holds for all."""

@@ -186,6 +186,7 @@ def test_recomputing_the_first_stages_makes_a_tight_plan_shorter(
         ended = synth(
             *("solve", NAME, "--ranks", "4", "--micro-batches", "8", "--format"),
             *("json", "--mem-limit", "24GB", "--time-limit", "1s", "--recompute", choice),
+            *("--placement", "linear", "--partition", "even"),
             *("--deterministic", "--workers", "1", "-o", path),
         )
         assert ended.code == 0, ended.stderr
@@ -221,6 +222,7 @@ def test_recompute_that_cannot_be_gets_one_clear_sentence(
 def test_a_search_that_ended_by_itself_says_what_that_means(synth: Synth) -> None:
     # With R right before B this is optimal; the bound is for R anywhere.
     command = ("solve", NAME, "--ranks", "2", "--micro-batches", "3", "--mem-limit", "40GB")
+    command = (*command, "--placement", "linear", "--partition", "even")
     ended = synth(*command, "--recompute", "auto", "--gap", "0%", "--time-limit", "20s")
     assert ended.code == 0
     assert "stopped by exhausted" in ended.stdout
