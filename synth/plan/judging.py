@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from synth.plan.candidates import Tried
-from synth.plan.choice import bound_us
+from synth.plan.choice import bound_us, why_infeasible
 from synth.plan.published import NUM_PASSES, NUM_PLAIN_PASSES, Published
 from synth.plan.recompute import recomputed
 from synth.plan.repartition import repartitioned
@@ -81,6 +81,15 @@ def fixed(tried: Tried) -> Tried | None:
     found = _result(tried.problem, tried.moved, least_us)
     candidate = tried.candidate._replace(name=name, problem=tried.problem)
     return Tried(candidate, least_us, found, is_over=True, is_fixed=True)
+
+
+def nothing_fits(tried: Tried) -> Result | None:
+    """The answer of a search where closed forms say that nothing fits; None: they do not."""
+    message = why_infeasible(tried.problem, tried.candidate.choice)
+    if message is None or tried.value_us is not None:
+        return None
+    nothing = (None, None, None, tried.lower_bound_us, None, None)
+    return Result(tried.problem, *nothing, StoppedBy.INFEASIBLE, (), 0.0, message)
 
 
 def cut_again(

@@ -20,7 +20,7 @@ from synth.plan.choice import bound_us, solve_with, why_infeasible
 from synth.plan.contest import Contest
 from synth.plan.cuts import CutSearch
 from synth.plan.further_cuts import FurtherCuts
-from synth.plan.judging import cut_again, fixed, judge, num_ops
+from synth.plan.judging import cut_again, fixed, judge, nothing_fits, num_ops
 from synth.plan.recompute import merged, recomputed, without_recompute
 from synth.plan.repartition import solve_repartitioning
 from synth.plan.solve_recompute import Listeners, OnImprovement, counts_tried
@@ -121,6 +121,9 @@ class _Trials:
         until_s = self._moment_s(_JUDGING_SHARE)
         self._judge(contest.tried, until_s, self._moment_s(_JUDGING_PUBLISHED_SHARE))
         contest.is_judged = contest.best_us is not None
+        for tried in contest.tried:
+            if not self.stop.is_set() and (nothing := nothing_fits(tried)) is not None:
+                tried.take(nothing)
         if contest.cut != Cut.GIVEN:
             self._cut_again(until_s)
         if contest.cut != Cut.SEARCHED:

@@ -1,6 +1,7 @@
 """`synth solve --placement auto` and `--partition search`: what they answer and refuse."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -26,9 +27,9 @@ def test_it_tells_of_every_placement_and_saves_the_best(synth: Synth, tmp_path: 
     assert ended.code == 0
     table = ended.stdout.split("\nplacement", 1)[1].split("best: ")[0]
     rows = {line.split()[0]: line for line in table.splitlines() if line}
+    assert set(rows) >= set(NAMES)
     for name in NAMES:
-        is_out = "cannot win" in rows[name] or "not tried: at most 0." in rows[name]
-        assert f"on {name}: " in ended.stderr or is_out
+        assert re.search(r" \d+\.\d{3} |cannot win|not tried", rows[name])
     assert "holds for all in this table" in ended.stdout
     checked = synth("check", path)
     assert checked.code == 0
