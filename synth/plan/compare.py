@@ -113,9 +113,10 @@ class Entry:
         return spans[0] and 1 - self.work_us / spans[0], spans[1] and 1 - self.work_us / spans[1]
 
     @property
-    def mean_idle(self) -> float:
-        """1 − (mean work of a rank) / makespan."""
-        return self.makespan_us and 1 - self.mean_work_us / self.makespan_us
+    def mean_idle(self) -> tuple[float, float]:
+        """1 − (mean work of a rank) / makespan, and the same of the period."""
+        spans, work_us = (self.makespan_us, self.period_us), self.mean_work_us
+        return spans[0] and 1 - work_us / spans[0], spans[1] and 1 - work_us / spans[1]
 
     def gap(self, objective: Objective) -> float | None:
         """(value − bound) / value, where a bound is proven."""

@@ -166,6 +166,7 @@ class _Trials:
             self._judge([tried], until_s)
             if tried.found is not None and contest.can_win(tried):
                 tried.candidate = tried.candidate._replace(choice=None)
+                tried.published = ()  # the placement's own are those where nothing recomputes
                 contest.tried.append(tried)
         contest.tried += [one for tried in contest.tried if (one := fixed(tried)) is not None]
 

@@ -112,7 +112,7 @@ def test_a_partition_that_is_given_is_all_that_an_infeasibility_is_about(synth: 
     ended = synth(*SMALL_SOLVE, "--partition", "6,6,6,6", "--mem-limit", "5GB")
     assert ended.code == 3
     assert "no schedule fits for this partition (6,6,6,6): rank 0" in ended.stderr
-    assert "--partition search" in ended.stderr
+    assert "--partition auto" in ended.stderr
 
 
 def test_the_least_memory_for_a_target_is_found_and_enclosed(synth: Synth, tmp_path: Path) -> None:
