@@ -83,7 +83,7 @@ def test_bubble_rates_in_the_table_are_of_each_schedules_own_work(synth: Synth) 
             if rival["name"] in ("1f1b", "1f1b:recompute", "zb-h1"):
                 rate = schedules[rival["name"]]["bubble_rate_of_makespan"]
                 assert rival["bubble_rate"] == pytest.approx(rate)
-                idle = schedules[rival["name"]]["mean_idle"]
+                idle = schedules[rival["name"]]["mean_idle_of_makespan"]
                 assert rival["mean_idle"] == pytest.approx(idle)
 
 
