@@ -82,7 +82,9 @@ def asked_candidates(
     refusals: dict[str, str] = {}
     for place, (name, where) in enumerate(placements.items()):
         if found and not chosen.placement_is_given and clock.for_partitions()():
-            break  # large problems: what nobody named is left out
+            # Large problems: what nobody named is left out.
+            talk(f"not tried, for want of time: {', '.join([*placements][place:])}")
+            break
         if sizes is not None and len(sizes) != where.num_stages:
             refusals[name] = f"it has {where.num_stages} stages, --partition {len(sizes)}"
             continue
