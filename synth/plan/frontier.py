@@ -225,14 +225,14 @@ def check_can_be_sought(problem: Problem, recompute: Choice) -> None:
     if cut_bounds.is_linear(problem) and not cut_bounds.applies(problem):
         raise SynthError(
             f"{sum(problem.partition or ())} layers on {problem.num_ranks} ranks can be cut in too "
-            f"many ways for what is least over all partitions; give --partition auto, or layers "
+            f"many ways for what is least over all partitions; give --partition even, or layers "
             f"per stage"
         )
     if not cut_bounds.is_linear(problem) or recompute != ():
         raise SynthError(
             "what is least over all partitions is known for one stage per rank (--placement "
             "linear) and without --recompute, as only there bounds hold for all partitions; give "
-            "--partition auto, or layers per stage"
+            "--partition even, or layers per stage"
         )
 
 

@@ -7,7 +7,7 @@ R, the best number and its neighbours then on those that do.
 
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 
@@ -69,10 +69,19 @@ def _distinct(profile: Profile, problem: Problem, stages: Collection[int]) -> li
     return [problem] if other is problem else [problem, other]
 
 
-def repartitioned(profile: Profile, problem: Problem, stages: Collection[int]) -> Problem:
-    """The problem cut evenly with R's time counted for some stages; itself if that is no change."""
+def repartitioned(
+    profile: Profile,
+    problem: Problem,
+    stages: Collection[int],
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Problem:
+    """The problem cut evenly with R's time counted for some stages; itself if that is no change.
+
+    Args:
+        should_stop: ends the local search that ranks with several stages need.
+    """
     numbers = (problem.caps_bytes, problem.num_micro_batches)
-    sizes = balance(profile, problem.placement, *numbers, recompute=stages)
+    sizes = balance(profile, problem.placement, *numbers, stages, should_stop)
     if sizes == problem.partition:
         return problem
     costs = cut(profile, sizes)

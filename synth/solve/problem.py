@@ -178,7 +178,8 @@ class SolveOptions:
 class Rival:
     """A published schedule on the same costs.
 
-    `work_us` is the largest work of a rank, what is done twice counted twice; `fits` is whether it
+    `work_us` is the largest work of a rank, `mean_work_us` that of a rank on average, what is done
+    twice counted twice; `fits` is whether it
     keeps the caps; `keeps_saved` whether what F saves stays where it is, as the search takes for
     granted: its bounds say nothing of those that rebuild or move it.
     """
@@ -190,6 +191,7 @@ class Rival:
     peak_bytes: tuple[int, ...]
     fits: bool
     keeps_saved: bool = True
+    mean_work_us: float = 0.0
 
 
 @dataclass(frozen=True)

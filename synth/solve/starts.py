@@ -72,7 +72,7 @@ class Starts:
         fits = all(peak <= cap for peak, cap in zip(alone.peak_bytes, caps, strict=True))
         keeps = schedule.keeps_saved
         times_us = line.makespan_us, line.period_us, max(line.work_us)
-        rival = Rival(name, *times_us, alone.peak_bytes, fits, keeps)
+        rival = Rival(name, *times_us, alone.peak_bytes, fits, keeps, line.mean_work_us)
         if not any(replace(rival, name=other.name) == other for other in self.rivals):
             self.rivals.append(rival)
         # The search orders F, B and W, and proves its bounds for them.
