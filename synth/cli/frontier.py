@@ -67,7 +67,9 @@ def command(
     recompute: RecomputeOption = "none",
     link: LinkOption = None,
     points: Annotated[int, typer.Option(min=2, help="How many memory limits to search.")] = 8,
-    time_limit: Annotated[str, typer.Option(help="For each point: 30s, 2m.")] = "30s",
+    time_limit: Annotated[
+        str, typer.Option(help="For each point, not for the curve: 30s, 2m.")
+    ] = "30s",
     gap: GapOption = "0.5%",
     jobs: Annotated[
         int | None,

@@ -3,9 +3,11 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from synth.certificate import Certificate, PartitionProof, ProverName
 from synth.objective import BoundScope
 from synth.plan.candidates import Candidate, Chosen, Cut, Tried
 from synth.plan.choice import bound_us as closed_bound_us
+from synth.plan.cut_paths import Sizes
 from synth.plan.further_cuts import FurtherCuts
 from synth.solve.feasible import needed_bytes
 from synth.solve.problem import Problem, Result, Rival, StoppedBy, merit, relative_gap
@@ -158,6 +160,32 @@ class Contest:
         others += [self._others_us()] if self.is_of_all_cuts else []
         return min(value_us, own_us, *others)
 
+    def certificate(
+        self, bound_us: int, tried: Tried, own: Certificate | None
+    ) -> Certificate | None:
+        """The certificate of a bound of all partitions, or else of the bound on one candidate.
+
+        Args:
+            tried: the candidate.
+            own: the certificate of the bound on it.
+        """
+        if not self.is_of_all_cuts:
+            return own
+        if len(self.further) > 1:
+            return None
+        ((name, cuts),) = self.further.items()
+        proven: dict[Sizes | None, Certificate | None] = dict.fromkeys(cuts.out)
+        of_name = (one for one in self.tried if one.name == name)
+        proven |= {one.problem.partition: one.certificate for one in of_name}
+        proven[tried.problem.partition] = own
+        closed = Certificate(prover=ProverName.CLOSED_FORMS)
+        proofs = (
+            PartitionProof(sizes=sizes, certificate=certificate or closed)
+            for sizes, certificate in proven.items()
+            if sizes is not None
+        )
+        return None if cuts.bounds is None else cuts.bounds.certificate(bound_us, proofs)
+
     def _possible(self, best: Tried | None = None) -> Iterator[Tried]:
         """Those that bound what can be; what no search orders bounds itself alone."""
         for tried in self.tried:
@@ -185,6 +213,7 @@ class Contest:
         result = replace(
             best,
             lower_bound_us=bound_us,
+            certificate=self.certificate(bound_us, ranked[0], ranked[0].certificate),
             rivals=tuple(self._rivals()),
             wall_s=wall_s,
             stopped_by=self._stopped(best, bound_us, is_interrupted, is_over),

@@ -63,8 +63,10 @@ def solve_repartitioning(
 
 def _distinct(profile: Profile, problem: Problem, stages: Collection[int]) -> list[Problem]:
     """The problem as it is cut, and as it is where R is counted, if that is another cut."""
+    if not stages:
+        return [problem]
     other = repartitioned(profile, problem, stages)
-    return [problem] if other is problem or not stages else [problem, other]
+    return [problem] if other is problem else [problem, other]
 
 
 def repartitioned(

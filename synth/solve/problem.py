@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from synth.certificate import Certificate
 from synth.costs import Costs
 from synth.errors import SynthError
 from synth.objective import BoundScope, Objective
@@ -205,6 +206,7 @@ class Incumbent:
     found_by: str
     peak_bytes: tuple[int, ...]
     bound_scope: BoundScope = BoundScope.PARTITION
+    certificate: Certificate | None = None
 
     @property
     def gap(self) -> float:
@@ -218,6 +220,7 @@ class Result:
 
     `schedule`, `timeline`, `value_us`, `gap` and `found_by` are None when there is no schedule;
     `message` then says why. Every value is an exact simulation of a verified schedule.
+    `certificate` is that of the bound, where it has one.
     """
 
     problem: Problem
@@ -232,6 +235,7 @@ class Result:
     wall_s: float
     message: str | None = None
     bound_scope: BoundScope = BoundScope.PARTITION
+    certificate: Certificate | None = None
 
     @property
     def gap(self) -> float | None:

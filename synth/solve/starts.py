@@ -46,7 +46,9 @@ class Starts:
         problem = self.problem
         averaged = with_mean_times(problem.costs)
         if averaged != problem.costs:
-            timed = {name for name, family in families().items() if family.timed}
+            timed = {
+                name for name, family in families().items() if family.timed and not family.averages
+            }
             made = generate_for(
                 problem.placement, problem.num_micro_batches, averaged, problem.caps_bytes
             )
