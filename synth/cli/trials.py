@@ -67,6 +67,7 @@ def asked_candidates(
         SynthError: what `asked_problem` refuses on all of them, or stages that are not of all.
     """
     from synth.plan.candidates import Candidate
+    from synth.plan.choice import why_infeasible
 
     placement, recompute = chosen.placement, chosen.recompute
     partition = EVEN if is_searched(chosen.partition) else chosen.partition
@@ -81,7 +82,8 @@ def asked_candidates(
     found: list[Candidate] = []
     refusals: dict[str, str] = {}
     for place, (name, where) in enumerate(placements.items()):
-        if found and not chosen.placement_is_given and clock.for_partitions()():
+        is_late = not chosen.placement_is_given and clock.for_partitions()()
+        if is_late and any(why_infeasible(one.problem, one.choice) is None for one in found):
             # Large problems: what nobody named is left out.
             talk(f"not tried, for want of time: {', '.join([*placements][place:])}")
             break

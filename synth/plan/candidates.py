@@ -63,12 +63,12 @@ class Tried:
     found: Result | None = None
     seconds: float = 0.0
     is_over: bool = False
-    certificate: Certificate | None = None
     num_trials: int = 0
     published: tuple[Rival, ...] = ()
     moved: Scored | None = None
     is_judged: bool = False
     is_fixed: bool = False
+    certificate: Certificate | None = None
 
     @property
     def name(self) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
+from synth.certificate import Certificate, ProverName
 from synth.plan import cut_bounds
 from synth.plan.candidates import Candidate, Chosen, Cut, Tried
 from synth.plan.choice import bound_us, solve_with, why_infeasible
@@ -27,6 +28,8 @@ from synth.plan.solve_recompute import Listeners, OnImprovement, counts_tried
 from synth.profile import Profile
 from synth.solve.feasible import find_shortage
 from synth.solve.problem import Incumbent, Part, Problem, Result, SolveOptions, StoppedBy
+
+_ANY_CHOICE = Certificate(prover=ProverName.ANY_CHOICE)
 
 # Of the time that is left, for a trial of every candidate, then for one of the best few. Of the
 # time limit, the least for which it is worth to begin once more.
@@ -369,9 +372,11 @@ class _Trials:
         def tell(incumbent: Incumbent) -> None:
             if listener is not None:
                 own_us = min(least_us, incumbent.value_us)
-                listener(replace(incumbent, lower_bound_us=own_us))
+                told = replace(incumbent, lower_bound_us=own_us, certificate=_ANY_CHOICE)
+                listener(told)
 
         found = solve_with(problem, stages, options, tell, self.stop)
+        found = replace(found, certificate=_ANY_CHOICE)
         if found.value_us is None:
             is_out = why_infeasible(problem, None) is not None
             reason = StoppedBy.INFEASIBLE if is_out else StoppedBy.TIME_LIMIT
