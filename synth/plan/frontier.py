@@ -290,7 +290,8 @@ def closed(points: Sequence[Plan]) -> tuple[Plan, ...]:
     result = []
     for cap in sorted(last):
         best = min((plan for plan in points if max(plan.claim.peak_bytes) <= cap), key=_merit)
-        holding = (plan.claim for plan in points if cap_of(plan) >= cap)
+        # Of equal bounds its own, so that what is closed stays as it is.
+        holding = (last[cap].claim, *(plan.claim for plan in points if cap_of(plan) >= cap))
         bound = max(holding, key=lambda claim: claim.lower_bound_us)
         result.append(_with(last[cap], best, bound))
     return tuple(result)
