@@ -39,6 +39,8 @@ class Chunk(NamedTuple):
     `above` and `below` are the chunks of the stages before and after, none at the ends; `down_us`
     is the transfer time of activations to `below`, `up_us` of gradients from it, 0 on one rank.
     `reduce_us` is the all-reduce of its gradients with those of its copies.
+    `most_in_flight` is how many micro-batches at most can have done F and not B, where boundary
+    buffers limit that besides the levels; None: they do not.
     """
 
     rank: int
@@ -54,6 +56,7 @@ class Chunk(NamedTuple):
     down_us: int
     up_us: int
     reduce_us: int
+    most_in_flight: int | None = None
 
     @property
     def work_us(self) -> int:
@@ -313,4 +316,5 @@ class View:
         one, room = self.chunks[chunk], self.room_of(chunk)
         if room is None or one.effect_bytes[F] <= 0:
             return None
-        return 1 + max(0, room - one.need_bytes[F]) // one.effect_bytes[F]
+        forwards = 1 + max(0, room - one.need_bytes[F]) // one.effect_bytes[F]
+        return forwards if one.most_in_flight is None else min(forwards, one.most_in_flight)
