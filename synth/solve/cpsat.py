@@ -157,7 +157,7 @@ class Model:
         How many micro-batches may be in flight is asked by itself.
         """
         chunk, fusion = self.view[index], self.fusions.get(index)
-        most = chunk.num_micro_batches if chunk.most_in_flight is None else chunk.most_in_flight
+        most = self.view.most_in_flight(index) or chunk.num_micro_batches
         for k in range(most, chunk.num_micro_batches):
             self._precede(index, Before(Slot(B, k - most), Slot(F, k)))
         for slot, alternatives in requirements(chunk, room):

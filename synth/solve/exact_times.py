@@ -1,9 +1,9 @@
 """The exact times of programs, waits for boundary buffers included, found anew only where needed.
 
-As in `synth.schedule.simulate` an op waits for the one before it on its rank, for what it reads, and
-for the sends that are waited for right before it; a transfer waits for its maker, for the op behind
-which its receive is posted, and for the transfer before it on its link. Each rank runs as far as it
-can; where it must wait for an op that has not run, it goes on once that has.
+As in `synth.schedule.simulate` an op waits for the one before it on its rank, for what it reads,
+and for the sends that are waited for right before it; a transfer waits for its maker, for the op
+behind which its receive is posted, and for the transfer before it on its link. Each rank runs as
+far as it can; where it must wait for an op that has not run, it goes on once that has.
 
 Nothing that starts before the first change does depends on it; so only what comes later is found
 anew.

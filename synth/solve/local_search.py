@@ -145,7 +145,7 @@ class LocalSearch:
             return ranked[0]
         return ranked[self._turn // 2 % len(ranked)]
 
-    def _anneal(self, walk: "Walk", last: int, should_stop: Callable[[], bool]) -> None:
+    def _anneal(self, walk: "Walk", last: float, should_stop: Callable[[], bool]) -> None:
         """One round."""
         num_ops = sum(map(len, walk.orders.programs))
         moves = round(self._moves_per_op * num_ops)

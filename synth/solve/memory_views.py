@@ -61,7 +61,7 @@ class _Builder:
         in_flight = self._in_flight_bytes()
         caps, ranks = self.problem.caps_bytes, range(self.placement.num_ranks)
         rooms = tuple(caps[r] - self.problem.static_bytes(r) if caps else None for r in ranks)
-        made = tuple(self._chunk(chunk, in_flight, rooms) for chunk in chunks)
+        made = tuple(self._chunk(chunk, in_flight) for chunk in chunks)
         return View(made, rooms, tuple(self.lives))
 
     def _rank(self, chunk: int) -> int:
@@ -131,7 +131,7 @@ class _Builder:
         ops = self.buffering.receive_ahead + self.buffering.send_behind + self.is_cautious
         return [ops * size for size in largest]
 
-    def _chunk(self, chunk: int, in_flight: list[int], rooms: tuple[int | None, ...]) -> Chunk:
+    def _chunk(self, chunk: int, in_flight: list[int]) -> Chunk:
         replica, stage = divmod(chunk, self.num_stages)
         rank, above, below = self._rank(chunk), self._above(chunk), self._below(chunk)
         first, count = self.problem.share(replica)
@@ -159,28 +159,23 @@ class _Builder:
             down_us=ways[0],
             up_us=ways[1],
             reduce_us=self.problem.reduction_us(stage),
-            most_in_flight=self._most_in_flight(chunk, effect, rooms[rank]),
+            beside_bytes=self._beside_bytes(chunk, effect),
         )
 
-    def _most_in_flight(
-        self, chunk: int, effect: dict[OpKind, int], room: int | None
-    ) -> int | None:
-        """How many micro-batches can have done F and not B, on a rank that holds one stage.
+    def _beside_bytes(self, chunk: int, effect: dict[OpKind, int]) -> int | None:
+        """What is there in any case besides what F's keep, when most are in flight.
 
-        Of several F in a row the last is followed by a B, whose gradient's buffer is there while
-        the F's output still is; or by a W, and then what it frees was there when the F ended. So
-        besides what F's keep and the output there is the lesser of the two in any case, and the
-        number in flight is no smaller at that F than before.
+        On a rank that holds one stage the last of several F in a row is followed by a B, whose
+        gradient's buffer is there while the F's output still is; or by a W, and then what that
+        frees was there when the F ended. So besides the output there is the lesser of the two, and
+        no fewer micro-batches are in flight then than after any F before.
         """
         below, stage = self._below(chunk), self.costs.stages[chunk % self.num_stages]
-        alone = len(self.placement.held[self._rank(chunk)]) == 1
-        if not alone or room is None or effect[F] <= 0 or below is None:
+        if len(self.placement.held[self._rank(chunk)]) > 1 or below is None:
             return None
         for_weights = effect[F] + effect[B]
         sent = stage.output_bytes if stage.output_until == F else 0
-        beside = sent + max(0, min(stage.output_bytes, for_weights))
-        # One always may: where that does not fit, nothing does.
-        return max(1, (room - beside) // effect[F])
+        return sent + max(0, min(stage.output_bytes, for_weights))
 
     def _needs(self, chunk: int, effect: dict[OpKind, int]) -> dict[OpKind, int]:
         """Bytes above the level before each op: the highest of while it runs and right after it."""

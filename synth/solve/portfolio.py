@@ -155,7 +155,9 @@ class _Search:
             yield self._try_fewer
         if Part.EXACT not in without and self.relaxed.num_ops <= _BRIEF_OPS:
             has_all = self.relaxed.num_ops <= _ONLY_EXACT_OPS or self._is_exact_alone
-            share = 1 if has_all else _BRIEF_SHARE
+            share = _BRIEF_SHARE
+            if has_all:
+                share = _LOCAL_SHARE if local else 1
             yield lambda: self._search(share * self.now.left_s())
         if not (Part.LIST_SCHEDULING in without or is_small or self._is_exact_alone):
             per_s = _OPS_PER_S_WITH_ROUNDS if rounds.applies(self.relaxed) else _OPS_PER_S
@@ -170,7 +172,8 @@ class _Search:
         if local:
             yield lambda: self._improve_locally(_LOCAL_SHARE)
         if Part.EXACT not in without and self.relaxed.num_ops <= _MOST_EXACT_OPS:
-            yield lambda: self._search(self.now.left_s())
+            last = _LOCAL_SHARE if local else 1
+            yield lambda: self._search(last * self.now.left_s())
         if local:
             yield lambda: self._improve_locally(1)
         yield self.proving.wait
