@@ -58,7 +58,11 @@ class ExactMemory:
     def keep(self) -> None:
         """Take over what `fits` has found since the last call."""
         for rank, first, levels in self._pending:
-            self.levels[rank][first : first + len(levels)] = levels
+            end = first + len(levels)
+            if end > len(self.orders.programs[rank]):
+                self.levels[rank][first:] = levels
+            else:
+                self.levels[rank][first:end] = levels
         self._pending.clear()
 
     def forget(self) -> None:
@@ -87,8 +91,10 @@ class ExactMemory:
             if level + rise[op] > room:
                 return False
             level += delta[op]
-        if last == num_ops and level > room:
-            return False
+        if last == num_ops:
+            if level > room:
+                return False
+            levels.append(level)
         self._pending.append((rank, first, levels))
         return True
 

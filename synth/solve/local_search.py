@@ -42,8 +42,8 @@ _FUSION_SHARE = 0.05
 # The temperature of a round falls between these shares of a mean op's duration.
 _HOTTEST, _COLDEST = 0.4, 0.01
 
-# A round has so many moves for each op: at first, and when the best has not changed for a while.
-_MOVES_PER_OP, _MOST_MOVES_PER_OP = 60, 2_000
+# A round has so many moves for each op: at first, and at most, when each buffering has had many.
+_MOVES_PER_OP, _MOST_MOVES_PER_OP = 20, 2_000
 _LONGER = 1.5
 
 # The clock is looked at every so many moves.
@@ -75,7 +75,7 @@ class LocalSearch:
         self.table = OpTable(problem)
         self.units_spent = 0
         self._starts: dict[Buffering, _Start] = {}
-        self._turn = 0
+        self._queue: list[Buffering] = []
         self._moves_per_op: float = _MOVES_PER_OP
         caps = problem.caps_bytes or ()
         self.rooms: list[int | None] = [
@@ -87,11 +87,11 @@ class LocalSearch:
         """Begin from an order too, with each buffering with which it fits."""
         placement, count = self.problem.placement, self.problem.num_micro_batches
         for buffering in dict.fromkeys((*bufferings, *BUFFERINGS, *_TIGHT)):
-            walk = self._walk(Schedule(placement, count, programs, "synth", buffering))
+            walk = self.walk(Schedule(placement, count, programs, "synth", buffering))
             if walk is not None:
                 self._note(walk.value_us, walk.orders.schedule)
 
-    def _walk(self, schedule: Schedule) -> "Walk | None":
+    def walk(self, schedule: Schedule) -> "Walk | None":
         """A walk from a schedule, if it may run."""
         walk = Walk(self.table, schedule, self.rooms, self.problem, self.rng, self.fusible)
         self.units_spent += self.table.num_ops
@@ -124,7 +124,7 @@ class LocalSearch:
             best_us = min(start.value_us for start in self._starts.values())
             if best_us <= least_us:
                 return
-            walk = self._walk(self._next_start().schedule)
+            walk = self.walk(self._next_start().schedule)
             if walk is None:
                 return
             self._anneal(walk, last, should_stop)
@@ -132,18 +132,18 @@ class LocalSearch:
             self.add(found.programs, [found.buffering])
             start = min(self._starts.values(), key=lambda start: start.value_us)
             if start.value_us < best_us:
-                self._moves_per_op = _MOVES_PER_OP
                 candidate = evaluate(self.problem, start.schedule, self.found_by)
                 if candidate is not None:
                     yield candidate
 
     def _next_start(self) -> _Start:
-        """By turns the best of all, and the best with each other buffering."""
+        """The best of all, then by turns the best with each buffering, in rounds ever longer."""
         ranked = sorted(self._starts.values(), key=lambda start: start.value_us)
-        self._turn += 1
-        if self._turn % 2:
-            return ranked[0]
-        return ranked[self._turn // 2 % len(ranked)]
+        if not self._queue:
+            self._queue = [start.schedule.buffering for start in reversed(ranked)]
+            self._queue.append(self._queue[-1])
+            self._moves_per_op = min(_MOST_MOVES_PER_OP, _LONGER * self._moves_per_op)
+        return self._starts[self._queue.pop()]
 
     def _anneal(self, walk: "Walk", last: float, should_stop: Callable[[], bool]) -> None:
         """One round."""
@@ -162,7 +162,6 @@ class LocalSearch:
                 if self.units_spent >= last or should_stop():
                     break
         self.units_spent += walk.units_spent - before
-        self._moves_per_op = min(_MOST_MOVES_PER_OP, _LONGER * self._moves_per_op)
 
 
 class Walk:

@@ -57,7 +57,7 @@ _EXACT_OPS_OF_MANY = 800
 
 # Shares of what is left for the local search on exact memory, where boundary buffers matter: before
 # the exact model, and behind the windows. Last of all it has whatever is left.
-_LOCAL_SHARE_FIRST = 0.2
+_LOCAL_SHARE_FIRST = 0.3
 _LOCAL_SHARE = 0.5
 
 # Beyond so many, building it takes longer than it could ever repay.
