@@ -56,8 +56,8 @@ _EXACT_OPS = 1_600
 _EXACT_OPS_OF_MANY = 800
 
 # Shares of what is left for the local search on exact memory, where boundary buffers matter: before
-# the exact model, and behind the windows. Last of all it has whatever is left.
-_LOCAL_SHARE_FIRST = 0.3
+# the bounds and the exact model, and behind the windows. Last of all it has whatever is left.
+_LOCAL_SHARE_FIRST = 0.5
 _LOCAL_SHARE = 0.5
 
 # Beyond so many, building it takes longer than it could ever repay.
@@ -141,6 +141,9 @@ class _Search:
         if self.options.solver == SolverName.MILP:
             yield lambda: self._search(self.now.left_s())
             return
+        local = Part.LOCAL_SEARCH not in without and self._buffers_matter
+        if local:
+            yield lambda: self._improve_locally(_LOCAL_SHARE_FIRST)
         is_small = self._is_small
         if Part.BOUNDS not in without:
             # Where they take a while, the search need not wait for them.
@@ -148,9 +151,6 @@ class _Search:
             if is_first:
                 yield self.proving.one_by_one
             yield lambda: self.proving.begin(from_one=not is_first)
-        local = Part.LOCAL_SEARCH not in without and self._buffers_matter
-        if local:
-            yield lambda: self._improve_locally(_LOCAL_SHARE_FIRST)
         if not {Part.FEWER, Part.EXACT} & without and self.relaxed.num_ops > _ONLY_EXACT_OPS:
             yield self._try_fewer
         if Part.EXACT not in without and self.relaxed.num_ops <= _BRIEF_OPS:
@@ -171,7 +171,8 @@ class _Search:
             yield self._improve_windows
         if local:
             yield lambda: self._improve_locally(_LOCAL_SHARE)
-        if Part.EXACT not in without and self.relaxed.num_ops <= _MOST_EXACT_OPS:
+        is_done = local and self.relaxed.num_ops <= _ONLY_EXACT_OPS
+        if Part.EXACT not in without and self.relaxed.num_ops <= _MOST_EXACT_OPS and not is_done:
             last = _LOCAL_SHARE if local else 1
             yield lambda: self._search(last * self.now.left_s())
         if local:
