@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+from synth.certificate import Certificate, Proven, ProverName, Relaxation
 from synth.schedule.model import Buffering
 from synth.schedule.ops import Op
 from synth.solve import bounds, construct, feasible, polish, rounds
@@ -119,7 +120,8 @@ class _Search:
             return self._result(StoppedBy.INFEASIBLE, str(shortage))
         if self.now.best is None:
             starts.try_serial()
-        self.now.raise_bound(bounds.work_bound_us(self.relaxed, self.problem.objective))
+        closed_us = bounds.work_bound_us(self.relaxed, self.problem.objective)
+        self.now.raise_bound(Proven.by_closed_forms(closed_us))
         try:
             for step in self._steps():
                 if self.now.finished():
@@ -354,13 +356,15 @@ class _Search:
             outcome = run_milp(view, self.problem.objective, value_us, limit_s)
         else:
             model = self._model(view, hint, value_us, proves, fusible)
-            outcome = self._run_cpsat(view, model, limit_s, proves)
+            certificate = self._certificate(view, fusible) if proves else None
+            outcome = self._run_cpsat(view, model, limit_s, certificate)
         if proves:
-            self.now.raise_bound(outcome.bound_us)
+            self.now.raise_bound(Proven(outcome.bound_us, self._certificate(view, fusible)))
             if outcome.optimal and not fusible:
                 self.proving.stop()  # no bound of the relaxed problem is higher
             # Without any schedule the horizon is that of the slowest one there could be.
-            self.now.proven_infeasible = outcome.infeasible and self.now.best is None
+            if outcome.infeasible and self.now.best is None:
+                self.now.deny(self._certificate(view, fusible))
         if outcome.solution is not None:
             self._take(view, outcome.solution, self.options.solver)
         return outcome.spent_s
@@ -376,12 +380,24 @@ class _Search:
             model.hint(hint, value_us)
         return model
 
-    def _run_cpsat(self, view: View, model: Model, limit_s: float, proves: bool) -> Outcome:
+    def _certificate(self, view: View, fusible: bool) -> Certificate:
+        """Of a bound that the exact model has."""
+        return Certificate(
+            prover=ProverName.MILP if self.options.solver == SolverName.MILP else ProverName.EXACT,
+            relaxation=Relaxation.FUSIBLE if fusible else Relaxation.SPLIT,
+            num_micro_batches=max(chunk.num_micro_batches for chunk in view.chunks),
+        )
+
+    def _run_cpsat(
+        self, view: View, model: Model, limit_s: float, certificate: Certificate | None
+    ) -> Outcome:
+        """Run it and take what comes; bounds with a certificate only."""
+
         def on_event(event: Solution | int) -> None:
             if isinstance(event, Solution):
                 self._take(view, event, self.options.solver)
-            elif proves:
-                self.now.raise_bound(event)
+            elif certificate is not None:
+                self.now.raise_bound(Proven(event, certificate))
 
         options = replace(self.options, workers=self.proving.num_workers_left)
         return run(model, options, limit_s, on_event, self.now.finished)
@@ -418,4 +434,5 @@ class _Search:
             rivals=tuple(self.rivals),
             wall_s=self.now.elapsed_s(),
             message=message,
+            certificate=self.now.proven.certificate,
         )
