@@ -1,5 +1,6 @@
 """Solve: explain infeasibility, start from the best known schedule, search until proven."""
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -11,6 +12,7 @@ from synth.solve import bounds, construct, feasible, polish, rounds
 from synth.solve.cpsat import Model
 from synth.solve.fewer import Fewer
 from synth.solve.known_orders import KnownOrders
+from synth.solve.local_search import UNITS_PER_S, LocalSearch
 from synth.solve.memory_views import cautious, certain, distinct, relaxed_for_fusion
 from synth.solve.milp import run_milp
 from synth.solve.polish import BUFFERINGS
@@ -54,6 +56,11 @@ _WINDOWS_SHARE_OF_MANY = 0.95
 _EXACT_OPS = 1_600
 _EXACT_OPS_OF_MANY = 800
 
+# Shares of what is left for the local search on exact memory, where boundary buffers matter: before
+# the bounds and the exact model, and behind the windows. Last of all it has whatever is left.
+_LOCAL_SHARE_FIRST = 0.5
+_LOCAL_SHARE = 0.5
+
 # Beyond so many, building it takes longer than it could ever repay.
 _MOST_EXACT_OPS = 12_000
 
@@ -93,6 +100,8 @@ class _Search:
         self.problem, self.options = problem, options
         self.now = Standing(problem, options, on_improvement, stop, within)
         self.relaxed = relaxed_for_fusion(problem)
+        self.certain = certain(problem)
+        self.local: LocalSearch | None = None
         self.rivals: list[Rival] = []
         self.known = KnownOrders(problem.objective)
         self.fewer_share = 0.0
@@ -134,6 +143,9 @@ class _Search:
         if self.options.solver == SolverName.MILP:
             yield lambda: self._search(self.now.left_s())
             return
+        local = Part.LOCAL_SEARCH not in without and self._buffers_matter
+        if local:
+            yield lambda: self._improve_locally(_LOCAL_SHARE_FIRST)
         is_small = self._is_small
         if Part.BOUNDS not in without:
             # Where they take a while, the search need not wait for them.
@@ -145,7 +157,9 @@ class _Search:
             yield self._try_fewer
         if Part.EXACT not in without and self.relaxed.num_ops <= _BRIEF_OPS:
             has_all = self.relaxed.num_ops <= _ONLY_EXACT_OPS or self._is_exact_alone
-            share = 1 if has_all else _BRIEF_SHARE
+            share = _BRIEF_SHARE
+            if has_all:
+                share = _LOCAL_SHARE if local else 1
             yield lambda: self._search(share * self.now.left_s())
         if not (Part.LIST_SCHEDULING in without or is_small or self._is_exact_alone):
             per_s = _OPS_PER_S_WITH_ROUNDS if rounds.applies(self.relaxed) else _OPS_PER_S
@@ -157,9 +171,24 @@ class _Search:
             yield self.proving.take_turn
         if Part.WINDOWS not in without:
             yield self._improve_windows
-        if Part.EXACT not in without and self.relaxed.num_ops <= _MOST_EXACT_OPS:
-            yield lambda: self._search(self.now.left_s())
+        if local:
+            yield lambda: self._improve_locally(_LOCAL_SHARE)
+        is_done = local and self.relaxed.num_ops <= _ONLY_EXACT_OPS
+        if Part.EXACT not in without and self.relaxed.num_ops <= _MOST_EXACT_OPS and not is_done:
+            last = _LOCAL_SHARE if local else 1
+            yield lambda: self._search(last * self.now.left_s())
+        if local:
+            yield lambda: self._improve_locally(1)
         yield self.proving.wait
+
+    @property
+    def _buffers_matter(self) -> bool:
+        """Whether boundary buffers take room under a cap, which models see from two sides only.
+
+        A search that serves another one leaves them to that.
+        """
+        some = cautious(self.problem, Buffering(0, 0))
+        return bool(self.problem.caps_bytes) and not self.now.is_within and some != self.certain
 
     @property
     def _is_exact_alone(self) -> bool:
@@ -255,6 +284,29 @@ class _Search:
             self.now.best = polish.loosen(self.problem, self.now.best, should_stop)
             if Part.SLACK not in self.options.without:
                 self.now.best = slacken(self.problem, self.now.best, should_stop)
+
+    def _improve_locally(self, share: float) -> None:
+        """Local search on exact memory and times, from all orders known, for a share of the time.
+
+        A deterministic search counts its effort instead.
+        """
+        if self.now.best is None:
+            return
+        if self.local is None:
+            self.local = LocalSearch(self.problem, self.options.seed)
+        self.local.add(self.now.best.schedule.programs, [self.now.best.schedule.buffering])
+        for programs in self.known.taken():
+            self.local.add(programs)
+        until_s = self.now.elapsed_s() + share * self.now.left_s()
+        units = _LOCAL_SHARE_FIRST * self.options.time_limit_s * UNITS_PER_S
+
+        def should_stop() -> bool:
+            late = not self.options.deterministic and self.now.elapsed_s() > until_s
+            return late or self.now.finished()
+
+        effort = units if self.options.deterministic else math.inf
+        for candidate in self.local.run(effort, should_stop):
+            self.now.offer(candidate)
 
     def _improve_windows(self) -> None:
         """Large-neighbourhood search."""

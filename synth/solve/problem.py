@@ -35,6 +35,7 @@ class Part(StrEnum):
     FEWER = "fewer micro-batches"
     PATTERNS = "patterns"
     WINDOWS = "windows"
+    LOCAL_SEARCH = "local search"
     BOUNDS = "bounds"
     EXACT = "exact"
     SLACK = "slack"
