@@ -61,8 +61,8 @@ AnyPartitionOption = Annotated[
 RecomputeOption = Annotated[
     str,
     typer.Option(
-        help="Stages whose F keeps only its input, the rest being rebuilt before B: none, all, "
-        "0,1,2, or auto: as many of the first ones as serve best."
+        help="What F does not keep and the backward computes again: none; whole stages before B: "
+        "all or 0,1,2; single layers within B: layers:3-8,10; or auto: what serves best."
     ),
 ]
 LinkOption = Annotated[
@@ -135,11 +135,14 @@ def asked_problem(
     objective: str,
     caps_bytes: tuple[int, ...] | None = None,
     should_stop: Callable[[], bool] = lambda: False,
+    recomputed_layers: tuple[int, ...] = (),
 ) -> "Problem":
     """The problem with the partition given, or with the most even one that can keep the caps.
 
     Args:
+        profile: with the costs of the layers as they are run.
         should_stop: ends the local search for a partition, which ranks with several stages have.
+        recomputed_layers: the layers that are recomputed, as the profile counts already.
 
     Raises:
         SynthError: a partition for other stages or layers, or too few layers or micro-batches.
@@ -153,4 +156,5 @@ def asked_problem(
     sizes = given or balance(profile, where, caps_bytes, num_micro_batches, should_stop=should_stop)
     is_best = is_proven_best(where, given)
     costs = cut(profile, sizes)
-    return Problem(costs, where, num_micro_batches, caps_bytes, kind, sizes, is_best)
+    about = (caps_bytes, kind, sizes, is_best, recomputed_layers)
+    return Problem(costs, where, num_micro_batches, *about)

@@ -13,6 +13,7 @@ from synth.cli.limits import (
     STEADY,
     is_least,
     is_steady,
+    read_layers,
     read_limit,
     read_recompute,
     read_target,
@@ -47,6 +48,7 @@ from synth.cli.trials import (
 )
 from synth.errors import SynthError
 from synth.plan.target import NOT_REPEATABLE, Target
+from synth.recomputing import recomputing
 from synth.record import check_outputs
 from synth.units import parse_fraction, parse_seconds
 
@@ -124,16 +126,19 @@ def command(
     if wanted is not None and deterministic:
         raise SynthError(NOT_REPEATABLE)
     profile = load_profile(profile_name, link)
+    layers = read_layers(recompute, len(profile.layers))
+    as_run = recomputing(profile, layers)
     limit = read_limit(mem_limit, ranks, profile, mem_reserve)
     asked = (micro_batches, partition, objective, limit.caps_bytes)
     candidates = None
     if is_choice(placement, partition):
         check_goes_with_choice(placement, target, hint)
-        candidates = asked_candidates(profile, placement, ranks, *asked, recompute, clock)
+        words = "none" if layers else recompute
+        candidates = asked_candidates(as_run, placement, ranks, *asked, words, clock, layers)
         problem = candidates.them[0].problem
     else:
         where = named_placement(placement, ranks)
-        problem = asked_problem(profile, where, *asked, clock.for_partitions())
+        problem = asked_problem(as_run, where, *asked, clock.for_partitions(), layers)
     assert problem.partition is not None
     clock = clock.without_answer(len(SPLIT) * micro_batches * problem.costs.num_stages)
     options = SolveOptions(
@@ -164,9 +169,18 @@ def command(
         arguments["target"] = target
     if mem_reserve is not None:
         arguments["mem_reserve"] = mem_reserve
-    choice = read_recompute(recompute, problem.costs.num_stages)
+    choice = () if layers else read_recompute(recompute, problem.costs.num_stages)
     request = Request(
-        profile, problem.partition, problem, options, limit, arguments, output, choice, clock
+        profile,
+        problem.partition,
+        problem,
+        options,
+        limit,
+        arguments,
+        output,
+        choice,
+        clock,
+        as_run,
     )
     if is_steady(target):
         _check_keeps_saved(request)
