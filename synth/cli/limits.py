@@ -276,7 +276,7 @@ def read_recompute(text: str, num_stages: int) -> tuple[int, ...] | None:
     short = all(part.isdecimal() and len(part) <= _MOST_DIGITS for part in parts)
     if not short or max(map(int, parts)) >= num_stages:
         raise SynthError(
-            f"--recompute {shown(text)} is not understood; write none, all, auto, stages from 0 to "
-            f"{num_stages - 1}, such as 0,1, or layers, such as {LAYERS}3-8"
+            f"--recompute {shown(text)} is not understood; write none, all, auto, or stages from 0 "
+            f"to {num_stages - 1}, such as 0,1; of `synth solve` also layers, such as {LAYERS}3-8"
         )
     return tuple(sorted({int(part) for part in parts}))

@@ -136,6 +136,7 @@ def asked_problem(
     caps_bytes: tuple[int, ...] | None = None,
     should_stop: Callable[[], bool] = lambda: False,
     recomputed_layers: tuple[int, ...] = (),
+    chooses_layers: bool = False,
 ) -> "Problem":
     """The problem with the partition given, or with the most even one that can keep the caps.
 
@@ -143,6 +144,7 @@ def asked_problem(
         profile: with the costs of the layers as they are run.
         should_stop: ends the local search for a partition, which ranks with several stages have.
         recomputed_layers: the layers that are recomputed, as the profile counts already.
+        chooses_layers: whether the search may choose layers to recompute.
 
     Raises:
         SynthError: a partition for other stages or layers, or too few layers or micro-batches.
@@ -156,5 +158,12 @@ def asked_problem(
     sizes = given or balance(profile, where, caps_bytes, num_micro_batches, should_stop=should_stop)
     is_best = is_proven_best(where, given)
     costs = cut(profile, sizes)
-    about = (caps_bytes, kind, sizes, is_best, recomputed_layers)
+    about = (
+        caps_bytes,
+        kind,
+        sizes,
+        is_best,
+        recomputed_layers,
+        profile if chooses_layers else None,
+    )
     return Problem(costs, where, num_micro_batches, *about)

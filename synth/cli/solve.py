@@ -17,6 +17,7 @@ from synth.cli.limits import (
     read_limit,
     read_recompute,
     read_target,
+    word,
 )
 from synth.cli.options import (
     MOST_AT_ONCE,
@@ -128,17 +129,22 @@ def command(
     profile = load_profile(profile_name, link)
     layers = read_layers(recompute, len(profile.layers))
     as_run = recomputing(profile, layers)
+    # The least limit is sought among whole stages, as its steps share what they find.
+    chooses_layers = word(recompute) == "auto" and wanted is None and not is_steady(target)
     limit = read_limit(mem_limit, ranks, profile, mem_reserve)
     asked = (micro_batches, partition, objective, limit.caps_bytes)
     candidates = None
     if is_choice(placement, partition):
         check_goes_with_choice(placement, target, hint)
         words = "none" if layers else recompute
-        candidates = asked_candidates(as_run, placement, ranks, *asked, words, clock, layers)
+        about = (words, clock, layers, chooses_layers)
+        candidates = asked_candidates(as_run, placement, ranks, *asked, *about)
         problem = candidates.them[0].problem
     else:
         where = named_placement(placement, ranks)
-        problem = asked_problem(as_run, where, *asked, clock.for_partitions(), layers)
+        problem = asked_problem(
+            as_run, where, *asked, clock.for_partitions(), layers, chooses_layers
+        )
     assert problem.partition is not None
     clock = clock.without_answer(len(SPLIT) * micro_batches * problem.costs.num_stages)
     options = SolveOptions(

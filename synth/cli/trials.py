@@ -59,6 +59,7 @@ def asked_candidates(
     recompute: str,
     clock: Clock,
     recomputed_layers: tuple[int, ...] = (),
+    chooses_layers: bool = False,
 ) -> Candidates:
     """The placement given, or the usual ones, each with the problem that `asked_problem` makes.
 
@@ -86,7 +87,7 @@ def asked_candidates(
         asked = (profile, where, num_micro_batches, partition, objective, caps_bytes)
         try:
             should_stop = clock.for_partitions(place + 1, len(placements))
-            problem = asked_problem(*asked, should_stop, recomputed_layers)
+            problem = asked_problem(*asked, should_stop, recomputed_layers, chooses_layers)
         except SynthError as error:
             refusals[name] = str(error)
             continue

@@ -6,7 +6,7 @@ from dataclasses import replace
 from synth.objective import BoundScope
 from synth.plan.candidates import Candidate, Chosen, Cut, Tried
 from synth.plan.further_cuts import FurtherCuts
-from synth.plan.recompute import bounds_of_any_choice
+from synth.plan.layer_bounds import bounds_of_every_choice
 from synth.solve.feasible import needed_bytes
 from synth.solve.problem import Problem, Result, Rival, StoppedBy, merit, relative_gap
 
@@ -35,7 +35,7 @@ class Contest:
     def new(self, candidate: Candidate) -> Tried:
         """Nothing is known of it but a closed bound, or what is known of its partition."""
         problem = candidate.problem
-        bound_us = problem.objective.value_us(bounds_of_any_choice(problem))
+        bound_us = problem.objective.value_us(bounds_of_every_choice(problem))
         if problem.partition is not None and candidate.name in self.further:
             bound_us = max(bound_us, self.further[candidate.name].bound_us(problem.partition))
         return Tried(candidate, bound_us)
