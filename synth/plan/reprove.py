@@ -3,7 +3,7 @@
 A claim says which schedules its bound is of. Each case has a prover of its own:
 
     not searched      the largest work of a rank, of schedules with the same ops
-    R in it, or auto  closed forms in which no B waits for its R
+    R in it, or auto  closed forms in which no B waits for its R; auto: whichever layers too
     this partition    closed forms; then the solver, begun from the plan, until it has the bound
     all partitions    this one as above, the others by bounds of runs of layers, one by one the rest
 
@@ -15,13 +15,16 @@ import time
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from synth.costs import cut
 from synth.errors import SynthError
 from synth.objective import BoundScope
 from synth.plan.cut_bounds import CutBounds, applies
+from synth.plan.layer_bounds import bounds_of_every_choice
 from synth.plan.recompute import bounds, bounds_of_any_choice, recomputed, without_recompute
 from synth.plan.solve_recompute import solve_recomputing
 from synth.plan.stage_table import StageTable
 from synth.profile import Profile
+from synth.recomputing import recomputing
 from synth.schedule.file import NOT_SEARCHED, Plan
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.simulate import Timeline
@@ -40,6 +43,8 @@ from synth.solve.problem import (
 
 # What finds schedules is left out but for the quickest, which may disprove a bound.
 _WITHOUT = frozenset({Part.FEWER, Part.PATTERNS, Part.WINDOWS, Part.SLACK})
+
+_ANY_STAGES = "whichever stages recompute"
 
 # Of the time, for the partition of the plan; the rest is for all others.
 _OWN_SHARE = 0.5
@@ -124,7 +129,8 @@ class _Reproving:
             return self._with_recompute(stages, is_auto)
         scope = self.plan.claim.bound_holds_for
         if scope == BoundScope.ALL and self.profile is not None and applies(self.problem):
-            return self._of_all(self.profile, plain)
+            as_run = recomputing(self.profile, self.plan.recomputed_layers or ())
+            return self._of_all(as_run, plain)
         reached_us = self._raise(self.problem, plain, self.options.time_limit_s)
         on_trust = None if scope == BoundScope.PARTITION else f"that it holds for {scope.words}"
         return self._verdict(reached_us, BoundScope.PARTITION.words, on_trust)
@@ -162,16 +168,37 @@ class _Reproving:
 
     def _with_recompute(self, stages: list[int], is_auto: bool) -> Reproof:
         """The closed forms, for every choice of stages where that was claimed."""
+        on_trust = None
         any_us = self.objective.value_us(bounds_of_any_choice(self.problem))
-        if is_auto or any_us >= self.claimed_us:
-            reached_us, holds_for = any_us, "this partition, whichever stages recompute"
+        if is_auto:
+            reached_us, holds_for, on_trust = self._of_every_choice(any_us)
+        elif any_us >= self.claimed_us:
+            reached_us, holds_for = any_us, f"this partition, {_ANY_STAGES}"
         else:
             reached_us = self.objective.value_us(bounds(self.problem, stages))
             holds_for = "this partition, in which these stages recompute"
         if reached_us < self.claimed_us:
             found = solve_recomputing(self.problem, stages, self.options, None, self.stop)
             self._note(found.value_us)
-        return self._verdict(reached_us, holds_for)
+        return self._verdict(reached_us, holds_for, on_trust)
+
+    def _of_every_choice(self, any_us: int) -> tuple[int, str, str | None]:
+        """The bound of every choice, for what it holds, and what of it is on trust.
+
+        Args:
+            any_us: of every choice of stages, with the layers recomputed that the plan lists.
+        """
+        if self.profile is None:
+            given = ", with its layers recomputed," if self.plan.recomputed_layers else ","
+            on_trust = "that it holds whichever layers are recomputed; --profile tells"
+            return any_us, f"this partition{given} {_ANY_STAGES}", on_trust
+        costs = cut(self.profile, self.plan.partition)
+        problem = replace(self.problem, costs=costs, profile=self.profile)
+        every_us = self.objective.value_us(bounds_of_every_choice(problem))
+        if every_us < self.claimed_us <= any_us and not self.plan.recomputed_layers:
+            # Plans of before layers were chosen claim as much.
+            return any_us, f"this partition, {_ANY_STAGES}", None
+        return every_us, "this partition, whichever layers and stages are recomputed", None
 
     def _raise(self, problem: Problem, begin: Schedule | None, limit_s: float) -> int:
         """Prove of one partition as much as the claim says, or as there is time for."""

@@ -1,6 +1,7 @@
 """Layers that a plan has B recompute: autograd's gradients, and memory as the plan counts it."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from synth.costs import cut
+from synth.families import generate
 from synth.kinds import OpKind
-from synth.profile import Link, Links, Profile, Workload
+from synth.plan.choice import needs_bytes, solve_with
+from synth.profile import Link, Links, Profile, Timing, Workload
 from synth.recomputing import recomputing
 from synth.runtime.execution.passages import Given
 from synth.runtime.execution.stage import Stage
@@ -23,6 +26,7 @@ from synth.runtime.world import World
 from synth.schedule.file import Plan
 from synth.schedule.placements import placement
 from synth.schedule.verify import ScheduleError, verify
+from synth.solve import Problem, SolveOptions
 from tests.synth.plain import random_schedule
 
 CPU = torch.device("cpu")
@@ -90,6 +94,41 @@ def test_plans_with_layers_recomputed_hold_what_was_planned_and_learn_the_same(
             assert 0.95 * predicted < result.peak_bytes <= predicted
         losses = torch.tensor(results[0].losses)
         torch.testing.assert_close(losses, torch.tensor(by_plan[0][0].losses), rtol=1e-5, atol=0)
+
+
+def test_a_cap_that_only_single_layers_recomputed_keep_is_trained_under(
+    pool: Any, tmp_path: Path
+) -> None:
+    data = tmp_path / "text.txt"
+    data.write_text("the quick brown fox jumps over the lazy dog. " * 40)
+    measured, sizes = profiled(), (4, 4)
+    layers = {
+        name: layer.replace(time_us=dict.fromkeys(layer.time_us, Timing.exactly(1000)))
+        for name, layer in measured.layer_profiles.items()
+    }
+    profile = measured.replace(layer_profiles=layers)
+    free = Problem(cut(profile, sizes), placement("linear", 2), 4, None, partition=sizes)
+    with_layers = replace(free, profile=profile)
+    # Between what one micro-batch needs at least with single layers recomputed, and with stages.
+    cap = (max(needs_bytes(with_layers, None)) + 4 * max(needs_bytes(free, None))) // 5
+    caps = (cap, cap)
+    options = SolveOptions(0.05, workers=1, deterministic=True)
+    assert solve_with(replace(free, caps_bytes=caps), None, options).schedule is None
+    found = solve_with(replace(with_layers, caps_bytes=caps), None, options)
+    assert found.schedule is not None and found.problem.recomputed_layers
+    tight = Plan.of(
+        profile,
+        sizes,
+        found.schedule,
+        caps_bytes=caps,
+        recomputed_layers=found.problem.recomputed_layers,
+    )
+    plans = [tight, Plan.of(profile, sizes, generate("1f1b", 2, 4))]
+    by_rank = pool.run(train, 2, [plan.to_json() for plan in plans], data)
+    (mine, plain), *_ = by_rank
+    assert mine.losses == plain.losses
+    for results, predicted in zip(by_rank, tight.claim.peak_bytes, strict=True):
+        assert 0.95 * predicted < results[0].peak_bytes <= predicted <= cap
 
 
 class Normed(nn.Module):
