@@ -28,8 +28,9 @@ from synth.solve.view import SPLIT
 # For each stage, which of its choices is taken.
 Picks = tuple[int, ...]
 
-# Shares of the micro-batches that 1F1B has under way, for which room is made.
-_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
+# Shares of the micro-batches that 1F1B has under way, for which room is made; those that serve best
+# most often come first, as there may be no time for all.
+_SHARES = (1.0, 0.75, 0.5, 1.5, 1.25, 2.0, 0.25, 0.0)
 
 # Times that room is made once more where a rank's estimate was too low.
 _CORRECTIONS = 8
@@ -162,12 +163,14 @@ class LayerSearch:
         )
 
     def _starts(self) -> Iterator[Picks]:
-        """For several numbers of micro-batches under way; what needs least at last."""
+        """For several numbers under way; what needs least second where 1F1B's do not fit."""
         room = _Room(self.problem, self.menus)
         for share in _SHARES:
             picks = self._fitting(room, share)
             if picks is not None:
                 yield picks
+            elif share == _SHARES[0]:
+                yield self._least()
         yield self._least()
         if self._are_few:
             yield from product(*(range(len(menu.options)) for menu in self.menus))

@@ -47,7 +47,7 @@ _MOST_TRIALS = 9
 
 # Of the time limit, for looking for layers to recompute; and how many choices of them are tried.
 # Where there are any, so many numbers of stages are tried at most.
-_LAYERS_SHARE = 0.1
+_LAYERS_SHARE = 0.15
 _LAYERED = 3
 _FEW_TRIALS = 4
 
