@@ -33,6 +33,7 @@ from .execution.clock import Clock
 from .execution.data_parallel import DataParallel
 from .execution.executor import Executor
 from .execution.forward_only import forward_only
+from .execution.gradient_layout import GradientLayout
 from .execution.groups import Group, Refused
 from .execution.loss_terms import LossTerms, Weights
 from .execution.progress import Progress
@@ -128,8 +129,15 @@ class Pipeline:
             self._peers = self._peers and self._peers.on(self.device)
             check_same(self.lowered.schedule, self._group)
             self.clock = clock or Clock(self.device, recording=False)
+            modules = [stage.module for stage in self.stages.values()]
+            layout = GradientLayout(modules, tied or {})
             self._reducer = GradientReducer(
-                self.lowered, self._group, self.stages, tied, clock=self.clock
+                self.lowered,
+                self._group,
+                self.stages,
+                tied or {},
+                layout=layout,
+                clock=self.clock,
             )
             self._shapes = ShapeFinder(
                 self._group,
@@ -153,7 +161,7 @@ class Pipeline:
                 device=self.device,
                 clock=self.clock,
                 reducer=self._reducer,
-                data_parallel=self._join_peers(),
+                data_parallel=self._join_peers(layout),
                 on_gradients=on_gradients,
                 progress=progress,
                 on_failure=self._tell,
@@ -173,7 +181,7 @@ class Pipeline:
         if self._peers is not None:
             self._peers.cut()
 
-    def _join_peers(self) -> DataParallel | None:
+    def _join_peers(self, layout: GradientLayout) -> DataParallel | None:
         if self._peers is None:
             return None
         return DataParallel(
@@ -181,6 +189,7 @@ class Pipeline:
             self.stages,
             rank=self._group.rank,
             fingerprint=schedule_fingerprint(self.lowered.schedule),
+            layout=layout,
             summed=self._reducer.summed,
         )
 
@@ -242,8 +251,9 @@ class Pipeline:
         """Cut a mini-batch along the first dimension into the schedule's micro-batches.
 
         Raises:
-            SynthError: it cannot be cut into equal ones. Should this rank end for it, others that
-                are in the step already say so.
+            SynthError: it cannot be cut into equal ones. The caller may pad it and go on. If this
+                process ends instead, ranks that are in the step already fail at once, with this
+                reason; if it does neither, they do so after `timeout_s`.
         """
         try:
             return Batch.split(self.num_micro_batches, *inputs, targets=targets, **keywords)

@@ -8,7 +8,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..split import gradient_dtype
 from .own_groups import broadcast
 
 # Gloo copies the tensors of a bucket into one buffer, which no plan counts. NCCL copies nothing.
@@ -53,18 +52,6 @@ def buckets(tensors: Sequence[Tensor], most_bytes: float) -> Iterator[list[Tenso
         bucket.append(tensor)
     if bucket:
         yield bucket
-
-
-def gradient_of(parameter: Tensor) -> Tensor:
-    """Its gradient, zeros if none has come: on another rank one may have."""
-    if parameter.grad is None:
-        parameter.grad = torch.zeros_like(parameter, dtype=gradient_dtype(parameter))
-    return parameter.grad
-
-
-def kinds_of(tensors: Iterable[Tensor]) -> list[str]:
-    """Shape, dtype and trainability of tensors, to compare between ranks."""
-    return [f"{list(t.shape)} {t.dtype}{'' if t.requires_grad else ' frozen'}" for t in tensors]
 
 
 @torch.no_grad()

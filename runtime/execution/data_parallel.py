@@ -20,7 +20,8 @@ from torch import Tensor
 
 from synth.errors import SynthError
 
-from .all_reduce import gradient_of, kinds_of, spread, start_all_reduce
+from .all_reduce import spread, start_all_reduce
+from .gradient_layout import GradientLayout
 from .groups import Group
 from .stage import Stage
 
@@ -35,6 +36,7 @@ class DataParallel:
         *,
         rank: int,
         fingerprint: str,
+        layout: GradientLayout,
         summed: Collection[int] = (),
     ) -> None:
         """Give all peers the parameters and buffers of the first one; peers call this together.
@@ -44,6 +46,7 @@ class DataParallel:
             stages: this rank's, by number.
             rank: of this process in its pipeline.
             fingerprint: of the schedule.
+            layout: of this rank's gradients.
             summed: ids of parameters whose gradients are summed within the pipeline first.
 
         Raises:
@@ -52,6 +55,7 @@ class DataParallel:
         """
         _check_plain(stages)
         self._group, self._stages, self._summed = group, stages, summed
+        self._layout = layout
         self._check_alike(rank, fingerprint)
         self._handle = group.subgroup(range(group.size))
         self._incomplete: Counter[int] = Counter()
@@ -89,7 +93,7 @@ class DataParallel:
         lacking = [number for number, p in enumerate(averaged) if p.grad is None]
         counts = torch.ones(len(averaged), device=averaged[0].device)
         counts[lacking] = 0
-        gradients = [*map(gradient_of, averaged), counts]
+        gradients = [*map(self._layout.gradient_of, averaged), counts]
         self._works += start_all_reduce(self._handle, gradients, divisor=self._group.size)
         if lacking:
             self._lacking.append((counts, {number: averaged[number] for number in lacking}))
@@ -109,7 +113,7 @@ class DataParallel:
 
     def _check_alike(self, rank: int, fingerprint: str) -> None:
         """Peers that differ would wait for each other for ever."""
-        kinds = {number: kinds_of(stage.state()) for number, stage in self._stages.items()}
+        kinds = {n: self._layout.kinds_of(stage.state()) for n, stage in self._stages.items()}
         everyones = self._group.gather((rank, fingerprint, kinds))
         first_rank, first_fingerprint, first_kinds = everyones[0]
         for peer, (its_rank, its_fingerprint, its_kinds) in enumerate(everyones):
@@ -128,7 +132,8 @@ class DataParallel:
             if its_kinds != first_kinds:
                 raise SynthError(
                     f"{both} are in one data_parallel group, but their stages have different "
-                    f"parameters or buffers; shapes, dtypes and requires_grad must be equal"
+                    f"parameters or buffers; shapes, dtypes, requires_grad and an "
+                    f"embedding's `sparse` must be equal"
                 )
 
 

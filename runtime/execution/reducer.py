@@ -16,8 +16,9 @@ from synth.errors import SynthError
 from synth.schedule.lower import Lowered
 from synth.schedule.reductions import Reduction
 
-from .all_reduce import gradient_of, kinds_of, spread, start_all_reduce
+from .all_reduce import spread, start_all_reduce
 from .clock import Clock
+from .gradient_layout import GradientLayout
 from .groups import Group
 from .passages import Passages
 
@@ -49,8 +50,9 @@ class GradientReducer:
         lowered: Lowered,
         group: Group,
         stages: Mapping[int, Passages],
-        tied: Mapping[str, Tensor] | None = None,
+        tied: Mapping[str, Tensor],
         *,
+        layout: GradientLayout,
         clock: Clock | None = None,
     ) -> None:
         """Make the process groups; every rank of the pipeline calls this at the same time.
@@ -63,6 +65,7 @@ class GradientReducer:
             group: the pipeline's ranks.
             stages: this rank's, by number.
             tied: this rank's tied parameters, by a name that the other ranks know them by.
+            layout: of this rank's gradients.
             clock: told when reductions start, and how long they are waited for.
 
         Raises:
@@ -70,16 +73,16 @@ class GradientReducer:
                 copies of a stage differ in theirs; stages with copies share a parameter that is
                 not named as tied.
         """
-        self._group = group
+        self._group, self._layout = group, layout
         self._clock = clock or Clock(torch.device("cpu"), recording=False)
-        holders = _holders(group, tied or {})
-        self._tied = [_Tied((tied or {})[n], r) for n, r in holders.items() if group.rank in r]
+        holders = _holders(group, tied)
+        self._tied = [_Tied(tied[n], r) for n, r in holders.items() if group.rank in r]
         self._tied_ids = {id(parameter) for parameter, _ in self._tied}
         ranks_of = {reduction.stage: reduction.ranks for reduction in lowered.reductions}
         self._copied = {n: stage for n, stage in stages.items() if n in ranks_of}
         _check_told_apart(self._copied, self._tied_ids)
         if ranks_of:
-            _check_alike(group, self._copied)
+            _check_alike(group, self._copied, layout)
         self._groups = {
             r: group.subgroup(r) for r in sorted({*ranks_of.values(), *holders.values()})
         }
@@ -110,7 +113,7 @@ class GradientReducer:
         self._working[reduction] = start_all_reduce(
             handle,
             (
-                gradient_of(p)
+                self._layout.gradient_of(p)
                 for p in self._copied[reduction.stage].parameters()
                 if id(p) not in self._tied_ids
             ),
@@ -121,7 +124,7 @@ class GradientReducer:
         tied = [
             work
             for parameter, ranks in self._tied
-            for work in start_all_reduce(self._groups[ranks], [gradient_of(parameter)])
+            for work in start_all_reduce(self._groups[ranks], [self._layout.gradient_of(parameter)])
         ]
         for reduction, works in self._working.items():
             with self._clock.wait(reduction):
@@ -152,10 +155,10 @@ def _check_told_apart(copied: Mapping[int, Passages], tied_ids: set[int]) -> Non
                 )
 
 
-def _check_alike(group: Group, copied: Mapping[int, Passages]) -> None:
+def _check_alike(group: Group, copied: Mapping[int, Passages], layout: GradientLayout) -> None:
     """Copies that differ would wait for each other for ever."""
     seen: dict[int, tuple[int, list[str]]] = {}
-    mine = {n: kinds_of(s.state()) for n, s in copied.items()}
+    mine = {n: layout.kinds_of(s.state()) for n, s in copied.items()}
     for rank, theirs in enumerate(group.gather(mine)):
         for number, kinds in theirs.items():
             other, expected = seen.setdefault(number, (rank, kinds))
