@@ -123,14 +123,15 @@ class LayerSearch:
         """
         ranked = [one for one in self._ranked() if any(one.picks)]
         near = [one.picks for one in ranked if one.value_us <= _NEAR * ranked[0].value_us]
-        if self._are_few or not ranked:
+        if self.are_few or not ranked:
             others = [p for p in self.judged if any(p) and p not in near and self._may_fit(p)]
             near += sorted(others, key=lambda picks: (self._backward_us(picks), picks))
-        count = _FEW_CHOICES if self._are_few else most
+        count = _FEW_CHOICES if self.are_few else most
         return [with_layers(self.problem, self._layers(picks)) for picks in near[:count]]
 
     @property
-    def _are_few(self) -> bool:
+    def are_few(self) -> bool:
+        """True if there are so few choices that all of them are judged."""
         return prod(len(menu.options) for menu in self.menus) <= _FEW_CHOICES
 
     def least(self) -> Problem:
@@ -172,7 +173,7 @@ class LayerSearch:
             elif share == _SHARES[0]:
                 yield self._least()
         yield self._least()
-        if self._are_few:
+        if self.are_few:
             yield from product(*(range(len(menu.options)) for menu in self.menus))
 
     def _fitting(self, room: "_Room", share: float) -> Picks | None:

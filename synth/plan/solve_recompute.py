@@ -51,6 +51,12 @@ _LAYERS_SHARE = 0.15
 _LAYERED = 3
 _FEW_TRIALS = 4
 
+# Further choices of layers that are tried where the search with the best one ends before its time,
+# each for a share of what is left, and the least share of the limit for which it is worth to begin.
+_FURTHER = 16
+_FURTHER_SHARE = 0.5
+_LEAST_SHARE = 0.02
+
 # The best number of stages and its neighbours.
 _NEAR = 3
 
@@ -253,6 +259,7 @@ class _Choosing:
         self.rivals: tuple[Rival, ...] = ()
         self.told_us: int | None = None
         self.searched_s = 0.0
+        self.further: list[Problem] = []
         self.bounds_us: dict[tuple[int, ...] | None, int] = {}
 
     def run(self) -> Result:
@@ -274,6 +281,7 @@ class _Choosing:
             self._try(problem, (), brief)
         self._try_stages(counts, brief)
         self._finish()
+        self._try_further()
         return self._result()
 
     def _try_stages(self, counts: list[int], brief: SolveOptions) -> None:
@@ -308,7 +316,10 @@ class _Choosing:
         search = LayerSearch(problem, limit_s, is_late)
         search.run()
         self.searched_s += time.monotonic() - began if is_clock else limit_s
-        return search.best(_LAYERED)
+        found = search.best(_FURTHER)
+        count = len(found) if search.are_few else _LAYERED
+        self.further += found[count:]
+        return found[:count]
 
     def _cuts(self, stages: tuple[int, ...]) -> Sequence[Problem]:
         return self.cuts(stages) if stages else (self.problem,)
@@ -336,8 +347,18 @@ class _Choosing:
             return
         last = replace(self.options, time_limit_s=left_s).going_on_from(found)
         longer = solve_recomputing(problem, stages, last, self._tell(problem), self.stop)
-        best = min(found, longer, key=lambda one: merit(one.value_us))
+        best = min(longer, found, key=lambda one: merit(one.value_us))
         self.best = _Trial(problem, stages, best)
+
+    def _try_further(self) -> None:
+        """Try other choices of layers; a deterministic search has given all its time away."""
+        limit_s = self.options.time_limit_s
+        for problem in () if self.options.deterministic else self.further:
+            left_s = limit_s - (time.monotonic() - self.began)
+            if left_s <= _LEAST_SHARE * limit_s:
+                return
+            options = replace(self.options, time_limit_s=_FURTHER_SHARE * left_s)
+            self._try(problem, (), options)
 
     def _tell(self, problem: Problem) -> OnImprovement | None:
         """Tell of what is shorter than all before, with a bound that holds for every choice."""

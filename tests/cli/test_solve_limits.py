@@ -226,3 +226,17 @@ def test_a_search_that_ended_by_itself_says_what_that_means(synth: Synth) -> Non
     assert ended.code == 0
     assert "stopped by exhausted" in ended.stdout
     assert "exhausted: every part of the search has ended" in ended.stdout
+
+
+def test_where_no_stage_fits_recomputed_layers_do(synth: Synth, tmp_path: Path) -> None:
+    asked = ("solve", NAME, "--ranks", "4", "--micro-batches", "8", "--mem-limit", "12GB")
+    effort = ("--time-limit", "1s", "--deterministic", "--workers", "1")
+    assert synth(*asked, *effort, "--recompute", "all").code == 3
+    path = tmp_path / "plan.json"
+    ended = synth(*asked, *effort, "--recompute", "auto", "-o", path)
+    assert ended.code == 0 and "recomputed: layers " in ended.stdout
+    assert Plan.load(path).recomputed_layers
+    assert synth("check", path, "--prove").code == 0
+    few = synth(*asked[:-1], "7GB", *effort, "--recompute", "auto")
+    assert few.code == 3 and "no schedule fits for this partition" in few.stderr
+    assert "whatever is recomputed" in few.stderr

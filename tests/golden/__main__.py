@@ -1,8 +1,8 @@
 """Compare all plans with the recorded ones, or record them anew.
 
-    python -m tests.golden            # what differs; exit code 1 if anything does
-    python -m tests.golden --record   # after a change that is meant to find other plans
-    python -m tests.golden V recompute  # only the cases whose names contain one of these
+python -m tests.golden            # what differs; exit code 1 if anything does
+python -m tests.golden --record   # after a change that is meant to find other plans
+python -m tests.golden V recompute  # only the cases whose names contain one of these
 """
 
 import hashlib
