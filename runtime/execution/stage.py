@@ -17,6 +17,7 @@ from .boundary import Boundary, Tensors, can_have_gradient, flatten, settled
 from .gradient_sync import GradientSync
 from .passages import Given, OutputTap
 from .replay import Replay, Watch
+from .running_statistics import RunningStatistics
 from .saved_store import SavedStore
 
 Loss = Callable[[Any, Any], Tensor]
@@ -91,6 +92,7 @@ class Stage:
         self._sync = GradientSync(self.module)
         self._passages: dict[int, _Passage] = {}
         self._replays: dict[int, Replay] = {}
+        self._statistics = RunningStatistics(self.module)
 
     def begin(self) -> None:
         """A step begins: no micro-batch is under way."""
@@ -145,8 +147,6 @@ class Stage:
     def forward_light(self, microbatch: int, given: Given) -> Tensors:
         """F without a graph; `rebuild` makes it later, from the same arguments.
 
-        What else than its outputs a forward changes, such as running means, it changes twice.
-
         Raises:
             SynthError: the module changes its input in place.
         """
@@ -154,7 +154,7 @@ class Stage:
         arguments = given.arguments
         if given.entry is not None:
             arguments = given.entry.arguments(list(arguments))
-        with torch.no_grad():
+        with torch.no_grad(), self._statistics.watched():
             output = self._run(arguments, given.targets, given.keywords, given.tap)
         tensors, _ = flatten(output)
         self._replays[microbatch] = watch.replay()
@@ -162,7 +162,8 @@ class Stage:
 
     def rebuild(self, microbatch: int, given: Given) -> None:
         """R: F with its graph; dropout falls as it fell in F."""
-        with self._replays.pop(microbatch).again(_tensors(given)):
+        again = self._replays.pop(microbatch).again(_tensors(given))
+        with again, self._statistics.stood_in_for():
             self.forward(microbatch, given)
 
     def take_saved(self, microbatch: int) -> Tensors:

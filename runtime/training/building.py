@@ -1,6 +1,6 @@
 """Building a rank's stages as the plan says, and refusing a model that has changed since."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -70,7 +70,7 @@ def build_stages(
         layers = {index: built.layers[index] for index in plan.layers_of(number)}
         _check_bytes(plan, number, layers.values())
         stages[number] = LayeredStage(
-            calls_of(workload, layers, plan.layers),
+            calls_of(workload, layers, plan.layers, plan.recomputed_layers or ()),
             is_first=number == 0,
             is_last=number == last,
             randomness=randomness,
@@ -79,11 +79,18 @@ def build_stages(
 
 
 def calls_of(
-    workload: Workload, layers: Mapping[int, nn.Module], names: Sequence[str]
+    workload: Workload,
+    layers: Mapping[int, nn.Module],
+    names: Sequence[str],
+    recomputed_layers: Collection[int] = (),
 ) -> list[LayerCall]:
-    """How the workload has some of its layers, by index, called."""
+    """How the workload, and the plan's choice of recomputed layers, has some layers called."""
     calls = layer_calls(
-        layers, names, autocast=workload.autocast, recomputed=workload.recomputed_layers or ()
+        layers,
+        names,
+        autocast=workload.autocast,
+        recomputed=workload.recomputed_layers or (),
+        recomputed_layers=recomputed_layers,
     )
     return list(calls.values())
 

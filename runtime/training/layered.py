@@ -2,7 +2,7 @@
 
 import fnmatch
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,6 +16,7 @@ from synth.errors import SynthError
 from ..dtypes import dtype_of
 from ..execution.boundary import Tensors
 from ..execution.passages import Given
+from ..execution.running_statistics import RunningStatistics
 from ..execution.stage import Chain, Stage
 
 
@@ -47,6 +48,10 @@ class LayerCall:
     autocast: torch.dtype | None = None
     recomputed: bool = False
     _draws: bool | None = field(default=None, init=False)
+    _statistics: RunningStatistics = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._statistics = RunningStatistics(self.module)
 
     def __call__(self, arguments: tuple[Any, ...], seed: int | None = None) -> Any:
         """Run it; with its random numbers from `seed`, if it draws any."""
@@ -55,8 +60,21 @@ class LayerCall:
         if self.recomputed and torch.is_grad_enabled():
             run: Callable[..., Any] = checkpoint
             keywords = {"use_reentrant": False, "preserve_rng_state": False}
-            return run(self._run, seed, *arguments, **keywords)
+            return run(self._recomputing(seed), *arguments, **keywords)
         return self._run(seed, *arguments)
+
+    def _recomputing(self, seed: int | None) -> Callable[..., Any]:
+        """The layer's F when it is called first, and its recomputation afterwards."""
+        is_first = True
+
+        def run(*arguments: Any) -> Any:
+            nonlocal is_first
+            own = self._statistics
+            with own.watched() if is_first else own.stood_in_for():
+                is_first = False
+                return self._run(seed, *arguments)
+
+        return run
 
     def _run(self, seed: int | None, *arguments: Any) -> Any:
         with self._precision(arguments):
@@ -145,6 +163,7 @@ def layer_calls(
     *,
     autocast: str | None,
     recomputed: Sequence[str],
+    recomputed_layers: Collection[int] = (),
 ) -> dict[int, LayerCall]:
     """How to call some of a model's layers.
 
@@ -153,6 +172,7 @@ def layer_calls(
         names: of all layers.
         autocast: the dtype's name, or none.
         recomputed: patterns of names, such as `block.*`: only their input is kept in F.
+        recomputed_layers: places of further such layers.
 
     Raises:
         SynthError: no such dtype, or a pattern that fits no layer.
@@ -169,7 +189,8 @@ def layer_calls(
             index,
             module,
             dtype,
-            any(fnmatch.fnmatchcase(names[index], pattern) for pattern in recomputed),
+            index in recomputed_layers
+            or any(fnmatch.fnmatchcase(names[index], pattern) for pattern in recomputed),
         )
         for index, module in modules.items()
     }

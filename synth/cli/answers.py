@@ -1,11 +1,13 @@
 """What `synth solve` answers: the rivals, the value, what is proven, and memory."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from synth.cli.output import conditions_json, percent, value_line
 from synth.cli.request import Request
 from synth.cli.show import plan_table
 from synth.report.rivals import Contender, rivals_table
+from synth.report.tables import places
 
 if TYPE_CHECKING:
     from synth.schedule.model import Schedule
@@ -36,7 +38,7 @@ def as_text(request: Request, result: "Result", more: str = "") -> str:
             f"{result.wall_s:.1f} s",
             *_what_is_left(result),
             request.limit.explanation,
-            *_recomputed(lowered.schedule),
+            *_recomputed(lowered.schedule, result.problem.recomputed_layers),
             *_faster_ones(request, result),
             "",
             plan_table(plan, lowered, timeline),
@@ -59,6 +61,7 @@ def as_json(request: Request, result: "Result") -> dict[str, Any]:
             "peak_bytes": result.peak_bytes,
             "found_by": result.found_by,
             "recomputed": _stages_with_r(result),
+            "recomputed_layers": result.problem.recomputed_layers,
             "gap": result.gap,
         }
     )
@@ -138,15 +141,15 @@ def _what_is_left(result: "Result") -> list[str]:
     ]
 
 
-def _recomputed(schedule: "Schedule") -> list[str]:
-    """Which stages recompute, if any."""
+def _recomputed(schedule: "Schedule", layers: Sequence[int]) -> list[str]:
+    """Which layers are recomputed within B, and which stages before it, if any."""
     from synth.plan.recompute import recomputed
 
-    stages = ", ".join(map(str, recomputed(schedule)))
-    if not stages:
-        return []
-    plural = "s" * ("," in stages)
-    return [f"recomputed: stage{plural} {stages}"]
+    stages = recomputed(schedule)
+    said = [f"layer{'s' * (len(layers) > 1)} {places(layers)} in B"] if layers else []
+    if stages:
+        said.append(f"stage{'s' * (len(stages) > 1)} {', '.join(map(str, stages))}")
+    return [f"recomputed: {'; '.join(said)}"] if said else []
 
 
 def _faster_ones(request: Request, result: "Result") -> list[str]:

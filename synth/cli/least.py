@@ -35,7 +35,7 @@ def solve_least(request: Request, target: Target, format: Format) -> None:
 
     def work(stop: threading.Event) -> "LeastCap":
         asked = (request.options, progress, stop, request.recompute)
-        profile = request.profile if is_sought else None
+        profile = request.as_run if is_sought else None
         return least_cap(request.problem, target, *asked, profile)
 
     least = run_interruptibly(work, request.clock.until(), progress.close)

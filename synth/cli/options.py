@@ -60,8 +60,9 @@ ChosenPartitionOption = Annotated[
     str | None, typer.Option(help=_ANY_PARTITION, show_default="auto")
 ]
 _RECOMPUTE = (
-    "Stages whose F keeps only its input, the rest being rebuilt before B: none, all, 0,1,2, or "
-    "auto: those that serve best, or a published schedule that rebuilds or moves what F saves."
+    "What F does not keep and the backward computes again: none; whole stages before B: all or "
+    "0,1,2; single layers within B: layers:3-8,10; or auto: what serves best, which may be a "
+    "published schedule that rebuilds or moves what F saves."
 )
 RecomputeOption = Annotated[str, typer.Option(help=_RECOMPUTE)]
 ChosenRecomputeOption = Annotated[str | None, typer.Option(help=_RECOMPUTE, show_default="auto")]
@@ -135,11 +136,16 @@ def asked_problem(
     objective: str,
     caps_bytes: tuple[int, ...] | None = None,
     should_stop: Callable[[], bool] = lambda: False,
+    recomputed_layers: tuple[int, ...] = (),
+    chooses_layers: bool = False,
 ) -> "Problem":
     """The problem with the partition given, or with the most even one that can keep the caps.
 
     Args:
+        profile: with the costs of the layers as they are run.
         should_stop: ends the local search for a partition, which ranks with several stages have.
+        recomputed_layers: the layers that are recomputed, as the profile counts already.
+        chooses_layers: whether the search may choose layers to recompute.
 
     Raises:
         SynthError: a partition for other stages or layers, or too few layers or micro-batches.
@@ -153,4 +159,12 @@ def asked_problem(
     sizes = given or balance(profile, where, caps_bytes, num_micro_batches, should_stop=should_stop)
     is_best = is_proven_best(where, given)
     costs = cut(profile, sizes)
-    return Problem(costs, where, num_micro_batches, caps_bytes, kind, sizes, is_best)
+    about = (
+        caps_bytes,
+        kind,
+        sizes,
+        is_best,
+        recomputed_layers,
+        profile if chooses_layers else None,
+    )
+    return Problem(costs, where, num_micro_batches, *about)

@@ -25,10 +25,10 @@ class Progress:
         self._saved: object = None
 
     def is_of(self, request: Request) -> bool:
-        """Whether it tells of the same placement and partition."""
-        given = self._request
-        where = (given.problem.placement, given.partition)
-        return where == (request.problem.placement, request.partition)
+        """Tell whether it is of the same placement, partition and recomputed layers."""
+        one, other = self._request.problem, request.problem
+        where = (one.placement, one.partition, one.recomputed_layers)
+        return where == (other.placement, other.partition, other.recomputed_layers)
 
     def __call__(self, incumbent: "Incumbent") -> None:
         """Take in an improvement of the schedule or of the bound."""

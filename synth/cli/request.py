@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 class Request:
     """A problem with everything about it that a schedule file tells.
 
-    `recompute` are the stages that recompute, None: as serves best.
+    `recompute` are the stages that recompute, None: as serves best. `costs_from` is the profile in
+    which the layers that were listed are recomputed; None: none were.
     """
 
     profile: Profile
@@ -34,6 +35,12 @@ class Request:
     output: Path | None
     recompute: tuple[int, ...] | None = ()
     clock: Clock = field(default_factory=Clock.unlimited)
+    costs_from: Profile | None = None
+
+    @property
+    def as_run(self) -> Profile:
+        """The profile that costs are cut from before any layers are chosen by the search."""
+        return self.costs_from or self.profile
 
     @property
     def cut(self) -> "Cut":
@@ -71,6 +78,7 @@ class Request:
             claim=claim_of(found, self.problem, self.options),
             caps_bytes=self.problem.caps_bytes,
             arguments=self.arguments,
+            recomputed_layers=self.problem.recomputed_layers,
         )
 
     def save_so_far(self, found: "Incumbent | Result") -> None:

@@ -44,7 +44,7 @@ def search(request: Request, stop: threading.Event, found: SoFar | None = None) 
             talk(f"cut again, R counted: {','.join(map(str, problem.partition or ()))}")
         return so_far.listening(problem, Progress(request.on(problem)))
 
-    profile = request.profile if request.cut == Cut.EVEN else None
+    profile = request.as_run if request.cut == Cut.EVEN else None
     asked = (request.problem, request.recompute, request.options)
     return solve_repartitioning(profile, *asked, listener, stop)
 

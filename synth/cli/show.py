@@ -119,7 +119,8 @@ def plan_table(plan: "Plan", lowered: "Lowered", timeline: "Timeline") -> str:
     from synth.report.tables import rank_table
 
     ranges = [plan.layers_of(stage) for stage in range(len(plan.partition))]
-    return rank_table(lowered, timeline, ranges, plan.caps_bytes, plan.claim.peak_bytes)
+    figures = (plan.caps_bytes, plan.claim.peak_bytes)
+    return rank_table(lowered, timeline, ranges, *figures, plan.recomputed_layers or ())
 
 
 def as_json(plan: "Plan", lowered: "Lowered", timeline: "Timeline") -> dict[str, Any]:
@@ -143,6 +144,7 @@ def as_json(plan: "Plan", lowered: "Lowered", timeline: "Timeline") -> dict[str,
         "conditions": conditions_json(plan.conditions),
         "found_by": claim.found_by,
         "stopped_by": claim.stopped_by,
+        "recomputed_layers": plan.recomputed_layers or (),
         "ranks": _ranks_json(plan, lowered, timeline),
     }
 

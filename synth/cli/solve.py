@@ -14,9 +14,11 @@ from synth.cli.limits import (
     STEADY,
     is_least,
     is_steady,
+    read_layers,
     read_limit,
     read_recompute,
     read_target,
+    word,
 )
 from synth.cli.options import (
     MOST_AT_ONCE,
@@ -48,6 +50,7 @@ from synth.cli.trials import (
 )
 from synth.errors import SynthError
 from synth.plan.target import NOT_REPEATABLE, Target
+from synth.recomputing import recomputing
 from synth.record import check_outputs
 from synth.units import parse_fraction, parse_seconds
 
@@ -125,20 +128,25 @@ def command(
     if wanted is not None and deterministic:
         raise SynthError(NOT_REPEATABLE)
     profile = load_profile(profile_name, link)
+    layers = read_layers(recompute or "none", len(profile.layers))
+    as_run = recomputing(profile, layers)
     limit = read_limit(mem_limit, ranks, profile, mem_reserve)
     is_for_one = target is not None or solver == "milp"
-    given = (placement, partition, recompute, hint)
+    given = (placement, partition, "none" if layers else recompute, hint)
     chosen = choices(profile, ranks, *given, is_for_one=is_for_one)
+    # The least limit is sought among whole stages, as its steps share what they find.
+    chooses_layers = word(chosen.recompute) == "auto" and target is None
     candidates = None
     if is_choice(chosen, is_for_one=is_for_one or hint is not None):
         check_goes_with_choice(chosen, target, hint)
-        asked = (micro_batches, objective, limit.caps_bytes, clock)
-        candidates = asked_candidates(profile, chosen, ranks, *asked)
+        asked = (micro_batches, objective, limit.caps_bytes, clock, layers, chooses_layers)
+        candidates = asked_candidates(as_run, chosen, ranks, *asked)
         problem = candidates.them[0].problem
     else:
         where = named_placement(chosen.placement, ranks)
         numbers = (micro_batches, chosen.partition, objective, limit.caps_bytes)
-        problem = asked_problem(profile, where, *numbers, clock.for_partitions())
+        about = (clock.for_partitions(), layers, chooses_layers)
+        problem = asked_problem(as_run, where, *numbers, *about)
     assert problem.partition is not None
     clock = clock.without_answer(len(SPLIT) * micro_batches * problem.costs.num_stages)
     options = SolveOptions(
@@ -155,7 +163,7 @@ def command(
         "mem_limit": mem_limit or "none",
         "placement": chosen.placement,
         "partition": chosen.partition,
-        "recompute": chosen.recompute,
+        "recompute": recompute if recompute and layers else chosen.recompute,
         "link": "; ".join(link) if link else "as in the profile",
         "time_limit": time_limit,
         "gap": gap,
@@ -171,7 +179,16 @@ def command(
         arguments["mem_reserve"] = mem_reserve
     choice = read_recompute(chosen.recompute, problem.costs.num_stages)
     request = Request(
-        profile, problem.partition, problem, options, limit, arguments, output, choice, clock
+        profile,
+        problem.partition,
+        problem,
+        options,
+        limit,
+        arguments,
+        output,
+        choice,
+        clock,
+        as_run,
     )
     if is_steady(target):
         _check_keeps_saved(request)

@@ -57,6 +57,8 @@ def asked_candidates(
     objective: str,
     caps_bytes: tuple[int, ...] | None,
     clock: Clock,
+    recomputed_layers: tuple[int, ...] = (),
+    chooses_layers: bool = False,
 ) -> Candidates:
     """The placement given, or the usual ones, each with the problem that `asked_problem` makes.
 
@@ -92,7 +94,8 @@ def asked_candidates(
             continue
         asked = (profile, where, num_micro_batches, partition, objective, caps_bytes)
         try:
-            problem = asked_problem(*asked, clock.for_partitions(place + 1, len(placements)))
+            should_stop = clock.for_partitions(place + 1, len(placements))
+            problem = asked_problem(*asked, should_stop, recomputed_layers, chooses_layers)
         except SynthError as error:
             refusals[name] = str(error)
             continue
@@ -164,7 +167,7 @@ def solve_candidates(request: Request, candidates: Candidates, format: Format) -
             last = Progress(trial)
         return so_far.listening(problem, last)
 
-    asked = (candidates.them, request.profile, request.cut, request.options, listener)
+    asked = (candidates.them, request.as_run, request.cut, request.options, listener)
     chosen = run_interruptibly(
         lambda stop: solve_best_of(*asked, stop),
         clock.until(),

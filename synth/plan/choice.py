@@ -1,13 +1,16 @@
-"""Which stages recompute, as it is asked for: none, some, or as many of the first as serve best."""
+"""What is recomputed, as it is asked for: nothing, some stages, or whatever serves best."""
 
 import threading
 from collections.abc import Collection
 from dataclasses import replace
 
-from synth.plan.recompute import bounds, bounds_of_any_choice, merged, relaxed
+from synth.plan.layer_bounds import bounds_of_every_choice
+from synth.plan.layer_choice import LayerSearch, applies
+from synth.plan.recompute import bounds, merged
 from synth.plan.solve_recompute import (
     OnImprovement,
     counts_tried,
+    least_needed_bytes,
     solve_choosing,
     solve_recomputing,
     why_nothing_fits,
@@ -18,7 +21,7 @@ from synth.solve.problem import Problem, Result, SolveOptions
 # Up to so many stages, times the choices of a rank, bounds of any choice count the caps.
 _MOST_CHOICES = 1_100
 
-# The stages; None leaves the choice to the search.
+# The stages; None leaves the choice to the search, of layers too where the problem has its profile.
 Choice = tuple[int, ...] | None
 
 
@@ -63,7 +66,7 @@ def needs_bytes(problem: Problem, choice: Choice) -> tuple[int, ...]:
     """The least that each rank can hold, with one micro-batch alone."""
     if choice == ():
         return needed_bytes(problem)
-    return needed_bytes(relaxed(problem, _stages(problem, choice)), recomputing=True)
+    return least_needed_bytes(problem, _stages(problem, choice))
 
 
 def limits_bytes(problem: Problem, choice: Choice) -> tuple[int, int]:
@@ -73,7 +76,9 @@ def limits_bytes(problem: Problem, choice: Choice) -> tuple[int, int]:
         return never, smallest_limit_bytes(problem)
     counts = counts_tried(problem.costs.num_stages)
     tried = [range(count) for count in counts] if choice is None else [choice]
-    seen = (replace(problem, costs=merged(problem.costs, stages)) for stages in tried)
+    seen = [replace(problem, costs=merged(problem.costs, stages)) for stages in tried]
+    if choice is None and applies(problem):
+        seen.append(LayerSearch(problem, 0).least())
     return never, max(never, min(map(smallest_limit_bytes, seen)))
 
 
@@ -87,7 +92,7 @@ def bound_us(problem: Problem, choice: Choice) -> int:
     most_held = max(map(len, problem.placement.held))
     if problem.costs.num_stages << most_held > _MOST_CHOICES:
         return problem.objective.value_us(bounds(replace(problem, caps_bytes=None), ()))
-    return problem.objective.value_us(bounds_of_any_choice(problem))
+    return problem.objective.value_us(bounds_of_every_choice(problem))
 
 
 def _stages(problem: Problem, choice: tuple[int, ...] | None) -> Collection[int]:

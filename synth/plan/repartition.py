@@ -16,6 +16,7 @@ from synth.plan.choice import Choice, solve_with
 from synth.plan.partition import balance
 from synth.plan.solve_recompute import Listeners, OnImprovement, solve_choosing_cut
 from synth.profile import Profile
+from synth.recomputing import recomputing
 from synth.solve.problem import Incumbent, Problem, Result, SolveOptions, merit
 
 # Of the time limit, for the partition that does not know of R.
@@ -45,7 +46,8 @@ def solve_repartitioning(
         return solve_with(problem, choice, options, listeners(problem), stop)
     if choice is None:
         cuts = partial(_distinct, profile, problem)
-        return solve_choosing_cut(problem, cuts, options, listeners, stop)
+        recut = partial(_recut, profile)
+        return solve_choosing_cut(problem, cuts, options, listeners, stop, recut)
     given = _distinct(profile, problem, choice)
     if len(given) == 1:
         return solve_with(problem, choice, options, listeners(problem), stop)
@@ -59,6 +61,17 @@ def solve_repartitioning(
     second = solve_with(given[1], choice, rest, _only_better(listeners(given[1]), first), stop)
     best = min(first, second, key=lambda found: merit(found.value_us))
     return replace(best, wall_s=time.monotonic() - began)
+
+
+def _recut(profile: Profile, problem: Problem) -> Problem | None:
+    """The problem cut evenly with its recomputed layers counted, if that is another cut."""
+    numbers = (problem.caps_bytes, problem.num_micro_batches)
+    seen = recomputing(profile, problem.recomputed_layers)
+    sizes = balance(seen, problem.placement, *numbers)
+    if sizes == problem.partition:
+        return None
+    base = replace(problem, costs=cut(profile, sizes), partition=sizes, partition_is_best=False)
+    return replace(base, recomputed_layers=())
 
 
 def _distinct(profile: Profile, problem: Problem, stages: Collection[int]) -> list[Problem]:

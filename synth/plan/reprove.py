@@ -5,7 +5,7 @@ is solved again (`synth.solve.recheck`), and nothing of it is believed. Otherwis
 claim says which schedules its bound is of; each case has a way of its own:
 
     not searched      the largest work of a rank, of schedules with the same ops
-    R in it, or auto  closed forms in which no B waits for its R
+    R in it, or auto  closed forms in which no B waits for its R; auto: whichever layers too
     this partition    closed forms; then the solver, begun from the plan, until it has the bound
     all partitions    this one as above, the others by bounds of runs of layers, one by one the rest
 
@@ -19,14 +19,17 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from synth.certificate import Certificate
+from synth.costs import cut
 from synth.errors import SynthError
 from synth.objective import BoundScope
 from synth.plan.cut_bounds import CutBounds, applies
+from synth.plan.layer_bounds import bounds_of_every_choice
 from synth.plan.recheck_all import own_certificate, recheck_all
 from synth.plan.recompute import bounds, bounds_of_any_choice, recomputed, without_recompute
 from synth.plan.solve_recompute import solve_recomputing
 from synth.plan.stage_table import StageTable
 from synth.profile import Profile
+from synth.recomputing import recomputing
 from synth.schedule.file import NOT_SEARCHED, Plan
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.simulate import Timeline
@@ -49,6 +52,8 @@ _WITHOUT = frozenset({Part.FEWER, Part.PATTERNS, Part.WINDOWS, Part.SLACK})
 
 # Where a bound is only to be disproved.
 _NO_PROOFS = frozenset({Part.BOUNDS, Part.EXACT})
+
+_ANY_STAGES = "whichever stages recompute"
 
 # Where all provers run: of the time, for the partition of the plan; the rest is for all others.
 _OWN_SHARE = 0.5
@@ -149,7 +154,8 @@ class _Reproving:
             return self._with_recompute(stages, is_auto)
         scope = self.plan.claim.bound_holds_for
         if scope == BoundScope.ALL and self.profile is not None and applies(self.problem):
-            return self._of_all(self.profile, plain)
+            as_run = recomputing(self.profile, self.plan.recomputed_layers or ())
+            return self._of_all(as_run, plain)
         reached_us = self._prove_own(plain)
         on_trust = None if scope == BoundScope.PARTITION else f"that it holds for {scope.words}"
         return self._verdict(reached_us, BoundScope.PARTITION.words, on_trust)
@@ -188,16 +194,37 @@ class _Reproving:
 
     def _with_recompute(self, stages: list[int], is_auto: bool) -> Reproof:
         """The closed forms, for every choice of stages where that was claimed."""
+        on_trust = None
         any_us = self.objective.value_us(bounds_of_any_choice(self.problem))
-        if is_auto or any_us >= self.claimed_us:
-            reached_us, holds_for = any_us, "this partition, whichever stages recompute"
+        if is_auto:
+            reached_us, holds_for, on_trust = self._of_every_choice(any_us)
+        elif any_us >= self.claimed_us:
+            reached_us, holds_for = any_us, f"this partition, {_ANY_STAGES}"
         else:
             reached_us = self.objective.value_us(bounds(self.problem, stages))
             holds_for = "this partition, in which these stages recompute"
         if reached_us < self.claimed_us:
             found = solve_recomputing(self.problem, stages, self.options, None, self.stop)
             self._note(found.value_us)
-        return self._verdict(reached_us, holds_for)
+        return self._verdict(reached_us, holds_for, on_trust)
+
+    def _of_every_choice(self, any_us: int) -> tuple[int, str, str | None]:
+        """The bound of every choice, for what it holds, and what of it is on trust.
+
+        Args:
+            any_us: of every choice of stages, with the layers recomputed that the plan lists.
+        """
+        if self.profile is None:
+            given = ", with its layers recomputed," if self.plan.recomputed_layers else ","
+            on_trust = "that it holds whichever layers are recomputed; --profile tells"
+            return any_us, f"this partition{given} {_ANY_STAGES}", on_trust
+        costs = cut(self.profile, self.plan.partition)
+        problem = replace(self.problem, costs=costs, profile=self.profile)
+        every_us = self.objective.value_us(bounds_of_every_choice(problem))
+        if every_us < self.claimed_us <= any_us and not self.plan.recomputed_layers:
+            # Plans of before layers were chosen claim as much.
+            return any_us, f"this partition, {_ANY_STAGES}", None
+        return every_us, "this partition, whichever layers and stages are recomputed", None
 
     def _prove_own(self, begin: Schedule) -> int:
         """Prove what is claimed of the plan's partition; return the bound that was reached."""

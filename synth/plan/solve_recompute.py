@@ -1,4 +1,4 @@
-"""Searching with recomputation: for given stages, or choosing them."""
+"""Searching with recomputation: for given stages, or choosing stages or single layers."""
 
 import threading
 import time
@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from synth.certificate import Certificate, ProverName
+from synth.plan.layer_bounds import bounds_of_every_choice, needed_whatever_is_recomputed
+from synth.plan.layer_choice import LayerSearch, applies
 from synth.plan.recompute import (
     bounds,
-    bounds_of_any_choice,
     merged,
     relaxed,
     without_recompute,
@@ -38,12 +39,27 @@ OnImprovement = Callable[[Incumbent], None]
 Cuts = Callable[[tuple[int, ...]], Sequence[Problem]]
 Listeners = Callable[[Problem], OnImprovement | None]
 
+# For a problem with layers recomputed, the same model cut with their time counted; None: no other.
+Recut = Callable[[Problem], Problem | None]
+
 # Of the time limit, for trying out how many stages recompute; and at most so many numbers of them.
 _TRIAL_SHARE = 0.4
 _MOST_TRIALS = 9
 
 _CLOSED_FORMS = Certificate(prover=ProverName.CLOSED_FORMS)
 _ANY_CHOICE = Certificate(prover=ProverName.ANY_CHOICE)
+
+# Of the time limit, for looking for layers to recompute; and how many choices of them are tried.
+# Where there are any, so many numbers of stages are tried at most.
+_LAYERS_SHARE = 0.15
+_LAYERED = 3
+_FEW_TRIALS = 4
+
+# Further choices of layers that are tried where the search with the best one ends before its time,
+# each for a share of what is left, and the least share of the limit for which it is worth to begin.
+_FURTHER = 16
+_FURTHER_SHARE = 0.5
+_LEAST_SHARE = 0.02
 
 # The best number of stages and its neighbours.
 _NEAR = 3
@@ -165,7 +181,7 @@ def _without_schedule(found: Result, problem: Problem, stages: Collection[int]) 
 def why_nothing_fits(problem: Problem, stages: Collection[int]) -> str | None:
     """Say why no schedule keeps the caps though some stages may recompute; None: one may."""
     caps = problem.caps_bytes or ()
-    needed = needed_bytes(relaxed(problem, stages), recomputing=True)
+    needed = least_needed_bytes(problem, stages)
     for rank, (need, cap) in enumerate(zip(needed, caps, strict=False)):
         if need > cap:
             sizes = ",".join(map(str, problem.partition or ()))
@@ -178,19 +194,28 @@ def why_nothing_fits(problem: Problem, stages: Collection[int]) -> str | None:
     return None
 
 
+def least_needed_bytes(problem: Problem, stages: Collection[int]) -> tuple[int, ...]:
+    """The least that each rank can hold though these stages may recompute, or any layers."""
+    if applies(problem):
+        return needed_whatever_is_recomputed(problem)
+    return needed_bytes(relaxed(problem, stages), recomputing=True)
+
+
 def solve_choosing(
     problem: Problem,
     options: SolveOptions | None = None,
     on_improvement: OnImprovement | None = None,
     stop: threading.Event | None = None,
 ) -> Result:
-    """Choose how many of the first stages recompute, and solve with these.
+    """Choose layers, or how many of the first stages, to recompute, and solve with these.
 
     A stage holds what F keeps for as long as the micro-batch is in the stages behind it, so the
-    first stages are those that gain most; how many of them is found by trying. The bound holds for
-    every choice of stages (see `bounds_of_any_choice`).
+    first stages are those that gain most; how many of them is found by trying. Layers are chosen
+    where the problem has its profile (see `LayerSearch`), and tried against that. The bound holds
+    for every choice (see `bounds_of_every_choice`).
 
-    Which stages they are, the schedule says: see `recomputed`.
+    Which stages they are, the schedule says (see `recomputed`), and the result's problem which
+    layers.
     """
     return solve_choosing_cut(
         problem, lambda stages: (problem,), options, lambda problem: on_improvement, stop
@@ -203,16 +228,18 @@ def solve_choosing_cut(
     options: SolveOptions | None = None,
     listeners: Listeners = lambda problem: None,
     stop: threading.Event | None = None,
+    recut: Recut = lambda problem: None,
 ) -> Result:
-    """Choose how many of the first stages recompute, on a cut of the model that suits them.
+    """Choose what to recompute, on a cut of the model that suits it.
 
     Args:
         problem: where nothing recomputes.
         cuts: the problems to try where some stages recompute: the first one for every number of
             stages, the others for the best number and its neighbours.
         listeners: who is told of improvements on a cut.
+        recut: how the model is cut for the best choice of layers.
     """
-    choosing = _Choosing(problem, cuts, options or SolveOptions(), listeners, stop)
+    choosing = _Choosing(problem, cuts, options or SolveOptions(), listeners, stop, recut)
     return choosing.run()
 
 
@@ -234,36 +261,76 @@ class _Choosing:
         options: SolveOptions,
         listeners: Listeners,
         stop: threading.Event | None,
+        recut: Recut,
     ) -> None:
-        self.problem, self.cuts, self.options = problem, cuts, options
+        self.problem, self.cuts, self.options, self.recut = problem, cuts, options, recut
         self.listeners, self.stop = listeners, stop or threading.Event()
         self.began = time.monotonic()
         self.best: _Trial | None = None
         self.rivals: tuple[Rival, ...] = ()
         self.told_us: int | None = None
+        self.searched_s = 0.0
+        self.further: list[Problem] = []
+        self.bounds_us: dict[tuple[int, ...] | None, int] = {}
 
     def run(self) -> Result:
         if self.problem.caps_bytes is None:  # then nothing is won by computing twice
             listener = self.listeners(self.problem)
             return solve_recomputing(self.problem, (), self.options, listener, self.stop)
-        counts = counts_tried(self.problem.costs.num_stages)
+        layered = self._with_layers(self.problem)
+        most = _FEW_TRIALS if layered else _MOST_TRIALS
+        counts = counts_tried(self.problem.costs.num_stages, most)
         trials = len(counts) + sum(
             len(self._cuts(tuple(range(c)))) - 1 for c in counts[1 : 1 + _NEAR]
         )
-        trial_s = _TRIAL_SHARE * self.options.time_limit_s / trials
+        trials += len(layered) + bool(layered)
+        trial_s = (_TRIAL_SHARE * self.options.time_limit_s - self.searched_s) / trials
         without = self.options.without | {Part.SLACK}
-        brief = replace(self.options, time_limit_s=trial_s, without=without)
-        for count in counts:
+        brief = replace(self.options, time_limit_s=max(0.0, trial_s), without=without)
+        self._try(self.problem, (), brief)
+        for problem in layered:
+            self._try(problem, (), brief)
+        self._try_stages(counts, brief)
+        self._finish()
+        self._try_further()
+        return self._result()
+
+    def _try_stages(self, counts: list[int], brief: SolveOptions) -> None:
+        """Try so many of the first stages; then other cuts for what is best so far."""
+        for count in counts[1:]:
             stages = tuple(range(count))
             self._try(self._cuts(stages)[0], stages, brief)
         assert self.best is not None
+        best = self.best.problem
+        if best.recomputed_layers:
+            other_cut = self.recut(best)
+            for problem in () if other_cut is None else self._with_layers(other_cut)[:1]:
+                self._try(problem, (), brief)
+            return
         at = counts.index(len(self.best.stages))
         for count in counts[max(0, at - 1) : at + 2]:
             stages = tuple(range(count))
             for other in self._cuts(stages)[1:]:
                 self._try(other, stages, brief)
-        self._finish()
-        return self._result()
+
+    def _with_layers(self, problem: Problem) -> list[Problem]:
+        """The problem with the layers recomputed that look best; none where they are not known."""
+        if not applies(problem) or self.stop.is_set():
+            return []
+        began, limit_s = time.monotonic(), _LAYERS_SHARE * self.options.time_limit_s
+        is_clock = not self.options.deterministic
+
+        def is_late() -> bool:
+            late = is_clock and time.monotonic() - began > limit_s
+            return late or self.stop.is_set()
+
+        search = LayerSearch(problem, limit_s, is_late)
+        search.run()
+        self.searched_s += time.monotonic() - began if is_clock else limit_s
+        found = search.best(_FURTHER)
+        count = len(found) if search.are_few else _LAYERED
+        self.further += found[count:]
+        return found[:count]
 
     def _cuts(self, stages: tuple[int, ...]) -> Sequence[Problem]:
         return self.cuts(stages) if stages else (self.problem,)
@@ -291,14 +358,25 @@ class _Choosing:
             return
         last = replace(self.options, time_limit_s=left_s).going_on_from(found)
         longer = solve_recomputing(problem, stages, last, self._tell(problem), self.stop)
-        best = min(found, longer, key=lambda one: merit(one.value_us))
+        best = min(longer, found, key=lambda one: merit(one.value_us))
         self.best = _Trial(problem, stages, best)
+
+    def _try_further(self) -> None:
+        """Try other choices of layers; a deterministic search has given all its time away."""
+        limit_s = self.options.time_limit_s
+        for problem in () if self.options.deterministic else self.further:
+            left_s = limit_s - (time.monotonic() - self.began)
+            if left_s <= _LEAST_SHARE * limit_s:
+                return
+            options = replace(self.options, time_limit_s=_FURTHER_SHARE * left_s)
+            self._try(problem, (), options)
 
     def _tell(self, problem: Problem) -> OnImprovement | None:
         """Tell of what is shorter than all before, with a bound that holds for every choice."""
-        listener, bound_us = self.listeners(problem), _bound_us(problem)
+        listener = self.listeners(problem)
         if listener is None:
             return None
+        bound_us = self._bound_us(problem)
 
         def tell(incumbent: Incumbent) -> None:
             if self.told_us is None or incumbent.value_us < self.told_us:
@@ -314,10 +392,17 @@ class _Choosing:
 
         return tell
 
+    def _bound_us(self, problem: Problem) -> int:
+        """What is proven of every choice on the problem's partition."""
+        if problem.partition not in self.bounds_us:
+            bound_us = problem.objective.value_us(bounds_of_every_choice(problem))
+            self.bounds_us[problem.partition] = bound_us
+        return self.bounds_us[problem.partition]
+
     def _result(self) -> Result:
         assert self.best is not None
         problem, _, found = self.best
-        bound_us = _bound_us(problem)
+        bound_us = self._bound_us(problem)
         if found.value_us is None:
             found = _without_schedule(found, problem, range(problem.costs.num_stages))
         else:
@@ -332,13 +417,9 @@ class _Choosing:
         )
 
 
-def _bound_us(problem: Problem) -> int:
-    return problem.objective.value_us(bounds_of_any_choice(problem))
-
-
-def counts_tried(num_stages: int) -> list[int]:
+def counts_tried(num_stages: int, most: int = _MOST_TRIALS) -> list[int]:
     """How many of the first stages are tried: none, all, and evenly between."""
-    steps = min(num_stages, _MOST_TRIALS - 1)
+    steps = min(num_stages, most - 1)
     return sorted({round(i * num_stages / steps) for i in range(steps + 1)})
 
 

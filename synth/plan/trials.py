@@ -22,6 +22,7 @@ from synth.plan.contest import Contest
 from synth.plan.cuts import CutSearch
 from synth.plan.further_cuts import FurtherCuts
 from synth.plan.judging import cut_again, fixed, judge, nothing_fits, num_ops
+from synth.plan.layer_choice import without_layers
 from synth.plan.recompute import merged, recomputed, without_recompute
 from synth.plan.repartition import solve_repartitioning
 from synth.plan.solve_recompute import Listeners, OnImprovement, counts_tried
@@ -222,7 +223,7 @@ class _Trials:
         if best is not None and best.schedule is not None:
             order = without_recompute(best.schedule)
             if candidate.choice is None:
-                stages, problem = recomputed(best.schedule), best.problem
+                stages, problem = recomputed(best.schedule), without_layers(best.problem)
         asked = (self.profile, problem, limit_s, partial(self._is_late, late_s))
         search = CutSearch(*asked, stages, options, order)
         if not search.run() and candidate.choice is None:

@@ -1,7 +1,7 @@
 """Tables of plain text: aligned on the decimal point, units in the header."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ def rank_table(
     layer_ranges: Sequence[range],
     caps_bytes: Sequence[int] | None,
     peaks_bytes: Sequence[int],
+    recomputed_layers: Collection[int] = (),
 ) -> str:
     """One row per rank: what it holds, how long it works and waits, how close to its cap it gets.
 
@@ -92,6 +93,7 @@ def rank_table(
         layer_ranges: for each stage the places of its layers.
         caps_bytes: none: no cap, and no headroom.
         peaks_bytes: as simulated, rank by rank.
+        recomputed_layers: those that B recomputes; none: no column of them.
     """
     from synth.schedule.memory import static_bytes
 
@@ -100,6 +102,8 @@ def rank_table(
     header.append(f"peak\n{unit}")
     if caps_bytes is not None:
         header += [f"cap\n{unit}", f"headroom\n{unit}"]
+    if recomputed_layers:
+        header.append("recomputed\nlayers")
     rows = []
     for rank, peak in enumerate(peaks_bytes):
         held = lowered.schedule.placement.held[rank]
@@ -117,7 +121,21 @@ def rank_table(
                 *(f"{size / factor:,.3f}" if factor > 1 else f"{size:,.0f}" for size in sizes),
             ]
         )
+        if recomputed_layers:
+            own = {index for stage, _ in held for index in layer_ranges[stage]}
+            rows[-1].append(places(own.intersection(recomputed_layers)))
     return table(header, rows)
+
+
+def places(layers: Iterable[int]) -> str:
+    """`4–7, 9`; nothing for none."""
+    runs: list[list[int]] = []
+    for index in sorted(layers):
+        if runs and index == runs[-1][-1] + 1:
+            runs[-1].append(index)
+        else:
+            runs.append([index])
+    return ", ".join(_places(range(run[0], run[-1] + 1)) for run in runs)
 
 
 def _places(layers: range) -> str:

@@ -1,7 +1,7 @@
 """The schedule file (a plan): one portable JSON with order, costs, workload and what is claimed."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
@@ -15,6 +15,7 @@ from synth.errors import SynthError
 from synth.objective import BoundScope, Objective
 from synth.profile import PlainText, Profile, Workload
 from synth.reading import parse_json, read_bytes
+from synth.recomputing import recomputing
 from synth.record import FileRecord, Record, is_stream
 from synth.schedule.fingerprint import KEY as FINGERPRINT
 from synth.schedule.fingerprint import Fingerprint
@@ -118,11 +119,11 @@ class Plan(FileRecord):
     """A whole schedule file. It needs no other file to be shown, checked or run.
 
     Version 2 has R, O, L, K and G among the ops, and what F costs where R follows. Version 3 has a
-    fingerprint. Version 4 has a certificate of the bound.
+    fingerprint. Version 4 has a certificate of the bound, version 5 layers that B recomputes.
     """
 
     FORMAT: ClassVar[str] = "synth-schedule"
-    VERSION: ClassVar[int] = 4
+    VERSION: ClassVar[int] = 5
     OF_FILE: ClassVar[tuple[str, ...]] = (*FileRecord.OF_FILE, FINGERPRINT)
     MADE_BY: ClassVar[str] = "synth solve"
 
@@ -135,6 +136,9 @@ class Plan(FileRecord):
     arguments: dict[str, str] = Field(default_factory=dict)
     partition: tuple[PositiveInt, ...] = Field(description="layers per stage, in forward order")
     layers: tuple[PlainText, ...] = Field(description="layer names, in forward order")
+    recomputed_layers: tuple[_Number, ...] | None = Field(
+        default=None, description="places of the layers of which F keeps only the input"
+    )
     placement: tuple[tuple[NonNegativeInt, ...], ...] = Field(description="[replica][stage] → rank")
     receive_ahead: _Number = 1
     send_behind: _Number = 2
@@ -150,6 +154,12 @@ class Plan(FileRecord):
         if sum(self.partition) != len(self.layers):
             raise ValueError(
                 f"partition covers {sum(self.partition)} layers, there are {len(self.layers)}"
+            )
+        recomputed = self.recomputed_layers or ()
+        if list(recomputed) != sorted({i for i in recomputed if i < len(self.layers)}):
+            raise ValueError(
+                f"recomputed_layers must be places of the {len(self.layers)} layers, counted from "
+                f"0, each once and in forward order"
             )
         num_stages = len(self.partition)
         if len(self.costs.stages) != num_stages:
@@ -175,6 +185,7 @@ class Plan(FileRecord):
         claim: Claim | None = None,
         caps_bytes: tuple[int, ...] | None = None,
         arguments: dict[str, str] | None = None,
+        recomputed_layers: Collection[int] = (),
     ) -> Self:
         """Make the file of a schedule from anywhere, such as a published family.
 
@@ -185,11 +196,12 @@ class Plan(FileRecord):
             claim: what is proven of it; none: what simulating it shows.
             caps_bytes: of each rank.
             arguments: what was asked for, to be told.
+            recomputed_layers: places of the layers of which F keeps only the input.
 
         Raises:
             ScheduleError: there is no claim, and the schedule is not fit to run.
         """
-        costs = cut(profile, sizes)
+        costs = cut(recomputing(profile, recomputed_layers), sizes)
         return cls(
             name=schedule.name,
             profile_name=profile.name,
@@ -200,6 +212,7 @@ class Plan(FileRecord):
             arguments=arguments or {},
             partition=tuple(sizes),
             layers=tuple(layer.name for layer in profile.layers),
+            recomputed_layers=tuple(sorted(recomputed_layers)) or None,
             placement=schedule.placement.ranks,
             receive_ahead=schedule.buffering.receive_ahead,
             send_behind=schedule.buffering.send_behind,

@@ -6,6 +6,7 @@ from typing import Any
 from synth.costs import cut
 from synth.errors import SynthError
 from synth.profile import Profile
+from synth.recomputing import recomputing
 from synth.schedule.file import Plan
 
 
@@ -24,9 +25,9 @@ def differences(plan: Plan, profile: Profile) -> Iterator[str]:
     if plan.device != profile.provenance.device:
         yield _difference("device", plan.device, profile.provenance.device)
     try:
-        derived = cut(profile, plan.partition)
+        derived = cut(recomputing(profile, plan.recomputed_layers or ()), plan.partition)
     except SynthError as error:
-        yield f"partition: {error}"
+        yield f"partition, recomputed layers: {error}"
         return
     stages = zip(plan.costs.stages, derived.stages, strict=True)
     for number, (found, made) in enumerate(stages):

@@ -1,7 +1,7 @@
 """What is asked of the solver, and what it answers."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from synth.certificate import Certificate
@@ -9,6 +9,7 @@ from synth.costs import Costs
 from synth.errors import SynthError
 from synth.objective import BoundScope, Objective
 from synth.processors import num_processors
+from synth.profile import Profile
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.simulate import Timeline
 
@@ -55,6 +56,8 @@ class Problem:
     `caps_bytes[rank]` is the most that a rank may hold at any moment, everything counted; None is
     no limit. `partition`, the layers of each stage, only serves explanations; `partition_is_best`
     says that where it cannot keep the caps no other one can, nor a smaller limit for all ranks.
+    `recomputed_layers` are those that B recomputes, which the costs count. `profile` has the layers
+    where none of these is recomputed; with it a search may choose them (`plan.layer_choice`).
     """
 
     costs: Costs
@@ -64,6 +67,8 @@ class Problem:
     objective: Objective = Objective.MAKESPAN
     partition: tuple[int, ...] | None = None
     partition_is_best: bool = False
+    recomputed_layers: tuple[int, ...] = ()
+    profile: Profile | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         num_stages = self.costs.num_stages

@@ -122,3 +122,39 @@ def test_standard_output_gets_the_last_plan_only(tmp_path: Path) -> None:
     plan = Plan.from_json(text[:end])
     plan.check()
     assert plan.claim.stopped_by in ("optimal", "gap", "time limit", "exhausted")
+
+
+def test_listed_layers_are_recomputed_and_the_plan_says_which(synth: Synth, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    ended = synth(
+        *SMALL_SOLVE,
+        "--mem-limit",
+        "15GB",
+        "--recompute",
+        "layers:0-7,11",
+        "--gap",
+        "10%",
+        "-o",
+        plan,
+    )
+    assert ended.code == 0 and "recomputed: layers 0–7, 11 in B" in ended.stdout
+    made = Plan.load(plan)
+    assert made.recomputed_layers == (*range(8), 11)
+    assert "recomputed" in synth("show", plan).stdout
+    checked = synth("check", plan)
+    assert checked.code == 0 and "the costs of every stage are those of profile" in checked.stdout
+    data = json.loads(plan.read_text())
+    del data["recomputed_layers"], data["fingerprint"]
+    plan.write_text(json.dumps(data))
+    assert synth("check", plan).code == 5
+
+
+@pytest.mark.parametrize("text", ["layers:24", "layers:", "layers:3-1", "layers:a", "layers:1,,2"])
+def test_layers_that_are_none_are_refused(synth: Synth, text: str) -> None:
+    ended = synth(*SMALL_SOLVE, "--recompute", text)
+    assert ended.code == 2 and "write layers from 0 to 23, such as layers:3-8" in ended.stderr
+
+
+def test_other_commands_refuse_listed_layers(synth: Synth) -> None:
+    ended = synth("compare", NAME, "-r", "4", "-m", "4", "--recompute", "layers:3")
+    assert ended.code == 2 and "which `synth solve` takes" in ended.stderr

@@ -193,10 +193,11 @@ def test_recomputing_the_first_stages_makes_a_tight_plan_shorter(
         found = json.loads(ended.stdout)
         values[choice] = found["value_us"]
         assert found["lower_bound_us"] <= found["value_us"]
-        assert bool(found["recomputed"]) == (choice != "none")
+        recomputed = found["recomputed"] or found["recomputed_layers"]
+        assert bool(recomputed) == (choice != "none")
         assert synth("check", path).code == 0
     assert values["auto"] <= values["0"] < values["none"]
-    shown = synth("show", tmp_path / "auto.json")
+    shown = synth("show", tmp_path / "0.json")
     assert shown.code == 0 and "R" in shown.stdout
 
 
@@ -227,3 +228,17 @@ def test_a_search_that_ended_by_itself_says_what_that_means(synth: Synth) -> Non
     assert ended.code == 0
     assert "stopped by exhausted" in ended.stdout
     assert "exhausted: every part of the search has ended" in ended.stdout
+
+
+def test_where_no_stage_fits_recomputed_layers_do(synth: Synth, tmp_path: Path) -> None:
+    asked = ("solve", NAME, "--ranks", "4", "--micro-batches", "8", "--mem-limit", "12GB")
+    effort = ("--time-limit", "1s", "--deterministic", "--workers", "1")
+    assert synth(*asked, *effort, "--recompute", "all").code == 3
+    path = tmp_path / "plan.json"
+    ended = synth(*asked, *effort, "--recompute", "auto", "-o", path)
+    assert ended.code == 0 and "recomputed: layers " in ended.stdout
+    assert Plan.load(path).recomputed_layers
+    assert synth("check", path, "--prove").code == 0
+    few = synth(*asked[:-1], "7GB", *effort, "--recompute", "auto")
+    assert few.code == 3 and "no schedule fits for this partition" in few.stderr
+    assert "whatever is recomputed" in few.stderr

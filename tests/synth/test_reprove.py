@@ -125,6 +125,25 @@ def test_a_bound_of_every_choice_of_stages_is_proven_by_closed_forms() -> None:
     assert "whichever stages recompute" in proof.holds_for
 
 
+def test_a_bound_of_every_choice_of_layers_needs_the_profile() -> None:
+    problem = replace(problem_of(), profile=PROFILE)
+    result = solve_choosing(problem, OPTIONS)
+    assert result.schedule is not None
+    plan = Plan.of(
+        PROFILE,
+        SIZES,
+        result.schedule,
+        claim=claim_of(result, problem, OPTIONS),
+        caps_bytes=problem.caps_bytes,
+        arguments={"recompute": "auto"},
+        recomputed_layers=result.problem.recomputed_layers,
+    )
+    whole, alone = proof_of(plan, profile=PROFILE), proof_of(plan)
+    assert (whole.verdict, whole.on_trust) == (Verdict.PROVEN, None)
+    assert whole.holds_for == "this partition, whichever layers and stages are recomputed"
+    assert alone.on_trust is not None and "whichever layers" in alone.on_trust
+
+
 def test_a_bound_of_all_partitions_needs_the_profile() -> None:
     problem = problem_of(None)
     least = CutBounds(StageTable(PROFILE), problem).raise_least(10**9, (), OPTIONS, lambda: False)

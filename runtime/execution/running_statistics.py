@@ -1,0 +1,55 @@
+"""Buffers that forwards change, such as the running means of batch norm: changed once by each.
+
+A forward that is run once more to rebuild what it saved finds copies in their place, and the copies
+are dropped with what it rebuilt. Autograd sees no change in place of what it saved before.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+
+class RunningStatistics:
+    """Those of a module, known once a first forward has shown which they are."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self._changed: list[tuple[nn.Module, str]] | None = None
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Within it, a first forward shows which buffers it changes; later ones are not watched."""
+        if self._changed is not None:
+            yield
+            return
+        before = [(part, name, b.detach().clone()) for part, name, b in _buffers(self._module)]
+        yield
+        self._changed = [
+            (part, name) for part, name, old in before if _differs(part._buffers[name], old)
+        ]
+
+    @contextmanager
+    def stood_in_for(self) -> Iterator[None]:
+        """Within it, a forward changes copies of them."""
+        own = [(module, name, module._buffers[name]) for module, name in self._changed or ()]
+        for module, name, buffer in own:
+            module._buffers[name] = None if buffer is None else buffer.detach().clone()
+        try:
+            yield
+        finally:
+            for module, name, buffer in own:
+                module._buffers[name] = buffer
+
+
+def _buffers(module: nn.Module) -> Iterator[tuple[nn.Module, str, Tensor]]:
+    for part in module.modules():
+        for name, buffer in part._buffers.items():
+            if buffer is not None:
+                yield part, name, buffer
+
+
+def _differs(buffer: Tensor | None, old: Tensor) -> bool:
+    same = buffer is not None and buffer.shape == old.shape and torch.equal(buffer, old)
+    return not same

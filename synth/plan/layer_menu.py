@@ -1,0 +1,327 @@
+"""Which layers of a stage to recompute: the choices that no other one beats in every respect.
+
+Layers are added to a stage one after another, each kept or recomputed. Of two choices for the same
+layers, of which the last is treated alike, one is left out where the other takes no longer and
+needs no more bytes in any figure: whatever layers follow change both alike. So of many equal layers
+nearly only their number is left, and the first ones are recomputed: B comes to them last, when
+most of what the others keep is freed.
+
+Where too many choices are left, there are two sets of them: some of those that can be made
+(`options`), and figures that no choice is below in every respect (`floors`), for bounds.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from operator import le
+from typing import NamedTuple
+
+from synth.costs import Costs, StageCosts, added_up, cut
+from synth.kinds import OpKind
+from synth.profile import LayerProfile, Profile
+from synth.recomputing import is_recomputed_already, recomputed, recomputing
+
+# Choices for a row of layers that are followed further, for each treatment of the last layer.
+_MOST_FOLLOWED = 48
+
+# Times are compared in nanoseconds, in which profiles have them.
+_NS_PER_US = 1000
+
+_NOTHING_YET = -(1 << 62)
+
+
+@dataclass(frozen=True)
+class Option:
+    """A choice of a stage's layers, and what it costs."""
+
+    layers: tuple[int, ...]
+    costs: StageCosts
+
+    @property
+    def backward_us(self) -> int:
+        """B, in which the layers are recomputed."""
+        return self.costs.duration_us[OpKind.B]
+
+
+@dataclass(frozen=True)
+class Menu:
+    """A stage's choices by rising time of B; the first one recomputes nothing."""
+
+    options: tuple[Option, ...]
+    floors: tuple[StageCosts, ...]
+
+
+def menu(profile: Profile, first: int, size: int) -> Menu:
+    """The choices for the layers `first`, `first + 1`, … of a stage of some size."""
+    indices = range(first, first + size)
+    plain = tuple(profile.layer_profile(i) for i in indices)
+    again = tuple(
+        None if is_recomputed_already(profile, i) else _recomputed(profile.layer_profile(i))
+        for i in indices
+    )
+    found = _menu(_Layers(plain, again), first == 0)
+    if not first:
+        return found
+    options = (
+        Option(tuple(first + index for index in option.layers), option.costs)
+        for option in found.options
+    )
+    return Menu(tuple(options), found.floors)
+
+
+@lru_cache(maxsize=1024)
+def _menu(row_of_layers: "_Layers", is_first: bool) -> Menu:
+    """The choices of a stage with these layers, which are counted from 0."""
+    rows = _Rows(_followed(row_of_layers, _some), _followed(row_of_layers, _lowered))
+    base = row_of_layers.stage((), is_first=is_first)
+    possible = _best_stages([row.on(base, is_first=is_first) for row in rows.possible])
+    options = [
+        Option(chosen, row_of_layers.stage(chosen, is_first=is_first))
+        for chosen in (rows.possible[place].layers for place in possible)
+    ]
+    options.sort(key=lambda option: (option.backward_us, option.costs.saved_bytes))
+    floors = [row.on(base, is_first=is_first) for row in rows.floors]
+    return Menu(tuple(options), tuple(floors[place] for place in _best_stages(floors)))
+
+
+def figures(stage: StageCosts) -> tuple[int, ...]:
+    """What a choice of layers changes, and less of which is never worse."""
+    durations, rises = stage.duration_us, stage.rise_bytes
+    return (
+        durations[OpKind.B],
+        durations[OpKind.BW],
+        stage.saved_bytes,
+        stage.saved_w_bytes,
+        *(rises[kind] for kind in (OpKind.F, OpKind.R, OpKind.B, OpKind.W, OpKind.BW)),
+        stage.input_until.rank_in_chain,
+        stage.output_until.rank_in_chain,
+    )
+
+
+def _best_stages(stages: Sequence[StageCosts]) -> list[int]:
+    """The places of those that no other one is nowhere above."""
+    found = [figures(stage) for stage in stages]
+    left: list[int] = []
+    for place in sorted(range(len(stages)), key=lambda place: (found[place], place)):
+        if not any(all(map(le, found[other], found[place])) for other in left):
+            left.append(place)
+    return left
+
+
+def menus(profile: Profile, sizes: Sequence[int]) -> list[Menu]:
+    """The choices of every stage of a partition."""
+    firsts = [sum(sizes[:stage]) for stage in range(len(sizes))]
+    return [menu(profile, first, size) for first, size in zip(firsts, sizes, strict=True)]
+
+
+def costs_with(profile: Profile, sizes: Sequence[int], layers: Iterable[int]) -> Costs:
+    """The costs of a partition where some layers are recomputed."""
+    return cut(recomputing(profile, tuple(layers)), sizes)
+
+
+class _Row(NamedTuple):
+    """A choice for the first layers of a stage; figures as in `synth.costs`.
+
+    `backward_rise` and `fused_rise` are the highest levels of B and BW above that at the start of
+    the last layer, once that one is over, `_NOTHING_YET` where it is the only one: what is freed
+    there depends on the layer behind it.
+    """
+
+    layers: tuple[int, ...]
+    last: LayerProfile
+    extra_ns: int
+    saved: int
+    saved_w: int
+    input_until: int
+    forward_rise: int
+    again_rise: int
+    weight_rise: int
+    backward_rise: int
+    fused_rise: int
+
+    @classmethod
+    def of(cls, layers: tuple[int, ...], layer: LayerProfile, extra_ns: int) -> "_Row":
+        """A first layer."""
+        rises = layer.rise_bytes
+        return cls(
+            layers,
+            layer,
+            extra_ns,
+            layer.saved_bytes,
+            layer.saved_w_bytes,
+            layer.input_until.rank_in_chain,
+            rises[OpKind.F],
+            layer.recompute_rise_bytes,
+            rises[OpKind.W],
+            _NOTHING_YET,
+            _NOTHING_YET,
+        )
+
+    @property
+    def figures(self) -> tuple[int, ...]:
+        """What there should be little of."""
+        return self[2:]
+
+    def then(self, layers: tuple[int, ...], layer: LayerProfile, extra_ns: int) -> "_Row":
+        """One more layer behind the last one."""
+        last, rises = self.last, layer.rise_bytes
+        between = last.output_bytes
+        held = max(last.output_until, layer.input_until, key=lambda kind: kind.rank_in_chain)
+        level = self.saved + between
+        gradient_until_w = between if last.gradient_until == OpKind.W else 0
+        freed_in_b = between - gradient_until_w + (between if held == OpKind.B else 0)
+        freed_in_bw = between + (between if held != OpKind.F else 0)
+        behind = max(last.rise_bytes[OpKind.B], self.backward_rise - freed_in_b)
+        fused_behind = max(last.rise_bytes[OpKind.BW], self.fused_rise - freed_in_bw)
+        kept_for_w = between if held == OpKind.W else 0
+        return _Row(
+            self.layers + layers,
+            layer,
+            self.extra_ns + extra_ns,
+            self.saved + layer.saved_bytes + (between if held != OpKind.F else 0),
+            self.saved_w + layer.saved_w_bytes + kept_for_w + gradient_until_w,
+            self.input_until,
+            max(self.forward_rise, level + rises[OpKind.F]),
+            max(self.again_rise, level + layer.recompute_rise_bytes),
+            max(rises[OpKind.W], self.weight_rise - layer.saved_w_bytes),
+            layer.saved_w_bytes - layer.saved_bytes + between + behind,
+            between - layer.saved_bytes + fused_behind,
+        )
+
+    def on(self, base: StageCosts, *, is_first: bool) -> StageCosts:
+        """The costs of a stage, given those where nothing is recomputed."""
+        extra_us = self.extra_ns // _NS_PER_US
+        durations = base.duration_us
+        rises = {
+            OpKind.F: self.forward_rise,
+            OpKind.R: self.again_rise,
+            OpKind.B: max(self.last.rise_bytes[OpKind.B], self.backward_rise),
+            OpKind.W: self.weight_rise,
+            OpKind.BW: max(self.last.rise_bytes[OpKind.BW], self.fused_rise),
+        }
+        return base.replace(
+            duration_us={
+                **durations,
+                OpKind.B: durations[OpKind.B] + extra_us,
+                OpKind.BW: durations[OpKind.BW] + extra_us,
+            },
+            saved_bytes=self.saved,
+            saved_w_bytes=self.saved_w,
+            rise_bytes={**base.rise_bytes, **rises},
+            input_until=OpKind.F if is_first else _KINDS[self.input_until],
+            output_until=self.last.output_until,
+        )
+
+    def below(self, other: "_Row") -> "_Row":
+        """Figures that are at most those of both, which no choice may have."""
+        return _Row(*self[:2], *map(min, self.figures, other.figures))
+
+
+_KINDS = {kind.rank_in_chain: kind for kind in (OpKind.F, OpKind.B, OpKind.W)}
+
+
+class _Rows(NamedTuple):
+    """What is left of all choices, and what all choices are above."""
+
+    possible: list[_Row]
+    floors: list[_Row]
+
+
+_Thin = Callable[[list[_Row]], list[_Row]]
+
+
+class _Layers:
+    """The layers of a row, equal to another row's where the profiles are the same objects."""
+
+    def __init__(
+        self, plain: tuple[LayerProfile, ...], again: tuple[LayerProfile | None, ...]
+    ) -> None:
+        self.plain, self.again = plain, again
+
+    def stage(self, chosen: Collection[int], *, is_first: bool) -> StageCosts:
+        """The costs of a stage with these layers, of which some are recomputed."""
+        both = zip(self.plain, self.again, strict=True)
+        treated = (again if i in chosen else kept for i, (kept, again) in enumerate(both))
+        return added_up([layer for layer in treated if layer is not None], is_first=is_first)
+
+    def __hash__(self) -> int:
+        return hash(tuple(map(id, (*self.plain, *self.again))))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Layers):
+            return False
+        mine, theirs = (*self.plain, *self.again), (*other.plain, *other.again)
+        return len(mine) == len(theirs) and all(a is b for a, b in zip(mine, theirs, strict=True))
+
+
+def _followed(layers: _Layers, thin: _Thin) -> list[_Row]:
+    rows: list[list[_Row]] = []
+    for index, (kept, again) in enumerate(zip(layers.plain, layers.again, strict=True)):
+        treated: list[tuple[tuple[int, ...], LayerProfile, int]] = [((), kept, 0)]
+        if again is not None:
+            treated.append(((index,), again, round(_NS_PER_US * kept.recompute_us)))
+        rows = [
+            thin(
+                _best(
+                    [row.then(*one) for group in rows for row in group]
+                    if index
+                    else [_Row.of(*one)]
+                )
+            )
+            for one in treated
+        ]
+    return [row for group in rows for row in group]
+
+
+def _best(rows: list[_Row]) -> list[_Row]:
+    """Without those that another one is nowhere above."""
+    left: list[_Row] = []
+    for row in sorted(rows, key=lambda row: (row.figures, row.layers)):
+        if not any(all(map(le, better.figures, row.figures)) for better in left):
+            left.append(row)
+    return left
+
+
+def _some(rows: list[_Row]) -> list[_Row]:
+    """Not too many of them, at even distances, both ends among them."""
+    if len(rows) <= _MOST_FOLLOWED:
+        return rows
+    last, steps = len(rows) - 1, _MOST_FOLLOWED - 1
+    return [rows[round(step * last / steps)] for step in range(_MOST_FOLLOWED)]
+
+
+def _lowered(rows: list[_Row]) -> list[_Row]:
+    """Not too many of them: neighbours give way to one that is above neither."""
+    if len(rows) <= _MOST_FOLLOWED:
+        return rows
+    merged = []
+    for step in range(_MOST_FOLLOWED):
+        ends = (step * len(rows) // _MOST_FOLLOWED, (step + 1) * len(rows) // _MOST_FOLLOWED)
+        lowest = rows[ends[0]]
+        for row in rows[ends[0] + 1 : ends[1]]:
+            lowest = lowest.below(row)
+        merged.append(lowest)
+    return merged
+
+
+@lru_cache(maxsize=4096)
+def _recomputed_by_id(key: "_Identity") -> LayerProfile:
+    return recomputed(key.layer)
+
+
+@dataclass(frozen=True, eq=False)
+class _Identity:
+    """A profile that is equal to itself alone, which keeps it alive."""
+
+    layer: LayerProfile
+
+    def __hash__(self) -> int:
+        return id(self.layer)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identity) and other.layer is self.layer
+
+
+def _recomputed(layer: LayerProfile) -> LayerProfile:
+    """The same object for the same layer, so that rows of equal layers are known again."""
+    return _recomputed_by_id(_Identity(layer))

@@ -1,0 +1,103 @@
+"""Layers that B recomputes: the costs of a layer whose F keeps only its input.
+
+The forward runs again inside B (or BW) of the stage, layer by layer, right before the layer's own
+backward. So a recomputed layer is a layer with other costs, and no op is added to the schedule:
+
+    F    keeps the layer's input alone
+    B    forward again, then B:  |— forward —|—— B ——|    memory climbs as far as both
+    W    as before
+"""
+
+import fnmatch
+from collections.abc import Collection, Iterable
+
+from synth.errors import SynthError
+from synth.kinds import OpKind
+from synth.profile import LayerProfile, Profile, Timing
+
+_BACKWARDS = (OpKind.B, OpKind.BW)
+
+
+def recomputing(profile: Profile, layers: Collection[int]) -> Profile:
+    """Return the profile with some layers recomputed, by their places in the model's list.
+
+    Layers that were profiled as recomputed stay as they are.
+
+    Raises:
+        SynthError: there is no layer at one of the places.
+    """
+    check_layers(profile, layers)
+    chosen = {index for index in layers if not is_recomputed_already(profile, index)}
+    if not chosen:
+        return profile
+    names = {
+        name: _new_name(profile, name)
+        for name in dict.fromkeys(profile.layers[index].profile for index in sorted(chosen))
+    }
+    changed = {new: recomputed(profile.layer_profiles[name]) for name, new in names.items()}
+    listed = tuple(
+        layer.replace(profile=names[layer.profile]) if index in chosen else layer
+        for index, layer in enumerate(profile.layers)
+    )
+    return profile.replace(layer_profiles={**profile.layer_profiles, **changed}, layers=listed)
+
+
+def check_layers(profile: Profile, layers: Iterable[int]) -> None:
+    """Refuse places at which there is no layer.
+
+    Raises:
+        SynthError: names the first of them.
+    """
+    count = len(profile.layers)
+    for index in layers:
+        if not 0 <= index < count:
+            raise SynthError(
+                f"layer {index} is to be recomputed; the profile has layers 0 to {count - 1}"
+            )
+
+
+def is_recomputed_already(profile: Profile, index: int) -> bool:
+    """True if the layer was profiled as recomputed, so that its costs say so."""
+    patterns = profile.workload.recomputed_layers or ()
+    name = profile.layers[index].name
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def recomputed(layer: LayerProfile) -> LayerProfile:
+    """Return the costs of a layer whose forward runs again right before its own backward.
+
+    An output that the layer itself saved is made once more, and W may hold that one. F climbs at
+    most as far as with saving.
+    """
+    again_bytes = layer.output_bytes if layer.output_until != OpKind.F else 0
+    kept_for_w = again_bytes if layer.output_until == OpKind.W else 0
+    again = layer.time_us.get(OpKind.R, layer.time_us[OpKind.F])
+    times, rises = dict(layer.time_us), dict(layer.rise_bytes)
+    for kind in _BACKWARDS:
+        times[kind] = _one_after_the_other(again, times[kind])
+        rebuilt_bytes = layer.saved_bytes + again_bytes
+        rises[kind] = max(layer.recompute_rise_bytes, rebuilt_bytes + rises[kind])
+    return layer.replace(
+        time_us=times,
+        rise_bytes=rises,
+        saved_bytes=0,
+        saved_w_bytes=layer.saved_w_bytes + kept_for_w,
+        input_until=max(layer.input_until, OpKind.B, key=lambda kind: kind.rank_in_chain),
+        output_until=OpKind.F,
+    )
+
+
+def _one_after_the_other(first: Timing, second: Timing) -> Timing:
+    return Timing(
+        median_us=first.median_us + second.median_us,
+        p10_us=first.p10_us + second.p10_us,
+        p90_us=first.p90_us + second.p90_us,
+        n=min(first.n, second.n),
+    )
+
+
+def _new_name(profile: Profile, name: str) -> str:
+    new = f"{name} (recomputed)"
+    while new in profile.layer_profiles:
+        new += "'"
+    return new

@@ -1,0 +1,79 @@
+"""Profiles of invented layers, for tests of what is recomputed."""
+
+import random
+from collections.abc import Sequence
+
+from synth.costs import cut
+from synth.kinds import OpKind
+from synth.profile import Layer, LayerProfile, Profile, Provenance, Timing, Workload
+from synth.schedule.placements import placement
+from synth.solve import Problem
+
+UNTIL = (OpKind.F, OpKind.B, OpKind.W)
+
+
+def invented(profiles: Sequence[LayerProfile]) -> Profile:
+    """A profile with these layers, equal ones sharing a name."""
+    names = {id(profile): f"p{i}" for i, profile in enumerate(profiles)}
+    return Profile(
+        name="invented",
+        provenance=Provenance(source="invented", device="none", date="2024-01-01"),
+        workload=Workload(model="none", micro_batch_size=1, sequence_length=1, runnable=False),
+        layer_profiles={names[id(profile)]: profile for profile in profiles},
+        layers=tuple(
+            Layer(name=f"l{i}", profile=names[id(profile)]) for i, profile in enumerate(profiles)
+        ),
+    )
+
+
+def random_layer(draw: random.Random) -> LayerProfile:
+    """Any figures at all."""
+    times = (OpKind.F, OpKind.B, OpKind.W, OpKind.BW, OpKind.STEP)
+    return LayerProfile(
+        time_us={kind: Timing.exactly(draw.randint(1, 20)) for kind in times},
+        parameter_bytes=draw.randint(0, 5),
+        gradient_bytes=draw.randint(0, 5),
+        optimizer_bytes=0,
+        output_bytes=draw.randint(0, 9),
+        saved_bytes=draw.randint(0, 40),
+        saved_w_bytes=draw.randint(0, 40),
+        rise_bytes={kind: draw.randint(0, 60) for kind in times},
+        input_until=draw.choice(UNTIL),
+        output_until=draw.choice(UNTIL),
+        gradient_until=draw.choice(UNTIL[1:]),
+    )
+
+
+def block(draw: random.Random) -> LayerProfile:
+    """A layer as models have them: it keeps much more than it hands on."""
+    forward_us, saved = draw.randint(4, 8), draw.randint(20, 40)
+    times = {
+        OpKind.F: forward_us,
+        OpKind.B: forward_us + draw.randint(0, 2),
+        OpKind.W: forward_us - 1,
+        OpKind.BW: 2 * forward_us + 1,
+        OpKind.STEP: 0,
+    }
+    output = draw.randint(1, 4)
+    rises = {OpKind.F: saved + output, OpKind.B: output, OpKind.W: 0, OpKind.BW: output}
+    return LayerProfile(
+        time_us={kind: Timing.exactly(us) for kind, us in times.items()},
+        parameter_bytes=0,
+        gradient_bytes=0,
+        optimizer_bytes=0,
+        output_bytes=output,
+        saved_bytes=saved,
+        saved_w_bytes=saved // 2,
+        rise_bytes={**rises, OpKind.STEP: 0},
+    )
+
+
+def problem_of(
+    profile: Profile, sizes: tuple[int, ...], count: int, cap_bytes: int, name: str = "linear"
+) -> Problem:
+    """The search of an order, and of the layers to recompute, under a cap for all ranks."""
+    ranks = {"linear": len(sizes), "v": len(sizes) // 2}[name]
+    where = placement(name, ranks)
+    caps = (cap_bytes,) * ranks
+    costs = cut(profile, sizes)
+    return Problem(costs, where, count, caps, partition=sizes, profile=profile)
