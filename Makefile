@@ -7,7 +7,7 @@ TEST_WORKERS ?= 2
 IN_PARALLEL = --numprocesses $(TEST_WORKERS) --dist worksteal
 STDLIB = $(shell $(PYTHON) -c "import sysconfig; print(sysconfig.get_path('stdlib'))")
 
-.PHONY: install demo test test-all test-thorough lint types wheel check clean
+.PHONY: install demo test test-all durations test-thorough lint types wheel check clean
 
 install: $(VENV)/.installed
 
@@ -33,6 +33,10 @@ test: install
 
 test-all: install
 	$(BIN)/python -m pytest $(IN_PARALLEL)
+
+# Measures how long tests take, and lists those that `make test` had better be spared.
+durations: install
+	$(BIN)/python -m pytest $(IN_PARALLEL) -p tests.cpu_times --cpu-times tests/durations.json
 
 # Random examples, kills and interrupts, for SYNTH_THOROUGH_SECONDS (300) in all. A failure names the
 # SYNTH_SEED that repeats it.
