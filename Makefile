@@ -23,7 +23,7 @@ demo: install
 	$(BIN)/synth profile gpt-bytes --micro-batch-size 4 --seq-len 128 --ranks 4 --device cpu \
 	    -o $(OUT)/profile.json
 	$(BIN)/synth solve $(OUT)/profile.json --ranks 4 --micro-batches 8 --mem-limit 101MB \
-	    --time-limit 20s -o $(OUT)/plan.json
+	    --placement linear --partition even --recompute none --time-limit 20s -o $(OUT)/plan.json
 	$(BIN)/synth run $(OUT)/plan.json --data "$(STDLIB)" --steps 60 --lr 5e-4 --device cpu \
 	    -o $(OUT)/run.json
 

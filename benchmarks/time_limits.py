@@ -25,6 +25,7 @@ from synth.report.tables import table
 
 _SHIPPED = "zb-1.5b-p8-m24"
 _LARGE = ("-r", "64", "-m", "512")
+_PLAIN = ("--placement", "linear", "--partition", "even", "--recompute", "none")
 _ANY_MEMORY = ("--mem-limit", "min", "--target", "110%")
 
 
@@ -41,13 +42,15 @@ def cases() -> Iterator[Case]:
     """From 24 layers to 10,000, and to 64 ranks with 512 micro-batches."""
     for num_layers in (24, 300, 1_000, 10_000):
         small = ("-r", "8", "-m", "16")
-        yield Case(num_layers, "solve", small)
-        yield Case(num_layers, "solve", (*small, "--partition", "search"))
-        yield Case(num_layers, "solve", (*small, "--placement", "auto"))
+        yield Case(num_layers, "solve", (*small, *_PLAIN))
+        yield Case(num_layers, "solve", (*small, *_PLAIN, "--partition", "auto"))
+        yield Case(num_layers, "solve", (*small, *_PLAIN, "--placement", "auto"))
+        yield Case(num_layers, "solve", (*small, "--mem-limit", "40GB"))
         yield Case(num_layers, "solve", (*small, *_ANY_MEMORY))
     for placement in ("linear", "v", "looped:2", "bidirectional", "auto"):
-        yield Case(300, "solve", (*_LARGE, "--placement", placement))
-    yield Case(10_000, "solve", _LARGE)
+        yield Case(300, "solve", (*_LARGE, *_PLAIN, "--placement", placement))
+    yield Case(300, "solve", (*_LARGE, "--mem-limit", "40GB"))
+    yield Case(10_000, "solve", (*_LARGE, *_PLAIN))
     yield Case(300, "compare", _LARGE, 2)
     yield Case(24, "compare", ("-r", "8", "-m", "10000"), 2)
 

@@ -127,12 +127,21 @@ class Objective:
         """The weighted sum."""
         return self.makespans * spans.makespan_us + self.periods * spans.period_us
 
-    def bubble_rate(self, spans: HasSpans, work_us: int) -> float:
-        """1 − (largest work of a rank) / (the value for each iteration).
+    def iterations_per_s(self, spans: HasSpans) -> float | None:
+        """How many iterations there are in a second; None: they take no time."""
+        value_us = self.value_us(spans)
+        return 1e6 * self.iterations / value_us if value_us else None
+
+    def bubble_rate(self, spans: HasSpans, work_us: float) -> float:
+        """1 − work / (the value for each iteration).
+
+        That is the bubble rate with the largest work of a rank, and with the mean work of all ranks
+        the share of the time in which a rank is idle on average (the mean idle share), which counts
+        imbalance too.
 
         Args:
             spans: of the schedule.
-            work_us: the largest work of a rank in one iteration.
+            work_us: in one iteration.
         """
         value_us = self.value_us(spans)
         return 1 - self.iterations * work_us / value_us if value_us else 0.0

@@ -332,6 +332,11 @@ class Workload(Record):
         optional = ("autocast", "recomputed_layers")
         return {name: value for name, value in fields.items() if name not in optional or value}
 
+    @property
+    def tokens(self) -> int:
+        """The tokens of a micro-batch."""
+        return self.micro_batch_size * self.sequence_length
+
 
 class Provenance(Record):
     """Where and how the numbers were got."""

@@ -1,4 +1,4 @@
-"""What a long run costs: its peak of resident memory, and where its time goes."""
+"""What a long run costs: its peak of resident memory, without CP-SAT's, and where its time goes."""
 
 import re
 import sys
@@ -19,6 +19,9 @@ _MODULES = {
     "synth.families": "families",
     "synth.solve.cpsat": "models",
     "synth.solve.run_cpsat": "CP-SAT",
+    "synth.solve.cpsat_call": "CP-SAT",
+    "synth.solve.cpsat_process": "CP-SAT",
+    "synth.solve.cpsat_worker": "CP-SAT",
     "synth.solve": "other search",
 }
 

@@ -9,6 +9,7 @@ from synth.report.rivals import Contender, rivals_table
 
 if TYPE_CHECKING:
     from synth.schedule.model import Schedule
+    from synth.schedule.simulate import Timeline
     from synth.solve.problem import Result
 
 
@@ -22,14 +23,17 @@ def as_text(request: Request, result: "Result", more: str = "") -> str:
     objective = plan.claim.judged_by
     assert result.value_us is not None and result.gap is not None
     rate = percent(objective.bubble_rate(timeline, max(timeline.work_us)))
+    idle = percent(objective.bubble_rate(timeline, timeline.mean_work_us))
     return "\n".join(
         (
             rivals_table(_contenders(request, result), objective),
             *(["", more] if more else []),
             "",
             value_line(objective.words, result.value_us, result.lower_bound_us, result.gap),
-            f"bubble rate {rate} of the {objective.words}; found by {result.found_by}, stopped by "
-            f"{result.stopped_by} after {result.wall_s:.1f} s",
+            f"bubble rate {rate} of the {objective.words}, mean idle {idle}"
+            f"{_throughput(request, timeline)}",
+            f"found by {result.found_by}, stopped by {result.stopped_by} after "
+            f"{result.wall_s:.1f} s",
             *_what_is_left(result),
             request.limit.explanation,
             *_recomputed(lowered.schedule),
@@ -50,6 +54,8 @@ def as_json(request: Request, result: "Result") -> dict[str, Any]:
             "makespan_us": timeline.makespan_us,
             "period_us": timeline.period_us,
             "bubble_rate": objective.bubble_rate(timeline, max(timeline.work_us)),
+            "mean_idle": objective.bubble_rate(timeline, timeline.mean_work_us),
+            "tokens_per_second": request.tokens_per_s(timeline),
             "peak_bytes": result.peak_bytes,
             "found_by": result.found_by,
             "recomputed": _stages_with_r(result),
@@ -75,6 +81,7 @@ def as_json(request: Request, result: "Result") -> dict[str, Any]:
                 "makespan_us": rival.makespan_us,
                 "period_us": rival.period_us,
                 "bubble_rate": objective.bubble_rate(rival, rival.work_us),
+                "mean_idle": objective.bubble_rate(rival, rival.mean_work_us),
                 "peak_bytes": rival.peak_bytes,
                 "fits": None if request.problem.caps_bytes is None else rival.fits,
             }
@@ -82,6 +89,12 @@ def as_json(request: Request, result: "Result") -> dict[str, Any]:
         ],
         "plan": str(request.output) if request.output and timeline is not None else None,
     }
+
+
+def _throughput(request: Request, timeline: "Timeline") -> str:
+    """Tokens per second, where iterations take any time."""
+    per_s = request.tokens_per_s(timeline)
+    return "" if per_s is None else f", {per_s:,.0f} tokens/s"
 
 
 def _contenders(request: Request, result: "Result") -> list[Contender]:
@@ -93,6 +106,7 @@ def _contenders(request: Request, result: "Result") -> list[Contender]:
             rival.makespan_us,
             rival.period_us,
             rival.work_us,
+            rival.mean_work_us,
             rival.peak_bytes,
             rival.fits if has_cap else None,
         )
@@ -105,6 +119,7 @@ def _contenders(request: Request, result: "Result") -> list[Contender]:
         result.timeline.makespan_us,
         result.timeline.period_us,
         max(result.timeline.work_us),
+        result.timeline.mean_work_us,
         result.peak_bytes,
         True if has_cap else None,
     )

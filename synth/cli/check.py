@@ -56,6 +56,13 @@ def command(
             show_default="all cores",
         ),
     ] = None,
+    all_provers: Annotated[
+        bool,
+        typer.Option(
+            "--all-provers",
+            help="With --prove: run all provers, not only the one that PLAN's certificate names.",
+        ),
+    ] = False,
     format: FormatOption = Format.TEXT,
 ) -> None:
     """Verify a schedule: complete, ordered, free of deadlock, within its caps, and as claimed.
@@ -66,8 +73,10 @@ def command(
     from synth.errors import Mismatch
     from synth.schedule.file import Plan
 
-    if not prove and (time_limit or workers):
-        raise SynthError("--time-limit and --workers are for --prove; give it, or leave them out")
+    if not prove and (time_limit or workers or all_provers):
+        raise SynthError(
+            "--time-limit, --workers and --all-provers are for --prove; give it, or leave them out"
+        )
     data = Plan.read_data(plan_path)
     plan = Plan.model_validate_file(data, str(plan_path))
     try:
@@ -75,7 +84,9 @@ def command(
         verified, on_trust = findings(plan, lowered, timeline), dict[str, str]()
         fingerprint_of(data, verified, on_trust)
         found = costs_of(plan, profile, link, verified, on_trust)
-        proof = _prove(plan, timeline, found, time_limit, workers) if prove else None
+        proof = None
+        if prove:
+            proof = _prove(plan, timeline, found, time_limit, workers, all_provers)
         raise_if_false(plan, proof)
     except Mismatch as error:
         if format == Format.JSON:
@@ -89,7 +100,7 @@ def command(
         answer(f"{plan_path} is valid; verified here:\n{facts(verified)}")
         if on_trust:
             answer(f"taken on trust:\n{facts(on_trust)}")
-    if proof is not None and proof.reached_us < plan.claim.lower_bound_us:
+    if proof is not None and not proof.is_proven:
         raise typer.Exit(ExitCode.NOTHING_FOUND)
 
 
@@ -99,6 +110,7 @@ def _prove(
     profile: "Profile | None",
     time_limit: str | None,
     workers: int | None,
+    all_provers: bool,
 ) -> "Reproof":
     from synth.cli.interrupt import run_interruptibly
     from synth.plan.reprove import reprove
@@ -109,6 +121,6 @@ def _prove(
     talk(f"proving the bound again, for {time_limit or _LIMIT} at most")
 
     def work(stop: "threading.Event") -> "Reproof":
-        return reprove(plan, timeline, options, profile, stop)
+        return reprove(plan, timeline, options, profile, stop, all_provers=all_provers)
 
     return run_interruptibly(work)

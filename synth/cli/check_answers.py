@@ -149,13 +149,19 @@ def how_the_bound_stands(
     if proof is None:
         on_trust["bound"] = f"{bound} for {claim.bound_holds_for.words}; --prove proves it again"
         return
-    if proof.reached_us < claim.lower_bound_us:
+    if not proof.is_proven:
+        why = "not proven again within the limit"
+        if proof.is_refuted:
+            why = "the certificate in the plan does not prove it; --all-provers leaves that aside"
         on_trust["bound"] = (
-            f"{bound} for {claim.bound_holds_for.words}: not proven again within the limit; "
+            f"{bound} for {claim.bound_holds_for.words}: {why}; "
             f"{proof.reached_us} µs was reached in {proof.seconds:.1f} s"
         )
         return
-    verified["bound"] = f"{bound}: proven again for {proof.holds_for}, in {proof.seconds:.1f} s"
+    verified["bound"] = (
+        f"{bound}: proven again for {proof.holds_for}, in {proof.seconds:.1f} s, by "
+        f"{proof.proven_from}"
+    )
     if proof.on_trust is not None:
         on_trust["bound"] = proof.on_trust
 
@@ -170,6 +176,8 @@ def bound_json(plan: "Plan", proof: "Reproof | None") -> dict[str, Any]:
             "claimed_us": plan.claim.lower_bound_us,
             "reached_us": proof.reached_us,
             "holds_for": proof.holds_for,
+            "proven_from": proof.proven_from if proof.is_proven else None,
+            "certificate_is_refuted": proof.is_refuted,
             "seconds": round(proof.seconds, 3),
         }
     }

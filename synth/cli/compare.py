@@ -9,10 +9,20 @@ import typer
 
 from synth.cli.clock import Clock
 from synth.cli.compare_answers import as_json, as_text, drawn
+from synth.cli.defaults import AUTO
 from synth.cli.interrupt import Interrupted, run_interruptibly
-from synth.cli.limits import MemoryLimit, is_least, read_limit, read_recompute, read_sizes, word
+from synth.cli.limits import (
+    MemoryLimit,
+    is_least,
+    is_searched,
+    read_limit,
+    read_recompute,
+    read_sizes,
+    word,
+)
 from synth.cli.options import (
     MOST_COLUMNS,
+    ChosenRecomputeOption,
     ForceOption,
     GapOption,
     LinkOption,
@@ -21,7 +31,6 @@ from synth.cli.options import (
     ObjectiveOption,
     ProfileArgument,
     RanksOption,
-    RecomputeOption,
     SeedOption,
     load_profile,
     read_objective,
@@ -32,9 +41,10 @@ from synth.errors import ExitCode, SynthError
 from synth.profile import Profile
 from synth.record import check_folder, check_outputs, write_atomically
 from synth.replacing import PICTURE, check_replaceable
-from synth.units import parse_fraction, parse_seconds
+from synth.units import parse_fraction, parse_seconds, shown
 
 if TYPE_CHECKING:
+    from synth.plan.choice import Choice
     from synth.plan.compare import Comparison, Question, Search
     from synth.schedule.file import Plan
 
@@ -66,18 +76,19 @@ def command(
     placement: Annotated[
         list[str] | None,
         typer.Option(
-            help="Where the solver searches: linear, v, bidirectional, …; may be repeated.",
-            show_default="linear",
+            help="Where the solver searches: linear, v, bidirectional, …, or auto: where it serves "
+            "best; may be repeated.",
+            show_default="auto",
         ),
     ] = None,
-    recompute: RecomputeOption = "none",
+    recompute: ChosenRecomputeOption = None,
     link: LinkOption = None,
     no_solve: Annotated[bool, typer.Option("--no-solve", help="Published schedules only.")] = False,
     partition: Annotated[
         str,
         typer.Option(
-            help="Layers per stage (3,3,2) where placements have as many stages; auto: as even as "
-            "can be."
+            help="Layers per stage (3,3,2) where placements have as many stages; even: as even as "
+            "can be; auto: the solver seeks its own, published schedules are cut evenly."
         ),
     ] = "auto",
     time_limit: Annotated[
@@ -112,12 +123,12 @@ def command(
     limit = _limit(mem_limit, ranks, profile, mem_reserve)
     question = _question(profile, ranks, micro_batches, limit, objective, partition)
     _check_outputs(svg, save, profile_name, force)
-    if no_solve and word(recompute) != "none":
+    if no_solve and word(recompute or "none") != "none":
         raise SynthError(
             f"--recompute {recompute} is for the solver, and --no-solve leaves the solver out; "
             "give one of them"
         )
-    searches = _searches(placement or ["linear"], ranks, recompute)
+    searches = _searches(placement or [AUTO], ranks, recompute)
     searches = [] if no_solve else searches
     found = Comparison(question)
     options = SolveOptions(
@@ -157,8 +168,11 @@ def _reasons(comparison: "Comparison") -> str:
     return "\n  ".join(lines if len(lines) < 2 else ["none of these can be:", *lines])
 
 
-def _searches(names: list[str], ranks: int, recompute: str) -> "list[Search]":
+def _searches(names: list[str], ranks: int, recompute: str | None) -> "list[Search]":
     """One for each placement, and where stages may recompute one more with these.
+
+    On `auto` there is one search, and what recomputes is a part of its choice. On placements that
+    are named nothing does, if nothing is said.
 
     Raises:
         SynthError: an unknown placement, or a stage that one of them has not.
@@ -168,12 +182,29 @@ def _searches(names: list[str], ranks: int, recompute: str) -> "list[Search]":
 
     searches = []
     for name in names:
+        if word(name) == AUTO:
+            searches.append(Search(AUTO, None, _on_any(recompute or AUTO)))
+            continue
         where = named_placement(name, ranks)
-        choice = read_recompute(recompute, where.num_stages)
+        choice = read_recompute(recompute or "none", where.num_stages)
         searches.append(Search(name, where))
         if choice != ():
             searches.append(Search(name, where, choice))
     return searches
+
+
+def _on_any(recompute: str) -> "Choice":
+    """What stages recompute, in words that hold on every placement.
+
+    Raises:
+        SynthError: stages by number, or all of them.
+    """
+    if word(recompute) not in (AUTO, "none"):
+        raise SynthError(
+            f"--recompute {shown(recompute)} is for one placement; with --placement {AUTO} give "
+            f"{AUTO} or none"
+        )
+    return None if word(recompute) == AUTO else ()
 
 
 class NothingToCompare(SynthError):
@@ -204,7 +235,8 @@ def _question(
     from synth.plan.compare import Question
 
     kind, sizes = read_objective(objective), read_sizes(partition)
-    return Question(profile, ranks, micro_batches, limit.caps_bytes, kind, sizes)
+    sought = is_searched(partition)
+    return Question(profile, ranks, micro_batches, limit.caps_bytes, kind, sizes, sought)
 
 
 def _check_outputs(svg: Path | None, save: Path | None, profile_name: str, force: bool) -> None:

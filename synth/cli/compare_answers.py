@@ -74,7 +74,7 @@ def _table(comparison: "Comparison", pareto: Pareto) -> str:
     memory, held = size_unit(max(max(entry.peak_bytes) for entry in entries))
     sent = [entry.sent_bytes + entry.host_bytes for entry in entries]
     traffic, moved = size_unit(max(*sent, *(entry.reduced_bytes for entry in entries)))
-    header = ["   schedule", "make-\nspan\nms", "\nperiod\nms", "bub-\nble\n%", "of\nper.\n%"]
+    header = ["   schedule", "make-\nspan\nms", "\nperiod\nms", "bub-\nble\n%", "mean\nidle\n%"]
     header += [f"\npeak\n{held}", f"stat-\nic\n{held}", f"\nsent\n{moved}", f"sum-\nmed\n{moved}"]
     has_cap = comparison.question.caps_bytes is not None
     columns = [
@@ -88,14 +88,16 @@ def _table(comparison: "Comparison", pareto: Pareto) -> str:
         sign = letter(number) + ("*" if entry.name in front else " ")
         sizes = [column[number] for column in columns]
         fits = ["yes" if entry.fits else "no"] if has_cap else []
-        rows.append([f"{sign} {entry.name}", *_figures(entry), *sizes, *fits])
+        rows.append([f"{sign} {entry.name}", *_figures(entry, comparison), *sizes, *fits])
     return table([*header, *(["\nfit"] if has_cap else [])], rows)
 
 
-def _figures(entry: "Entry") -> list[str]:
-    """Times and bubble rates."""
+def _figures(entry: "Entry", comparison: "Comparison") -> list[str]:
+    """Times, and of the objective the bubble rate and the mean idle share."""
     times = (f"{us / 1000:,.1f}" for us in (entry.makespan_us, entry.period_us))
-    return [*times, *(f"{100 * rate:.1f}" for rate in entry.bubble_rates)]
+    objective = comparison.question.objective
+    rates = [objective.bubble_rate(entry, us) for us in (entry.work_us, entry.mean_work_us)]
+    return [*times, *(f"{100 * rate:.1f}" for rate in rates)]
 
 
 def _sizes(sizes: list[int], unit: float, decimals: int) -> list[str]:
@@ -107,10 +109,11 @@ def _sizes(sizes: list[int], unit: float, decimals: int) -> list[str]:
 
 def _legend(comparison: "Comparison") -> str:
     return fill(
-        f"sorted by the {comparison.question.objective.words}; * on the front. bubble: of the "
-        f"makespan, then of the period. static: parameters, gradients, optimizer state, of both "
-        f"copies where there are two. sent: between ranks, and to the hosts' memory and back; "
-        f"summed: among copies; both over all links.",
+        f"sorted by the {comparison.question.objective.words}; * on the front. bubble, mean idle: "
+        f"of that time; the bubble counts the rank with the most work, mean idle all ranks. "
+        f"static: parameters, gradients, optimizer state, of both copies where there are two. "
+        f"sent: between ranks, and to the hosts' memory and back; summed: among copies; both over "
+        f"all links.",
         _COLUMNS,
     )
 
@@ -148,6 +151,15 @@ def as_json(comparison: "Comparison") -> dict[str, Any]:
     }
 
 
+def _tokens_per_s(entry: "Entry", comparison: "Comparison") -> float | None:
+    """The tokens of an iteration over its time; None: it takes no time."""
+    asked = comparison.question
+    iterations = asked.objective.iterations_per_s(entry)
+    if iterations is None:
+        return None
+    return iterations * asked.num_micro_batches * asked.profile.workload.tokens
+
+
 def _entry_json(entry: "Entry", comparison: "Comparison", is_on_front: bool) -> dict[str, Any]:
     of_makespan, of_period = entry.bubble_rates
     return {
@@ -159,6 +171,9 @@ def _entry_json(entry: "Entry", comparison: "Comparison", is_on_front: bool) -> 
         "work_us": entry.work_us,
         "bubble_rate_of_makespan": of_makespan,
         "bubble_rate_of_period": of_period,
+        "mean_idle_of_makespan": entry.mean_idle[0],
+        "mean_idle_of_period": entry.mean_idle[1],
+        "tokens_per_second": _tokens_per_s(entry, comparison),
         "peak_bytes": entry.peak_bytes,
         "static_bytes": entry.static_bytes,
         "sent_bytes": entry.sent_bytes,

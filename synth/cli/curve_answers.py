@@ -8,6 +8,7 @@ from synth.units import format_bytes_both
 
 if TYPE_CHECKING:
     from synth.plan.frontier import Frontier
+    from synth.schedule.file import Plan
 
 
 def as_text(curve: "Frontier", title: str, width: int) -> str:
@@ -57,6 +58,7 @@ def _table(curve: "Frontier") -> str:
             milliseconds(value_of(plan)),
             milliseconds(plan.claim.lower_bound_us),
             f"{100 * plan.claim.gap:.2f}",
+            f"{100 * _mean_idle(plan, curve):.2f}",
             plan.claim.found_by,
             plan.claim.stopped_by,
             *([",".join(map(str, recomputed(plan.schedule()))) or "none"] if with_r else []),
@@ -66,7 +68,15 @@ def _table(curve: "Frontier") -> str:
     ]
     last = ["found by", "stopped by", *(["recomputed\nstages"] if with_r else [])]
     last += ["layers per stage"] if curve.partition_is_sought else []
-    return table((*header, "lower bound\nms", "gap\n%", *last), rows)
+    return table((*header, "lower bound\nms", "gap\n%", "mean idle\n%", *last), rows)
+
+
+def _mean_idle(plan: "Plan", curve: "Frontier") -> float:
+    """1 − (mean work of a rank) / time, of the curve's objective."""
+    from synth.schedule.verify import verify
+
+    timeline = verify(plan.schedule(), plan.costs)[1]
+    return curve.judged_by.bubble_rate(timeline, timeline.mean_work_us)
 
 
 def _sentence(curve: "Frontier") -> str:
@@ -97,6 +107,7 @@ def as_json(curve: "Frontier") -> dict[str, Any]:
                 "value_us": value_of(plan),
                 "lower_bound_us": plan.claim.lower_bound_us,
                 "gap": plan.claim.gap,
+                "mean_idle": _mean_idle(plan, curve),
                 "found_by": plan.claim.found_by,
                 "stopped_by": plan.claim.stopped_by,
                 "recomputed": recomputed(plan.schedule()),

@@ -10,7 +10,7 @@ import typer
 from synth.cli.clock import Clock
 from synth.cli.curve_answers import as_json, as_text, drawn
 from synth.cli.interrupt import Interrupted, run_interruptibly
-from synth.cli.limits import is_searched, read_recompute
+from synth.cli.limits import EVEN, is_searched, read_recompute
 from synth.cli.options import (
     MOST_AT_ONCE,
     MOST_COLUMNS,
@@ -63,11 +63,13 @@ def command(
     ],
     placement: PlacementOption = "linear",
     objective: ObjectiveOption = "makespan",
-    partition: AnyPartitionOption = "auto",
+    partition: AnyPartitionOption = "even",
     recompute: RecomputeOption = "none",
     link: LinkOption = None,
     points: Annotated[int, typer.Option(min=2, help="How many memory limits to search.")] = 8,
-    time_limit: Annotated[str, typer.Option(help="For each point: 30s, 2m.")] = "30s",
+    time_limit: Annotated[
+        str, typer.Option(help="For each point, not for the curve: 30s, 2m.")
+    ] = "30s",
     gap: GapOption = "0.5%",
     jobs: Annotated[
         int | None,
@@ -109,7 +111,7 @@ def command(
 
     profile, where = load_profile(profile_name, link), named_placement(placement, ranks)
     sought = is_searched(partition)
-    given = "auto" if sought else partition
+    given = EVEN if sought else partition
     should_stop = Clock.of(time_limit).for_partitions()
     problem = asked_problem(
         profile, where, micro_batches, given, objective, should_stop=should_stop

@@ -17,7 +17,7 @@ def command(
     ],
     profile_name: ProfileArgument,
     output: Annotated[Path, typer.Option("--output", "-o", help="The schedule file.")],
-    partition: PartitionOption = "auto",
+    partition: PartitionOption = "even",
     link: LinkOption = None,
 ) -> None:
     """Read a schedule in PyTorch's CSV format, verify it, and write it with what it costs.

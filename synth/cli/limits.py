@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 LEAST = "min"
 
-# The partition that is sought, beginning with the even one.
-SEARCH = "search"
+# The partition that is sought, beginning with the even one, by either name; and the even one.
+SEARCH, SOUGHT = "auto", ("auto", "search")
+EVEN = "even"
 
 # A share of the bound beyond which everything meets it, in percent.
 _MOST_PERCENT = 1_000_000
@@ -174,7 +175,7 @@ def _percentage(text: str) -> float:
 
 
 def read_partition(text: str, where: "Placement") -> tuple[int, ...] | None:
-    """Read the layers of each stage, `3,3,2`; none for `auto`.
+    """Read the layers of each stage, `3,3,2`; none for `even`, and for `auto`, which begins there.
 
     Raises:
         SynthError: not one whole number above 0 per stage.
@@ -187,22 +188,23 @@ def read_partition(text: str, where: "Placement") -> tuple[int, ...] | None:
 
 def is_searched(partition: str) -> bool:
     """Whether the partition is to be sought."""
-    return word(partition) == SEARCH
+    return word(partition) in SOUGHT
 
 
 def read_sizes(text: str) -> tuple[int, ...] | None:
-    """Read the layers of however many stages; none for `auto`.
+    """Read the layers of however many stages; none for a word.
 
     Raises:
         SynthError: something is no whole number above 0.
     """
-    if word(text) == "auto":
+    if word(text) == EVEN or is_searched(text):
         return None
     try:
         sizes = tuple(int(part) for part in text.split(","))
     except ValueError:
         raise SynthError(
-            f"--partition {text!r} is not understood; write auto, or layers per stage such as 3,3,2"
+            f"--partition {text!r} is not understood; write auto, even, or layers per stage such "
+            f"as 3,3,2"
         ) from None
     if min(sizes) < 1:
         stage = next(stage for stage, size in enumerate(sizes) if size < 1)

@@ -34,10 +34,11 @@ PlacementOption = Annotated[
     ),
 ]
 AnyPlacementOption = Annotated[
-    str,
+    str | None,
     typer.Option(
         help="Which rank holds which stages: linear, looped:N, v, wave:N, bidirectional, "
-        "bidirectional-v, …; or auto: what serves best of those."
+        "bidirectional-v, …; or auto: what serves best of those.",
+        show_default="auto",
     ),
 ]
 ObjectiveOption = Annotated[
@@ -48,23 +49,22 @@ ObjectiveOption = Annotated[
     ),
 ]
 PartitionOption = Annotated[
-    str, typer.Option(help="Layers per stage (3,3,2), or auto: as even as can be.")
+    str, typer.Option(help="Layers per stage (3,3,2), or even: as even as can be.")
 ]
-AnyPartitionOption = Annotated[
-    str,
-    typer.Option(
-        help="Layers per stage (3,3,2); auto: as even as can be; or search: as serves best, which "
-        "under tight limits is fewer in the first stages; with one stage per rank the bound is of "
-        "all partitions."
-    ),
+_ANY_PARTITION = (
+    "Layers per stage (3,3,2); even: as even as can be; or auto: as serves best, which under tight "
+    "limits is fewer in the first stages; with one stage per rank the bound is of all partitions."
+)
+AnyPartitionOption = Annotated[str, typer.Option(help=_ANY_PARTITION)]
+ChosenPartitionOption = Annotated[
+    str | None, typer.Option(help=_ANY_PARTITION, show_default="auto")
 ]
-RecomputeOption = Annotated[
-    str,
-    typer.Option(
-        help="Stages whose F keeps only its input, the rest being rebuilt before B: none, all, "
-        "0,1,2, or auto: as many of the first ones as serve best."
-    ),
-]
+_RECOMPUTE = (
+    "Stages whose F keeps only its input, the rest being rebuilt before B: none, all, 0,1,2, or "
+    "auto: those that serve best, or a published schedule that rebuilds or moves what F saves."
+)
+RecomputeOption = Annotated[str, typer.Option(help=_RECOMPUTE)]
+ChosenRecomputeOption = Annotated[str | None, typer.Option(help=_RECOMPUTE, show_default="auto")]
 LinkOption = Annotated[
     list[str] | None,
     typer.Option(

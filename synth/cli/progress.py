@@ -43,12 +43,14 @@ class Progress:
     def _line(self, incumbent: "Incumbent") -> str:
         line = incumbent.timeline
         rate = self._objective.bubble_rate(line, max(line.work_us))
+        idle = self._objective.bubble_rate(line, line.mean_work_us)
         peak = max(incumbent.peak_bytes)
         return (
             f"{incumbent.elapsed_s:7.1f} s  {self._objective.words} "
             f"{format_us(incumbent.value_us)}  {_bound(incumbent)}  "
-            f"bubble rate {percent(rate)}  peak {format_bytes(peak)} on rank "
-            f"{incumbent.peak_bytes.index(peak)}  by {incumbent.found_by}"
+            f"bubble rate {percent(rate)}  mean idle {percent(idle)}  peak "
+            f"{format_bytes(peak)} on rank {incumbent.peak_bytes.index(peak)}  "
+            f"by {incumbent.found_by}"
         )
 
 

@@ -12,6 +12,7 @@ from synth.profile import Profile
 from synth.record import is_stream
 
 if TYPE_CHECKING:
+    from synth.objective import HasSpans
     from synth.plan.candidates import Cut
     from synth.schedule.file import Plan
     from synth.solve.problem import Incumbent, Problem, Result, SolveOptions, StoppedBy
@@ -43,6 +44,14 @@ class Request:
         if is_searched(text):
             return Cut.SEARCHED
         return Cut.EVEN if read_sizes(text) is None else Cut.GIVEN
+
+    def tokens_per_s(self, spans: "HasSpans") -> float | None:
+        """The tokens of an iteration over its time; None: it takes no time."""
+        problem = self.problem
+        iterations = problem.objective.iterations_per_s(spans)
+        if iterations is None:
+            return None
+        return iterations * problem.num_micro_batches * self.profile.workload.tokens
 
     def on(self, problem: "Problem") -> "Request":
         """The request for another cut of the model, or another placement."""

@@ -101,6 +101,7 @@ def _bubble_rates(asked: "Objective", timeline: "Timeline") -> "Iterator[str]":
 
     work_us = max(timeline.work_us)
     yield f"{percent(asked.bubble_rate(timeline, work_us))} of the {asked.words}"
+    yield f"mean idle {percent(asked.bubble_rate(timeline, timeline.mean_work_us))}"
     for other in (Objective.MAKESPAN, Objective.PERIOD):
         if other != asked:
             rate, other_us = other.bubble_rate(timeline, work_us), other.value_us(timeline)
@@ -137,6 +138,8 @@ def as_json(plan: "Plan", lowered: "Lowered", timeline: "Timeline") -> dict[str,
         "gap": claim.gap,
         "bubble_rate_of_makespan": timeline.bubble_rate(timeline.makespan_us),
         "bubble_rate_of_period": timeline.bubble_rate(timeline.period_us),
+        "mean_idle_of_makespan": timeline.mean_idle(timeline.makespan_us),
+        "mean_idle_of_period": timeline.mean_idle(timeline.period_us),
         "conditions": conditions_json(plan.conditions),
         "found_by": claim.found_by,
         "stopped_by": claim.stopped_by,

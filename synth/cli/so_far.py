@@ -58,4 +58,5 @@ class SoFar:
             rivals=(),
             wall_s=elapsed_s,
             bound_scope=found.bound_scope,
+            certificate=found.certificate,
         )

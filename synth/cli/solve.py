@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from synth.cli.clock import Clock
+from synth.cli.defaults import choices
 from synth.cli.hint import read_hint
 from synth.cli.least import solve_least
 from synth.cli.limits import (
@@ -19,8 +20,9 @@ from synth.cli.limits import (
 )
 from synth.cli.options import (
     MOST_AT_ONCE,
-    AnyPartitionOption,
     AnyPlacementOption,
+    ChosenPartitionOption,
+    ChosenRecomputeOption,
     GapOption,
     LinkOption,
     MemReserveOption,
@@ -28,7 +30,6 @@ from synth.cli.options import (
     ObjectiveOption,
     ProfileArgument,
     RanksOption,
-    RecomputeOption,
     SeedOption,
     asked_problem,
     load_profile,
@@ -76,9 +77,9 @@ def command(
         typer.Option("--output", "-o", help="The schedule file; written on every improvement."),
     ] = None,
     objective: ObjectiveOption = "makespan",
-    placement: AnyPlacementOption = "linear",
-    partition: AnyPartitionOption = "auto",
-    recompute: RecomputeOption = "none",
+    placement: AnyPlacementOption = None,
+    partition: ChosenPartitionOption = None,
+    recompute: ChosenRecomputeOption = None,
     link: LinkOption = None,
     time_limit: Annotated[str, typer.Option(help="Stop after so long: 60s, 2m.")] = "60s",
     gap: GapOption = "0.5%",
@@ -125,15 +126,19 @@ def command(
         raise SynthError(NOT_REPEATABLE)
     profile = load_profile(profile_name, link)
     limit = read_limit(mem_limit, ranks, profile, mem_reserve)
-    asked = (micro_batches, partition, objective, limit.caps_bytes)
+    is_for_one = target is not None or solver == "milp"
+    given = (placement, partition, recompute, hint)
+    chosen = choices(profile, ranks, *given, is_for_one=is_for_one)
     candidates = None
-    if is_choice(placement, partition):
-        check_goes_with_choice(placement, target, hint)
-        candidates = asked_candidates(profile, placement, ranks, *asked, recompute, clock)
+    if is_choice(chosen, is_for_one=is_for_one or hint is not None):
+        check_goes_with_choice(chosen, target, hint)
+        asked = (micro_batches, objective, limit.caps_bytes, clock)
+        candidates = asked_candidates(profile, chosen, ranks, *asked)
         problem = candidates.them[0].problem
     else:
-        where = named_placement(placement, ranks)
-        problem = asked_problem(profile, where, *asked, clock.for_partitions())
+        where = named_placement(chosen.placement, ranks)
+        numbers = (micro_batches, chosen.partition, objective, limit.caps_bytes)
+        problem = asked_problem(profile, where, *numbers, clock.for_partitions())
     assert problem.partition is not None
     clock = clock.without_answer(len(SPLIT) * micro_batches * problem.costs.num_stages)
     options = SolveOptions(
@@ -148,9 +153,9 @@ def command(
     )
     arguments = {
         "mem_limit": mem_limit or "none",
-        "placement": placement,
-        "partition": partition,
-        "recompute": recompute,
+        "placement": chosen.placement,
+        "partition": chosen.partition,
+        "recompute": chosen.recompute,
         "link": "; ".join(link) if link else "as in the profile",
         "time_limit": time_limit,
         "gap": gap,
@@ -164,7 +169,7 @@ def command(
         arguments["target"] = target
     if mem_reserve is not None:
         arguments["mem_reserve"] = mem_reserve
-    choice = read_recompute(recompute, problem.costs.num_stages)
+    choice = read_recompute(chosen.recompute, problem.costs.num_stages)
     request = Request(
         profile, problem.partition, problem, options, limit, arguments, output, choice, clock
     )

@@ -1,12 +1,13 @@
-"""`synth solve --placement auto`, `--partition search`: candidates are tried, the best is told."""
+"""`synth solve` where something is left to the search: candidates are tried, the best is told."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from synth.cli.clock import Clock
+from synth.cli.defaults import AUTO, FOR_ALL, Choices
 from synth.cli.interrupt import run_interruptibly
-from synth.cli.limits import SEARCH, is_searched, is_steady, read_recompute, read_sizes, word
+from synth.cli.limits import EVEN, SEARCH, is_searched, is_steady, read_recompute, read_sizes, word
 from synth.cli.options import asked_problem, read_objective
 from synth.cli.output import Format, answer, answer_json, percent, talk
 from synth.cli.preview import Infeasible
@@ -25,11 +26,6 @@ if TYPE_CHECKING:
     from synth.schedule.model import Placement
     from synth.solve.problem import Incumbent, Problem, Result
 
-AUTO = "auto"
-
-# What stages recompute, in words that hold on every placement.
-_FOR_ALL = ("none", "all", "auto")
-
 
 @dataclass(frozen=True)
 class Candidates:
@@ -39,9 +35,14 @@ class Candidates:
     refusals: dict[str, str]
 
 
-def is_choice(placement: str, partition: str) -> bool:
-    """Whether one of them is left to the search."""
-    return _is_auto(placement) or is_searched(partition)
+def is_choice(chosen: Choices, *, is_for_one: bool) -> bool:
+    """Whether something is left to the search.
+
+    Args:
+        is_for_one: a hint or a target is given; then `search` chooses the stages that recompute.
+    """
+    chooses_stages = _is_auto(chosen.recompute) and not is_for_one
+    return chooses_stages or _is_auto(chosen.placement) or is_searched(chosen.partition)
 
 
 def _is_auto(placement: str) -> bool:
@@ -50,13 +51,11 @@ def _is_auto(placement: str) -> bool:
 
 def asked_candidates(
     profile: Profile,
-    placement: str,
+    chosen: Choices,
     num_ranks: int,
     num_micro_batches: int,
-    partition: str,
     objective: str,
     caps_bytes: tuple[int, ...] | None,
-    recompute: str,
     clock: Clock,
 ) -> Candidates:
     """The placement given, or the usual ones, each with the problem that `asked_problem` makes.
@@ -68,17 +67,26 @@ def asked_candidates(
         SynthError: what `asked_problem` refuses on all of them, or stages that are not of all.
     """
     from synth.plan.candidates import Candidate
+    from synth.plan.choice import why_infeasible
 
-    partition = AUTO if is_searched(partition) else partition
-    sizes, placements = read_sizes(partition), _placements(placement, num_ranks)
+    placement, recompute = chosen.placement, chosen.recompute
+    partition = EVEN if is_searched(chosen.partition) else chosen.partition
+    sizes = read_sizes(partition)
+    placements = _placements(placement, num_ranks, len(profile.layers))
     read_objective(objective)
-    if _is_auto(placement) and word(recompute) not in _FOR_ALL:
+    if _is_auto(placement) and word(recompute) not in FOR_ALL:
         raise SynthError(
             f"--recompute {shown(recompute)} names stages of one placement; with --placement "
-            f"{AUTO} give {', '.join(_FOR_ALL)}"
+            f"{AUTO} give {', '.join(FOR_ALL)}"
         )
-    found, refusals = [], {}
+    found: list[Candidate] = []
+    refusals: dict[str, str] = {}
     for place, (name, where) in enumerate(placements.items()):
+        is_late = not chosen.placement_is_given and clock.for_partitions()()
+        if is_late and any(why_infeasible(one.problem, one.choice) is None for one in found):
+            # Large problems: what nobody named is left out.
+            talk(f"not tried, for want of time: {', '.join([*placements][place:])}")
+            break
         if sizes is not None and len(sizes) != where.num_stages:
             refusals[name] = f"it has {where.num_stages} stages, --partition {len(sizes)}"
             continue
@@ -93,28 +101,35 @@ def asked_candidates(
         name, why = next(iter(refusals.items()))
         raise SynthError(
             f"--placement {AUTO}: no placement can be; {name}: {why}"
-            if _is_auto(placement)
+            if _is_auto(placement) and chosen.placement_is_given
             else why
         )
-    return Candidates(tuple(found), refusals)
+    # Nobody asked for a placement that cannot be, where none was named.
+    return Candidates(tuple(found), refusals if chosen.placement_is_given else {})
 
 
-def _placements(name: str, num_ranks: int) -> "dict[str, Placement]":
-    from synth.schedule.placements import placement, usual
+def _placements(name: str, num_ranks: int, num_layers: int) -> "dict[str, Placement]":
+    from synth.plan.candidates import placements_to_try
+    from synth.schedule.placements import placement
 
-    return usual(num_ranks) if _is_auto(name) else {name: placement(name, num_ranks)}
+    if _is_auto(name):
+        return placements_to_try(num_ranks, num_layers)
+    return {name: placement(name, num_ranks)}
 
 
-def check_goes_with_choice(placement: str, target: str | None, hint: str | None) -> None:
+def check_goes_with_choice(chosen: Choices, target: str | None, hint: str | None) -> None:
     """Refuse what is for one placement, or for one partition of it.
 
     Raises:
         SynthError: a hint; a target and several placements, or one that is no time.
     """
-    left, way_out = f"--partition {SEARCH}", "give layers per stage or auto"
-    if _is_auto(placement):
+    left, way_out = f"--partition {SEARCH}", f"give layers per stage or {EVEN}"
+    is_placed = not _is_auto(chosen.placement)
+    if not is_placed:
         left, way_out = f"--placement {AUTO}", "name the placement (linear, looped:2, v, …)"
-    is_for_one = target is not None and (_is_auto(placement) or is_steady(target))
+    elif not is_searched(chosen.partition):
+        return
+    is_for_one = target is not None and (not is_placed or is_steady(target))
     given = "--hint" if hint is not None else "--target" if is_for_one else None
     if given is not None:
         raise SynthError(

@@ -20,10 +20,12 @@ __all__ = [
     "Family",
     "Setting",
     "families",
+    "family_layout",
     "family_placement",
     "family_variants",
     "generate",
     "generate_for",
+    "placements_for",
     "variants_for",
 ]
 
@@ -82,6 +84,30 @@ def family_placement(name: str, num_ranks: int) -> Placement:
     return family.place(num_ranks, options)
 
 
+def family_layout(name: str) -> str:
+    """The name of that placement, as `placements.placement` takes it.
+
+    Raises:
+        SynthError: no such family or option.
+    """
+    family, options = _find(name)
+    return family.layout.format(**options)
+
+
+def placements_for(num_ranks: int, num_layers: int) -> dict[str, Placement]:
+    """By name, the placements of `variants_for` that there are layers for.
+
+    Raises:
+        SynthError: a number of ranks below 1.
+    """
+    found: dict[str, Placement] = {}
+    for name in variants_for(num_ranks, num_layers):
+        where = family_placement(name, num_ranks)
+        if where.num_stages <= num_layers and where not in found.values():
+            found[family_layout(name)] = where
+    return found
+
+
 def family_variants() -> list[str]:
     """The names of all schedules worth comparing: every family, in every way that it has."""
     return [
@@ -129,16 +155,23 @@ def generate_for(
     num_micro_batches: int,
     costs: Costs | None = None,
     caps_bytes: Sequence[int] | None = None,
+    *,
+    timed: bool | None = None,
 ) -> Iterator[tuple[str, Schedule]]:
     """Every published schedule that is defined on exactly this placement and these numbers.
 
     They are made one by one, when asked for, those that need no costs first.
+
+    Args:
+        timed: only families that read costs, or only those that do not; None: both.
 
     Raises:
         SynthError: no micro-batch, or costs or caps for other stages or ranks.
     """
     setting = Setting.of(placement, num_micro_batches, costs, caps_bytes)
     for family in sorted(families().values(), key=lambda family: (family.timed, family.name)):
+        if timed is not None and family.timed != timed:
+            continue
         for options in _options_on(family, placement):
             try:
                 schedule = family.schedule(replace(setting, options=options))

@@ -22,27 +22,27 @@ def patient(setting: Setting, schedule: Schedule) -> Buffering:
 
     With caps: of those within the caps, if there are any, the first with the least time.
     """
-    unlimited = _unlimited(schedule)
-    fastest = _outcome(setting, schedule, unlimited)
+    most = unlimited(schedule)
+    fastest = outcome_of(setting, schedule, most)
     assert fastest is not None, "a family made programs that wait for each other"
-    best, found = fastest, unlimited
-    for buffering in takewhile(lambda row: row.receive_ahead < unlimited.receive_ahead, _row()):
-        outcome = _outcome(setting, schedule, buffering)
-        if outcome is not None and (outcome < best or (outcome == best and found == unlimited)):
+    best, found = fastest, most
+    for buffering in takewhile(lambda row: row.receive_ahead < most.receive_ahead, _row()):
+        outcome = outcome_of(setting, schedule, buffering)
+        if outcome is not None and (outcome < best or (outcome == best and found == most)):
             best, found = outcome, buffering
-        if found != unlimited and best.without_waiting(fastest):
+        if found != most and best.without_waiting(fastest):
             break
     return found
 
 
-class _Outcome(NamedTuple):
+class Outcome(NamedTuple):
     """How a schedule does with a buffering; less is better."""
 
     exceeds_caps: bool
     period_us: int
     makespan_us: int
 
-    def without_waiting(self, fastest: "_Outcome") -> bool:
+    def without_waiting(self, fastest: "Outcome") -> bool:
         """Whether this fits, and takes no longer than without a limit on buffers."""
         return not self.exceeds_caps and self[1:] <= fastest[1:]
 
@@ -57,12 +57,13 @@ def _row() -> Iterator[Buffering]:
         buffering = replace(buffering, receive_ahead=2 * buffering.receive_ahead)
 
 
-def _unlimited(schedule: Schedule) -> Buffering:
+def unlimited(schedule: Schedule) -> Buffering:
+    """The buffering with which nobody ever waits for room in a buffer."""
     longest = max(len(program) for program in schedule.programs)
     return Buffering(longest, longest)
 
 
-def _outcome(setting: Setting, schedule: Schedule, buffering: Buffering) -> _Outcome | None:
+def outcome_of(setting: Setting, schedule: Schedule, buffering: Buffering) -> Outcome | None:
     """Simulate; none where the ranks wait for each other."""
     lowered = lower(replace(schedule, buffering=buffering), setting.costs)
     try:
@@ -73,4 +74,4 @@ def _outcome(setting: Setting, schedule: Schedule, buffering: Buffering) -> _Out
     exceeds = caps is not None and any(
         peak > cap for peak, cap in zip(peak_bytes(lowered), caps, strict=True)
     )
-    return _Outcome(exceeds, line.period_us, line.makespan_us)
+    return Outcome(exceeds, line.period_us, line.makespan_us)

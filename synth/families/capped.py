@@ -65,8 +65,7 @@ def within_caps(
             if limits == list(first_bytes):
                 raise
             return  # it says what it needs in terms of limits that nobody gave
-        made = Schedule(setting.placement, setting.num_micro_batches, programs, "")
-        over = _over_bytes(setting, made)
+        over = over_bytes(setting, programs)
         yield Attempt(programs, over)
         kept = (most_kept_bytes(setting.costs, program) for program in programs)
         lowered = [
@@ -80,10 +79,15 @@ def within_caps(
         limits = lowered
 
 
-def _over_bytes(setting: Setting, made: Schedule) -> tuple[int, ...]:
-    """With few buffers; where these fit, with those that the family is going to have."""
+def over_bytes(setting: Setting, programs: Programs) -> tuple[int, ...]:
+    """By how much each rank exceeds its cap; the setting has caps, the family is `patient`.
+
+    With few buffers; where these fit, with those that the family is going to have.
+    """
     caps = setting.caps_bytes
     assert caps is not None
+    ordered = tuple(tuple(program) for program in programs)
+    made = Schedule(setting.placement, setting.num_micro_batches, ordered, "")
 
     def over(schedule: Schedule) -> tuple[int, ...]:
         peaks = peak_bytes(lower(schedule, setting.costs))

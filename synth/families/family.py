@@ -82,7 +82,8 @@ class Family:
     `layout` is the named placement that it is defined on; numbers and words of `options`, which
     stand behind the name (see `options.py`), may be part of it: `looped:{rounds}`. `make` raises
     SynthError where the definition does not admit the setting. `timed` families read costs, so they
-    take longer. `buffering` says what a schedule needs; none: the default.
+    take longer; `averages` marks those that themselves also try, or only read, the means over all
+    stages. `buffering` says what a schedule needs; none: the default.
     """
 
     name: str
@@ -91,6 +92,7 @@ class Family:
     layout: str = "linear"
     options: tuple[Option, ...] = ()
     timed: bool = False
+    averages: bool = False
     buffering: Callable[[Setting, Schedule], Buffering] | None = None
 
     def place(self, num_ranks: int, options: Options) -> Placement:

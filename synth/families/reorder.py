@@ -49,28 +49,44 @@ def fitted(setting: Setting, order: Order, limits_bytes: Sequence[int]) -> Progr
         order: every rank's F, B and W, a way to run them all without waiting for each other.
         limits_bytes: what a rank may keep in the sense of `kept_bytes`; it must allow the order.
     """
+    found = fitted_below(setting, order, limits_bytes, None)
+    assert found is not None
+    return found
+
+
+def fitted_below(
+    setting: Setting, order: Order, limits_bytes: Sequence[int], most_us: int | None
+) -> Programs | None:
+    """What `fitted` makes; None if its period is more than `most_us`, known after less time."""
     attempts = [(order, rules) for rules in _ALL]
     if not _are_as_drawn(setting):
         # As the authors do it: fitted to what is drawn, then run in the order that this gives.
         squeezed = [(order, Rules()), (order, Rules(overtake=True, in_cool_down=True))]
-        attempts.append((_best(_as_drawn(setting), squeezed, limits_bytes), Rules()))
-    return _best(setting, attempts, limits_bytes)
+        redrawn = _best(_as_drawn(setting), squeezed, limits_bytes)
+        assert redrawn is not None
+        attempts.append((redrawn, Rules()))
+    return _best(setting, attempts, limits_bytes, most_us)
 
 
 def _best(
-    setting: Setting, attempts: Sequence[tuple[Order, Rules]], limits_bytes: Sequence[int]
-) -> Order:
-    """The programs of the attempt that ends first; those that fall behind are given up."""
+    setting: Setting,
+    attempts: Sequence[tuple[Order, Rules]],
+    limits_bytes: Sequence[int],
+    most_us: int | None = None,
+) -> Order | None:
+    """The programs of the attempt that ends first; those that fall behind are given up.
+
+    None if the period of all is more than `most_us`.
+    """
     best: _Run | None = None
     for order, rules in attempts:
         attempt = _Run(setting, order, limits_bytes, rules)
-        attempt.run(None if best is None else best.period_us)
+        attempt.run(most_us if best is None else best.period_us)
         if not attempt.is_done:
             continue
         if best is None or attempt.worth < best.worth:
             best = attempt
-    assert best is not None
-    return best.programs
+    return None if best is None else best.programs
 
 
 def _are_as_drawn(setting: Setting) -> bool:

@@ -1,5 +1,7 @@
 """V-Half: half of 1F1B's activations (Qi et al. 2024, arXiv 2405.15362)."""
 
+from collections.abc import Callable
+
 from synth.families.buffers import patient
 from synth.families.family import Family, Programs, Setting
 from synth.families.v_shape import Block, repeated
@@ -7,7 +9,11 @@ from synth.families.v_shape import Block, repeated
 
 def make(setting: Setting) -> Programs:
     """Steps a = 2, b = 1: ⌊(D + 2) / 2⌋ micro-batches; about half of 1F1B's bubble."""
-    num_ranks = setting.num_ranks
+    return repeated(setting, building_block(setting.num_ranks))
+
+
+def building_block(num_ranks: int) -> Callable[[int], Block]:
+    """The slots of micro-batch 0 on a rank."""
     # Without the gap, passes of the two halves would meet where D is even.
     gap = 3 if num_ranks % 2 == 0 else 0
 
@@ -16,7 +22,7 @@ def make(setting: Setting) -> Programs:
         turn, end = 2 * num_ranks - 1, back + 2 * num_ranks
         return Block(2 * rank, turn + up, back + 2 * rank, end + up)
 
-    return repeated(setting, block)
+    return block
 
 
 FAMILY = Family(

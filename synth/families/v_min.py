@@ -1,5 +1,7 @@
 """V-Min: a third of 1F1B's activations (Qi et al. 2024, arXiv 2405.15362)."""
 
+from collections.abc import Callable
+
 from synth.families.buffers import patient
 from synth.families.family import Family, Programs, Setting
 from synth.families.v_shape import Block, repeated
@@ -7,7 +9,11 @@ from synth.families.v_shape import Block, repeated
 
 def make(setting: Setting) -> Programs:
     """Steps a = b = 1: ⌊(D + 4) / 3⌋ micro-batches; about two thirds of 1F1B's bubble."""
-    num_ranks = setting.num_ranks
+    return repeated(setting, building_block(setting.num_ranks))
+
+
+def building_block(num_ranks: int) -> Callable[[int], Block]:
+    """The slots of micro-batch 0 on a rank."""
     # Without the gap, F of the one half and B of the other would meet where 3 divides D.
     gap = 2 if num_ranks % 3 == 0 else 0
 
@@ -15,7 +21,7 @@ def make(setting: Setting) -> Programs:
         up = num_ranks - 1 - rank
         return Block(rank, num_ranks + up, 2 * num_ranks + gap + rank, 3 * num_ranks + gap + up)
 
-    return repeated(setting, block)
+    return block
 
 
 FAMILY = Family(

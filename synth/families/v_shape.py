@@ -39,15 +39,27 @@ class Block(NamedTuple):
     backward_first: int
 
 
+class Drawn(NamedTuple):
+    """Every rank's ops as drawn, and the activations of a stage that the endless drawing holds."""
+
+    order: list[list[Op]]
+    peak: int
+
+
+def drawn(num_ranks: int, num_micro_batches: int, block: Callable[[int], Block]) -> Drawn:
+    """A building block, given by rank, repeated."""
+    order = [_weave(num_ranks, r, block(r), num_micro_batches) for r in range(num_ranks)]
+    return Drawn(order, peak_of(num_ranks, block))
+
+
 def repeated(setting: Setting, block: Callable[[int], Block]) -> Programs:
     """The schedule of a building block, given by rank, fitted to the setting's times.
 
     The limit of a rank is the peak of the repeated block, in micro-batches of one stage: the
     same on all ranks.
     """
-    num_ranks, m = setting.num_ranks, setting.num_micro_batches
-    order = [_weave(num_ranks, r, block(r), m) for r in range(num_ranks)]
-    return fitted_to_memory(setting, order, peak_of(num_ranks, block))
+    made = drawn(setting.num_ranks, setting.num_micro_batches, block)
+    return fitted_to_memory(setting, made.order, made.peak)
 
 
 def fitted_to_memory(setting: Setting, order: list[list[Op]], peak: int) -> Programs:
@@ -59,16 +71,16 @@ def fitted_to_memory(setting: Setting, order: list[list[Op]], peak: int) -> Prog
     Args:
         peak: the limit of a rank, in activations of its mean stage; or what the order itself keeps.
     """
-    drawn = [most_kept_bytes(setting.costs, program) for program in order]
+    needed = [most_kept_bytes(setting.costs, program) for program in order]
     shares = (_share_bytes(setting, rank, peak) for rank in range(setting.num_ranks))
-    own = [max(pair) for pair in zip(shares, drawn, strict=True)]
-    if setting.caps_bytes is None or not _leave_room(left_bytes(setting), drawn):
+    own = [max(pair) for pair in zip(shares, needed, strict=True)]
+    if setting.caps_bytes is None or not _leave_room(left_bytes(setting), needed):
         return fitted(setting, order, own)
 
     def make_at(limits_bytes: Sequence[int]) -> Programs:
         return fitted(setting, order, limits_bytes)
 
-    tried = list(within_caps(setting, make_at, own, drawn, _MOST_ATTEMPTS))
+    tried = list(within_caps(setting, make_at, own, needed, _MOST_ATTEMPTS))
     return (tried[-1] if tried[-1].fits else tried[0]).programs
 
 

@@ -4,7 +4,7 @@ from collections import Counter
 
 from synth.families.buffers import patient
 from synth.families.family import Family, Programs, Setting
-from synth.families.v_shape import fitted_to_memory
+from synth.families.v_shape import Drawn, fitted_to_memory
 from synth.kinds import OpKind
 from synth.schedule.ops import Op
 
@@ -13,9 +13,14 @@ F, B, W = OpKind.F, OpKind.B, OpKind.W
 
 def make(setting: Setting) -> Programs:
     """The drawn schedule, fitted to the setting's times within D micro-batches (2D of a stage)."""
-    num_ranks, m = setting.num_ranks, setting.num_micro_batches
-    order = [_drawn(num_ranks, rank, m) for rank in range(num_ranks)]
-    return fitted_to_memory(setting, order, 2 * num_ranks)
+    made = drawn(setting.num_ranks, setting.num_micro_batches)
+    return fitted_to_memory(setting, made.order, made.peak)
+
+
+def drawn(num_ranks: int, num_micro_batches: int) -> Drawn:
+    """The parallelogram of all ranks."""
+    order = [_drawn(num_ranks, rank, num_micro_batches) for rank in range(num_ranks)]
+    return Drawn(order, 2 * num_ranks)
 
 
 def _drawn(num_ranks: int, rank: int, num_micro_batches: int) -> list[Op]:

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Collection
 from dataclasses import replace
 
-from synth.plan.recompute import merged, relaxed
+from synth.plan.recompute import bounds, bounds_of_any_choice, merged, relaxed
 from synth.plan.solve_recompute import (
     OnImprovement,
     counts_tried,
@@ -14,6 +14,9 @@ from synth.plan.solve_recompute import (
 )
 from synth.solve.feasible import find_shortage, needed_bytes, smallest_limit_bytes
 from synth.solve.problem import Problem, Result, SolveOptions
+
+# Up to so many stages, times the choices of a rank, bounds of any choice count the caps.
+_MOST_CHOICES = 1_100
 
 # The stages; None leaves the choice to the search.
 Choice = tuple[int, ...] | None
@@ -72,6 +75,19 @@ def limits_bytes(problem: Problem, choice: Choice) -> tuple[int, int]:
     tried = [range(count) for count in counts] if choice is None else [choice]
     seen = (replace(problem, costs=merged(problem.costs, stages)) for stages in tried)
     return never, max(never, min(map(smallest_limit_bytes, seen)))
+
+
+def bound_us(problem: Problem, choice: Choice) -> int:
+    """What no schedule with these stages recomputing can beat, in closed form.
+
+    For a choice of large problems the caps are left out of it, as it would take seconds.
+    """
+    if choice is not None:
+        return problem.objective.value_us(bounds(problem, choice))
+    most_held = max(map(len, problem.placement.held))
+    if problem.costs.num_stages << most_held > _MOST_CHOICES:
+        return problem.objective.value_us(bounds(replace(problem, caps_bytes=None), ()))
+    return problem.objective.value_us(bounds_of_any_choice(problem))
 
 
 def _stages(problem: Problem, choice: tuple[int, ...] | None) -> Collection[int]:

@@ -20,6 +20,7 @@ def claim_of(found: Incumbent | Result, problem: Problem, options: SolveOptions)
         lower_bound_us=found.lower_bound_us,
         gap=found.gap,
         bound_holds_for=found.bound_scope,
+        certificate=found.certificate,
         found_by=found.found_by,
         stopped_by=found.stopped_by.value if isinstance(found, Result) else STILL_SEARCHING,
         seed=options.seed,

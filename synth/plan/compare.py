@@ -14,10 +14,12 @@ from synth.costs import HOST, Costs, cut
 from synth.errors import SynthError
 from synth.families import family_placement, generate, variants_for
 from synth.objective import Objective
+from synth.plan.candidates import Candidate, Cut, placements_to_try
 from synth.plan.choice import Choice
 from synth.plan.claim import claim_of
 from synth.plan.partition import balance, is_proven_best
 from synth.plan.repartition import solve_repartitioning
+from synth.plan.trials import solve_best_of
 from synth.profile import Profile
 from synth.schedule.file import Claim, Plan
 from synth.schedule.lower import Lowered
@@ -33,24 +35,29 @@ WITH_R = "+R"
 
 
 class Search(NamedTuple):
-    """Where the solver searches, by its name; which stages recompute, None: as serve best."""
+    """Where the solver searches, by its name; which stages recompute, None: as serve best.
+
+    Without a placement it chooses one.
+    """
 
     name: str
-    placement: Placement
+    placement: Placement | None
     recompute: Choice = ()
 
     @property
     def title(self) -> str:
         """The name of its row."""
-        return f"{SOLVED}{self.name}{'' if self.recompute == () else WITH_R}"
+        has_row_without = self.placement is not None and self.recompute != ()
+        return f"{SOLVED}{self.name}{WITH_R if has_row_without else ''}"
 
 
 @dataclass(frozen=True)
 class Question:
     """What is to be compared: the model, the machine's ranks, the mini-batch, what counts.
 
-    `partition`, where given, holds for the placements of as many stages; `caps_bytes` is what each
-    rank may hold, none: no limit.
+    `partition`, where given, holds for the placements of as many stages; where it is sought, the
+    solver seeks it, and published schedules are cut evenly. `caps_bytes` is what each rank may
+    hold, none: no limit.
     """
 
     profile: Profile
@@ -59,6 +66,14 @@ class Question:
     caps_bytes: tuple[int, ...] | None = None
     objective: Objective = Objective.MAKESPAN
     partition: tuple[int, ...] | None = None
+    partition_is_sought: bool = False
+
+    @property
+    def cut(self) -> Cut:
+        """How the solver cuts the model."""
+        if self.partition_is_sought:
+            return Cut.SEARCHED
+        return Cut.EVEN if self.partition is None else Cut.GIVEN
 
 
 @dataclass(frozen=True)
@@ -77,6 +92,7 @@ class Entry:
     makespan_us: int
     period_us: int
     work_us: int
+    mean_work_us: float
     peak_bytes: tuple[int, ...]
     static_bytes: tuple[int, ...]
     sent_bytes: int
@@ -95,6 +111,12 @@ class Entry:
         """1 − (largest work of a rank) / makespan, and the same of the period."""
         spans = (self.makespan_us, self.period_us)
         return spans[0] and 1 - self.work_us / spans[0], spans[1] and 1 - self.work_us / spans[1]
+
+    @property
+    def mean_idle(self) -> tuple[float, float]:
+        """1 − (mean work of a rank) / makespan, and the same of the period."""
+        spans, work_us = (self.makespan_us, self.period_us), self.mean_work_us
+        return spans[0] and 1 - work_us / spans[0], spans[1] and 1 - work_us / spans[1]
 
     def gap(self, objective: Objective) -> float | None:
         """(value − bound) / value, where a bound is proven."""
@@ -171,7 +193,8 @@ def compare(
     names, searches = tuple(dict.fromkeys(names)), tuple(dict.fromkeys(searches))
     # A name that is unknown is no refusal, so all are looked up first.
     placements = [family_placement(name, question.num_ranks) for name in names]
-    _check_partition(question, [*placements, *(search.placement for search in searches)])
+    searched = [search.placement for search in searches if search.placement is not None]
+    _check_partition(question, [*placements, *searched])
     for name in names:
         if running.begins(name, on_begin):
             running.add_published(name)
@@ -253,8 +276,7 @@ class _Comparing:
         """What the solver finds on a placement, or why it finds nothing."""
         name = search.title
         try:
-            problem = self._problem(search.placement)
-            result = self._solve(problem, search.recompute)
+            result = self._solve(search)
         except SynthError as error:
             self.comparison.refusals.append(Refusal(name, str(error)))
             return
@@ -268,9 +290,36 @@ class _Comparing:
         claim = claim_of(result, solved, self.options)
         self._add(name, solved.partition, simulated, claim)
 
-    def _solve(self, problem: Problem, choice: Choice) -> Result:
-        profile = self.question.profile if self.question.partition is None else None
-        return solve_repartitioning(profile, problem, choice, self.options, stop=self.stop)
+    def _solve(self, search: Search) -> Result:
+        asked, options = self.question, self.options
+        if search.placement is not None and not asked.partition_is_sought:
+            problem = self._problem(search.placement)
+            profile = asked.profile if asked.partition is None else None
+            return solve_repartitioning(profile, problem, search.recompute, options, stop=self.stop)
+        candidates = self._candidates(search)
+        chosen = solve_best_of(candidates, asked.profile, asked.cut, options, stop=self.stop)
+        return chosen.result
+
+    def _candidates(self, search: Search) -> list[Candidate]:
+        """The placement of a search, or those there are to choose from and that can be.
+
+        Raises:
+            SynthError: none can be.
+        """
+        asked, choice = self.question, search.recompute
+        if search.placement is not None:
+            return [Candidate(search.name, self._problem(search.placement), choice)]
+        found, reasons = [], []
+        every = placements_to_try(asked.num_ranks, len(asked.profile.layers))
+        for name, where in every.items():
+            if asked.partition is None or len(asked.partition) == where.num_stages:
+                try:
+                    found.append(Candidate(name, self._problem(where), choice))
+                except SynthError as error:
+                    reasons.append(str(error))
+        if not found:
+            raise SynthError((*reasons, "no placement has as many stages as the partition")[0])
+        return found
 
     def _cut(self, where: Placement) -> tuple[tuple[int, ...], Costs]:
         """The partition given, if it has as many stages, else the one that `synth solve` takes."""
@@ -323,6 +372,7 @@ def _entry(
         makespan_us=line.makespan_us,
         period_us=line.period_us,
         work_us=max(line.work_us),
+        mean_work_us=line.mean_work_us,
         peak_bytes=peaks,
         static_bytes=tuple(static_bytes(lowered, rank) for rank in range(lowered.num_ranks)),
         sent_bytes=int(routes.num_bytes[~of_host].sum()),

@@ -3,10 +3,12 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from synth.certificate import Certificate, PartitionProof, ProverName
 from synth.objective import BoundScope
 from synth.plan.candidates import Candidate, Chosen, Cut, Tried
+from synth.plan.choice import bound_us as closed_bound_us
+from synth.plan.cut_paths import Sizes
 from synth.plan.further_cuts import FurtherCuts
-from synth.plan.recompute import bounds_of_any_choice
 from synth.solve.feasible import needed_bytes
 from synth.solve.problem import Problem, Result, Rival, StoppedBy, merit, relative_gap
 
@@ -24,6 +26,7 @@ class Contest:
         cut: whether their partitions stay.
         gap: what is open of the best at most for the others to be out.
         tried: what was found of each, also of those that are yet to be tried.
+        is_judged: published schedules were judged before all trials, and some fit.
         further: of each placement by its name, where partitions are searched, which to try next.
     """
 
@@ -31,11 +34,12 @@ class Contest:
         self.candidates, self.cut, self.gap = candidates, cut, gap
         self.further: dict[str, FurtherCuts] = {}
         self.tried: list[Tried] = []
+        self.is_judged = False
 
     def new(self, candidate: Candidate) -> Tried:
         """Nothing is known of it but a closed bound, or what is known of its partition."""
         problem = candidate.problem
-        bound_us = problem.objective.value_us(bounds_of_any_choice(problem))
+        bound_us = closed_bound_us(problem, candidate.choice)
         if problem.partition is not None and candidate.name in self.further:
             bound_us = max(bound_us, self.further[candidate.name].bound_us(problem.partition))
         return Tried(candidate, bound_us)
@@ -64,10 +68,9 @@ class Contest:
 
     def best_of(self, name: str) -> Result | None:
         """The best found on a placement, whose order may serve another partition too."""
-        found = (one.found for one in self._ranked() if one.name == name)
+        found = (one.found for one in self._ranked() if one.name == name and not one.is_fixed)
         best = next((one for one in found if one is not None), None)
-        keeps = best is not None and best.schedule is not None and best.schedule.keeps_saved
-        return best if keeps else None
+        return None if best is None or best.schedule is None else best
 
     def cuts_of(self, name: str) -> list[tuple[int, ...]]:
         """The partitions of a placement that were tried or are to be."""
@@ -93,20 +96,29 @@ class Contest:
         return relative_gap(best_us, tried.lower_bound_us) > self.gap
 
     def promising(self) -> list[Tried]:
-        """Those that may still win: what was not tried yet, then the best ones first."""
-        ranked = sorted(self._ranked(), key=lambda tried: tried.found is not None)
-        return [tried for tried in ranked if self.can_win(tried)]
+        """Those that may still win, the best ones first."""
+        return [tried for tried in self._ranked() if self.can_win(tried)]
 
-    def near(self) -> list[Tried]:
-        """Of those that may still win, what is not far behind the best one."""
-        most_us, promising = _NEAR * (self.best_us or 0), self.promising()
-        return [one for one in promising if one.value_us is None or one.value_us <= most_us]
+    def near(self, times: float = _NEAR, *, is_first_round: bool = False) -> list[Tried]:
+        """Of those that may still win, what is not far behind the best one.
+
+        Candidates on which no published schedule fits are behind once others were judged, but may
+        have a trial in the first round.
+        """
+        most_us, promising = times * (self.best_us or 0), self.promising()
+        with_unknown = is_first_round or not self.is_judged
+        return [
+            one
+            for one in promising
+            if (with_unknown if one.value_us is None else one.value_us <= most_us)
+        ]
 
     @property
     def is_of_all_cuts(self) -> bool:
         """Whether there are bounds of all partitions of all candidates."""
         further = self.further.values()
-        return bool(further) and all(cuts.bounds is not None for cuts in further)
+        is_of_each = {candidate.name for candidate in self.candidates} == self.further.keys()
+        return is_of_each and all(cuts.bounds is not None for cuts in further)
 
     @property
     def bound_scope(self) -> BoundScope:
@@ -148,8 +160,37 @@ class Contest:
         others += [self._others_us()] if self.is_of_all_cuts else []
         return min(value_us, own_us, *others)
 
-    def _possible(self) -> Iterator[Tried]:
-        return (tried for tried in self.tried if not tried.is_impossible)
+    def certificate(
+        self, bound_us: int, tried: Tried, own: Certificate | None
+    ) -> Certificate | None:
+        """The certificate of a bound of all partitions, or else of the bound on one candidate.
+
+        Args:
+            tried: the candidate.
+            own: the certificate of the bound on it.
+        """
+        if not self.is_of_all_cuts:
+            return own
+        if len(self.further) > 1:
+            return None
+        ((name, cuts),) = self.further.items()
+        proven: dict[Sizes | None, Certificate | None] = dict.fromkeys(cuts.out)
+        of_name = (one for one in self.tried if one.name == name)
+        proven |= {one.problem.partition: one.certificate for one in of_name}
+        proven[tried.problem.partition] = own
+        closed = Certificate(prover=ProverName.CLOSED_FORMS)
+        proofs = (
+            PartitionProof(sizes=sizes, certificate=certificate or closed)
+            for sizes, certificate in proven.items()
+            if sizes is not None
+        )
+        return None if cuts.bounds is None else cuts.bounds.certificate(bound_us, proofs)
+
+    def _possible(self, best: Tried | None = None) -> Iterator[Tried]:
+        """Those that bound what can be; what no search orders bounds itself alone."""
+        for tried in self.tried:
+            if not tried.is_impossible and (tried is best or not tried.is_fixed):
+                yield tried
 
     def answer(self, wall_s: float, *, is_interrupted: bool, is_over: bool) -> Chosen:
         """The best, with the bound that holds for all.
@@ -161,7 +202,8 @@ class Contest:
         ranked = self._ranked()
         best = ranked[0].found  # the first one is always tried
         assert best is not None
-        bound_us = min((tried.lower_bound_us for tried in self._possible()), default=0)
+        possible = self._possible(ranked[0])
+        bound_us = min((tried.lower_bound_us for tried in possible), default=0)
         if self.is_of_all_cuts:
             bound_us = min(bound_us, self._others_us())
         if best.value_us is None:
@@ -171,6 +213,7 @@ class Contest:
         result = replace(
             best,
             lower_bound_us=bound_us,
+            certificate=self.certificate(bound_us, ranked[0], ranked[0].certificate),
             rivals=tuple(self._rivals()),
             wall_s=wall_s,
             stopped_by=self._stopped(best, bound_us, is_interrupted, is_over),
@@ -194,10 +237,11 @@ class Contest:
         """The published schedules, each name once, on the best candidate of each placement."""
         placements, names = set(), set()
         for tried in self._ranked():
-            if tried.found is None or tried.name in placements:
+            published = tried.published or (tried.found.rivals if tried.found else ())
+            if not published or tried.name in placements:
                 continue
             placements.add(tried.name)
-            for rival in tried.found.rivals:
+            for rival in published:
                 if rival.name not in names:
                     names.add(rival.name)
                     yield rival

@@ -18,11 +18,14 @@ from itertools import accumulate
 from operator import add
 from typing import NamedTuple
 
+from synth.certificate import MOST_PARTS, Certificate, LayerRun, PartitionProof, ProverName
 from synth.kinds import OpKind
 from synth.plan.cut_paths import NEVER, CutPaths, Least, Run, Sizes, runs_of
 from synth.plan.stage_table import StageTable
 from synth.schedule.model import Placement
-from synth.solve.bounds import Ladder, Reference, rank_bounds
+from synth.solve.apart import Spacings
+from synth.solve.bounds import Ladder, Reference, model_of, rank_bounds
+from synth.solve.cpsat import Model
 from synth.solve.memory_views import relaxed_for_fusion
 from synth.solve.problem import Problem, SolveOptions, relative_gap
 from synth.solve.view import BW, STEP, B, Chunk, F, View, W
@@ -43,10 +46,11 @@ _TINY = 1e-3
 class _Known:
     """How the bound of all partitions in which a rank holds a run was made.
 
-    By closed forms first; `looked_s` is how long the exact model was searched at most, and
-    `is_final` whether that was to the end.
+    By closed forms first, which say `closed_us`; `looked_s` is how long the exact model was
+    searched at most, and `is_final` whether that was to the end.
     """
 
+    closed_us: int
     looked_s: float = 0.0
     is_final: bool = False
 
@@ -103,7 +107,7 @@ class CutBounds:
     def bound_us(self, sizes: Sizes) -> int | None:
         """The best bound known of a partition, a closed form at least; None: nothing fits."""
         for run in runs_of(sizes):
-            self._close(run)
+            self.close(run)
         bound_us = self.paths.bound_us(sizes)
         return None if bound_us >= NEVER else bound_us
 
@@ -139,7 +143,7 @@ class CutBounds:
                 break
             if unknown:
                 for run in unknown:
-                    self._close(run)
+                    self.close(run)
                 spent_s += _CLOSED_S * len(unknown)
                 continue
             run = min(open_runs, key=self._turn)
@@ -148,11 +152,40 @@ class CutBounds:
             spent_s += self._look_at(run, value_us, part, should_stop)
         return Raised(least, spent_s)
 
-    def _close(self, run: Run) -> None:
-        """Make the closed forms' bound, if it is not known."""
-        if run not in self.known:
-            self.known[run] = _Known()
-            self.paths[run] = max(self.paths[run], self._closed_us(run))
+    def close(self, run: Run) -> bool:
+        """Make the closed forms' bound; False: it was known."""
+        if run in self.known:
+            return False
+        self.known[run] = _Known(self._closed_us(run))
+        self.paths[run] = max(self.paths[run], self.known[run].closed_us)
+        return True
+
+    def model_of(self, run: Run, value_us: int) -> Model:
+        """Make the exact model of a run's rank, within a value."""
+        view, ranks = self._view(run), (self._place(run),)
+        return model_of(view, self.problem.objective, value_us, ranks, Spacings())
+
+    def certificate(self, bound_us: int, proofs: Iterable[PartitionProof]) -> Certificate | None:
+        """Make the certificate of a bound that all paths have; None: it would be too large.
+
+        Args:
+            bound_us: no path has less but those of `proofs`.
+            proofs: of single partitions.
+        """
+        runs = tuple(
+            LayerRun(rank=run.rank, first=run.first, end=run.end)
+            for run, known in self.known.items()
+            if known.closed_us < bound_us <= self.paths[run]
+        )
+        partitions = tuple(one for one in proofs if self.paths.bound_us(one.sizes) < bound_us)
+        if max(len(runs), len(partitions)) > MOST_PARTS:
+            return None
+        return Certificate(
+            prover=ProverName.PARTITIONS,
+            num_micro_batches=self.problem.num_micro_batches,
+            layer_runs=runs,
+            partitions=partitions,
+        )
 
     def _turn(self, run: Run) -> tuple[float, int, int]:
         """What was looked at least comes first, and of those that of the highest bound."""

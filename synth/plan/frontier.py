@@ -13,6 +13,7 @@ from typing import ClassVar, Self
 from pydantic import NonNegativeInt, PositiveInt, model_validator
 
 from synth import __version__
+from synth.certificate import Certificate
 from synth.errors import SynthError
 from synth.objective import BoundScope, Objective
 from synth.plan import cut_bounds
@@ -50,6 +51,7 @@ class Searched:
     stopped_by: StoppedBy
     wall_s: float
     time_limit_s: float
+    certificate: Certificate | None = None
 
 
 class Frontier(FileRecord):
@@ -223,14 +225,14 @@ def check_can_be_sought(problem: Problem, recompute: Choice) -> None:
     if cut_bounds.is_linear(problem) and not cut_bounds.applies(problem):
         raise SynthError(
             f"{sum(problem.partition or ())} layers on {problem.num_ranks} ranks can be cut in too "
-            f"many ways for what is least over all partitions; give --partition auto, or layers "
+            f"many ways for what is least over all partitions; give --partition even, or layers "
             f"per stage"
         )
     if not cut_bounds.is_linear(problem) or recompute != ():
         raise SynthError(
             "what is least over all partitions is known for one stage per rank (--placement "
             "linear) and without --recompute, as only there bounds hold for all partitions; give "
-            "--partition auto, or layers per stage"
+            "--partition even, or layers per stage"
         )
 
 
@@ -247,7 +249,7 @@ def known_of(points: Iterable[Plan]) -> Known:
             claim.peak_bytes,
             claim.found_by,
         )
-        known.add(cap_of(plan), found, claim.lower_bound_us)
+        known.add(cap_of(plan), found, claim.lower_bound_us, claim.certificate)
     return known
 
 
@@ -262,6 +264,7 @@ def plan_of(profile: Profile, frontier: Frontier, searched: Searched, seed: int)
         lower_bound_us=searched.lower_bound_us,
         gap=relative_gap(found.value_us, searched.lower_bound_us),
         bound_holds_for=frontier.bound_scope,
+        certificate=searched.certificate,
         found_by=found.found_by,
         stopped_by=searched.stopped_by.value,
         seed=seed,
@@ -287,8 +290,10 @@ def closed(points: Sequence[Plan]) -> tuple[Plan, ...]:
     result = []
     for cap in sorted(last):
         best = min((plan for plan in points if max(plan.claim.peak_bytes) <= cap), key=_merit)
-        bound_us = max(plan.claim.lower_bound_us for plan in points if cap_of(plan) >= cap)
-        result.append(_with(last[cap], best, bound_us))
+        # Of equal bounds its own, so that what is closed stays as it is.
+        holding = (last[cap].claim, *(plan.claim for plan in points if cap_of(plan) >= cap))
+        bound = max(holding, key=lambda claim: claim.lower_bound_us)
+        result.append(_with(last[cap], best, bound))
     return tuple(result)
 
 
@@ -296,11 +301,12 @@ def _merit(plan: Plan) -> tuple[int, int]:
     return value_of(plan), max(plan.claim.peak_bytes)
 
 
-def _with(point: Plan, best: Plan, bound_us: int) -> Plan:
+def _with(point: Plan, best: Plan, bound: Claim) -> Plan:
     """A point with another's schedule and a better bound; how long it was searched stays."""
-    gap = relative_gap(value_of(best), bound_us)
+    gap = relative_gap(value_of(best), bound.lower_bound_us)
     claim = best.claim.replace(
-        lower_bound_us=bound_us,
+        lower_bound_us=bound.lower_bound_us,
+        certificate=bound.certificate,
         gap=gap,
         stopped_by=StoppedBy.OPTIMAL.value if gap == 0 else point.claim.stopped_by,
         solve_seconds=point.claim.solve_seconds,

@@ -8,7 +8,9 @@ import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
+from synth.certificate import Certificate
 from synth.schedule.model import Schedule
 from synth.schedule.simulate import Timeline
 from synth.solve.problem import Incumbent, Result
@@ -59,18 +61,32 @@ class Found:
         return max(self.peak_bytes)
 
 
+class Bound(NamedTuple):
+    """A lower bound, with its certificate if it has one."""
+
+    lower_bound_us: int
+    certificate: Certificate | None
+
+
 @dataclass
 class Known:
     """Schedules and bounds so far; a cap is one for all ranks, None is no cap."""
 
     schedules: list[Found] = field(default_factory=list)
-    bounds: list[tuple[float, int]] = field(default_factory=list)
+    bounds: list[tuple[float, Bound]] = field(default_factory=list)
 
-    def add(self, cap_bytes: int | None, found: Found | None, lower_bound_us: int) -> None:
+    def add(
+        self,
+        cap_bytes: int | None,
+        found: Found | None,
+        lower_bound_us: int,
+        certificate: Certificate | None = None,
+    ) -> None:
         """Take in what a search under a cap found and proved."""
         if found is not None:
             self.schedules.append(found)
-        self.bounds.append((math.inf if cap_bytes is None else cap_bytes, lower_bound_us))
+        bound = Bound(lower_bound_us, certificate)
+        self.bounds.append((math.inf if cap_bytes is None else cap_bytes, bound))
 
     def best_within(self, cap_bytes: int | None) -> Found | None:
         """The fastest schedule that keeps a cap; of equally fast ones that in the least memory."""
@@ -84,8 +100,13 @@ class Known:
 
     def bound_us(self, cap_bytes: int | None) -> int:
         """The best bound that is proven under a cap: those of larger caps hold too."""
+        return self.bound(cap_bytes).lower_bound_us
+
+    def bound(self, cap_bytes: int | None) -> Bound:
+        """The same, with its certificate: what it names proves it under the smaller cap too."""
         cap = math.inf if cap_bytes is None else cap_bytes
-        return max((bound for at, bound in self.bounds if at >= cap), default=0)
+        holding = (bound for at, bound in self.bounds if at >= cap)
+        return max(holding, key=lambda bound: bound.lower_bound_us, default=Bound(0, None))
 
 
 class Enough(threading.Event):

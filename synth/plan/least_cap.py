@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from synth.certificate import Certificate
 from synth.errors import SynthError
 from synth.objective import BoundScope
 from synth.plan.candidates import Candidate, Cut
@@ -48,9 +49,9 @@ class LeastCap:
     """What is known of the least cap, one for all ranks, under which a target is met.
 
     No schedule meets it with less than `not_below_bytes`: proven. `found` meets it, and needs
-    `cap_bytes`; `lower_bound_us` holds under that cap. `fastest_us` is the best time found under
-    any cap, `bound_us` the best bound without a cap. What is proven, of memory and of time, holds
-    for `bound_scope`.
+    `cap_bytes`; `lower_bound_us` holds under that cap, by `certificate`. `fastest_us` is the best
+    time found under any cap, `bound_us` the best bound without a cap. What is proven, of memory and
+    of time, holds for `bound_scope`.
     """
 
     problem: Problem
@@ -64,6 +65,7 @@ class LeastCap:
     rivals: tuple[Rival, ...]
     wall_s: float
     bound_scope: BoundScope = BoundScope.PARTITION
+    certificate: Certificate | None = None
 
     @property
     def cap_bytes(self) -> int | None:
@@ -94,6 +96,7 @@ class LeastCap:
             rivals=tuple(replace(r, fits=max(r.peak_bytes) <= cap) for r in self.rivals),
             wall_s=self.wall_s,
             bound_scope=self.bound_scope,
+            certificate=self.certificate,
         )
 
     @property
@@ -287,7 +290,8 @@ class _Bisection:
             result = solve_with(capped, self.recompute, replace(options, hint=hint), watch, stop)
         else:
             result = self._solve_any(self.profile, capped, best, options, stop, enough)
-        self.known.add(cap, Found.of_result(result), result.lower_bound_us)
+        proven = (result.lower_bound_us, result.certificate)
+        self.known.add(cap, Found.of_result(result), *proven)
         if cap is None:
             self.target_us = self.target.in_us(self.known.bound_us(None))
             self.rivals, self.rivals_cut = result.rivals, result.problem.partition
@@ -350,18 +354,20 @@ class _Bisection:
         found, fastest = self.known.least_for(self.target_us), self.known.best_within(None)
         problem = self.problem if found is None else self._cut_as(found, self.problem)
         bound_us = self.known.bound_us(None)
+        bound = self.known.bound(None if found is None else found.peak)
         return LeastCap(
             problem,
             self.target_us,
             self.not_below,
             found,
-            bound_us if found is None else self.known.bound_us(found.peak),
+            bound.lower_bound_us,
             fastest.value_us if fastest else None,
             bound_us,
             self._reason(),
             self.rivals if problem.partition == self.rivals_cut else (),
             time.monotonic() - self.began,
             BoundScope.PARTITION if self.profile is None else BoundScope.ALL,
+            bound.certificate,
         )
 
     def _reason(self) -> StoppedBy:

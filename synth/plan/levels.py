@@ -1,8 +1,9 @@
 """The caps at which something can change, for ranks that hold one stage each.
 
 Bounds see memory as a sum over the ops that a rank has done (see `synth.solve.view`): an op is
-allowed where the level before it and what the op needs are within the cap. So between two
-neighbouring sums of that form all caps allow the same orders.
+allowed where the level before it and what the op needs are within the cap; and as many
+micro-batches may be in flight as fit with what is there besides. So between two neighbouring sums
+of these forms all caps allow the same orders.
 """
 
 from bisect import bisect_right
@@ -50,4 +51,7 @@ def _levels_of(view: View, rank: int, static: int) -> list[int]:
     level = f * effect[F] + b * effect[B] + w * effect[W]
     level = np.unique(level[(w <= b) & (b <= f)])
     needs = np.array([chunk.need_bytes[kind] for kind in MEASURED])
-    return [static + int(sum_) for sum_ in np.unique(level[:, None] + needs)]
+    sums = (level[:, None] + needs).ravel()
+    if chunk.beside_bytes is not None:
+        sums = np.concatenate([sums, chunk.beside_bytes + counts * effect[F]])
+    return [static + int(sum_) for sum_ in np.unique(sums)]

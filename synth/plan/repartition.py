@@ -7,7 +7,7 @@ R, the best number and its neighbours then on those that do.
 
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 
@@ -63,14 +63,25 @@ def solve_repartitioning(
 
 def _distinct(profile: Profile, problem: Problem, stages: Collection[int]) -> list[Problem]:
     """The problem as it is cut, and as it is where R is counted, if that is another cut."""
+    if not stages:
+        return [problem]
     other = repartitioned(profile, problem, stages)
-    return [problem] if other is problem or not stages else [problem, other]
+    return [problem] if other is problem else [problem, other]
 
 
-def repartitioned(profile: Profile, problem: Problem, stages: Collection[int]) -> Problem:
-    """The problem cut evenly with R's time counted for some stages; itself if that is no change."""
+def repartitioned(
+    profile: Profile,
+    problem: Problem,
+    stages: Collection[int],
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Problem:
+    """The problem cut evenly with R's time counted for some stages; itself if that is no change.
+
+    Args:
+        should_stop: ends the local search that ranks with several stages need.
+    """
     numbers = (problem.caps_bytes, problem.num_micro_batches)
-    sizes = balance(profile, problem.placement, *numbers, recompute=stages)
+    sizes = balance(profile, problem.placement, *numbers, stages, should_stop)
     if sizes == problem.partition:
         return problem
     costs = cut(profile, sizes)

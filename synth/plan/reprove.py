@@ -1,13 +1,16 @@
 """Proving the bound that a plan claims again, by the solver's own provers and within a time limit.
 
-A claim says which schedules its bound is of. Each case has a prover of its own:
+A plan that has a certificate of its bound says which prover that was and what it solved: just that
+is solved again (`synth.solve.recheck`), and nothing of it is believed. Otherwise all provers run. A
+claim says which schedules its bound is of; each case has a way of its own:
 
     not searched      the largest work of a rank, of schedules with the same ops
     R in it, or auto  closed forms in which no B waits for its R
     this partition    closed forms; then the solver, begun from the plan, until it has the bound
     all partitions    this one as above, the others by bounds of runs of layers, one by one the rest
 
-A schedule that is faster than the bound, found on the way, disproves it.
+A schedule that is faster than the bound disproves it. One is looked for where all provers run, and
+briefly where a certificate does not prove its bound.
 """
 
 import threading
@@ -15,9 +18,11 @@ import time
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from synth.certificate import Certificate
 from synth.errors import SynthError
 from synth.objective import BoundScope
 from synth.plan.cut_bounds import CutBounds, applies
+from synth.plan.recheck_all import own_certificate, recheck_all
 from synth.plan.recompute import bounds, bounds_of_any_choice, recomputed, without_recompute
 from synth.plan.solve_recompute import solve_recomputing
 from synth.plan.stage_table import StageTable
@@ -37,11 +42,15 @@ from synth.solve.problem import (
     StoppedBy,
     relative_gap,
 )
+from synth.solve.recheck import Recheck, recheck
 
 # What finds schedules is left out but for the quickest, which may disprove a bound.
 _WITHOUT = frozenset({Part.FEWER, Part.PATTERNS, Part.WINDOWS, Part.SLACK})
 
-# Of the time, for the partition of the plan; the rest is for all others.
+# Where a bound is only to be disproved.
+_NO_PROOFS = frozenset({Part.BOUNDS, Part.EXACT})
+
+# Where all provers run: of the time, for the partition of the plan; the rest is for all others.
 _OWN_SHARE = 0.5
 
 
@@ -64,6 +73,8 @@ class Reproof:
         on_trust: the part of the claim that is not looked at here; None: all of it is.
         witness_us: the value of a schedule that is below the claimed bound, if one was found.
         seconds: what it took.
+        proven_from: what proved it, in words.
+        is_refuted: the plan's certificate does not prove the bound, whether or not it holds.
     """
 
     verdict: Verdict
@@ -72,6 +83,13 @@ class Reproof:
     on_trust: str | None = None
     witness_us: int | None = None
     seconds: float = 0.0
+    proven_from: str = ""
+    is_refuted: bool = False
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether the claim is proven as far as `holds_for` goes."""
+        return self.verdict == Verdict.PROVEN
 
 
 def reprove(
@@ -80,6 +98,8 @@ def reprove(
     options: SolveOptions,
     profile: Profile | None = None,
     stop: threading.Event | None = None,
+    *,
+    all_provers: bool = False,
 ) -> Reproof:
     """Prove the bound of a checked plan again.
 
@@ -89,7 +109,10 @@ def reprove(
         options: the time limit, the workers and the seed.
         profile: that of the plan, for bounds of all partitions.
         stop: set it to end early with what is proven then.
+        all_provers: run them all, as if the plan had no certificate.
     """
+    if all_provers:
+        plan = plan.replace(claim=plan.claim.replace(certificate=None))
     return _Reproving(plan, timeline, options, profile, stop or threading.Event()).run()
 
 
@@ -108,6 +131,8 @@ class _Reproving:
         self.objective = plan.claim.judged_by
         self.schedule = plan.schedule()
         self.witness_us: int | None = None
+        self.proven_from = "closed forms"
+        self.is_refuted = False
         self.began = time.monotonic()
 
     def run(self) -> Reproof:
@@ -125,7 +150,7 @@ class _Reproving:
         scope = self.plan.claim.bound_holds_for
         if scope == BoundScope.ALL and self.profile is not None and applies(self.problem):
             return self._of_all(self.profile, plain)
-        reached_us = self._raise(self.problem, plain, self.options.time_limit_s)
+        reached_us = self._prove_own(plain)
         on_trust = None if scope == BoundScope.PARTITION else f"that it holds for {scope.words}"
         return self._verdict(reached_us, BoundScope.PARTITION.words, on_trust)
 
@@ -147,7 +172,8 @@ class _Reproving:
         if self.witness_us is not None:
             verdict = Verdict.FALSE
         seconds = time.monotonic() - self.began
-        return Reproof(verdict, reached_us, holds_for, on_trust, self.witness_us, seconds)
+        how = (self.proven_from, self.is_refuted)
+        return Reproof(verdict, reached_us, holds_for, on_trust, self.witness_us, seconds, *how)
 
     def _left_s(self) -> float:
         return self.options.time_limit_s - (time.monotonic() - self.began)
@@ -173,8 +199,43 @@ class _Reproving:
             self._note(found.value_us)
         return self._verdict(reached_us, holds_for)
 
+    def _prove_own(self, begin: Schedule) -> int:
+        """Prove what is claimed of the plan's partition; return the bound that was reached."""
+        certificate = own_certificate(self.plan.claim.certificate, self.plan.partition)
+        if certificate is None:
+            return self._raise(self.problem, begin, self.options.time_limit_s)
+        limited = replace(self.options, time_limit_s=self._left_s())
+        asked = (self.claimed_us, limited, self.stop.is_set)
+        return self._take(recheck(self.problem, certificate, *asked), certificate, begin)
+
+    def _take(self, found: Recheck, certificate: Certificate, begin: Schedule) -> int:
+        """Return the bound that was reached; look for a schedule below one that was not."""
+        if found == Recheck.PROVEN:
+            is_closed = self._closed_us >= self.claimed_us and not certificate.partitions
+            self.proven_from = "closed forms" if is_closed else certificate.words
+            return self.claimed_us
+        if found == Recheck.REFUTED:
+            self.is_refuted = True
+            self._look_for_witness(begin)
+        return self._closed_us
+
+    @property
+    def _closed_us(self) -> int:
+        return work_bound_us(relaxed_for_fusion(self.problem), self.objective)
+
+    def _look_for_witness(self, begin: Schedule) -> None:
+        """Look for a schedule below the bound by what finds one soon."""
+        if self._is_over():
+            return
+        without = self.options.without | _NO_PROOFS
+        options = replace(self.options, time_limit_s=self._left_s(), without=without)
+        best_us = self.objective.value_us(self.timeline)
+        found = self._search(self.problem, begin, best_us, options)
+        self._note(found.value_us)
+
     def _raise(self, problem: Problem, begin: Schedule | None, limit_s: float) -> int:
         """Prove of one partition as much as the claim says, or as there is time for."""
+        self.proven_from = "all provers"
         reached_us = work_bound_us(relaxed_for_fusion(problem), self.objective)
         until_s = time.monotonic() + min(limit_s, self._left_s())
         best_us = self.objective.value_us(self.timeline)
@@ -182,7 +243,8 @@ class _Reproving:
             left_s = until_s - time.monotonic()
             if left_s <= 0:
                 break
-            found = self._search(problem, begin, best_us, left_s)
+            options = replace(self.options, time_limit_s=left_s)
+            found = self._search(problem, begin, best_us, options)
             self._note(found.value_us)
             reached_us = max(reached_us, found.lower_bound_us)
             if found.stopped_by == StoppedBy.INFEASIBLE:
@@ -194,12 +256,12 @@ class _Reproving:
         return reached_us
 
     def _search(
-        self, problem: Problem, begin: Schedule | None, best_us: int, limit_s: float
+        self, problem: Problem, begin: Schedule | None, best_us: int, options: SolveOptions
     ) -> Result:
         """Search until the gap is that between the best schedule known and the claimed bound."""
         ended = _Either(self.stop)
         gap = max(0.0, relative_gap(best_us, self.claimed_us))
-        options = replace(self.options, time_limit_s=limit_s, gap=gap, hint=begin)
+        options = replace(options, gap=gap, hint=begin)
 
         def look(incumbent: Incumbent) -> None:
             self._note(incumbent.value_us)
@@ -215,6 +277,12 @@ class _Reproving:
     def _of_all(self, profile: Profile, begin: Schedule) -> Reproof:
         """This partition, then whatever bounds of runs of layers leave open, one by one."""
         holds_for = BoundScope.ALL.words
+        certificate = self.plan.claim.certificate
+        if certificate is not None:
+            limited = replace(self.options, time_limit_s=self._left_s())
+            cuts = CutBounds(StageTable(profile), self.problem)
+            found = recheck_all(cuts, certificate, self.claimed_us, limited, self._is_over)
+            return self._verdict(self._take(found, certificate, begin), holds_for)
         least_us = self._raise(self.problem, begin, _OWN_SHARE * self.options.time_limit_s)
         if least_us < self.claimed_us:
             return self._verdict(least_us, holds_for)

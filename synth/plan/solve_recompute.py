@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from synth.certificate import Certificate, ProverName
 from synth.plan.recompute import (
     bounds,
     bounds_of_any_choice,
@@ -40,6 +41,9 @@ Listeners = Callable[[Problem], OnImprovement | None]
 # Of the time limit, for trying out how many stages recompute; and at most so many numbers of them.
 _TRIAL_SHARE = 0.4
 _MOST_TRIALS = 9
+
+_CLOSED_FORMS = Certificate(prover=ProverName.CLOSED_FORMS)
+_ANY_CHOICE = Certificate(prover=ProverName.ANY_CHOICE)
 
 # The best number of stages and its neighbours.
 _NEAR = 3
@@ -93,6 +97,7 @@ class _Recomputing:
                     value_us=candidate.value_us,
                     lower_bound_us=min(self.bound_us, candidate.value_us),
                     peak_bytes=candidate.peak_bytes,
+                    certificate=_CLOSED_FORMS,
                 )
             )
 
@@ -102,7 +107,13 @@ class _Recomputing:
         if found.schedule is not None:
             last = self._evaluate(found.schedule, found.found_by or "")
             self.best = last if last is not None and self._is_better(last) else self.best
-        found = replace(found, problem=self.problem, rivals=rivals, lower_bound_us=self.bound_us)
+        found = replace(
+            found,
+            problem=self.problem,
+            rivals=rivals,
+            lower_bound_us=self.bound_us,
+            certificate=_CLOSED_FORMS,
+        )
         best = self.best
         if best is None:
             return _without_schedule(found, self.problem, self.stages)
@@ -297,6 +308,7 @@ class _Choosing:
                         incumbent,
                         elapsed_s=time.monotonic() - self.began,
                         lower_bound_us=min(bound_us, incumbent.value_us),
+                        certificate=_ANY_CHOICE,
                     )
                 )
 
@@ -313,6 +325,7 @@ class _Choosing:
         return replace(
             found,
             lower_bound_us=bound_us,
+            certificate=_ANY_CHOICE,
             rivals=self.rivals,
             wall_s=time.monotonic() - self.began,
             stopped_by=_stopped(found, bound_us, self.options.gap),

@@ -262,6 +262,7 @@ class _Tracing:
             outcome.stopped_by,
             outcome.wall_s,
             outcome.task.options.time_limit_s,
+            outcome.certificate,
         )
         plan = plan_of(self.profile, self.curve, searched, self.effort.seed)
         self.curve = self.curve.replace(points=closed([*self.curve.points, plan]))

@@ -16,6 +16,7 @@ from multiprocessing.process import BaseProcess
 from queue import SimpleQueue
 from types import TracebackType
 
+from synth.certificate import Certificate
 from synth.errors import RunFailure, SynthError
 from synth.plan.candidates import Candidate, Cut
 from synth.plan.choice import Choice, solve_with
@@ -52,6 +53,7 @@ class Outcome:
     rivals: tuple[Rival, ...]
     wall_s: float
     message: str | None
+    certificate: Certificate | None = None
 
 
 class Workers(AbstractContextManager["Workers"]):
@@ -194,4 +196,5 @@ def _solve(task: Task, stop: threading.Event) -> Outcome:
         result.rivals,
         result.wall_s,
         result.message,
+        result.certificate,
     )

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from synth import __version__
+from synth.certificate import Certificate
 from synth.conditions import Conditions
 from synth.costs import Costs, cut
 from synth.errors import SynthError
@@ -40,7 +41,8 @@ class Claim(Record):
     """What the solver says of the schedule; `check` simulates it again and compares.
 
     `bound_holds_for` is which cuts of the model `lower_bound_us` is proven for; a bound of several
-    holds for this one too, which is all that files say that name none.
+    holds for this one too, which is all that files say that name none. `certificate` says how it
+    was proven; files before version 4 have none.
     """
 
     objective: str
@@ -50,6 +52,7 @@ class Claim(Record):
     lower_bound_us: NonNegativeInt
     gap: float = Field(ge=0, le=1)
     bound_holds_for: BoundScope = BoundScope.PARTITION
+    certificate: Certificate | None = None
     found_by: PlainText
     stopped_by: PlainText
     seed: int | None = None
@@ -115,11 +118,11 @@ class Plan(FileRecord):
     """A whole schedule file. It needs no other file to be shown, checked or run.
 
     Version 2 has R, O, L, K and G among the ops, and what F costs where R follows. Version 3 has a
-    fingerprint.
+    fingerprint. Version 4 has a certificate of the bound.
     """
 
     FORMAT: ClassVar[str] = "synth-schedule"
-    VERSION: ClassVar[int] = 3
+    VERSION: ClassVar[int] = 4
     OF_FILE: ClassVar[tuple[str, ...]] = (*FileRecord.OF_FILE, FINGERPRINT)
     MADE_BY: ClassVar[str] = "synth solve"
 

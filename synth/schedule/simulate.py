@@ -49,6 +49,15 @@ class Timeline:
             sum(durations[first[rank] : first[rank + 1]]) for rank in range(self.lowered.num_ranks)
         )
 
+    @property
+    def mean_work_us(self) -> float:
+        """The compute time of a rank on average."""
+        return sum(self.work_us) / max(1, len(self.work_us))
+
+    def mean_idle(self, span_us: int) -> float:
+        """1 − (mean work of a rank) / span: idle time, imbalance counted."""
+        return 1 - self.mean_work_us / span_us if span_us else 0.0
+
     def bubble_rate(self, span_us: int) -> float:
         """1 − (largest work of a rank) / span, where span is the makespan or the period."""
         return 1 - max(self.work_us) / span_us if span_us else 0.0

@@ -9,10 +9,14 @@ from dataclasses import dataclass, field
 
 from ortools.sat.python import cp_model
 
+from synth.certificate import ForwardSpacing
 from synth.objective import Objective
 from synth.solve.cpsat import Model, Span
 from synth.solve.run_cpsat import search_from_below
 from synth.solve.view import F, Slot, View
+
+# A number of forwards, and the least distance of so many.
+_Least = tuple[int, int]
 
 
 @dataclass
@@ -23,10 +27,12 @@ class Spacings:
         apart_us: for each number of forwards, from the start of one to that of so many later.
         to_end_us: for each number of forwards, from the start of one that so many follow to the end
             of its rank.
+        ranks: that the models have by which both were proven.
     """
 
     apart_us: dict[int, int] = field(default_factory=dict)
     to_end_us: dict[int, int] = field(default_factory=dict)
+    ranks: tuple[int, ...] = ()
 
     @property
     def say_more(self) -> bool:
@@ -39,24 +45,55 @@ class Spacings:
 
     def whole_us(self, length: int) -> int:
         """The same, and from there to the end of the rank."""
-        best, _ = _best_and_sums(self.apart_us, length)
-        ends = ((k, us) for k, us in self.to_end_us.items() if k <= length)
-        return max((best[length - k] + us for k, us in ends), default=best[length])
+        return self.whole(length)[0]
+
+    def whole(self, length: int) -> tuple[int, int]:
+        """The same, and the longest of the distances that add up to it."""
+        best, sums = _best_and_sums(self.apart_us, length)
+        ends = [(best[length - k] + us, k) for k, us in self.to_end_us.items() if k <= length]
+        whole_us, last = max(ends, key=lambda end: (end[0], -end[1]), default=(best[length], 0))
+        longest, left = last, [length - last]
+        while left:
+            part = left.pop()
+            if best[part] > sums[part]:
+                longest = max(longest, part)
+            elif best[part] > 0:
+                halves = range(1, part // 2 + 1)
+                half = next(k for k in halves if best[k] + best[part - k] == best[part])
+                left += [half, part - half]
+        return whole_us, longest
 
     def kept_by(self, model: Model) -> None:
         """Tell a model that has the first stage's rank what its own sums do not say."""
         forwards = _forwards(model)
-        best, sums = _best_and_sums(self.apart_us, len(forwards) - 1)
-        for length, us in self.apart_us.items():
-            if length < len(forwards) and us > sums[length]:
-                for first, second in zip(forwards, forwards[length:], strict=False):
-                    model.cp.add(second >= first + us)
-        said: list[tuple[int, int]] = []
+        apart, to_end = self.not_implied(len(forwards) - 1)
+        for length, us in apart:
+            for first, second in zip(forwards, forwards[length:], strict=False):
+                model.cp.add(second >= first + us)
+        for length, us in to_end:
+            model.ends_after(model.view[0].rank, forwards[-1 - length] + us)
+
+    def not_implied(self, longest: int) -> tuple[list[_Least], list[_Least]]:
+        """Distances up to a length, and those to the end, that shorter ones do not imply."""
+        best, sums = _best_and_sums(self.apart_us, longest)
+        lengths = sorted(length for length in self.apart_us if length <= longest)
+        apart = [(k, self.apart_us[k]) for k in lengths if self.apart_us[k] > sums[k]]
+        said: list[_Least] = []
         for length, us in sorted(self.to_end_us.items()):
-            if length < len(forwards) and all(us > best[length - k] + end for k, end in said):
-                if length > 0:  # else the model's ways say so
-                    model.ends_after(model.view[0].rank, forwards[-1 - length] + us)
+            if length <= longest and all(us > best[length - k] + end for k, end in said):
                 said.append((length, us))
+        # To the end of the last one is what the models' ways say.
+        return apart, [(length, us) for length, us in said if length > 0]
+
+    def lemmas(self, longest: int) -> tuple[ForwardSpacing, ...]:
+        """All up to a length that shorter ones do not imply, shorter ones first."""
+        both = zip(self.not_implied(longest), (False, True), strict=True)
+        found = (
+            ForwardSpacing(num_forwards=k, least_us=us, ranks=self.ranks, is_to_end=is_to_end)
+            for leasts, is_to_end in both
+            for k, us in leasts
+        )
+        return tuple(sorted(found, key=lambda lemma: (lemma.num_forwards, lemma.is_to_end)))
 
 
 def _best_and_sums(apart_us: Mapping[int, int], longest: int) -> tuple[list[int], list[int]]:

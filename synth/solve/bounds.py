@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from ortools.sat.python import cp_model
 
+from synth.certificate import Certificate, Proven, ProverName
 from synth.objective import Objective, Spans
 from synth.solve.apart import Apart, Spacings
 from synth.solve.cpsat import Model
@@ -172,7 +173,7 @@ class Ladder:
     spacings: Spacings = field(default_factory=Spacings)
     proven_us: int = 0
 
-    def one_by_one(self, limit_s: float) -> Iterator[int]:
+    def one_by_one(self, limit_s: float) -> Iterator[Proven]:
         """Bounds from each rank alone.
 
         Args:
@@ -185,7 +186,7 @@ class Ladder:
             outcome = self.alone(rank, share * left_s)
             left_s -= outcome.spent_s
             self.of_rank[rank] = outcome.bound_us
-            yield outcome.bound_us
+            yield self._proven(outcome, (rank,))
             if left_s <= 0 or self.should_stop():
                 return
 
@@ -193,7 +194,7 @@ class Ladder:
         """The bound from one rank; the value of the reference where nothing is as good."""
         return self._solve((rank,), limit_s)
 
-    def together(self, limit_s: float) -> Iterator[int]:
+    def together(self, limit_s: float) -> Iterator[Proven]:
         """Bounds from a growing set of ranks, each time by the rank that raises it most.
 
         Each set begins from what is proven already. Two and three ranks get a part of the time;
@@ -212,7 +213,7 @@ class Ladder:
                 outcome = self._solve(wider, max(share_s, _SHORTEST_LOOK_S))
                 left_s -= outcome.spent_s
                 found.append((outcome.bound_us, wider))
-                yield outcome.bound_us
+                yield self._proven(outcome, wider)
             chosen = max(found)[1]
 
     def _share(self, tried: list[tuple[int, ...]]) -> float:
@@ -245,18 +246,47 @@ class Ladder:
     def _solve(self, ranks: tuple[int, ...], limit_s: float) -> Outcome:
         began_s = time.monotonic()
         value_us, hint = self.reference()
-        part = _Counted if self.spacings.say_more and len(ranks) <= _MANY_RANKS else _Part
-        model = part(self.view, self.objective, value_us, ranks, meets=len(ranks) > 1)
+        model = model_of(self.view, self.objective, value_us, ranks, self.spacings)
         model.at_least(min(self.proven_us, value_us))
-        model.both_at_least(work_bounds(self.view))
-        if (0, Slot(F, 0)) in model.start:
-            self.spacings.kept_by(model)
         if hint is not None:
             model.hint(hint, value_us)
         outcome = run(model, self.options, limit_s, should_stop=self.should_stop, began_s=began_s)
         bound_us = value_us if outcome.infeasible else min(outcome.bound_us, value_us)
         self.proven_us = max(self.proven_us, bound_us)
         return replace(outcome, bound_us=bound_us)
+
+    def _proven(self, outcome: Outcome, ranks: tuple[int, ...]) -> Proven:
+        """What was proven already is no lemma: it only says where the search begins."""
+        first = self.view[0]
+        lemmas = self.spacings.lemmas(first.last) if first.rank in ranks else ()
+        counts = (c.num_micro_batches for c in self.view.chunks if c.rank in ranks)
+        certificate = Certificate(
+            prover=ProverName.RANKS,
+            ranks=ranks,
+            num_micro_batches=max(counts),
+            forward_spacings=lemmas,
+        )
+        return Proven(outcome.bound_us, certificate)
+
+
+def model_of(
+    view: View,
+    objective: Objective,
+    value_us: int,
+    ranks: tuple[int, ...],
+    spacings: Spacings,
+) -> Model:
+    """Make the exact model of some ranks, which keep the spacings that are known.
+
+    Args:
+        value_us: nothing above is of interest.
+    """
+    part = _Counted if spacings.say_more and len(ranks) <= _MANY_RANKS else _Part
+    model = part(view, objective, value_us, ranks, meets=len(ranks) > 1)
+    model.both_at_least(work_bounds(view))
+    if (0, Slot(F, 0)) in model.start:
+        spacings.kept_by(model)
+    return model
 
 
 class _Part(Model):

@@ -152,8 +152,14 @@ class Model:
             self._memory_of_many_stages(rank, room)
 
     def _memory_of_one_stage(self, index: int, room: int) -> None:
-        """As precedences; what all alternatives ask is asked plainly as well: it propagates."""
+        """As precedences; what all alternatives ask is asked plainly as well: it propagates.
+
+        How many micro-batches may be in flight is asked by itself.
+        """
         chunk, fusion = self.view[index], self.fusions.get(index)
+        most = self.view.most_in_flight(index) or chunk.num_micro_batches
+        for k in range(most, chunk.num_micro_batches):
+            self._precede(index, Before(Slot(B, k - most), Slot(F, k)))
         for slot, alternatives in requirements(chunk, room):
             self._require(index, alternatives, fusion.separate(slot) if fusion else None)
         if fusion is not None:

@@ -77,7 +77,7 @@ class Shortage:
     def _other_partition(self) -> str:
         if self.of_all:
             return ""
-        automatic = "; --partition search looks for one" if self.partition else ""
+        automatic = "; --partition auto looks for one" if self.partition else ""
         return f", a partition with fewer layers on rank {self.rank}{automatic}"
 
 

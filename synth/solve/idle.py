@@ -124,7 +124,8 @@ class Idle(Model):
             for slot in self.view.slots(chunk):
                 inside = self._is_inside(chunk, slot, edge)
                 done.append(self.view[chunk].duration_us[slot.kind] * inside)
-        self.cp.minimize(length - cp_model.LinearExpr.sum(done))
+        self.idle_us = length - cp_model.LinearExpr.sum(done)
+        self.cp.minimize(self.idle_us)
 
     def _begin_us(self) -> int:
         """From when on the rank's time counts."""

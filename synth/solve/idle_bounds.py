@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import NamedTuple
 
+from synth.certificate import Certificate, IdleTime, Proven, ProverName
 from synth.objective import Objective, Spans
 from synth.solve.bounds import Reference
 from synth.solve.idle import Idle, Stretch, base_length_us
@@ -38,8 +39,15 @@ class End(NamedTuple):
     is_opening: bool
 
 
-# For each length of a stretch, in microseconds, how long the rank idles in it at least.
-IdleTimes = dict[End, dict[int, int]]
+class Idled(NamedTuple):
+    """How long a rank idles at least, and the ranks of the model by which that was proven."""
+
+    least_us: int
+    ranks: tuple[int, ...] = ()
+
+
+# By the length of the stretch, in microseconds.
+IdleTimes = dict[End, dict[int, Idled]]
 
 
 @dataclass(frozen=True)
@@ -95,6 +103,14 @@ class _Agenda:
             self._queues[growth.end].appendleft(growth)
 
 
+class _Stretches(NamedTuple):
+    """What a rank takes at least, by the idle time of so much of its beginning and its end."""
+
+    proven_us: int
+    opening_us: int
+    closing_us: int
+
+
 @dataclass
 class IdleBounds:
     """A rank takes its work, and what it must idle at the beginning and at the end.
@@ -137,25 +153,78 @@ class IdleBounds:
         return min(self.reference().value_us, self.objective.value_us(spans))
 
     def _rank_us(self, rank: int) -> int:
-        """The longest stretches at both ends that fit into what they prove themselves."""
-        opening, closing = ({0: 0, **self.least_us.get(End(rank, o), {})} for o in (True, False))
-        work_us = proven_us = self._work_us(rank)
+        return self._stretches(rank)[-1].proven_us
+
+    def _stretches(self, rank: int) -> list[_Stretches]:
+        """Ever longer stretches at both ends, each of which fit into what was proven before."""
+        opening, closing = (
+            {0: Idled(0), **self.least_us.get(End(rank, is_opening), {})}
+            for is_opening in (True, False)
+        )
+        work_us = self._work_us(rank)
+        steps = [_Stretches(work_us, 0, 0)]
         while True:
-            idle_us = max(
-                opening[first] + closing[last]
+            proven_us = steps[-1].proven_us
+            longer = max(
+                _Stretches(work_us + opening[first].least_us + closing[last].least_us, first, last)
                 for first, last in product(opening, closing)
                 if first + last <= proven_us
             )
-            if work_us + idle_us <= proven_us:
-                return proven_us
-            proven_us = work_us + idle_us
+            if longer.proven_us <= proven_us:
+                return steps
+            steps.append(longer)
+
+    def _proven(self) -> Proven:
+        """The bound, which rests on what is known of the rank with most."""
+        rank = max(range(self.view.num_ranks), key=self._rank_us)
+        lemmas = tuple(self._lemmas(rank))
+        counts = [lemma.num_micro_batches for lemma in lemmas]
+        certificate = Certificate(
+            prover=ProverName.IDLE_TIME,
+            ranks=(rank,),
+            num_micro_batches=max(counts, default=None),
+            idle_times=lemmas,
+        )
+        return Proven(self.bound_us, certificate)
+
+    def _lemmas(self, rank: int) -> Iterator[IdleTime]:
+        """The idle times that the rank's bound needs, shorter stretches first."""
+        steps = self._stretches(rank)
+        # What is proven before a step must only be as long as its stretches are together.
+        needed: list[_Stretches] = []
+        place = len(steps) - 1
+        while place > 0:
+            step = steps[place]
+            needed.insert(0, step)
+            lengths_us = step.opening_us + step.closing_us
+            place = next(p for p, one in enumerate(steps) if one.proven_us >= lengths_us)
+        said: set[tuple[End, int]] = set()
+        for step in needed:
+            for end, length_us in (
+                (End(rank, True), step.opening_us),
+                (End(rank, False), step.closing_us),
+            ):
+                if length_us and (end, length_us) not in said:
+                    said.add((end, length_us))
+                    yield self._lemma(end, length_us)
+
+    def _lemma(self, end: End, length_us: int) -> IdleTime:
+        idled = self.least_us[end][length_us]
+        stretch = Stretch(end.rank, length_us, end.is_opening, self._is_period)
+        return IdleTime(
+            is_opening=end.is_opening,
+            length_us=length_us,
+            least_us=idled.least_us,
+            ranks=idled.ranks,
+            num_micro_batches=stretch.num_micro_batches(self.view),
+        )
 
     def _work_us(self, rank: int) -> int:
         held = (self.view[chunk] for chunk in self.view.held[rank])
         work_us = sum(chunk.num_micro_batches * chunk.work_us for chunk in held)
         return work_us + self.view.step_us(rank)
 
-    def one_by_one(self, limit_s: float) -> Iterator[int]:
+    def one_by_one(self, limit_s: float) -> Iterator[Proven]:
         """Bounds from each rank alone, at its beginning, where it is found quickly.
 
         Args:
@@ -166,7 +235,7 @@ class IdleBounds:
             # The first rank waits longest for its first B.
             share = _FIRST_SHARE if rank == 0 else 1 / (self.view.num_ranks - rank)
             left_s -= self._solve(_Growth(End(rank, True), (rank,)), share * left_s).spent_s
-            yield self.bound_us
+            yield self._proven()
             if self.should_stop():
                 return
 
@@ -184,7 +253,7 @@ class IdleBounds:
         self._resume()
         while left_s > 0 and not self.should_stop() and (growth := self._next()):
             left_s -= self._try(growth, _SHARE * left_s)
-            yield self.bound_us
+            yield self._proven()
         return limit_s - left_s
 
     def _resume(self) -> None:
@@ -266,5 +335,6 @@ class IdleBounds:
         model = Idle(self.view, stretch, growth.ranks, longest_us)
         known = self.least_us.setdefault(end, {})
         outcome = run(model, self.options, limit_s, should_stop=self.should_stop)
-        known[length_us] = max(known.get(length_us, 0), outcome.bound_us)
+        proven = Idled(outcome.bound_us, growth.ranks)
+        known[length_us] = max(known.get(length_us, proven), proven)
         return outcome

@@ -35,10 +35,17 @@ class KnownOrders:
     def __init__(self, objective: Objective) -> None:
         self._objective = objective
         self._drafts: list[Programs] = []
+        self._num_taken = 0
 
     def add(self, programs: Programs) -> None:
         """Remember an order."""
         self._drafts.append(programs)
+
+    def taken(self) -> list[Programs]:
+        """The orders that were added since this was last asked."""
+        taken = self._drafts[self._num_taken :]
+        self._num_taken = len(self._drafts)
+        return taken
 
     def solutions(
         self, view: View, best: Sequence[Sequence[Op]] | None, fusible: bool = False

@@ -159,7 +159,23 @@ class _Builder:
             down_us=ways[0],
             up_us=ways[1],
             reduce_us=self.problem.reduction_us(stage),
+            beside_bytes=self._beside_bytes(chunk, effect),
         )
+
+    def _beside_bytes(self, chunk: int, effect: dict[OpKind, int]) -> int | None:
+        """What is there in any case besides what F's keep, when most are in flight.
+
+        On a rank that holds one stage the last of several F in a row is followed by a B, whose
+        gradient's buffer is there while the F's output still is; or by a W, and then what that
+        frees was there when the F ended. So besides the output there is the lesser of the two, and
+        no fewer micro-batches are in flight then than after any F before.
+        """
+        below, stage = self._below(chunk), self.costs.stages[chunk % self.num_stages]
+        if len(self.placement.held[self._rank(chunk)]) > 1 or below is None:
+            return None
+        for_weights = effect[F] + effect[B]
+        sent = stage.output_bytes if stage.output_until == F else 0
+        return sent + max(0, min(stage.output_bytes, for_weights))
 
     def _needs(self, chunk: int, effect: dict[OpKind, int]) -> dict[OpKind, int]:
         """Bytes above the level before each op: the highest of while it runs and right after it."""

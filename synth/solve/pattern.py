@@ -21,7 +21,7 @@ from typing import NamedTuple
 from ortools.sat.python import cp_model
 
 from synth.kinds import OpKind
-from synth.solve.run_cpsat import solve_briefly
+from synth.solve.run_cpsat import Values, solve_briefly
 from synth.solve.view import SPLIT, STEP, B, F, View, W
 
 # Where all times are whole multiples of a tick, so many are not too many.
@@ -140,11 +140,11 @@ def least_memory(
     """
     ticks, is_exact = _exact_ticks(view)
     model = _Model(view, 1.0, ticks, static_bytes)
-    solver = model.least(seconds, seed, workers, should_stop)
-    if solver is None:
+    found = model.least(seconds, seed, workers, should_stop)
+    if found is None:
         return None
-    proven = -int(-solver.best_objective_bound // 1)
-    return LeastMemory(solver.value(model.cap), proven, is_exact, ticks)
+    proven = -int(-found.bound // 1)
+    return LeastMemory(found.value(model.cap), proven, is_exact, ticks)
 
 
 def _exact_ticks(view: View) -> tuple[int, bool]:
@@ -273,7 +273,7 @@ class _Model:
 
     def least(
         self, seconds: float, seed: int, workers: int, should_stop: Callable[[], bool]
-    ) -> cp_model.CpSolver | None:
+    ) -> Values | None:
         """Minimise the cap; what STEPs need comes on top."""
         assert self.static_bytes is not None
         for rank, held in enumerate(self.view.held):
@@ -295,8 +295,8 @@ class _Model:
     ) -> Pattern | None:
         """The best found by a deterministic limit; None if there is none."""
         self._minimise()
-        solver = solve_briefly(self.cp, seconds, seed, workers, should_stop)
-        if solver is None:
+        found = solve_briefly(self.cp, seconds, seed, workers, should_stop)
+        if found is None:
             return None
-        starts = {item: solver.value(start) for item, start in self.start.items()}
+        starts = {item: found.value(start) for item, start in self.start.items()}
         return Pattern(starts, self.period)

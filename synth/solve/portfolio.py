@@ -1,15 +1,18 @@
 """Solve: explain infeasibility, start from the best known schedule, search until proven."""
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+from synth.certificate import Certificate, Proven, ProverName, Relaxation
 from synth.schedule.model import Buffering
 from synth.schedule.ops import Op
 from synth.solve import bounds, construct, feasible, polish, rounds
 from synth.solve.cpsat import Model
 from synth.solve.fewer import Fewer
 from synth.solve.known_orders import KnownOrders
+from synth.solve.local_search import UNITS_PER_S, LocalSearch
 from synth.solve.memory_views import cautious, certain, distinct, relaxed_for_fusion
 from synth.solve.milp import run_milp
 from synth.solve.polish import BUFFERINGS
@@ -53,6 +56,11 @@ _WINDOWS_SHARE_OF_MANY = 0.95
 _EXACT_OPS = 1_600
 _EXACT_OPS_OF_MANY = 800
 
+# Shares of what is left for the local search on exact memory, where boundary buffers matter: before
+# the bounds and the exact model, and behind the windows. Last of all it has whatever is left.
+_LOCAL_SHARE_FIRST = 0.5
+_LOCAL_SHARE = 0.5
+
 # Beyond so many, building it takes longer than it could ever repay.
 _MOST_EXACT_OPS = 12_000
 
@@ -92,6 +100,8 @@ class _Search:
         self.problem, self.options = problem, options
         self.now = Standing(problem, options, on_improvement, stop, within)
         self.relaxed = relaxed_for_fusion(problem)
+        self.certain = certain(problem)
+        self.local: LocalSearch | None = None
         self.rivals: list[Rival] = []
         self.known = KnownOrders(problem.objective)
         self.fewer_share = 0.0
@@ -110,7 +120,8 @@ class _Search:
             return self._result(StoppedBy.INFEASIBLE, str(shortage))
         if self.now.best is None:
             starts.try_serial()
-        self.now.raise_bound(bounds.work_bound_us(self.relaxed, self.problem.objective))
+        closed_us = bounds.work_bound_us(self.relaxed, self.problem.objective)
+        self.now.raise_bound(Proven.by_closed_forms(closed_us))
         try:
             for step in self._steps():
                 if self.now.finished():
@@ -132,6 +143,9 @@ class _Search:
         if self.options.solver == SolverName.MILP:
             yield lambda: self._search(self.now.left_s())
             return
+        local = Part.LOCAL_SEARCH not in without and self._buffers_matter
+        if local:
+            yield lambda: self._improve_locally(_LOCAL_SHARE_FIRST)
         is_small = self._is_small
         if Part.BOUNDS not in without:
             # Where they take a while, the search need not wait for them.
@@ -143,7 +157,9 @@ class _Search:
             yield self._try_fewer
         if Part.EXACT not in without and self.relaxed.num_ops <= _BRIEF_OPS:
             has_all = self.relaxed.num_ops <= _ONLY_EXACT_OPS or self._is_exact_alone
-            share = 1 if has_all else _BRIEF_SHARE
+            share = _BRIEF_SHARE
+            if has_all:
+                share = _LOCAL_SHARE if local else 1
             yield lambda: self._search(share * self.now.left_s())
         if not (Part.LIST_SCHEDULING in without or is_small or self._is_exact_alone):
             per_s = _OPS_PER_S_WITH_ROUNDS if rounds.applies(self.relaxed) else _OPS_PER_S
@@ -155,9 +171,24 @@ class _Search:
             yield self.proving.take_turn
         if Part.WINDOWS not in without:
             yield self._improve_windows
-        if Part.EXACT not in without and self.relaxed.num_ops <= _MOST_EXACT_OPS:
-            yield lambda: self._search(self.now.left_s())
+        if local:
+            yield lambda: self._improve_locally(_LOCAL_SHARE)
+        is_done = local and self.relaxed.num_ops <= _ONLY_EXACT_OPS
+        if Part.EXACT not in without and self.relaxed.num_ops <= _MOST_EXACT_OPS and not is_done:
+            last = _LOCAL_SHARE if local else 1
+            yield lambda: self._search(last * self.now.left_s())
+        if local:
+            yield lambda: self._improve_locally(1)
         yield self.proving.wait
+
+    @property
+    def _buffers_matter(self) -> bool:
+        """Whether boundary buffers take room under a cap, which models see from two sides only.
+
+        A search that serves another one leaves them to that.
+        """
+        some = cautious(self.problem, Buffering(0, 0))
+        return bool(self.problem.caps_bytes) and not self.now.is_within and some != self.certain
 
     @property
     def _is_exact_alone(self) -> bool:
@@ -254,6 +285,29 @@ class _Search:
             if Part.SLACK not in self.options.without:
                 self.now.best = slacken(self.problem, self.now.best, should_stop)
 
+    def _improve_locally(self, share: float) -> None:
+        """Local search on exact memory and times, from all orders known, for a share of the time.
+
+        A deterministic search counts its effort instead.
+        """
+        if self.now.best is None:
+            return
+        if self.local is None:
+            self.local = LocalSearch(self.problem, self.options.seed)
+        self.local.add(self.now.best.schedule.programs, [self.now.best.schedule.buffering])
+        for programs in self.known.taken():
+            self.local.add(programs)
+        until_s = self.now.elapsed_s() + share * self.now.left_s()
+        units = _LOCAL_SHARE_FIRST * self.options.time_limit_s * UNITS_PER_S
+
+        def should_stop() -> bool:
+            late = not self.options.deterministic and self.now.elapsed_s() > until_s
+            return late or self.now.finished()
+
+        effort = units if self.options.deterministic else math.inf
+        for candidate in self.local.run(effort, should_stop):
+            self.now.offer(candidate)
+
     def _improve_windows(self) -> None:
         """Large-neighbourhood search."""
         share = _WINDOWS_SHARE if self._is_small else _WINDOWS_SHARE_OF_MANY
@@ -302,13 +356,15 @@ class _Search:
             outcome = run_milp(view, self.problem.objective, value_us, limit_s)
         else:
             model = self._model(view, hint, value_us, proves, fusible)
-            outcome = self._run_cpsat(view, model, limit_s, proves)
+            certificate = self._certificate(view, fusible) if proves else None
+            outcome = self._run_cpsat(view, model, limit_s, certificate)
         if proves:
-            self.now.raise_bound(outcome.bound_us)
+            self.now.raise_bound(Proven(outcome.bound_us, self._certificate(view, fusible)))
             if outcome.optimal and not fusible:
                 self.proving.stop()  # no bound of the relaxed problem is higher
             # Without any schedule the horizon is that of the slowest one there could be.
-            self.now.proven_infeasible = outcome.infeasible and self.now.best is None
+            if outcome.infeasible and self.now.best is None:
+                self.now.deny(self._certificate(view, fusible))
         if outcome.solution is not None:
             self._take(view, outcome.solution, self.options.solver)
         return outcome.spent_s
@@ -324,12 +380,24 @@ class _Search:
             model.hint(hint, value_us)
         return model
 
-    def _run_cpsat(self, view: View, model: Model, limit_s: float, proves: bool) -> Outcome:
+    def _certificate(self, view: View, fusible: bool) -> Certificate:
+        """Of a bound that the exact model has."""
+        return Certificate(
+            prover=ProverName.MILP if self.options.solver == SolverName.MILP else ProverName.EXACT,
+            relaxation=Relaxation.FUSIBLE if fusible else Relaxation.SPLIT,
+            num_micro_batches=max(chunk.num_micro_batches for chunk in view.chunks),
+        )
+
+    def _run_cpsat(
+        self, view: View, model: Model, limit_s: float, certificate: Certificate | None
+    ) -> Outcome:
+        """Run it and take what comes; bounds with a certificate only."""
+
         def on_event(event: Solution | int) -> None:
             if isinstance(event, Solution):
                 self._take(view, event, self.options.solver)
-            elif proves:
-                self.now.raise_bound(event)
+            elif certificate is not None:
+                self.now.raise_bound(Proven(event, certificate))
 
         options = replace(self.options, workers=self.proving.num_workers_left)
         return run(model, options, limit_s, on_event, self.now.finished)
@@ -366,4 +434,5 @@ class _Search:
             rivals=tuple(self.rivals),
             wall_s=self.now.elapsed_s(),
             message=message,
+            certificate=self.now.proven.certificate,
         )

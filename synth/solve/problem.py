@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from synth.certificate import Certificate
 from synth.costs import Costs
 from synth.errors import SynthError
 from synth.objective import BoundScope, Objective
@@ -34,6 +35,7 @@ class Part(StrEnum):
     FEWER = "fewer micro-batches"
     PATTERNS = "patterns"
     WINDOWS = "windows"
+    LOCAL_SEARCH = "local search"
     BOUNDS = "bounds"
     EXACT = "exact"
     SLACK = "slack"
@@ -177,7 +179,8 @@ class SolveOptions:
 class Rival:
     """A published schedule on the same costs.
 
-    `work_us` is the largest work of a rank, what is done twice counted twice; `fits` is whether it
+    `work_us` is the largest work of a rank, `mean_work_us` that of a rank on average, what is done
+    twice counted twice; `fits` is whether it
     keeps the caps; `keeps_saved` whether what F saves stays where it is, as the search takes for
     granted: its bounds say nothing of those that rebuild or move it.
     """
@@ -189,6 +192,7 @@ class Rival:
     peak_bytes: tuple[int, ...]
     fits: bool
     keeps_saved: bool = True
+    mean_work_us: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -203,6 +207,7 @@ class Incumbent:
     found_by: str
     peak_bytes: tuple[int, ...]
     bound_scope: BoundScope = BoundScope.PARTITION
+    certificate: Certificate | None = None
 
     @property
     def gap(self) -> float:
@@ -216,6 +221,7 @@ class Result:
 
     `schedule`, `timeline`, `value_us`, `gap` and `found_by` are None when there is no schedule;
     `message` then says why. Every value is an exact simulation of a verified schedule.
+    `certificate` is that of the bound, where it has one.
     """
 
     problem: Problem
@@ -230,6 +236,7 @@ class Result:
     wall_s: float
     message: str | None = None
     bound_scope: BoundScope = BoundScope.PARTITION
+    certificate: Certificate | None = None
 
     @property
     def gap(self) -> float | None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from synth.certificate import Proven
 from synth.objective import Objective
 from synth.solve import spacing
 from synth.solve.apart import Spacings
@@ -78,7 +79,7 @@ class Proofs:
     known: Known
     should_stop: Callable[[], bool]
 
-    def one_by_one(self, limit_s: float) -> Iterator[int]:
+    def one_by_one(self, limit_s: float) -> Iterator[Proven]:
         """Bounds from each rank alone.
 
         Args:
@@ -88,16 +89,16 @@ class Proofs:
         alone = self._ladder if idle is None else idle
         yield from self._noted(alone.one_by_one(limit_s))
 
-    def together(self, limit_s: float) -> Iterator[int]:
+    def together(self, limit_s: float) -> Iterator[Proven]:
         """Bounds from more and more ranks."""
         yield from self._noted(self._together(limit_s))
 
-    def _noted(self, bounds: Iterator[int]) -> Iterator[int]:
-        for bound_us in bounds:
-            self.known.bound_us = max(self.known.bound_us, bound_us)
-            yield bound_us
+    def _noted(self, bounds: Iterator[Proven]) -> Iterator[Proven]:
+        for proven in bounds:
+            self.known.bound_us = max(self.known.bound_us, proven.bound_us)
+            yield proven
 
-    def _together(self, limit_s: float) -> Iterator[int]:
+    def _together(self, limit_s: float) -> Iterator[Proven]:
         for turn in self._first():
             limit_s -= yield from turn.bounds(turn.share * limit_s)
             if self.should_stop():

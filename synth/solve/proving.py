@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from synth.certificate import Proven
 from synth.objective import Objective
 from synth.solve import spacing
 from synth.solve.background import Background
@@ -61,8 +62,8 @@ class Proving:
     def one_by_one(self) -> None:
         """Bound by one rank at a time."""
         proofs = self._proofs(self._options.num_workers, self._now.finished)
-        for bound_us in proofs.one_by_one(self._limit_of_one_by_one_s):
-            self._now.raise_bound(bound_us)
+        for proven in proofs.one_by_one(self._limit_of_one_by_one_s):
+            self._now.raise_bound(proven)
 
     def begin(self, *, from_one: bool) -> None:
         """Bound by more and more ranks, from now on until the search ends.
@@ -74,7 +75,7 @@ class Proving:
             self._beside = Background(lambda should_stop: self._bounds(should_stop, from_one))
             self._now.listen_to(self._beside)
 
-    def _bounds(self, should_stop: Callable[[], bool], from_one: bool) -> Iterator[int]:
+    def _bounds(self, should_stop: Callable[[], bool], from_one: bool) -> Iterator[Proven]:
         proofs = self._proofs(self._num_workers_beside, should_stop)
         if from_one:
             yield from proofs.one_by_one(self._limit_of_one_by_one_s)
@@ -91,8 +92,8 @@ class Proving:
         """The same, where it is not done beside the search."""
         if not self.is_beside:
             proofs = self._proofs(self.num_workers_left, self._now.finished)
-            for bound_us in proofs.together(_IN_TURN_SHARE * self._now.left_s()):
-                self._now.raise_bound(bound_us)
+            for proven in proofs.together(_IN_TURN_SHARE * self._now.left_s()):
+                self._now.raise_bound(proven)
 
     def wait(self) -> None:
         """Nothing is left to search for."""

@@ -174,12 +174,12 @@ class RoundModel:
         is_thorough: bool = False,
     ) -> tuple[Round | None, float, bool]:
         """A round, the effort it took, and whether there is none for certain, see `decide`."""
-        solver, spent_s, is_refuted = decide(
+        found, spent_s, is_refuted = decide(
             self.cp, seconds, seed, should_stop, is_thorough=is_thorough
         )
-        if solver is None:
+        if found is None:
             return None, spent_s, is_refuted
-        starts = {key: solver.value(start) for key, start in self.start.items()}
+        starts = {key: found.value(start) for key, start in self.start.items()}
         return Round(starts, self.size, self.period_us), spent_s, False
 
 

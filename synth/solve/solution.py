@@ -230,10 +230,16 @@ def split(programs: Sequence[Sequence[Op]], view: View) -> Programs:
 
 def keeps_caps(programs: Sequence[Sequence[Op]], view: View) -> bool:
     """Whether every op is allowed where it stands."""
+    most_in_flight = [view.most_in_flight(chunk) for chunk in range(len(view))]
     for program in programs:
         level = 0
+        in_flight = [0] * len(view)
         for chunk, kind in order_of(view, program):
-            if not view.allows(chunk, kind, level):
+            in_flight[chunk] += {F: 1, W: 0}.get(kind, -1)
+            most = most_in_flight[chunk]
+            if not view.allows(chunk, kind, level) or (
+                most is not None and in_flight[chunk] > most
+            ):
                 return False
             level += view[chunk].effect_bytes[kind]
     return True

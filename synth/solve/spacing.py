@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from synth.certificate import Certificate, ForwardSpacing, Proven, ProverName
 from synth.objective import Objective
 from synth.solve.apart import Apart, Spacings, ToEnd
 from synth.solve.problem import SolveOptions
@@ -86,6 +87,28 @@ def far_apart(view: View, num_ranks: int) -> tuple[int, ...]:
     return tuple(sorted({by_first_stage[place] for place in places}))
 
 
+def of_few(view: View, num_micro_batches: int) -> View:
+    """Return the view of one copy of the stages, of fewer micro-batches."""
+    few = (chunk._replace(num_micro_batches=num_micro_batches) for chunk in view.chunks)
+    return replace(view, chunks=tuple(few))
+
+
+def closed_to_end_us(view: View) -> int:
+    """From the start of the last F to the end of its rank: the round trip, B, W, STEP."""
+    first = view.chunks[0]
+    return first.work_us + view.round_trip_us[0] + view.step_us(first.rank)
+
+
+def of_spacings(lemmas: tuple[ForwardSpacing, ...]) -> Certificate:
+    """Make the certificate of a bound that spacings add up to."""
+    longest = max((lemma.num_forwards for lemma in lemmas), default=None)
+    return Certificate(
+        prover=ProverName.SPACING,
+        num_micro_batches=None if longest is None else longest + 1,
+        forward_spacings=lemmas,
+    )
+
+
 class _Question(NamedTuple):
     """What is asked of so many forwards and one."""
 
@@ -114,10 +137,8 @@ class Spacing:
     def __post_init__(self) -> None:
         self._left = self._questions()
         self._open: _Question | None = None
-        # From the start of the last F to the end of its rank: the round trip, B, W, STEP.
-        first = self.view.chunks[0]
-        trip_us = first.work_us + self.view.round_trip_us[0]
-        self.known.to_end_us[0] = trip_us + self.view.step_us(first.rank)
+        self.known.to_end_us[0] = closed_to_end_us(self.view)
+        self.known.ranks = far_apart(self.view, 2)
 
     @property
     def bound_us(self) -> int:
@@ -140,10 +161,16 @@ class Spacing:
             outcome = self._prove(question, min(left_s, _SHARE_OF_ONE * limit_s))
             left_s -= outcome.spent_s
             self._open = None if outcome.optimal else question
-            yield self.bound_us
+            yield self._proven()
             if not outcome.optimal:
                 break
         return limit_s - left_s
+
+    def _proven(self) -> Proven:
+        """The bound, with the spacings up to the longest that it is added up from."""
+        whole_us, longest = self.known.whole(self._last)
+        bound_us = self.objective.iterations * whole_us
+        return Proven(bound_us, of_spacings(self.known.lemmas(longest)))
 
     @property
     def _last(self) -> int:
@@ -163,8 +190,7 @@ class Spacing:
         """Prove how far apart the first and the last of so many and one are, or the end."""
         began_s = time.monotonic()
         model, length = question
-        few = tuple(c._replace(num_micro_batches=length + 1) for c in self.view.chunks)
-        asked = model(replace(self.view, chunks=few), far_apart(self.view, 2), self.known)
+        asked = model(of_few(self.view, length + 1), self.known.ranks, self.known)
         outcome = run(asked, self.options, limit_s, should_stop=self.should_stop, began_s=began_s)
         if model is ToEnd:
             known_us = self.known.whole_us(length)

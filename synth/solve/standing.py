@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from synth.certificate import NOTHING_PROVEN, Certificate, Proven
 from synth.solve.background import Background
 from synth.solve.polish import Candidate
 from synth.solve.problem import Incumbent, Part, Problem, SolveOptions, StoppedBy, relative_gap
@@ -34,7 +35,7 @@ class Standing:
         # When the search ends; what is left is for what comes after it.
         self.limit_s = options.time_limit_s * (1 - _reserved_share(options))
         self.best: Candidate | None = None
-        self.bound_us = 0
+        self.proven = NOTHING_PROVEN
         self.proven_infeasible = False
         self.evaluation_s = 0.0
         self._beside: Background | None = None
@@ -85,16 +86,27 @@ class Standing:
             self.best = candidate
             self._report()
 
-    def raise_bound(self, bound_us: int) -> None:
+    @property
+    def bound_us(self) -> int:
+        """The best bound."""
+        return self.proven.bound_us
+
+    def raise_bound(self, proven: Proven) -> None:
         """Take a better bound; steps of less than 0.1 % are not worth a report."""
+        bound_us = proven.bound_us
         if bound_us > self.bound_us:
             if self.best is not None and bound_us > self.best.value_us:
                 # Bounds are over schedules that share micro-batches evenly among copies.
                 assert self.problem.num_replicas > 1, "a bound above a schedule"
                 bound_us = self.best.value_us
-            self.bound_us = bound_us
+            self.proven = proven._replace(bound_us=bound_us)
             if self.is_proven() or bound_us > 1.001 * self._reported_bound_us:
                 self._report()
+
+    def deny(self, certificate: Certificate) -> None:
+        """No schedule keeps the caps; the bound that was known holds all the same."""
+        self.proven_infeasible = True
+        self.proven = self.proven._replace(certificate=certificate)
 
     def _report(self) -> None:
         best = self.best
@@ -109,6 +121,7 @@ class Standing:
                     self.bound_us,
                     best.found_by,
                     best.peak_bytes,
+                    certificate=self.proven.certificate,
                 )
             )
 

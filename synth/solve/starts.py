@@ -46,7 +46,9 @@ class Starts:
         problem = self.problem
         averaged = with_mean_times(problem.costs)
         if averaged != problem.costs:
-            timed = {name for name, family in families().items() if family.timed}
+            timed = {
+                name for name, family in families().items() if family.timed and not family.averages
+            }
             made = generate_for(
                 problem.placement, problem.num_micro_batches, averaged, problem.caps_bytes
             )
@@ -70,7 +72,7 @@ class Starts:
         fits = all(peak <= cap for peak, cap in zip(alone.peak_bytes, caps, strict=True))
         keeps = schedule.keeps_saved
         times_us = line.makespan_us, line.period_us, max(line.work_us)
-        rival = Rival(name, *times_us, alone.peak_bytes, fits, keeps)
+        rival = Rival(name, *times_us, alone.peak_bytes, fits, keeps, line.mean_work_us)
         if not any(replace(rival, name=other.name) == other for other in self.rivals):
             self.rivals.append(rival)
         # The search orders F, B and W, and proves its bounds for them.

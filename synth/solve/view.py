@@ -39,6 +39,8 @@ class Chunk(NamedTuple):
     `above` and `below` are the chunks of the stages before and after, none at the ends; `down_us`
     is the transfer time of activations to `below`, `up_us` of gradients from it, 0 on one rank.
     `reduce_us` is the all-reduce of its gradients with those of its copies.
+    `beside_bytes` is what boundary buffers and W's hold in any case, besides what F's keep, when
+    most micro-batches are in flight; None: nothing is known of that.
     """
 
     rank: int
@@ -54,6 +56,7 @@ class Chunk(NamedTuple):
     down_us: int
     up_us: int
     reduce_us: int
+    beside_bytes: int | None = None
 
     @property
     def work_us(self) -> int:
@@ -313,4 +316,22 @@ class View:
         one, room = self.chunks[chunk], self.room_of(chunk)
         if room is None or one.effect_bytes[F] <= 0:
             return None
-        return 1 + max(0, room - one.need_bytes[F]) // one.effect_bytes[F]
+        most = self.most_in_flight(chunk)
+        return _forwards_in(one, room) if most is None else most
+
+    def most_in_flight(self, chunk: int) -> int | None:
+        """How many micro-batches of a chunk can have done F and not B.
+
+        None: levels allow no more than that anyway. One always may be in flight: where that does
+        not fit, nothing does.
+        """
+        one, room = self.chunks[chunk], self.room_of(chunk)
+        if room is None or one.beside_bytes is None or one.effect_bytes[F] <= 0:
+            return None
+        most = max(1, (room - one.beside_bytes) // one.effect_bytes[F])
+        return most if most < _forwards_in(one, room) else None
+
+
+def _forwards_in(chunk: Chunk, room: int) -> int:
+    """How many forwards levels allow before the first backward, one at least."""
+    return 1 + max(0, room - chunk.need_bytes[F]) // chunk.effect_bytes[F]

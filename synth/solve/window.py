@@ -231,13 +231,13 @@ class Window:
 
     def solve(self, seconds: float, seed: int, should_stop: Callable[[], bool]) -> list[Change]:
         """What the best found for this window changes, with so much effort (`decide`)."""
-        solver, self.spent_s, _ = decide(self.cp, seconds, seed, should_stop)
-        if solver is None:
+        found, self.spent_s, _ = decide(self.cp, seconds, seed, should_stop)
+        if found is None:
             return []
         changes = []
         for rank, ops in self.inside.items():
             # Sorting keeps the present order among ops that start together.
-            ordered = sorted(ops, key=lambda op: solver.value(self.start[op]))
+            ordered = sorted(ops, key=lambda op: found.value(self.start[op]))
             if ordered != ops:
                 changes.append(Change(rank, self.placed.index[ops[0]], ops, ordered))
         return changes

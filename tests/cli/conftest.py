@@ -18,7 +18,10 @@ from synth.schedule.file import Plan
 NAME = "zb-1.5b-p8-m24"
 
 # Stages of six layers; 33 GB is enough for one micro-batch at 13.4 GB, not for all four.
-SMALL_SOLVE = ("solve", NAME, "--ranks", "4", "--micro-batches", "4", "--time-limit", "5s")
+SMALL_SOLVE = (
+    *("solve", NAME, "--ranks", "4", "--micro-batches", "4", "--time-limit", "5s"),
+    *("--placement", "linear", "--partition", "even", "--recompute", "none"),
+)
 
 TINY = {"vocabulary_size": 256, "width": 32, "num_blocks": 4, "num_heads": 2, "context_length": 32}
 

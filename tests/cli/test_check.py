@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from synth.certificate import Certificate, ProverName
 from synth.costs import cut
 from synth.families import generate
 from synth.profile import Profile
@@ -149,6 +150,41 @@ def test_a_bound_is_proven_again(synth: Synth, plan_file: Path) -> None:
     assert ended.code == 0, ended.stderr
     assert "µs of makespan: proven again for" in ended.stdout
     assert "trust" not in ended.stdout
+
+
+@pytest.fixture
+def tight_plan(synth: Synth, tmp_path: Path) -> Path:
+    """Its bound is more than closed forms say."""
+    path = tmp_path / "tight.json"
+    solve = ("solve", NAME, "-r", "4", "-m", "8", "--mem-limit", "30GB", "-o", path, "--gap", "0%")
+    ended = synth(*solve, "--time-limit", "20s", "--deterministic")
+    assert ended.code == 0, ended.stderr
+    return path
+
+
+def test_it_is_said_what_proves_a_bound_again(synth: Synth, tight_plan: Path) -> None:
+    ended = synth("check", tight_plan, "--prove")
+    assert ended.code == 0, ended.stderr
+    certificate = Plan.load(tight_plan).claim.certificate
+    assert certificate is not None and certificate.prover != ProverName.CLOSED_FORMS
+    assert f"by {certificate.words}" in ended.stdout
+    ended = synth("check", tight_plan, "--prove", "--all-provers", "--format", "json")
+    assert ended.code == 0, ended.stderr
+    assert json.loads(ended.stdout)["bound"]["proven_from"] == "all provers"
+
+
+def test_a_certificate_that_does_not_prove_the_bound_is_told_of(
+    synth: Synth, tight_plan: Path
+) -> None:
+    """Closed forms, which say less; the bound holds all the same, so no schedule disproves it."""
+    plan = Plan.load(tight_plan)
+    closed = Certificate(prover=ProverName.CLOSED_FORMS)
+    plan.replace(claim=plan.claim.replace(certificate=closed)).save(tight_plan)
+    ended = synth("check", tight_plan, "--prove", "--format", "json")
+    assert ended.code == 4, ended.stderr
+    found = json.loads(ended.stdout)
+    assert found["bound"]["certificate_is_refuted"] is True
+    assert "the certificate in the plan does not prove it" in found["on_trust"]["bound"]
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ def test_it_answers_with_all_families_the_solver_and_a_picture(
     synth: Synth, tmp_path: Path
 ) -> None:
     ended = synth(
-        "compare", NAME, *SIZE, "--mem-limit", "35GB", "--time-limit", "2s",
-        "--svg", tmp_path / "c.svg",
+        "compare", NAME, *SIZE, "--placement", "linear", "--mem-limit", "35GB",
+        "--time-limit", "2s", "--svg", tmp_path / "c.svg",
     )  # fmt: skip
     assert ended.code == 0, ended.stderr
     table = ended.stdout.split("\n\n")[0]
@@ -40,7 +40,8 @@ def test_it_answers_with_all_families_the_solver_and_a_picture(
 def test_a_second_row_of_the_solver_may_recompute(synth: Synth, tmp_path: Path) -> None:
     ended = synth(
         "compare", NAME, *SIZE, "--only", "1f1b", "--mem-limit", "24GB", "--time-limit", "2s",
-        "--recompute", "auto", "--format", "json", "--save", tmp_path,
+        "--placement", "linear", "--partition", "even", "--recompute", "auto",
+        "--format", "json", "--save", tmp_path,
     )  # fmt: skip
     assert ended.code == 0, ended.stderr
     assert "searching on linear, stages may recompute" in ended.stderr
@@ -50,6 +51,29 @@ def test_a_second_row_of_the_solver_may_recompute(synth: Synth, tmp_path: Path) 
     plan = Plan.load(tmp_path / "solved-linear+R.json")
     plan.check()
     assert recomputed(plan.schedule())
+
+
+def test_the_solver_has_one_row_that_is_over_all_placements_if_nothing_is_said(
+    synth: Synth, tmp_path: Path
+) -> None:
+    ended = synth(
+        "compare", NAME, *SIZE, "--only", "1f1b:recompute", "--mem-limit", "24GB",
+        "--time-limit", "6s", "--format", "json", "--save", tmp_path,
+    )  # fmt: skip
+    assert ended.code == 0, ended.stderr
+    best, other = json.loads(ended.stdout)["schedules"]
+    assert (best["name"], other["name"]) == ("solved auto", "1f1b:recompute")
+    for row in (best, other):
+        assert row["mean_idle_of_makespan"] >= row["bubble_rate_of_makespan"] - 1e-9
+        assert row["tokens_per_second"] > 0
+    Plan.load(tmp_path / "solved-auto.json").check()
+
+
+@pytest.mark.parametrize("recompute", ["all", "0,1"])
+def test_on_all_placements_stages_have_no_numbers(synth: Synth, recompute: str) -> None:
+    ended = synth("compare", NAME, *SIZE, "--recompute", recompute)
+    assert (ended.code, ended.stdout) == (2, "")
+    assert "is for one placement; with --placement auto give auto or none" in ended.stderr
 
 
 def test_json_has_every_field_for_every_rank(synth: Synth) -> None:
@@ -95,7 +119,7 @@ def test_a_solved_schedule_is_saved_with_its_objective_and_proof(
 ) -> None:
     ended = synth(
         "compare", NAME, "--ranks", "4", "-m", "4", "--only", "1f1b", "--objective", "period",
-        "--time-limit", "2s", "--format", "json", "--save", tmp_path,
+        "--placement", "linear", "--time-limit", "2s", "--format", "json", "--save", tmp_path,
     )  # fmt: skip
     rows = {row["name"]: row for row in json.loads(ended.stdout)["schedules"]}
     row, plan = rows["solved linear"], Plan.load(tmp_path / "solved-linear.json")

@@ -77,11 +77,14 @@ def test_bubble_rates_in_the_table_are_of_each_schedules_own_work(synth: Synth) 
     compared = synth("compare", *asked, "16GB", "--no-solve", "--format", "json")
     schedules = {row["name"]: row for row in json.loads(compared.stdout)["schedules"]}
     for limit in ("16GB", "60GB"):
-        solved = synth("solve", *asked, limit, "--time-limit", "0", "--format", "json")
+        plain = ("--placement", "linear", "--recompute", "none", "--partition", "even")
+        solved = synth("solve", *asked, limit, *plain, "--time-limit", "0", "--format", "json")
         for rival in json.loads(solved.stdout)["rivals"]:
             if rival["name"] in ("1f1b", "1f1b:recompute", "zb-h1"):
                 rate = schedules[rival["name"]]["bubble_rate_of_makespan"]
                 assert rival["bubble_rate"] == pytest.approx(rate)
+                idle = schedules[rival["name"]]["mean_idle_of_makespan"]
+                assert rival["mean_idle"] == pytest.approx(idle)
 
 
 def test_a_published_schedule_that_is_faster_since_it_recomputes_is_pointed_out(
@@ -100,7 +103,7 @@ def test_without_a_limit_json_does_not_say_that_rivals_fit(synth: Synth) -> None
 
 
 def test_without_time_there_is_still_a_plan_where_one_fits(synth: Synth) -> None:
-    command = ("solve", NAME, "--ranks", "4", "--micro-batches", "4", "--mem-limit", "14.4GB")
+    command = (*SMALL_SOLVE, "--mem-limit", "14.4GB")
     ended = synth(*command, "--time-limit", "0")
     assert ended.code == 0
     assert "found by serial" in ended.stdout

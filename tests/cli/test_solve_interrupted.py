@@ -7,13 +7,18 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from synth.schedule.file import Plan
 from tests.cli.conftest import NAME
+from tests.cli.worker_processes import workers_of
+from tests.synth.worker_processes import left_after
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def start_long_solve(path: Path, *limit: str) -> subprocess.Popen[str]:
+    """In a process group of its own, as a terminal does."""
     command = [sys.executable, "-m", "synth", "solve", NAME, "--ranks", "8"]
     command += ["--micro-batches", "32", *(limit or ("--mem-limit", "20GB"))]
     command += ["--gap", "0%", "-o", str(path)]
@@ -24,6 +29,7 @@ def start_long_solve(path: Path, *limit: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        start_new_session=True,
     )
     until = time.monotonic() + 300
     while not path.exists() and time.monotonic() < until:
@@ -42,6 +48,30 @@ def test_the_first_ctrl_c_keeps_the_best_so_far(tmp_path: Path) -> None:
     plan = Plan.load(tmp_path / "plan.json")
     plan.check()
     assert plan.claim.stopped_by == "interrupt"
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes are read from /proc")
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_in_a_terminal_reaches_workers_too_and_leaves_none(
+    times: int, tmp_path: Path
+) -> None:
+    process = start_long_solve(tmp_path / "plan.json")
+    until = time.monotonic() + 300
+    while not (workers := workers_of(process.pid, b"cpsat_worker")) and time.monotonic() < until:
+        time.sleep(0.02)
+    assert workers
+    assert process.stderr is not None
+    os.killpg(process.pid, signal.SIGINT)
+    if times == 2:
+        while "stopping" not in process.stderr.readline():
+            pass
+        os.killpg(process.pid, signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=300)
+    assert process.returncode == 0 or (times, process.returncode) == (2, 130), stderr
+    assert "Traceback" not in stderr
+    assert ("stopped by interrupt" in stdout) == (process.returncode == 0)
+    assert left_after(20, workers) == []
+    Plan.load(tmp_path / "plan.json").check()
 
 
 def test_the_second_ctrl_c_gives_up_with_130_and_a_whole_file(tmp_path: Path) -> None:

@@ -1,15 +1,24 @@
 """`synth solve --placement auto` and `--partition search`: what they answer and refuse."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from synth.cli.defaults import choices
+from synth.families import generate
+from synth.plan.candidates import placements_to_try
+from synth.profile import Profile
+from synth.profiles import find
 from synth.schedule.file import Plan
-from synth.schedule.placements import usual
 from tests.cli.conftest import NAME, SMALL_SOLVE, Synth
 
-AUTO = ("solve", NAME, "--ranks", "2", "--micro-batches", "2", "--placement", "auto")
+SIZE = ("solve", NAME, "--ranks", "2", "--micro-batches", "2")
+AUTO = (*SIZE, "--placement", "auto", "--partition", "even", "--recompute", "none")
+
+# The usual placements, and what published schedules stand on besides.
+NAMES = list(placements_to_try(2, 24))
 
 
 def test_it_tells_of_every_placement_and_saves_the_best(synth: Synth, tmp_path: Path) -> None:
@@ -18,15 +27,15 @@ def test_it_tells_of_every_placement_and_saves_the_best(synth: Synth, tmp_path: 
     assert ended.code == 0
     table = ended.stdout.split("\nplacement", 1)[1].split("best: ")[0]
     rows = {line.split()[0]: line for line in table.splitlines() if line}
-    for name in usual(2):
-        is_out = "cannot win" in rows[name] or "not tried: at most 0." in rows[name]
-        assert f"on {name}: " in ended.stderr or is_out
+    assert set(rows) >= set(NAMES)
+    for name in NAMES:
+        assert re.search(r" \d+\.\d{3} |cannot win|not tried", rows[name])
     assert "holds for all in this table" in ended.stdout
     checked = synth("check", path)
     assert checked.code == 0
     plan = Plan.load(path)
     assert plan.arguments["placement"] == "auto"
-    assert plan.schedule().placement in usual(2).values()
+    assert plan.schedule().placement in placements_to_try(2, 24).values()
 
 
 def test_as_json_the_answer_is_the_least_of_all(synth: Synth) -> None:
@@ -37,7 +46,8 @@ def test_as_json_the_answer_is_the_least_of_all(synth: Synth) -> None:
     assert found["lower_bound_us"] <= found["value_us"]
     best = found["candidates"][0]
     assert max(best["peak_bytes"]) <= 45 * 10**9
-    assert [list(ranks) for ranks in usual(2)[best["name"]].ranks] == found["placement"]
+    where = placements_to_try(2, 24)[best["name"]]
+    assert [list(ranks) for ranks in where.ranks] == found["placement"]
 
 
 def test_a_dry_run_says_what_can_fit(synth: Synth) -> None:
@@ -46,7 +56,7 @@ def test_a_dry_run_says_what_can_fit(synth: Synth) -> None:
     rows = {line.split()[0]: line for line in ended.stdout.splitlines() if "," in line}
     assert " yes " in rows["looped:4"] and "3,3,3,3,3,3,3,3" in rows["looped:4"]
     found = json.loads(synth(*AUTO, "--mem-limit", "40GB", "--dry-run", "--format", "json").stdout)
-    assert [tried["name"] for tried in found["candidates"]] == list(usual(2))
+    assert [tried["name"] for tried in found["candidates"]] == NAMES
 
 
 @pytest.mark.parametrize("more", [("--dry-run",), ("--time-limit", "5s")])
@@ -60,7 +70,9 @@ def test_where_nothing_fits_it_ends_in_3(synth: Synth, more: tuple[str, ...]) ->
 def test_layers_per_stage_leave_placements_of_as_many_stages(synth: Synth) -> None:
     ended = synth(*AUTO, "--partition", "6,6,6,6", "--time-limit", "2s", "--format", "json")
     found = json.loads(ended.stdout)
-    assert {tried["name"] for tried in found["candidates"]} == {"looped:2", "v", "bidirectional-v"}
+    assert {tried["name"] for tried in found["candidates"]} == {
+        *("looped:2", "v", "bidirectional-v", "bidirectional-looped:2")
+    }
     assert found["partition"] == [6, 6, 6, 6]
     assert "\nnot linear: it has 2 stages, --partition 4\n" in ended.stderr
 
@@ -68,6 +80,8 @@ def test_layers_per_stage_leave_placements_of_as_many_stages(synth: Synth) -> No
 def test_few_layers_leave_few_placements(synth: Synth) -> None:
     wide = ("--ranks", "13", "--micro-batches", "2", "--dry-run")
     ended = synth("solve", NAME, "--placement", "auto", *wide)
+    # Where no placement is named, nobody asked for those that cannot be.
+    assert "not v:" not in synth("solve", NAME, *wide).stdout
     assert ended.code == 0
     assert "not v: 26 stages asked for, the profile has 24 layers" in ended.stdout
     assert "bidirectional " in ended.stdout
@@ -83,7 +97,10 @@ def test_few_layers_leave_few_placements(synth: Synth) -> None:
         (("--recompute", "5,6"), "with --placement auto give none, all, auto"),
         (("--objective", "speed"), "--objective"),
         (("--partition", "5,5,5,5,4"), "no placement can be; linear: it has 2 stages"),
-        (("--ranks", "25"), "25 stages asked for, the profile has 24 layers"),
+        (
+            ("--ranks", "25"),
+            "no placement can be; linear: 25 stages asked for, the profile has 24 layers",
+        ),
     ],
 )
 def test_what_is_for_one_placement_is_refused(
@@ -95,7 +112,7 @@ def test_what_is_for_one_placement_is_refused(
 
 
 def test_one_rank_has_one_placement(synth: Synth) -> None:
-    alone = ("solve", NAME, "--ranks", "1", "--micro-batches", "2", "--placement", "auto")
+    alone = ("solve", NAME, "--ranks", "1", "--micro-batches", "2")
     ended = synth(*alone)
     assert ended.code == 0
     assert "on linear: 24\n" in ended.stderr
@@ -108,7 +125,10 @@ def test_the_frontier_and_other_commands_know_no_auto(synth: Synth) -> None:
     assert "placement 'auto' is unknown" in ended.stderr
 
 
-TIGHT = ("solve", NAME, "--ranks", "4", "--micro-batches", "8", "--mem-limit", "18.3GB")
+TIGHT = (
+    *("solve", NAME, "--placement", "linear", "--recompute", "none"),
+    *("--ranks", "4", "--micro-batches", "8", "--mem-limit", "18.3GB"),
+)
 
 
 def test_a_partition_is_sought_that_serves_better_under_a_tight_limit(
@@ -175,7 +195,7 @@ def test_stages_may_recompute_in_a_partition_that_is_sought(synth: Synth) -> Non
 def test_a_partition_that_is_sought_is_not_yet_one(synth: Synth, option: tuple[str, ...]) -> None:
     ended = synth(*TIGHT[:-2], "--partition", "search", *option)
     assert (ended.code, ended.stdout) == (2, "")
-    assert f"{option[0]} and --partition search do not go together" in ended.stderr
+    assert f"{option[0]} and --partition auto do not go together" in ended.stderr
 
 
 @pytest.mark.parametrize(("placement", "limit"), [("auto", "18GB"), ("v", "24GB")])
@@ -206,7 +226,56 @@ def test_the_least_limit_over_all_partitions_is_for_one_stage_per_rank(synth: Sy
     assert "is known for one stage per rank" in ended.stderr
 
 
-def test_other_commands_seek_no_partition(synth: Synth) -> None:
-    ended = synth("compare", *SMALL_SOLVE[1:], "--partition", "search")
+def test_defaults_are_all_of_them_auto_and_say_so_in_the_file(synth: Synth, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    ended = synth(*SIZE, "--mem-limit", "24GB", "--time-limit", "4s", "-o", path)
+    assert ended.code == 0, ended.stderr
+    arguments = Plan.load(path).arguments
+    assert {arguments[name] for name in ("placement", "partition", "recompute")} == {"auto"}
+    assert synth("check", path).code == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "chosen"),
+    [
+        (("--recompute", "0,1"), ("linear", "auto", "0,1")),
+        (("--hint", "zb-v"), ("v", "even", "auto")),
+        (("--hint", "none-such"), ("linear", "even", "auto")),
+        (("--partition", "5,6,7,6"), ("auto", "5,6,7,6", "auto")),
+        (("--partition", "6,6,6,4,2"), ("linear", "6,6,6,4,2", "auto")),
+        (("--placement", "v"), ("v", "auto", "auto")),
+        (("--solver", "milp"), ("linear", "even", "none")),
+    ],
+)
+def test_a_default_gives_way_to_what_is_for_one_placement(
+    given: tuple[str, str], chosen: tuple[str, str, str]
+) -> None:
+    named = dict([given])
+    asked = [named.get(f"--{name}") for name in ("placement", "partition", "recompute", "hint")]
+    profile = Profile.load(find(NAME))
+    found = choices(profile, 4, *asked, is_for_one="--solver" in named)
+    assert (found.placement, found.partition, found.recompute) == chosen
+
+
+def test_a_plan_as_a_hint_names_the_placement_and_the_partition(tmp_path: Path) -> None:
+    profile, path = Profile.load(find(NAME)), tmp_path / "plan.json"
+    Plan.of(profile, (2, 3, 3, 4, 3, 3, 3, 3), generate("zb-v", 4, 8)).save(path)
+    found = choices(profile, 4, None, None, None, str(path), is_for_one=False)
+    assert (found.placement, found.partition, found.recompute) == ("v", "2,3,3,4,3,3,3,3", "auto")
+    named = choices(profile, 4, "v", None, None, str(path), is_for_one=False)
+    assert named.partition == "even"
+
+
+def test_a_hint_for_the_defaults_is_taken(synth: Synth) -> None:
+    asked = (*TIGHT[:2], "--ranks", "4", "--micro-batches", "4", "--hint", "zb-v")
+    ended = synth(*asked, "--time-limit", "0")
+    assert ended.code == 0, ended.stderr
+
+
+def test_ranks_for_which_there_are_too_few_layers_are_refused_in_plain_words(
+    synth: Synth,
+) -> None:
+    ended = synth("solve", NAME, "--ranks", "25", "--micro-batches", "2")
     assert ended.code == 2
-    assert "--partition 'search' is not understood" in ended.stderr
+    assert "25 stages asked for, the profile has 24 layers" in ended.stderr
+    assert "no placement can be" not in ended.stderr

@@ -23,8 +23,9 @@ OTHER_WAYS = [
 
 def made(name: str, num_ranks: int) -> Schedule:
     """With a link to the host, and caps of one micro-batch more than as many as there are ranks."""
+    where = family_placement(name, num_ranks)
     costs = uniform_costs(
-        family_placement(name, num_ranks).num_stages,
+        where.num_stages,
         forward_us=100,
         backward_input_us=100,
         backward_weight_us=100,
@@ -32,7 +33,8 @@ def made(name: str, num_ranks: int) -> Schedule:
         saved_w_bytes=KEPT_BYTES,
         links=Links(host=Link(latency_us=10)),
     )
-    caps = [(num_ranks + 1) * KEPT_BYTES] * num_ranks
+    whole_bytes = where.num_stages // num_ranks * KEPT_BYTES
+    caps = [(num_ranks + 1) * whole_bytes] * num_ranks
     return generate(name, num_ranks, 2 * num_ranks, costs=costs, caps_bytes=caps)
 
 

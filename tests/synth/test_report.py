@@ -124,17 +124,25 @@ def test_a_table_aligns_numbers_on_the_point_and_text_on_the_left() -> None:
 
 def test_the_rivals_table_gives_each_schedule_the_bubble_rate_of_its_own_work() -> None:
     contenders = [
-        Contender("1f1b", 2_000_000, 2_000_000, 900_000, (30_000_000_000, 7_000_000_000), False),
         Contender(
-            "this plan", 1_600_000, 1_250_000, 1_000_000, (19_000_000_000, 20_000_000_000), True
+            "1f1b", 2_000_000, 2_000_000, 900_000, 800_000, (30_000_000_000, 7_000_000_000), False
+        ),
+        Contender(
+            "this plan",
+            1_600_000,
+            1_250_000,
+            1_000_000,
+            750_000,
+            (19_000_000_000, 20_000_000_000),
+            True,
         ),
     ]
     expected = """
-        schedule    makespan     period  bubble rate  peak memory  on rank  fits
-                          ms         ms  % of period           GB
-        ─────────  ─────────  ─────────  ───────────  ───────────  ───────  ────
-        1f1b       2,000.000  2,000.000        55.00       30.000        0  no
-        this plan  1,600.000  1,250.000        20.00       20.000        1  yes
+        schedule    makespan     period  bubble rate  mean idle  peak memory  on rank  fits
+                          ms         ms  % of period          %           GB
+        ─────────  ─────────  ─────────  ───────────  ─────────  ───────────  ───────  ────
+        1f1b       2,000.000  2,000.000        55.00      60.00       30.000        0  no
+        this plan  1,600.000  1,250.000        20.00      40.00       20.000        1  yes
     """
     assert screen(rivals_table(contenders, Objective.PERIOD)) == screen(expected)
 

@@ -130,7 +130,7 @@ def test_a_bound_of_all_partitions_needs_the_profile() -> None:
     least = CutBounds(StageTable(PROFILE), problem).raise_least(10**9, (), OPTIONS, lambda: False)
     bound_us, value_us = least.least.bound_us, solved(problem).claim.makespan_us
     assert bound_us < value_us  # four micro-batches are so few that uneven stages are faster
-    of_all = {"bound_holds_for": BoundScope.ALL, "stopped_by": "time limit"}
+    of_all = {"bound_holds_for": BoundScope.ALL, "stopped_by": "time limit", "certificate": None}
     gap = relative_gap(value_us, bound_us)
     plan = solved(problem, lower_bound_us=bound_us, gap=gap, **of_all)
     alone, whole = proof_of(plan), proof_of(plan, profile=PROFILE)
@@ -142,7 +142,7 @@ def test_a_bound_of_all_partitions_needs_the_profile() -> None:
 def test_a_bound_that_another_partition_beats_is_no_bound_of_all() -> None:
     # The last rank has most of the work: any more even partition is faster.
     problem = problem_of(None, sizes=(3, 3, 3, 15))
-    plan = solved(problem, bound_holds_for=BoundScope.ALL)
+    plan = solved(problem, bound_holds_for=BoundScope.ALL, certificate=None)
     assert proof_of(plan).verdict == Verdict.PROVEN
     proof = proof_of(plan, profile=PROFILE)
     assert proof.verdict == Verdict.FALSE

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from synth.certificate import Proven
 from synth.costs import Costs
 from synth.schedule import Buffering, Placement, Schedule, ScheduleError, peak_bytes, verify
 from synth.schedule.placements import placement
@@ -34,7 +35,7 @@ def spacings(problem: Problem, seconds: float = 5.0) -> tuple[Spacing, list[int]
     view = relaxed_for_fusion(problem)
     options = SolveOptions(workers=1, deterministic=True)
     found = Spacing(view, options, lambda: None, lambda: False, objective=problem.objective)
-    return found, list(found.bounds(seconds))
+    return found, [proven.bound_us for proven in found.bounds(seconds)]
 
 
 # On one rank all stages; the first two on one; the first one on the last rank, and going round.
@@ -109,14 +110,14 @@ def test_no_bound_is_above_the_optimum(name: str, seed: int) -> None:
     ladder = Ladder(
         view, problem.objective, counted(20), lambda: beyond, lambda: False, {}, apart.known
     )
-    of_ranks = list(ladder.together(20.0))
+    of_ranks = [proven.bound_us for proven in ladder.together(20.0)]
     assert max(of_ranks) == of_ranks[-1] == best.value_us
 
 
 def test_one_micro_batch_at_a_time_is_a_whole_way_apart() -> None:
     view = even(3, 3, 12)
     found = Spacing(view, SolveOptions(workers=1, deterministic=True), lambda: None, lambda: False)
-    of_spacings = list(found.bounds(5.0))
+    of_spacings = [proven.bound_us for proven in found.bounds(5.0)]
     way_us = 3 * 55 + 3 * 58 + 4 * 2 + 35
     assert found.known.apart_us[1] == way_us
     assert of_spacings[0] == of_spacings[-1] == 12 * way_us
@@ -280,9 +281,9 @@ def test_idle_times_and_spacings_have_a_trial_each(
     asked: list[str] = []
 
     def said(name: str, us: int) -> SimpleNamespace:
-        def bounds(_: float) -> Iterator[int]:
+        def bounds(_: float) -> Iterator[Proven]:
             asked.append(name)
-            yield us
+            yield Proven.by_closed_forms(us)
 
         return SimpleNamespace(bounds=bounds, together=bounds, bound_us=us)
 

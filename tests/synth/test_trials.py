@@ -133,7 +133,7 @@ def test_the_same_input_gives_the_same_answer() -> None:
 
 def test_stages_may_recompute_on_each_placement() -> None:
     every = [candidate._replace(choice=None) for candidate in candidates(cap=TIGHT, m=4)]
-    chosen = solve_best_of(every, PROFILE, options=SolveOptions(6, workers=1))
+    chosen = solve_best_of(every, PROFILE, options=counted(2))
     plain = solve_best_of(candidates(cap=TIGHT, m=4), PROFILE, options=counted(20))
     schedule = chosen.result.schedule
     assert schedule is not None and chosen.result.value_us is not None
@@ -179,6 +179,7 @@ def test_time_goes_to_those_that_can_still_win(monkeypatch: pytest.MonkeyPatch) 
         }
     )
     monkeypatch.setattr(trials, "solve_repartitioning", answers)
+    monkeypatch.setattr(trials, "judge", lambda *judged: None)
     chosen = solve_best_of(candidates(), PROFILE, options=counted(100))
     assert answers.asked == [
         *((name, 5.0, False) for name in answers.left),
@@ -199,6 +200,7 @@ def test_those_that_found_no_time_at_first_share_what_is_left(
 ) -> None:
     answers = Trials({name: [(2000, 1000)] * 9 for name in [c.name for c in candidates()]})
     monkeypatch.setattr(trials, "solve_repartitioning", answers)
+    monkeypatch.setattr(trials, "judge", lambda *judged: None)
     monkeypatch.setattr(trials, "_FIRST_SHARE", 0.0)
     monkeypatch.setattr(trials, "_SECOND_SHARE", 0.0)
     solve_best_of(candidates(), PROFILE, options=counted(100))

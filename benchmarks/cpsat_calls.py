@@ -1,0 +1,160 @@
+"""Cost of CP-SAT in a process of its own: small calls per second, and what large models take.
+
+    python benchmarks/cpsat_calls.py [--calls 20]
+
+The same windows (16 ranks, 64 micro-batches, 0.75 of 1F1B's memory, from list scheduling) are
+solved by CP-SAT in this process and by a worker process, with the same parameters; both find the
+same values. `build` is what making a window's model takes in both cases. Whole models are only
+written as text and read again, which is what a worker's call adds.
+
+All times are of the processor, of both processes together, so that others on the machine do not
+count; the least of some repetitions. Linux only.
+"""
+
+import argparse
+import platform
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from ortools.sat.python import cp_model
+
+from benchmarks.solver.suites import table as problems
+from synth.processors import num_processors
+from synth.report.tables import table
+from synth.solve import cpsat_parameters, cpsat_process
+from synth.solve.construct import search
+from synth.solve.cpsat import Model
+from synth.solve.cpsat_call import ask
+from synth.solve.graph import Graph
+from synth.solve.memory_views import certain, relaxed_for_fusion
+from synth.solve.placed import Placed
+from synth.solve.tails import tails_of
+from synth.solve.window import Window, required_by
+
+_SIZES = (24, 48, 96, 192)
+_WHOLE = ((8, 32), (16, 64), (32, 128))
+_REPETITIONS = 3
+_DRAFT_OPS = 5_000
+_LIMIT_S = 0.02
+
+
+class Windows:
+    """Windows anywhere in one schedule."""
+
+    def __init__(self) -> None:
+        problem = problems.problem(16, 64, 0.75)
+        view = certain(problem)
+        graph, self._ranks = Graph(view), range(view.num_ranks)
+        draft, _ = search(view, problem.objective, _DRAFT_OPS, 0, lambda: False)[0]
+        orders = [graph.numbered(order)[0] for order in draft.orders]
+        self._placed = Placed(graph, problem.objective, orders)
+        self._tails = list(tails_of(self._placed, problem.objective))
+        self._required = required_by(graph)
+
+    def models(self, num_ops: int, number: int) -> list[cp_model.CpModel]:
+        """Some of one size."""
+        rng, sequence, made = random.Random(num_ops), self._placed.sequence, []
+        for _ in range(number):
+            first = rng.randrange(len(sequence) - num_ops)
+            ops = sequence[first : first + num_ops]
+            made.append(Window(self._placed, self._tails, self._required, ops, self._ranks).cp)
+        return made
+
+
+def parameters() -> cp_model.SatParameters:
+    """Those of windows."""
+    made = cpsat_parameters.quiet(0, 1, repeatable=True)
+    cpsat_parameters.mind_orders(made)
+    made.max_deterministic_time = _LIMIT_S
+    return made
+
+
+def in_this_process(models: Sequence[cp_model.CpModel]) -> list[float]:
+    """The values that CP-SAT finds, called as a library."""
+    values = []
+    for model in models:
+        solver = cp_model.CpSolver()
+        solver.parameters.copy_from(parameters())
+        solver.solve(model)
+        values.append(solver.objective_value)
+    return values
+
+
+def in_a_worker(models: Sequence[cp_model.CpModel]) -> list[float]:
+    """The same by a worker process."""
+    return [ask(model.proto, parameters()).objective for model in models]
+
+
+def processor_s() -> float:
+    """What this process and its workers have used so far."""
+    # How Linux numbers the processor clock of another process, see clock_getcpuclockid(3).
+    clocks = ((~worker << 3) | 2 for worker in cpsat_process.processes())
+    return time.process_time() + sum(map(time.clock_gettime, clocks))
+
+
+def least_s(work: Callable[[], object]) -> float:
+    """What something takes at least."""
+    times = []
+    for _ in range(_REPETITIONS):
+        began_s = processor_s()
+        work()
+        times.append(processor_s() - began_s)
+    return min(times)
+
+
+def small_calls(calls: int) -> Iterator[list[str]]:
+    """A row for each size of windows."""
+    windows = Windows()
+    in_a_worker(windows.models(_SIZES[0], 1))
+    for num_ops in _SIZES:
+        models = windows.models(num_ops, calls)
+        if in_this_process(models) != in_a_worker(models):
+            raise SystemExit(f"windows of {num_ops} ops: a worker finds other values")
+        build_s = least_s(partial(windows.models, num_ops, calls))
+        here_s = least_s(partial(in_this_process, models))
+        there_s = least_s(partial(in_a_worker, models))
+        yield [
+            str(num_ops),
+            f"{1e3 * build_s / calls:.2f}",
+            f"{1e3 * here_s / calls:.2f}",
+            f"{1e3 * there_s / calls:.2f}",
+            f"{calls / (build_s + here_s):.1f}",
+            f"{calls / (build_s + there_s):.1f}",
+            f"{(build_s + there_s) / (build_s + here_s):.3f}",
+        ]
+
+
+def whole_models() -> Iterator[list[str]]:
+    """A row for each size of exact models."""
+    for num_ranks, num_micro_batches in _WHOLE:
+        problem = problems.problem(num_ranks, num_micro_batches, 0.75)
+        view = relaxed_for_fusion(problem)
+        began_s = time.process_time()
+        model = Model(view, problem.objective, 1_000_000).cp.proto
+        build_s, text = time.process_time() - began_s, str(model)
+        copy = cp_model.CpModelProto()
+        write_s, read_s = least_s(model.__str__), least_s(partial(copy.parse_text_format, text))
+        times = (build_s, write_s, read_s)
+        milliseconds = (f"{1e3 * seconds:.0f}" for seconds in times)
+        yield [str(view.num_ops), f"{len(text) / 1e6:.1f}", *milliseconds]
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--calls", type=int, default=20, help="windows of each size")
+    calls = parser.parse_args().calls
+    print(
+        f"{platform.machine()}, {num_processors()} processors, Python {platform.python_version()}"
+    )
+    head = ["ops", "build\nms", "here\nms", "worker\nms", "calls/s\nhere", "calls/s\nworker"]
+    print(table([*head, "ratio"], list(small_calls(calls))))
+    print()
+    head = ["ops", "text\nMB", "build\nms", "write\nms", "read\nms"]
+    print(table(head, list(whole_models())))
+
+
+if __name__ == "__main__":
+    main()

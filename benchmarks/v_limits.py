@@ -1,0 +1,188 @@
+"""V-shaped schedules beside ZB-V's released greedy, in its own memory, and beside printed rates.
+
+    python -m benchmarks.v_limits [--only 1.5b]
+
+The caps are the released greedy's exact peaks at 1, 1.25, 1.5 and 2 times 1F1B's activations, 2D of
+a stage. Stages are equal, each with half of the times and bytes that the zero-bubble paper prints
+for a stage of a rank, or whole layers as `synth solve` cuts them, which makes them uneven. Periods
+are exact simulations in µs; seconds are of making zb-v-limit's schedule. The exit code is 1 if
+zb-v-limit is longer than the released greedy, or than with a smaller cap, or above a printed rate.
+"""
+
+import argparse
+import csv
+import re
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+from synth.costs import Costs, cut, uniform_costs
+from synth.errors import SynthError
+from synth.families import generate
+from synth.families.v_greedy import averaged, instance_of
+from synth.families.zb_v_greedy import released
+from synth.kinds import OpKind
+from synth.plan.partition import balance
+from synth.profile import Link, Links, Profile
+from synth.profiles import find, names
+from synth.schedule import Schedule, peak_bytes, verify
+from synth.schedule.model import Buffering
+from synth.schedule.placements import placement
+
+SHARES = (1, 1.25, 1.5, 2)
+OTHERS = ("v-half", "zb-v", "zb-v-greedy", "zb-v-limit")
+_NAME = re.compile(r"zb-(.+)-p(\d+)-m(\d+)")
+PRINTED = Path(__file__).with_name("zb_v_p16.csv")
+
+
+@dataclass(frozen=True)
+class Case:
+    """Stages on placement `v`."""
+
+    name: str
+    num_micro_batches: int
+    costs: Costs
+
+    @property
+    def num_ranks(self) -> int:
+        """Number of ranks, of two stages each."""
+        return self.costs.num_stages // 2
+
+    def released_peak_bytes(self, share: float) -> int:
+        """The most that a rank holds in the released greedy's schedule at a share of 1F1B's."""
+        instance = averaged(instance_of(self.costs, self.num_micro_batches))
+        programs = tuple(
+            tuple(program) for program in released(instance, int(share * 2 * self.num_ranks))
+        )
+        where = placement("v", self.num_ranks)
+        made = Schedule(where, self.num_micro_batches, programs, "released", Buffering(8, 8))
+        return max(peak_bytes(verify(made, self.costs)[0]))
+
+    def period_us(self, name: str, cap_bytes: int) -> int | None:
+        """The period of a family's schedule; None: it has none that keeps the cap."""
+        caps = [cap_bytes] * self.num_ranks
+        numbers = (self.num_ranks, self.num_micro_batches)
+        try:
+            schedule = generate(name, *numbers, costs=self.costs, caps_bytes=caps)
+            return verify(schedule, self.costs, caps)[1].period_us
+        except SynthError:
+            return None
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A row of the paper's table: the case in 1F1B's memory, and ZB-V's bubble rate."""
+
+    case: Case
+    rate: float
+
+    def rate_of(self, name: str) -> float:
+        """1 − work / period, where work is that of one rank."""
+        period_us = self.case.period_us(name, 2 * self.case.num_ranks)
+        assert period_us is not None, name
+        times = self.case.costs.stages[0].duration_us
+        work_us = (
+            2
+            * self.case.num_micro_batches
+            * sum(times[kind] for kind in (OpKind.F, OpKind.B, OpKind.W))
+        )
+        return 1 - work_us / period_us
+
+
+def printed() -> Iterator[Printed]:
+    """The rows for 16 ranks; an activation counts one until its W."""
+    with PRINTED.open() as file:
+        lines = [line for line in file if not line.startswith("#")]
+    for row in csv.DictReader(lines):
+        costs = uniform_costs(
+            2 * int(row["p"]),
+            forward_us=int(row["F_us_chunk"]),
+            backward_input_us=int(row["B_us_chunk"]),
+            backward_weight_us=int(row["W_us_chunk"]),
+            saved_bytes=1,
+            saved_w_bytes=1,
+            links=Links(default=Link(latency_us=int(row["comm_us"]))),
+        )
+        name = f"printed, {row['p']} ranks, {row['m']} micro-batches"
+        yield Printed(Case(name, int(row["m"]), costs), float(row["zb_v"]))
+
+
+def cases() -> Iterator[Case]:
+    """The shipped profiles of up to 16 ranks, with equal stages and with whole layers."""
+    for name in names():
+        match = _NAME.fullmatch(name)
+        if match and int(match[2]) <= 16:
+            num_ranks, m = int(match[2]), int(match[3])
+            profile = Profile.load(find(name))
+            yield Case(f"{match[1]} {num_ranks},{m} equal", m, _halves(profile, num_ranks))
+            sizes = balance(profile, placement("v", num_ranks))
+            yield Case(f"{match[1]} {num_ranks},{m} layers", m, cut(profile, sizes))
+
+
+def _halves(profile: Profile, num_ranks: int) -> Costs:
+    """Two equal stages for each of a rank's: half of its times and bytes."""
+    whole = cut(profile, balance(profile, placement("linear", num_ranks))).stages[1]
+    times = whole.duration_us
+    costs = uniform_costs(
+        2 * num_ranks,
+        forward_us=times[OpKind.F] // 2,
+        backward_input_us=times[OpKind.B] // 2,
+        backward_weight_us=times[OpKind.W] // 2,
+        saved_bytes=whole.saved_bytes // 2,
+        saved_w_bytes=whole.saved_w_bytes // 2,
+        output_bytes=whole.output_bytes,
+        links=profile.links,
+    )
+    static = whole.static_bytes // 2
+    return costs.replace(stages=tuple(s.replace(static_bytes=static) for s in costs.stages))
+
+
+def main(given: list[str] | None = None) -> int:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.v_limits", description=__doc__)
+    parser.add_argument("--only", default="", help="rows that have this in their name")
+    only = parser.parse_args(given).only
+    print(f"| problem | cap, GB | {' | '.join(OTHERS)} | shorter % | s |")
+    print("|---" * (len(OTHERS) + 4) + "|")
+    failed = False
+    shorter_us: int | None = None
+    for case, share in product(cases(), SHARES):
+        if only in case.name:
+            shorter_us = None if share == SHARES[0] else shorter_us
+            found_us = _print_row(case, share)
+            greedy_us, limit_us = found_us["zb-v-greedy"], found_us["zb-v-limit"]
+            limits = [us for us in (greedy_us, shorter_us) if us is not None]
+            failed |= limit_us is None or any(limit_us > us for us in limits)
+            shorter_us = limit_us
+    print("\n| problem | printed | zb-v | zb-v-greedy | zb-v-limit |\n|---|---|---|---|---|")
+    for row in printed():
+        if only in row.case.name:
+            rates = [row.rate_of(name) for name in OTHERS[1:]]
+            print(f"| {row.case.name} | {row.rate:.4f} | {' | '.join(f'{r:.4f}' for r in rates)} |")
+            failed |= round(rates[-1], 4) > row.rate
+    return int(failed)
+
+
+def _print_row(case: Case, share: float) -> dict[str, int | None]:
+    cap = case.released_peak_bytes(share)
+    found: dict[str, int | None] = {}
+    took_s = 0.0
+    for name in OTHERS:
+        began = time.process_time()
+        found[name] = case.period_us(name, cap)
+        took_s = time.process_time() - began
+    greedy_us, limit_us = found["zb-v-greedy"], found["zb-v-limit"]
+    gain = f"{100 * (1 - limit_us / greedy_us):.2f}" if limit_us and greedy_us else "–"
+    cells = " | ".join(str(us or "none") for us in found.values())
+    print(
+        f"| {case.name} {share:g}x | {cap / 1e9:.2f} | {cells} | {gain} | {took_s:.1f} |",
+        flush=True,
+    )
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

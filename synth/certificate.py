@@ -1,0 +1,195 @@
+"""Certificates of lower bounds: which prover and which models a bound rests on.
+
+A certificate proves nothing by itself. It names the few models that are to be solved again, so that
+a bound can be proven anew without all that a search tried besides (`synth.solve.recheck`).
+"""
+
+from enum import StrEnum
+from typing import Annotated, Any, NamedTuple, Self
+
+from pydantic import (
+    Field,
+    PositiveInt,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+)
+
+from synth.record import Record
+
+# More ranks, lemmas or partitions than any search uses.
+MOST_PARTS = 10_000
+
+# Fits into 64 bits.
+_Number = Annotated[int, Field(ge=0, lt=1 << 62, strict=True)]
+_Rank = Annotated[int, Field(ge=0, lt=1 << 20, strict=True)]
+_Ranks = Annotated[tuple[_Rank, ...], Field(max_length=MOST_PARTS)]
+_Count = Annotated[PositiveInt, Field(lt=1 << 31, strict=True)]
+
+
+class ProverName(StrEnum):
+    """What proves a bound.
+
+    closed forms        work, memory and ways of each rank, added up
+    of any choice       the same, the least over the choices of stages that recompute
+    exact model         all ranks, by CP-SAT
+    MILP                all ranks, by PuLP and CBC
+    ranks               some ranks exactly, the others as delays
+    forward spacing     how far apart forwards of the first stage are, added up
+    idle time           the work of a rank and its idle time at both ends
+    partition bounds    a bound of every partition, by those of runs of layers
+    """
+
+    CLOSED_FORMS = "closed forms"
+    ANY_CHOICE = "closed forms of any choice"
+    EXACT = "exact model"
+    MILP = "MILP"
+    RANKS = "ranks"
+    SPACING = "forward spacing"
+    IDLE_TIME = "idle time"
+    PARTITIONS = "partition bounds"
+
+
+class Relaxation(StrEnum):
+    """Which memory and which backwards a model counts.
+
+    split: B and W apart, neither dearer than BW. fusible: B and W, or BW in their place.
+    """
+
+    SPLIT = "split"
+    FUSIBLE = "fusible"
+
+
+class ForwardSpacing(Record):
+    """From one forward of the first stage to that of so many later, or to the end of its rank.
+
+    `ranks` are modelled exactly, with one micro-batch more than forwards are counted.
+    """
+
+    num_forwards: _Count
+    least_us: _Number
+    ranks: _Ranks
+    is_to_end: bool = False
+
+
+class IdleTime(Record):
+    """How long a rank idles in the first or the last so many microseconds of its time.
+
+    `ranks` are modelled exactly, of `num_micro_batches`.
+    """
+
+    is_opening: bool
+    length_us: _Number
+    least_us: _Number
+    ranks: _Ranks
+    num_micro_batches: _Count
+
+
+class LayerRun(Record):
+    """A rank that holds the layers from `first` to `end` − 1; its exact model has the bound."""
+
+    rank: _Rank
+    first: _Rank
+    end: _Rank
+
+
+class Certificate(Record):
+    """The proof of a lower bound in terms of what is to be solved.
+
+    Attributes:
+        prover: what gave the bound.
+        relaxation: of the models.
+        ranks: those modelled exactly; of the idle time the rank that idles.
+        num_micro_batches: of the largest model; None where nothing is solved.
+        forward_spacings: lemmas, shorter ones first; each helps to prove the next one.
+        idle_times: lemmas, of one rank.
+        layer_runs: of all partitions that hold one of them the bound is proven.
+        partitions: those with a proof of their own.
+    """
+
+    prover: ProverName
+    relaxation: Relaxation = Relaxation.SPLIT
+    ranks: _Ranks = ()
+    num_micro_batches: _Count | None = None
+    forward_spacings: tuple[ForwardSpacing, ...] = Field(default=(), max_length=MOST_PARTS)
+    idle_times: tuple[IdleTime, ...] = Field(default=(), max_length=MOST_PARTS)
+    layer_runs: tuple[LayerRun, ...] = Field(default=(), max_length=MOST_PARTS)
+    partitions: tuple["PartitionProof", ...] = Field(default=(), max_length=MOST_PARTS)
+
+    @model_serializer(mode="wrap")
+    def _short(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what does not apply."""
+        return {key: value for key, value in whole(self).items() if value not in (None, (), [])}
+
+    @property
+    def words(self) -> str:
+        """For sentences: `the exact model of ranks 0 and 6, with 12 forward spacings`."""
+        return _words(self)
+
+
+class PartitionProof(Record):
+    """A partition, as layers per stage, and the certificate of the bound on it."""
+
+    sizes: Annotated[tuple[PositiveInt, ...], Field(max_length=MOST_PARTS)]
+    certificate: Certificate
+
+    @field_validator("certificate")
+    @classmethod
+    def _is_of_one(cls, certificate: Certificate) -> Certificate:
+        if certificate.partitions or certificate.prover == ProverName.PARTITIONS:
+            raise ValueError("the bound of one partition cannot rest on those of others")
+        return certificate
+
+
+class Proven(NamedTuple):
+    """A lower bound and its certificate."""
+
+    bound_us: int
+    certificate: Certificate
+
+    @classmethod
+    def by_closed_forms(cls, bound_us: int) -> Self:
+        """Nothing was solved."""
+        return cls(bound_us, Certificate(prover=ProverName.CLOSED_FORMS))
+
+
+NOTHING_PROVEN = Proven.by_closed_forms(0)
+
+
+def _words(certificate: Certificate) -> str:
+    """What is solved, and on which lemmas that rests."""
+    counts = (
+        (len(certificate.forward_spacings), "forward spacing"),
+        (len(certificate.idle_times), "idle time"),
+        (len(certificate.layer_runs), "run of layers", "runs of layers"),
+        (len(certificate.partitions), "partition"),
+    )
+    lemmas = [_counted(*count) for count in counts if count[0]]
+    with_lemmas = f", with {' and '.join(lemmas)}" if lemmas else ""
+    return _of_prover(certificate) + with_lemmas
+
+
+def _of_prover(certificate: Certificate) -> str:
+    ranks = [str(rank) for rank in certificate.ranks]
+    several = " and ".join([", ".join(ranks[:-1]), ranks[-1]]) if len(ranks) > 1 else "".join(ranks)
+    match certificate.prover:
+        case ProverName.CLOSED_FORMS:
+            return "closed forms"
+        case ProverName.ANY_CHOICE:
+            return "closed forms over every choice of stages that recompute"
+        case ProverName.EXACT:
+            return "the exact model of all ranks"
+        case ProverName.MILP:
+            return "the mixed-integer program of all ranks"
+        case ProverName.RANKS:
+            return f"the exact model of rank{'s' * (len(ranks) > 1)} {several}"
+        case ProverName.SPACING:
+            return "spacings that add up"
+        case ProverName.IDLE_TIME:
+            return f"the work of rank {several} and its idle time"
+        case ProverName.PARTITIONS:
+            return "bounds of all partitions"
+
+
+def _counted(count: int, one: str, many: str | None = None) -> str:
+    return f"{count} {one if count == 1 else many or one + 's'}"

@@ -1,0 +1,411 @@
+"""The greedy behind ZB-V (Qi et al. 2023, arXiv 2401.10241; 2024, arXiv 2405.15362).
+
+Rank r holds stage r and stage 2D − 1 − r (placement `v`). A micro-batch passes every rank four
+times, and each pass goes from rank to rank in one direction:
+
+    0  F of the first half   down        2  B of the second half  down
+    1  F of the second half  up          3  B of the first half   up
+
+1. Warm-up: the first micro-batch goes down and up. While F comes up to a rank, that rank and all
+   before it forward more micro-batches, as far as the limit lets them. Then every rank catches up
+   with the forwards of the one before it.
+2. 2m rounds of one B and one F on each rank. While a rank waits for its input it runs W's that fit
+   into the gap. A gap too small for a W is filled all the same where the rank would otherwise idle
+   longer than any rank has so far; W's also make room within the limit.
+3. At the end what is left of the W's.
+
+The released program tries both answers to two questions (`Choices`). It runs each again with the
+idle time that every rank could have had in addition, as long as that is shorter. It takes one time
+for all stages, and one for all transfers. Here stages and links may have their own; then a rank
+with less work than the others may idle by so much more.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from synth.costs import Costs
+from synth.errors import SynthError
+from synth.families.family import Programs
+from synth.families.kept import growth_bytes
+from synth.kinds import OpKind
+from synth.schedule.ops import Op
+
+F, B, W = OpKind.F, OpKind.B, OpKind.W
+
+FIRST_F, SECOND_F, SECOND_B, FIRST_B = range(4)
+_KINDS = (F, F, B, B)
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Whether one W more fills a gap that is too small for it, before F, and before pass 2."""
+
+    fill_before_f: bool
+    fill_before_second_b: bool
+
+
+# The order in which the authors try them; of equals the first is taken.
+ALL_CHOICES = tuple(Choices(f, b) for b in (True, False) for f in (True, False))
+
+
+class StuckError(SynthError):
+    """The next op has no room within the limit."""
+
+
+@dataclass(frozen=True)
+class Instance:
+    """Times and bytes by pass and rank; the last row of `took_us` and of `grows` is of the W's.
+
+    Attributes:
+        took_us: of passes 0 to 3; 4 and 5 are W of passes 2 and 3.
+        lag_us: from the rank before in the direction of the pass; 0 where there is none.
+        grows: how much more a rank keeps after the op than before, in bytes.
+    """
+
+    num_micro_batches: int
+    took_us: tuple[tuple[int, ...], ...]
+    lag_us: tuple[tuple[int, ...], ...]
+    grows: tuple[tuple[int, ...], ...]
+
+    @property
+    def num_ranks(self) -> int:
+        """Number of ranks."""
+        return len(self.took_us[0])
+
+    @property
+    def work_us(self) -> list[int]:
+        """The work of each rank."""
+        return [self.num_micro_batches * sum(column) for column in zip(*self.took_us, strict=True)]
+
+
+def stage_of(number: int, rank: int, num_ranks: int) -> int:
+    """The stage of a pass on a rank."""
+    return rank if number in (FIRST_F, FIRST_B) else 2 * num_ranks - 1 - rank
+
+
+def instance_of(costs: Costs, num_micro_batches: int) -> Instance:
+    """The costs of 2D stages on placement `v`, by pass and rank."""
+    ranks = range(costs.num_stages // 2)
+    d = len(ranks)
+    grown = [growth_bytes(costs, stage) for stage in range(costs.num_stages)]
+    ops = [(_KINDS[number], number) for number in range(4)] + [(W, SECOND_B), (W, FIRST_B)]
+
+    def row(table: Sequence[dict[OpKind, int]]) -> tuple[tuple[int, ...], ...]:
+        return tuple(
+            tuple(table[stage_of(number, r, d)][kind] for r in ranks) for kind, number in ops
+        )
+
+    return Instance(
+        num_micro_batches,
+        row([stage.duration_us for stage in costs.stages]),
+        tuple(tuple(_lag_us(costs, number, r) for r in ranks) for number in range(4)),
+        row(grown),
+    )
+
+
+def _lag_us(costs: Costs, number: int, rank: int) -> int:
+    """How long the input of a pass is on its way from the neighbour that it comes from."""
+    d = costs.num_stages // 2
+    source = rank - 1 if number in (FIRST_F, SECOND_B) else rank + 1
+    if not 0 <= source < d:
+        return 0
+    boundary = min(stage_of(number, rank, d), stage_of(number, source, d))
+    return costs.boundary_us(boundary, source, rank)
+
+
+def averaged(instance: Instance) -> Instance:
+    """The same with one time of F, B, W and transfers, and one size, for all stages and ranks.
+
+    These are the means, in whole microseconds and bytes; a micro-batch frees what it keeps.
+    """
+    took = instance.took_us
+    f_us, b_us, w_us = (_mean(took[i] + took[i + 1]) for i in (FIRST_F, SECOND_B, 4))
+    sent = [us for number in range(4) for us, r in _sent(instance, number)]
+    lag_us = _mean(sent) if sent else 0
+    grows = instance.grows
+    f, w = _mean(grows[FIRST_F] + grows[SECOND_F]), _mean(grows[4] + grows[5])
+    d = instance.num_ranks
+
+    def rows(*values: int) -> tuple[tuple[int, ...], ...]:
+        return tuple((value,) * d for value in values for _ in range(2))
+
+    lags = []
+    for number in range(4):
+        receiving = {r for _, r in _sent(instance, number)}
+        lags.append(tuple(lag_us if r in receiving else 0 for r in range(d)))
+    return Instance(
+        instance.num_micro_batches, rows(f_us, b_us, w_us), tuple(lags), rows(f, -f - w, w)
+    )
+
+
+def _mean(values: Sequence[int]) -> int:
+    return round(sum(values) / len(values))
+
+
+def _sent(instance: Instance, number: int) -> list[tuple[int, int]]:
+    """The transfers of a pass: how long each takes, and to which rank it goes."""
+    first = 1 if number in (FIRST_F, SECOND_B) else 0
+    ranks = range(first, first + instance.num_ranks - 1)
+    return [(instance.lag_us[number][r], r) for r in ranks]
+
+
+def units_bytes(instance: Instance) -> list[int]:
+    """The most that a micro-batch keeps of a stage, for each rank the mean of its two stages."""
+    grows = instance.grows
+    return [
+        max(grows[FIRST_F][r], -grows[5][r]) + max(grows[SECOND_F][r], -grows[4][r]) + 1 >> 1
+        for r in range(instance.num_ranks)
+    ]
+
+
+def repeated_run(instance: Instance, limits_bytes: Sequence[int], choices: Choices) -> "Run":
+    """Run the greedy, and again with the idle time left over, for as long as that is shorter.
+
+    Raises:
+        StuckError: a limit leaves no room.
+    """
+    best = Run(instance, limits_bytes, choices)
+    best.run()
+    shortages = [best.short_bytes]
+    while True:
+        top = best.period_us
+        allowed = [
+            work + top - spent for work, spent in zip(instance.work_us, best.spent_us, strict=True)
+        ]
+        again = Run(instance, limits_bytes, choices, allowed)
+        try:
+            is_shorter = again.run(top)
+        except StuckError:
+            is_shorter = False
+        shortages.append(again.short_bytes)
+        if not is_shorter:
+            best.short_bytes = min((s for s in shortages if s is not None), default=None)
+            return best
+        best = again
+
+
+class Run:
+    """One run of the greedy.
+
+    Attributes:
+        programs: for each rank its passes and W's in order, numbered as in `Instance.took_us`.
+        spent_us: the work of each rank, and the time that it has idled since its first op.
+        short_bytes: with limits higher by less than that on all ranks the run is the same; None:
+            no limit held it back.
+    """
+
+    def __init__(
+        self,
+        instance: Instance,
+        limits_bytes: Sequence[int],
+        choices: Choices,
+        allowed_us: Sequence[int] | None = None,
+    ) -> None:
+        self.limits = limits_bytes
+        self.m, self.d = instance.num_micro_batches, instance.num_ranks
+        self.took, self.lag, self.grows = instance.took_us, instance.lag_us, instance.grows
+        self.fills = (
+            choices.fill_before_f,
+            choices.fill_before_f,
+            choices.fill_before_second_b,
+            True,
+        )
+        self.programs: list[list[int]] = [[] for _ in range(self.d)]
+        self.short_bytes: int | None = None
+        self.spent_us = instance.work_us
+        self._most_us = max(self.spent_us)
+        self._allowed = list(allowed_us) if allowed_us is not None else [0] * self.d
+        self._clock, self._kept = [0] * self.d, [0] * self.d
+        # When each rank's ops of a pass ended.
+        self._ended: list[list[list[int]]] = [[[] for _ in range(self.d)] for _ in range(4)]
+        self._owed: list[deque[int]] = [deque() for _ in range(self.d)]
+
+    @property
+    def period_us(self) -> int:
+        """The longest time of a rank from its first op to its last."""
+        return max(self.spent_us)
+
+    def ops(self) -> Programs:
+        """The programs as ops."""
+        programs = []
+        for rank, numbers in enumerate(self.programs):
+            counts = [0] * 6
+            program = []
+            for number in numbers:
+                kind, of = (_KINDS[number], number) if number < 4 else (W, number - 2)
+                program.append(Op(kind, stage_of(of, rank, self.d), counts[number]))
+                counts[number] += 1
+            programs.append(program)
+        return programs
+
+    def run(self, most_us: int | None = None) -> bool:
+        """Make the programs; True if the period is below `most_us`, else it may be incomplete.
+
+        Raises:
+            StuckError: a limit leaves no room.
+        """
+        self._warm_up()
+        left = 2 * self.m * self.d
+        while left:
+            if most_us is not None and self._most_us >= most_us:
+                return False
+            before = left
+            for rank, number in self._backwards():
+                if self._is_ready(rank, number):
+                    self._fill_gap(rank, number)
+                    self._put(rank, number)
+                    left -= 1
+            if not self._forwards() and left == before:
+                raise StuckError("the greedy is stuck: no rank has an op whose input is placed")
+        for rank in range(self.d):
+            while self._owed[rank]:
+                self._put_w(rank)
+        return most_us is None or self._most_us < most_us
+
+    def _forwards(self) -> bool:
+        """Run one F on each rank that has one; True if any has."""
+        any_ran = False
+        for rank in range(self.d):
+            number = self._forward(rank)
+            if number is not None:
+                self._make_room(rank, number)
+                self._fill_gap(rank, number)
+                self._put(rank, number)
+                any_ran = True
+        return any_ran
+
+    def _warm_up(self) -> None:
+        """Step 1."""
+        for rank in range(self.d):
+            self._put(rank, FIRST_F)
+        for rank in reversed(range(self.d)):
+            while rank < self.d - 1 and self._may_forward_more(rank):
+                for before in range(rank + 1):
+                    self._put(before, FIRST_F)
+            self._put(rank, SECOND_F)
+        number = FIRST_F
+        for rank in range(1, self.d):
+            waited = 0
+            while self._is_behind(rank) and waited < 2:
+                waited += 1
+                for other in reversed(range(rank, self.d)):
+                    if self._is_ready(other, number):
+                        self._put(other, number)
+                        waited = 0
+                number = SECOND_F if number == FIRST_F else FIRST_F
+
+    def _is_behind(self, rank: int) -> bool:
+        """True if the rank before has run more forwards, or as many of the second half."""
+        downs, ups = self._ended[FIRST_F], self._ended[SECOND_F]
+        more = len(downs[rank - 1]) + len(ups[rank - 1]) - len(downs[rank]) - len(ups[rank])
+        return more > 0 or len(ups[rank]) <= len(ups[rank - 1]) < self.m
+
+    def _may_forward_more(self, rank: int) -> bool:
+        """True if one more F ends before the first micro-batch is back, and there is room.
+
+        Each rank from the last one on up needs room for two more than the one behind it.
+        """
+        if len(self._ended[FIRST_F][rank]) >= self.m:
+            return False
+        if self._clock[rank] + self.took[FIRST_F][rank] > self._arrives(rank, SECOND_F):
+            return False
+        return self._has_room(rank, self.grows[FIRST_F][rank] * (2 + 2 * rank))
+
+    def _backwards(self) -> list[tuple[int, int]]:
+        """The B that each rank runs this round: first those that go up, last rank first."""
+        downs, ups = self._ended[SECOND_B], self._ended[FIRST_B]
+        up, down = [], []
+        for rank in range(self.d):
+            self._make_room(rank, SECOND_B)
+            begun, done = len(downs[rank]), len(ups[rank])
+            if done < begun and (
+                rank == self.d - 1 or len(ups[rank + 1]) > done or begun >= self.m
+            ):
+                up.append((rank, FIRST_B))
+            else:
+                down.append((rank, SECOND_B))
+        return up[::-1] + down
+
+    def _forward(self, rank: int) -> int | None:
+        """The F that a rank runs next; None: all have run, or none has its input."""
+        done, begun = len(self._ended[SECOND_F][rank]), len(self._ended[FIRST_F][rank])
+        if done >= self.m:
+            return None
+        for number in (SECOND_F, FIRST_F) if done < begun else (FIRST_F,):
+            if self._is_ready(rank, number):
+                return number
+        return None
+
+    def _is_ready(self, rank: int, number: int) -> bool:
+        """True if a rank's next op of a pass is there to be run, and its input is placed."""
+        count = len(self._ended[number][rank])
+        if count >= self.m:
+            return False
+        source = rank - 1 if number in (FIRST_F, SECOND_B) else rank + 1
+        if 0 <= source < self.d:
+            return len(self._ended[number][source]) > count
+        return number == FIRST_F or len(self._ended[number - 1][rank]) > count
+
+    def _has_room(self, rank: int, needed_bytes: int) -> bool:
+        """True if so many bytes more are within the limit."""
+        short = self._kept[rank] + needed_bytes - self.limits[rank]
+        if short <= 0:
+            return True
+        if self.short_bytes is None or short < self.short_bytes:
+            self.short_bytes = short
+        return False
+
+    def _make_room(self, rank: int, number: int) -> None:
+        """Run W's until a pass is within the limit."""
+        owed, needed = self._owed[rank], self.grows[number][rank]
+        while owed and not self._has_room(rank, needed):
+            self._put_w(rank)
+
+    def _fill_gap(self, rank: int, number: int) -> None:
+        """Run W's while the input of a pass is on its way."""
+        owed = self._owed[rank]
+        if not owed:
+            return
+        arrives = self._arrives(rank, number)
+        while owed and self._clock[rank] + self.took[owed[0]][rank] <= arrives:
+            self._put_w(rank)
+        gap_us = arrives - self._clock[rank]
+        if owed and gap_us > 0 and self.fills[number]:
+            longest_us = max(self._allowed[rank], self._most_us) - self.spent_us[rank]
+            if gap_us > longest_us:
+                self._put_w(rank)
+
+    def _arrives(self, rank: int, number: int) -> int:
+        """When the input of a rank's next op of a pass is there, if a neighbour sends it."""
+        source = rank - 1 if number in (FIRST_F, SECOND_B) else rank + 1
+        if not 0 <= source < self.d:
+            return 0
+        return self._ended[number][source][len(self._ended[number][rank])] + self.lag[number][rank]
+
+    def _put_w(self, rank: int) -> None:
+        number = self._owed[rank].popleft()
+        self._clock[rank] += self.took[number][rank]
+        self._kept[rank] += self.grows[number][rank]
+        self.programs[rank].append(number)
+
+    def _put(self, rank: int, number: int) -> None:
+        """Run a rank's next op of a pass as soon as its input is there."""
+        grows, program = self.grows[number][rank], self.programs[rank]
+        if not self._has_room(rank, grows):
+            raise StuckError(
+                f"the greedy has no room for {_KINDS[number]} on rank {rank} within "
+                f"{self.limits[rank]} bytes of activations"
+            )
+        start, arrives = self._clock[rank], self._arrives(rank, number)
+        if arrives > start:
+            if program:
+                self.spent_us[rank] += arrives - start
+                self._most_us = max(self._most_us, self.spent_us[rank])
+            start = arrives
+        self._clock[rank] = start + self.took[number][rank]
+        self._kept[rank] += grows
+        self._ended[number][rank].append(self._clock[rank])
+        program.append(number)
+        if number >= SECOND_B:
+            self._owed[rank].append(number + 2)

@@ -1,0 +1,79 @@
+"""ZB-V as released: a greedy on times and bytes averaged over stages (see `v_greedy.py`).
+
+Qi et al. 2023, arXiv 2401.10241; 2024, arXiv 2405.15362; sail-sg/zero-bubble-pipeline-parallelism,
+`zbv.py`. The limit counts activations of a stage. Without caps it is 2D, the memory of 1F1B, as
+there. With caps it is what the fullest rank has room for.
+"""
+
+from synth.errors import SynthError
+from synth.families.buffers import patient
+from synth.families.capped import left_bytes, over_bytes
+from synth.families.family import Family, Programs, Setting
+from synth.families.v_greedy import (
+    ALL_CHOICES,
+    Instance,
+    StuckError,
+    averaged,
+    instance_of,
+    repeated_run,
+    units_bytes,
+)
+
+# Limits tried within caps: boundary values and uneven stages take room that the averages miss.
+_MOST_ATTEMPTS = 6
+
+
+def make(setting: Setting) -> Programs:
+    """The greedy within 2D activations, or within the most whose schedule keeps the caps."""
+    instance = averaged(instance_of(setting.costs, setting.num_micro_batches))
+    d, m = setting.num_ranks, setting.num_micro_batches
+    if setting.caps_bytes is None:
+        return released(instance, 2 * d)
+    unit, least = units_bytes(instance)[0], 2 * min(d, m)
+    count = min(min(left_bytes(setting)) // unit, most_activations(setting))
+    for _ in range(_MOST_ATTEMPTS):
+        if count < least:
+            break
+        programs = released(instance, count)
+        over = max(over_bytes(setting, programs))
+        if not over:
+            return programs
+        count -= -(-over // unit)
+    raise SynthError(
+        f"zb-v-greedy found no schedule within the caps; it needs room for {least} activations "
+        f"of a stage on every rank, and for what ranks send and receive"
+    )
+
+
+def most_activations(setting: Setting) -> int:
+    """A limit that never holds the greedy back: it looks ahead by 2D at most."""
+    return 2 * (setting.num_micro_batches + setting.num_ranks)
+
+
+def released(instance: Instance, count: int) -> Programs:
+    """The schedule of least period of all choices, within so many activations.
+
+    Raises:
+        SynthError: too few.
+    """
+    limits = [count * unit for unit in units_bytes(instance)]
+    runs = []
+    for choices in ALL_CHOICES:
+        try:
+            runs.append(repeated_run(instance, limits, choices))
+        except StuckError:
+            continue
+    if not runs:
+        raise SynthError(f"zb-v-greedy finds no schedule within {count} activations")
+    return min(runs, key=lambda run: run.period_us).ops()
+
+
+FAMILY = Family(
+    "zb-v-greedy",
+    "Qi et al. 2023, arXiv 2401.10241; 2024, arXiv 2405.15362",
+    make,
+    "v",
+    timed=True,
+    averages=True,
+    buffering=patient,
+)

@@ -1,0 +1,205 @@
+"""V-shaped schedules within given caps: the shortest of several generators' at many limits.
+
+Each of these makes schedules at fixed limits, counted in activations of a stage per rank:
+
+    greedy            ZB-V's (`v_greedy.py`), with each stage's own times and bytes, and with their
+                      means as released, from 2D activations on
+    ZB-V              the drawn order fitted to the times (`reorder.py`), from 2D on
+    V-Half and V-Min  likewise, from their own memory to 2D
+
+Of the schedules whose exact peaks keep the caps, the one of least exact period is taken, of equal
+ones that of the lowest limit. The limits do not depend on the caps, so larger caps only add
+schedules to choose from: the period never rises with the caps. Sources: Qi et al. 2023, arXiv
+2401.10241; 2024, arXiv 2405.15362.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from synth.errors import SynthError
+from synth.families import v_half, v_min, zb_v
+from synth.families.buffers import outcome_of, patient, unlimited
+from synth.families.capped import left_bytes
+from synth.families.family import Family, Programs, Setting
+from synth.families.kept import most_kept_bytes
+from synth.families.reorder import fitted_below
+from synth.families.v_greedy import (
+    ALL_CHOICES,
+    Choices,
+    Instance,
+    Run,
+    StuckError,
+    averaged,
+    instance_of,
+    repeated_run,
+    units_bytes,
+)
+from synth.families.v_shape import Drawn, drawn
+from synth.families.zb_v_greedy import most_activations
+from synth.schedule.model import Schedule
+from synth.schedule.ops import Op
+
+# Ops that one greedy may run, at all limits between 1F1B's memory and twice that together; about
+# 1 µs each, eight times over. Limits lie 1, 2, 4, … activations apart, as that allows, and D / 2
+# at most.
+_MOST_GREEDY_OPS = 150_000
+
+# Ops of a schedule up to which drawn orders are fitted at limits D / 4 and D activations apart,
+# beyond that 2D. Each takes about 0.1 ms per op where it is not given up early.
+_OPS_FOR_QUARTERS, _OPS_FOR_WHOLES = 3_000, 8_000
+
+
+def make(setting: Setting) -> Programs:
+    """The schedule of least period among all that keep the caps.
+
+    Raises:
+        SynthError: none does.
+    """
+    search = _Search(setting)
+    search.try_greedy()
+    search.try_drawn()
+    if search.programs is None:
+        raise SynthError(
+            "zb-v-limit found no schedule within the caps; V-Min needs least memory of those that "
+            "it looks at: give at least the peak of v-min"
+        )
+    return search.programs
+
+
+class _Search:
+    """The best schedule so far within the caps."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self.rooms = left_bytes(setting) if setting.caps_bytes is not None else None
+        self.instance = instance_of(setting.costs, setting.num_micro_batches)
+        self.programs: Programs | None = None
+        self.period_us: int | None = None
+        self._seen: set[tuple[tuple[Op, ...], ...]] = set()
+        self._least_us = max(self.instance.work_us)
+
+    def try_greedy(self) -> None:
+        """The greedy with all choices: on averaged costs as released, and on true ones."""
+        same = averaged(self.instance)
+        for choices in ALL_CHOICES:
+            self._try_released(same, choices)
+        if same != self.instance:
+            for choices in ALL_CHOICES:
+                self._try_on_true_costs(choices)
+
+    def _try_released(self, instance: Instance, choices: Choices) -> None:
+        """All runs to their end: only then the next one of a limit is known."""
+
+        def attempt(limits_bytes: Sequence[int]) -> Run:
+            run = repeated_run(instance, limits_bytes, choices)
+            self._offer(run.ops())
+            return run
+
+        self._go_up(units_bytes(instance), attempt)
+
+    def _try_on_true_costs(self, choices: Choices) -> None:
+        """Runs that are no shorter than the best are given up."""
+
+        def attempt(limits_bytes: Sequence[int]) -> Run:
+            run = Run(self.instance, limits_bytes, choices)
+            if run.run(self.period_us):
+                self._offer(run.ops())
+            return run
+
+        self._go_up(units_bytes(self.instance), attempt)
+
+    def _go_up(self, units: Sequence[int], attempt: Callable[[Sequence[int]], Run]) -> None:
+        """Try the limits within the caps, less those at which the run would be the same."""
+        new_from = 0
+        for count in _greedy_counts(self.setting):
+            limits = [count * unit for unit in units]
+            if not self._have_room(limits) or self.period_us == self._least_us:
+                return
+            if count < new_from:
+                continue
+            try:
+                run = attempt(limits)
+            except StuckError:
+                continue
+            if run.short_bytes is None:
+                return
+            new_from = count + -(-run.short_bytes // max(units))
+
+    def try_drawn(self) -> None:
+        """The drawn orders, at their own memory and above."""
+        for made, counts in _drawn_orders(self.setting):
+            needed = [most_kept_bytes(self.setting.costs, program) for program in made.order]
+            units = units_bytes(self.instance)
+            for count in counts:
+                limits = [max(count * unit, need) for unit, need in zip(units, needed, strict=True)]
+                if self.period_us == self._least_us or not self._have_room(limits):
+                    continue
+                most_us = None if self.period_us is None else self.period_us - 1
+                self._offer(fitted_below(self.setting, made.order, limits, most_us))
+
+    def _have_room(self, limits_bytes: Sequence[int]) -> bool:
+        """True if the caps leave room for all the limits."""
+        rooms = self.rooms
+        return rooms is None or all(
+            limit <= room for limit, room in zip(limits_bytes, rooms, strict=True)
+        )
+
+    def _offer(self, programs: Programs | None) -> None:
+        """Take it if it keeps the caps and is shorter, by exact simulation."""
+        if programs is None:
+            return
+        setting = self.setting
+        ordered = tuple(tuple(program) for program in programs)
+        if ordered in self._seen:
+            return
+        self._seen.add(ordered)
+        made = Schedule(setting.placement, setting.num_micro_batches, ordered, "")
+        fastest = outcome_of(setting, made, unlimited(made))
+        if fastest is None or not self._is_shorter(fastest.period_us):
+            return
+        found = outcome_of(setting, made, patient(setting, made))
+        if found is None or found.exceeds_caps or not self._is_shorter(found.period_us):
+            return
+        self.programs, self.period_us = programs, found.period_us
+
+    def _is_shorter(self, period_us: int) -> bool:
+        return self.period_us is None or period_us < self.period_us
+
+
+def _greedy_counts(setting: Setting) -> range:
+    """The greedy's limits, in activations, from the least that it can do with."""
+    d, m = setting.num_ranks, setting.num_micro_batches
+    step, runs = 1, _MOST_GREEDY_OPS // (6 * d * m)
+    while 2 * d > runs * step and 4 * step <= d:
+        step *= 2
+    return range(2 * min(d, m), most_activations(setting) + 1, step)
+
+
+def _drawn_orders(setting: Setting) -> Iterator[tuple[Drawn, range]]:
+    """Each drawn order with its limits, in activations."""
+    d, m = setting.num_ranks, setting.num_micro_batches
+    half = drawn(d, m, v_half.building_block(d))
+    smallest = drawn(d, m, v_min.building_block(d))
+    step = _drawn_step(setting)
+    parallelogram = zb_v.drawn(d, m)
+    yield smallest, range(smallest.peak, max(half.peak, smallest.peak + 1), step)
+    yield half, range(half.peak, max(2 * d, half.peak + 1), step)
+    yield parallelogram, range(parallelogram.peak, 4 * d + 1, step)
+
+
+def _drawn_step(setting: Setting) -> int:
+    """How far apart limits of the drawn orders lie, in activations."""
+    d, ops = setting.num_ranks, 6 * setting.num_ranks * setting.num_micro_batches
+    if ops <= _OPS_FOR_QUARTERS:
+        return max(1, d // 4)
+    return d if ops <= _OPS_FOR_WHOLES else 2 * d
+
+
+FAMILY = Family(
+    "zb-v-limit",
+    "Qi et al. 2023, arXiv 2401.10241; 2024, arXiv 2405.15362",
+    make,
+    "v",
+    timed=True,
+    averages=True,
+    buffering=patient,
+)

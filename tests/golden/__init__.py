@@ -1,0 +1,1 @@
+"""Plans that must stay the same while code is moved and renamed."""

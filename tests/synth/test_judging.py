@@ -1,0 +1,139 @@
+"""Published schedules are judged before any trial, so an answer is no worse than one that fits."""
+
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.auto_placement import question
+from synth.costs import cut
+from synth.errors import SynthError
+from synth.plan import trials
+from synth.plan.candidates import Candidate, Tried, placements_to_try
+from synth.plan.choice import Choice
+from synth.plan.compare import Question, compare
+from synth.plan.contest import Contest
+from synth.plan.judging import fixed, judge
+from synth.plan.partition import balance
+from synth.plan.published import Published
+from synth.plan.recompute import recomputed, without_recompute
+from synth.plan.trials import solve_best_of
+from synth.profile import Link, Links
+from synth.schedule.verify import verify
+from synth.solve import Problem, Result, SolveOptions
+from synth.solve.problem import StoppedBy
+from tests.synth.effort import HOURS_S, counted
+from tests.synth.test_trials import PROFILE
+
+# Generated questions with a limit, and one without: 1F1B and others fit, or only what rebuilds.
+SEEDS = (1, 2, 4, 7)
+
+
+def candidates(asked: Question, choice: Choice = None) -> list[Candidate]:
+    """Every placement that can be, cut evenly."""
+    found = []
+    for name, where in placements_to_try(asked.num_ranks, len(asked.profile.layers)).items():
+        numbers = (asked.num_micro_batches, asked.caps_bytes)
+        try:
+            sizes = balance(asked.profile, where, asked.caps_bytes, asked.num_micro_batches)
+            costs = cut(asked.profile, sizes)
+            problem = Problem(costs, where, *numbers, asked.objective, sizes)
+        except SynthError:
+            continue
+        found.append(Candidate(name, problem, choice))
+    return found
+
+
+def judged(those: list[Candidate]) -> list[Tried]:
+    """All passes, and what moves as candidates of their own."""
+    contest = Contest(those, trials.Cut.EVEN, 0.0)
+    found = [contest.new(candidate) for candidate in those]
+    judge(found, lambda ops, is_plain: False, lambda tried: None)
+    return [*found, *(one for tried in found if (one := fixed(tried)) is not None)]
+
+
+def least_us(found: list[Tried]) -> int | None:
+    return min((one.value_us for one in found if one.value_us is not None), default=None)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_published_schedule_that_fits_is_among_the_starts(seed: int) -> None:
+    asked = question(seed)
+    entries = compare(asked, options=SolveOptions(HOURS_S)).ranked()
+    best = next(entry for entry in entries if entry.fits is not False)
+    found = judged(candidates(asked))
+    value_us = least_us(found)
+    assert value_us is not None and value_us <= best.makespan_us
+    for one in found:
+        if one.found is None or one.found.schedule is None:
+            continue
+        _, line = verify(one.found.schedule, one.problem.costs, asked.caps_bytes)
+        assert line.makespan_us == one.value_us
+        assert one.lower_bound_us <= line.makespan_us
+        assert one.is_fixed != without_recompute(one.found.schedule).keeps_saved
+
+
+def test_what_one_choice_alone_starts_from_the_three_together_do_too() -> None:
+    asked = question(2)
+    together = least_us(judged(candidates(asked)))
+    assert together is not None
+    for choice in ((), (0,), (0, 1), None):
+        for candidate in candidates(asked, choice):
+            if choice in ((0,), (0, 1)) and candidate.problem.costs.num_stages > 2:
+                continue
+            alone = least_us(judged([candidate]))
+            assert alone is None or together <= alone
+
+
+def test_more_memory_leaves_what_was_judged_no_slower() -> None:
+    asked = question(4)
+    assert asked.caps_bytes is not None
+    before: int | None = None
+    for percent in (90, 100, 120, 160, 300):
+        caps = tuple(cap * percent // 100 for cap in asked.caps_bytes)
+        value_us = least_us(judged(candidates(replace(asked, caps_bytes=caps))))
+        assert before is None or (value_us is not None and value_us <= before)
+        before = value_us
+
+
+def test_without_a_choice_what_rebuilds_or_moves_is_a_row_and_no_answer() -> None:
+    asked = question(4)
+    for candidate in candidates(asked, ()):
+        published = Published(candidate.problem, ())
+        for number in range(5):
+            published.run(number, lambda: False)
+        assert published.moved is None
+        assert published.best is None or not recomputed(published.best.schedule)
+
+
+def test_a_schedule_that_moves_can_be_the_answer_with_a_bound_that_holds_for_it() -> None:
+    profile = PROFILE.replace(links=Links(host=Link(latency_us=1)))
+    asked = Question(profile, 2, 6, (230, 230))
+    moved = [one for one in judged(candidates(asked)) if one.is_fixed]
+    assert moved
+    for one in moved:
+        assert one.found is not None and one.found.schedule is not None and one.value_us
+        verify(one.found.schedule, one.problem.costs, asked.caps_bytes)
+        assert not without_recompute(one.found.schedule).keeps_saved
+        free = replace(one.problem, caps_bytes=None)
+        assert one.lower_bound_us <= min(one.value_us, least_us(judged([Candidate("", free)])) or 0)
+
+
+def test_where_no_trial_finds_anything_the_best_published_schedule_is_the_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = question(4)
+    every = candidates(asked)
+
+    def nothing(problem: Problem) -> Result:
+        empty = (None, None, None, 0, None, None)
+        return Result(problem, *empty, StoppedBy.TIME_LIMIT, (), 0.0, "nothing")
+
+    monkeypatch.setattr(trials, "solve_with", lambda problem, *given: nothing(problem))
+    monkeypatch.setattr(trials, "solve_repartitioning", lambda p, problem, *given: nothing(problem))
+    chosen = solve_best_of(every, asked.profile, options=counted(100))
+    best_us = least_us(judged(every))
+    value_us = chosen.result.value_us
+    assert value_us is not None and best_us is not None and value_us <= best_us
+    fitting = [rival for rival in chosen.result.rivals if rival.fits]
+    assert all(value_us <= rival.makespan_us for rival in fitting)
+    assert chosen.result.lower_bound_us <= value_us

@@ -1,0 +1,41 @@
+"""The processes of CP-SAT that a process has, to do them harm."""
+
+import os
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from synth.solve import cpsat_process
+
+
+def kill_workers(what: signal.Signals = signal.SIGKILL) -> list[int]:
+    """Send a signal to all that this process has; which they were."""
+    workers = list(cpsat_process.processes())
+    for worker in workers:
+        with suppress(ProcessLookupError):
+            os.kill(worker, what)
+    return workers
+
+
+def is_running(process: int) -> bool:
+    """True while it runs; a zombie, which nobody has waited for, does not."""
+    stat = Path(f"/proc/{process}/stat")
+    if Path("/proc").is_dir():
+        try:
+            return stat.read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+        except OSError:
+            return False
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def left_after(seconds: float, processes: list[int]) -> list[int]:
+    """Those that still run after so many seconds, at the latest."""
+    until = time.monotonic() + seconds
+    while (left := [p for p in processes if is_running(p)]) and time.monotonic() < until:
+        time.sleep(0.02)
+    return left
