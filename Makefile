@@ -3,9 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 OUT := out
+TEST_WORKERS ?= 2
+IN_PARALLEL = --numprocesses $(TEST_WORKERS) --dist worksteal
 STDLIB = $(shell $(PYTHON) -c "import sysconfig; print(sysconfig.get_path('stdlib'))")
 
-.PHONY: install demo test test-thorough lint types wheel check clean
+.PHONY: install demo test test-all durations test-thorough lint types wheel check clean
 
 install: $(VENV)/.installed
 
@@ -25,8 +27,16 @@ demo: install
 	$(BIN)/synth run $(OUT)/plan.json --data "$(STDLIB)" --steps 60 --lr 5e-4 --device cpu \
 	    -o $(OUT)/run.json
 
+# What is marked `slow` only runs in `make test-all`. Two tests at a time; TEST_WORKERS=0: one.
 test: install
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(IN_PARALLEL) -m "not slow"
+
+test-all: install
+	$(BIN)/python -m pytest $(IN_PARALLEL)
+
+# Measures how long tests take, and lists those that `make test` had better be spared.
+durations: install
+	$(BIN)/python -m pytest $(IN_PARALLEL) -p tests.cpu_times --cpu-times tests/durations.json
 
 # Random examples, kills and interrupts, for SYNTH_THOROUGH_SECONDS (300) in all. A failure names the
 # SYNTH_SEED that repeats it.
@@ -44,7 +54,7 @@ wheel: install
 	rm -rf dist build
 	$(BIN)/python -m build --quiet --wheel --outdir dist
 
-check: lint types test wheel
+check: lint types test-all wheel
 
 clean:
 	rm -rf $(VENV) $(OUT) build dist *.egg-info

@@ -19,8 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
-from torch.distributed import ProcessGroup, ReduceOp
-from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed import ReduceOp
 
 from synth.errors import RunFailure, SynthError
 from synth.schedule.file import Plan, schedule_fingerprint
@@ -34,9 +33,9 @@ from .execution.data_parallel import DataParallel
 from .execution.executor import Executor
 from .execution.forward_only import forward_only
 from .execution.gradient_layout import GradientLayout
-from .execution.groups import Group, Refused
 from .execution.loss_terms import LossTerms, Weights
 from .execution.progress import Progress
+from .execution.rank_group import RankGroup, Refused
 from .execution.reducer import GradientReducer
 from .execution.saved_sizes import SizeFinder
 from .execution.shapes import ShapeFinder
@@ -48,9 +47,11 @@ from .optimize.gradients import Gradients
 from .optimize.norm import GradientNorm
 from .pipeline_parts import (
     Modules,
+    Ranks,
     check_same,
     check_size,
     device_of,
+    group_of,
     lower_verified,
     make_stages,
 )
@@ -66,10 +67,10 @@ class Pipeline:
         schedule: Plan | Schedule | Lowered | str | Path,
         stages: Modules,
         *,
-        group: ProcessGroup | DeviceMesh | None = None,
+        group: Ranks | None = None,
         loss: Loss | None = None,
         tied: Mapping[str, nn.Parameter] | None = None,
-        data_parallel: ProcessGroup | DeviceMesh | None = None,
+        data_parallel: Ranks | None = None,
         on_gradients: Callable[[int], None] | None = None,
         device: torch.device | str | None = None,
         changing_shapes: bool = False,
@@ -85,7 +86,8 @@ class Pipeline:
             stages: this rank's modules by stage number; or just the module, of a rank that holds
                 one stage. A sequence of modules is run one after another.
             group: the pipeline's processes: a process group, or one dimension of a device mesh;
-                none: all of them. The group's rank r runs the schedule's rank r.
+                none: all of them; or threads of this process (`run_ranks`). The group's rank r
+                runs the schedule's rank r.
             loss: of the last stage's output and the targets; none: the last stage's module takes
                 the targets as its last argument and gives the loss itself.
             tied: parameters that this rank shares with others, under names common to all of them
@@ -112,11 +114,11 @@ class Pipeline:
             RunFailure: another rank failed while it made its pipeline; says which and why.
         """
         self._timeout_s = timeout_s
-        self._group = Group.of(group, timeout_s)
+        self._group = group_of(group, timeout_s)
         self._peers = (
             None
             if data_parallel is None
-            else Group.of(data_parallel, timeout_s, "data-parallel rank")
+            else group_of(data_parallel, timeout_s, "data-parallel rank")
         )
         self._is_broken = False
         self._norm_group: Any = None
@@ -173,7 +175,7 @@ class Pipeline:
         if self._peers is None:
             yield
             return
-        self._group.own.also_cut(self._cut_peers)
+        self._group.also_cut(self._cut_peers)
         with self._peers.building():
             yield
 
@@ -209,7 +211,7 @@ class Pipeline:
         return error if str(explained) == str(error) else explained
 
     @property
-    def _groups(self) -> list[Group]:
+    def _groups(self) -> list[RankGroup]:
         return [self._group] if self._peers is None else [self._group, self._peers]
 
     @property

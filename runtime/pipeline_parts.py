@@ -5,6 +5,8 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from torch.distributed import ProcessGroup
+from torch.distributed.device_mesh import DeviceMesh
 
 from synth.costs import uniform_costs
 from synth.errors import Mismatch, SynthError
@@ -15,8 +17,11 @@ from synth.schedule.model import Schedule
 from synth.schedule.verify import verify
 
 from .execution.groups import Group
+from .execution.in_process import InProcessGroup
+from .execution.rank_group import RankGroup
 from .execution.stage import Loss, Stage
 
+Ranks = ProcessGroup | DeviceMesh | InProcessGroup
 Modules = nn.Module | Sequence[nn.Module] | Mapping[int, nn.Module | Sequence[nn.Module] | Stage]
 
 
@@ -43,7 +48,18 @@ def lower_verified(schedule: Plan | Schedule | Lowered | str | Path) -> Lowered:
     return verify(schedule, equal)[0]
 
 
-def check_size(lowered: Lowered, group: Group) -> None:
+def group_of(given: Ranks | None, timeout_s: float, noun: str = "rank") -> Group | InProcessGroup:
+    """A pipeline's own handle of its ranks; they call this at the same time.
+
+    Raises:
+        SynthError: there is no such group, or this process is not in it.
+    """
+    if isinstance(given, InProcessGroup):
+        return given.renewed(timeout_s, noun)
+    return Group.of(given, timeout_s, noun)
+
+
+def check_size(lowered: Lowered, group: RankGroup) -> None:
     """Refuse a schedule for another number of ranks than the group has.
 
     Raises:
@@ -56,14 +72,14 @@ def check_size(lowered: Lowered, group: Group) -> None:
         )
 
 
-def check_same(schedule: Schedule, group: Group) -> None:
+def check_same(schedule: Schedule, group: RankGroup) -> None:
     """Compare the schedules of all ranks: with unlike ones they would wait for each other for ever.
 
     Raises:
         Mismatch: they differ; names the ranks.
     """
     mine = schedule_fingerprint(schedule)
-    found = group.own.meeting.meet("schedule", range(group.size), mine)
+    found = group.meeting.meet("schedule", range(group.size), mine)
     others = [str(rank) for rank, theirs in enumerate(found) if theirs != found[0]]
     if others:
         raise Mismatch(

@@ -24,6 +24,7 @@ from .connection_rounds import connection_rounds
 from .eager_links import EagerLinks, most_posted
 from .groups import Group
 from .host_link import HostLink, HostMove
+from .in_process import InProcessGroup
 from .nccl_groups import LINK
 
 
@@ -64,7 +65,7 @@ def open_channels(
     device: torch.device,
     transfers: Iterable[Transfer],
     timeout_s: float = 300.0,
-    group: Group | None = None,
+    group: Group | InProcessGroup | None = None,
     lowered: Lowered | None = None,
 ) -> Channels:
     """Open the channels that a schedule's transfers need; every rank calls this at the same time.
@@ -81,7 +82,9 @@ def open_channels(
     ends = {(t.source, t.target) for t in transfers}
     links = sorted(link for link in ends if HOST not in link)
     between: Channels
-    if group.backend(device) == "nccl":
+    if isinstance(group, InProcessGroup):
+        between = group.channels()
+    elif group.backend(device) == "nccl":
         between = NcclChannels(group, links, device, timedelta(seconds=timeout_s))
     else:
         posted = most_posted(transfers, lowered, group.rank)

@@ -22,7 +22,7 @@ from synth.errors import SynthError
 
 from .all_reduce import spread, start_all_reduce
 from .gradient_layout import GradientLayout
-from .groups import Group
+from .rank_group import RankGroup
 from .stage import Stage
 
 
@@ -31,7 +31,7 @@ class DataParallel:
 
     def __init__(
         self,
-        group: Group,
+        group: RankGroup,
         stages: Mapping[int, Stage],
         *,
         rank: int,

@@ -1,35 +1,27 @@
 """The processes of one pipeline, as torch.distributed knows them."""
 
 import uuid
-import warnings
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.device_mesh import DeviceMesh
 
-from synth.errors import RunFailure, SynthError
+from synth.errors import SynthError
 
 from . import own_groups
-from .failure import describe_failure
 from .meeting import Meeting
 from .nccl_groups import NcclGroups, load_kernels_eagerly
 from .own_groups import OwnGroups
-
-T = TypeVar("T")
-
-
-class Refused(SynthError):
-    """What one rank refused; all know it, and nothing has begun."""
+from .rank_group import RankGroup, named_failure, without_warnings_of_trees
 
 
 @dataclass(frozen=True)
-class Group:
+class Group(RankGroup):
     """Pipeline rank r is the process with the global rank `ranks[r]`.
 
     `own` and `nccl` are made for this pipeline alone. Host memory travels by gloo on any backend;
@@ -89,7 +81,7 @@ class Group:
         if on_nccl:
             load_kernels_eagerly()
         name = [f"pipeline-{uuid.uuid4().hex}"]
-        with _named(rank):
+        with named_failure(rank):
             dist.broadcast_object_list(name, ranks[0], given)
         world: Any = dist.group.WORLD
         store = PrefixStore(name[0], (given or world).get_group_store())
@@ -97,9 +89,9 @@ class Group:
         return cls(given, ranks, rank, OwnGroups(store, rank, timeout_s, noun), nccl, noun)
 
     @property
-    def size(self) -> int:
-        """Number of ranks."""
-        return len(self.ranks)
+    def meeting(self) -> Meeting:
+        """Where the ranks wait for each other before they are connected."""
+        return self.own.meeting
 
     def backend(self, device: torch.device) -> str:
         """What moves a device's tensors: `nccl` or `gloo`."""
@@ -124,6 +116,10 @@ class Group:
             return self.own.among(places, purpose)
         return self.nccl.among(places, purpose, timeout)
 
+    def also_cut(self, cut: Callable[[], None]) -> None:
+        """Whenever this rank lets go of the others, first cut what else connects it to them."""
+        self.own.also_cut(cut)
+
     def cut(self) -> None:
         """Let go of all other ranks: first tell those that wait on the host, then end what waits on
         this rank's device."""
@@ -136,69 +132,14 @@ class Group:
         if self.nccl is not None:
             self.nccl.close()
 
-    @contextmanager
-    def building(self) -> Iterator[None]:
-        """Where all ranks prepare together: what fails on one of them ends it on all.
-
-        Raises:
-            RunFailure: another rank failed; says which and why.
-        """
-        try:
-            yield
-        except BaseException as error:
-            before = self.own.meeting.failure()
-            try:
-                self.tell(error)
-            finally:
-                self.cut()
-            told = isinstance(error, RuntimeError | RunFailure | ConnectionError)
-            if told and before is not None and before not in str(error):
-                raise RunFailure(f"{self.noun} {self.rank} cannot go on: {before}") from error
-            error.add_note(f"(on {self.noun} {self.rank} of the pipeline, while it was made)")
-            raise
-
-    def tell(self, error: BaseException) -> None:
-        """Say why this rank is going to let go of the others."""
-        self.own.meeting.fail(_words(error))
-
-    def recover(self) -> None:
-        """Take back what `tell` said: this rank goes on."""
-        self.own.meeting.recover()
-
-    def explain(self, error: RuntimeError | RunFailure) -> RunFailure:
-        """Say which rank it was that this error ended, and which other one failed before it."""
-        named = isinstance(error, RunFailure)
-        said = str(error) if named else f"{self.noun} {self.rank} failed: {describe_failure(error)}"
-        cause = self.own.meeting.failure()
-        return RunFailure(said if cause is None or cause in said else f"{said}; {cause}")
-
     def share(self, value: object, source: int) -> Any:
         """One rank's object, on all.
 
         Raises:
             RunFailure: another rank is gone.
         """
-        with _named(self.rank, self.own.meeting), _without_warnings_of_trees():
+        with named_failure(self.rank, self.meeting), without_warnings_of_trees():
             return own_groups.share(self._whole, value, source)
-
-    def agree(self, source: int, make: Callable[[], T]) -> T:
-        """What one rank makes, on all; or its error, on all.
-
-        Raises:
-            Refused: what that rank's `make` raised.
-            RunFailure: another rank is gone.
-        """
-        told: tuple[Any, str | None] = (None, None)
-        if source == self.rank:
-            try:
-                told = (make(), None)
-            except SynthError as error:
-                told = (None, str(error))
-        made, refused = self.share(told, source)
-        if refused is not None:
-            raise Refused(refused)
-        found: T = made
-        return found
 
     def gather(self, value: object) -> list[Any]:
         """Every rank's object, in rank order, on all.
@@ -206,42 +147,13 @@ class Group:
         Raises:
             RunFailure: another rank is gone.
         """
-        with _named(self.rank, self.own.meeting), _without_warnings_of_trees():
+        with named_failure(self.rank, self.meeting), without_warnings_of_trees():
             return own_groups.gather(self._whole, value)
 
     @property
     def _whole(self) -> dist.ProcessGroupGloo | None:
         """All ranks, by gloo: through NCCL what the host tells would wait for the device."""
         return self.own.among(range(self.size))
-
-
-@contextmanager
-def _named(rank: int, meeting: Meeting | None = None) -> Iterator[None]:
-    """Say which rank it was that others were gone for, and why if they said so."""
-    try:
-        yield
-    except RuntimeError as error:
-        cause = meeting.failure() if meeting is not None else None
-        if cause is not None:
-            raise RunFailure(f"rank {rank} cannot go on: {cause}") from error
-        raise RunFailure(
-            f"rank {rank} failed where all ranks tell each other what they need to know before a "
-            f"step: {describe_failure(error)}"
-        ) from error
-
-
-@contextmanager
-def _without_warnings_of_trees() -> Iterator[None]:
-    """What stages hand on is told as torch's tree, which warns of itself when it is unpickled."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)
-        yield
-
-
-def _words(error: BaseException) -> str:
-    """An error of ours says what it is."""
-    said = describe_failure(error)
-    return said if isinstance(error, SynthError) else f"{type(error).__name__}: {said}"
 
 
 def _backends(handle: dist.ProcessGroup | None) -> dict[str, str]:

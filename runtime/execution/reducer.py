@@ -19,8 +19,8 @@ from synth.schedule.reductions import Reduction
 from .all_reduce import spread, start_all_reduce
 from .clock import Clock
 from .gradient_layout import GradientLayout
-from .groups import Group
 from .passages import Passages
+from .rank_group import RankGroup
 
 
 class Reducer(Protocol):
@@ -48,7 +48,7 @@ class GradientReducer:
     def __init__(
         self,
         lowered: Lowered,
-        group: Group,
+        group: RankGroup,
         stages: Mapping[int, Passages],
         tied: Mapping[str, Tensor],
         *,
@@ -155,7 +155,7 @@ def _check_told_apart(copied: Mapping[int, Passages], tied_ids: set[int]) -> Non
                 )
 
 
-def _check_alike(group: Group, copied: Mapping[int, Passages], layout: GradientLayout) -> None:
+def _check_alike(group: RankGroup, copied: Mapping[int, Passages], layout: GradientLayout) -> None:
     """Copies that differ would wait for each other for ever."""
     seen: dict[int, tuple[int, list[str]]] = {}
     mine = {n: layout.kinds_of(s.state()) for n, s in copied.items()}
@@ -169,7 +169,7 @@ def _check_alike(group: Group, copied: Mapping[int, Passages], layout: GradientL
                 )
 
 
-def _holders(group: Group, tied: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+def _holders(group: RankGroup, tied: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
     """The ranks that hold each tied parameter, where there are several, by name."""
     mine = {name: (tuple(p.shape), str(p.dtype)) for name, p in tied.items()}
     everyones: list[dict[str, tuple[tuple[int, ...], str]]] = group.gather(mine)

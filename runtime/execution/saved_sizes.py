@@ -16,8 +16,8 @@ from synth.schedule.lower import Lowered
 
 from ..batch import Batch
 from .boundary import Boundary
-from .groups import Group
 from .passages import Given
+from .rank_group import RankGroup
 from .shapes import unchanged
 from .stage import Stage
 from .step_table import SavedSizes, Shapes
@@ -37,7 +37,7 @@ class _Kept(NamedTuple):
 class SizeFinder:
     """Knows, or finds together with the other ranks, the sizes of all that moves to other ranks."""
 
-    def __init__(self, group: Group, lowered: Lowered, stages: Mapping[int, Stage]) -> None:
+    def __init__(self, group: RankGroup, lowered: Lowered, stages: Mapping[int, Stage]) -> None:
         self._group = group
         self._stages = stages
         self._kept = _kept(lowered)

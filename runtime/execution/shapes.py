@@ -14,7 +14,7 @@ from synth.schedule.model import Placement
 
 from ..batch import Batch
 from .boundary import Boundary
-from .groups import Group
+from .rank_group import RankGroup
 from .stage import Stage
 
 _REMEMBERED = 64
@@ -29,7 +29,7 @@ class ShapeFinder:
     """
 
     def __init__(
-        self, group: Group, placement: Placement, stages: Mapping[int, Stage], *, changing: bool
+        self, group: RankGroup, placement: Placement, stages: Mapping[int, Stage], *, changing: bool
     ) -> None:
         self._group = group
         self._owners = [placement.rank_of(stage) for stage in range(placement.num_stages)]

@@ -83,6 +83,7 @@ def test_a_killed_rank_ends_the_others_within_seconds_naming_rank_and_op(
     assert list(tmp_path.glob("torchelastic*")) == []
 
 
+@pytest.mark.slow
 def test_a_killed_rank_of_one_pipeline_ends_those_side_by_side_with_it(
     run_plan: Path, text: Path, tmp_path: Path
 ) -> None:
@@ -188,6 +189,7 @@ def layers():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="ranks of one machine are told by /proc")
 def test_a_rank_in_an_endless_loop_is_named_and_ended_long_before_the_time_out(
     text: Path, tmp_path: Path
@@ -219,6 +221,7 @@ def undisturbed(
     return losses_of(path)[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launcher", [COMMAND, TORCHRUN], ids=["synth run", "torchrun"])
 def test_ranks_started_again_go_on_from_the_checkpoint_with_the_same_losses(
     run_plan: Path, text: Path, tmp_path: Path, launcher: list[str], undisturbed: list[float]
@@ -241,6 +244,7 @@ def test_ranks_started_again_go_on_from_the_checkpoint_with_the_same_losses(
     assert losses == undisturbed[first_step:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launcher", [COMMAND, TORCHRUN], ids=["synth run", "torchrun"])
 def test_sigterm_ends_a_run_behind_its_step_with_a_checkpoint_to_go_on_from(
     run_plan: Path, text: Path, tmp_path: Path, launcher: list[str]

@@ -51,6 +51,7 @@ def run(plan: Path, *arguments: str | Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "num_ranks"), [("pipeoffload:2,full", 2), ("bpipe", 4)], ids=["host", "ranks"]
 )

@@ -89,6 +89,7 @@ def test_pipelines_side_by_side_learn_what_one_learns_from_as_many_mini_batches(
     assert side_by_side["tokens_per_second"] == pytest.approx(per_second)
 
 
+@pytest.mark.slow
 def test_a_run_of_several_pipelines_goes_on_from_the_checkpoint_of_one(
     run_plan: Path, text: Path, tmp_path: Path
 ) -> None:
@@ -107,6 +108,7 @@ def test_a_run_of_several_pipelines_goes_on_from_the_checkpoint_of_one(
     assert parts == pytest.approx(json.loads(whole.read_text())["losses"][2:], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_epochs_are_gone_through_to_their_end_and_nothing_is_left_to_do_then(
     run_plan: Path, text: Path, tmp_path: Path
 ) -> None:
@@ -126,6 +128,7 @@ def test_epochs_are_gone_through_to_their_end_and_nothing_is_left_to_do_then(
     assert output.read_text() == written
 
 
+@pytest.mark.slow
 def test_two_copies_of_the_stages_learn_what_one_copy_learns(
     run_plan: Path, text: Path, tmp_path: Path
 ) -> None:

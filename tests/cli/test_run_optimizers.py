@@ -73,6 +73,7 @@ def test_a_copy_of_the_parameters_that_the_caps_do_not_hold_is_refused(
     assert "Traceback" not in ended.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clip", ["0", "0.01"])
 def test_late_validation_gives_the_same_losses_and_pays_the_period(
     tmp_path: Path, text: Path, clip: str
@@ -100,6 +101,7 @@ def test_a_profile_made_for_late_validation_and_master_weights_counts_what_they_
     assert figures(plan, text, "--clip", "0.01")["comparison"]["paid"] == "period"
 
 
+@pytest.mark.slow
 def test_float32_gradients_are_counted_and_used(tmp_path: Path, text: Path) -> None:
     narrow = OptimizerSpec(master_weights=True)
     static = {}
@@ -119,6 +121,7 @@ def test_another_optimizer_that_takes_less_runs_under_the_same_caps(
     assert len(figures(plan_path, text, "--optimizer", "sgd:0.9")["losses"]) == 6
 
 
+@pytest.mark.slow
 def test_weight_decay_and_betas_are_those_asked_for(plan_path: Path, text: Path) -> None:
     """The first loss is before any step; Adam's first step is the same with any betas."""
     plain = figures(plan_path, text)["losses"]

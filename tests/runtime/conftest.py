@@ -7,13 +7,21 @@ from typing import Any
 
 import pytest
 
+from tests.runtime.rank_threads import RankThreads
+
 
 @pytest.fixture(scope="session")
 def pool() -> Iterator[Any]:
-    """Four processes that can form gloo groups of up to four ranks."""
+    """Processes that can form gloo groups of up to four ranks."""
     sys.path.insert(0, str(Path(__file__).parent))
     from gloo_pool import GlooPool
 
     made = GlooPool(4)
     yield made
     made.close()
+
+
+@pytest.fixture(params=["gloo", "threads"])
+def ranks(request: pytest.FixtureRequest) -> Any:
+    """Ranks as processes on gloo, and as threads of this process: what both must do alike."""
+    return request.getfixturevalue("pool") if request.param == "gloo" else RankThreads()

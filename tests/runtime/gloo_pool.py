@@ -14,7 +14,10 @@ from typing import Any
 
 
 class GlooPool:
-    """Runs `function(rank, world_size, *arguments)` of a test file on 1 to `size` processes."""
+    """Runs `function(rank, world_size, *arguments)` of a test file on 1 to `size` processes.
+
+    Each starts when a test first needs as many.
+    """
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -22,17 +25,14 @@ class GlooPool:
         context.set_forkserver_preload(["torch", "torch.distributed"])
         self._results = context.Queue()
         self._orders = [context.Queue() for _ in range(size)]
-        self._processes = [
-            context.Process(target=serve, args=(rank, order, self._results), daemon=True)
-            for rank, order in enumerate(self._orders)
-        ]
-        for process in self._processes:
-            process.start()
+        self._context = context
+        self._processes: list[Any] = []
 
     def run(self, function: Any, world_size: int, *arguments: Any, timeout: float = 600) -> list:
         """Run a module-level function on every rank and return the results in rank order."""
         file = Path(sys.modules[function.__module__].__file__ or "")
         with tempfile.TemporaryDirectory() as folder:
+            self._start(world_size)
             order = (str(file), function.__name__, world_size, folder, arguments)
             for orders in self._orders[:world_size]:
                 orders.put(order)
@@ -45,6 +45,14 @@ class GlooPool:
         if errors:
             raise AssertionError("\n".join(errors))
         return [answers[rank] for rank in range(world_size)]
+
+    def _start(self, count: int) -> None:
+        """Have at least so many processes."""
+        for rank in range(len(self._processes), count):
+            arguments = (rank, self._orders[rank], self._results)
+            process = self._context.Process(target=serve, args=arguments, daemon=True)
+            process.start()
+            self._processes.append(process)
 
     def _next_answer(self, deadline: float) -> tuple[int, str | None, Any]:
         while True:

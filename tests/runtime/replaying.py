@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from synth.schedule.model import Schedule
+from tests.runtime.rank_threads import draw_weights, group_here
 
 WIDTH, BATCH = 6, 3
 
@@ -20,12 +21,13 @@ class Head(nn.Module):
 
 
 def build_stages(count: int) -> list[nn.Module]:
-    torch.manual_seed(2)
     layers = [
         nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.LayerNorm(WIDTH))
         for _ in range(count - 1)
     ]
-    return [*layers, Head()]
+    stages = [*layers, Head()]
+    draw_weights(stages, seed=2)
+    return stages
 
 
 def build_batch(num_micro_batches: int) -> tuple[list[Tensor], list[Tensor]]:
@@ -57,7 +59,9 @@ def replay(rank: int, size: int, schedules: list[Schedule]) -> list[tuple[set[in
     for schedule in schedules:
         stages = build_stages(schedule.placement.num_stages)
         mine = {stage for stage, _ in schedule.placement.held[rank]}
-        pipeline = Pipeline(schedule, {stage: [stages[stage]] for stage in mine})
+        pipeline = Pipeline(
+            schedule, {stage: [stages[stage]] for stage in mine}, group=group_here()
+        )
         pipeline.step(Batch(*build_batch(schedule.num_micro_batches)))
         wanted = plain_autograd(len(stages), schedule.num_micro_batches)
         wrong = {s for s in mine if not _same(schedule, stages[s], wanted[s])}

@@ -15,6 +15,7 @@ from synth.kinds import OpKind
 from synth.schedule.model import Schedule
 from synth.schedule.verify import verify
 from tests.runtime.random_orders import random_order
+from tests.runtime.rank_threads import draw_weights, group_here
 
 MICRO_BATCHES, BATCH, LENGTH, WIDTH, VOCABULARY = 6, 2, 8, 16, 32
 FAMILIES = (
@@ -76,8 +77,9 @@ class Head(nn.Module):
 
 
 def build_layers(recompute: bool) -> list[nn.Module]:
-    torch.manual_seed(7)
-    return [Embedding(), *(Block(recompute) for _ in range(4)), Head()]
+    layers = [Embedding(), *(Block(recompute) for _ in range(4)), Head()]
+    draw_weights(layers, seed=7)
+    return layers
 
 
 def build_batch() -> tuple[list[Tensor], list[Tensor]]:
@@ -120,7 +122,7 @@ def replay(rank: int, size: int, schedules: list[Schedule], recompute: bool) -> 
         part = partition(schedule.placement.num_stages)
         mine = {stage for stage, _ in schedule.placement.held[rank]}
         modules = {s: [layers[i] for i in part[s]] for s in mine}
-        pipeline = Pipeline(schedule, modules)
+        pipeline = Pipeline(schedule, modules, group=group_here())
         loss = pipeline.step(Batch(inputs, targets))
         gradients = {s: [p.grad for m in modules[s] for p in m.parameters()] for s in mine}
         answers.append((loss, gradients, pipeline.held_values))

@@ -1,7 +1,5 @@
 """Every published schedule that is registered, replayed: gradients are autograd's."""
 
-from typing import Any
-
 import pytest
 
 from synth.costs import uniform_costs
@@ -9,6 +7,7 @@ from synth.families import families, family_placement, family_variants, generate
 from synth.kinds import OpKind
 from synth.profile import Link, Links
 from synth.schedule.model import Schedule
+from tests.runtime.rank_threads import RankThreads
 from tests.runtime.replaying import replay
 
 KEPT_BYTES = 100
@@ -40,10 +39,10 @@ def made(name: str, num_ranks: int) -> Schedule:
 
 
 @pytest.mark.parametrize("num_ranks", [2, 4])
-def test_every_family_is_replayed_to_autograds_gradients(pool: Any, num_ranks: int) -> None:
+def test_every_family_is_replayed_to_autograds_gradients(num_ranks: int) -> None:
     schedules = [made(name, num_ranks) for name in [*family_variants(), *OTHER_WAYS]]
     assert {schedule.name.split(":")[0] for schedule in schedules} == set(families())
-    by_rank = pool.run(replay, num_ranks, schedules)
+    by_rank = RankThreads().run(replay, num_ranks, schedules)
     for schedule, *found in zip(schedules, *by_rank, strict=True):
         assert [(wrong, left) for _, wrong, left in found] == [(set(), 0)] * num_ranks, (
             schedule.name

@@ -39,6 +39,7 @@ def test_the_pages_pipeline_learns_under_torchrun(tmp_path: Path) -> None:
     assert losses[-1] < 0.7 * losses[0]
 
 
+@pytest.mark.slow
 def test_the_pages_data_parallel_loops_learn_the_same(tmp_path: Path) -> None:
     _, training, _ = programs()
     plain = run_under_torchrun(tmp_path, training, 4, "plain")

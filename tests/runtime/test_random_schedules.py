@@ -1,6 +1,7 @@
 """Hundreds of random schedules, replayed: none hangs, and all give autograd's gradients."""
 
 import random
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from synth.schedule.model import Schedule
 from synth.schedule.verify import ScheduleError, verify
+from tests.runtime.rank_threads import RankThreads, draw_weights, group_here
 from tests.synth.plain import random_costs, random_schedule
 
 BATCH = 3
@@ -19,8 +21,11 @@ def build_stages(num_stages: int, seed: int) -> list[nn.Module]:
     """Of random widths, so that a tensor in the wrong place does not fit."""
     draw = random.Random(seed)
     widths = [draw.randint(2, 40) for _ in range(num_stages + 1)]
-    torch.manual_seed(seed)
-    return [nn.Sequential(nn.Linear(a, b), nn.Tanh(), nn.LayerNorm(b)) for a, b in pairwise(widths)]
+    stages = [
+        nn.Sequential(nn.Linear(a, b), nn.Tanh(), nn.LayerNorm(b)) for a, b in pairwise(widths)
+    ]
+    draw_weights(stages, seed)
+    return stages
 
 
 def build_batch(stages: list[nn.Module], count: int) -> tuple[list[Tensor], list[Tensor]]:
@@ -39,27 +44,47 @@ def plain_autograd(schedule: Schedule, seed: int) -> list[list[Tensor]]:
 
 
 def replay(rank: int, size: int, schedules: list[tuple[int, Schedule]]) -> list[Any]:
-    """This rank's gradients by stage, and what it still holds, of each schedule.
-
-    Messages go through gloo in one third of them, through sockets in another, else by size.
-    """
+    """This rank's gradients by stage, and what it still holds, of each schedule."""
     from synth.runtime.batch import Batch
-    from synth.runtime.execution import eager
     from synth.runtime.pipeline import Pipeline
 
-    answers, usual = [], eager.MOST_BYTES
+    answers = []
     for seed, schedule in schedules:
-        eager.MOST_BYTES = (-1, 1 << 20, BATCH * 20 * 4)[seed % 3]
         stages = build_stages(schedule.placement.num_stages, seed)
         mine = {s: stages[s] for s, _ in schedule.placement.held[rank]}
         for parameter in (p for stage in mine.values() for p in stage.parameters()):
             parameter.grad = torch.zeros_like(parameter)  # of a copy that no micro-batch passes
-        pipeline = Pipeline(schedule, mine, loss=nn.functional.mse_loss)
+        pipeline = Pipeline(schedule, mine, loss=nn.functional.mse_loss, group=group_here())
         pipeline.step(Batch(*build_batch(stages, schedule.num_micro_batches)))
         gradients = {s: [p.grad for p in stage.parameters()] for s, stage in mine.items()}
         answers.append((gradients, pipeline.held_values))
+    return answers
+
+
+def replay_on_gloo(rank: int, size: int, schedules: list[tuple[int, Schedule]]) -> list[Any]:
+    """Messages go through gloo in one third of them, through sockets in another, else by size."""
+    from synth.runtime.execution import eager
+
+    answers, usual = [], eager.MOST_BYTES
+    for seed, schedule in schedules:
+        eager.MOST_BYTES = most_eager_bytes(seed)
+        answers += replay(rank, size, [(seed, schedule)])
     eager.MOST_BYTES = usual
     return answers
+
+
+def replay_in_threads(num_ranks: int, schedules: list[tuple[int, Schedule]]) -> list[list[Any]]:
+    """By schedule, what the ranks answer; a third of them sends eagerly, another does not."""
+    answers = []
+    for seed, schedule in schedules:
+        ranks = RankThreads(max(0, most_eager_bytes(seed)))
+        by_rank = ranks.run(replay, num_ranks, [(seed, schedule)])
+        answers.append([answer for (answer,) in by_rank])
+    return answers
+
+
+def most_eager_bytes(seed: int) -> int:
+    return (-1, 1 << 20, BATCH * 20 * 4)[seed % 3]
 
 
 def draw_schedules(num_ranks: int, count: int) -> tuple[list[tuple[int, Schedule]], int]:
@@ -85,15 +110,26 @@ def draw_schedules(num_ranks: int, count: int) -> tuple[list[tuple[int, Schedule
 
 @pytest.mark.parametrize(("num_ranks", "count"), [(1, 30), (2, 130), (3, 40), (4, 40)])
 def test_random_schedules_give_autograds_gradients_and_none_hangs(
-    pool: Any, num_ranks: int, count: int
+    num_ranks: int, count: int
 ) -> None:
     schedules, refused = draw_schedules(num_ranks, count)
     assert refused or num_ranks == 1  # in-order channels would block: not to be run at all
-    by_rank = pool.run(replay, num_ranks, schedules)
-    for index, (seed, schedule) in enumerate(schedules):
+    assert_autograds_gradients(schedules, replay_in_threads(num_ranks, schedules))
+
+
+@pytest.mark.parametrize(("num_ranks", "count"), [(2, 12), (4, 9)])
+def test_so_they_do_on_gloo(pool: Any, num_ranks: int, count: int) -> None:
+    schedules, _ = draw_schedules(num_ranks, count)
+    by_rank = pool.run(replay_on_gloo, num_ranks, schedules)
+    assert_autograds_gradients(schedules, list(zip(*by_rank, strict=True)))
+
+
+def assert_autograds_gradients(
+    schedules: list[tuple[int, Schedule]], answers: Sequence[Sequence[Any]]
+) -> None:
+    for (seed, schedule), ranks in zip(schedules, answers, strict=True):
         wanted = plain_autograd(schedule, seed)
-        for rank in by_rank:
-            gradients, held = rank[index]
+        for gradients, held in ranks:
             assert held == 0
             for stage, mine in gradients.items():
                 for found, true in zip(mine, wanted[stage], strict=True):

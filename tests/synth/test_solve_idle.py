@@ -162,6 +162,7 @@ def test_a_rank_that_may_hold_two_activations_idles_until_the_first_comes_back()
     assert (stretch.length_us, outcome.bound_us) == (808, 204 + 4)
 
 
+@pytest.mark.slow
 def test_idle_times_add_to_the_work_of_a_v_under_a_tight_cap() -> None:
     problem = v_problem(4, 16, 8)
     bounds = idle_bounds(problem, 20_000)

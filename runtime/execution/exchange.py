@@ -1,0 +1,128 @@
+"""Exchanges between threads that are ranks: each is over once every rank has come with its part."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable
+from typing import Any
+
+Parts = dict[int, Any]
+"""By rank."""
+
+Complete = Callable[[Parts], Parts]
+"""Makes what each rank gets of what each rank gave; raises where these do not fit each other."""
+
+
+class Exchange:
+    """One transfer or collective; to join it never blocks, to wait for it does."""
+
+    def __init__(self, ranks: Iterable[int]) -> None:
+        self.ranks = frozenset(ranks)
+        self.missing = set(self.ranks)
+        self.parts: Parts = {}
+        self.outlives: set[int] = set()
+        """Ranks whose part needs them no more."""
+        self._results: Parts = {}
+        self._error: str | None = None
+        self._over = threading.Event()
+
+    def wait(self, rank: int, timeout_s: float) -> Any:
+        """Return what a rank gets.
+
+        Raises:
+            RuntimeError: a rank is gone or did not come in time, or the parts do not fit.
+        """
+        if not self._over.wait(timeout_s):
+            late = ", ".join(map(str, sorted(self.missing.copy())))
+            raise RuntimeError(f"Timed out after {timeout_s:g} s waiting for rank {late}")
+        if self._error is not None:
+            raise RuntimeError(self._error)
+        return self._results.pop(rank, None)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it ended without an exchange."""
+        return self._error is not None
+
+    def complete(self, complete: Complete) -> None:
+        """Exchange the parts; called by the rank that comes last."""
+        try:
+            self._results = complete(self.parts)
+        except Exception as error:  # all of its ranks raise it
+            self._error = str(error)
+        self.parts = {}
+        self._over.set()
+
+    def fail(self, error: str) -> None:
+        """End it before all have come."""
+        self._error = self._error or error
+        self.parts = {}
+        self._over.set()
+
+
+class Exchanges:
+    """All exchanges of the ranks of one pipeline.
+
+    A rank's n-th part at a place belongs to the n-th exchange there, as messages of a link and
+    collectives of a group do.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: dict[tuple[Hashable, int], Exchange] = {}
+        self._counts: Counter[tuple[Hashable, int]] = Counter()
+        self._gone: set[int] = set()
+
+    def join(
+        self,
+        place: Hashable,
+        ranks: Collection[int],
+        rank: int,
+        part: Any,
+        complete: Complete,
+        *,
+        outlives: bool = False,
+    ) -> Exchange:
+        """Come with a rank's part.
+
+        Args:
+            place: a link or a group.
+            ranks: that take part.
+            rank: this one.
+            part: what it gives; unless it `outlives` the rank, the exchange fails when it leaves.
+            complete: run by the last to come.
+            outlives: whether the others can do with the part alone.
+        """
+        with self._lock:
+            key = place, self._counts[place, rank]
+            self._counts[place, rank] += 1
+            exchange = self._open.setdefault(key, Exchange(ranks))
+            exchange.parts[rank] = part
+            exchange.missing.discard(rank)
+            if outlives:
+                exchange.outlives.add(rank)
+            for gone in sorted(self._gone & ({rank} | exchange.missing)):
+                exchange.fail(_gone(gone))
+            if exchange.missing:
+                return exchange
+            del self._open[key]
+            if exchange.has_failed:
+                return exchange
+        exchange.complete(complete)
+        return exchange
+
+    def leave(self, rank: int) -> None:
+        """End what waits for a rank, now and later."""
+        with self._lock:
+            self._gone.add(rank)
+            for exchange in self._open.values():
+                if rank in exchange.ranks - exchange.outlives:
+                    exchange.fail(_gone(rank))
+
+    def left_behind(self) -> list[Hashable]:
+        """Places of exchanges that some have joined and others have not."""
+        with self._lock:
+            return [place for place, _ in self._open]
+
+
+def _gone(rank: int) -> str:
+    return f"Connection closed by rank {rank}"
