@@ -17,6 +17,12 @@ from synth.profile import Profile
 
 AUTO, LINEAR, NONE = "auto", "linear", "none"
 
+# Finding the choices of layers on a placement takes so long for each layer of the model. It is done
+# where that is at most such a share of the time limit for all placements, about so many of them.
+_S_PER_LAYER = 1e-3
+_LAYERS_SHARE = 0.2
+_PLACEMENTS = 9
+
 # What stages recompute, in words that hold on every placement.
 FOR_ALL = ("none", "all", "auto")
 
@@ -102,3 +108,14 @@ def _of_hint(hint: str, num_ranks: int, profile: Profile, *, is_placed: bool) ->
         if where == Placement(plan.placement):
             return Choices(name, sizes, AUTO, True)
     return found
+
+
+def chooses_layers(chosen: Choices, num_layers: int, limit_s: float) -> bool:
+    """Whether single layers to recompute are chosen, too, and not whole stages alone.
+
+    Args:
+        limit_s: the time limit; for models of many layers it must be long enough.
+    """
+    num_placements = _PLACEMENTS if word(chosen.placement) == AUTO else 1
+    takes_s = num_placements * num_layers * _S_PER_LAYER
+    return word(chosen.recompute) == AUTO and takes_s <= _LAYERS_SHARE * limit_s

@@ -143,7 +143,7 @@ def asked_problem(
 
     Args:
         profile: with the costs of the layers as they are run.
-        should_stop: ends the local search for a partition, which ranks with several stages have.
+        should_stop: ends the search for a partition.
         recomputed_layers: the layers that are recomputed, as the profile counts already.
         chooses_layers: whether the search may choose layers to recompute.
 
@@ -157,7 +157,8 @@ def asked_problem(
     kind = read_objective(objective)
     given = read_partition(partition, where)
     sizes = given or balance(profile, where, caps_bytes, num_micro_batches, should_stop=should_stop)
-    is_best = is_proven_best(where, given)
+    # A partition that was made in haste is proven to be nothing.
+    is_best = is_proven_best(where, given) and not should_stop()
     costs = cut(profile, sizes)
     about = (
         caps_bytes,

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from synth.cli.clock import Clock
-from synth.cli.defaults import choices
+from synth.cli.defaults import choices, chooses_layers
 from synth.cli.hint import read_hint
 from synth.cli.least import solve_least
 from synth.cli.limits import (
@@ -18,7 +18,6 @@ from synth.cli.limits import (
     read_limit,
     read_recompute,
     read_target,
-    word,
 )
 from synth.cli.options import (
     MOST_AT_ONCE,
@@ -135,22 +134,23 @@ def command(
     given = (placement, partition, "none" if layers else recompute, hint)
     chosen = choices(profile, ranks, *given, is_for_one=is_for_one)
     # The least limit is sought among whole stages, as its steps share what they find.
-    chooses_layers = word(chosen.recompute) == "auto" and target is None
+    limit_s = parse_seconds(time_limit)
+    of_layers = target is None and chooses_layers(chosen, len(profile.layers), limit_s)
     candidates = None
     if is_choice(chosen, is_for_one=is_for_one or hint is not None):
         check_goes_with_choice(chosen, target, hint)
-        asked = (micro_batches, objective, limit.caps_bytes, clock, layers, chooses_layers)
+        asked = (micro_batches, objective, limit.caps_bytes, clock, layers, of_layers)
         candidates = asked_candidates(as_run, chosen, ranks, *asked)
         problem = candidates.them[0].problem
     else:
         where = named_placement(chosen.placement, ranks)
         numbers = (micro_batches, chosen.partition, objective, limit.caps_bytes)
-        about = (clock.for_partitions(), layers, chooses_layers)
+        about = (clock.for_partitions(), layers, of_layers)
         problem = asked_problem(as_run, where, *numbers, *about)
     assert problem.partition is not None
     clock = clock.without_answer(len(SPLIT) * micro_batches * problem.costs.num_stages)
     options = SolveOptions(
-        time_limit_s=clock.left_of(parse_seconds(time_limit)),
+        time_limit_s=clock.left_of(limit_s),
         gap=parse_fraction(gap),
         workers=workers,
         seed=seed,

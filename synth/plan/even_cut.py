@@ -9,7 +9,7 @@ there, for all stages at once, and keeps the best end of each. So there is no ta
 only runs near the even partition are looked at (see `cut_bands`).
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -42,29 +42,51 @@ class _Onward(NamedTuple):
         return tuple(end - first for first, end in pairwise(edges))
 
 
+ShouldStop = Callable[[], bool]
+
+
+class Stopped(Exception):
+    """A pass was stopped before its end."""
+
+
 def most_even(
-    table: StageTable, caps_bytes: Sequence[int | None], recompute: Collection[int]
+    table: StageTable,
+    caps_bytes: Sequence[int | None],
+    recompute: Collection[int],
+    should_stop: ShouldStop = lambda: False,
 ) -> tuple[int, ...] | None:
     """The most even partition in which each stage keeps its cap, if there is one.
 
     Args:
         caps_bytes: one for each stage; None: no cap.
         recompute: stages whose work is R's time too.
+        should_stop: asked at every layer.
+
+    Raises:
+        Stopped: it was told to stop.
     """
-    search = _EvenCut(table, caps_bytes, recompute)
+    search = _EvenCut(table, caps_bytes, recompute, should_stop)
     bottleneck = search.onward(search.some_largest_us(), squares=False).cost[0, 0]
     if bottleneck >= _NEVER:
         return None
     return search.onward(int(bottleneck), squares=True).sizes()
 
 
-def smallest_limit_bytes(table: StageTable, num_stages: int) -> int:
-    """The least over all partitions of the most that a stage needs."""
+def smallest_limit_bytes(
+    table: StageTable, num_stages: int, should_stop: ShouldStop = lambda: False
+) -> int:
+    """The least over all partitions of the most that a stage needs.
+
+    Raises:
+        Stopped: it was told to stop.
+    """
     num_layers, static = table.num_layers, table.static_up_to
     some = max(table.need_bytes(*run) for run in pairwise(nearly_even(static, num_stages)))
     needs = RunNeeds(table.profile)
     cost = _costs(num_stages, num_layers)
     for runs in runs_from_last(num_layers, num_stages, [Band(static, some)]):
+        if should_stop():
+            raise Stopped
         need = needs.of_next(runs.stop)[runs.start - runs.first - 1 :]
         if not runs.is_empty:
             onward = np.maximum(need, cost[runs.next_stages, runs.ends])
@@ -84,9 +106,13 @@ class _EvenCut:
     """Works of runs and the caps, which leave out runs."""
 
     def __init__(
-        self, table: StageTable, caps_bytes: Sequence[int | None], recompute: Collection[int]
+        self,
+        table: StageTable,
+        caps_bytes: Sequence[int | None],
+        recompute: Collection[int],
+        should_stop: ShouldStop,
     ) -> None:
-        self.table, self.num_stages = table, len(caps_bytes)
+        self.table, self.num_stages, self.should_stop = table, len(caps_bytes), should_stop
         self.with_r = np.array([stage in recompute for stage in range(self.num_stages)])
         given = [cap for cap in caps_bytes if cap is not None]
         self.has_caps = bool(given)
@@ -126,6 +152,8 @@ class _EvenCut:
         needs = RunNeeds(self.table.profile) if self.has_caps else None
         is_allowed: _Array | bool = True
         for runs in runs_from_last(self.table.num_layers, self.num_stages, bands):
+            if self.should_stop():
+                raise Stopped
             if needs is not None:
                 need = needs.of_next(runs.stop)[runs.start - runs.first - 1 :]
                 is_allowed = need <= self.caps[runs.stages, None]

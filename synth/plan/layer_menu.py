@@ -12,17 +12,23 @@ Where too many choices are left, there are two sets of them: some of those that 
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from operator import le
+from functools import lru_cache, reduce
+from math import isqrt
 from typing import NamedTuple
+
+import numpy as np
 
 from synth.costs import Costs, StageCosts, added_up, cut
 from synth.kinds import OpKind
 from synth.profile import LayerProfile, Profile
 from synth.recomputing import is_recomputed_already, recomputed, recomputing
 
-# Choices for a row of layers that are followed further, for each treatment of the last layer.
+# Choices for a row of layers that are followed further, for each treatment of the last layer: at
+# most so many, and fewer in long rows, so that a menu takes some milliseconds. The work grows with
+# the layers, and with the square of the choices.
 _MOST_FOLLOWED = 48
+_LEAST_FOLLOWED = 4
+_FOLLOWED_SQUARED = 25_000
 
 # Times are compared in nanoseconds, in which profiles have them.
 _NS_PER_US = 1000
@@ -101,11 +107,19 @@ def figures(stage: StageCosts) -> tuple[int, ...]:
 def _best_stages(stages: Sequence[StageCosts]) -> list[int]:
     """The places of those that no other one is nowhere above."""
     found = [figures(stage) for stage in stages]
-    left: list[int] = []
-    for place in sorted(range(len(stages)), key=lambda place: (found[place], place)):
-        if not any(all(map(le, found[other], found[place])) for other in left):
-            left.append(place)
-    return left
+    order = sorted(range(len(stages)), key=lambda place: (found[place], place))
+    return [order[place] for place in _undominated([found[place] for place in order])]
+
+
+def _undominated(ordered: Sequence[tuple[int, ...]]) -> list[int]:
+    """The places of the rows of figures that no row before them is nowhere above.
+
+    In lexicographic order a row is dominated by rows before it alone.
+    """
+    table = np.array(ordered, dtype=np.int64)
+    is_below = (table[:, None, :] <= table[None, :, :]).all(axis=2)
+    dominated = np.triu(is_below, k=1).any(axis=0)
+    return [int(place) for place in np.flatnonzero(~dominated)]
 
 
 def menus(profile: Profile, sizes: Sequence[int]) -> list[Menu]:
@@ -227,7 +241,7 @@ class _Rows(NamedTuple):
     floors: list[_Row]
 
 
-_Thin = Callable[[list[_Row]], list[_Row]]
+_Thin = Callable[[list[_Row], int], list[_Row]]
 
 
 class _Layers:
@@ -256,6 +270,8 @@ class _Layers:
 
 def _followed(layers: _Layers, thin: _Thin) -> list[_Row]:
     rows: list[list[_Row]] = []
+    most = isqrt(_FOLLOWED_SQUARED // len(layers.plain))
+    most = max(_LEAST_FOLLOWED, min(_MOST_FOLLOWED, most))
     for index, (kept, again) in enumerate(zip(layers.plain, layers.again, strict=True)):
         treated: list[tuple[tuple[int, ...], LayerProfile, int]] = [((), kept, 0)]
         if again is not None:
@@ -266,7 +282,8 @@ def _followed(layers: _Layers, thin: _Thin) -> list[_Row]:
                     [row.then(*one) for group in rows for row in group]
                     if index
                     else [_Row.of(*one)]
-                )
+                ),
+                most,
             )
             for one in treated
         ]
@@ -275,32 +292,26 @@ def _followed(layers: _Layers, thin: _Thin) -> list[_Row]:
 
 def _best(rows: list[_Row]) -> list[_Row]:
     """Without those that another one is nowhere above."""
-    left: list[_Row] = []
-    for row in sorted(rows, key=lambda row: (row.figures, row.layers)):
-        if not any(all(map(le, better.figures, row.figures)) for better in left):
-            left.append(row)
-    return left
+    ordered = sorted(rows, key=lambda row: (row.figures, row.layers))
+    return [ordered[place] for place in _undominated([row.figures for row in ordered])]
 
 
-def _some(rows: list[_Row]) -> list[_Row]:
+def _some(rows: list[_Row], most: int) -> list[_Row]:
     """Not too many of them, at even distances, both ends among them."""
-    if len(rows) <= _MOST_FOLLOWED:
+    if len(rows) <= most:
         return rows
-    last, steps = len(rows) - 1, _MOST_FOLLOWED - 1
-    return [rows[round(step * last / steps)] for step in range(_MOST_FOLLOWED)]
+    last, steps = len(rows) - 1, most - 1
+    return [rows[round(step * last / steps)] for step in range(most)]
 
 
-def _lowered(rows: list[_Row]) -> list[_Row]:
+def _lowered(rows: list[_Row], most: int) -> list[_Row]:
     """Not too many of them: neighbours give way to one that is above neither."""
-    if len(rows) <= _MOST_FOLLOWED:
+    if len(rows) <= most:
         return rows
     merged = []
-    for step in range(_MOST_FOLLOWED):
-        ends = (step * len(rows) // _MOST_FOLLOWED, (step + 1) * len(rows) // _MOST_FOLLOWED)
-        lowest = rows[ends[0]]
-        for row in rows[ends[0] + 1 : ends[1]]:
-            lowest = lowest.below(row)
-        merged.append(lowest)
+    for step in range(most):
+        first, *others = rows[step * len(rows) // most : (step + 1) * len(rows) // most]
+        merged.append(reduce(_Row.below, others, first))
     return merged
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import pairwise
 
 from synth.errors import SynthError
-from synth.plan.even_cut import most_even, smallest_limit_bytes
+from synth.plan.even_cut import Stopped, most_even, smallest_limit_bytes
 from synth.plan.rebalance import rebalance
 from synth.plan.stage_table import StageTable
 from synth.profile import Profile
@@ -40,7 +40,8 @@ def balance(
         caps_bytes: one for each rank; none: memory does not matter.
         num_micro_batches: how many the replicas share; none: each gets as many.
         recompute: stages whose work is R's time too; what they need is taken as without R.
-        should_stop: ends the local search where it stands.
+        should_stop: ends the local search where it stands; of exact passes that count the caps the
+            answer is the most even partition without caps then.
 
     Raises:
         SynthError: fewer layers than stages.
@@ -55,7 +56,7 @@ def balance(
         )
     table = StageTable(profile)
     if is_linear:
-        return _balance_linear(table, num_stages, caps_bytes, recompute)
+        return _balance_linear(table, num_stages, caps_bytes, recompute, should_stop)
     return rebalance(table, placement, caps_bytes, num_micro_batches, recompute, should_stop)
 
 
@@ -73,16 +74,20 @@ def _balance_linear(
     num_stages: int,
     caps_bytes: Sequence[int] | None,
     recompute: Collection[int],
+    should_stop: Callable[[], bool],
 ) -> tuple[int, ...]:
     """Exact for one stage per rank."""
     free = most_even(table, [None] * num_stages, recompute)
     assert free is not None
     if caps_bytes is None or _keeps(table, free, caps_bytes):
         return free
-    fitting = most_even(table, caps_bytes, recompute)
-    if fitting is None:
-        limit = smallest_limit_bytes(table, num_stages)
-        fitting = most_even(table, [limit] * num_stages, recompute)
+    try:
+        fitting = most_even(table, caps_bytes, recompute, should_stop)
+        if fitting is None:
+            limit = smallest_limit_bytes(table, num_stages, should_stop)
+            fitting = most_even(table, [limit] * num_stages, recompute, should_stop)
+    except Stopped:
+        return free
     assert fitting is not None
     return fitting
 
