@@ -157,7 +157,8 @@ def tight_plan(synth: Synth, tmp_path: Path) -> Path:
     """Its bound is more than closed forms say."""
     path = tmp_path / "tight.json"
     solve = ("solve", NAME, "-r", "4", "-m", "8", "--mem-limit", "30GB", "-o", path, "--gap", "0%")
-    ended = synth(*solve, "--time-limit", "20s", "--deterministic")
+    plain = ("--placement", "linear", "--partition", "even", "--recompute", "none")
+    ended = synth(*solve, *plain, "--time-limit", "20s", "--deterministic")
     assert ended.code == 0, ended.stderr
     return path
 

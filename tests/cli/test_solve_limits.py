@@ -233,6 +233,7 @@ def test_a_search_that_ended_by_itself_says_what_that_means(synth: Synth) -> Non
 def test_where_no_stage_fits_recomputed_layers_do(synth: Synth, tmp_path: Path) -> None:
     asked = ("solve", NAME, "--ranks", "4", "--micro-batches", "8", "--mem-limit", "12GB")
     effort = ("--time-limit", "1s", "--deterministic", "--workers", "1")
+    effort += ("--placement", "linear", "--partition", "even")
     assert synth(*asked, *effort, "--recompute", "all").code == 3
     path = tmp_path / "plan.json"
     ended = synth(*asked, *effort, "--recompute", "auto", "-o", path)

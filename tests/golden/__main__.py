@@ -21,6 +21,7 @@ from tests.golden.cases import CASES
 
 RECORDED = Path(__file__).with_name("recorded.json")
 _CLAIMED = ("makespan_us", "period_us", "lower_bound_us", "peak_bytes", "found_by", "stopped_by")
+_PLAIN = "--placement linear --partition even --recompute none"
 _ALL = "--deterministic --seed 0 --workers 2 --format json"
 
 
@@ -28,7 +29,7 @@ def plan_of(command: str) -> dict[str, Any]:
     """Solve; what its plan claims, and a hash of its programs."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "plan.json"
-        done = CliRunner().invoke(app, shlex.split(f"solve {command} {_ALL} -o {file}"))
+        done = CliRunner().invoke(app, shlex.split(f"solve {_PLAIN} {command} {_ALL} -o {file}"))
         if done.exit_code:
             return {"exit_code": done.exit_code}
         plan = json.loads(file.read_text())
