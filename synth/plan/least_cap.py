@@ -257,10 +257,12 @@ class _Bisection:
         """Search under a cap until the target is met, or proven out of reach."""
 
         def is_decided(now: Incumbent) -> bool:
-            target_us = self.target_us
+            # Where partitions are sought, a bound of those tried so far decides nothing.
+            holds = self.profile is None or now.bound_scope == BoundScope.ALL
+            bound_us, target_us = now.lower_bound_us if holds else 0, self.target_us
             if cap is None:
-                target_us = max(target_us, self.target.in_us(now.lower_bound_us))
-            return now.value_us <= target_us or now.lower_bound_us > target_us
+                target_us = max(target_us, self.target.in_us(bound_us))
+            return now.value_us <= target_us or bound_us > target_us
 
         enough = Enough(self.stop, is_decided)
         result = self._solve(cap, share, enough, enough)
