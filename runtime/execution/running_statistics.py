@@ -30,6 +30,12 @@ class RunningStatistics:
             (part, name) for part, name, old in before if _differs(part._buffers[name], old)
         ]
 
+    @property
+    def tensors(self) -> list[Tensor]:
+        """Those that forwards change, as the module has them now: its own, or copies."""
+        found = (module._buffers[name] for module, name in self._changed or ())
+        return [buffer for buffer in found if buffer is not None]
+
     @contextmanager
     def stood_in_for(self) -> Iterator[None]:
         """Within it, a forward changes copies of them."""

@@ -137,6 +137,7 @@ class Stage:
         tensors, _ = flatten(output)
         if store is not None:
             others = pytree.tree_leaves((arguments, targets, keywords))
+            others += self._statistics.tensors
             store.leave([*tensors, *(x for x in others if isinstance(x, Tensor))])
         floating = [t for t in tensors if can_have_gradient(t)]
         wanted = [i for i, t in enumerate(floating) if t.requires_grad]

@@ -156,5 +156,7 @@ def test_layers_that_are_none_are_refused(synth: Synth, text: str) -> None:
 
 
 def test_other_commands_refuse_listed_layers(synth: Synth) -> None:
-    ended = synth("compare", NAME, "-r", "4", "-m", "4", "--recompute", "layers:3")
+    ended = synth(
+        "compare", NAME, "-r", "4", "-m", "4", "--placement", "linear", "--recompute", "layers:3"
+    )
     assert ended.code == 2 and "which `synth solve` takes" in ended.stderr
