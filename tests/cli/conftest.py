@@ -1,13 +1,14 @@
 """Running commands as a user would, in this process."""
 
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from synth.cli import main
+from synth.cli import interrupt, main
 from synth.costs import cut
 from synth.families import generate
 from synth.profile import Link, Links, Profile, Workload
@@ -38,9 +39,20 @@ class Ended:
 Synth = Callable[..., Ended]
 
 
+def wait_for_work(code: object) -> None:
+    for thread in threading.enumerate():
+        if thread.name == interrupt._THREAD:
+            thread.join(timeout=120)
+
+
 @pytest.fixture
 def synth(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Synth:
-    """Run `synth` with arguments; a traceback is a failure of the test."""
+    """Run `synth` with arguments; a traceback is a failure of the test.
+
+    Work that the command leaves alone, as it would not end in time, is waited for: the command ends
+    its process then, which is that of the tests here.
+    """
+    monkeypatch.setattr("synth.cli._leave_alone", wait_for_work)
 
     def run(*arguments: str | Path) -> Ended:
         monkeypatch.setattr(sys, "argv", ["synth", *map(str, arguments)])
