@@ -18,7 +18,12 @@ from synth.kinds import OpKind
 from synth.objective import Spans
 from synth.plan.layer_choice import applies, without_layers
 from synth.plan.layer_menu import menus
-from synth.plan.recompute import bounds_of_any_choice, relaxed
+from synth.plan.recompute import (
+    bounds_of_any_choice,
+    have_fixed_places,
+    held_stages,
+    relaxed,
+)
 from synth.solve.bounds import rank_bounds, work_bounds
 from synth.solve.feasible import needed_bytes
 from synth.solve.memory_views import relaxed_for_fusion
@@ -40,7 +45,7 @@ class _Own(NamedTuple):
 
     @property
     def figures(self) -> tuple[int, ...]:
-        """What the closed forms depend on."""
+        """The figures that the closed forms depend on."""
         costs = self.costs
         durations = (costs.duration_us[kind] for kind in _BACKWARDS)
         untils = (costs.input_until.rank_in_chain, costs.output_until.rank_in_chain)
@@ -59,13 +64,13 @@ def bounds_of_every_choice(problem: Problem) -> Spans:
     if not applies(problem):
         return bounds_of_any_choice(problem)
     base = without_layers(problem)
-    most_held = max(map(len, _held(base)))
+    most_held = max(map(len, held_stages(base)))
     each = int(_MOST_OF_RANK ** (1 / most_held))
     if each < 2 or base.caps_bytes is None:
         return work_bounds(relaxed_for_fusion(replace(base, caps_bytes=None)))
     own = [_merged_to(each, choices) for choices in _choices(base)]
     num_looks = base.num_ranks * max(map(len, own)) ** most_held
-    if num_looks <= _MOST_ONE_BY_ONE or not _have_places(base):
+    if num_looks <= _MOST_ONE_BY_ONE or not have_fixed_places(base):
         return Spans.most(_of_rank(base, own, rank) for rank in range(base.num_ranks))
     return Spans.most(_of_all_ranks(base, own))
 
@@ -77,24 +82,13 @@ def needed_whatever_is_recomputed(problem: Problem) -> tuple[int, ...]:
     """
     base = without_layers(problem)
     stages = [_relaxed_at(base, place) for place in range(_num_places(base))]
-    if max(map(len, _held(base))) > 1:
+    if max(map(len, held_stages(base))) > 1:
         stages = [tuple(_least(each) for each in zip(*stages, strict=True))]
     found = (
         needed_bytes(replace(base, costs=base.costs.replace(stages=each)), recomputing=True)
         for each in stages
     )
     return tuple(map(min, zip(*found, strict=True)))
-
-
-def _held(problem: Problem) -> list[list[int]]:
-    """The stages of each rank."""
-    return [sorted({stage for stage, _ in pairs}) for pairs in problem.placement.held]
-
-
-def _have_places(problem: Problem) -> bool:
-    """True if a stage stands at the same place among those of every rank that holds it."""
-    places = {(stage, place) for held in _held(problem) for place, stage in enumerate(held)}
-    return len(places) == problem.costs.num_stages
 
 
 def _floors(base: Problem) -> list[tuple[StageCosts, ...]]:
@@ -140,7 +134,7 @@ def _by_time(own: _Own) -> tuple[int, ...]:
 
 def _of_rank(base: Problem, own: Sequence[Sequence[_Own]], rank: int) -> Spans:
     """The least over a rank's own choices, all other stages taking what they take at least."""
-    held = _held(base)[rank]
+    held = held_stages(base)[rank]
     return Spans.least(
         _with(base, dict(zip(held, chosen, strict=True)))[rank]
         for chosen in product(*(own[stage] for stage in held))
@@ -150,7 +144,7 @@ def _of_rank(base: Problem, own: Sequence[Sequence[_Own]], rank: int) -> Spans:
 def _of_all_ranks(base: Problem, own: Sequence[Sequence[_Own]]) -> Iterator[Spans]:
     """All ranks' choices at once: what is computed again counts at any time, as R does."""
     found = []
-    held = _held(base)
+    held = held_stages(base)
     for places in product(range(max(map(len, own))), repeat=max(map(len, held))):
         chosen = {
             stage: _apart(base, stage, own[stage][min(place, len(own[stage]) - 1)])

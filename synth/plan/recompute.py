@@ -10,7 +10,7 @@ and simulated on the true costs:
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import compress, product
 
 from synth.costs import Costs, StageCosts
 from synth.kinds import OpKind
@@ -93,15 +93,38 @@ def bounds_of_any_choice(problem: Problem) -> Spans:
     What a rank implies depends on its own stages alone, so the least over the choices for each
     rank, and of those the most over all ranks, bounds every choice of all.
     """
-    held = [sorted({stage for stage, _ in pairs}) for pairs in problem.placement.held]
+    held = held_stages(problem)
     most = max(map(len, held))
     if most > _MOST_HELD:
         return work_bounds(relaxed_for_fusion(replace(problem, caps_bytes=None)))
+    if not have_fixed_places(problem):
+        return Spans.most(_of_own_choice(problem, rank, own) for rank, own in enumerate(held))
     found = []
     for chosen in product((False, True), repeat=most):
         stages = {s for stages in held for s, on in zip(stages, chosen, strict=False) if on}
         found.append(_rank_bounds(problem, stages))
     return Spans.most(Spans.least(of_rank) for of_rank in zip(*found, strict=True))
+
+
+def held_stages(problem: Problem) -> list[list[int]]:
+    """The stages of each rank, in forward order."""
+    return [sorted({stage for stage, _ in pairs}) for pairs in problem.placement.held]
+
+
+def have_fixed_places(problem: Problem) -> bool:
+    """True if a stage stands at the same place among those of every rank that holds it.
+
+    Then one choice of places is a choice for every rank. Otherwise, what is chosen for a stage on
+    one rank would choose for it on another one too.
+    """
+    places = {(stage, at) for held in held_stages(problem) for at, stage in enumerate(held)}
+    return len(places) == problem.costs.num_stages
+
+
+def _of_own_choice(problem: Problem, rank: int, own: Sequence[int]) -> Spans:
+    """The least of one rank's closed forms over the choices of its own stages."""
+    choices = (set(compress(own, on)) for on in product((False, True), repeat=len(own)))
+    return Spans.least(_rank_bounds(problem, stages)[rank] for stages in choices)
 
 
 def _rank_bounds(problem: Problem, stages: Collection[int]) -> list[Spans]:

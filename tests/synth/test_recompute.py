@@ -33,6 +33,7 @@ from synth.schedule.ops import Op
 from synth.schedule.placements import placement
 from synth.schedule.verify import ScheduleError, verify
 from synth.solve import Incumbent, Problem, SolveOptions, solve
+from synth.solve.feasible import needed_bytes
 from synth.solve.problem import StoppedBy
 from tests.synth.effort import HOURS_S, counted
 from tests.synth.plain import random_costs, random_schedule
@@ -115,6 +116,28 @@ def test_no_order_of_r_and_the_rest_beats_the_bounds(seed: int) -> None:
     assert bound.makespan_us <= min(t.makespan_us for t in fitting)
     assert bound.period_us <= min(t.period_us for t in fitting)
     assert of_any.makespan_us <= bound.makespan_us and of_any.period_us <= bound.period_us
+
+
+# Stage 1 is the first one of a rank and the second one of another.
+@pytest.mark.parametrize(
+    ("seed", "ranks"),
+    [
+        (19, ((0, 1, 1, 0), (0, 0, 0, 1))),
+        (28, ((1, 1, 2, 1), (1, 1, 0, 0))),
+        (187, ((0, 1, 0, 0), (1, 0, 2, 0))),
+    ],
+)
+def test_the_bound_of_any_choice_is_no_higher_than_that_of_one_where_copies_are_placed_unlike(
+    seed: int, ranks: tuple[tuple[int, ...], ...]
+) -> None:
+    draw, where = random.Random(seed), Placement(ranks)
+    problem = Problem(random_costs(draw, 4, where.num_ranks), where, 4)
+    needs = needed_bytes(replace(problem, costs=merged(problem.costs, range(4))))
+    caps = tuple(int(draw.uniform(1, 1.2) * need) + 1 for need in needs)
+    capped = replace(problem, caps_bytes=caps)
+    any_us = capped.objective.value_us(bounds_of_any_choice(capped))
+    choices = (stages for count in range(5) for stages in combinations(range(4), count))
+    assert any_us <= min(capped.objective.value_us(bounds(capped, one)) for one in choices)
 
 
 def tight_problem(where: Placement, cap_bytes: int) -> Problem:
