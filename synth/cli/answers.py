@@ -142,7 +142,7 @@ def _what_is_left(result: "Result") -> list[str]:
 
 
 def _recomputed(schedule: "Schedule", layers: Sequence[int]) -> list[str]:
-    """Which layers are recomputed within B, and which stages before it, if any."""
+    """List the layers that are recomputed within B, and the stages before it, if any."""
     from synth.plan.recompute import recomputed
 
     stages = recomputed(schedule)

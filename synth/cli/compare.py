@@ -194,7 +194,7 @@ def _searches(names: list[str], ranks: int, recompute: str | None) -> "list[Sear
 
 
 def _on_any(recompute: str) -> "Choice":
-    """What stages recompute, in words that hold on every placement.
+    """Read --recompute where it must hold on every placement.
 
     Raises:
         SynthError: stages by number, or all of them.

@@ -23,7 +23,7 @@ _S_PER_LAYER = 1e-3
 _LAYERS_SHARE = 0.2
 _PLACEMENTS = 9
 
-# What stages recompute, in words that hold on every placement.
+# Values of --recompute that hold on every placement.
 FOR_ALL = ("none", "all", "auto")
 
 
@@ -71,7 +71,7 @@ def choices(
 def _is_for_several(
     num_ranks: int, num_layers: int, partition: str | None, recompute: str | None
 ) -> bool:
-    """Whether the other two options can hold on several placements."""
+    """True if the partition and the stages given can hold on several placements."""
     if recompute is not None and word(recompute) not in FOR_ALL:
         return False
     sizes = None if partition is None else read_sizes(partition)
@@ -111,7 +111,7 @@ def _of_hint(hint: str, num_ranks: int, profile: Profile, *, is_placed: bool) ->
 
 
 def chooses_layers(chosen: Choices, num_layers: int, limit_s: float) -> bool:
-    """Whether single layers to recompute are chosen, too, and not whole stages alone.
+    """True if single layers to recompute are chosen, too, and not whole stages alone.
 
     Args:
         limit_s: the time limit; for models of many layers it must be long enough.

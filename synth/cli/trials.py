@@ -36,7 +36,7 @@ class Candidates:
 
 
 def is_choice(chosen: Choices, *, is_for_one: bool) -> bool:
-    """Whether something is left to the search.
+    """True if the placement, the partition or what is recomputed is left to the search.
 
     Args:
         is_for_one: a hint or a target is given; then `search` chooses the stages that recompute.

@@ -1,4 +1,4 @@
-"""What is recomputed, as it is asked for: nothing, some stages, or whatever serves best."""
+"""The choice of what is recomputed: nothing, some stages, or whatever serves best."""
 
 import threading
 from collections.abc import Collection
@@ -83,7 +83,7 @@ def limits_bytes(problem: Problem, choice: Choice) -> tuple[int, int]:
 
 
 def bound_us(problem: Problem, choice: Choice) -> int:
-    """What no schedule with these stages recomputing can beat, in closed form.
+    """A lower bound, in closed form, of all schedules with these stages recomputing.
 
     For a choice of large problems the caps are left out of it, as it would take seconds.
     """

@@ -35,9 +35,9 @@ WITH_R = "+R"
 
 
 class Search(NamedTuple):
-    """Where the solver searches, by its name; which stages recompute, None: as serve best.
+    """A search of the solver: its name, its placement, and the stages that recompute.
 
-    Without a placement it chooses one.
+    Without a placement the solver chooses one; without stages (None) those that serve best.
     """
 
     name: str
@@ -70,7 +70,7 @@ class Question:
 
     @property
     def cut(self) -> Cut:
-        """How the solver cuts the model."""
+        """The solver's way of cutting the model."""
         if self.partition_is_sought:
             return Cut.SEARCHED
         return Cut.EVEN if self.partition is None else Cut.GIVEN

@@ -75,7 +75,7 @@ def without_layers(problem: Problem) -> Problem:
 
 
 class _Judged(NamedTuple):
-    """What list scheduling makes of a choice, in which B takes so long in all stages together."""
+    """A choice, the value of its best list schedule, and the time of B over all stages."""
 
     value_us: int
     backward_us: int
@@ -143,7 +143,7 @@ class LayerSearch:
         return [layer for option in options for layer in option.layers]
 
     def _ranked(self) -> "list[_Judged]":
-        """What something fits in, best first; of equals what computes least again."""
+        """Choices with a schedule that fits, best first; of equals that with the shortest B."""
         return sorted(
             _Judged(value_us, self._backward_us(picks), picks)
             for picks, value_us in self.judged.items()
@@ -156,7 +156,7 @@ class LayerSearch:
         )
 
     def _least(self) -> Picks:
-        """What needs least of every stage."""
+        """For every stage the choice that needs least memory."""
         room = _Room(self.problem, self.menus)
         return tuple(
             min(range(len(menu.options)), key=lambda pick: room.alone(stage, menu.options[pick]))
@@ -338,11 +338,11 @@ class _Room:
         return min(found)[2:] if found else None
 
     def alone(self, stage: int, option: Option) -> int:
-        """What one micro-batch alone takes."""
+        """The memory that one micro-batch alone takes, in bytes."""
         return self._kept(stage, option) + _climb(option.costs)
 
     def _kept(self, stage: int, option: Option) -> int:
-        """What F leaves on the rank, its input included where B needs it."""
+        """The bytes that F leaves on the rank, its input included where B needs it."""
         costs = option.costs
         if stage == 0 or costs.input_until == OpKind.F:
             return costs.saved_bytes
@@ -350,7 +350,7 @@ class _Room:
 
 
 def _climb(stage: StageCosts) -> int:
-    """How far memory climbs above what is kept, with B and W apart or as BW."""
+    """The highest climb above what is kept, in bytes, with B and W apart or as BW."""
     rises, left = stage.rise_bytes, stage.saved_w_bytes - stage.saved_bytes
     apart = max(rises[OpKind.B], left + rises[OpKind.W])
     return max(rises[OpKind.F] - stage.saved_bytes, min(apart, rises[OpKind.BW]), 0)

@@ -1,4 +1,4 @@
-"""Which layers of a stage to recompute: the choices that no other one beats in every respect.
+"""Choices of the layers of a stage to recompute: those that no other one beats in every respect.
 
 Layers are added to a stage one after another, each kept or recomputed. Of two choices for the same
 layers, of which the last is treated alike, one is left out where the other takes no longer and
@@ -91,7 +91,7 @@ def _menu(row_of_layers: "_Layers", is_first: bool) -> Menu:
 
 
 def figures(stage: StageCosts) -> tuple[int, ...]:
-    """What a choice of layers changes, and less of which is never worse."""
+    """The figures that a choice of layers changes; less of one is never worse."""
     durations, rises = stage.duration_us, stage.rise_bytes
     return (
         durations[OpKind.B],
@@ -173,7 +173,7 @@ class _Row(NamedTuple):
 
     @property
     def figures(self) -> tuple[int, ...]:
-        """What there should be little of."""
+        """The figures to compare: less of one is never worse."""
         return self[2:]
 
     def then(self, layers: tuple[int, ...], layer: LayerProfile, extra_ns: int) -> "_Row":
@@ -235,7 +235,7 @@ _KINDS = {kind.rank_in_chain: kind for kind in (OpKind.F, OpKind.B, OpKind.W)}
 
 
 class _Rows(NamedTuple):
-    """What is left of all choices, and what all choices are above."""
+    """The choices that are left, and figures that no choice is below in every respect."""
 
     possible: list[_Row]
     floors: list[_Row]

@@ -152,7 +152,7 @@ class Published:
                 yield tuple(range(count))
 
     def _can_win(self, stages: tuple[int, ...], best_us: int | None) -> bool:
-        """Whether anything may fit with these stages recomputing, and be faster."""
+        """True if a schedule may fit with these stages recomputing, and be faster."""
         problem = self.problem
         if find_shortage(replace(problem, costs=merged(problem.costs, stages))) is not None:
             return False

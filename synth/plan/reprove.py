@@ -93,7 +93,7 @@ class Reproof:
 
     @property
     def is_proven(self) -> bool:
-        """Whether the claim is proven as far as `holds_for` goes."""
+        """True if the claim is proven as far as `holds_for` goes."""
         return self.verdict == Verdict.PROVEN
 
 

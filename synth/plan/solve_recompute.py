@@ -393,7 +393,7 @@ class _Choosing:
         return tell
 
     def _bound_us(self, problem: Problem) -> int:
-        """What is proven of every choice on the problem's partition."""
+        """The lower bound of every choice on the problem's partition."""
         if problem.partition not in self.bounds_us:
             bound_us = problem.objective.value_us(bounds_of_every_choice(problem))
             self.bounds_us[problem.partition] = bound_us
