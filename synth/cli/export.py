@@ -34,11 +34,17 @@ def command(
     from synth.interop.torch_csv import to_torch_csv
     from synth.record import check_outputs, write_atomically
     from synth.replacing import TORCH_CSV, check_replaceable
+    from synth.report.tables import places
 
     check_outputs(output, inputs=[plan_path])
     check_replaceable(output, TORCH_CSV, "-o", force)
     plan, _, _ = load_checked(plan_path)
     text = to_torch_csv(plan.schedule())
+    if plan.recomputed_layers:
+        talk(
+            f"note: {plan_path} recomputes layers {places(plan.recomputed_layers)}, which the "
+            f"format does not say; checkpoint them in the model, or it takes more memory than here"
+        )
     if output is None:
         answer(text.removesuffix("\n"))
         return

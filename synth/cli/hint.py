@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from synth.cli.limits import LAYERS
 from synth.cli.output import talk
 from synth.errors import SynthError
 from synth.profile import Profile
@@ -120,7 +121,20 @@ def _of_file(path: Path, problem: "Problem", profile: Profile) -> "Schedule":
             f"note: --hint {path} was made from another profile, or for other links "
             f"({plan.profile_name}, not this {profile.name}); its order is taken, its times are not"
         )
+    _tell_of_layers(path, plan.recomputed_layers or (), problem.recomputed_layers)
     return schedule
+
+
+def _tell_of_layers(path: Path, recomputed: tuple[int, ...], asked: tuple[int, ...]) -> None:
+    """Say that a plan's recomputed layers are not taken, where others or none were asked for."""
+    from synth.report.tables import places
+
+    if recomputed and recomputed != asked:
+        given = places(recomputed).replace("–", "-").replace(" ", "")
+        talk(
+            f"note: the layers that --hint {path} recomputes are not taken, and its order may not "
+            f"fit without; --recompute {LAYERS}{given} recomputes them"
+        )
 
 
 def _placed(where: "Placement") -> str:

@@ -141,6 +141,9 @@ def test_listed_layers_are_recomputed_and_the_plan_says_which(synth: Synth, tmp_
     made = Plan.load(plan)
     assert made.recomputed_layers == (*range(8), 11)
     assert "recomputed" in synth("show", plan).stdout
+    assert "recomputes layers 0–7, 11" in synth("export", plan).stderr
+    begun = synth(*SMALL_SOLVE, "--hint", plan, "--dry-run")
+    assert begun.code == 0 and "--recompute layers:0-7,11 recomputes them" in begun.stderr
     checked = synth("check", plan)
     assert checked.code == 0 and "the costs of every stage are those of profile" in checked.stdout
     data = json.loads(plan.read_text())
