@@ -10,6 +10,10 @@ from synth.plan.stage_table import StageTable
 from synth.profile import Profile
 from synth.schedule.model import Placement
 
+# Exact passes that count the caps take about 2 ms a layer. Up to so many layers they are not
+# stopped: what stands in for their answer may not fit where their answer does.
+_FEW_LAYERS = 100
+
 
 def is_proven_best(placement: Placement, given: Sequence[int] | None) -> bool:
     """Whether no partition serves better: proven of a balance with stage k on rank k, and no other.
@@ -40,8 +44,8 @@ def balance(
         caps_bytes: one for each rank; none: memory does not matter.
         num_micro_batches: how many the replicas share; none: each gets as many.
         recompute: stages whose work is R's time too; what they need is taken as without R.
-        should_stop: ends the local search where it stands; of exact passes that count the caps the
-            answer is the most even partition without caps then.
+        should_stop: ends the local search where it stands. It ends exact passes over many layers,
+            too; the answer is the most even partition without caps then.
 
     Raises:
         SynthError: fewer layers than stages.
@@ -81,6 +85,8 @@ def _balance_linear(
     assert free is not None
     if caps_bytes is None or _keeps(table, free, caps_bytes):
         return free
+    if table.num_layers <= _FEW_LAYERS:
+        should_stop = _never
     try:
         fitting = most_even(table, caps_bytes, recompute, should_stop)
         if fitting is None:
@@ -90,6 +96,10 @@ def _balance_linear(
         return free
     assert fitting is not None
     return fitting
+
+
+def _never() -> bool:
+    return False
 
 
 def _keeps(table: StageTable, sizes: Sequence[int], caps_bytes: Sequence[int]) -> bool:

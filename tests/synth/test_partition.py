@@ -78,6 +78,8 @@ def test_stages_that_exceed_the_cap_are_avoided() -> None:
     profile = profile_of([1, 1, 1, 1], [10, 10, 1, 1])
     assert balance(profile, Placement.linear(2)) == (2, 2)
     assert balance(profile, Placement.linear(2), caps_bytes=(17, 17)) == (1, 3)
+    # Few layers take a moment, which no time limit is too short for.
+    assert balance(profile, Placement.linear(2), (17, 17), should_stop=lambda: True) == (1, 3)
 
 
 def uneven_profile(seed: int, num_layers: int = 7) -> Profile:
