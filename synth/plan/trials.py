@@ -3,9 +3,9 @@
 First the published schedules of all candidates are judged (see `judging`). Candidates of which the
 best one is far behind have no trial in the first round. Each trial starts from the best schedule
 that was found for its candidate before. Where the stages that recompute are chosen, a candidate's
-first trial keeps those of that schedule, the second one chooses anew, and so on in turns. A
-candidate is out as soon as its proven bound says that it cannot win, and what an ended trial leaves
-of its time is for those that come after it.
+first trial keeps those of that schedule, the second one chooses anew, and so on in turns; without
+any schedule every trial chooses. A candidate is out as soon as its proven bound says that it cannot
+win, and what an ended trial leaves of its time is for those that come after it.
 """
 
 import threading
@@ -23,11 +23,10 @@ from synth.plan.cuts import CutSearch
 from synth.plan.further_cuts import FurtherCuts
 from synth.plan.judging import cut_again, fixed, judge, nothing_fits, num_ops
 from synth.plan.layer_choice import without_layers
-from synth.plan.recompute import merged, recomputed, without_recompute
+from synth.plan.recompute import recomputed, without_recompute
 from synth.plan.repartition import solve_repartitioning
-from synth.plan.solve_recompute import Listeners, OnImprovement, counts_tried
+from synth.plan.solve_recompute import Listeners, OnImprovement
 from synth.profile import Profile
-from synth.solve.feasible import find_shortage
 from synth.solve.problem import Incumbent, Part, Problem, Result, SolveOptions, StoppedBy
 
 _ANY_CHOICE = Certificate(prover=ProverName.ANY_CHOICE)
@@ -423,13 +422,7 @@ def _decided(candidate: Candidate) -> Candidate:
 
 
 def _stages_to_begin_with(tried: Tried) -> tuple[int, ...] | None:
-    """The stages that recompute in what was found, else as few of the first as may fit."""
-    if tried.found is not None and tried.found.schedule is not None:
-        return tuple(recomputed(tried.found.schedule))
-    problem = tried.problem
-    for count in counts_tried(problem.costs.num_stages):
-        stages = tuple(range(count))
-        seen = replace(problem, costs=merged(problem.costs, stages))
-        if find_shortage(seen) is None:
-            return stages
-    return None
+    """The stages that recompute in what was found; None: nothing was, so they are chosen."""
+    if tried.found is None or tried.found.schedule is None:
+        return None
+    return tuple(recomputed(tried.found.schedule))
