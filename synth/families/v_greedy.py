@@ -39,7 +39,7 @@ _KINDS = (F, F, B, B)
 
 @dataclass(frozen=True)
 class Choices:
-    """Whether one W more fills a gap that is too small for it, before F, and before pass 2."""
+    """Let one more W fill a gap that is too small for it: before F, and before pass 2."""
 
     fill_before_f: bool
     fill_before_second_b: bool
@@ -105,7 +105,7 @@ def instance_of(costs: Costs, num_micro_batches: int) -> Instance:
 
 
 def _lag_us(costs: Costs, number: int, rank: int) -> int:
-    """How long the input of a pass is on its way from the neighbour that it comes from."""
+    """Return the transfer time of a pass's input from the neighbour that sends it."""
     d = costs.num_stages // 2
     source = rank - 1 if number in (FIRST_F, SECOND_B) else rank + 1
     if not 0 <= source < d:
@@ -377,7 +377,7 @@ class Run:
                 self._put_w(rank)
 
     def _arrives(self, rank: int, number: int) -> int:
-        """When the input of a rank's next op of a pass is there, if a neighbour sends it."""
+        """Return when the input of a rank's next op of a pass arrives; 0 if no one sends it."""
         source = rank - 1 if number in (FIRST_F, SECOND_B) else rank + 1
         if not 0 <= source < self.d:
             return 0

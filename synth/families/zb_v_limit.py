@@ -187,7 +187,7 @@ def _drawn_orders(setting: Setting) -> Iterator[tuple[Drawn, range]]:
 
 
 def _drawn_step(setting: Setting) -> int:
-    """How far apart limits of the drawn orders lie, in activations."""
+    """Return the distance between two limits of the drawn orders, in activations."""
     d, ops = setting.num_ranks, 6 * setting.num_ranks * setting.num_micro_batches
     if ops <= _OPS_FOR_QUARTERS:
         return max(1, d // 4)

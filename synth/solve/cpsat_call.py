@@ -87,7 +87,7 @@ def _what_is_left(
 
 @dataclass
 class _Told:
-    """What workers have told of a model."""
+    """The best solution and bound that workers have told of a model, and their effort."""
 
     has_objective: bool
     best: FoundSolution | None = None
