@@ -126,10 +126,15 @@ class ExactTimes:
             program, starts = orders.programs[rank], starts_us[rank]
             place, last = len(starts), len(program) - orders.num_steps[rank]
             at = ends_us[program[place - 1]] if place else 0
+            arrived = 0
             while place < last:
                 op = program[place]
-                sender = source[op]
-                if sender >= 0:
+                sent = program[place - gap] if place >= gap else NONE
+                if sent >= 0 and reader[sent] < 0:
+                    sent = NONE
+                for sender in (source[op], sent):
+                    if sender < 0:
+                        continue
                     arrived = arrivals_us[sender]
                     if arrived < 0:
                         arrived = self._transfer(sender, ends_us, arrivals_us)
@@ -138,17 +143,8 @@ class ExactTimes:
                             break
                     if arrived > at:
                         at = arrived
-                if place >= gap:
-                    sender = program[place - gap]
-                    if reader[sender] >= 0:
-                        arrived = arrivals_us[sender]
-                        if arrived < 0:
-                            arrived = self._transfer(sender, ends_us, arrivals_us)
-                            if arrived < 0:
-                                waiting.setdefault(-2 - arrived, []).append(rank)
-                                break
-                        if arrived > at:
-                            at = arrived
+                if arrived < 0:
+                    break
                 starts.append(at)
                 at += duration_us[op]
                 ends_us[op] = at
