@@ -41,7 +41,7 @@ _SHARES = (0.15, 0.3, 0.5, 0.75, 1.0)
 
 
 class Outcome(NamedTuple):
-    """What was found for one question; None: nothing."""
+    """The values found for one question; None: nothing was found."""
 
     question: Question
     auto: Entry | None
@@ -49,7 +49,7 @@ class Outcome(NamedTuple):
 
     @property
     def is_worse(self) -> bool:
-        """Whether a published schedule that fits is better than what was found."""
+        """True if a published schedule that fits is better than the plan."""
         if self.best is None:
             return False
         value_us = self.question.objective.value_us

@@ -88,14 +88,14 @@ def in_a_worker(models: Sequence[cp_model.CpModel]) -> list[float]:
 
 
 def processor_s() -> float:
-    """What this process and its workers have used so far."""
+    """The processor time of this process and its workers so far, in seconds."""
     # How Linux numbers the processor clock of another process, see clock_getcpuclockid(3).
     clocks = ((~worker << 3) | 2 for worker in cpsat_process.processes())
     return time.process_time() + sum(map(time.clock_gettime, clocks))
 
 
 def least_s(work: Callable[[], object]) -> float:
-    """What something takes at least."""
+    """The least processor time of several runs, in seconds."""
     times = []
     for _ in range(_REPETITIONS):
         began_s = processor_s()

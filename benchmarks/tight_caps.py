@@ -50,7 +50,7 @@ class Case(NamedTuple):
 
 
 class Row(NamedTuple):
-    """What came of a case; `optimum_us` where it was found by trying all."""
+    """The results of a case; `optimum_us` where all orders were tried."""
 
     name: str
     size: str

@@ -128,7 +128,7 @@ class Objective:
         return self.makespans * spans.makespan_us + self.periods * spans.period_us
 
     def iterations_per_s(self, spans: HasSpans) -> float | None:
-        """How many iterations there are in a second; None: they take no time."""
+        """Iterations per second; None: they take no time."""
         value_us = self.value_us(spans)
         return 1e6 * self.iterations / value_us if value_us else None
 

@@ -1,4 +1,4 @@
-"""What a long run costs: its peak of resident memory, without CP-SAT's, and where its time goes."""
+"""The cost of a long run: its peak of resident memory, without CP-SAT's, and its time by part."""
 
 import re
 import sys
