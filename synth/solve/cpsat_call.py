@@ -3,6 +3,9 @@
 first worker | solutions, bounds ... dies
 second       |                       begins from the best solution and the bound, without what
                                      is known to abort, for what is left of the limit
+
+A bound counts as soon as it is told, also if its worker fails a check of its own later on. That
+there is no solution counts only if a single worker has proven it from the model alone.
 """
 
 import math
