@@ -22,7 +22,7 @@ from pathlib import Path
 from synth.costs import Costs, cut, uniform_costs
 from synth.errors import SynthError
 from synth.families import generate
-from synth.families.v_greedy import averaged, instance_of
+from synth.families.v_passes import averaged, costs_by_pass
 from synth.families.zb_v_greedy import released
 from synth.kinds import OpKind
 from synth.plan.partition import balance
@@ -53,9 +53,9 @@ class Case:
 
     def released_peak_bytes(self, share: float) -> int:
         """The most that a rank holds in the released greedy's schedule at a share of 1F1B's."""
-        instance = averaged(instance_of(self.costs, self.num_micro_batches))
+        pass_costs = averaged(costs_by_pass(self.costs, self.num_micro_batches))
         programs = tuple(
-            tuple(program) for program in released(instance, int(share * 2 * self.num_ranks))
+            tuple(program) for program in released(pass_costs, int(share * 2 * self.num_ranks))
         )
         where = placement("v", self.num_ranks)
         made = Schedule(where, self.num_micro_batches, programs, "released", Buffering(8, 8))

@@ -28,7 +28,7 @@ _Count = Annotated[PositiveInt, Field(lt=1 << 31, strict=True)]
 
 
 class ProverName(StrEnum):
-    """What proves a bound.
+    """The prover of a bound.
 
     closed forms        work, memory and ways of each rank, added up
     of any choice       the same, the least over the choices of stages that recompute
@@ -51,7 +51,7 @@ class ProverName(StrEnum):
 
 
 class Relaxation(StrEnum):
-    """Which memory and which backwards a model counts.
+    """The memory and the backwards that a model counts.
 
     split: B and W apart, neither dearer than BW. fusible: B and W, or BW in their place.
     """
@@ -61,7 +61,9 @@ class Relaxation(StrEnum):
 
 
 class ForwardSpacing(Record):
-    """From one forward of the first stage to that of so many later, or to the end of its rank.
+    """A least time between two forwards of the first stage, or from one to the end of its rank.
+
+    The second forward is the `num_forwards`-th after the first; or so many follow before the end.
 
     `ranks` are modelled exactly, with one micro-batch more than forwards are counted.
     """
@@ -73,7 +75,7 @@ class ForwardSpacing(Record):
 
 
 class IdleTime(Record):
-    """How long a rank idles in the first or the last so many microseconds of its time.
+    """A least idle time of a rank in the first or the last `length_us` of its time.
 
     `ranks` are modelled exactly, of `num_micro_batches`.
     """
@@ -157,7 +159,7 @@ NOTHING_PROVEN = Proven.by_closed_forms(0)
 
 
 def _words(certificate: Certificate) -> str:
-    """What is solved, and on which lemmas that rests."""
+    """Name the models that are solved, and count the lemmas that they rest on."""
     counts = (
         (len(certificate.forward_spacings), "forward spacing"),
         (len(certificate.idle_times), "idle time"),

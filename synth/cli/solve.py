@@ -88,7 +88,11 @@ def command(
     seed: SeedOption = 0,
     deterministic: Annotated[
         bool,
-        typer.Option("--deterministic", help="Same input, same plan; the limit is no clock then."),
+        typer.Option(
+            "--deterministic",
+            help="Same input, same plan. The limit counts solver steps, and takes several times "
+            "as long by the clock.",
+        ),
     ] = False,
     workers: Annotated[
         int | None,

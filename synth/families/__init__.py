@@ -95,7 +95,7 @@ def family_layout(name: str) -> str:
 
 
 def placements_for(num_ranks: int, num_layers: int) -> dict[str, Placement]:
-    """By name, the placements of `variants_for` that there are layers for.
+    """Return the placements of `variants_for`, by name, that need no more stages than layers.
 
     Raises:
         SynthError: a number of ranks below 1.

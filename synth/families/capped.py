@@ -80,9 +80,9 @@ def within_caps(
 
 
 def over_bytes(setting: Setting, programs: Programs) -> tuple[int, ...]:
-    """By how much each rank exceeds its cap; the setting has caps, the family is `patient`.
+    """Return the bytes by which each rank exceeds its cap; there must be caps.
 
-    With few buffers; where these fit, with those that the family is going to have.
+    Counted with few buffers; where all ranks fit with these, with the `patient` ones.
     """
     caps = setting.caps_bytes
     assert caps is not None

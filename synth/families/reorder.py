@@ -57,7 +57,7 @@ def fitted(setting: Setting, order: Order, limits_bytes: Sequence[int]) -> Progr
 def fitted_below(
     setting: Setting, order: Order, limits_bytes: Sequence[int], most_us: int | None
 ) -> Programs | None:
-    """What `fitted` makes; None if its period is more than `most_us`, known after less time."""
+    """Fit as `fitted` does, but give up, and return None, once the period exceeds `most_us`."""
     attempts = [(order, rules) for rules in _ALL]
     if not _are_as_drawn(setting):
         # As the authors do it: fitted to what is drawn, then run in the order that this gives.

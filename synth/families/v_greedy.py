@@ -1,10 +1,6 @@
 """The greedy behind ZB-V (Qi et al. 2023, arXiv 2401.10241; 2024, arXiv 2405.15362).
 
-Rank r holds stage r and stage 2D − 1 − r (placement `v`). A micro-batch passes every rank four
-times, and each pass goes from rank to rank in one direction:
-
-    0  F of the first half   down        2  B of the second half  down
-    1  F of the second half  up          3  B of the first half   up
+The passes 0 to 3 of a micro-batch are those of `v_passes.py`.
 
 1. Warm-up: the first micro-batch goes down and up. While F comes up to a rank, that rank and all
    before it forward more micro-batches, as far as the limit lets them. Then every rank catches up
@@ -24,22 +20,26 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from synth.costs import Costs
 from synth.errors import SynthError
 from synth.families.family import Programs
-from synth.families.kept import growth_bytes
+from synth.families.v_passes import (
+    FIRST_B,
+    FIRST_F,
+    KINDS,
+    SECOND_B,
+    SECOND_F,
+    PassCosts,
+    stage_of,
+)
 from synth.kinds import OpKind
 from synth.schedule.ops import Op
 
-F, B, W = OpKind.F, OpKind.B, OpKind.W
-
-FIRST_F, SECOND_F, SECOND_B, FIRST_B = range(4)
-_KINDS = (F, F, B, B)
+W = OpKind.W
 
 
 @dataclass(frozen=True)
 class Choices:
-    """Whether one W more fills a gap that is too small for it, before F, and before pass 2."""
+    """Let one more W fill a gap that is too small for it: before F, and before pass 2."""
 
     fill_before_f: bool
     fill_before_second_b: bool
@@ -53,127 +53,22 @@ class StuckError(SynthError):
     """The next op has no room within the limit."""
 
 
-@dataclass(frozen=True)
-class Instance:
-    """Times and bytes by pass and rank; the last row of `took_us` and of `grows` is of the W's.
-
-    Attributes:
-        took_us: of passes 0 to 3; 4 and 5 are W of passes 2 and 3.
-        lag_us: from the rank before in the direction of the pass; 0 where there is none.
-        grows: how much more a rank keeps after the op than before, in bytes.
-    """
-
-    num_micro_batches: int
-    took_us: tuple[tuple[int, ...], ...]
-    lag_us: tuple[tuple[int, ...], ...]
-    grows: tuple[tuple[int, ...], ...]
-
-    @property
-    def num_ranks(self) -> int:
-        """Number of ranks."""
-        return len(self.took_us[0])
-
-    @property
-    def work_us(self) -> list[int]:
-        """The work of each rank."""
-        return [self.num_micro_batches * sum(column) for column in zip(*self.took_us, strict=True)]
-
-
-def stage_of(number: int, rank: int, num_ranks: int) -> int:
-    """The stage of a pass on a rank."""
-    return rank if number in (FIRST_F, FIRST_B) else 2 * num_ranks - 1 - rank
-
-
-def instance_of(costs: Costs, num_micro_batches: int) -> Instance:
-    """The costs of 2D stages on placement `v`, by pass and rank."""
-    ranks = range(costs.num_stages // 2)
-    d = len(ranks)
-    grown = [growth_bytes(costs, stage) for stage in range(costs.num_stages)]
-    ops = [(_KINDS[number], number) for number in range(4)] + [(W, SECOND_B), (W, FIRST_B)]
-
-    def row(table: Sequence[dict[OpKind, int]]) -> tuple[tuple[int, ...], ...]:
-        return tuple(
-            tuple(table[stage_of(number, r, d)][kind] for r in ranks) for kind, number in ops
-        )
-
-    return Instance(
-        num_micro_batches,
-        row([stage.duration_us for stage in costs.stages]),
-        tuple(tuple(_lag_us(costs, number, r) for r in ranks) for number in range(4)),
-        row(grown),
-    )
-
-
-def _lag_us(costs: Costs, number: int, rank: int) -> int:
-    """How long the input of a pass is on its way from the neighbour that it comes from."""
-    d = costs.num_stages // 2
-    source = rank - 1 if number in (FIRST_F, SECOND_B) else rank + 1
-    if not 0 <= source < d:
-        return 0
-    boundary = min(stage_of(number, rank, d), stage_of(number, source, d))
-    return costs.boundary_us(boundary, source, rank)
-
-
-def averaged(instance: Instance) -> Instance:
-    """The same with one time of F, B, W and transfers, and one size, for all stages and ranks.
-
-    These are the means, in whole microseconds and bytes; a micro-batch frees what it keeps.
-    """
-    took = instance.took_us
-    f_us, b_us, w_us = (_mean(took[i] + took[i + 1]) for i in (FIRST_F, SECOND_B, 4))
-    sent = [us for number in range(4) for us, r in _sent(instance, number)]
-    lag_us = _mean(sent) if sent else 0
-    grows = instance.grows
-    f, w = _mean(grows[FIRST_F] + grows[SECOND_F]), _mean(grows[4] + grows[5])
-    d = instance.num_ranks
-
-    def rows(*values: int) -> tuple[tuple[int, ...], ...]:
-        return tuple((value,) * d for value in values for _ in range(2))
-
-    lags = []
-    for number in range(4):
-        receiving = {r for _, r in _sent(instance, number)}
-        lags.append(tuple(lag_us if r in receiving else 0 for r in range(d)))
-    return Instance(
-        instance.num_micro_batches, rows(f_us, b_us, w_us), tuple(lags), rows(f, -f - w, w)
-    )
-
-
-def _mean(values: Sequence[int]) -> int:
-    return round(sum(values) / len(values))
-
-
-def _sent(instance: Instance, number: int) -> list[tuple[int, int]]:
-    """The transfers of a pass: how long each takes, and to which rank it goes."""
-    first = 1 if number in (FIRST_F, SECOND_B) else 0
-    ranks = range(first, first + instance.num_ranks - 1)
-    return [(instance.lag_us[number][r], r) for r in ranks]
-
-
-def units_bytes(instance: Instance) -> list[int]:
-    """The most that a micro-batch keeps of a stage, for each rank the mean of its two stages."""
-    grows = instance.grows
-    return [
-        max(grows[FIRST_F][r], -grows[5][r]) + max(grows[SECOND_F][r], -grows[4][r]) + 1 >> 1
-        for r in range(instance.num_ranks)
-    ]
-
-
-def repeated_run(instance: Instance, limits_bytes: Sequence[int], choices: Choices) -> "Run":
+def repeated_run(pass_costs: PassCosts, limits_bytes: Sequence[int], choices: Choices) -> "Run":
     """Run the greedy, and again with the idle time left over, for as long as that is shorter.
 
     Raises:
         StuckError: a limit leaves no room.
     """
-    best = Run(instance, limits_bytes, choices)
+    best = Run(pass_costs, limits_bytes, choices)
     best.run()
     shortages = [best.short_bytes]
     while True:
         top = best.period_us
         allowed = [
-            work + top - spent for work, spent in zip(instance.work_us, best.spent_us, strict=True)
+            work + top - spent
+            for work, spent in zip(pass_costs.work_us, best.spent_us, strict=True)
         ]
-        again = Run(instance, limits_bytes, choices, allowed)
+        again = Run(pass_costs, limits_bytes, choices, allowed)
         try:
             is_shorter = again.run(top)
         except StuckError:
@@ -189,7 +84,7 @@ class Run:
     """One run of the greedy.
 
     Attributes:
-        programs: for each rank its passes and W's in order, numbered as in `Instance.took_us`.
+        programs: for each rank its passes and W's in order, numbered as in `PassCosts.took_us`.
         spent_us: the work of each rank, and the time that it has idled since its first op.
         short_bytes: with limits higher by less than that on all ranks the run is the same; None:
             no limit held it back.
@@ -197,14 +92,18 @@ class Run:
 
     def __init__(
         self,
-        instance: Instance,
+        pass_costs: PassCosts,
         limits_bytes: Sequence[int],
         choices: Choices,
         allowed_us: Sequence[int] | None = None,
     ) -> None:
         self.limits = limits_bytes
-        self.m, self.d = instance.num_micro_batches, instance.num_ranks
-        self.took, self.lag, self.grows = instance.took_us, instance.lag_us, instance.grows
+        self.m, self.d = pass_costs.num_micro_batches, pass_costs.num_ranks
+        self.took, self.lag, self.growth_bytes = (
+            pass_costs.took_us,
+            pass_costs.lag_us,
+            pass_costs.growth_bytes,
+        )
         self.fills = (
             choices.fill_before_f,
             choices.fill_before_f,
@@ -213,7 +112,7 @@ class Run:
         )
         self.programs: list[list[int]] = [[] for _ in range(self.d)]
         self.short_bytes: int | None = None
-        self.spent_us = instance.work_us
+        self.spent_us = pass_costs.work_us
         self._most_us = max(self.spent_us)
         self._allowed = list(allowed_us) if allowed_us is not None else [0] * self.d
         self._clock, self._kept = [0] * self.d, [0] * self.d
@@ -233,7 +132,7 @@ class Run:
             counts = [0] * 6
             program = []
             for number in numbers:
-                kind, of = (_KINDS[number], number) if number < 4 else (W, number - 2)
+                kind, of = (KINDS[number], number) if number < 4 else (W, number - 2)
                 program.append(Op(kind, stage_of(of, rank, self.d), counts[number]))
                 counts[number] += 1
             programs.append(program)
@@ -310,7 +209,7 @@ class Run:
             return False
         if self._clock[rank] + self.took[FIRST_F][rank] > self._arrives(rank, SECOND_F):
             return False
-        return self._has_room(rank, self.grows[FIRST_F][rank] * (2 + 2 * rank))
+        return self._has_room(rank, self.growth_bytes[FIRST_F][rank] * (2 + 2 * rank))
 
     def _backwards(self) -> list[tuple[int, int]]:
         """The B that each rank runs this round: first those that go up, last rank first."""
@@ -358,7 +257,7 @@ class Run:
 
     def _make_room(self, rank: int, number: int) -> None:
         """Run W's until a pass is within the limit."""
-        owed, needed = self._owed[rank], self.grows[number][rank]
+        owed, needed = self._owed[rank], self.growth_bytes[number][rank]
         while owed and not self._has_room(rank, needed):
             self._put_w(rank)
 
@@ -377,7 +276,7 @@ class Run:
                 self._put_w(rank)
 
     def _arrives(self, rank: int, number: int) -> int:
-        """When the input of a rank's next op of a pass is there, if a neighbour sends it."""
+        """Return when the input of a rank's next op of a pass arrives; 0 if no one sends it."""
         source = rank - 1 if number in (FIRST_F, SECOND_B) else rank + 1
         if not 0 <= source < self.d:
             return 0
@@ -386,15 +285,15 @@ class Run:
     def _put_w(self, rank: int) -> None:
         number = self._owed[rank].popleft()
         self._clock[rank] += self.took[number][rank]
-        self._kept[rank] += self.grows[number][rank]
+        self._kept[rank] += self.growth_bytes[number][rank]
         self.programs[rank].append(number)
 
     def _put(self, rank: int, number: int) -> None:
         """Run a rank's next op of a pass as soon as its input is there."""
-        grows, program = self.grows[number][rank], self.programs[rank]
+        grows, program = self.growth_bytes[number][rank], self.programs[rank]
         if not self._has_room(rank, grows):
             raise StuckError(
-                f"the greedy has no room for {_KINDS[number]} on rank {rank} within "
+                f"the greedy has no room for {KINDS[number]} on rank {rank} within "
                 f"{self.limits[rank]} bytes of activations"
             )
         start, arrives = self._clock[rank], self._arrives(rank, number)

@@ -9,15 +9,8 @@ from synth.errors import SynthError
 from synth.families.buffers import patient
 from synth.families.capped import left_bytes, over_bytes
 from synth.families.family import Family, Programs, Setting
-from synth.families.v_greedy import (
-    ALL_CHOICES,
-    Instance,
-    StuckError,
-    averaged,
-    instance_of,
-    repeated_run,
-    units_bytes,
-)
+from synth.families.v_greedy import ALL_CHOICES, StuckError, repeated_run
+from synth.families.v_passes import PassCosts, averaged, costs_by_pass, units_bytes
 
 # Limits tried within caps: boundary values and uneven stages take room that the averages miss.
 _MOST_ATTEMPTS = 6
@@ -25,16 +18,16 @@ _MOST_ATTEMPTS = 6
 
 def make(setting: Setting) -> Programs:
     """The greedy within 2D activations, or within the most whose schedule keeps the caps."""
-    instance = averaged(instance_of(setting.costs, setting.num_micro_batches))
+    pass_costs = averaged(costs_by_pass(setting.costs, setting.num_micro_batches))
     d, m = setting.num_ranks, setting.num_micro_batches
     if setting.caps_bytes is None:
-        return released(instance, 2 * d)
-    unit, least = units_bytes(instance)[0], 2 * min(d, m)
+        return released(pass_costs, 2 * d)
+    unit, least = units_bytes(pass_costs)[0], 2 * min(d, m)
     count = min(min(left_bytes(setting)) // unit, most_activations(setting))
     for _ in range(_MOST_ATTEMPTS):
         if count < least:
             break
-        programs = released(instance, count)
+        programs = released(pass_costs, count)
         over = max(over_bytes(setting, programs))
         if not over:
             return programs
@@ -50,17 +43,17 @@ def most_activations(setting: Setting) -> int:
     return 2 * (setting.num_micro_batches + setting.num_ranks)
 
 
-def released(instance: Instance, count: int) -> Programs:
+def released(pass_costs: PassCosts, count: int) -> Programs:
     """The schedule of least period of all choices, within so many activations.
 
     Raises:
         SynthError: too few.
     """
-    limits = [count * unit for unit in units_bytes(instance)]
+    limits = [count * unit for unit in units_bytes(pass_costs)]
     runs = []
     for choices in ALL_CHOICES:
         try:
-            runs.append(repeated_run(instance, limits, choices))
+            runs.append(repeated_run(pass_costs, limits, choices))
         except StuckError:
             continue
     if not runs:

@@ -22,17 +22,8 @@ from synth.families.capped import left_bytes
 from synth.families.family import Family, Programs, Setting
 from synth.families.kept import most_kept_bytes
 from synth.families.reorder import fitted_below
-from synth.families.v_greedy import (
-    ALL_CHOICES,
-    Choices,
-    Instance,
-    Run,
-    StuckError,
-    averaged,
-    instance_of,
-    repeated_run,
-    units_bytes,
-)
+from synth.families.v_greedy import ALL_CHOICES, Choices, Run, StuckError, repeated_run
+from synth.families.v_passes import PassCosts, averaged, costs_by_pass, units_bytes
 from synth.families.v_shape import Drawn, drawn
 from synth.families.zb_v_greedy import most_activations
 from synth.schedule.model import Schedule
@@ -71,41 +62,41 @@ class _Search:
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
         self.rooms = left_bytes(setting) if setting.caps_bytes is not None else None
-        self.instance = instance_of(setting.costs, setting.num_micro_batches)
+        self.pass_costs = costs_by_pass(setting.costs, setting.num_micro_batches)
         self.programs: Programs | None = None
         self.period_us: int | None = None
         self._seen: set[tuple[tuple[Op, ...], ...]] = set()
-        self._least_us = max(self.instance.work_us)
+        self._least_us = max(self.pass_costs.work_us)
 
     def try_greedy(self) -> None:
         """The greedy with all choices: on averaged costs as released, and on true ones."""
-        same = averaged(self.instance)
+        same = averaged(self.pass_costs)
         for choices in ALL_CHOICES:
             self._try_released(same, choices)
-        if same != self.instance:
+        if same != self.pass_costs:
             for choices in ALL_CHOICES:
                 self._try_on_true_costs(choices)
 
-    def _try_released(self, instance: Instance, choices: Choices) -> None:
+    def _try_released(self, pass_costs: PassCosts, choices: Choices) -> None:
         """All runs to their end: only then the next one of a limit is known."""
 
         def attempt(limits_bytes: Sequence[int]) -> Run:
-            run = repeated_run(instance, limits_bytes, choices)
+            run = repeated_run(pass_costs, limits_bytes, choices)
             self._offer(run.ops())
             return run
 
-        self._go_up(units_bytes(instance), attempt)
+        self._go_up(units_bytes(pass_costs), attempt)
 
     def _try_on_true_costs(self, choices: Choices) -> None:
         """Runs that are no shorter than the best are given up."""
 
         def attempt(limits_bytes: Sequence[int]) -> Run:
-            run = Run(self.instance, limits_bytes, choices)
+            run = Run(self.pass_costs, limits_bytes, choices)
             if run.run(self.period_us):
                 self._offer(run.ops())
             return run
 
-        self._go_up(units_bytes(self.instance), attempt)
+        self._go_up(units_bytes(self.pass_costs), attempt)
 
     def _go_up(self, units: Sequence[int], attempt: Callable[[Sequence[int]], Run]) -> None:
         """Try the limits within the caps, less those at which the run would be the same."""
@@ -128,7 +119,7 @@ class _Search:
         """The drawn orders, at their own memory and above."""
         for made, counts in _drawn_orders(self.setting):
             needed = [most_kept_bytes(self.setting.costs, program) for program in made.order]
-            units = units_bytes(self.instance)
+            units = units_bytes(self.pass_costs)
             for count in counts:
                 limits = [max(count * unit, need) for unit, need in zip(units, needed, strict=True)]
                 if self.period_us == self._least_us or not self._have_room(limits):
@@ -187,7 +178,7 @@ def _drawn_orders(setting: Setting) -> Iterator[tuple[Drawn, range]]:
 
 
 def _drawn_step(setting: Setting) -> int:
-    """How far apart limits of the drawn orders lie, in activations."""
+    """Return the distance between two limits of the drawn orders, in activations."""
     d, ops = setting.num_ranks, 6 * setting.num_ranks * setting.num_micro_batches
     if ops <= _OPS_FOR_QUARTERS:
         return max(1, d // 4)

@@ -256,7 +256,7 @@ class Ladder:
         return replace(outcome, bound_us=bound_us)
 
     def _proven(self, outcome: Outcome, ranks: tuple[int, ...]) -> Proven:
-        """What was proven already is no lemma: it only says where the search begins."""
+        """Certify a bound; one proven before is no lemma, it only says where the search begins."""
         first = self.view[0]
         lemmas = self.spacings.lemmas(first.last) if first.rank in ranks else ()
         counts = (c.num_micro_batches for c in self.view.chunks if c.rank in ranks)

@@ -152,9 +152,9 @@ class Model:
             self._memory_of_many_stages(rank, room)
 
     def _memory_of_one_stage(self, index: int, room: int) -> None:
-        """As precedences; what all alternatives ask is asked plainly as well: it propagates.
+        """Add the cap as precedences, and a limit on the micro-batches in flight.
 
-        How many micro-batches may be in flight is asked by itself.
+        Precedences that all alternatives ask for are added unconditionally too: they propagate.
         """
         chunk, fusion = self.view[index], self.fusions.get(index)
         most = self.view.most_in_flight(index) or chunk.num_micro_batches

@@ -3,6 +3,9 @@
 first worker | solutions, bounds ... dies
 second       |                       begins from the best solution and the bound, without what
                                      is known to abort, for what is left of the limit
+
+A bound counts as soon as it is told, also if its worker fails a check of its own later on. That
+there is no solution counts only if a single worker has proven it from the model alone.
 """
 
 import math
@@ -87,7 +90,7 @@ def _what_is_left(
 
 @dataclass
 class _Told:
-    """What workers have told of a model."""
+    """The best solution and bound that workers have told of a model, and their effort."""
 
     has_objective: bool
     best: FoundSolution | None = None
@@ -124,18 +127,25 @@ class _Told:
         """The second worker's answer, with what the first one told where that is better."""
         if answer.status in (cp_model.OPTIMAL, cp_model.INFEASIBLE, cp_model.MODEL_INVALID):
             return answer
-        bounds = [answer.bound, self.bound]
-        self.bound = max(bound for bound in bounds if math.isfinite(bound))
+        if answer.status in FOUND:  # what it told as it went, if that was asked for, has been noted
+            self.note([FoundSolution(answer.objective, 0.0, answer.values)])
+        if math.isfinite(answer.bound):
+            self.note([answer.bound])
         return self.answer(answer.deterministic_s)
 
     def model_to_go_on_with(self, model: cp_model.CpModelProto) -> cp_model.CpModelProto:
-        """The model with the best solution as its hint and the bound as its objective's least."""
+        """The model with the best solution as its hint and the bound as its objective's least.
+
+        Without a solution the bound is left out: that there is none at all must not rest on what
+        a worker told before it failed.
+        """
         copy = cp_model.CpModelProto()
         copy.copy_from(model)
-        if self.best is not None:
-            copy.clear_solution_hint()
-            copy.solution_hint.vars.extend(range(len(self.best.values)))
-            copy.solution_hint.values.extend(list(self.best.values))
+        if self.best is None:
+            return copy
+        copy.clear_solution_hint()
+        copy.solution_hint.vars.extend(range(len(self.best.values)))
+        copy.solution_hint.values.extend(list(self.best.values))
         objective = copy.objective
         if self.has_objective and math.isfinite(self.bound) and not len(objective.domain):
             factor = objective.scaling_factor or 1.0

@@ -68,7 +68,7 @@ def solve(
 
 
 def processes() -> tuple[int, ...]:
-    """The worker processes of this process, idle ones included."""
+    """Return the process ids of all workers, idle ones included."""
     return _pool.processes()
 
 
@@ -141,7 +141,7 @@ class _Worker:
             cpsat_worker.send(self._sink.fileno(), kind, payload)
 
     def _receive(self) -> tuple[list[Event], Answer | None]:
-        """What has come; waits a moment if nothing has."""
+        """Take in all events that have come, and the answer; wait a moment if nothing has."""
         events: list[Event] = []
         timeout_ms = 1000 * _POLL_S
         while self._poll.poll(timeout_ms):
@@ -232,7 +232,7 @@ class _Pool:
         self._is_closed = False
 
     def processes(self) -> tuple[int, ...]:
-        """Of all workers."""
+        """Return the process ids of all workers."""
         with self._lock:
             return tuple(worker.pid for worker in self._all)
 
@@ -280,7 +280,10 @@ class _Pool:
             worker.kill()
 
     def disown(self) -> None:
-        """In a forked process: the workers are its parent's, whoever held the lock at the fork."""
+        """Forget all workers in a forked process: they are its parent's.
+
+        Another thread may have held the lock at the fork, so it is made anew.
+        """
         self._lock = threading.Lock()
         for worker in self._all:
             worker.disown()

@@ -52,12 +52,12 @@ class FoundSolution(NamedTuple):
     values: "array[int]"
 
     def pack(self) -> bytes:
-        """As the payload of a message."""
+        """Make the payload of a message."""
         return _SOLUTION_HEAD.pack(self.objective, self.deterministic_s) + self.values.tobytes()
 
     @classmethod
     def unpack(cls, payload: bytes) -> "FoundSolution":
-        """From the payload of a message."""
+        """Read the payload of a message."""
         objective, deterministic_s = _SOLUTION_HEAD.unpack_from(payload)
         return cls(objective, deterministic_s, _integers(payload[_SOLUTION_HEAD.size :]))
 
@@ -76,14 +76,14 @@ class Answer(NamedTuple):
     info: str = ""
 
     def pack(self) -> bytes:
-        """As the payload of a message."""
+        """Make the payload of a message."""
         info = self.info.encode()
         numbers = (self.status, self.bound, self.objective, self.deterministic_s, len(info))
         return _ANSWER_HEAD.pack(*numbers) + info + self.values.tobytes()
 
     @classmethod
     def unpack(cls, payload: bytes) -> "Answer":
-        """From the payload of a message."""
+        """Read the payload of a message."""
         status, bound, objective, spent_s, length = _ANSWER_HEAD.unpack_from(payload)
         end = _ANSWER_HEAD.size + length
         info = payload[_ANSWER_HEAD.size : end].decode()
@@ -91,18 +91,18 @@ class Answer(NamedTuple):
 
 
 def pack_question(parameters: str, model: str, *, tells: bool) -> bytes:
-    """A question as the payload of a message, both in protobuf's text format."""
+    """Make the payload of a question, parameters and model in protobuf's text format."""
     first = parameters.encode()
     return b"".join((_QUESTION_HEAD.pack(tells, len(first)), first, model.encode()))
 
 
 def pack_bound(bound: float) -> bytes:
-    """A bound as the payload of a message."""
+    """Make the payload of a bound."""
     return _BOUND.pack(bound)
 
 
 def unpack_bound(payload: bytes) -> float:
-    """From the payload of a message."""
+    """Read the payload of a message."""
     (bound,) = _BOUND.unpack(payload)
     return float(bound)
 
@@ -195,7 +195,7 @@ class _Worker:
                 send(self._sink, *message)
 
     def _write(self) -> None:
-        """Apart from the search, which need not wait for a parent that is busy."""
+        """Send messages in a thread of its own: the search need not wait for a busy parent."""
         while True:
             send(self._sink, *self._outgoing.get())
 

@@ -40,7 +40,10 @@ class ExactMemory:
         return max(list(self._walk_all(rank))[0::2])
 
     def fits(self, rank: int, start: int, end: int) -> bool:
-        """Whether a rank keeps its cap after ops between two places moved; `keep` accepts that."""
+        """Return whether a rank keeps its cap after ops between two places moved.
+
+        `keep` or `forget` is to follow.
+        """
         room = self.rooms[rank]
         if room is None:
             return True
@@ -99,7 +102,7 @@ class ExactMemory:
         return True
 
     def _walk_all(self, rank: int) -> Iterator[int]:
-        """By turns the highest level of a slot, and the level before it, slot by slot."""
+        """Yield the highest level of each slot, then the level before it."""
         orders, table = self.orders, self.orders.table
         program, gap = orders.programs[rank], orders.behind + 1
         received, waited, ended = self._flows(rank)
@@ -118,7 +121,10 @@ class ExactMemory:
         yield level
 
     def _flows(self, rank: int) -> tuple[list[int], list[int], list[int]]:
-        """By slot what receives allocate, and what of shared values dies with waits and ops."""
+        """Return by slot the bytes that receives allocate, and that shared values free.
+
+        The latter apart by what frees them: waits for sends, and ops.
+        """
         orders, table = self.orders, self.orders.table
         program, num_ops = orders.programs[rank], len(orders.programs[rank])
         received, waited, ended = ([0] * (num_ops + 1) for _ in range(3))

@@ -21,7 +21,7 @@ _OPEN = -1
 
 
 class _Found(NamedTuple):
-    """What a change makes of the times: ends by op and sender, and starts by rank."""
+    """Times after a change: ends by op and sender, and starts by rank."""
 
     ends_us: list[int]
     arrivals_us: list[int]
@@ -30,7 +30,7 @@ class _Found(NamedTuple):
 
 
 class ExactTimes:
-    """When each op ends and each transfer arrives; `num_run` counts ops that were timed.
+    """The times of all ops and transfers; `num_run` counts ops that were timed.
 
     Args:
         orders: the programs, which the caller changes before it asks.
@@ -63,7 +63,7 @@ class ExactTimes:
 
     @property
     def arrivals_us(self) -> list[int]:
-        """By sender the end of its transfer, as they were when last kept."""
+        """The end of each transfer by its sender, as they were when last kept."""
         return self._now.arrivals_us
 
     def evaluate(self) -> int | None:
@@ -126,10 +126,15 @@ class ExactTimes:
             program, starts = orders.programs[rank], starts_us[rank]
             place, last = len(starts), len(program) - orders.num_steps[rank]
             at = ends_us[program[place - 1]] if place else 0
+            arrived = 0
             while place < last:
                 op = program[place]
-                sender = source[op]
-                if sender >= 0:
+                sent = program[place - gap] if place >= gap else NONE
+                if sent >= 0 and reader[sent] < 0:
+                    sent = NONE
+                for sender in (source[op], sent):
+                    if sender < 0:
+                        continue
                     arrived = arrivals_us[sender]
                     if arrived < 0:
                         arrived = self._transfer(sender, ends_us, arrivals_us)
@@ -138,17 +143,8 @@ class ExactTimes:
                             break
                     if arrived > at:
                         at = arrived
-                if place >= gap:
-                    sender = program[place - gap]
-                    if reader[sender] >= 0:
-                        arrived = arrivals_us[sender]
-                        if arrived < 0:
-                            arrived = self._transfer(sender, ends_us, arrivals_us)
-                            if arrived < 0:
-                                waiting.setdefault(-2 - arrived, []).append(rank)
-                                break
-                        if arrived > at:
-                            at = arrived
+                if arrived < 0:
+                    break
                 starts.append(at)
                 at += duration_us[op]
                 ends_us[op] = at
@@ -159,7 +155,7 @@ class ExactTimes:
         return num_left == 0
 
     def _transfer(self, sender: int, ends_us: list[int], arrivals_us: list[int]) -> int:
-        """When what an op sends arrives; if that is not known, −2 less the op to wait for."""
+        """Return when what an op sends arrives; if unknown, −2 less the op to wait for."""
         orders, table = self.orders, self.orders.table
         chain = []
         while sender != NONE and arrivals_us[sender] < 0:
@@ -209,7 +205,7 @@ class ExactTimes:
         self._copies = [(s, ranks) for s, ranks in enumerate(ranks_of) if len(ranks) > 1]
 
     def _reductions_us(self, ends_us: list[int]) -> dict[int, int]:
-        """When each stage's gradients are added up: among the same ranks in the order of places."""
+        """Return when the all-reduce of each stage ends; same ranks do theirs in program order."""
         if not self._copies:
             return {}
         lasts = self._last_backwards()
@@ -228,7 +224,7 @@ class ExactTimes:
         return reduced_us
 
     def _last_backwards(self) -> dict[int, list[int]]:
-        """Of each stage the last W or BW of every copy."""
+        """Return for each stage the last W or BW of every copy."""
         orders, table = self.orders, self.orders.table
         lasts: dict[int, list[int]] = {stage: [] for stage in range(table.num_stages)}
         seen = set()

@@ -40,7 +40,7 @@ class End(NamedTuple):
 
 
 class Idled(NamedTuple):
-    """How long a rank idles at least, and the ranks of the model by which that was proven."""
+    """A least idle time of a rank, and the ranks of the model by which it was proven."""
 
     least_us: int
     ranks: tuple[int, ...] = ()
@@ -104,7 +104,7 @@ class _Agenda:
 
 
 class _Stretches(NamedTuple):
-    """What a rank takes at least, by the idle time of so much of its beginning and its end."""
+    """A least time of a rank, by the idle time in stretches at its beginning and its end."""
 
     proven_us: int
     opening_us: int
@@ -156,7 +156,7 @@ class IdleBounds:
         return self._stretches(rank)[-1].proven_us
 
     def _stretches(self, rank: int) -> list[_Stretches]:
-        """Ever longer stretches at both ends, each of which fit into what was proven before."""
+        """Ever longer stretches at both ends, each pair within what was proven before."""
         opening, closing = (
             {0: Idled(0), **self.least_us.get(End(rank, is_opening), {})}
             for is_opening in (True, False)

@@ -201,7 +201,7 @@ class Walk:
         return self.times.num_run + _UNITS_OF_MOVE * self._num_moves
 
     def step(self, temperature_us: float) -> bool:
-        """Try a random move; whether it was made."""
+        """Try a random move; return whether it was made."""
         self._num_moves += 1
         limit_us = self.value_us - temperature_us * math.log(1 - self.rng.random())
         if self._has_fusible and self.rng.random() < _FUSION_SHARE:
@@ -216,7 +216,7 @@ class Walk:
         return target != place and self.move(rank, place, target, limit_us)
 
     def _reach(self, rank: int, place: int, distance: int) -> int:
-        """How far an op can go past the others of its rank that it need not follow or precede."""
+        """Return the place that an op can move to, past ops whose order with it is free."""
         program = self.orders.programs[rank]
         op, sign = program[place], 1 if distance > 0 else -1
         last = len(program) - self.orders.num_steps[rank]
@@ -232,7 +232,7 @@ class Walk:
         return target
 
     def _keep_order(self, first: int, second: int) -> bool:
-        """Whether two ops of a rank must stay in order: of one row, or of one micro-batch."""
+        """Return whether two ops of a rank must stay in order: same row, or same micro-batch."""
         count = self.table.num_micro_batches
         row, microbatch = divmod(first, count)
         other_row, other_microbatch = divmod(second, count)
@@ -274,7 +274,7 @@ class Walk:
             self.orders.update_posts(self.orders.crossing[rank])
 
     def _fits(self, rank: int, start: int, end: int) -> bool:
-        """Whether all ranks whose memory depends on a rank's order keep their caps."""
+        """Return whether all ranks whose memory depends on a rank's order keep their caps."""
         if not self.memory.fits(rank, start, end):
             return False
         others = {target for _, target in self.orders.crossing[rank] if target != rank}

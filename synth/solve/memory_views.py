@@ -163,7 +163,7 @@ class _Builder:
         )
 
     def _beside_bytes(self, chunk: int, effect: dict[OpKind, int]) -> int | None:
-        """What is there in any case besides what F's keep, when most are in flight.
+        """Bytes besides what F's keep that are there whenever most micro-batches are in flight.
 
         On a rank that holds one stage the last of several F in a row is followed by a B, whose
         gradient's buffer is there while the F's output still is; or by a W, and then what that

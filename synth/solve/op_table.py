@@ -35,7 +35,7 @@ class Shared(NamedTuple):
 
 
 class _Kind(NamedTuple):
-    """What all ops of one kind and chunk have in common."""
+    """Time and memory of all ops of one kind and chunk."""
 
     duration_us: int
     rise_bytes: int
@@ -110,7 +110,7 @@ class OpTable:
         return Op(kind, stage, 0, replica)
 
     def _values(self) -> Iterator[tuple[Value, tuple[int, OpKind]]]:
-        """What ops of micro-batch 0 make, with the (chunk, kind) of their makers."""
+        """Yield the values of micro-batch 0, with the (chunk, kind) of their makers."""
         for chunk in range(self.num_chunks):
             for kind in (F, B):
                 for value in self._effects.makes(self._op(chunk, kind)):
@@ -126,7 +126,7 @@ class OpTable:
                     yield chunk, kind
 
     def _add(self, value: Value, chunk: int, kind: OpKind) -> None:
-        """Where the bytes of a value are freed on each rank that has it."""
+        """Note where the bytes of a value are freed on each rank that has it."""
         size, rank = self._effects.bytes_of(value), self.chunk_ranks[chunk]
         readers = list(self._readers(value))
         away = [reader for reader in readers if self.chunk_ranks[reader[0]] != rank]
@@ -201,7 +201,7 @@ class OpTable:
 
 
 def _precedes(one: tuple[int, OpKind], other: tuple[int, OpKind]) -> bool:
-    """Whether of two readers of a value on a rank the first always runs before the second.
+    """Return whether one reader of a value always runs before another one of the same rank.
 
     They are of one chunk or of two neighbours; of these B's run upwards.
     """

@@ -183,7 +183,7 @@ class _Search:
 
     @property
     def _buffers_matter(self) -> bool:
-        """Whether boundary buffers take room under a cap, which models see from two sides only.
+        """True if boundary buffers take room under a cap, which models only bracket.
 
         A search that serves another one leaves them to that.
         """
@@ -381,7 +381,7 @@ class _Search:
         return model
 
     def _certificate(self, view: View, fusible: bool) -> Certificate:
-        """Of a bound that the exact model has."""
+        """Certify a bound of the exact model."""
         return Certificate(
             prover=ProverName.MILP if self.options.solver == SolverName.MILP else ProverName.EXACT,
             relaxation=Relaxation.FUSIBLE if fusible else Relaxation.SPLIT,

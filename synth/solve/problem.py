@@ -185,9 +185,9 @@ class Rival:
     """A published schedule on the same costs.
 
     `work_us` is the largest work of a rank, `mean_work_us` that of a rank on average, what is done
-    twice counted twice; `fits` is whether it
-    keeps the caps; `keeps_saved` whether what F saves stays where it is, as the search takes for
-    granted: its bounds say nothing of those that rebuild or move it.
+    twice counted twice; `fits` is whether it keeps the caps; `keeps_saved` whether what F saves
+    stays where it is, as the search takes for granted: its bounds say nothing of those that rebuild
+    or move it.
     """
 
     name: str

@@ -38,7 +38,7 @@ _ASKED = 1
 
 
 class Recheck(StrEnum):
-    """How proving a bound from its certificate ended.
+    """The outcome of proving a bound from its certificate.
 
     A certificate is refuted where what it names does not prove the bound; that says nothing of the
     bound itself.
@@ -185,7 +185,7 @@ class _Checker:
         self._require(self.objective.iterations * whole_us >= self.claimed_us)
 
     def _by_idle_times(self, certificate: Certificate) -> None:
-        """All within the claim, beyond which there is nothing to prove."""
+        """Prove idle times, and add them to the work of their rank."""
         self._require(not self.objective.periods or self.view.origins_us is not None)
         ranks = self._ranks(certificate.ranks)
         self._require(len(ranks) == 1)
@@ -224,7 +224,7 @@ class _Checker:
         self._refute_below(model, lemma.least_us)
 
     def _prove_idle(self, rank: int, lemma: IdleTime) -> None:
-        """As long as the whole takes less than is claimed."""
+        """Prove the idle time of a rank in all schedules that take less than is claimed."""
         ranks = self._ranks(lemma.ranks)
         self._require(rank in ranks and 0 < lemma.length_us < self.claimed_us)
         is_period = self.objective.periods > 0

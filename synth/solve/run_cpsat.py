@@ -95,9 +95,9 @@ def run(
 
 
 def _without_overtaken(events: list[Event]) -> Iterator[Event]:
-    """Of several solutions in a row only the last.
+    """Drop all but the last of several solutions in a row.
 
-    Which are in a row is a matter of time, so a repeatable search takes every one.
+    Events that come together depend on timing, so a repeatable search takes every one.
     """
     for event, following in pairwise([*events, None]):
         is_overtaken = isinstance(event, FoundSolution) and isinstance(following, FoundSolution)
@@ -114,7 +114,7 @@ class Values:
         self.bound = bound
 
     def value(self, expression: cp_model.LinearExprT) -> int:
-        """Of a variable or a sum."""
+        """Evaluate a variable or a sum."""
         return int(ResponseHelper.value(self._response, expression))
 
 

@@ -94,7 +94,7 @@ def of_few(view: View, num_micro_batches: int) -> View:
 
 
 def closed_to_end_us(view: View) -> int:
-    """From the start of the last F to the end of its rank: the round trip, B, W, STEP."""
+    """Return the time from the last F to the end of its rank: round trip, B, W, STEP."""
     first = view.chunks[0]
     return first.work_us + view.round_trip_us[0] + view.step_us(first.rank)
 

@@ -39,8 +39,8 @@ class Chunk(NamedTuple):
     `above` and `below` are the chunks of the stages before and after, none at the ends; `down_us`
     is the transfer time of activations to `below`, `up_us` of gradients from it, 0 on one rank.
     `reduce_us` is the all-reduce of its gradients with those of its copies.
-    `beside_bytes` is what boundary buffers and W's hold in any case, besides what F's keep, when
-    most micro-batches are in flight; None: nothing is known of that.
+    `beside_bytes`: whenever most micro-batches are in flight, boundary buffers and values kept for
+    W hold at least this much besides what F's keep; None: no such minimum is known.
     """
 
     rank: int
@@ -320,10 +320,10 @@ class View:
         return _forwards_in(one, room) if most is None else most
 
     def most_in_flight(self, chunk: int) -> int | None:
-        """How many micro-batches of a chunk can have done F and not B.
+        """Return the most micro-batches of a chunk that can be in flight: F done and B not.
 
-        None: levels allow no more than that anyway. One always may be in flight: where that does
-        not fit, nothing does.
+        None: the levels alone allow no more. One may always be in flight: where that does not fit,
+        nothing does.
         """
         one, room = self.chunks[chunk], self.room_of(chunk)
         if room is None or one.beside_bytes is None or one.effect_bytes[F] <= 0:
@@ -333,5 +333,5 @@ class View:
 
 
 def _forwards_in(chunk: Chunk, room: int) -> int:
-    """How many forwards levels allow before the first backward, one at least."""
+    """Return the most forwards that levels allow before the first backward, one at least."""
     return 1 + max(0, room - chunk.need_bytes[F]) // chunk.effect_bytes[F]

@@ -5,6 +5,18 @@ Wide ones go on in a second block. All ops of a kind take equally long, 1; where
 0, W takes nothing and X so 1. Where each is from, and how it differs, stands in docs/families.md.
 """
 
+_RELEASED_GREEDY = """
+        F0 F1 F2 F3 F4 F5 F6 f0 b0 w0 f1 b1 w1 f2 b2 w2 f3 b3 w3 F7 B0 W0 f4 b4 w4 B1
+        .. F0 F1 F2 F3 F4 f0 F5 f1 b0 w0 f2 b1 w1 f3 b2 w2 F6 B0 W0 f4 b3 w3 F7 B1 W1
+        .. .. F0 F1 F2 f0 F3 f1 F4 f2 b0 w0 f3 b1 w1 F5 B0 W0 f4 b2 w2 F6 B1 W1 f5 b3
+        .. .. .. F0 f0 F1 f1 F2 f2 F3 f3 b0 w0 F4 B0 W0 f4 b1 w1 F5 B1 W1 f5 b2 w2 F6
+
+        W1 f5 b5 w5 B2 W2 f6 b6 w6 B3 W3 f7 b7 B4 w7 B5 W4 B6 W5 B7 W6 W7 .. .. ..
+        f5 b4 w4 B2 W2 f6 b5 w5 B3 W3 f7 b6 B4 b7 B5 w6 B6 W4 B7 w7 W5 W6 W7 .. ..
+        w3 F7 B2 W2 f6 b4 w4 B3 W3 f7 b5 B4 b6 B5 b7 B6 w5 B7 W4 w6 W5 w7 W6 W7 ..
+        B2 W2 f6 b3 w3 F7 B3 W3 f7 b4 B4 b5 B5 b6 B6 b7 B7 w4 W4 w5 W5 w6 W6 w7 W7
+    """
+
 # Family with its options, ranks, micro-batches, units of W.
 GRIDS = {
     # Huang et al. 2019: all forwards, then all backwards. PyTorch: the same.
@@ -224,29 +236,9 @@ GRIDS = {
     """,
     # The released greedy in the memory of D micro-batches: the same as in its authors' program
     # (zbv.py of sail-sg/zero-bubble-pipeline-parallelism).
-    ("zb-v-greedy", 4, 8, 1): """
-        F0 F1 F2 F3 F4 F5 F6 f0 b0 w0 f1 b1 w1 f2 b2 w2 f3 b3 w3 F7 B0 W0 f4 b4 w4 B1
-        .. F0 F1 F2 F3 F4 f0 F5 f1 b0 w0 f2 b1 w1 f3 b2 w2 F6 B0 W0 f4 b3 w3 F7 B1 W1
-        .. .. F0 F1 F2 f0 F3 f1 F4 f2 b0 w0 f3 b1 w1 F5 B0 W0 f4 b2 w2 F6 B1 W1 f5 b3
-        .. .. .. F0 f0 F1 f1 F2 f2 F3 f3 b0 w0 F4 B0 W0 f4 b1 w1 F5 B1 W1 f5 b2 w2 F6
-
-        W1 f5 b5 w5 B2 W2 f6 b6 w6 B3 W3 f7 b7 B4 w7 B5 W4 B6 W5 B7 W6 W7 .. .. ..
-        f5 b4 w4 B2 W2 f6 b5 w5 B3 W3 f7 b6 B4 b7 B5 w6 B6 W4 B7 w7 W5 W6 W7 .. ..
-        w3 F7 B2 W2 f6 b4 w4 B3 W3 f7 b5 B4 b6 B5 b7 B6 w5 B7 W4 w6 W5 w7 W6 W7 ..
-        B2 W2 f6 b3 w3 F7 B3 W3 f7 b4 B4 b5 B5 b6 B6 b7 B7 w4 W4 w5 W5 w6 W6 w7 W7
-    """,
+    ("zb-v-greedy", 4, 8, 1): _RELEASED_GREEDY,
     # Within ten activations: no bubble in the period, for which the greedy needs eight of them.
-    ("zb-v-limit", 4, 8, 1): """
-        F0 F1 F2 F3 F4 F5 F6 f0 b0 w0 f1 b1 w1 f2 b2 w2 f3 b3 w3 F7 B0 W0 f4 b4 w4 B1
-        .. F0 F1 F2 F3 F4 f0 F5 f1 b0 w0 f2 b1 w1 f3 b2 w2 F6 B0 W0 f4 b3 w3 F7 B1 W1
-        .. .. F0 F1 F2 f0 F3 f1 F4 f2 b0 w0 f3 b1 w1 F5 B0 W0 f4 b2 w2 F6 B1 W1 f5 b3
-        .. .. .. F0 f0 F1 f1 F2 f2 F3 f3 b0 w0 F4 B0 W0 f4 b1 w1 F5 B1 W1 f5 b2 w2 F6
-
-        W1 f5 b5 w5 B2 W2 f6 b6 w6 B3 W3 f7 b7 B4 w7 B5 W4 B6 W5 B7 W6 W7 .. .. ..
-        f5 b4 w4 B2 W2 f6 b5 w5 B3 W3 f7 b6 B4 b7 B5 w6 B6 W4 B7 w7 W5 W6 W7 .. ..
-        w3 F7 B2 W2 f6 b4 w4 B3 W3 f7 b5 B4 b6 B5 b7 B6 w5 B7 W4 w6 W5 w7 W6 W7 ..
-        B2 W2 f6 b3 w3 F7 B3 W3 f7 b4 B4 b5 B5 b6 B6 b7 B7 w4 W4 w5 W5 w6 W6 w7 W7
-    """,
+    ("zb-v-limit", 4, 8, 1): _RELEASED_GREEDY,
     # Qi et al. 2024, placed by V-Half's block: ours, as short as the authors' (V_AUTHORS).
     ("v-half", 4, 8, 1): """
         F0 F1 F2 F3 F4 .. .. f0 b0 w0 f1 b1 w1 .. f2 b2 B0 W0 w2 f3 F5 b3 B1 W1 w3 f4 F6 b4

@@ -1,6 +1,7 @@
 """CP-SAT in processes of its own: whatever becomes of them, the search goes on."""
 
 import logging
+import math
 import os
 import signal
 import subprocess
@@ -245,6 +246,52 @@ def test_what_the_first_worker_proved_is_not_asked_again(monkeypatch: pytest.Mon
     monkeypatch.setattr(cpsat_process, "solve", die)
     answer = ask(model.proto, quiet(0, 1, repeatable=True), lambda events: None)
     assert (answer.status, answer.bound, len(calls)) == (cp_model.OPTIMAL, 2.0, 1)
+
+
+@pytest.mark.parametrize("bound", [3.0, -math.inf])
+def test_what_the_second_worker_found_without_a_proof_counts(
+    bound: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = cp_model.CpModel()
+    model.minimize(model.new_int_var(2, 9, "x"))
+    answers = iter([None, Answer(int(cp_model.FEASIBLE), bound, 5.0, 0.5, array("q", [5]))])
+
+    def die_first(*_: object) -> Answer:
+        answer = next(answers)
+        if answer is None:
+            raise WorkerDied("before it told anything")
+        return answer
+
+    monkeypatch.setattr(cpsat_process, "solve", die_first)
+    answer = ask(model.proto, quiet(0, 1, repeatable=True))
+    assert (answer.status, answer.objective, list(answer.values)) == (cp_model.FEASIBLE, 5.0, [5])
+    assert answer.bound == max(bound, 0.0)
+
+
+def test_that_there_is_no_solution_does_not_rest_on_a_dead_workers_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = cp_model.CpModel()
+    model.minimize(model.new_int_var(2, 9, "x"))
+    calls: list[None] = []
+    genuine = cpsat_process.solve
+
+    def err_first(
+        proto: cp_model.CpModelProto,
+        parameters: cp_model.SatParameters,
+        on_events: Callable[[list[Event]], None] | None,
+        should_stop: Callable[[], bool],
+    ) -> Answer:
+        calls.append(None)
+        if len(calls) == 1:
+            assert on_events is not None
+            on_events([20.0])  # more than any value is
+            raise WorkerDied("as if by an abort")
+        return genuine(proto, parameters, on_events, should_stop)
+
+    monkeypatch.setattr(cpsat_process, "solve", err_first)
+    answer = ask(model.proto, quiet(0, 1, repeatable=True), lambda events: None)
+    assert (answer.status, answer.objective, len(calls)) == (cp_model.OPTIMAL, 2.0, 2)
 
 
 def test_messages_that_come_in_pieces_are_put_together() -> None:

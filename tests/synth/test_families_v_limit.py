@@ -14,7 +14,8 @@ from synth.costs import Costs, uniform_costs
 from synth.errors import SynthError
 from synth.families import generate
 from synth.families.kept import most_kept_bytes
-from synth.families.v_greedy import ALL_CHOICES, Run, averaged, instance_of, units_bytes
+from synth.families.v_greedy import ALL_CHOICES, Run
+from synth.families.v_passes import averaged, costs_by_pass, units_bytes
 from synth.families.zb_v_greedy import released
 from synth.profile import Link, Links
 from synth.schedule import Buffering, Schedule, peak_bytes, verify
@@ -54,7 +55,7 @@ def v_costs(draw: st.DrawFn, num_ranks: int) -> Costs:
 
 def caps_of(case: Case) -> list[int]:
     """From less than any V-shaped schedule takes to more than twice 1F1B's memory."""
-    unit = max(units_bytes(instance_of(case.costs, case.num_micro_batches)))
+    unit = max(units_bytes(costs_by_pass(case.costs, case.num_micro_batches)))
     static = 2 * max(stage.static_bytes for stage in case.costs.stages)
     return [static + int(share * 2 * case.num_ranks * unit) for share in SHARES]
 
@@ -128,7 +129,7 @@ def test_the_greedy_idles_as_long_as_its_authors_program(
         links=Links(default=Link(latency_us=lag)),
     )
     programs = tuple(
-        tuple(program) for program in released(averaged(instance_of(costs, m)), limit // kept[0])
+        tuple(program) for program in released(averaged(costs_by_pass(costs, m)), limit // kept[0])
     )
     schedule = Schedule(placement("v", d), m, programs, "greedy", Buffering(6 * m, 6 * m))
     lowered, line = verify(schedule, costs)
@@ -137,21 +138,21 @@ def test_the_greedy_idles_as_long_as_its_authors_program(
 
 
 def test_a_run_says_up_to_which_limit_it_would_be_the_same() -> None:
-    instance = instance_of(v_shaped.stages(8, (90, 120, 60), v_shaped.MEMORIES[1]), 12)
+    pass_costs = costs_by_pass(v_shaped.stages(8, (90, 120, 60), v_shaped.MEMORIES[1]), 12)
     for choices in ALL_CHOICES:
         for limit in range(24, 48):
-            run = Run(instance, [limit] * 4, choices)
+            run = Run(pass_costs, [limit] * 4, choices)
             run.run()
             same_until = 48 if run.short_bytes is None else limit + run.short_bytes
             for higher in range(limit, min(same_until, 48)):
-                other = Run(instance, [higher] * 4, choices)
+                other = Run(pass_costs, [higher] * 4, choices)
                 other.run()
                 assert other.programs == run.programs
 
 
 def test_a_greedy_s_estimate_is_the_exact_period_where_buffers_hold_nothing_up() -> None:
     costs = v_shaped.stages(8, (90, 120, 60), v_shaped.MEMORIES[0])
-    run = Run(instance_of(costs, 12), [20] * 4, ALL_CHOICES[0])
+    run = Run(costs_by_pass(costs, 12), [20] * 4, ALL_CHOICES[0])
     assert run.run()
     programs = tuple(tuple(program) for program in run.ops())
     schedule = Schedule(placement("v", 4), 12, programs, "greedy", Buffering(72, 72))

@@ -15,7 +15,7 @@ from synth.solve.exact_memory import ExactMemory
 from synth.solve.exact_times import ExactTimes
 from synth.solve.feasible import serial_schedule
 from synth.solve.local_search import LocalSearch, Walk
-from synth.solve.memory_views import certain
+from synth.solve.memory_views import certain, relaxed_for_fusion
 from synth.solve.numbered_orders import NumberedOrders
 from synth.solve.op_table import OpTable
 from synth.solve.polish import evaluate
@@ -174,22 +174,41 @@ def test_no_order_that_fits_has_more_in_flight_than_views_say(seed: int) -> None
     rng = random.Random(seed)
     m, is_fused = (3, False) if seed % 2 else (2, True)
     problem = Problem.linear(odd_costs(rng, 2, 2), m)
+    for most, peak in least_peaks(problem, 0, is_fused).items():
+        # The least cap with which so many can be in flight, by trying every order.
+        view = certain(replace(problem, caps_bytes=(peak, peak + 999)))
+        said = view.most_in_flight(0)
+        assert said is None or said >= most
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_nor_on_a_rank_between_two_others(seed: int) -> None:
+    rng = random.Random(seed)
+    m, is_fused = (3, False) if seed % 2 else (2, True)
+    problem = Problem.linear(odd_costs(rng, 3, 3), m)
+    for most, peak in least_peaks(problem, 1, is_fused).items():
+        capped = replace(problem, caps_bytes=(peak + 999, peak, peak + 999))
+        for view in (certain(capped), relaxed_for_fusion(capped)):
+            said = view.most_in_flight(1)
+            assert said is None or said >= most
+
+
+def least_peaks(problem: Problem, rank: int, is_fused: bool) -> dict[int, int]:
+    """By the most micro-batches in flight, the least peak of all orders of a rank's ops."""
     table, serial = OpTable(problem), serial_schedule(problem)
     peaks: dict[int, int] = {}
-    for order in rank_orders(0, m, is_fused):
-        schedule = replace(serial, programs=(order, serial.programs[1]))
-        memory = ExactMemory(NumberedOrders(table, schedule), [None, None])
-        peak = memory.peak_bytes(0) + problem.static_bytes(0)
+    for order in rank_orders(rank, problem.num_micro_batches, is_fused):
+        programs = (*serial.programs[:rank], order, *serial.programs[rank + 1 :])
+        memory = ExactMemory(
+            NumberedOrders(table, replace(serial, programs=programs)), [None] * problem.num_ranks
+        )
+        peak = memory.peak_bytes(rank) + problem.static_bytes(rank)
         in_flight = most = 0
         for op in order:
             in_flight += {F: 1, B: -1, BW: -1}.get(op.kind, 0)
             most = max(most, in_flight)
         peaks[most] = min(peak, peaks.get(most, peak))
-    for most, peak in peaks.items():
-        # The least cap with which so many can be in flight, by trying every order.
-        view = certain(replace(problem, caps_bytes=(peak, peak + 999)))
-        said = view.most_in_flight(0)
-        assert said is None or said >= most
+    return peaks
 
 
 def test_boundary_buffers_limit_what_is_in_flight() -> None:
