@@ -108,28 +108,11 @@ def test_the_largest_work_is_the_bound_of_what_was_not_searched() -> None:
         assert (proof.verdict, proof.holds_for) == (Verdict.PROVEN, "schedules with the same ops")
 
 
-def test_a_bound_of_every_choice_of_stages_is_proven_by_closed_forms() -> None:
-    problem = problem_of()
+def chosen(problem: Problem) -> Plan:
+    """The plan of a search that chose what is recomputed."""
     result = solve_choosing(problem, OPTIONS)
     assert result.schedule is not None
-    plan = Plan.of(
-        PROFILE,
-        SIZES,
-        result.schedule,
-        claim=claim_of(result, problem, OPTIONS),
-        caps_bytes=problem.caps_bytes,
-        arguments={"recompute": "auto"},
-    )
-    proof = proof_of(plan)
-    assert proof.verdict == Verdict.PROVEN
-    assert "whichever stages recompute" in proof.holds_for
-
-
-def test_a_bound_of_every_choice_of_layers_needs_the_profile() -> None:
-    problem = replace(problem_of(), profile=PROFILE)
-    result = solve_choosing(problem, OPTIONS)
-    assert result.schedule is not None
-    plan = Plan.of(
+    return Plan.of(
         PROFILE,
         SIZES,
         result.schedule,
@@ -138,6 +121,18 @@ def test_a_bound_of_every_choice_of_layers_needs_the_profile() -> None:
         arguments={"recompute": "auto"},
         recomputed_layers=result.problem.recomputed_layers,
     )
+
+
+def test_a_bound_of_every_choice_of_stages_is_proven_by_closed_forms() -> None:
+    problem = problem_of()
+    proof = proof_of(chosen(problem))
+    assert proof.verdict == Verdict.PROVEN
+    assert "whichever stages recompute" in proof.holds_for
+
+
+def test_a_bound_of_every_choice_of_layers_needs_the_profile() -> None:
+    problem = replace(problem_of(), profile=PROFILE)
+    plan = chosen(problem)
     whole, alone = proof_of(plan, profile=PROFILE), proof_of(plan)
     assert (whole.verdict, whole.on_trust) == (Verdict.PROVEN, None)
     assert whole.holds_for == "this partition, whichever layers and stages are recomputed"
