@@ -97,7 +97,11 @@ class Standing:
         if bound_us > self.bound_us:
             if self.best is not None and bound_us > self.best.value_us:
                 # Bounds are over schedules that share micro-batches evenly among copies.
-                assert self.problem.num_replicas > 1, "a bound above a schedule"
+                if self.problem.num_replicas == 1:
+                    raise RuntimeError(
+                        f"the bound {bound_us} µs is above a schedule of {self.best.value_us} µs: "
+                        f"a bug in {proven.certificate.words if proven.certificate else 'a prover'}"
+                    )
                 bound_us = self.best.value_us
             self.proven = proven._replace(bound_us=bound_us)
             if self.is_proven() or bound_us > 1.001 * self._reported_bound_us:
