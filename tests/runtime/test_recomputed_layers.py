@@ -191,3 +191,25 @@ def test_r_of_a_whole_stage_changes_running_statistics_once() -> None:
         assert mine is not None and plain is not None and torch.equal(mine, plain)
     grads = [norm[3].grad for norm in after if norm[3] is not None]
     assert len(grads) == 2 and grads[0] is not None and torch.equal(*grads)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("is_rebuilt", [True, False], ids=["R", "recomputed layer"])
+def test_running_statistics_change_once_though_the_first_forward_was_in_eval_mode(
+    is_rebuilt: bool,
+) -> None:
+    norm = nn.BatchNorm1d(8)
+    chosen = () if is_rebuilt else (0,)
+    (call,) = layer_calls(
+        {0: norm}, ["a"], autocast=None, recomputed=(), recomputed_layers=chosen
+    ).values()
+    stage = LayeredStage([call], is_first=True, is_last=False)
+    for microbatch, is_training in enumerate((False, True, True)):
+        norm.train(is_training)
+        given = Given((torch.randn(4, 8),), fused=True)
+        if is_rebuilt:
+            stage.forward_light(microbatch, given)
+            stage.rebuild(microbatch, given)
+        else:
+            stage.forward(microbatch, given)
+        stage.backward(microbatch, (torch.ones(4, 8),))
+    assert norm.num_batches_tracked == 2
