@@ -1,4 +1,4 @@
-"""What ranks on gloo and ranks that are threads of one process must do alike."""
+"""Ranks on gloo and ranks that are threads of one process behave alike."""
 
 import re
 from typing import Any
