@@ -35,7 +35,7 @@ from .execution.forward_only import forward_only
 from .execution.gradient_layout import GradientLayout
 from .execution.loss_terms import LossTerms, Weights
 from .execution.progress import Progress
-from .execution.rank_group import RankGroup, Refused
+from .execution.rank_group import Refused
 from .execution.reducer import GradientReducer
 from .execution.saved_sizes import SizeFinder
 from .execution.shapes import ShapeFinder
@@ -45,13 +45,12 @@ from .execution.traced_channels import TracedChannels
 from .execution.warm_up import WarmUp
 from .optimize.gradients import Gradients
 from .optimize.norm import GradientNorm
+from .pipeline_groups import PipelineGroups, Ranks
 from .pipeline_parts import (
     Modules,
-    Ranks,
     check_same,
     check_size,
     device_of,
-    group_of,
     lower_verified,
     make_stages,
 )
@@ -114,21 +113,17 @@ class Pipeline:
             RunFailure: another rank failed while it made its pipeline; says which and why.
         """
         self._timeout_s = timeout_s
-        self._group = group_of(group, timeout_s)
-        self._peers = (
-            None
-            if data_parallel is None
-            else group_of(data_parallel, timeout_s, "data-parallel rank")
-        )
+        self._groups = PipelineGroups.of(group, data_parallel, timeout_s)
+        self._group = self._groups.own
         self._is_broken = False
         self._norm_group: Any = None
-        with self._group.building(), self._building_with_peers():
+        with self._groups.building():
             self.lowered = lower_verified(schedule)
             check_size(self.lowered, self._group)
             self.stages = make_stages(self.lowered, self._group.rank, stages, loss)
             self.device = torch.device(device) if device is not None else device_of(self.stages)
-            self._group = self._group.on(self.device)
-            self._peers = self._peers and self._peers.on(self.device)
+            self._groups = self._groups.on(self.device)
+            self._group = self._groups.own
             check_same(self.lowered.schedule, self._group)
             self.clock = clock or Clock(self.device, recording=False)
             modules = [stage.module for stage in self.stages.values()]
@@ -166,53 +161,20 @@ class Pipeline:
                 data_parallel=self._join_peers(layout),
                 on_gradients=on_gradients,
                 progress=progress,
-                on_failure=self._tell,
+                on_failure=self._groups.tell,
             )
 
-    @contextmanager
-    def _building_with_peers(self) -> Iterator[None]:
-        """A failure here ends what the peers prepare, too."""
-        if self._peers is None:
-            yield
-            return
-        self._group.also_cut(self._cut_peers)
-        with self._peers.building():
-            yield
-
-    def _cut_peers(self) -> None:
-        if self._peers is not None:
-            self._peers.cut()
-
     def _join_peers(self, layout: GradientLayout) -> DataParallel | None:
-        if self._peers is None:
+        if self._groups.peers is None:
             return None
         return DataParallel(
-            self._peers,
+            self._groups.peers,
             self.stages,
             rank=self._group.rank,
             fingerprint=schedule_fingerprint(self.lowered.schedule),
             layout=layout,
             summed=self._reducer.summed,
         )
-
-    def _tell(self, error: BaseException) -> None:
-        """Say why this rank lets go of the others of its pipeline, and of its peers in others."""
-        explained = self._explain(error)
-        for group in self._groups:
-            group.tell(explained)
-
-    def _explain(self, error: BaseException) -> BaseException:
-        """The same error, or one that also names the rank that failed before, and why."""
-        if not isinstance(error, RunFailure | RuntimeError):
-            return error
-        explained: RunFailure | RuntimeError = error
-        for group in self._groups:
-            explained = group.explain(explained)
-        return error if str(explained) == str(error) else explained
-
-    @property
-    def _groups(self) -> list[RankGroup]:
-        return [self._group] if self._peers is None else [self._group, self._peers]
 
     @property
     def stepper(self) -> Stepper | None:
@@ -260,7 +222,7 @@ class Pipeline:
         try:
             return Batch.split(self.num_micro_batches, *inputs, targets=targets, **keywords)
         except SynthError as error:
-            self._tell(error)
+            self._groups.tell(error)
             raise
 
     def step(
@@ -404,8 +366,7 @@ class Pipeline:
         of no more use. Without it, that happens when the process ends.
         """
         self._is_broken = True
-        for group in self._groups:
-            group.close()
+        self._groups.close()
 
     def _among_all(self) -> Any:
         if self._norm_group is None:
@@ -422,7 +383,7 @@ class Pipeline:
                 device=self.device,
                 clock=Clock(self.device, recording=False),
                 reducer=self._reducer,
-                on_failure=self._tell,
+                on_failure=self._groups.tell,
             )
         return self._evaluator
 
@@ -469,17 +430,16 @@ class Pipeline:
                 "a step of this pipeline has failed, and transfers of it are still open, or it was "
                 "closed; end the process, or make a new process group and a new pipeline"
             )
-        for group in self._groups:
-            group.recover()
+        self._groups.recover()
         try:
             yield
         except Refused:
             raise
         except BaseException as error:
             self._is_broken = True
-            self._tell(error)
+            self._groups.tell(error)
             self._channels.cut()
-            explained = self._explain(error)
+            explained = self._groups.explain(error)
             if explained is not error:
                 raise explained from error
             raise

@@ -5,8 +5,6 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from torch.distributed import ProcessGroup
-from torch.distributed.device_mesh import DeviceMesh
 
 from synth.costs import uniform_costs
 from synth.errors import Mismatch, SynthError
@@ -16,12 +14,9 @@ from synth.schedule.lower import Lowered
 from synth.schedule.model import Schedule
 from synth.schedule.verify import verify
 
-from .execution.groups import Group
-from .execution.in_process import InProcessGroup
 from .execution.rank_group import RankGroup
 from .execution.stage import Loss, Stage
 
-Ranks = ProcessGroup | DeviceMesh | InProcessGroup
 Modules = nn.Module | Sequence[nn.Module] | Mapping[int, nn.Module | Sequence[nn.Module] | Stage]
 
 
@@ -46,17 +41,6 @@ def lower_verified(schedule: Plan | Schedule | Lowered | str | Path) -> Lowered:
         links=Links(host=Link()),
     )
     return verify(schedule, equal)[0]
-
-
-def group_of(given: Ranks | None, timeout_s: float, noun: str = "rank") -> Group | InProcessGroup:
-    """A pipeline's own handle of its ranks; they call this at the same time.
-
-    Raises:
-        SynthError: there is no such group, or this process is not in it.
-    """
-    if isinstance(given, InProcessGroup):
-        return given.renewed(timeout_s, noun)
-    return Group.of(given, timeout_s, noun)
 
 
 def check_size(lowered: Lowered, group: RankGroup) -> None:

@@ -1,4 +1,4 @@
-"""What holds for all tests."""
+"""Settings and marks of all tests."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def is_slow(item: pytest.Item) -> bool:
-    """Whether `make test` leaves it out."""
+    """Return True if `make test` leaves it out."""
     return item.get_closest_marker("slow") is not None
 
 

@@ -20,7 +20,7 @@ class Exchange:
         self.missing = set(self.ranks)
         self.parts: Parts = {}
         self.outlives: set[int] = set()
-        """Ranks whose part needs them no more."""
+        """Ranks that may leave: their part is enough."""
         self._results: Parts = {}
         self._error: str | None = None
         self._over = threading.Event()
@@ -40,7 +40,7 @@ class Exchange:
 
     @property
     def has_failed(self) -> bool:
-        """Whether it ended without an exchange."""
+        """True if it ended without an exchange."""
         return self._error is not None
 
     def complete(self, complete: Complete) -> None:
@@ -90,7 +90,7 @@ class Exchanges:
             rank: this one.
             part: what it gives; unless it `outlives` the rank, the exchange fails when it leaves.
             complete: run by the last to come.
-            outlives: whether the others can do with the part alone.
+            outlives: True if the part stays valid after its rank has left.
         """
         with self._lock:
             key = place, self._counts[place, rank]

@@ -90,11 +90,11 @@ class Group(RankGroup):
 
     @property
     def meeting(self) -> Meeting:
-        """Where the ranks wait for each other before they are connected."""
+        """The rendezvous of the ranks, usable before they are connected."""
         return self.own.meeting
 
     def backend(self, device: torch.device) -> str:
-        """What moves a device's tensors: `nccl` or `gloo`."""
+        """Name the transport of a device's tensors: `nccl` or `gloo`."""
         return _backends(self.handle).get(device.type, "gloo")
 
     def on(self, device: torch.device) -> Self:

@@ -8,8 +8,9 @@
 
 Transfers start, wait and end as on gloo, except that they show more errors: a send's tensors are
 read only when the receive is posted, a receive's buffers filled only when it is waited for, and the
-two ends must name the same value. Random numbers and warnings' filters are the process's, not the
-rank's.
+two ends must name the same value. All ranks draw from the process's one generator, so R may draw
+other random numbers than its F did: do not combine R with dropout here. Warnings' filters are the
+process's, too; autocast and grad mode are a thread's own, and are set within the function.
 """
 
 import pickle
@@ -37,7 +38,7 @@ BACKEND = "in-process"
 
 
 class _Ranks:
-    """What the threads of some ranks share."""
+    """The exchanges and the store that the threads of one group share."""
 
     def __init__(self) -> None:
         self.exchanges = Exchanges()
@@ -58,7 +59,7 @@ class _Process:
         self._ended: dict[int, str | None] = {}
 
     def join(self, rank: int, ranks: tuple[int, ...]) -> _Ranks:
-        """What a rank shares with others: the n-th time that it asks, with their n-th time."""
+        """Return a group's state; a rank's n-th call joins the n-th call of the others."""
         with self._lock:
             number = self._counts[rank, ranks]
             self._counts[rank, ranks] += 1
@@ -126,7 +127,7 @@ class InProcessGroup(RankGroup):
 
     @property
     def meeting(self) -> Meeting:
-        """Where the ranks wait for each other."""
+        """The rendezvous of the ranks."""
         return self._meeting
 
     def channels(self) -> InProcessChannels:

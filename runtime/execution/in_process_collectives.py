@@ -102,7 +102,7 @@ class InProcessCollectives:
 
 
 def _results(calls: Sequence[_Call], ranks: tuple[int, ...]) -> list[Tensor]:
-    """What every rank gets."""
+    """Compute the outputs, which are the same on every rank."""
     first = calls[0]
     if first.name == "allgather":
         return [call.tensors[0].clone() for call in calls]

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Refused(SynthError):
-    """What one rank refused; all know it, and nothing has begun."""
+    """One rank refused an input; all know it, and nothing has begun."""
 
 
 class RankGroup(ABC):
@@ -34,7 +34,7 @@ class RankGroup(ABC):
     @property
     @abstractmethod
     def meeting(self) -> Meeting:
-        """Where they wait for each other before they are connected."""
+        """The rendezvous of the ranks, usable before they are connected."""
 
     @property
     def size(self) -> int:
@@ -88,7 +88,7 @@ class RankGroup(ABC):
 
     @contextmanager
     def building(self) -> Iterator[None]:
-        """Where all ranks prepare together: what fails on one of them ends it on all.
+        """Guard what all ranks prepare together: a failure on one of them ends it on all.
 
         Raises:
             RunFailure: another rank failed; says which and why.
@@ -123,7 +123,7 @@ class RankGroup(ABC):
         return RunFailure(said if cause is None or cause in said else f"{said}; {cause}")
 
     def agree(self, source: int, make: Callable[[], T]) -> T:
-        """What one rank makes, on all; or its error, on all.
+        """Run `make` on one rank, and return its result on all; or raise its error on all.
 
         Raises:
             Refused: what that rank's `make` raised.
@@ -159,7 +159,7 @@ def named_failure(rank: int, meeting: Meeting | None = None) -> Iterator[None]:
 
 @contextmanager
 def without_warnings_of_trees() -> Iterator[None]:
-    """What stages hand on is told as torch's tree, which warns of itself when it is unpickled."""
+    """Silence a warning that torch gives when it unpickles the tree of a stage's outputs."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)
         yield

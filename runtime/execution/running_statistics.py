@@ -12,34 +12,41 @@ from torch import Tensor, nn
 
 
 class RunningStatistics:
-    """Those of a module, known once a first forward has shown which they are."""
+    """Those of a module, known once a forward has shown which they are.
+
+    A forward is watched if it is the first one with this combination of `training` flags: batch
+    norm changes nothing in `eval` mode, and may be in it for a while.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
-        self._changed: list[tuple[nn.Module, str]] | None = None
+        self._changed: dict[tuple[nn.Module, str], None] = {}
+        self._watched_modes: set[tuple[bool, ...]] = set()
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Within it, a first forward shows which buffers it changes; later ones are not watched."""
-        if self._changed is not None:
+        """Within it, the first forward of each mode shows which buffers it changes."""
+        mode = tuple(part.training for part in self._module.modules())
+        if mode in self._watched_modes:
             yield
             return
         before = [(part, name, b.detach().clone()) for part, name, b in _buffers(self._module)]
         yield
-        self._changed = [
-            (part, name) for part, name, old in before if _differs(part._buffers[name], old)
-        ]
+        self._watched_modes.add(mode)
+        for part, name, old in before:
+            if _differs(part._buffers[name], old):
+                self._changed[part, name] = None
 
     @property
     def tensors(self) -> list[Tensor]:
         """Those that forwards change, as the module has them now: its own, or copies."""
-        found = (module._buffers[name] for module, name in self._changed or ())
+        found = (module._buffers[name] for module, name in self._changed)
         return [buffer for buffer in found if buffer is not None]
 
     @contextmanager
     def stood_in_for(self) -> Iterator[None]:
         """Within it, a forward changes copies of them."""
-        own = [(module, name, module._buffers[name]) for module, name in self._changed or ()]
+        own = [(module, name, module._buffers[name]) for module, name in self._changed]
         for module, name, buffer in own:
             module._buffers[name] = None if buffer is None else buffer.detach().clone()
         try:

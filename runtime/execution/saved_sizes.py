@@ -18,7 +18,7 @@ from ..batch import Batch
 from .boundary import Boundary
 from .passages import Given
 from .rank_group import RankGroup
-from .shapes import unchanged
+from .shapes import same_buffers, unchanged
 from .stage import Stage
 from .step_table import SavedSizes, Shapes
 
@@ -107,16 +107,14 @@ def _try_out(stage: Stage, kept: _Kept, batch: Batch, entry: Boundary | None) ->
     arguments = batch.arguments(j) if entry is None else _zeros(entry, device)
     targets = batch.targets[j] if stage.is_last and batch.targets is not None else None
     drawn = [device] if device.type == "cuda" else []
-    before = [(buffer, buffer.clone()) for buffer in stage.module.buffers()]
-    with torch.random.fork_rng(devices=drawn), unchanged(stage.module):
+    random = torch.random.fork_rng(devices=drawn)
+    with random, unchanged(stage.module), same_buffers(stage.module):
         stage.forward(
             j, Given(arguments, entry, targets, batch.named(j), fused=kept.fused, moved=True)
         )
         stage.take_saved(j)
         sizes = stage.saved_sizes(j)
         stage.forget()
-    for buffer, copy in before:
-        buffer.copy_(copy)
     return sizes
 
 

@@ -84,7 +84,7 @@ def calls_of(
     names: Sequence[str],
     recomputed_layers: Collection[int] = (),
 ) -> list[LayerCall]:
-    """How the workload, and the plan's choice of recomputed layers, has some layers called."""
+    """Calls of some layers, by index, as the workload and the plan's recomputed layers say."""
     calls = layer_calls(
         layers,
         names,

@@ -22,7 +22,7 @@ from ..execution.stage import Chain, Stage
 
 @dataclass
 class Randomness:
-    """Where a layer's random numbers come from: the seed, the layer, and the data it sees.
+    """Seeds of a layer's random numbers, from the run's seed, the layer, and the data it sees.
 
     So dropout is the same under any schedule and partition, after a restart, and in a step that is
     run again. `first_sequence` is the data position of the mini-batch under way.
@@ -64,7 +64,7 @@ class LayerCall:
         return self._run(seed, *arguments)
 
     def _recomputing(self, seed: int | None) -> Callable[..., Any]:
-        """The layer's F when it is called first, and its recomputation afterwards."""
+        """Return a function that runs the layer's F on its first call, and recomputes it later."""
         is_first = True
 
         def run(*arguments: Any) -> Any:
@@ -165,14 +165,14 @@ def layer_calls(
     recomputed: Sequence[str],
     recomputed_layers: Collection[int] = (),
 ) -> dict[int, LayerCall]:
-    """How to call some of a model's layers.
+    """Pair some of a model's layers with how each is called.
 
     Args:
         modules: by index.
         names: of all layers.
         autocast: the dtype's name, or none.
         recomputed: patterns of names, such as `block.*`: only their input is kept in F.
-        recomputed_layers: places of further such layers.
+        recomputed_layers: indices of further such layers.
 
     Raises:
         SynthError: no such dtype, or a pattern that fits no layer.

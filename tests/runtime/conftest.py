@@ -25,3 +25,11 @@ def pool() -> Iterator[Any]:
 def ranks(request: pytest.FixtureRequest) -> Any:
     """Ranks as processes on gloo, and as threads of this process: what both must do alike."""
     return request.getfixturevalue("pool") if request.param == "gloo" else RankThreads()
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    """A file of English to train on."""
+    path = tmp_path / "text.txt"
+    path.write_text("the quick brown fox jumps over the lazy dog. " * 40)
+    return path

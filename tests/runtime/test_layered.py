@@ -40,13 +40,6 @@ def layers():
 """
 
 
-@pytest.fixture
-def text(tmp_path: Path) -> Path:
-    path = tmp_path / "text.txt"
-    path.write_text("the quick brown fox jumps over the lazy dog. " * 40)
-    return path
-
-
 def make_profile(folder: Path, dropout: float, **workload: Any) -> Profile:
     model = folder / "model.py"
     model.write_text(MODEL.replace("DROPOUT", str(dropout)))

@@ -13,24 +13,15 @@ from synth.kinds import OpKind
 from synth.profile import Link, Links, Profile, Timing, Workload
 from synth.runtime.profiling.profile_model import profile_model
 from synth.runtime.training.rank_result import RankResult
-from synth.runtime.training.train_options import TrainOptions
-from synth.runtime.training.trainer import RankTrainer
-from synth.runtime.world import World
 from synth.schedule.file import Plan
 from synth.schedule.placements import placement
 from synth.schedule.verify import ScheduleError, verify
+from tests.runtime.train_plans import train_plans
 from tests.synth.plain import random_schedule
 
 CPU = torch.device("cpu")
 TINY = {"vocabulary_size": 256, "width": 32, "num_blocks": 6, "num_heads": 2, "context_length": 16}
 LINKS = Links(host=Link(latency_us=10.0, bandwidth_bytes_per_s=5e9))
-
-
-@pytest.fixture
-def text(tmp_path: Path) -> Path:
-    path = tmp_path / "text.txt"
-    path.write_text("the quick brown fox jumps over the lazy dog. " * 40)
-    return path
 
 
 def profiled(**workload: Any) -> Profile:
@@ -48,16 +39,6 @@ def profiled(**workload: Any) -> Profile:
 def evenly(profile: Profile, num_stages: int) -> list[int]:
     """A partition that does not depend on measured times, so that neither do peaks."""
     return [len(profile.layers) // num_stages] * num_stages
-
-
-def train(rank: int, world_size: int, plans: list[str], data: Path) -> list[RankResult]:
-    found = []
-    for text in plans:
-        plan = Plan.from_json(text)
-        world = World(rank, world_size, CPU, "gloo", "here", 2)
-        options = TrainOptions(data=data, steps=3)
-        found.append(RankTrainer(plan, plan.check()[0], options, world).train())
-    return found
 
 
 def plan_of(profile: Profile, name: str, num_ranks: int, num_micro_batches: int) -> Plan:
@@ -85,7 +66,7 @@ def test_families_that_move_hold_what_was_planned_and_learn_what_1f1b_learns(
     profile, m = profiled(), 2 * num_ranks
     names = ["1f1b", "bpipe", "pipeoffload:1,full", "pipeoffload:2", "pipeoffload:2,full"]
     plans = [plan_of(profile, name, num_ranks, m) for name in names]
-    by_rank = pool.run(train, num_ranks, [plan.to_json() for plan in plans], text)
+    by_rank = pool.run(train_plans, num_ranks, [plan.to_json() for plan in plans], text)
     by_plan = [list(results) for results in zip(*by_rank, strict=True)]
     for plan, results in zip(plans, by_plan, strict=True):
         assert_as_planned(plan, results)
@@ -116,6 +97,6 @@ def test_random_orders_with_rebuilds_and_moves_hold_what_was_planned(
         plan = Plan.of(profile, sizes, schedule)
         if has_moves(plan):
             plans.append(plan)
-    by_rank = pool.run(train, 2, [plan.to_json() for plan in plans], text)
+    by_rank = pool.run(train_plans, 2, [plan.to_json() for plan in plans], text)
     for plan, *results in zip(plans, *by_rank, strict=True):
         assert_as_planned(plan, results)

@@ -19,14 +19,11 @@ from synth.runtime.execution.passages import Given
 from synth.runtime.execution.stage import Stage
 from synth.runtime.profiling.profile_model import profile_model
 from synth.runtime.training.layered import LayeredStage, Randomness, layer_calls
-from synth.runtime.training.rank_result import RankResult
-from synth.runtime.training.train_options import TrainOptions
-from synth.runtime.training.trainer import RankTrainer
-from synth.runtime.world import World
 from synth.schedule.file import Plan
 from synth.schedule.placements import placement
 from synth.schedule.verify import ScheduleError, verify
 from synth.solve import Problem, SolveOptions
+from tests.runtime.train_plans import train_plans
 from tests.synth.plain import random_schedule
 
 CPU = torch.device("cpu")
@@ -58,22 +55,10 @@ def test_derived_bytes_are_those_that_are_measured_of_recomputed_layers(
         assert rises[0] <= 1.002 * rises[1]
 
 
-def train(rank: int, world_size: int, plans: list[str], data: Path) -> list[RankResult]:
-    found = []
-    for text in plans:
-        plan = Plan.from_json(text)
-        world = World(rank, world_size, CPU, "gloo", "here", 2)
-        options = TrainOptions(data=data, steps=3)
-        found.append(RankTrainer(plan, plan.check()[0], options, world).train())
-    return found
-
-
 def test_plans_with_layers_recomputed_hold_what_was_planned_and_learn_the_same(
-    pool: Any, tmp_path: Path
+    pool: Any, text: Path
 ) -> None:
     # Random orders of F, B, W and BW on two ranks of two stages, with R's and moves in them.
-    data = tmp_path / "text.txt"
-    data.write_text("the quick brown fox jumps over the lazy dog. " * 40)
     profile, where, sizes = profiled(), placement("looped:2", 2), (2, 2, 2, 2)
     plans: list[Plan] = []
     draw = random.Random(1)
@@ -87,7 +72,7 @@ def test_plans_with_layers_recomputed_hold_what_was_planned_and_learn_the_same(
         except ScheduleError:
             continue
         plans.append(Plan.of(profile, sizes, schedule, recomputed_layers=layers))
-    by_rank = pool.run(train, 2, [plan.to_json() for plan in plans], data)
+    by_rank = pool.run(train_plans, 2, [plan.to_json() for plan in plans], text)
     by_plan = list(zip(*by_rank, strict=True))
     for plan, results in zip(plans, by_plan, strict=True):
         for result, predicted in zip(results, plan.claim.peak_bytes, strict=True):
@@ -97,10 +82,8 @@ def test_plans_with_layers_recomputed_hold_what_was_planned_and_learn_the_same(
 
 
 def test_a_cap_that_only_single_layers_recomputed_keep_is_trained_under(
-    pool: Any, tmp_path: Path
+    pool: Any, text: Path
 ) -> None:
-    data = tmp_path / "text.txt"
-    data.write_text("the quick brown fox jumps over the lazy dog. " * 40)
     measured, sizes = profiled(), (4, 4)
     layers = {
         name: layer.replace(time_us=dict.fromkeys(layer.time_us, Timing.exactly(1000)))
@@ -124,7 +107,7 @@ def test_a_cap_that_only_single_layers_recomputed_keep_is_trained_under(
         recomputed_layers=found.problem.recomputed_layers,
     )
     plans = [tight, Plan.of(profile, sizes, generate("1f1b", 2, 4))]
-    by_rank = pool.run(train, 2, [plan.to_json() for plan in plans], data)
+    by_rank = pool.run(train_plans, 2, [plan.to_json() for plan in plans], text)
     (mine, plain), *_ = by_rank
     assert mine.losses == plain.losses
     for results, predicted in zip(by_rank, tight.claim.peak_bytes, strict=True):
@@ -191,3 +174,25 @@ def test_r_of_a_whole_stage_changes_running_statistics_once() -> None:
         assert mine is not None and plain is not None and torch.equal(mine, plain)
     grads = [norm[3].grad for norm in after if norm[3] is not None]
     assert len(grads) == 2 and grads[0] is not None and torch.equal(*grads)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("is_rebuilt", [True, False], ids=["R", "recomputed layer"])
+def test_running_statistics_change_once_though_the_first_forward_was_in_eval_mode(
+    is_rebuilt: bool,
+) -> None:
+    norm = nn.BatchNorm1d(8)
+    chosen = () if is_rebuilt else (0,)
+    (call,) = layer_calls(
+        {0: norm}, ["a"], autocast=None, recomputed=(), recomputed_layers=chosen
+    ).values()
+    stage = LayeredStage([call], is_first=True, is_last=False)
+    for microbatch, is_training in enumerate((False, True, True)):
+        norm.train(is_training)
+        given = Given((torch.randn(4, 8),), fused=True)
+        if is_rebuilt:
+            stage.forward_light(microbatch, given)
+            stage.rebuild(microbatch, given)
+        else:
+            stage.forward(microbatch, given)
+        stage.backward(microbatch, (torch.ones(4, 8),))
+    assert norm.num_batches_tracked == 2

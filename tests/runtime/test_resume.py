@@ -33,13 +33,6 @@ def profile() -> Profile:
     return profile_model(workload, CPU, warmup=0, iterations=1)
 
 
-@pytest.fixture
-def text(tmp_path: Path) -> Path:
-    path = tmp_path / "text.txt"
-    path.write_text("the quick brown fox jumps over the lazy dog. " * 40)
-    return path
-
-
 def make_plan(profile: Profile, schedule: str, sizes: tuple[int, ...], folder: Path) -> Path:
     path = folder / f"{schedule}-{sizes}.json"
     Plan.of(profile, sizes, generate(schedule, len(sizes), 4)).save(path)

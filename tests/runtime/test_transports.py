@@ -1,4 +1,4 @@
-"""What ranks on gloo and ranks that are threads of one process must do alike."""
+"""Ranks on gloo and ranks that are threads of one process behave alike."""
 
 import re
 from typing import Any
@@ -13,7 +13,7 @@ from synth.families import family_placement, generate
 from synth.profile import Link, Links
 from synth.runtime.execution.channels import Channels, open_channels
 from synth.runtime.pipeline import Pipeline
-from synth.runtime.pipeline_parts import group_of
+from synth.runtime.pipeline_groups import group_of
 from synth.schedule.lower import Transfer
 from synth.schedule.model import Schedule
 from synth.schedule.ops import Value, ValueKind
@@ -107,21 +107,24 @@ def limit_s(*, is_short: bool) -> float:
 
 
 def send_to_nobody(rank: int, size: int) -> str:
-    timeout_s = limit_s(is_short=rank == 0)
+    return wait_alone(rank, alone=0, length=LARGE)
+
+
+def wait_alone(rank: int, *, alone: int, length: int) -> str:
+    """One of two ranks waits for its end of a transfer that the other never starts; its error."""
+    timeout_s = limit_s(is_short=rank == alone)
     group = group_of(group_here(), timeout_s)
-    one = transfer(0, 0, 1, LARGE)
+    one = transfer(0, 0, 1, length)
     channels = open_channels(CPU, [one], timeout_s, group)
-    said = ""
-    if rank == 0:
-        try:
-            channels.send((torch.ones(LARGE),), one).wait()
-        except RuntimeError as error:
-            said = str(error)
-        channels.cut()
-    else:
+    if rank != alone:
         with pytest.raises(RunFailure):
             group.gather("waits until the other is gone")
-    return said
+        return ""
+    start = channels.receive if alone else channels.send
+    with pytest.raises(RuntimeError) as failed:
+        start((torch.ones(length),), one).wait()
+    channels.cut()
+    return str(failed.value)
 
 
 @BOTH
@@ -130,21 +133,7 @@ def test_a_receive_of_what_is_never_sent_runs_out_of_time(ranks: Any, length: in
 
 
 def receive_from_nobody(rank: int, size: int, length: int) -> str:
-    one = transfer(0, 0, 1, length)
-    timeout_s = limit_s(is_short=rank == 1)
-    group = group_of(group_here(), timeout_s)
-    channels = open_channels(CPU, [one], timeout_s, group)
-    said = ""
-    if rank == 1:
-        try:
-            channels.receive((torch.empty(length),), one).wait()
-        except RuntimeError as error:
-            said = str(error)
-        channels.cut()
-    else:
-        with pytest.raises(RunFailure):
-            group.gather("waits until the other is gone")
-    return said
+    return wait_alone(rank, alone=1, length=length)
 
 
 @BOTH

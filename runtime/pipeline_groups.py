@@ -1,0 +1,92 @@
+"""The groups that one rank is in: its pipeline's ranks, and its data-parallel peers."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+from torch.distributed import ProcessGroup
+from torch.distributed.device_mesh import DeviceMesh
+
+from synth.errors import RunFailure
+
+from .execution.groups import Group
+from .execution.in_process import InProcessGroup
+
+Ranks = ProcessGroup | DeviceMesh | InProcessGroup
+
+
+@dataclass(frozen=True)
+class PipelineGroups:
+    """Both groups at once: a failure is told to the ranks of both, and explained by either."""
+
+    own: Group | InProcessGroup
+    peers: Group | InProcessGroup | None
+
+    @classmethod
+    def of(cls, group: Ranks | None, data_parallel: Ranks | None, timeout_s: float) -> Self:
+        """Make this pipeline's own handles; all ranks of both groups call this.
+
+        Raises:
+            SynthError: there is no such group, or this process is not in it.
+        """
+        own = group_of(group, timeout_s)
+        if data_parallel is None:
+            return cls(own, None)
+        return cls(own, group_of(data_parallel, timeout_s, "data-parallel rank"))
+
+    def on(self, device: torch.device) -> Self:
+        """The same groups, which move tensors of this device."""
+        return replace(self, own=self.own.on(device), peers=self.peers and self.peers.on(device))
+
+    @contextmanager
+    def building(self) -> Iterator[None]:
+        """Guard what all ranks prepare together: a failure also ends what the peers prepare."""
+        with self.own.building():
+            if self.peers is None:
+                yield
+                return
+            self.own.also_cut(self.peers.cut)
+            with self.peers.building():
+                yield
+
+    def tell(self, error: BaseException) -> None:
+        """Say why this rank lets go of the others of its pipeline, and of its peers in others."""
+        explained = self.explain(error)
+        for group in self._each:
+            group.tell(explained)
+
+    def explain(self, error: BaseException) -> BaseException:
+        """The same error, or one that also names the rank that failed before, and why."""
+        if not isinstance(error, RunFailure | RuntimeError):
+            return error
+        explained: RunFailure | RuntimeError = error
+        for group in self._each:
+            explained = group.explain(explained)
+        return error if str(explained) == str(error) else explained
+
+    def recover(self) -> None:
+        """Take back what `tell` said: this rank goes on."""
+        for group in self._each:
+            group.recover()
+
+    def close(self) -> None:
+        """Free what connects the ranks; all of them call this."""
+        for group in self._each:
+            group.close()
+
+    @property
+    def _each(self) -> list[Group | InProcessGroup]:
+        return [self.own] if self.peers is None else [self.own, self.peers]
+
+
+def group_of(given: Ranks | None, timeout_s: float, noun: str = "rank") -> Group | InProcessGroup:
+    """A pipeline's own handle of its ranks; they call this at the same time.
+
+    Raises:
+        SynthError: there is no such group, or this process is not in it.
+    """
+    if isinstance(given, InProcessGroup):
+        return given.renewed(timeout_s, noun)
+    return Group.of(given, timeout_s, noun)
