@@ -51,11 +51,14 @@ class DataParallel:
 
         Raises:
             SynthError: the peers are different ranks of their pipelines, or have other schedules
-                or parameters; a stage is wrapped for data parallelism already.
+                or parameters; a stage is wrapped for data parallelism already, or its forwards
+                change parameters.
         """
         _check_plain(stages)
         self._group, self._stages, self._summed = group, stages, summed
         self._layout = layout
+        for stage in stages.values():
+            layout.check_same_after_forward(stage.parameters())
         self._check_alike(rank, fingerprint)
         self._handle = group.subgroup(range(group.size))
         self._incomplete: Counter[int] = Counter()

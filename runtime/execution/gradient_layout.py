@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor, nn
 
+from synth.errors import SynthError
+
 from ..split import gradient_dtype
 
 
@@ -38,6 +40,25 @@ class GradientLayout:
             and holders[id(table)] == 1
             and id(table) not in others
         }
+
+        self._renormalised = {
+            id(part._parameters.get("weight"))
+            for part in parts
+            if getattr(part, "max_norm", None) is not None
+        }
+
+    def check_same_after_forward(self, parameters: Iterable[Tensor]) -> None:
+        """Refuse parameters that forwards change, where several ranks have to keep them equal.
+
+        Raises:
+            SynthError: an embedding with `max_norm` is among them.
+        """
+        if any(id(parameter) in self._renormalised for parameter in parameters):
+            raise SynthError(
+                "an embedding with max_norm scales rows of its table in each forward, on its own "
+                "rank only, so ranks that hold the same table would come to differ; leave max_norm "
+                "out, or scale the table after the optimizer's step on every rank"
+            )
 
     def is_sparse(self, parameter: Tensor) -> bool:
         """True if the parameter's gradient travels as a sparse tensor."""

@@ -83,6 +83,9 @@ class GradientReducer:
         _check_told_apart(self._copied, self._tied_ids)
         if ranks_of:
             _check_alike(group, self._copied, layout)
+        for stage in self._copied.values():
+            layout.check_same_after_forward(stage.parameters())
+        layout.check_same_after_forward(parameter for parameter, _ in self._tied)
         self._groups = {
             r: group.subgroup(r) for r in sorted({*ranks_of.values(), *holders.values()})
         }

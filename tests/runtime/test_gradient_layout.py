@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from synth.errors import SynthError
 from synth.families import generate
 from synth.runtime.execution.gradient_layout import GradientLayout
 
@@ -106,3 +107,23 @@ def test_tables_are_sparse_unless_something_else_adds_to_them() -> None:
     ]
     assert layout.gradient_of(routed.table.weight).to_dense().count_nonzero() == 0
     assert layout.gradient_of(routed.head.weight).layout == torch.strided
+
+
+def test_a_table_that_forwards_change_is_refused_where_several_ranks_hold_it() -> None:
+    table = nn.Embedding(8, WIDTH, max_norm=1.0)
+    layout = GradientLayout([nn.Sequential(table, nn.Linear(WIDTH, WIDTH))], {})
+    layout.check_same_after_forward(nn.Linear(WIDTH, WIDTH).parameters())
+    with pytest.raises(SynthError, match="max_norm"):
+        layout.check_same_after_forward(table.parameters())
+
+
+def make_two_copies(rank: int, size: int) -> None:
+    from synth.runtime.pipeline import Pipeline
+
+    stages = {0: nn.Embedding(8, WIDTH, max_norm=1.0), 1: nn.Linear(WIDTH, WIDTH)}
+    with pytest.raises(SynthError, match="max_norm"):
+        Pipeline(generate("chimera", num_ranks=2, num_micro_batches=2), stages)
+
+
+def test_copies_of_a_stage_with_such_a_table_are_refused(pool: Any) -> None:
+    pool.run(make_two_copies, 2)
