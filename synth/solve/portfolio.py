@@ -57,9 +57,12 @@ _EXACT_OPS = 1_600
 _EXACT_OPS_OF_MANY = 800
 
 # Shares of what is left for the local search on exact memory, where boundary buffers matter: before
-# the bounds and the exact model, and behind the windows. Last of all it has whatever is left.
+# the exact model, and behind the windows. Last of all it has whatever is left. The first time it
+# also ends when it has found nothing better for as long as it took to find the last, at least for
+# such a share of the limit: most problems are proven soon, and need no more.
 _LOCAL_SHARE_FIRST = 0.5
 _LOCAL_SHARE = 0.5
+_LEAST_STALLED_SHARE = 0.02
 
 # Beyond so many, building it takes longer than it could ever repay.
 _MOST_EXACT_OPS = 12_000
@@ -144,8 +147,6 @@ class _Search:
             yield lambda: self._search(self.now.left_s())
             return
         local = Part.LOCAL_SEARCH not in without and self._buffers_matter
-        if local:
-            yield lambda: self._improve_locally(_LOCAL_SHARE_FIRST)
         is_small = self._is_small
         if Part.BOUNDS not in without:
             # Where they take a while, the search need not wait for them.
@@ -153,6 +154,10 @@ class _Search:
             if is_first:
                 yield self.proving.one_by_one
             yield lambda: self.proving.begin(from_one=not is_first)
+        if local:
+            if Part.EXACT not in without and self.relaxed.num_ops <= _ONLY_EXACT_OPS:
+                yield lambda: self._search(_BRIEF_SHARE * self.now.left_s())
+            yield lambda: self._improve_locally(_LOCAL_SHARE_FIRST, ends_stalled=True)
         if not {Part.FEWER, Part.EXACT} & without and self.relaxed.num_ops > _ONLY_EXACT_OPS:
             yield self._try_fewer
         if Part.EXACT not in without and self.relaxed.num_ops <= _BRIEF_OPS:
@@ -285,27 +290,35 @@ class _Search:
             if Part.SLACK not in self.options.without:
                 self.now.best = slacken(self.problem, self.now.best, should_stop)
 
-    def _improve_locally(self, share: float) -> None:
+    def _improve_locally(self, share: float, *, ends_stalled: bool = False) -> None:
         """Local search on exact memory and times, from all orders known, for a share of the time.
 
         A deterministic search counts its effort instead.
+
+        Args:
+            ends_stalled: end when nothing better was found for a while.
         """
         if self.now.best is None:
             return
         if self.local is None:
             self.local = LocalSearch(self.problem, self.options.seed)
-        self.local.add(self.now.best.schedule.programs, [self.now.best.schedule.buffering])
+        local = self.local
+        local.add(self.now.best.schedule.programs, [self.now.best.schedule.buffering])
         for programs in self.known.taken():
-            self.local.add(programs)
+            local.add(programs)
         until_s = self.now.elapsed_s() + share * self.now.left_s()
-        units = _LOCAL_SHARE_FIRST * self.options.time_limit_s * UNITS_PER_S
+        limit_units = self.options.time_limit_s * UNITS_PER_S
+        began, improved = local.units_spent, local.units_spent
 
         def should_stop() -> bool:
             late = not self.options.deterministic and self.now.elapsed_s() > until_s
-            return late or self.now.finished()
+            patience = max(_LEAST_STALLED_SHARE * limit_units, improved - began)
+            stalled = ends_stalled and local.units_spent - improved > patience
+            return late or stalled or self.now.finished()
 
-        effort = units if self.options.deterministic else math.inf
-        for candidate in self.local.run(effort, should_stop):
+        effort = _LOCAL_SHARE_FIRST * limit_units if self.options.deterministic else math.inf
+        for candidate in local.run(effort, should_stop):
+            improved = local.units_spent
             self.now.offer(candidate)
 
     def _improve_windows(self) -> None:
