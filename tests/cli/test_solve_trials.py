@@ -178,9 +178,12 @@ def test_each_rank_may_have_a_limit_of_its_own(synth: Synth) -> None:
 
 def test_both_may_be_left_to_the_search(synth: Synth) -> None:
     asked = ("--partition", "search", "--placement", "auto", "--time-limit", "8s")
-    found = json.loads(synth(*TIGHT, *asked, "--format", "json").stdout)
-    assert {"linear", "v", "looped:2"} <= {tried["name"] for tried in found["candidates"]}
+    ended = synth(*TIGHT, *asked, "--format", "json")
+    to_try = re.search("placements to try: (.*)", ended.stderr)
+    assert to_try is not None and {"linear", "v", "looped:2"} <= set(to_try[1].split(", "))
+    found = json.loads(ended.stdout)
     assert found["lower_bound_us"] <= found["value_us"]
+    assert max(found["peak_bytes"]) <= 18.3e9
 
 
 def test_stages_may_recompute_in_a_partition_that_is_sought(synth: Synth) -> None:
