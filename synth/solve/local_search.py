@@ -76,6 +76,7 @@ class LocalSearch:
         self.units_spent = 0
         self._starts: dict[Buffering, _Start] = {}
         self._queue: list[Buffering] = []
+        self._yielded_us: int | None = None
         self._moves_per_op: float = _MOVES_PER_OP
         caps = problem.caps_bytes or ()
         self.rooms: list[int | None] = [
@@ -120,9 +121,9 @@ class LocalSearch:
             least_us: no schedule takes less, so nothing is sought below.
         """
         last = self.units_spent + units
+        yield from self._improved()
         while self._starts and self.units_spent < last and not should_stop():
-            best_us = min(start.value_us for start in self._starts.values())
-            if best_us <= least_us:
+            if self._best_us is not None and self._best_us <= least_us:
                 return
             walk = self.walk(self._next_start().schedule)
             if walk is None:
@@ -130,11 +131,24 @@ class LocalSearch:
             self._anneal(walk, last, should_stop)
             found = replace(walk.orders.schedule, programs=walk.best)
             self.add(found.programs, [found.buffering])
-            start = min(self._starts.values(), key=lambda start: start.value_us)
-            if start.value_us < best_us:
-                candidate = evaluate(self.problem, start.schedule, self.found_by)
-                if candidate is not None:
-                    yield candidate
+            yield from self._improved()
+
+    @property
+    def _best_us(self) -> int | None:
+        return min((start.value_us for start in self._starts.values()), default=None)
+
+    def _improved(self) -> Iterator[Candidate]:
+        """Yield the best schedule known, verified, unless one as good was yielded before.
+
+        A new buffering alone may make an order that was given better than it was.
+        """
+        best = self.best
+        if best is None or self._best_us == self._yielded_us:
+            return
+        self._yielded_us = self._best_us
+        candidate = evaluate(self.problem, best, self.found_by)
+        if candidate is not None:
+            yield candidate
 
     def _next_start(self) -> _Start:
         """The best of all, then by turns the best with each buffering, in rounds ever longer."""
