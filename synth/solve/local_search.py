@@ -40,7 +40,7 @@ _ADJACENT_SHARE = 0.5
 _FUSION_SHARE = 0.05
 
 # The temperature of a round falls between these shares of a mean op's duration.
-_HOTTEST, _COLDEST = 0.4, 0.01
+_HOTTEST, _COLDEST = 0.1, 0.01
 
 # A round has so many moves for each op: at first, and at most, when each buffering has had many.
 _MOVES_PER_OP, _MOST_MOVES_PER_OP = 20, 2_000
