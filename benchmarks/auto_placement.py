@@ -17,7 +17,7 @@ from synth.costs import cut
 from synth.families import generate
 from synth.kinds import OpKind
 from synth.plan.compare import Entry, Question, Search, compare
-from synth.plan.partition import balance
+from synth.plan.partition.balance import balance
 from synth.profile import (
     Layer,
     LayerProfile,
@@ -28,7 +28,7 @@ from synth.profile import (
     Timing,
     Workload,
 )
-from synth.report.tables import table
+from synth.report.text.tables import table
 from synth.schedule import lower, peak_bytes
 from synth.schedule.model import Placement
 from synth.solve.problem import SolveOptions

@@ -14,7 +14,7 @@ from benchmarks.solver.back_to_back import iteration_ends_us
 from synth.kinds import OpKind
 from synth.profile import Link, Links
 from synth.schedule import Lowered, lower
-from synth.schedule.file import Plan
+from synth.schedule.files.plan_file import Plan
 
 _SHARES = (None, 0.1, 0.5, 1.0)
 _ITERATIONS = 8

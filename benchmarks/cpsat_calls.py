@@ -22,16 +22,17 @@ from ortools.sat.python import cp_model
 
 from benchmarks.solver.suites import table as problems
 from synth.processors import num_processors
-from synth.report.tables import table
-from synth.solve import cpsat_parameters, cpsat_process
-from synth.solve.construct import search
-from synth.solve.cpsat import Model
-from synth.solve.cpsat_call import ask
-from synth.solve.graph import Graph
-from synth.solve.memory_views import certain, relaxed_for_fusion
-from synth.solve.placed import Placed
-from synth.solve.tails import tails_of
-from synth.solve.window import Window, required_by
+from synth.report.text.tables import table
+from synth.solve.cpsat import process
+from synth.solve.cpsat.call import ask
+from synth.solve.cpsat.model import Model
+from synth.solve.cpsat.parameters import mind_orders, quiet
+from synth.solve.improve.list_scheduling import search
+from synth.solve.improve.lns.window_model import Window, required_by
+from synth.solve.instance.earliest_start import Placed
+from synth.solve.instance.event_graph import Graph
+from synth.solve.instance.memory_models import certain, relaxed_for_fusion
+from synth.solve.instance.tails import tails_of
 
 _SIZES = (24, 48, 96, 192)
 _WHOLE = ((8, 32), (16, 64), (32, 128))
@@ -65,8 +66,8 @@ class Windows:
 
 def parameters() -> cp_model.SatParameters:
     """Those of windows."""
-    made = cpsat_parameters.quiet(0, 1, repeatable=True)
-    cpsat_parameters.mind_orders(made)
+    made = quiet(0, 1, repeatable=True)
+    mind_orders(made)
     made.max_deterministic_time = _LIMIT_S
     return made
 
@@ -90,7 +91,7 @@ def in_a_worker(models: Sequence[cp_model.CpModel]) -> list[float]:
 def processor_s() -> float:
     """The processor time of this process and its workers so far, in seconds."""
     # How Linux numbers the processor clock of another process, see clock_getcpuclockid(3).
-    clocks = ((~worker << 3) | 2 for worker in cpsat_process.processes())
+    clocks = ((~worker << 3) | 2 for worker in process.processes())
     return time.process_time() + sum(map(time.clock_gettime, clocks))
 
 

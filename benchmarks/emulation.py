@@ -11,17 +11,17 @@ import os
 import tempfile
 from pathlib import Path
 
-from synth.cli.run_answer import trace_of
+from synth.cli.answer.run import trace_of
 from synth.costs import uniform_costs
 from synth.families import generate
 from synth.profile import Link, Links, Profile
 from synth.profiles import find
-from synth.report.comparison import Comparison, compare
-from synth.report.tables import table
+from synth.report.explain.comparison import Comparison, compare
+from synth.report.text.tables import table
 from synth.runtime.emulation.rank import EmulationOptions
 from synth.runtime.training.launch import launch
-from synth.schedule.file import Claim, Plan, program_text
-from synth.schedule.trace import Source
+from synth.schedule.files.plan_file import Claim, Plan, program_text
+from synth.schedule.measured.trace import Source
 
 
 def main() -> None:

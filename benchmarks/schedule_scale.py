@@ -24,8 +24,8 @@ from synth.costs import Costs, uniform_costs
 from synth.kinds import OpKind
 from synth.profile import Link, Links
 from synth.record import write_atomically
-from synth.report.scale import Scale
-from synth.report.svg import Svg
+from synth.report.svg.scale import Scale
+from synth.report.svg.writer import Svg
 from synth.schedule import Op, Schedule, lower, peak_bytes, simulate, verify
 from synth.schedule.placements import placement
 

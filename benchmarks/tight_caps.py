@@ -29,7 +29,7 @@ from synth.kinds import OpKind
 from synth.profile import Link, Links
 from synth.schedule import Buffering, Op, Schedule, ScheduleError, peak_bytes, verify
 from synth.solve import Part, Problem, Result, SolveOptions, StoppedBy, solve
-from synth.solve.feasible import find_shortage, serial_schedule
+from synth.solve.infeasibility import find_shortage, serial_schedule
 
 _STATIC_BYTES = 100
 _KINDS = (OpKind.F, OpKind.B, OpKind.W)
@@ -227,7 +227,7 @@ def _fitting(
         try:
             lowered, _ = verify(schedule, problem.costs)
         except ScheduleError:  # this rank's memory can be read off all the same
-            from synth.schedule.lower import lower
+            from synth.schedule.lowering.lower import lower
 
             lowered = lower(schedule, problem.costs)
         if peak_bytes(lowered)[rank] <= caps[rank]:

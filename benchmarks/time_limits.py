@@ -21,7 +21,7 @@ from typing import NamedTuple
 from synth.processors import num_processors
 from synth.profile import Layer, Profile
 from synth.profiles import find
-from synth.report.tables import table
+from synth.report.text.tables import table
 
 _SHIPPED = "zb-1.5b-p8-m24"
 _LARGE = ("-r", "64", "-m", "512")

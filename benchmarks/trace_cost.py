@@ -12,9 +12,9 @@ from collections.abc import Callable
 import torch
 
 from synth.kinds import OpKind
-from synth.report.tables import table
-from synth.runtime.execution.clock import Clock
-from synth.schedule.lower import Transfer
+from synth.report.text.tables import table
+from synth.runtime.execution.core.clock import Clock
+from synth.schedule.lowering.lower import Transfer
 from synth.schedule.ops import Op, Value, ValueKind
 
 _ROUNDS, _CALLS = 7, 2000

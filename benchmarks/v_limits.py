@@ -22,10 +22,10 @@ from pathlib import Path
 from synth.costs import Costs, cut, uniform_costs
 from synth.errors import SynthError
 from synth.families import generate
-from synth.families.v_passes import averaged, costs_by_pass
+from synth.families._lib.v_passes import averaged, costs_by_pass
 from synth.families.zb_v_greedy import released
 from synth.kinds import OpKind
-from synth.plan.partition import balance
+from synth.plan.partition.balance import balance
 from synth.profile import Link, Links, Profile
 from synth.profiles import find, names
 from synth.schedule import Schedule, peak_bytes, verify

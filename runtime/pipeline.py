@@ -22,27 +22,27 @@ from torch.amp import GradScaler
 from torch.distributed import ReduceOp
 
 from synth.errors import RunFailure, SynthError
-from synth.schedule.file import Plan, schedule_fingerprint
-from synth.schedule.lower import Lowered
+from synth.schedule.files.plan_file import Plan, schedule_fingerprint
+from synth.schedule.lowering.lower import Lowered
 from synth.schedule.model import Schedule
 
 from .batch import Batch
-from .execution.channels import WithHost, open_channels
-from .execution.clock import Clock
-from .execution.data_parallel import DataParallel
-from .execution.executor import Executor
-from .execution.forward_only import forward_only
-from .execution.gradient_layout import GradientLayout
-from .execution.loss_terms import LossTerms, Weights
-from .execution.progress import Progress
-from .execution.rank_group import Refused
-from .execution.reducer import GradientReducer
-from .execution.saved_sizes import SizeFinder
-from .execution.shapes import ShapeFinder
-from .execution.stage import Loss
-from .execution.stepper import Stepper
-from .execution.traced_channels import TracedChannels
-from .execution.warm_up import WarmUp
+from .execution.core.clock import Clock
+from .execution.core.executor import Executor
+from .execution.core.forward_only import forward_only
+from .execution.core.progress import Progress
+from .execution.core.stepper import Stepper
+from .execution.gradients.data_parallel import DataParallel
+from .execution.gradients.layout import GradientLayout
+from .execution.gradients.reducer import GradientReducer
+from .execution.stage.loss_terms import LossTerms, Weights
+from .execution.stage.saved_sizes import SizeFinder
+from .execution.stage.shapes import ShapeFinder
+from .execution.stage.stage import Loss
+from .execution.stage.warm_up import WarmUp
+from .execution.transport.channels import WithHost, open_channels
+from .execution.transport.rank_group import Refused
+from .execution.transport.traced_channels import TracedChannels
 from .optimize.gradients import Gradients
 from .optimize.norm import GradientNorm
 from .pipeline_groups import PipelineGroups, Ranks

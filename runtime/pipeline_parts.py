@@ -9,13 +9,13 @@ from torch import nn
 from synth.costs import uniform_costs
 from synth.errors import Mismatch, SynthError
 from synth.profile import Link, Links
-from synth.schedule.file import Plan, schedule_fingerprint
-from synth.schedule.lower import Lowered
+from synth.schedule.files.plan_file import Plan, schedule_fingerprint
+from synth.schedule.lowering.lower import Lowered
 from synth.schedule.model import Schedule
 from synth.schedule.verify import verify
 
-from .execution.rank_group import RankGroup
-from .execution.stage import Loss, Stage
+from .execution.stage.stage import Loss, Stage
+from .execution.transport.rank_group import RankGroup
 
 Modules = nn.Module | Sequence[nn.Module] | Mapping[int, nn.Module | Sequence[nn.Module] | Stage]
 

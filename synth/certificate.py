@@ -1,7 +1,7 @@
 """Certificates of lower bounds: which prover and which models a bound rests on.
 
 A certificate proves nothing by itself. It names the few models that are to be solved again, so that
-a bound can be proven anew without all that a search tried besides (`synth.solve.recheck`).
+a bound can be proven anew without all that a search tried besides (`synth.solve.bounds.recheck`).
 """
 
 from enum import StrEnum

@@ -87,7 +87,7 @@ def test_help_loads_nothing_heavy(arguments: list[str], tmp_path: Path) -> None:
 
 
 def test_reading_and_checking_plans_loads_nothing_heavy(tmp_path: Path) -> None:
-    loaded = modules_loaded_by("import synth.schedule.file, synth.families", tmp_path)
+    loaded = modules_loaded_by("import synth.schedule.files.plan_file, synth.families", tmp_path)
     assert loaded & set(HEAVY) <= {"numpy"}  # schedules are checked with it
 
 

@@ -70,7 +70,7 @@ def _serve(
     import torch.distributed as dist
 
     from benchmarks.executor.measure import measure_case
-    from synth.runtime.execution import eager as eager_messages
+    from synth.runtime.execution.transport.gloo import eager_sockets as eager_messages
 
     if not eager:
         eager_messages.MOST_BYTES = -1

@@ -20,9 +20,9 @@ from typing import NamedTuple
 from synth.costs import HOST
 from synth.kinds import OpKind
 from synth.schedule import Lowered, Timeline
+from synth.schedule.lowering.programs import Action, Instruction, Transfer
+from synth.schedule.lowering.reductions import Reduction
 from synth.schedule.ops import Op, Value, ValueKind
-from synth.schedule.programs import Action, Instruction, Transfer
-from synth.schedule.reductions import Reduction
 
 
 class _Arrival(NamedTuple):

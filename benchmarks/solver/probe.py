@@ -17,11 +17,11 @@ _PROCESS = Path("/proc/self")
 _MODULES = {
     "synth.schedule": "lowering",
     "synth.families": "families",
-    "synth.solve.cpsat": "models",
-    "synth.solve.run_cpsat": "CP-SAT",
-    "synth.solve.cpsat_call": "CP-SAT",
-    "synth.solve.cpsat_process": "CP-SAT",
-    "synth.solve.cpsat_worker": "CP-SAT",
+    "synth.solve.cpsat.model": "models",
+    "synth.solve.cpsat.run": "CP-SAT",
+    "synth.solve.cpsat.call": "CP-SAT",
+    "synth.solve.cpsat.process": "CP-SAT",
+    "synth.solve.cpsat.worker_program": "CP-SAT",
     "synth.solve": "other search",
 }
 

@@ -3,10 +3,10 @@
 Each direction serves one move after the other; one comes back when it has left.
 """
 
-from synth.schedule.lower import Transfer
+from synth.schedule.lowering.lower import Transfer
 
-from ..execution.boundary import Tensors
-from ..execution.channels import Pending
+from ..execution.stage.boundary import Tensors
+from ..execution.transport.channels import Pending
 from .device_time import DeviceTime, after
 
 

@@ -13,10 +13,10 @@ from collections import defaultdict, deque
 import numpy as np
 import numpy.typing as npt
 
-from synth.schedule.lower import Transfer
+from synth.schedule.lowering.lower import Transfer
 
-from ..execution.boundary import Tensors
-from ..execution.channels import Channels, Pending
+from ..execution.stage.boundary import Tensors
+from ..execution.transport.channels import Channels, Pending
 from .device_time import DeviceTime, after, now_ns
 from .stage import STAMP_BYTES
 

@@ -10,18 +10,18 @@ from synth.costs import HOST
 from synth.errors import SynthError
 from synth.kinds import OpKind
 from synth.record import Record
-from synth.schedule.lower import Lowered
+from synth.schedule.lowering.lower import Lowered
 from synth.schedule.memory import static_bytes
 
 from ..batch import Batch
-from ..execution.channels import WithHost, open_channels
-from ..execution.clock import Clock
-from ..execution.executor import Executor
-from ..execution.groups import Group
-from ..execution.progress import Progress
-from ..execution.stepper import Stepper
-from ..execution.traced_channels import TracedChannels
-from ..execution.tracer import Tracer
+from ..execution.core.clock import Clock
+from ..execution.core.executor import Executor
+from ..execution.core.progress import Progress
+from ..execution.core.stepper import Stepper
+from ..execution.core.tracer import Tracer
+from ..execution.transport.channels import WithHost, open_channels
+from ..execution.transport.groups import Group
+from ..execution.transport.traced_channels import TracedChannels
 from ..optimize import GradientNorm
 from ..profiling.meter import measure
 from ..training.rank_result import RankResult

@@ -7,11 +7,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from synth.schedule.lower import Lowered
-from synth.schedule.reductions import Reduction
+from synth.schedule.lowering.lower import Lowered
+from synth.schedule.lowering.reductions import Reduction
 
-from ..execution.clock import Clock
-from ..execution.groups import Group
+from ..execution.core.clock import Clock
+from ..execution.transport.groups import Group
 from .device_time import DeviceTime, after, now_ns
 
 

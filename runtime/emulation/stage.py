@@ -9,8 +9,8 @@ from synth.costs import StageCosts
 from synth.errors import RunFailure
 from synth.kinds import OpKind
 
-from ..execution.boundary import Boundary, Leaf, Tensors
-from ..execution.passages import Given
+from ..execution.core.stage_protocol import Given
+from ..execution.stage.boundary import Boundary, Leaf, Tensors
 from .device_time import DeviceTime
 
 # A message carries the moment at which it was sent, and how late its sender was.

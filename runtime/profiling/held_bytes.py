@@ -10,7 +10,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from synth.kinds import OpKind
 
-from ..execution.boundary import Tensors
+from ..execution.stage.boundary import Tensors
 from .meter import measure
 from .sample import Sample
 

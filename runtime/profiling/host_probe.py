@@ -8,10 +8,10 @@ from torch import Tensor
 
 from synth.costs import HOST
 from synth.profile import Link
-from synth.schedule.lower import Transfer
+from synth.schedule.lowering.lower import Transfer
 from synth.schedule.ops import Value, ValueKind
 
-from ..execution.host_link import HostLink
+from ..execution.stage.host_link import HostLink
 
 _SMALL_BYTES = 64
 _LARGE_BYTES = 8 << 20

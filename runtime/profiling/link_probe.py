@@ -12,12 +12,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from synth.profile import Link, Links, PairLink
-from synth.schedule.lower import Transfer
+from synth.schedule.lowering.lower import Transfer
 from synth.schedule.ops import Value, ValueKind
 
-from ..execution.channels import Channels, open_channels
-from ..execution.eager import MOST_BYTES
-from ..execution.groups import Group
+from ..execution.transport.channels import Channels, open_channels
+from ..execution.transport.gloo.eager_sockets import MOST_BYTES
+from ..execution.transport.groups import Group
 from ..world import World, join_world
 from .host_probe import probe_host
 

@@ -11,7 +11,7 @@ from synth.optimizer import OptimizerSpec
 from synth.profile import LayerProfile, Timing
 from synth.schedule.ops import Op
 
-from ..execution.clock import Clock
+from ..execution.core.clock import Clock
 from ..optimize import StageOptimizer, StepSettings, widen_gradients, zero_gradient
 from .held_bytes import held_bytes
 from .meter import measure

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from ..execution.boundary import Boundary, Tensors
-from ..execution.passages import Given
-from ..execution.stage import Stage
+from ..execution.core.stage_protocol import Given
+from ..execution.stage.boundary import Boundary, Tensors
+from ..execution.stage.stage import Stage
 from ..training.layered import LayerCall, LayeredStage
 
 

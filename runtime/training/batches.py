@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import torch
 
-from synth.schedule.file import Plan
+from synth.schedule.files.plan_file import Plan
 
 from ..batch import Batch
 from ..checkpoint import TrainingState

@@ -8,10 +8,10 @@ from torch import nn
 
 from synth.errors import Mismatch
 from synth.profile import Workload
-from synth.schedule.file import Plan
+from synth.schedule.files.plan_file import Plan
 
 from ..dtypes import dtype_of
-from ..execution.stage import Stage
+from ..execution.stage.stage import Stage
 from ..models import build_model, trusted_spec
 from ..optimize import static_bytes
 from .layered import LayerCall, LayeredStage, Randomness, layer_calls

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from synth.errors import RunFailure
 
-from ..execution.failure import describe_failure
+from ..execution.core.failure import describe_failure
 from ..optimize import StageSteps, StepSettings
 from ..pipeline import Pipeline
 from .batches import MiniBatch

@@ -18,8 +18,8 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 import synth
 from synth.errors import ExitCode, RunFailure, SynthError
 from synth.profile import Links
-from synth.schedule.file import Plan
-from synth.schedule.lower import Lowered
+from synth.schedule.files.plan_file import Plan
+from synth.schedule.lowering.lower import Lowered
 
 from ..emulation.rank import EmulationOptions
 from .post_mortem import LastSeen, explain, last_attempt, places_of_all

@@ -14,10 +14,10 @@ from torch.utils.checkpoint import checkpoint
 from synth.errors import SynthError
 
 from ..dtypes import dtype_of
-from ..execution.boundary import Tensors
-from ..execution.passages import Given
-from ..execution.running_statistics import RunningStatistics
-from ..execution.stage import Chain, Stage
+from ..execution.core.stage_protocol import Given
+from ..execution.stage.boundary import Tensors
+from ..execution.stage.running_statistics import RunningStatistics
+from ..execution.stage.stage import Chain, Stage
 
 
 @dataclass

@@ -14,9 +14,9 @@ from typing import Any
 
 from synth.errors import RunFailure, SynthError, TrainingDiverged
 from synth.record import write_atomically
-from synth.schedule.lower import Instruction, Lowered
+from synth.schedule.lowering.lower import Instruction, Lowered
 
-from ..execution.progress import last_place
+from ..execution.core.progress import last_place
 from .place import place_name
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from ..execution.tracer import MarkedStep
+from ..execution.core.tracer import MarkedStep
 
 
 @dataclass

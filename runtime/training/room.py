@@ -6,7 +6,7 @@ from torch import nn
 
 from synth.errors import SynthError
 from synth.optimizer import OptimizerSpec
-from synth.schedule.file import Plan
+from synth.schedule.files.plan_file import Plan
 from synth.units import format_bytes
 
 from ..optimize import static_bytes, workspace_bytes

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 from synth.kinds import OpKind
-from synth.schedule.lower import Action, Lowered
+from synth.schedule.lowering.lower import Action, Lowered
 from synth.schedule.ops import Value
 
 _STEPS_OF_PATIENCE = 20

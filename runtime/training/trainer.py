@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from synth.errors import TrainingDiverged
-from synth.schedule.file import Plan
-from synth.schedule.lower import Lowered
+from synth.schedule.files.plan_file import Plan
+from synth.schedule.lowering.lower import Lowered
 
 from ..checkpoint import CheckpointOptions, TrainingState
-from ..execution.clock import Clock
-from ..execution.progress import Progress
-from ..execution.tracer import Tracer
+from ..execution.core.clock import Clock
+from ..execution.core.progress import Progress
+from ..execution.core.tracer import Tracer
 from ..models import vocabulary_size
 from ..optimize import StepSettings, build_steps, held_bytes
 from ..pipeline import Pipeline

@@ -15,12 +15,12 @@ import torch.distributed as dist
 
 from synth.errors import SynthError
 from synth.record import Record
-from synth.schedule.file import Plan
-from synth.schedule.lower import Lowered
+from synth.schedule.files.plan_file import Plan
+from synth.schedule.lowering.lower import Lowered
 from synth.terminal import as_message
 
 from ..emulation.rank import EmulationOptions, RankEmulation
-from ..execution.progress import Progress, counted_place
+from ..execution.core.progress import Progress, counted_place
 from ..world import World, join_world, restarts
 from .place import place_name
 from .post_mortem import attempt_folder, explain, has_word, hopeless, leave_word, note_ended

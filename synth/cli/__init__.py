@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from types import FrameType
 from typing import NoReturn
 
-from synth.cli.arguments import refuse_empty
+from synth.cli.read.arguments import refuse_empty
 from synth.errors import ExitCode, SynthError
 from synth.terminal import as_message
 
@@ -46,7 +46,7 @@ def main() -> None:
 
 def _leave_alone(code: object) -> None:
     """End at once if work goes on that nobody waits for: its threads cannot be ended."""
-    interrupt = sys.modules.get("synth.cli.interrupt")
+    interrupt = sys.modules.get("synth.cli.progress.interrupt")
     if interrupt is not None and interrupt.is_work_left_alone():
         sys.stdout.flush()
         sys.stderr.flush()

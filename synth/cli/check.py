@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from synth.cli.check_answers import (
+from synth.cli.answer.check import (
     bound_json,
     costs_of,
     findings,
@@ -13,18 +13,18 @@ from synth.cli.check_answers import (
     how_the_bound_stands,
     raise_if_false,
 )
-from synth.cli.options import MOST_AT_ONCE, LinkOption
-from synth.cli.output import Format, FormatOption, answer, answer_json, talk
+from synth.cli.answer.output import Format, FormatOption, answer, answer_json, talk
+from synth.cli.read.options import MOST_AT_ONCE, LinkOption
 from synth.errors import ExitCode, SynthError
-from synth.report.tables import facts
+from synth.report.text.tables import facts
 from synth.units import parse_seconds
 
 if TYPE_CHECKING:
     import threading
 
-    from synth.plan.reprove import Reproof
+    from synth.plan.reprove.reprove import Reproof
     from synth.profile import Profile
-    from synth.schedule.file import Plan
+    from synth.schedule.files.plan_file import Plan
     from synth.schedule.simulate import Timeline
 
 _LIMIT = "60s"
@@ -71,7 +71,7 @@ def command(
     something is, and with 4 if --prove does not prove the bound in the time given.
     """
     from synth.errors import Mismatch
-    from synth.schedule.file import Plan
+    from synth.schedule.files.plan_file import Plan
 
     if not prove and (time_limit or workers or all_provers):
         raise SynthError(
@@ -112,8 +112,8 @@ def _prove(
     workers: int | None,
     all_provers: bool,
 ) -> "Reproof":
-    from synth.cli.interrupt import run_interruptibly
-    from synth.plan.reprove import reprove
+    from synth.cli.progress.interrupt import run_interruptibly
+    from synth.plan.reprove.reprove import reprove
     from synth.solve.problem import SolveOptions
 
     limit_s = parse_seconds(time_limit or _LIMIT)

@@ -12,7 +12,7 @@ import typer
 
 import synth.cli
 from synth import __version__
-from synth.cli.arguments import within_limits
+from synth.cli.read.arguments import within_limits
 
 __all__ = ["app"]
 
@@ -45,6 +45,8 @@ def _options(
 
 def _add_commands() -> None:
     for found in pkgutil.iter_modules(synth.cli.__path__):
+        if found.ispkg:
+            continue
         module = importlib.import_module(f"synth.cli.{found.name}")
         command = getattr(module, "command", None)
         if command is not None:

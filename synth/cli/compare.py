@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from synth.cli.clock import Clock
-from synth.cli.compare_answers import as_json, as_text, drawn
-from synth.cli.defaults import AUTO
-from synth.cli.interrupt import Interrupted, run_interruptibly
-from synth.cli.limits import (
+from synth.cli.answer.compare import as_json, as_text, drawn
+from synth.cli.answer.output import Format, FormatOption, answer, answer_json, talk
+from synth.cli.progress.clock import Clock
+from synth.cli.progress.interrupt import Interrupted, run_interruptibly
+from synth.cli.read.defaults import AUTO
+from synth.cli.read.limits import (
     MemoryLimit,
     is_least,
     is_searched,
@@ -20,7 +21,7 @@ from synth.cli.limits import (
     read_sizes,
     word,
 )
-from synth.cli.options import (
+from synth.cli.read.options import (
     MOST_COLUMNS,
     ChosenRecomputeOption,
     ForceOption,
@@ -35,8 +36,7 @@ from synth.cli.options import (
     load_profile,
     read_objective,
 )
-from synth.cli.output import Format, FormatOption, answer, answer_json, talk
-from synth.cli.plans import save_plans
+from synth.cli.read.plans import save_plans
 from synth.errors import ExitCode, SynthError
 from synth.profile import Profile
 from synth.record import check_folder, check_outputs, write_atomically
@@ -44,9 +44,9 @@ from synth.replacing import PICTURE, check_replaceable
 from synth.units import parse_fraction, parse_seconds, shown
 
 if TYPE_CHECKING:
-    from synth.plan.choice import Choice
     from synth.plan.compare import Comparison, Question, Search
-    from synth.schedule.file import Plan
+    from synth.plan.recompute.choice import Choice
+    from synth.schedule.files.plan_file import Plan
 
 # Published schedules are told of so often at most.
 _PAUSE_S = 5.0
@@ -270,7 +270,7 @@ class _Progress:
 
 
 def _answer(comparison: "Comparison", svg: Path | None, format: Format, width: int) -> None:
-    from synth.report.pareto_svg import pareto_svg
+    from synth.report.svg.pareto import pareto_svg
 
     if svg is not None:
         write_atomically(svg, pareto_svg(drawn(comparison)))

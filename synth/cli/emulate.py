@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from synth.cli.options import MOST_COLUMNS, ForceOption
-from synth.cli.output import Format, FormatOption, answer, answer_json, talk
-from synth.cli.plans import load_checked
-from synth.cli.run_answer import iterations_us, trace_of
-from synth.cli.run_options import WEEK_S
+from synth.cli.answer.output import Format, FormatOption, answer, answer_json, talk
+from synth.cli.answer.run import iterations_us, trace_of
+from synth.cli.read.options import MOST_COLUMNS, ForceOption
+from synth.cli.read.plans import load_checked
+from synth.cli.read.run_options import WEEK_S
 from synth.processors import num_processors
 from synth.record import check_outputs
 from synth.replacing import TRACE, check_replaceable
@@ -19,9 +19,9 @@ from synth.units import format_bytes
 if TYPE_CHECKING:
     from synth.runtime.emulation.rank import EmulationOptions
     from synth.runtime.training.rank_result import RankResult
-    from synth.schedule.file import Plan
-    from synth.schedule.lower import Lowered
-    from synth.schedule.trace import Trace
+    from synth.schedule.files.plan_file import Plan
+    from synth.schedule.lowering.lower import Lowered
+    from synth.schedule.measured.trace import Trace
 
 # What loopback passes on without holding up much else, and from when on a run tells little.
 _LOOPBACK_BYTES_PER_S = 500e6
@@ -72,8 +72,8 @@ def command(
     Order, overlap, memory and freedom from deadlock are those of the real executor.
     """
     from synth.runtime.emulation.rank import EmulationOptions
-    from synth.schedule.scaled import scaled
-    from synth.schedule.trace import Source
+    from synth.schedule.files.scaled import scaled
+    from synth.schedule.measured.trace import Source
 
     check_outputs(trace, inputs=[plan])
     check_replaceable(trace, TRACE, "--trace", force)
@@ -94,7 +94,7 @@ def command(
 
 def _sizes_that_can_be_moved(lowered: "Lowered", makespan_us: float) -> float:
     """1, or as small a power of ten as it takes for loopback to keep up; told if it is not 1."""
-    from synth.schedule.scaled import moved_bytes
+    from synth.schedule.files.scaled import moved_bytes
 
     moved, sizes = moved_bytes(lowered), 1.0
     while moved * sizes > _LOOPBACK_BYTES_PER_S * makespan_us / 1e6 and sizes > 1e-6:
@@ -133,9 +133,14 @@ def _report(
     output_format: Format,
     width: int | None,
 ) -> None:
-    from synth.report.comparison import compare, comparison_text, middle_step, shared_timeline
-    from synth.report.gantt import render
-    from synth.schedule.spans import planned_spans
+    from synth.report.explain.comparison import (
+        compare,
+        comparison_text,
+        middle_step,
+        shared_timeline,
+    )
+    from synth.report.text.gantt import render
+    from synth.schedule.measured.spans import planned_spans
 
     charts = [step.chart() for step in trace.steps]
     step_us = iterations_us(trace, results)

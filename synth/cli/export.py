@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from synth.cli.options import ForceOption
-from synth.cli.output import answer, talk
-from synth.cli.plans import load_checked
+from synth.cli.answer.output import answer, talk
+from synth.cli.read.options import ForceOption
+from synth.cli.read.plans import load_checked
 
 
 class Target(StrEnum):
@@ -34,7 +34,7 @@ def command(
     from synth.interop.torch_csv import to_torch_csv
     from synth.record import check_outputs, write_atomically
     from synth.replacing import TORCH_CSV, check_replaceable
-    from synth.report.tables import places
+    from synth.report.text.tables import places
 
     check_outputs(output, inputs=[plan_path])
     check_replaceable(output, TORCH_CSV, "-o", force)

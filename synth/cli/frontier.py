@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from synth.cli.clock import Clock
-from synth.cli.curve_answers import as_json, as_text, drawn
-from synth.cli.interrupt import Interrupted, run_interruptibly
-from synth.cli.limits import EVEN, is_searched, read_recompute
-from synth.cli.options import (
+from synth.cli.answer.frontier import as_json, as_text, drawn
+from synth.cli.answer.output import Format, FormatOption, answer, answer_json, talk
+from synth.cli.progress.clock import Clock
+from synth.cli.progress.interrupt import Interrupted, run_interruptibly
+from synth.cli.read.limits import EVEN, is_searched, read_recompute
+from synth.cli.read.options import (
     MOST_AT_ONCE,
     MOST_COLUMNS,
     AnyPartitionOption,
@@ -28,8 +29,7 @@ from synth.cli.options import (
     asked_problem,
     load_profile,
 )
-from synth.cli.output import Format, FormatOption, answer, answer_json, talk
-from synth.cli.plans import save_plans
+from synth.cli.read.plans import save_plans
 from synth.errors import SynthError
 from synth.lock import only_writer
 from synth.processors import num_processors
@@ -39,10 +39,10 @@ from synth.replacing import PICTURE, check_replaceable
 from synth.units import format_bytes, format_us, parse_fraction, parse_seconds
 
 if TYPE_CHECKING:
-    from synth.plan.choice import Choice
-    from synth.plan.frontier import Frontier
-    from synth.plan.trace import Effort
-    from synth.schedule.file import Plan
+    from synth.plan.memory_curve.curve_file import Frontier
+    from synth.plan.memory_curve.trace_curve import Effort
+    from synth.plan.recompute.choice import Choice
+    from synth.schedule.files.plan_file import Plan
     from synth.solve.problem import Problem
 
 # More searches at once than this leave each of them too few workers on most machines.
@@ -105,8 +105,8 @@ def command(
     Every point is a plan with a proven bound, for one partition or for all of them. Ctrl-C keeps
     what is there; the same command again goes on from it; at the same time, it is refused.
     """
-    from synth.plan.frontier import check_can_be_sought
-    from synth.plan.trace import Effort
+    from synth.plan.memory_curve.curve_file import check_can_be_sought
+    from synth.plan.memory_curve.trace_curve import Effort
     from synth.schedule.placements import placement as named_placement
 
     profile, where = load_profile(profile_name, link), named_placement(placement, ranks)
@@ -143,7 +143,7 @@ def command(
 
 def _by_file(curve: "Frontier") -> "dict[str, Plan]":
     """The schedule file of every point, by its name, which is its limit in bytes."""
-    from synth.plan.frontier import cap_of
+    from synth.plan.memory_curve.curve_file import cap_of
 
     return {f"{cap_of(plan)}B.json": plan for plan in curve.points}
 
@@ -189,7 +189,7 @@ class _Request:
 
     def save(self, curve: "Frontier") -> None:
         """Write the file and the picture."""
-        from synth.report.curve_svg import curve_svg
+        from synth.report.svg.curve import curve_svg
 
         curve.save(self.output)
         write_atomically(self.picture, curve_svg(drawn(curve, self.title)))
@@ -197,7 +197,7 @@ class _Request:
 
 def _trace(request: _Request) -> "tuple[Frontier, bool]":
     """The curve, and whether a stop was asked for."""
-    from synth.plan.trace import trace
+    from synth.plan.memory_curve.trace_curve import trace
 
     begun, problem, effort = _begun(request), request.problem, request.effort
     there = f"; {len(begun.points)} points are there already" if begun else ""
@@ -227,7 +227,7 @@ def _begun(request: _Request) -> "Frontier | None":
     Raises:
         SynthError: it is no curve, or that of another problem.
     """
-    from synth.plan.frontier import Frontier, difference, empty_frontier
+    from synth.plan.memory_curve.curve_file import Frontier, difference, empty_frontier
 
     if not request.output.exists():
         return None
@@ -266,7 +266,7 @@ class _Progress:
 
 def _values(curve: "Frontier") -> dict[int, tuple[int, int]]:
     """Value and bound by cap."""
-    from synth.plan.frontier import cap_of, value_of
+    from synth.plan.memory_curve.curve_file import cap_of, value_of
 
     return {cap_of(p): (value_of(p), p.claim.lower_bound_us) for p in curve.points}
 

@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from synth.cli.limits import read_partition
-from synth.cli.options import LinkOption, PartitionOption, ProfileArgument, load_profile
-from synth.cli.output import talk
+from synth.cli.answer.output import talk
+from synth.cli.read.limits import read_partition
+from synth.cli.read.options import LinkOption, PartitionOption, ProfileArgument, load_profile
 
 
 def command(
@@ -25,10 +25,10 @@ def command(
     The order and the placement are the file's; times and bytes are the profile's.
     """
     from synth.interop.torch_csv import from_torch_csv
-    from synth.plan.partition import balance
+    from synth.plan.partition.balance import balance
     from synth.reading import read_text
     from synth.record import check_outputs
-    from synth.schedule.file import Plan, check_replaceable
+    from synth.schedule.files.plan_file import Plan, check_replaceable
 
     check_outputs(output, inputs=[schedule_path, profile_name])
     check_replaceable(output)

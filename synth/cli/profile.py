@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from synth.cli.optimizer import (
+from synth.cli.answer.output import answer, talk, warn_of
+from synth.cli.read.optimizer import (
     Float32GradientsOption,
     MasterWeightsOption,
     OptimizerOption,
     PostValidationOption,
     read_optimizer,
 )
-from synth.cli.options import ForceOption
-from synth.cli.output import answer, talk, warn_of
+from synth.cli.read.options import ForceOption
 from synth.errors import SynthError
 from synth.record import check_outputs
 from synth.replacing import PROFILE, check_replaceable

@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from synth.cli import run_checkpoints as saved
-from synth.cli import run_options as options
-from synth.cli.optimizer import read_optimizer
-from synth.cli.options import MOST_COLUMNS, ForceOption
-from synth.cli.output import Format, FormatOption, is_first_process, warn_of
-from synth.cli.own_model import ModelOption, TrustOption, read_model
-from synth.cli.plans import load_checked
-from synth.cli.run_answer import Outputs, report
+from synth.cli.answer.output import Format, FormatOption, is_first_process, warn_of
+from synth.cli.answer.run import Outputs, report
+from synth.cli.read import run_checkpoints as saved
+from synth.cli.read import run_options as options
+from synth.cli.read.optimizer import read_optimizer
+from synth.cli.read.options import MOST_COLUMNS, ForceOption
+from synth.cli.read.own_model import ModelOption, TrustOption, read_model
+from synth.cli.read.plans import load_checked
 from synth.errors import SynthError
 from synth.record import check_outputs
 from synth.replacing import RUN, TRACE, check_replaceable
@@ -20,8 +20,8 @@ from synth.replacing import RUN, TRACE, check_replaceable
 if TYPE_CHECKING:
     from synth.runtime.training.rank_result import RankResult
     from synth.runtime.training.train_options import TrainOptions
-    from synth.schedule.file import Plan
-    from synth.schedule.lower import Lowered
+    from synth.schedule.files.plan_file import Plan
+    from synth.schedule.lowering.lower import Lowered
 
 
 def command(

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from synth.cli.options import MOST_COLUMNS, ForceOption
-from synth.cli.output import (
+from synth.cli.answer.output import (
     Format,
     FormatOption,
     answer,
@@ -16,7 +15,8 @@ from synth.cli.output import (
     talk,
     value_line,
 )
-from synth.cli.plans import load_checked
+from synth.cli.read.options import MOST_COLUMNS, ForceOption
+from synth.cli.read.plans import load_checked
 from synth.record import check_outputs
 from synth.replacing import PERFETTO, TRACE, check_replaceable
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from synth.objective import Objective
-    from synth.schedule.file import Plan
-    from synth.schedule.lower import Lowered
+    from synth.schedule.files.plan_file import Plan
+    from synth.schedule.lowering.lower import Lowered
     from synth.schedule.simulate import Timeline
 
 
@@ -55,9 +55,9 @@ def command(
 
     The file is verified first; times are simulated from the costs that it carries.
     """
-    from synth.report.gantt import render
-    from synth.report.laid import Laid, lay, write_charts
-    from synth.schedule.spans import moved_spans, planned_chart
+    from synth.report.explain.overlay import Laid, lay, write_charts
+    from synth.report.text.gantt import render
+    from synth.schedule.measured.spans import moved_spans, planned_chart
 
     check_outputs(trace, perfetto, inputs=[plan_path, measured])
     check_replaceable(trace, TRACE, "--trace", force)
@@ -116,7 +116,7 @@ def _copies(plan: "Plan") -> str:
 
 def plan_table(plan: "Plan", lowered: "Lowered", timeline: "Timeline") -> str:
     """The table of ranks of a checked plan; idle time is that of the makespan."""
-    from synth.report.tables import rank_table
+    from synth.report.text.tables import rank_table
 
     ranges = [plan.layers_of(stage) for stage in range(len(plan.partition))]
     figures = (plan.caps_bytes, plan.claim.peak_bytes)
@@ -150,8 +150,8 @@ def as_json(plan: "Plan", lowered: "Lowered", timeline: "Timeline") -> dict[str,
 
 
 def _ranks_json(plan: "Plan", lowered: "Lowered", timeline: "Timeline") -> list[dict[str, Any]]:
+    from synth.schedule.measured.spans import planned_spans
     from synth.schedule.memory import static_bytes
-    from synth.schedule.spans import planned_spans
 
     spans = planned_spans(timeline)
     return [

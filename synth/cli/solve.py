@@ -5,11 +5,12 @@ from typing import Annotated, Literal
 
 import typer
 
-from synth.cli.clock import Clock
-from synth.cli.defaults import choices, chooses_layers
-from synth.cli.hint import read_hint
-from synth.cli.least import solve_least
-from synth.cli.limits import (
+from synth.cli.answer.output import Format, FormatOption, talk
+from synth.cli.answer.preview import preview
+from synth.cli.progress.clock import Clock
+from synth.cli.read.defaults import choices, chooses_layers
+from synth.cli.read.hint import read_hint
+from synth.cli.read.limits import (
     LEAST,
     STEADY,
     is_least,
@@ -19,7 +20,7 @@ from synth.cli.limits import (
     read_recompute,
     read_target,
 )
-from synth.cli.options import (
+from synth.cli.read.options import (
     MOST_AT_ONCE,
     AnyPlacementOption,
     ChosenPartitionOption,
@@ -35,12 +36,11 @@ from synth.cli.options import (
     asked_problem,
     load_profile,
 )
-from synth.cli.output import Format, FormatOption, talk
-from synth.cli.preview import preview
-from synth.cli.request import Request
-from synth.cli.search import solve_within_limits
-from synth.cli.steady import solve_steady
-from synth.cli.trials import (
+from synth.cli.read.request import Request
+from synth.cli.solving.least import solve_least
+from synth.cli.solving.search import solve_within_limits
+from synth.cli.solving.steady import solve_steady
+from synth.cli.solving.trials import (
     asked_candidates,
     check_goes_with_choice,
     is_choice,
@@ -48,7 +48,7 @@ from synth.cli.trials import (
     solve_candidates,
 )
 from synth.errors import SynthError
-from synth.plan.target import NOT_REPEATABLE, Target
+from synth.plan.memory_curve.target import NOT_REPEATABLE, Target
 from synth.recomputing import recomputing
 from synth.record import check_outputs
 from synth.units import parse_fraction, parse_seconds
@@ -119,10 +119,10 @@ def command(
 
     Ctrl-C keeps the best so far. Exits with 3 if nothing can fit, with 4 if nothing was found.
     """
-    from synth.schedule.file import check_replaceable
+    from synth.schedule.files.plan_file import check_replaceable
     from synth.schedule.placements import placement as named_placement
+    from synth.solve.instance.instance import SPLIT
     from synth.solve.problem import SolveOptions, SolverName
-    from synth.solve.view import SPLIT
 
     clock = Clock.of(time_limit, is_clock=not deterministic)
     check_outputs(output, inputs=[profile_name])

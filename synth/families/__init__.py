@@ -12,8 +12,8 @@ from functools import cache
 
 from synth.costs import Costs
 from synth.errors import SynthError
-from synth.families.family import Family, Setting
-from synth.families.options import ROUNDS, Options, parse, spelled, variants
+from synth.families._lib.family import Family, Setting
+from synth.families._lib.options import ROUNDS, Options, parse, spelled, variants
 from synth.schedule.model import Placement, Schedule
 
 __all__ = [

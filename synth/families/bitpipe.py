@@ -8,11 +8,11 @@ the ablation "w/o E" of its Table 5, without eager gradient synchronization.
 from collections.abc import Iterator
 from itertools import product
 
-from synth.families.buffers import patient
-from synth.families.early import First, Listed, Rule, Turns, list_schedule
-from synth.families.family import Family, Programs, Setting
-from synth.families.options import SYNC, Way, rounds
-from synth.families.units import check_even, concatenated
+from synth.families._lib.buffers import patient
+from synth.families._lib.early import First, Listed, Rule, Turns, list_schedule
+from synth.families._lib.family import Family, Programs, Setting
+from synth.families._lib.options import SYNC, Way, rounds
+from synth.families._lib.units import check_even, concatenated
 from synth.schedule.model import Buffering, Schedule
 
 # Large schedules are made by fewer of the rules: so many ops may be listed in all.

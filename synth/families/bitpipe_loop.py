@@ -5,9 +5,9 @@ interleaved 1F1B, any number of rounds. The slots of `units.py` do not collide o
 times are those of BitPipe; what the V saves are the transfers at its turn.
 """
 
-from synth.families.family import Family, Programs, Setting
-from synth.families.options import SYNC, rounds
-from synth.families.units import check_even, concatenated
+from synth.families._lib.family import Family, Programs, Setting
+from synth.families._lib.options import SYNC, rounds
+from synth.families._lib.units import check_even, concatenated
 
 
 def make(setting: Setting) -> Programs:

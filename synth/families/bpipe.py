@@ -16,9 +16,9 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 from synth.families import one_f_one_b
-from synth.families.family import Family, Programs, Setting
+from synth.families._lib.family import Family, Programs, Setting
 from synth.kinds import OpKind
-from synth.schedule.lower import lower
+from synth.schedule.lowering.lower import lower
 from synth.schedule.model import Buffering, Schedule
 from synth.schedule.ops import Op
 from synth.schedule.simulate import simulate

@@ -13,9 +13,9 @@ Gradients of the two copies are added up eagerly (section 3.2), or, with `late-s
 """
 
 from synth.errors import SynthError
-from synth.families.family import Family, Programs, Setting
-from synth.families.options import SYNC, Way
-from synth.families.units import check_even, concatenated
+from synth.families._lib.family import Family, Programs, Setting
+from synth.families._lib.options import SYNC, Way
+from synth.families._lib.units import check_even, concatenated
 
 _WAYS = Way("scale", ("concatenation", "doubling", "halving"), untried=("halving",))
 

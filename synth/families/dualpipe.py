@@ -1,8 +1,8 @@
 """DualPipe: two streams from both ends at once (DeepSeek-AI 2024, arXiv 2412.19437)."""
 
 from synth.errors import SynthError
-from synth.families.dual import Stream, program
-from synth.families.family import Family, Programs, Setting
+from synth.families._lib.dual import Stream, program
+from synth.families._lib.family import Family, Programs, Setting
 
 
 def make(setting: Setting) -> Programs:

@@ -5,8 +5,8 @@ both stages once, and the stream that came from the other end is the one that ha
 """
 
 from synth.errors import SynthError
-from synth.families.dual import Stream, program
-from synth.families.family import Family, Programs, Setting
+from synth.families._lib.dual import Stream, program
+from synth.families._lib.family import Family, Programs, Setting
 
 
 def make(setting: Setting) -> Programs:

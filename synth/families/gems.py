@@ -6,7 +6,7 @@ rank never holds more than one micro-batch. Each costs F + D · B of time, which
 (D − 1) / (D + 1/2) that they give for many micro-batches and B = 2F.
 """
 
-from synth.families.family import Family, Programs, Setting
+from synth.families._lib.family import Family, Programs, Setting
 from synth.kinds import OpKind
 from synth.schedule.ops import Op
 

@@ -14,10 +14,10 @@ what PipeOffload's schedules offload on (`pipeoffload.py`): what leaves leaves a
 from itertools import zip_longest
 from math import gcd
 
-from synth.families.buffers import patient
-from synth.families.family import Family, Programs, Setting
+from synth.families._lib.buffers import patient
+from synth.families._lib.family import Family, Programs, Setting
+from synth.families._lib.options import Way, rounds
 from synth.families.interleaved import even_groups, in_groups
-from synth.families.options import Way, rounds
 from synth.kinds import OpKind
 from synth.schedule.ops import Op
 

@@ -4,9 +4,9 @@ The parameter is the number of waves W, two stages of each rank a wave. Chimera 
 copy: what ran there on the mirrored ranks runs here on the way back.
 """
 
-from synth.families.family import Family, Programs, Setting
-from synth.families.options import rounds
-from synth.families.units import concatenated
+from synth.families._lib.family import Family, Programs, Setting
+from synth.families._lib.options import rounds
+from synth.families._lib.units import concatenated
 
 
 def make(setting: Setting) -> Programs:

@@ -14,8 +14,8 @@ from dataclasses import replace
 from itertools import accumulate
 
 from synth.errors import SynthError
-from synth.families.family import Family, Programs, Setting
-from synth.families.options import Count, rounds
+from synth.families._lib.family import Family, Programs, Setting
+from synth.families._lib.options import Count, rounds
 from synth.kinds import OpKind
 from synth.schedule.model import Buffering, Schedule
 from synth.schedule.ops import Op

@@ -8,10 +8,10 @@ as large as is useful. That is what this rule holds, with K = 3D / 2 − 2: so m
 rank can run until its first B, beside what it does for the other direction.
 """
 
-from synth.families.buffers import patient
-from synth.families.early import First, Rule, Turns, list_schedule
-from synth.families.family import Family, Programs, Setting
-from synth.families.options import Count
+from synth.families._lib.buffers import patient
+from synth.families._lib.early import First, Rule, Turns, list_schedule
+from synth.families._lib.family import Family, Programs, Setting
+from synth.families._lib.options import Count
 
 
 def make(setting: Setting) -> Programs:

@@ -20,11 +20,11 @@ from typing import NamedTuple
 
 from synth.errors import SynthError
 from synth.families import gis, interleaved, one_f_one_b
-from synth.families.buffers import patient
-from synth.families.family import Family, Programs, Setting
-from synth.families.options import Way, rounds
+from synth.families._lib.buffers import patient
+from synth.families._lib.family import Family, Programs, Setting
+from synth.families._lib.options import Way, rounds
 from synth.kinds import MOVES, OpKind
-from synth.schedule.lower import lower
+from synth.schedule.lowering.lower import lower
 from synth.schedule.memory import peak_bytes
 from synth.schedule.model import Buffering, Schedule
 from synth.schedule.ops import Op

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from synth.families.buffers import patient
-from synth.families.family import Family, Programs, Setting
-from synth.families.v_shape import Block, repeated
+from synth.families._lib.buffers import patient
+from synth.families._lib.family import Family, Programs, Setting
+from synth.families._lib.v_shape import Block, repeated
 
 
 def make(setting: Setting) -> Programs:

@@ -6,10 +6,10 @@ ZB-1p and ZB-2p are this at the limits that the paper measures.
 from collections.abc import Sequence
 
 from synth.errors import SynthError
-from synth.families.buffers import patient
-from synth.families.capped import left_bytes, within_caps
-from synth.families.family import Family, Programs, Setting
-from synth.families.zb_greedy import greedy
+from synth.families._lib.buffers import patient
+from synth.families._lib.capped import left_bytes, within_caps
+from synth.families._lib.family import Family, Programs, Setting
+from synth.families._lib.zb_greedy import greedy
 
 _MOST_ATTEMPTS = 6
 

@@ -2,9 +2,9 @@
 
 from collections import Counter
 
-from synth.families.buffers import patient
-from synth.families.family import Family, Programs, Setting
-from synth.families.v_shape import Drawn, fitted_to_memory
+from synth.families._lib.buffers import patient
+from synth.families._lib.family import Family, Programs, Setting
+from synth.families._lib.v_shape import Drawn, fitted_to_memory
 from synth.kinds import OpKind
 from synth.schedule.ops import Op
 

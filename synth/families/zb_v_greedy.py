@@ -6,11 +6,11 @@ there. With caps it is what the fullest rank has room for.
 """
 
 from synth.errors import SynthError
-from synth.families.buffers import patient
-from synth.families.capped import left_bytes, over_bytes
-from synth.families.family import Family, Programs, Setting
-from synth.families.v_greedy import ALL_CHOICES, StuckError, repeated_run
-from synth.families.v_passes import PassCosts, averaged, costs_by_pass, units_bytes
+from synth.families._lib.buffers import patient
+from synth.families._lib.capped import left_bytes, over_bytes
+from synth.families._lib.family import Family, Programs, Setting
+from synth.families._lib.v_greedy import ALL_CHOICES, StuckError, repeated_run
+from synth.families._lib.v_passes import PassCosts, averaged, costs_by_pass, units_bytes
 
 # Limits tried within caps: boundary values and uneven stages take room that the averages miss.
 _MOST_ATTEMPTS = 6

@@ -17,14 +17,14 @@ from collections.abc import Callable, Iterator, Sequence
 
 from synth.errors import SynthError
 from synth.families import v_half, v_min, zb_v
-from synth.families.buffers import outcome_of, patient, unlimited
-from synth.families.capped import left_bytes
-from synth.families.family import Family, Programs, Setting
-from synth.families.kept import most_kept_bytes
-from synth.families.reorder import fitted_below
-from synth.families.v_greedy import ALL_CHOICES, Choices, Run, StuckError, repeated_run
-from synth.families.v_passes import PassCosts, averaged, costs_by_pass, units_bytes
-from synth.families.v_shape import Drawn, drawn
+from synth.families._lib.buffers import outcome_of, patient, unlimited
+from synth.families._lib.capped import left_bytes
+from synth.families._lib.family import Family, Programs, Setting
+from synth.families._lib.kept import most_kept_bytes
+from synth.families._lib.reorder import fitted_below
+from synth.families._lib.v_greedy import ALL_CHOICES, Choices, Run, StuckError, repeated_run
+from synth.families._lib.v_passes import PassCosts, averaged, costs_by_pass, units_bytes
+from synth.families._lib.v_shape import Drawn, drawn
 from synth.families.zb_v_greedy import most_activations
 from synth.schedule.model import Schedule
 from synth.schedule.ops import Op

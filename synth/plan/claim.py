@@ -1,7 +1,7 @@
 """What a search's answer says of its schedule, as schedule files keep it."""
 
 from synth import __version__
-from synth.schedule.file import Claim
+from synth.schedule.files.plan_file import Claim
 from synth.solve.problem import Incumbent, Problem, Result, SolveOptions
 
 STILL_SEARCHING = "nothing yet: the search went on when this was written"

@@ -14,15 +14,15 @@ from synth.costs import HOST, Costs, cut
 from synth.errors import SynthError
 from synth.families import family_placement, generate, variants_for
 from synth.objective import Objective
-from synth.plan.candidates import Candidate, Cut, placements_to_try
-from synth.plan.choice import Choice
+from synth.plan.choose.candidates import Candidate, Cut, placements_to_try
+from synth.plan.choose.trials import solve_best_of
 from synth.plan.claim import claim_of
-from synth.plan.partition import balance, is_proven_best
-from synth.plan.repartition import solve_repartitioning
-from synth.plan.trials import solve_best_of
+from synth.plan.partition.balance import balance, is_proven_best
+from synth.plan.recompute.choice import Choice
+from synth.plan.recompute.repartition import solve_repartitioning
 from synth.profile import Profile
-from synth.schedule.file import Claim, Plan
-from synth.schedule.lower import Lowered
+from synth.schedule.files.plan_file import Claim, Plan
+from synth.schedule.lowering.lower import Lowered
 from synth.schedule.memory import peak_bytes, static_bytes
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.simulate import Timeline

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from synth.costs import HOST
-from synth.schedule.programs import Transfer, end_name
-from synth.schedule.spans import Chart, FlowSpan
+from synth.schedule.lowering.programs import Transfer, end_name
+from synth.schedule.measured.spans import Chart, FlowSpan
 
 Event = dict[str, Any]
 

@@ -1,6 +1,6 @@
 """What a schedule is: ops, placement, file format, lowering, verification, simulation."""
 
-from synth.schedule.lower import Lowered, lower
+from synth.schedule.lowering.lower import Lowered, lower
 from synth.schedule.memory import MemoryCurve, peak_bytes
 from synth.schedule.model import Buffering, Placement, Schedule
 from synth.schedule.ops import Op

@@ -7,7 +7,7 @@ each progresses at rate min(1, P / n). Transfers are not slowed.
 
 from dataclasses import dataclass
 
-from synth.schedule.lower import Lowered
+from synth.schedule.lowering.lower import Lowered
 from synth.schedule.simulate import Timeline
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from synth.costs import IntArray
-from synth.schedule.lower import Action, Lowered
+from synth.schedule.lowering.lower import Action, Lowered
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from functools import cached_property
 
 import numpy as np
 
-from synth.schedule.lower import Lowered
+from synth.schedule.lowering.lower import Lowered
 
 
 class DeadlockError(Exception):

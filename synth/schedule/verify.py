@@ -9,8 +9,8 @@ from synth.costs import Costs
 from synth.errors import ExitCode, SynthError
 from synth.kinds import MOVES, OpKind
 from synth.schedule.arrays import KIND_CODES, OpArrays
-from synth.schedule.effects import Effects
-from synth.schedule.lower import Action, Lowered, lower_arrays
+from synth.schedule.lowering.effects import Effects
+from synth.schedule.lowering.lower import Action, Lowered, lower_arrays
 from synth.schedule.memory import memory_curve, peak_bytes
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.ops import Op, Value

@@ -1,8 +1,7 @@
 """Finding schedules: the problem, lower bounds, construction, exact search, improvement."""
 
 from synth.objective import Objective
-from synth.solve.feasible import Shortage, find_shortage
-from synth.solve.portfolio import solve
+from synth.solve.infeasibility import Shortage, find_shortage
 from synth.solve.problem import (
     Incumbent,
     Part,
@@ -13,6 +12,7 @@ from synth.solve.problem import (
     SolverName,
     StoppedBy,
 )
+from synth.solve.solver import solve
 
 __all__ = [
     "Incumbent",

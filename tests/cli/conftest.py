@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from synth.cli import interrupt, main
+from synth.cli import main
+from synth.cli.progress import interrupt
 from synth.costs import cut
 from synth.families import generate
 from synth.profile import Link, Links, Profile, Workload
 from synth.profiles import find
 from synth.schedule import lower, peak_bytes
-from synth.schedule.file import Plan
+from synth.schedule.files.plan_file import Plan
 
 NAME = "zb-1.5b-p8-m24"
 

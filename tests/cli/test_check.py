@@ -12,7 +12,7 @@ from synth.costs import cut
 from synth.families import generate
 from synth.profile import Profile
 from synth.profiles import find
-from synth.schedule.file import Plan
+from synth.schedule.files.plan_file import Plan
 from tests.cli.conftest import NAME, Synth
 
 Change = Callable[[dict[str, Any]], object]

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from synth.plan.recompute import recomputed
-from synth.schedule.file import Plan
+from synth.plan.recompute.stages import recomputed
+from synth.schedule.files.plan_file import Plan
 from tests.cli.conftest import NAME, Synth
 
 SIZE = ("--ranks", "4", "--micro-batches", "8")

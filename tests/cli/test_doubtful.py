@@ -11,7 +11,7 @@ from synth.conditions import Conditions
 from synth.profile import Profile
 from synth.profiles import find
 from synth.runtime.profiling.machine_watch import Senses
-from synth.schedule.file import Plan
+from synth.schedule.files.plan_file import Plan
 from tests.cli.conftest import NAME, TINY, Ended, Synth
 
 BUSY = Conditions(load_start=1.7, waiting_share=0.31, spread=0.1)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from synth.report.laid import lay
-from synth.schedule.file import Plan
-from synth.schedule.trace import Source, Trace
+from synth.report.explain.overlay import lay
+from synth.schedule.files.plan_file import Plan
+from synth.schedule.measured.trace import Source, Trace
 
 COMMAND = [sys.executable, "-m", "synth", "emulate"]
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from synth.cli.run_answer import stopped_after
+from synth.cli.answer.run import stopped_after
 from synth.profile import Workload
 from tests.cli.conftest import make_run_plan
 from tests.cli.worker_processes import end, read_until, workers_of

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from synth.plan.frontier import Frontier, cap_of
-from synth.schedule.file import Plan
+from synth.plan.memory_curve.curve_file import Frontier, cap_of
+from synth.schedule.files.plan_file import Plan
 from tests.cli.conftest import NAME, Synth
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from synth.schedule.file import Plan
+from synth.schedule.files.plan_file import Plan
 from tests.cli.conftest import Synth
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from synth.cli.clock import Clock
-from synth.cli.interrupt import OutOfTime, run_interruptibly
-from synth.cli.so_far import SoFar
+from synth.cli.progress.clock import Clock
+from synth.cli.progress.interrupt import OutOfTime, run_interruptibly
+from synth.cli.progress.so_far import SoFar
 from synth.costs import uniform_costs
 from synth.solve.problem import Incumbent, Problem, StoppedBy
 from tests.cli.conftest import NAME, Synth
@@ -63,7 +63,7 @@ def test_the_first_ctrl_c_while_the_answer_is_written_lets_it_be_written() -> No
     code = (
         "import os, signal, sys, time\n"
         "from synth.cli import give_up\n"
-        "from synth.cli.interrupt import run_interruptibly\n"
+        "from synth.cli.progress.interrupt import run_interruptibly\n"
         "signal.signal(signal.SIGINT, give_up)\n"
         "found = run_interruptibly(lambda stop: 'found')\n"
         "os.kill(os.getpid(), signal.SIGINT)\n"
@@ -125,7 +125,7 @@ def test_what_there_is_no_time_for_is_left_out_of_the_comparison_and_named(synth
 
 def test_reading_and_cutting_count_towards_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("synth.cli.clock.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("synth.cli.progress.clock.time.monotonic", lambda: now[0])
     clock = Clock.of("10s")
     is_over = clock.for_partitions()
     assert not is_over() and clock.left_of(10.0) == 10.0

@@ -7,7 +7,7 @@ import pytest
 
 from synth.profile import Link, Links, NodeLink, PairLink, Profile
 from synth.profiles import find
-from synth.schedule.file import Plan
+from synth.schedule.files.plan_file import Plan
 from tests.cli.conftest import NAME, SMALL_SOLVE, Synth
 
 DEFAULT = Link(latency_us=10.0, bandwidth_bytes_per_s=25e9)

@@ -10,10 +10,10 @@ import pytest
 
 from synth.kinds import OpKind
 from synth.profile import Link, Profile, Timing
-from synth.report.laid import lay
-from synth.schedule.file import Plan
-from synth.schedule.programs import Transfer
-from synth.schedule.trace import Trace
+from synth.report.explain.overlay import lay
+from synth.schedule.files.plan_file import Plan
+from synth.schedule.lowering.programs import Transfer
+from synth.schedule.measured.trace import Trace
 from tests.cli.conftest import TINY, Synth
 
 TINY_MODEL = [f"--arg={name}={value}" for name, value in TINY.items()]

@@ -12,10 +12,10 @@ import torch
 
 from synth.families import generate
 from synth.profile import Workload
-from synth.report.difference import Difference
+from synth.report.explain.difference import Difference
 from synth.runtime.profiling.profile_model import profile_model
-from synth.schedule.file import Claim, Plan, program_text
-from synth.schedule.trace import Source, Trace
+from synth.schedule.files.plan_file import Claim, Plan, program_text
+from synth.schedule.measured.trace import Source, Trace
 
 COMMAND = [sys.executable, "-m", "synth"]
 

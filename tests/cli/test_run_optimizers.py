@@ -12,8 +12,8 @@ from synth.families import generate
 from synth.optimizer import OptimizerSpec
 from synth.profile import Link, Links, Workload
 from synth.runtime.profiling.profile_model import profile_model
-from synth.schedule.file import Plan
-from synth.schedule.lower import lower
+from synth.schedule.files.plan_file import Plan
+from synth.schedule.lowering.lower import lower
 from synth.schedule.simulate import simulate
 
 TINY = {"vocabulary_size": 256, "width": 32, "num_blocks": 4, "num_heads": 2, "context_length": 32}

@@ -9,7 +9,7 @@ import pytest
 from synth.families import generate
 from synth.profile import Profile
 from synth.profiles import find
-from synth.schedule.file import Plan
+from synth.schedule.files.plan_file import Plan
 from synth.schedule.placements import placement
 from tests.cli.conftest import NAME, SMALL_SOLVE, Synth
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from synth.schedule.file import Plan
+from synth.schedule.files.plan_file import Plan
 from tests.cli.conftest import NAME
 from tests.cli.worker_processes import workers_of
 from tests.synth.worker_processes import left_after

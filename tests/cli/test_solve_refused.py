@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from synth.schedule.file import Plan
+from synth.schedule.files.plan_file import Plan
 from tests.cli.conftest import NAME, SMALL_SOLVE, Synth
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from synth.cli.request import Request
-from synth.cli.search import search
+from synth.cli.read.request import Request
+from synth.cli.solving.search import search
 from synth.families import generate
-from synth.plan.steady import SteadyCap
-from synth.schedule.file import Plan
+from synth.plan.memory_curve.steady import SteadyCap
+from synth.schedule.files.plan_file import Plan
 from synth.solve.problem import Problem, Result, SolveOptions
 from tests.cli.conftest import SMALL_SOLVE, Synth
 
@@ -49,7 +49,7 @@ def test_where_nothing_is_found_it_ends_as_other_searches_do(
         if is_interrupted:
             stop.set()
 
-    monkeypatch.setattr("synth.plan.steady.least_steady", nothing)
+    monkeypatch.setattr("synth.plan.memory_curve.steady.least_steady", nothing)
     ended = synth(*SMALL_SOLVE, *STEADY, "--format", "json")
     found = json.loads(ended.stdout)
     assert (ended.code, found["stopped_by"]) == (code, stopped_by)
@@ -68,8 +68,8 @@ def test_both_searches_share_the_time_limit(synth: Synth, monkeypatch: pytest.Mo
         limits_s.append(request.options.time_limit_s)
         return search(request, stop)
 
-    monkeypatch.setattr("synth.plan.steady.least_steady", found_at_once)
-    monkeypatch.setattr("synth.cli.steady.search", searched)
+    monkeypatch.setattr("synth.plan.memory_curve.steady.least_steady", found_at_once)
+    monkeypatch.setattr("synth.cli.solving.steady.search", searched)
     for arguments in (("--deterministic",), ()):
         ended = synth(*SMALL_SOLVE, *STEADY, "--time-limit", "1s", *arguments)
         assert ended.code == 0 and "memory limit found: 60 GB" in ended.stderr

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from synth.cli.defaults import choices
+from synth.cli.read.defaults import choices
 from synth.families import generate
-from synth.plan.candidates import placements_to_try
+from synth.plan.choose.candidates import placements_to_try
 from synth.profile import Profile
 from synth.profiles import find
-from synth.schedule.file import Plan
+from synth.schedule.files.plan_file import Plan
 from tests.cli.conftest import NAME, SMALL_SOLVE, Synth
 
 SIZE = ("solve", NAME, "--ranks", "2", "--micro-batches", "2")

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from synth.runtime.execution.in_process import InProcessGroup, run_ranks
+from synth.runtime.execution.transport.in_process.ranks import InProcessGroup, run_ranks
 
 _LOCAL = threading.local()
 

@@ -11,7 +11,7 @@ from synth.runtime.profiling.profile_model import profile_model
 from synth.runtime.training.train_options import TrainOptions
 from synth.runtime.training.trainer import RankTrainer
 from synth.runtime.world import World
-from synth.schedule.file import Plan
+from synth.schedule.files.plan_file import Plan
 
 FEW_SCALARS = 16  # bytes; the peaks of equal runs differ by up to 8
 

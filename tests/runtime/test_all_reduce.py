@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from synth.runtime.execution.all_reduce import buckets
+from synth.runtime.execution.gradients.all_reduce import buckets
 
 
 def sizes(tensors: list[Tensor], most_bytes: float) -> list[list[int]]:
@@ -27,7 +27,7 @@ def test_a_bucket_is_of_one_dtype() -> None:
 def add_up(rank: int, size: int) -> list[Tensor]:
     import torch.distributed as dist
 
-    from synth.runtime.execution.all_reduce import start_all_reduce
+    from synth.runtime.execution.gradients.all_reduce import start_all_reduce
 
     tensors = [
         torch.full((2, 3), rank + 1.0),

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from synth.families import generate
-from synth.runtime.execution.meeting import Meeting
+from synth.runtime.execution.transport.rendezvous import Meeting
 
 SOON_S = 10.0  # ranks would wait for each other for 60
 
@@ -33,7 +33,7 @@ class Late(nn.Module):
 def fail_to_build(rank: int, size: int, what: str, failing: int) -> tuple[str, float]:
     """What is said, and after how many seconds; a rank that failed lives on with all it holds."""
     from synth.runtime import pipeline
-    from synth.runtime.execution import eager_links
+    from synth.runtime.execution.transport.gloo import eager_links
 
     name = "chimera" if what == "shared" else "1f1b"
     given: dict[str, Any] = {"schedule": generate(name, size, 4), "tied": {}}
@@ -153,7 +153,7 @@ def test_another_pipeline_can_be_made_in_the_same_processes(pool: Any) -> None:
 
 def come_alone(rank: int, size: int) -> str:
     from synth.errors import RunFailure
-    from synth.runtime.execution.groups import Group
+    from synth.runtime.execution.transport.groups import Group
 
     group = Group.world(timeout_s=0.5)
     if rank == 0:
@@ -193,8 +193,8 @@ def test_who_comes_when_time_has_just_run_out_has_come() -> None:
 
 
 def fail_with_sockets(rank: int, size: int) -> None:
-    from synth.runtime.execution.eager_links import EagerLinks
-    from synth.runtime.execution.groups import Group
+    from synth.runtime.execution.transport.gloo.eager_links import EagerLinks
+    from synth.runtime.execution.transport.groups import Group
 
     group, link = Group.world(timeout_s=60), (0, 1)
     links = EagerLinks(group, [link], {link: 1}, 60)
@@ -216,8 +216,8 @@ def test_who_fails_after_the_sockets_are_connected_cuts_them(pool: Any) -> None:
 
 def run_out_of_files(rank: int, size: int) -> tuple[str, bool]:
     """What is said, and whether all ends that were connected are closed afterwards."""
-    from synth.runtime.execution import eager_links
-    from synth.runtime.execution.groups import Group
+    from synth.runtime.execution.transport.gloo import eager_links
+    from synth.runtime.execution.transport.groups import Group
 
     made: list[socket.socket | None] = []
     connected = eager_links._connected

@@ -123,7 +123,7 @@ def test_a_rank_that_waits_for_the_norm_of_one_that_failed_and_lives_fails_too(
 
 
 def cut_in_a_collective(rank: int, size: int) -> str:
-    from synth.runtime.execution.groups import Group
+    from synth.runtime.execution.transport.groups import Group
 
     own = Group.world().own
     pair: Any = own.among((0, 1)) if rank < 2 else None

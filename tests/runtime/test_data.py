@@ -15,7 +15,7 @@ from synth.profiles import find
 from synth.runtime.batch import Batch
 from synth.runtime.training.batches import Batches, MiniBatch
 from synth.runtime.training.data import EndOfData, TokenData, check_ids, load_tokens
-from synth.schedule.file import Plan
+from synth.schedule.files.plan_file import Plan
 
 
 def test_text_files_of_a_folder_become_bytes_in_the_order_of_their_paths(tmp_path: Path) -> None:

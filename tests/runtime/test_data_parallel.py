@@ -524,7 +524,7 @@ def make_partly_wrapped(rank: int, size: int) -> list[str]:
 
     import torch.distributed as dist
 
-    from synth.runtime.execution.stage import Stage
+    from synth.runtime.execution.stage.stage import Stage
 
     (stage,) = build_stages(1)
     stage.inner = wrap_ddp(stage.inner, _Mesh(dist.group.WORLD))  # type: ignore[arg-type]

@@ -11,14 +11,14 @@ import torch
 
 from synth.costs import uniform_costs
 from synth.families import generate
-from synth.runtime.execution.eager import (
+from synth.runtime.execution.transport.gloo.eager_links import most_posted
+from synth.runtime.execution.transport.gloo.eager_sockets import (
     MOST_BYTES,
     EagerReceiver,
     EagerSender,
     most_bytes,
     room_of,
 )
-from synth.runtime.execution.eager_links import most_posted
 from synth.schedule import Buffering, lower
 
 Ends = tuple[EagerSender, EagerReceiver]

@@ -13,12 +13,12 @@ from synth.errors import RunFailure
 from synth.families import family_placement, generate
 from synth.profile import Link, Links
 from synth.schedule import Op, Schedule, peak_bytes, verify
-from synth.schedule.lower import lower
-from synth.schedule.marks import join_marks
+from synth.schedule.lowering.lower import lower
+from synth.schedule.lowering.programs import Transfer
+from synth.schedule.measured.rank_log import join_marks
+from synth.schedule.measured.spans import Chart, planned_spans
 from synth.schedule.model import Placement
-from synth.schedule.programs import Transfer
 from synth.schedule.simulate import simulate
-from synth.schedule.spans import Chart, planned_spans
 
 RANKS, MICRO_BATCHES = 8, 8
 LINK = Link(latency_us=400.0, bandwidth_bytes_per_s=50e6)
@@ -158,7 +158,7 @@ def test_a_link_serves_one_transfer_at_a_time(many: Any) -> None:
 def test_memory_that_the_system_refuses_is_explained() -> None:
     from synth.runtime.emulation.device_time import DeviceTime
     from synth.runtime.emulation.stage import EmulatedStage
-    from synth.runtime.execution.passages import Given
+    from synth.runtime.execution.core.stage_protocol import Given
 
     huge = costs_of(2).stages[0].replace(saved_bytes=2**49)
     stage = EmulatedStage(huge, None, DeviceTime(), is_last=False)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from synth.errors import SynthError
 from synth.families import generate
-from synth.runtime.execution.gradient_layout import GradientLayout
+from synth.runtime.execution.gradients.layout import GradientLayout
 
 WIDTH = 4
 SPARSE = ("table.weight",)

@@ -5,10 +5,10 @@ import torch
 from torch import Tensor
 
 from synth.costs import HOST
-from synth.runtime.execution.host_link import HostLink
+from synth.runtime.execution.stage.host_link import HostLink
 from synth.runtime.profiling.host_probe import probe_host
 from synth.runtime.profiling.meter import measure
-from synth.schedule.lower import Transfer
+from synth.schedule.lowering.lower import Transfer
 from synth.schedule.ops import Value, ValueKind
 
 CPU = torch.device("cpu")

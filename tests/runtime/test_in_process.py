@@ -6,10 +6,10 @@ from torch import Tensor, nn
 
 from synth.errors import RunFailure, SynthError
 from synth.families import generate
-from synth.runtime.execution.channels import open_channels
-from synth.runtime.execution.in_process import InProcessGroup, run_ranks
+from synth.runtime.execution.transport.channels import open_channels
+from synth.runtime.execution.transport.in_process.ranks import InProcessGroup, run_ranks
 from synth.runtime.pipeline import Pipeline
-from synth.schedule.lower import Transfer
+from synth.schedule.lowering.lower import Transfer
 from synth.schedule.ops import Value, ValueKind
 from tests.runtime.rank_threads import RankThreads
 from tests.runtime.replaying import replay

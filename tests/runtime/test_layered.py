@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from synth.errors import SynthError
 from synth.families import generate
 from synth.profile import Profile, Workload
-from synth.runtime.execution.passages import Given
+from synth.runtime.execution.core.stage_protocol import Given
 from synth.runtime.profiling.profile_model import profile_model
 from synth.runtime.training.layered import LayeredStage, Randomness, layer_calls
 from synth.runtime.training.rank_result import RankResult
 from synth.runtime.training.train_options import TrainOptions
 from synth.runtime.training.trainer import RankTrainer
 from synth.runtime.world import World
-from synth.schedule.file import Plan
+from synth.schedule.files.plan_file import Plan
 
 CPU = torch.device("cpu")
 MODEL = """

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from synth.schedule.file import Plan
+from synth.schedule.files.plan_file import Plan
 
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 PAGE = Path(__file__).parents[2] / "docs" / "library.md"

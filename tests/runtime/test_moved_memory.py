@@ -13,7 +13,7 @@ from synth.kinds import OpKind
 from synth.profile import Link, Links, Profile, Timing, Workload
 from synth.runtime.profiling.profile_model import profile_model
 from synth.runtime.training.rank_result import RankResult
-from synth.schedule.file import Plan
+from synth.schedule.files.plan_file import Plan
 from synth.schedule.placements import placement
 from synth.schedule.verify import ScheduleError, verify
 from tests.runtime.train_plans import train_plans

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from synth.errors import SynthError
 from synth.kinds import OpKind
 from synth.runtime.batch import Batch
-from synth.runtime.execution.loss_terms import LossTerms
-from synth.runtime.execution.moves import Moves
-from synth.runtime.execution.passages import Given
-from synth.runtime.execution.stage import Stage
-from synth.runtime.execution.step_table import Slots, StepTable
+from synth.runtime.execution.core.stage_protocol import Given
+from synth.runtime.execution.core.step_table import Slots, StepTable
+from synth.runtime.execution.stage.loss_terms import LossTerms
+from synth.runtime.execution.stage.saved_moves import Moves
+from synth.runtime.execution.stage.stage import Stage
 from synth.schedule.model import Schedule
 from synth.schedule.ops import Op
 from tests.runtime.replaying import BATCH, WIDTH, Head

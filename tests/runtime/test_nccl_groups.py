@@ -15,7 +15,11 @@ from torch import nn
 
 from synth.errors import SynthError
 from synth.families import generate
-from synth.runtime.execution.nccl_groups import NcclGroups, limit_ctas, load_kernels_eagerly
+from synth.runtime.execution.transport.nccl_groups import (
+    NcclGroups,
+    limit_ctas,
+    load_kernels_eagerly,
+)
 
 
 class Fake:
@@ -108,7 +112,7 @@ def as_on_nccl(group: Any, make: Any) -> Any:
 
 
 def pretend(patch: pytest.MonkeyPatch, make: Any = make_gloo) -> None:
-    from synth.runtime.execution.groups import Group
+    from synth.runtime.execution.transport.groups import Group
 
     whole = Group.of.__func__  # type: ignore[attr-defined]
     patch.setattr(
@@ -181,7 +185,7 @@ class Failing(dist.ProcessGroupGloo):
     """Its abort closes the connection, and fails."""
 
     def abort(self) -> None:
-        from synth.runtime.execution.own_groups import _run_out_of_time
+        from synth.runtime.execution.transport.gloo.private_groups import _run_out_of_time
 
         _run_out_of_time(self, 1 - self.rank())
         raise RuntimeError("NCCL is in a bad state")
@@ -213,8 +217,8 @@ def test_a_rank_whose_aborts_fail_says_what_failed_first(pool: Any) -> None:
 
 
 def fail_while_others_connect(rank: int, size: int) -> str:
-    from synth.runtime.execution.channels import NcclChannels
-    from synth.runtime.execution.groups import Group
+    from synth.runtime.execution.transport.channels import NcclChannels
+    from synth.runtime.execution.transport.groups import Group
 
     group = as_on_nccl(Group.world(60.0), make_gloo)
     links = [(0, 1), (1, 0), (1, 2), (2, 1)]
@@ -238,7 +242,7 @@ def leave_one_after_the_other(rank: int, size: int) -> list[str]:
     """The order in which two ranks come to leave, and have left."""
     import time
 
-    from synth.runtime.execution.groups import Group
+    from synth.runtime.execution.transport.groups import Group
 
     group = as_on_nccl(Group.world(60.0), make_gloo)
     group.subgroup((0, 1))
@@ -261,7 +265,7 @@ def test_nobody_frees_a_communicator_that_another_rank_still_uses(pool: Any) -> 
 def leave_alone(rank: int, size: int) -> float:
     import time
 
-    from synth.runtime.execution.groups import Group
+    from synth.runtime.execution.transport.groups import Group
 
     group = as_on_nccl(Group.world(0.5), make_gloo)
     group.subgroup((0, 1))
@@ -292,7 +296,7 @@ def test_kernels_are_loaded_eagerly_unless_the_user_says_otherwise(
 
 
 def find_groups(rank: int, size: int) -> None:
-    from synth.runtime.execution import groups
+    from synth.runtime.execution.transport import groups
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(groups, "_backends", lambda _: {"cpu": "gloo", "cuda": "nccl"})

@@ -13,10 +13,10 @@ from synth.families import generate
 from synth.kinds import OpKind
 from synth.optimizer import OptimizerKind, OptimizerSpec
 from synth.profile import Link, Links
-from synth.schedule.lower import Lowered
+from synth.schedule.lowering.lower import Lowered
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.ops import Op, ValueKind
-from synth.schedule.prefix import find_prefix
+from synth.schedule.validation_point import find_prefix
 from synth.schedule.verify import ScheduleError, verify
 from tests.runtime.random_orders import random_order
 from tests.synth.plain import random_schedule

@@ -10,7 +10,7 @@ from synth.costs import cut
 from synth.errors import SynthError
 from synth.kinds import OpKind
 from synth.profile import Profile, Workload
-from synth.runtime.execution.stage import Chain
+from synth.runtime.execution.stage.stage import Chain
 from synth.runtime.models import ModelSpec, build_layers
 from synth.runtime.profiling.held_bytes import held_bytes
 from synth.runtime.profiling.profile_model import profile_model, reserve_advice

@@ -63,13 +63,13 @@ def replay(rank: int, size: int, schedules: list[tuple[int, Schedule]]) -> list[
 
 def replay_on_gloo(rank: int, size: int, schedules: list[tuple[int, Schedule]]) -> list[Any]:
     """Messages go through gloo in one third of them, through sockets in another, else by size."""
-    from synth.runtime.execution import eager
+    from synth.runtime.execution.transport.gloo import eager_sockets
 
-    answers, usual = [], eager.MOST_BYTES
+    answers, usual = [], eager_sockets.MOST_BYTES
     for seed, schedule in schedules:
-        eager.MOST_BYTES = most_eager_bytes(seed)
+        eager_sockets.MOST_BYTES = most_eager_bytes(seed)
         answers += replay(rank, size, [(seed, schedule)])
-    eager.MOST_BYTES = usual
+    eager_sockets.MOST_BYTES = usual
     return answers
 
 

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from synth.errors import SynthError
-from synth.runtime.execution.boundary import Boundary, Leaf
-from synth.runtime.execution.passages import Given
-from synth.runtime.execution.stage import Stage
+from synth.runtime.execution.core.stage_protocol import Given
+from synth.runtime.execution.stage.boundary import Boundary, Leaf
+from synth.runtime.execution.stage.stage import Stage
 from synth.runtime.profiling.meter import measure
 
 WIDTH, ROWS = 256, 64

@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from synth.costs import cut
 from synth.families import generate
 from synth.kinds import OpKind
-from synth.plan.choice import needs_bytes, solve_with
+from synth.plan.recompute.choice import needs_bytes, solve_with
 from synth.profile import Link, Links, Profile, Timing, Workload
 from synth.recomputing import recomputing
-from synth.runtime.execution.passages import Given
-from synth.runtime.execution.stage import Stage
+from synth.runtime.execution.core.stage_protocol import Given
+from synth.runtime.execution.stage.stage import Stage
 from synth.runtime.profiling.profile_model import profile_model
 from synth.runtime.training.layered import LayeredStage, Randomness, layer_calls
-from synth.schedule.file import Plan
+from synth.schedule.files.plan_file import Plan
 from synth.schedule.placements import placement
 from synth.schedule.verify import ScheduleError, verify
 from synth.solve import Problem, SolveOptions

@@ -16,7 +16,7 @@ from synth.runtime.training.rank_result import RankResult
 from synth.runtime.training.train_options import TrainOptions
 from synth.runtime.training.trainer import RankTrainer
 from synth.runtime.world import World
-from synth.schedule.file import Plan
+from synth.schedule.files.plan_file import Plan
 
 TINY = {"vocabulary_size": 256, "width": 16, "num_blocks": 4, "num_heads": 2, "context_length": 16}
 CPU = torch.device("cpu")

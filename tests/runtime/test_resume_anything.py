@@ -14,7 +14,7 @@ from synth.runtime.training.learning_rate import LearningRate
 from synth.runtime.training.train_options import TrainOptions
 from synth.runtime.training.trainer import RankTrainer
 from synth.runtime.world import World
-from synth.schedule.file import Plan
+from synth.schedule.files.plan_file import Plan
 
 CPU = torch.device("cpu")
 TIED = """

@@ -10,12 +10,12 @@ from torch.utils.checkpoint import checkpoint
 
 from synth.errors import SynthError
 from synth.kinds import OpKind
-from synth.runtime.execution.boundary import Boundary, Leaf
-from synth.runtime.execution.holders import num_holders
-from synth.runtime.execution.moves import Moves
-from synth.runtime.execution.passages import Given
-from synth.runtime.execution.stage import Stage
-from synth.runtime.execution.step_table import Slots, StepTable
+from synth.runtime.execution.core.stage_protocol import Given
+from synth.runtime.execution.core.step_table import Slots, StepTable
+from synth.runtime.execution.stage.boundary import Boundary, Leaf
+from synth.runtime.execution.stage.saved_moves import Moves
+from synth.runtime.execution.stage.stage import Stage
+from synth.runtime.execution.stage.storage_refcount import num_holders
 from synth.runtime.profiling.meter import measure
 from synth.schedule.ops import Op
 

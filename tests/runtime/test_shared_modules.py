@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 from synth.families import generate
-from synth.runtime.execution.boundary import Boundary
-from synth.runtime.execution.shapes import _run
-from synth.runtime.execution.stage import Stage
+from synth.runtime.execution.stage.boundary import Boundary
+from synth.runtime.execution.stage.shapes import _run
+from synth.runtime.execution.stage.stage import Stage
 
 D, WORDS, ROWS = 8, 11, 4
 

@@ -5,10 +5,10 @@ from pathlib import Path
 from synth.costs import uniform_costs
 from synth.families import generate
 from synth.kinds import OpKind
-from synth.runtime.execution.progress import Progress, counted_place, last_place
+from synth.runtime.execution.core.progress import Progress, counted_place, last_place
 from synth.runtime.training.stuck import StuckRanks
 from synth.runtime.training.train_options import TrainOptions
-from synth.schedule.lower import Action, lower
+from synth.schedule.lowering.lower import Action, lower
 from synth.schedule.ops import Op
 
 PATIENCE_S, TIMEOUT_S = 15.0, 300.0

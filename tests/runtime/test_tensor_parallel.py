@@ -43,7 +43,7 @@ def run(rank: int, size: int, schedule: Schedule) -> tuple[dict[int, list[Tensor
         parallelize_module,
     )
 
-    from synth.runtime.execution.stage import Stage
+    from synth.runtime.execution.stage.stage import Stage
     from synth.runtime.pipeline import Pipeline
 
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pp", "tp"))

@@ -11,7 +11,7 @@ from synth.families import generate
 from synth.profile import Workload
 from synth.runtime.profiling.profile_model import profile_model
 from synth.runtime.training.building import build_stages
-from synth.schedule.file import Plan
+from synth.schedule.files.plan_file import Plan
 
 CPU = torch.device("cpu")
 MODEL = """

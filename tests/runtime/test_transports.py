@@ -11,10 +11,10 @@ from synth.costs import uniform_costs
 from synth.errors import RunFailure, SynthError
 from synth.families import family_placement, generate
 from synth.profile import Link, Links
-from synth.runtime.execution.channels import Channels, open_channels
+from synth.runtime.execution.transport.channels import Channels, open_channels
 from synth.runtime.pipeline import Pipeline
 from synth.runtime.pipeline_groups import group_of
-from synth.schedule.lower import Transfer
+from synth.schedule.lowering.lower import Transfer
 from synth.schedule.model import Schedule
 from synth.schedule.ops import Value, ValueKind
 from tests.runtime.rank_threads import draw_weights, group_here

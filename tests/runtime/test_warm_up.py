@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from synth.costs import HOST
-from synth.runtime.execution.host_link import HostLink, HostMove
-from synth.schedule.lower import Transfer
+from synth.runtime.execution.stage.host_link import HostLink, HostMove
+from synth.schedule.lowering.lower import Transfer
 from synth.schedule.model import Schedule
 from synth.schedule.ops import Op, Value, ValueKind
 from tests.runtime.replaying import WIDTH, Head

@@ -1,7 +1,7 @@
 """The problem that most is known of: equal stages, one per rank."""
 
 from synth.kinds import OpKind
-from synth.solve.view import SPLIT, Chunk, View
+from synth.solve.instance.instance import SPLIT, Chunk, View
 
 F, B, W = SPLIT
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from synth.costs import IntArray
-from synth.plan.boundary_moves import BoundaryMoves
+from synth.plan.partition.boundary_moves import BoundaryMoves
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -13,22 +13,22 @@ from synth.certificate import Certificate, ForwardSpacing, Proven, ProverName, R
 from synth.costs import cut
 from synth.errors import SynthError
 from synth.objective import BoundScope, Objective
-from synth.plan.candidates import Candidate, Cut
+from synth.plan.choose.candidates import Candidate, Cut
+from synth.plan.choose.trials import solve_best_of
 from synth.plan.claim import claim_of
-from synth.plan.reprove import Reproof, Verdict, reprove
-from synth.plan.trials import solve_best_of
+from synth.plan.reprove.reprove import Reproof, Verdict, reprove
 from synth.profile import Profile
 from synth.profiles import find
-from synth.schedule.file import Plan
+from synth.schedule.files.plan_file import Plan
 from synth.schedule.model import Placement
 from synth.schedule.placements import placement
 from synth.solve import Part, Problem, SolveOptions, SolverName, solve
-from synth.solve.bounds import Ladder, Reference, work_bounds
-from synth.solve.cpsat import Model
-from synth.solve.idle_bounds import IdleBounds
-from synth.solve.memory_views import relaxed_for_fusion
-from synth.solve.recheck import Recheck, recheck
-from synth.solve.spacing import Spacing
+from synth.solve.bounds.closed_form import Ladder, Reference, work_bounds
+from synth.solve.bounds.forward_spacing import Spacing
+from synth.solve.bounds.idle_time import IdleBounds
+from synth.solve.bounds.recheck import Recheck, recheck
+from synth.solve.cpsat.model import Model
+from synth.solve.instance.memory_models import relaxed_for_fusion
 from tests.synth.effort import counted
 from tests.synth.test_solve import table_costs
 

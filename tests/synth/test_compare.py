@@ -9,7 +9,7 @@ from synth.errors import SynthError
 from synth.families import family_placement, family_variants, generate, variants_for
 from synth.objective import Objective
 from synth.plan.compare import Comparison, Entry, Question, Search, compare
-from synth.plan.partition import balance
+from synth.plan.partition.balance import balance
 from synth.profile import Profile
 from synth.profiles import find
 from synth.schedule import peak_bytes, verify

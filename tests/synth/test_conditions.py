@@ -10,7 +10,7 @@ from synth.families import generate
 from synth.kinds import OpKind
 from synth.profile import Profile, Timing
 from synth.profiles import find
-from synth.schedule.file import Plan
+from synth.schedule.files.plan_file import Plan
 
 QUIET = Conditions(
     load_start=BUSY_LOAD,

@@ -18,12 +18,14 @@ from synth.costs import cut
 from synth.profile import Profile
 from synth.schedule import verify
 from synth.schedule.placements import placement
-from synth.solve import Objective, Part, Problem, SolveOptions, StoppedBy, cpsat_process, solve
-from synth.solve.cpsat import Model
-from synth.solve.cpsat_call import ask
-from synth.solve.cpsat_parameters import quiet
-from synth.solve.cpsat_process import Event, WorkerDied
-from synth.solve.cpsat_worker import (
+from synth.solve import Objective, Part, Problem, SolveOptions, StoppedBy, solve
+from synth.solve.cpsat import process
+from synth.solve.cpsat.call import ask
+from synth.solve.cpsat.model import Model
+from synth.solve.cpsat.parameters import quiet
+from synth.solve.cpsat.process import Event, WorkerDied
+from synth.solve.cpsat.run import Values, decide, run
+from synth.solve.cpsat.worker_program import (
     ANSWER,
     BOUND,
     Answer,
@@ -33,8 +35,7 @@ from synth.solve.cpsat_worker import (
     send,
     unpack_bound,
 )
-from synth.solve.run_cpsat import Values, decide, run
-from synth.solve.solution import Solution
+from synth.solve.instance.timing import Solution
 from tests.synth.effort import HOURS_S, counted
 from tests.synth.even_stages import even
 from tests.synth.worker_processes import kill_workers, left_after
@@ -158,7 +159,7 @@ def test_a_worker_that_does_not_stop_is_ended() -> None:
 
     decided = decide(model.cp, HOURS_S, seed=0, should_stop=hold_then_stop)
     assert not decided.is_refuted
-    assert left_after(10, list(cpsat_process.processes())) == []
+    assert left_after(10, list(process.processes())) == []
 
 
 def test_an_idle_worker_that_was_killed_is_replaced() -> None:
@@ -166,7 +167,7 @@ def test_an_idle_worker_that_was_killed_is_replaced() -> None:
     killed = kill_workers()
     assert left_after(10, killed) == []
     assert decide(model_of_eight().cp, HOURS_S, seed=0).spent_s == first.spent_s
-    assert not set(killed) & set(cpsat_process.processes())
+    assert not set(killed) & set(process.processes())
 
 
 def test_workers_are_used_again_and_calls_beside_each_other_have_their_own() -> None:
@@ -180,11 +181,11 @@ def test_workers_are_used_again_and_calls_beside_each_other_have_their_own() -> 
         return decided.found is not None and decided.found.value(x) == 2
 
     assert all(is_solved() for _ in range(3))
-    assert len(cpsat_process.processes()) == 1
+    assert len(process.processes()) == 1
     within = []
     outcome = run(model_of_eight(), counted(1000), 1000, lambda _: within.append(is_solved()))
     assert outcome.optimal and within and all(within)
-    assert len(cpsat_process.processes()) == 2
+    assert len(process.processes()) == 2
 
 
 def test_the_second_worker_begins_from_the_first_ones_solution_and_bound(
@@ -195,7 +196,7 @@ def test_the_second_worker_begins_from_the_first_ones_solution_and_bound(
     model.add(x + y >= 7)
     model.minimize(3 * x + 2 * y + 5)  # 19, with y = 7
     asked: list[tuple[cp_model.CpModelProto, cp_model.SatParameters]] = []
-    genuine = cpsat_process.solve
+    genuine = process.solve
 
     def die_first(
         proto: cp_model.CpModelProto,
@@ -210,7 +211,7 @@ def test_the_second_worker_begins_from_the_first_ones_solution_and_bound(
             raise WorkerDied("as if by an abort")
         return genuine(proto, parameters, on_events, should_stop)
 
-    monkeypatch.setattr(cpsat_process, "solve", die_first)
+    monkeypatch.setattr(process, "solve", die_first)
     parameters = quiet(0, 1, repeatable=True)
     parameters.max_deterministic_time = 1.0
     parameters.use_dynamic_precedence_in_disjunctive = True
@@ -243,7 +244,7 @@ def test_what_the_first_worker_proved_is_not_asked_again(monkeypatch: pytest.Mon
         on_events([FoundSolution(2.0, 0.0, array("q", [2])), 2.0])
         raise WorkerDied("after the last proof")
 
-    monkeypatch.setattr(cpsat_process, "solve", die)
+    monkeypatch.setattr(process, "solve", die)
     answer = ask(model.proto, quiet(0, 1, repeatable=True), lambda events: None)
     assert (answer.status, answer.bound, len(calls)) == (cp_model.OPTIMAL, 2.0, 1)
 
@@ -262,7 +263,7 @@ def test_what_the_second_worker_found_without_a_proof_counts(
             raise WorkerDied("before it told anything")
         return answer
 
-    monkeypatch.setattr(cpsat_process, "solve", die_first)
+    monkeypatch.setattr(process, "solve", die_first)
     answer = ask(model.proto, quiet(0, 1, repeatable=True))
     assert (answer.status, answer.objective, list(answer.values)) == (cp_model.FEASIBLE, 5.0, [5])
     assert answer.bound == max(bound, 0.0)
@@ -274,7 +275,7 @@ def test_that_there_is_no_solution_does_not_rest_on_a_dead_workers_bound(
     model = cp_model.CpModel()
     model.minimize(model.new_int_var(2, 9, "x"))
     calls: list[None] = []
-    genuine = cpsat_process.solve
+    genuine = process.solve
 
     def err_first(
         proto: cp_model.CpModelProto,
@@ -289,7 +290,7 @@ def test_that_there_is_no_solution_does_not_rest_on_a_dead_workers_bound(
             raise WorkerDied("as if by an abort")
         return genuine(proto, parameters, on_events, should_stop)
 
-    monkeypatch.setattr(cpsat_process, "solve", err_first)
+    monkeypatch.setattr(process, "solve", err_first)
     answer = ask(model.proto, quiet(0, 1, repeatable=True), lambda events: None)
     assert (answer.status, answer.objective, len(calls)) == (cp_model.OPTIMAL, 2.0, 2)
 
@@ -327,9 +328,9 @@ def search(should_stop=lambda: False):
     return decide(Model(even(8, 12, 32), Objective.MAKESPAN, 100_000).cp, 1e6, 0, should_stop)
 
 def tell_workers():
-    while not cpsat_process.processes():
+    while not process.processes():
         time.sleep(0.01)
-    print(*cpsat_process.processes(), flush=True)
+    print(*process.processes(), flush=True)
 
 threading.Thread(target=tell_workers, daemon=True).start()
 """
@@ -402,13 +403,13 @@ def test_a_forked_process_has_workers_of_its_own(tmp_path: Path) -> None:
         "small = Model(even(4, 9, 8), Objective.MAKESPAN, 10_000)\n"
         "def value(): return decide(small.cp, 1e6, 0).found.value(small.value)\n"
         "assert value() == 1676\n"
-        "before = cpsat_process.processes()\n"
+        "before = process.processes()\n"
         "child = os.fork()\n"
         "if child == 0:\n"
-        "    assert cpsat_process.processes() == ()\n"
-        "    assert value() == 1676 and not set(before) & set(cpsat_process.processes())\n"
+        "    assert process.processes() == ()\n"
+        "    assert value() == 1676 and not set(before) & set(process.processes())\n"
         "    os._exit(0)\n"
-        "assert value() == 1676 and cpsat_process.processes() == before\n"
+        "assert value() == 1676 and process.processes() == before\n"
         "assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0\n"
     )
     with start(code, tmp_path) as parent:

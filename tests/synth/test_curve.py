@@ -6,9 +6,9 @@ from itertools import combinations
 
 import pytest
 
-from synth.report.curve import Curve, Dot, Point, plot
-from synth.report.curve_svg import curve_svg
-from synth.report.scale import Scale
+from synth.report.svg.curve import curve_svg
+from synth.report.svg.scale import Scale
+from synth.report.text.curve import Curve, Dot, Point, plot
 
 # Nothing fits below 10. Found: 90 from 10 on, 50 from 18, 40 from 32. Proven: 80 up to 10, 45 up
 # to 20, 40 for ever.

@@ -12,16 +12,16 @@ from synth.costs import cut
 from synth.families import generate
 from synth.kinds import MEASURED, OpKind
 from synth.objective import Objective
-from synth.plan.cut_bounds import CutBounds, applies
-from synth.plan.cut_paths import NEVER, CutPaths, Run, Sizes, runs_of
-from synth.plan.stage_table import StageTable
+from synth.plan.partition.bounds import CutBounds, applies
+from synth.plan.partition.paths import NEVER, CutPaths, Run, Sizes, runs_of
+from synth.plan.partition.stage_table import StageTable
 from synth.profile import Layer, LayerProfile, Link, Links, NodeLink, PairLink, Profile, Timing
 from synth.profiles import find
 from synth.schedule.placements import placement
 from synth.schedule.verify import verify
 from synth.solve import Problem, SolveOptions, solve
-from synth.solve.feasible import smallest_limit_bytes
-from synth.solve.memory_views import relaxed_for_fusion
+from synth.solve.infeasibility import smallest_limit_bytes
+from synth.solve.instance.memory_models import relaxed_for_fusion
 from synth.solve.problem import StoppedBy
 from tests.synth.effort import counted
 from tests.synth.test_recompute import profile_that_saves_much

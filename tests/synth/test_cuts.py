@@ -9,15 +9,15 @@ import pytest
 
 from synth.costs import cut
 from synth.objective import BoundScope, Objective
-from synth.plan.candidates import Candidate, Cut
-from synth.plan.cuts import CutSearch, _moved
-from synth.plan.partition import balance
-from synth.plan.trials import solve_best_of
+from synth.plan.choose.candidates import Candidate, Cut
+from synth.plan.choose.trials import solve_best_of
+from synth.plan.partition.balance import balance
+from synth.plan.partition.search import CutSearch, _moved
 from synth.profile import Layer, Profile, Timing
 from synth.schedule.placements import placement
 from synth.schedule.verify import verify
 from synth.solve import Incumbent, Problem, solve
-from synth.solve.feasible import smallest_limit_bytes
+from synth.solve.infeasibility import smallest_limit_bytes
 from synth.solve.problem import StoppedBy
 from tests.synth.effort import counted
 from tests.synth.test_recompute import profile_that_saves_much

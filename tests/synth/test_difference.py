@@ -10,11 +10,11 @@ import pytest
 from synth.costs import uniform_costs
 from synth.families import generate
 from synth.profile import Link, Links
-from synth.report.difference import Difference, explain_difference
-from synth.report.difference_text import difference_text
-from synth.schedule.lower import Lowered, lower
+from synth.report.explain.difference import Difference, explain_difference
+from synth.report.text.difference import difference_text
+from synth.schedule.lowering.lower import Lowered, lower
+from synth.schedule.measured.spans import Chart, FlowSpan, Span, planned_chart
 from synth.schedule.simulate import Timeline, simulate
-from synth.schedule.spans import Chart, FlowSpan, Span, planned_chart
 
 RANKS, MICRO_BATCHES = 4, 6
 

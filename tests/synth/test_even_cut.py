@@ -12,9 +12,9 @@ from typing import NamedTuple
 import pytest
 
 from synth.kinds import MEASURED, OpKind
-from synth.plan.even_cut import most_even, smallest_limit_bytes
-from synth.plan.run_needs import RunNeeds
-from synth.plan.stage_table import StageTable
+from synth.plan.partition.bottleneck import most_even, smallest_limit_bytes
+from synth.plan.partition.run_needs import RunNeeds
+from synth.plan.partition.stage_table import StageTable
 from synth.profile import Profile, Timing
 from tests.synth.test_partition import uneven_profile
 

@@ -176,9 +176,9 @@ def test_all_families_of_a_placement_stand_on_exactly_it(name: str, p: int, m: i
 
 def test_a_file_in_the_folder_is_a_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (
-        "from synth.families.family import Family\n"
+        "from synth.families._lib.family import Family\n"
         "from synth.families.zb_h1 import make\n"
-        "from synth.families.options import Way\n"
+        "from synth.families._lib.options import Way\n"
         "ways = (Way('way', ('this', 'that')),)\n"
         "FAMILY = Family('mine', 'arXiv 0000.00000', make, options=ways)\n"
     )

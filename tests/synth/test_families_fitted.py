@@ -10,7 +10,7 @@ from benchmarks.solver.suites import v_shaped
 from synth.costs import Costs, cut, uniform_costs
 from synth.errors import SynthError
 from synth.families import generate
-from synth.families.kept import kept_bytes, most_kept_bytes
+from synth.families._lib.kept import kept_bytes, most_kept_bytes
 from synth.kinds import OpKind
 from synth.profile import Link, Links, Profile
 from synth.profiles import find

@@ -7,7 +7,7 @@ from synth.families import families, family_placement, generate
 from synth.kinds import OpKind
 from synth.profile import Link, Links
 from synth.schedule import Op, Schedule, peak_bytes, verify
-from synth.schedule.file import program_text
+from synth.schedule.files.plan_file import program_text
 from tests.synth.grids import (
     BITPIPE_AS_DRAWN,
     GRIDS,

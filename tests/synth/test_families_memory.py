@@ -7,7 +7,7 @@ from synth.families import family_placement, generate
 from synth.kinds import OpKind
 from synth.profile import Link, Links, PairLink
 from synth.schedule import Lowered, Timeline, peak_bytes, verify
-from synth.schedule.file import program_text
+from synth.schedule.files.plan_file import program_text
 from tests.synth.picture import picture, rows
 
 F, BW = 3, 6

@@ -10,7 +10,7 @@ from synth.families import family_placement, generate
 from synth.profile import Link, Links, PairLink
 from synth.schedule import Timeline, peak_bytes, verify
 from synth.solve import Problem
-from synth.solve.portfolio import solve
+from synth.solve.solver import solve
 from tests.synth.effort import counted
 
 

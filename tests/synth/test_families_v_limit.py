@@ -13,16 +13,16 @@ from benchmarks.v_limits import Case
 from synth.costs import Costs, uniform_costs
 from synth.errors import SynthError
 from synth.families import generate
-from synth.families.kept import most_kept_bytes
-from synth.families.v_greedy import ALL_CHOICES, Run
-from synth.families.v_passes import averaged, costs_by_pass, units_bytes
+from synth.families._lib.kept import most_kept_bytes
+from synth.families._lib.v_greedy import ALL_CHOICES, Run
+from synth.families._lib.v_passes import averaged, costs_by_pass, units_bytes
 from synth.families.zb_v_greedy import released
 from synth.profile import Link, Links
 from synth.schedule import Buffering, Schedule, peak_bytes, verify
 from synth.schedule.placements import placement
 from synth.solve import Objective, Part, Problem, solve
-from synth.solve.standing import Standing
-from synth.solve.starts import Starts
+from synth.solve.improve.published import Starts
+from synth.solve.search_state import Standing
 from tests.synth.effort import counted
 
 SHARES = (0.6, 0.9, 1, 1.1, 1.25, 1.6, 2.2)

@@ -14,14 +14,14 @@ import pytest
 from synth.costs import cut, uniform_costs
 from synth.errors import RunFailure, SynthError
 from synth.kinds import MEASURED, OpKind
-from synth.plan.frontier import Frontier, cap_of, closed, known_of, value_of
-from synth.plan.known import Known
-from synth.plan.least_cap import least_cap
-from synth.plan.target import Target
-from synth.plan.trace import Effort, trace
-from synth.plan.workers import Task, Workers
+from synth.plan.memory_curve.cap_knowledge import Known
+from synth.plan.memory_curve.curve_file import Frontier, cap_of, closed, known_of, value_of
+from synth.plan.memory_curve.least_cap import least_cap
+from synth.plan.memory_curve.target import Target
+from synth.plan.memory_curve.trace_curve import Effort, trace
+from synth.plan.memory_curve.workers import Task, Workers
 from synth.profile import Layer, LayerProfile, Profile, Provenance, Timing, Workload
-from synth.schedule.file import Plan
+from synth.schedule.files.plan_file import Plan
 from synth.schedule.placements import placement
 from synth.solve import Objective, Problem, SolveOptions
 from tests.synth.effort import HOURS_S
@@ -157,7 +157,7 @@ def test_a_curve_is_continued_and_what_is_there_is_kept(tmp_path: Path) -> None:
 
 def test_a_curve_that_is_done_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     curve, _ = traced()
-    monkeypatch.delattr("synth.plan.trace.Workers")
+    monkeypatch.delattr("synth.plan.memory_curve.trace_curve.Workers")
     searches: list[Frontier] = []
     enough = replace(QUICK, points=len(curve.points))
     assert trace(PROFILE, small_problem(), enough, curve, searches.append) == curve

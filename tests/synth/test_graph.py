@@ -10,12 +10,12 @@ from synth.kinds import OpKind
 from synth.objective import Objective
 from synth.schedule.placements import placement
 from synth.solve import Problem
-from synth.solve.construct import search
-from synth.solve.graph import NONE, Graph, StuckError
-from synth.solve.memory_views import certain
-from synth.solve.placed import Placed
-from synth.solve.solution import Orders, Solution, timed
-from synth.solve.view import BW, B, F, Slot, View, W
+from synth.solve.improve.list_scheduling import search
+from synth.solve.instance.earliest_start import Placed
+from synth.solve.instance.event_graph import NONE, Graph, StuckError
+from synth.solve.instance.instance import BW, B, F, Slot, View, W
+from synth.solve.instance.memory_models import certain
+from synth.solve.instance.timing import Orders, Solution, timed
 from tests.synth.odd_problems import odd_costs
 
 

@@ -14,13 +14,13 @@ from synth.errors import SynthError
 from synth.families import generate
 from synth.profile import Profile
 from synth.profiles import find
-from synth.report.gantt import render
-from synth.report.laid import lay
-from synth.schedule.file import Plan
-from synth.schedule.fingerprint import Fingerprint, stored_fingerprint
-from synth.schedule.rederive import differences
-from synth.schedule.spans import planned_chart
-from synth.schedule.trace import Source, Trace, TracedStep
+from synth.report.explain.overlay import lay
+from synth.report.text.gantt import render
+from synth.schedule.files.fingerprint import Fingerprint, stored_fingerprint
+from synth.schedule.files.plan_file import Plan
+from synth.schedule.files.rederive import differences
+from synth.schedule.measured.spans import planned_chart
+from synth.schedule.measured.trace import Source, Trace, TracedStep
 
 PROFILE = Profile.load(find("zb-1.5b-p8-m24"))
 PLAN = Plan.of(PROFILE, [6] * 4, generate("zb-h1", 4, 4))

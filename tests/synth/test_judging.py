@@ -7,16 +7,16 @@ import pytest
 from benchmarks.auto_placement import question
 from synth.costs import cut
 from synth.errors import SynthError
-from synth.plan import trials
-from synth.plan.candidates import Candidate, Tried, placements_to_try
-from synth.plan.choice import Choice
+from synth.plan.choose import trials
+from synth.plan.choose.candidates import Candidate, Tried, placements_to_try
+from synth.plan.choose.judging import fixed, judge
+from synth.plan.choose.published import Published
+from synth.plan.choose.race import Contest
+from synth.plan.choose.trials import solve_best_of
 from synth.plan.compare import Question, compare
-from synth.plan.contest import Contest
-from synth.plan.judging import fixed, judge
-from synth.plan.partition import balance
-from synth.plan.published import Published
-from synth.plan.recompute import recomputed, without_recompute
-from synth.plan.trials import solve_best_of
+from synth.plan.partition.balance import balance
+from synth.plan.recompute.choice import Choice
+from synth.plan.recompute.stages import recomputed, without_recompute
 from synth.profile import Link, Links
 from synth.schedule.verify import verify
 from synth.solve import Problem, Result, SolveOptions

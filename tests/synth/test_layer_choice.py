@@ -11,19 +11,19 @@ import pytest
 
 from synth.costs import StageCosts, cut
 from synth.kinds import OpKind
-from synth.plan.choice import limits_bytes, needs_bytes, solve_with
-from synth.plan.layer_bounds import bounds_of_every_choice, needed_whatever_is_recomputed
-from synth.plan.layer_choice import LayerSearch, with_layers, without_layers
-from synth.plan.layer_menu import figures, menu
-from synth.plan.recompute import recomputed
-from synth.plan.repartition import solve_repartitioning
-from synth.plan.solve_recompute import solve_choosing, solve_recomputing
+from synth.plan.recompute.choice import limits_bytes, needs_bytes, solve_with
+from synth.plan.recompute.layer_bounds import bounds_of_every_choice, needed_whatever_is_recomputed
+from synth.plan.recompute.layer_choice import LayerSearch, with_layers, without_layers
+from synth.plan.recompute.layer_menu import figures, menu
+from synth.plan.recompute.repartition import solve_repartitioning
+from synth.plan.recompute.solve import solve_choosing, solve_recomputing
+from synth.plan.recompute.stages import recomputed
 from synth.profile import LayerProfile, Profile, Timing
 from synth.recomputing import recomputing
 from synth.schedule.memory import peak_bytes
 from synth.schedule.verify import verify
 from synth.solve import Incumbent, Problem, SolveOptions, solve
-from synth.solve.feasible import find_shortage, needed_bytes
+from synth.solve.infeasibility import find_shortage, needed_bytes
 from synth.solve.problem import StoppedBy
 from tests.synth.effort import HOURS_S, counted
 from tests.synth.layered import block, invented, problem_of, random_layer

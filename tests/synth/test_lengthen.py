@@ -14,17 +14,19 @@ from synth.kinds import OpKind
 from synth.objective import Objective
 from synth.schedule.placements import placement
 from synth.schedule.verify import verify
-from synth.solve import Problem, SolveOptions, construct, polish, solve
-from synth.solve.feasible import needed_bytes, serial_schedule
-from synth.solve.fewer import Fewer
-from synth.solve.lengthen import _Lengthening, lengthened, longer
-from synth.solve.memory_views import cautious, certain, relaxed_for_fusion
-from synth.solve.polish import BUFFERINGS
+from synth.solve import Problem, SolveOptions, solve
+from synth.solve.evaluate import evaluate
+from synth.solve.evaluate.evaluate import BUFFERINGS
+from synth.solve.improve import list_scheduling
+from synth.solve.improve.extend import _Lengthening, lengthened, longer
+from synth.solve.improve.modulo.unroll import Repeats
+from synth.solve.improve.short_instance import Fewer
+from synth.solve.infeasibility import needed_bytes, serial_schedule
+from synth.solve.instance.instance import BW, B, F, View, W
+from synth.solve.instance.memory_models import cautious, certain, relaxed_for_fusion
+from synth.solve.instance.timing import Orders, keeps_caps, number, order_of, timed
 from synth.solve.problem import Part
-from synth.solve.repeats import Repeats
-from synth.solve.solution import Orders, keeps_caps, number, order_of, timed
-from synth.solve.standing import Standing
-from synth.solve.view import BW, B, F, View, W
+from synth.solve.search_state import Standing
 from tests.synth.odd_problems import RandomOrders, odd_costs
 
 PLACEMENTS = ("linear", "v", "looped:2", "bidirectional", "bidirectional-v")
@@ -49,7 +51,9 @@ def some_orders(seed: int) -> Iterator[tuple[Problem, View, Orders]]:
     static = max(problem.static_bytes(rank) for rank in range(2))
     capped = replace(problem, caps_bytes=(static + rng.randint(20, 60),) * 2)
     view = cautious(capped, BUFFERINGS[0])
-    for draft, _ in construct.search(view, Objective.MAKESPAN, 2_000, seed, lambda: False)[:3]:
+    for draft, _ in list_scheduling.search(view, Objective.MAKESPAN, 2_000, seed, lambda: False)[
+        :3
+    ]:
         yield capped, view, draft.orders
 
 
@@ -82,7 +86,7 @@ def test_longer_orders_are_valid_and_meet_the_same_levels(objective: Objective) 
                 assert keeps_caps(programs, whole)
                 assert value_us == timed(order, whole).value_us(whole, objective)
                 free = replace(asked, caps_bytes=None)
-                candidate = polish.evaluate_order(free, programs, "test")
+                candidate = evaluate.evaluate_order(free, programs, "test")
                 assert candidate is not None
                 verify(candidate.schedule, asked.costs)
     assert num_found >= 100
@@ -207,11 +211,13 @@ def test_with_several_stages_a_rank_it_is_for_half_of_1f1b_memory_and_below() ->
 
 def test_with_several_stages_a_rank_a_schedule_for_fewer_is_lengthened_too() -> None:
     few = begun(v_shaped.problem(8, 32, 0.33), 600)
-    short = construct.search(cautious(few.problem, BUFFERINGS[0]), Objective.PERIOD, 50_000, 0)
-    made = polish.evaluate_order(few.problem, short[0][0].programs(few.view), "list scheduling")
+    short = list_scheduling.search(
+        cautious(few.problem, BUFFERINGS[0]), Objective.PERIOD, 50_000, 0
+    )
+    made = evaluate.evaluate_order(few.problem, short[0][0].programs(few.view), "list scheduling")
     assert made is not None
     best, *_ = few.lengthened(made.schedule)
-    candidate = polish.evaluate_order(few.asked, best.programs, best.found_by)
+    candidate = evaluate.evaluate_order(few.asked, best.programs, best.found_by)
     assert candidate is not None
     assert best.value_us == candidate.value_us < 1.1 * made.value_us * 32 / 18
 
@@ -230,7 +236,7 @@ def test_what_a_longer_one_is_worth_is_what_it_takes() -> None:
     found = solve(few.problem, options).schedule
     assert found is not None
     made, *_ = few.lengthened(found)
-    candidate = polish.evaluate_order(problem, made.programs, made.found_by)
+    candidate = evaluate.evaluate_order(problem, made.programs, made.found_by)
     assert candidate is not None
     assert (candidate.value_us, made.value_us) == (8566, 8566)
 
@@ -275,7 +281,7 @@ def test_rounds_have_what_is_left_and_must_be_better() -> None:
     now = Standing(problem, options, None, None)
     after = [Repeats(problem, options, now, spent) for spent in (0, 0.2, 0.5)]
     assert [each._rounds_share for each in after] == pytest.approx([64 * 0.004, 0.15, 0.08])
-    now.offer(polish.evaluate(problem, serial_schedule(problem), "serial"))
+    now.offer(evaluate.evaluate(problem, serial_schedule(problem), "serial"))
     assert now.best is not None
     nearly_us = now.best.value_us - 1
     assert [each._is_of_use(nearly_us) for each in after] == [True, False, False]

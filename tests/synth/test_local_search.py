@@ -12,14 +12,14 @@ from synth.profile import Link, Links
 from synth.schedule import Buffering, Schedule, ScheduleError, peak_bytes, verify
 from synth.schedule.placements import placement
 from synth.solve import Objective, Part, Problem, StoppedBy, solve
-from synth.solve.exact_memory import ExactMemory
-from synth.solve.exact_times import ExactTimes
-from synth.solve.feasible import serial_schedule
-from synth.solve.local_search import LocalSearch, Walk
-from synth.solve.memory_views import certain, relaxed_for_fusion
-from synth.solve.numbered_orders import NumberedOrders
-from synth.solve.op_table import OpTable
-from synth.solve.polish import evaluate
+from synth.solve.evaluate.evaluate import evaluate
+from synth.solve.evaluate.exact_memory import ExactMemory
+from synth.solve.evaluate.exact_times import ExactTimes
+from synth.solve.evaluate.numbered_orders import NumberedOrders
+from synth.solve.evaluate.op_table import OpTable
+from synth.solve.improve.annealing import LocalSearch, Walk
+from synth.solve.infeasibility import serial_schedule
+from synth.solve.instance.memory_models import certain, relaxed_for_fusion
 from tests.synth.effort import counted
 from tests.synth.odd_problems import RandomOrders, odd_costs
 from tests.synth.test_solve_exact import rank_orders

@@ -10,14 +10,14 @@ from synth.kinds import OpKind
 from synth.schedule import Placement
 from synth.schedule.placements import placement
 from synth.solve import Objective, Problem
-from synth.solve import meetings as module
-from synth.solve.apart import Apart, Spacings
-from synth.solve.bounds import Ladder, Reference
-from synth.solve.cpsat import Model
-from synth.solve.memory_views import relaxed_for_fusion
-from synth.solve.run_cpsat import run
-from synth.solve.solution import Solution, timed
-from synth.solve.view import SPLIT, B, F, Slot, View, W
+from synth.solve.bounds.closed_form import Ladder, Reference
+from synth.solve.bounds.forward_spacing_model import Apart, Spacings
+from synth.solve.cpsat import passing_pairs as module
+from synth.solve.cpsat.model import Model
+from synth.solve.cpsat.run import run
+from synth.solve.instance.instance import SPLIT, B, F, Slot, View, W
+from synth.solve.instance.memory_models import relaxed_for_fusion
+from synth.solve.instance.timing import Solution, timed
 from tests.synth.effort import counted
 from tests.synth.even_stages import even
 from tests.synth.odd_problems import odd_costs
@@ -137,7 +137,7 @@ class _Plain(Apart):
 
     def __init__(self, *args: object) -> None:
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr("synth.solve.cpsat.add_meetings", lambda *_: None)
+            patched.setattr("synth.solve.cpsat.model.add_meetings", lambda *_: None)
             super().__init__(*args)  # type: ignore[arg-type]
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from synth.solve import narrowing
-from synth.solve.narrowing import Narrowing
-from synth.solve.round_model import Round, RoundModel
+from synth.solve.improve.modulo import period_search
+from synth.solve.improve.modulo.model import Round, RoundModel
+from synth.solve.improve.modulo.period_search import Narrowing
 from tests.synth.even_stages import even
 
 # Time for brief tries only, and for thorough ones.
@@ -107,7 +107,7 @@ def test_where_brief_tries_take_as_long_thorough_ones_follow_the_first_found(
 ) -> None:
     open_us = range(1100, 1200)
     briefly, _ = narrowed(1150, open_us, 2000, seconds=TIME_S)
-    monkeypatch.setattr(narrowing, "_MOST_PAIR_S", narrowing._THOROUGH_PAIR_S)
+    monkeypatch.setattr(period_search, "_MOST_PAIR_S", period_search._THOROUGH_PAIR_S)
     tried, found = narrowed(1150, open_us, 2000, seconds=TIME_S)
     assert found[-1] <= 1.002 * 1150
     assert sum(us in open_us for us in tried) < sum(us in open_us for us in briefly)
@@ -139,8 +139,8 @@ def test_a_try_has_its_share_and_is_thorough_when_that_is_asked(
     assert list(four.run(600, 900)) == []
     ops = 4 * 8 * 3
     brief, thorough = (
-        (narrowing._MOST_PAIR_S * ops**2, False),
-        (narrowing._MOST_TO_FIND * narrowing._THOROUGH_PAIR_S * ops**2, True),
+        (period_search._MOST_PAIR_S * ops**2, False),
+        (period_search._MOST_TO_FIND * period_search._THOROUGH_PAIR_S * ops**2, True),
     )
     assert asked == [brief, brief, thorough, thorough]
 
@@ -160,7 +160,7 @@ def test_a_size_whose_first_try_takes_most_of_its_effort_is_given_up_after_it(
     monkeypatch.setattr(RoundModel, "solve", solve_none)
     for try_s_of_all, tries in ((0.55, 1), (0.45, 2)):
         asked.clear()
-        seconds = narrowing._MOST_PAIR_S * (4 * 8 * 3) ** 2 / try_s_of_all
+        seconds = period_search._MOST_PAIR_S * (4 * 8 * 3) ** 2 / try_s_of_all
         four = Narrowing(even(8, 9, 64), 4, seconds, 0, lambda: False, is_rival=False)
         assert list(four.run(600, 900)) == []
         assert len(asked) == tries

@@ -4,12 +4,12 @@ import random
 
 import pytest
 
-from synth.report.difference import Difference
-from synth.report.difference_text import difference_text
-from synth.report.overlapping import explain_overlapping
-from synth.schedule.lower import Lowered, lower
+from synth.report.explain.difference import Difference
+from synth.report.explain.overlapping import explain_overlapping
+from synth.report.text.difference import difference_text
+from synth.schedule.lowering.lower import Lowered, lower
+from synth.schedule.measured.spans import Chart, planned_spans
 from synth.schedule.simulate import simulate
-from synth.schedule.spans import Chart, planned_spans
 from tests.synth.test_difference import happening, nodes_of, pieces, plan
 
 # Of ZB-H1 here: from its first F until it has heard for the last time of the slow last stage.

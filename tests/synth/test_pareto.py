@@ -3,8 +3,8 @@
 import xml.etree.ElementTree as ET
 from itertools import combinations
 
-from synth.report.pareto import Mark, Pareto, plot
-from synth.report.pareto_svg import pareto_svg
+from synth.report.svg.pareto import pareto_svg
+from synth.report.text.pareto import Mark, Pareto, plot
 
 # d is as fast as b in more memory, e as large as c and slower; far takes 9 times as long.
 MARKS = (

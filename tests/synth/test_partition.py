@@ -8,13 +8,13 @@ import pytest
 from synth.costs import cut
 from synth.errors import SynthError
 from synth.kinds import MEASURED, OpKind
-from synth.plan.partition import balance
-from synth.plan.rebalance import _Search, _State
+from synth.plan.partition.balance import balance
+from synth.plan.partition.local_search import _Search, _State
 from synth.profile import Layer, LayerProfile, Profile, Provenance, Timing, Workload
 from synth.schedule import Placement, ScheduleError, verify
 from synth.schedule.placements import placement
 from synth.solve import Problem, Shortage, find_shortage
-from synth.solve.feasible import needed_bytes, serial_schedule
+from synth.solve.infeasibility import needed_bytes, serial_schedule
 
 
 def profile_of(work_us: list[int], parameter_bytes: list[int] | None = None) -> Profile:

@@ -18,7 +18,7 @@ from synth.objective import BoundScope
 from synth.profile import Link, Links, Profile, Workload
 from synth.profiles import find
 from synth.schedule import Buffering, Op, Schedule
-from synth.schedule.file import Claim, Plan, program_text
+from synth.schedule.files.plan_file import Claim, Plan, program_text
 from tests.synth.naive import Naive
 
 P, M = 4, 6

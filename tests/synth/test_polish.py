@@ -6,15 +6,16 @@ from benchmarks.solver.suites import bidirectional, table
 from synth.families import generate
 from synth.kinds import OpKind
 from synth.schedule.placements import placement
-from synth.solve import Part, SolveOptions, polish, solve
+from synth.solve import Part, SolveOptions, solve
+from synth.solve.evaluate import evaluate
 
 
 def test_a_published_schedule_with_b_and_w_apart_sends_its_gradients_sooner() -> None:
     problem = bidirectional.problem("bidirectional", 4, 8, split=True)
     chimera = generate("chimera", 4, 8, costs=problem.costs)
-    whole = polish.evaluate(problem, chimera, "chimera")
+    whole = evaluate.evaluate(problem, chimera, "chimera")
     assert whole is not None
-    apart = polish.divide(problem, whole)
+    apart = evaluate.divide(problem, whole)
     assert apart is not None
     assert apart.value_us < whole.value_us
     assert apart.found_by == "chimera, B and W apart"
@@ -27,9 +28,9 @@ def test_a_published_schedule_with_b_and_w_apart_sends_its_gradients_sooner() ->
 
 def test_there_is_nothing_to_divide_where_b_and_w_are_apart() -> None:
     problem = table.problem(4, 8, 1)
-    zb_h1 = polish.evaluate(problem, generate("zb-h1", 4, 8, costs=problem.costs), "zb-h1")
+    zb_h1 = evaluate.evaluate(problem, generate("zb-h1", 4, 8, costs=problem.costs), "zb-h1")
     assert zb_h1 is not None
-    assert polish.divide(problem, zb_h1) is None
+    assert evaluate.divide(problem, zb_h1) is None
 
 
 @pytest.mark.parametrize("name", ["bidirectional", "bidirectional-v"])

@@ -9,10 +9,10 @@ from synth.costs import uniform_costs
 from synth.families import generate
 from synth.kinds import OpKind
 from synth.profile import Link, Links
-from synth.schedule.lower import Action, Lowered, lower
+from synth.schedule.lowering.lower import Action, Lowered, lower
 from synth.schedule.model import Buffering, Placement, Schedule
 from synth.schedule.ops import Op
-from synth.schedule.prefix import Prefix, Strays, find_prefix
+from synth.schedule.validation_point import Prefix, Strays, find_prefix
 from synth.schedule.verify import verify
 
 FAMILIES = ("gpipe", "1f1b", "zb-h1", "zb-h2", "zb-v", "dualpipe-v", "hanayo:1", "chimera")

@@ -12,10 +12,13 @@ from synth.errors import SynthError
 from synth.families import generate
 from synth.kinds import OpKind
 from synth.objective import Objective
-from synth.plan.choice import limits_bytes, solve_with
-from synth.plan.frontier import known_of
-from synth.plan.least_cap import LeastCap, least_cap
-from synth.plan.recompute import (
+from synth.plan.memory_curve.curve_file import known_of
+from synth.plan.memory_curve.least_cap import LeastCap, least_cap
+from synth.plan.memory_curve.target import Target
+from synth.plan.memory_curve.trace_curve import Effort, trace
+from synth.plan.recompute.choice import limits_bytes, solve_with
+from synth.plan.recompute.solve import solve_choosing, solve_recomputing
+from synth.plan.recompute.stages import (
     bounds,
     bounds_of_any_choice,
     merged,
@@ -23,9 +26,6 @@ from synth.plan.recompute import (
     without_recompute,
     written_out,
 )
-from synth.plan.solve_recompute import solve_choosing, solve_recomputing
-from synth.plan.target import Target
-from synth.plan.trace import Effort, trace
 from synth.profile import Layer, LayerProfile, Profile, Provenance, Timing, Workload
 from synth.schedule.memory import peak_bytes
 from synth.schedule.model import Buffering, Placement, Schedule
@@ -33,7 +33,7 @@ from synth.schedule.ops import Op
 from synth.schedule.placements import placement
 from synth.schedule.verify import ScheduleError, verify
 from synth.solve import Incumbent, Problem, SolveOptions, solve
-from synth.solve.feasible import needed_bytes
+from synth.solve.infeasibility import needed_bytes
 from synth.solve.problem import StoppedBy
 from tests.synth.effort import HOURS_S, counted
 from tests.synth.plain import random_costs, random_schedule

@@ -10,8 +10,8 @@ from synth.families import generate
 from synth.kinds import OpKind
 from synth.profile import Layer, LayerProfile, Profile, Provenance, Timing, Workload
 from synth.recomputing import recomputed, recomputing
-from synth.schedule.file import Plan
-from synth.schedule.rederive import differences
+from synth.schedule.files.plan_file import Plan
+from synth.schedule.files.rederive import differences
 
 
 def layer(**changes: object) -> LayerProfile:

@@ -8,9 +8,9 @@ import pytest
 from synth.costs import cut
 from synth.kinds import OpKind
 from synth.objective import Objective
-from synth.plan.partition import balance
-from synth.plan.recompute import bounds, recomputed
-from synth.plan.repartition import repartitioned, solve_repartitioning
+from synth.plan.partition.balance import balance
+from synth.plan.recompute.repartition import repartitioned, solve_repartitioning
+from synth.plan.recompute.stages import bounds, recomputed
 from synth.schedule.placements import placement
 from synth.schedule.verify import verify
 from synth.solve import Incumbent, Problem, SolveOptions

@@ -6,12 +6,12 @@ from synth.costs import uniform_costs
 from synth.families import generate
 from synth.objective import Objective
 from synth.profile import Link, Links
-from synth.report.axis import axis
-from synth.report.gantt import gantt, render
-from synth.report.rivals import Contender, rivals_table
-from synth.report.tables import table
+from synth.report.text.axis import axis
+from synth.report.text.baselines import Contender, rivals_table
+from synth.report.text.gantt import gantt, render
+from synth.report.text.tables import table
 from synth.schedule import Op, Schedule, verify
-from synth.schedule.spans import Span, Spans, moved_spans, planned_chart, planned_spans
+from synth.schedule.measured.spans import Span, Spans, moved_spans, planned_chart, planned_spans
 
 
 def spans_of(name: str, num_ranks: int = 4, num_micro_batches: int = 4) -> Spans:

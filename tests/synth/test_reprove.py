@@ -9,17 +9,17 @@ from synth.costs import cut
 from synth.families import generate
 from synth.objective import BoundScope, Objective
 from synth.plan.claim import claim_of
-from synth.plan.cut_bounds import CutBounds
-from synth.plan.reprove import Reproof, Verdict, reprove
-from synth.plan.solve_recompute import solve_choosing
-from synth.plan.stage_table import StageTable
+from synth.plan.partition.bounds import CutBounds
+from synth.plan.partition.stage_table import StageTable
+from synth.plan.recompute.solve import solve_choosing
+from synth.plan.reprove.reprove import Reproof, Verdict, reprove
 from synth.profile import Link, Profile
 from synth.profiles import find
-from synth.schedule.file import Plan
+from synth.schedule.files.plan_file import Plan
 from synth.schedule.model import Placement
 from synth.schedule.placements import placement
-from synth.solve.portfolio import solve
 from synth.solve.problem import Problem, SolveOptions, relative_gap
+from synth.solve.solver import solve
 
 PROFILE = Profile.load(find("zb-1.5b-p8-m24"))
 SIZES = (6, 6, 6, 6)

@@ -9,14 +9,15 @@ from benchmarks.solver.suites import table
 from synth.kinds import OpKind
 from synth.objective import Objective
 from synth.schedule.placements import placement
-from synth.solve import Problem, SolveOptions, pattern, rounds, solve
-from synth.solve.memory_views import cautious, certain
-from synth.solve.narrowing import Narrowing
-from synth.solve.polish import BUFFERINGS
+from synth.solve import Problem, SolveOptions, solve
+from synth.solve.evaluate.evaluate import BUFFERINGS
+from synth.solve.improve.modulo import one_micro_batch, several_micro_batches
+from synth.solve.improve.modulo.model import Round, RoundModel
+from synth.solve.improve.modulo.period_search import Narrowing
+from synth.solve.instance.instance import SPLIT, Slot, View
+from synth.solve.instance.memory_models import cautious, certain
+from synth.solve.instance.timing import keeps_caps, number, timed
 from synth.solve.problem import Part
-from synth.solve.round_model import Round, RoundModel
-from synth.solve.solution import keeps_caps, number, timed
-from synth.solve.view import SPLIT, Slot, View
 from tests.synth.even_stages import even
 from tests.synth.odd_problems import odd_costs
 
@@ -36,7 +37,7 @@ def lasting(view: View) -> View:
 
 
 def shortest(view: View, seconds: float = 4.0) -> Round:
-    return list(rounds.search(view, 0, LONG_US, seconds, 0))[-1]
+    return list(several_micro_batches.search(view, 0, LONG_US, seconds, 0))[-1]
 
 
 def test_without_a_cap_the_busiest_rank_is_always_busy() -> None:
@@ -75,12 +76,12 @@ def test_bursts_beat_single_micro_batches_below_what_1f1b_needs() -> None:
 
 
 def test_nothing_is_found_where_no_micro_batch_fits() -> None:
-    assert list(rounds.search(even(3, 2, 12), 0, LONG_US, 1.0, 0)) == []
+    assert list(several_micro_batches.search(even(3, 2, 12), 0, LONG_US, 1.0, 0)) == []
 
 
 def test_several_stages_on_a_rank_are_left_to_patterns() -> None:
     costs = odd_costs(random.Random(0), 4, 2)
-    assert not rounds.applies(certain(Problem(costs, placement("v", 2), 4, None)))
+    assert not several_micro_batches.applies(certain(Problem(costs, placement("v", 2), 4, None)))
 
 
 @pytest.mark.parametrize("seed", range(16))
@@ -97,7 +98,7 @@ def test_unrolled_rounds_keep_caps_and_take_a_period_more_for_each_round(seed: i
         for room, need in zip(rooms, needs, strict=True)
     )
     view = lasting(certain(replace(free, caps_bytes=caps)))
-    for found in rounds.search(view, 0, LONG_US, 0.2, seed):
+    for found in several_micro_batches.search(view, 0, LONG_US, 0.2, seed):
         assert found.period_us >= found.size * max(chunk.work_us for chunk in view.chunks)
         for first in range(found.size):
             orders = found.orders(view, first)
@@ -116,8 +117,10 @@ def test_ops_that_take_no_time_are_no_trouble() -> None:
     view = even(2, 3, 12, down_us=0)
     durations = dict.fromkeys([F, B, W, OpKind.BW], 0) | {OpKind.STEP: 5}
     idle = replace(view, chunks=tuple(c._replace(duration_us=durations) for c in view.chunks))
-    assert all(found.period_us >= 1 for found in rounds.search(idle, 0, 10.0, 0.5, 0))
-    assert list(pattern.search(idle, 0.5, 0, 1))
+    assert all(
+        found.period_us >= 1 for found in several_micro_batches.search(idle, 0, 10.0, 0.5, 0)
+    )
+    assert list(one_micro_batch.search(idle, 0.5, 0, 1))
 
 
 @pytest.mark.parametrize(("share", "period_us", "seed"), [(0.5, 1564, 2), (0.9, 929, 3)])
@@ -164,7 +167,7 @@ def test_a_part_of_a_round_is_not_asked_for_what_the_whole_has_not(
         return []
 
     monkeypatch.setattr(Narrowing, "run", run)
-    assert list(rounds.search(even(8, 9, 64), 100, LONG_US, 1000.0, 0)) == []
+    assert list(several_micro_batches.search(even(8, 9, 64), 100, LONG_US, 1000.0, 0)) == []
     work_us = 55 + 58 + 35
     assert asked == {2: 2 * 160, **{size: size * work_us for size in (3, 4, 6, 8)}}
 
@@ -179,17 +182,19 @@ def test_models_too_large_for_the_time_are_left_out(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Narrowing, "run", run)
     view = even(16, 36, 64)
     for seconds in (1000.0, 1.0):
-        assert list(rounds.search(view, 100, LONG_US, seconds, 0)) == []
-    assert begun == [*rounds._sizes(view), 4, 2, 3]
+        assert list(several_micro_batches.search(view, 100, LONG_US, seconds, 0)) == []
+    assert begun == [*several_micro_batches._sizes(view), 4, 2, 3]
 
 
 def test_rounds_are_as_long_as_memory_takes_at_once() -> None:
-    assert next(rounds._sizes(even(16, 36, 64))) == 12
-    assert next(rounds._sizes(even(32, 72, 64))) == 8  # 24 and 12 would be too large a model
-    assert list(rounds._sizes(even(8, 9, 64))) == [3, 4, 2, 6, 8]
-    assert list(rounds._sizes(even(8, 10**6, 64))) == [4, 2, 6, 3, 8]
-    assert list(rounds._sizes(even(8, None, 64))) == [4, 2, 6, 3, 8]
-    assert list(rounds._sizes(even(8, 9, 6))) == [3, 2]
+    assert next(several_micro_batches._sizes(even(16, 36, 64))) == 12
+    assert (
+        next(several_micro_batches._sizes(even(32, 72, 64))) == 8
+    )  # 24 and 12 would be too large a model
+    assert list(several_micro_batches._sizes(even(8, 9, 64))) == [3, 4, 2, 6, 8]
+    assert list(several_micro_batches._sizes(even(8, 10**6, 64))) == [4, 2, 6, 3, 8]
+    assert list(several_micro_batches._sizes(even(8, None, 64))) == [4, 2, 6, 3, 8]
+    assert list(several_micro_batches._sizes(even(8, 9, 6))) == [3, 2]
 
 
 @pytest.mark.parametrize("objective", [Objective.MAKESPAN, Objective.PERIOD, Objective(1, 7)])
@@ -202,7 +207,7 @@ def test_rounds_are_looked_for_between_the_bound_and_the_incumbent(
         asked.append((least_us, most_us))
         return []
 
-    monkeypatch.setattr(rounds, "search", search)
+    monkeypatch.setattr(several_micro_batches, "search", search)
     problem = replace(table.problem(4, 16, 0.75), objective=objective)
     without = frozenset({Part.EXACT, Part.WINDOWS})
     solve(problem, SolveOptions(time_limit_s=2, workers=1, deterministic=True, without=without))

@@ -9,9 +9,9 @@ from synth.errors import SynthError
 from synth.families import generate
 from synth.profile import Link, Links, NodeLink, PairLink, Profile
 from synth.profiles import find
-from synth.schedule.file import Plan
-from synth.schedule.lower import lower
-from synth.schedule.scaled import moved_bytes, scaled
+from synth.schedule.files.plan_file import Plan
+from synth.schedule.files.scaled import moved_bytes, scaled
+from synth.schedule.lowering.lower import lower
 
 
 @pytest.fixture(scope="module")

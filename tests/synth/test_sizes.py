@@ -3,7 +3,7 @@
 import random
 from collections import Counter
 
-from synth.solve.sizes import Level, Sizes
+from synth.solve.improve.lns.size_bandit import Level, Sizes
 
 SMALL, MIDDLE, LARGE = Level(20, 0.1), Level(100, 1.0), Level(500, 5.0)
 COST_S = {SMALL: 0.01, MIDDLE: 0.1, LARGE: 1.0}

@@ -11,10 +11,10 @@ from synth.kinds import OpKind
 from synth.objective import Objective
 from synth.schedule import Op, Schedule, verify
 from synth.solve import Problem
-from synth.solve.feasible import serial_schedule
-from synth.solve.noise import Luck, Worlds
-from synth.solve.polish import Candidate, evaluate
-from synth.solve.slack import slacken
+from synth.solve.evaluate.evaluate import Candidate, evaluate
+from synth.solve.improve.robustness.robustness import slacken
+from synth.solve.improve.robustness.scenarios import Luck, Worlds
+from synth.solve.infeasibility import serial_schedule
 from tests.synth.test_solve_placements import random_problem
 
 W = OpKind.W

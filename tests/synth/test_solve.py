@@ -11,18 +11,10 @@ from synth.families import generate
 from synth.kinds import MEASURED, OpKind
 from synth.profile import Link, Links
 from synth.schedule import Op, Placement, Schedule, peak_bytes, verify
-from synth.solve import (
-    Incumbent,
-    Objective,
-    Problem,
-    SolveOptions,
-    StoppedBy,
-    find_shortage,
-    solve,
-    starts,
-)
-from synth.solve.feasible import one_micro_batch_bytes, serial_schedule
-from synth.solve.memory_views import certain
+from synth.solve import Incumbent, Objective, Problem, SolveOptions, StoppedBy, find_shortage, solve
+from synth.solve.improve import published
+from synth.solve.infeasibility import one_micro_batch_bytes, serial_schedule
+from synth.solve.instance.memory_models import certain
 from tests.synth.effort import HOURS_S, counted
 
 
@@ -102,7 +94,7 @@ def test_an_event_from_another_thread_stops_the_search_with_the_best_so_far() ->
 def test_a_stop_before_the_start_still_gives_the_best_family(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(starts, "_GRACE_S", HOURS_S)
+    monkeypatch.setattr(published, "_GRACE_S", HOURS_S)
     stop = threading.Event()
     stop.set()
     result = solve(table_problem(4, 12, 1), stop=stop)
@@ -234,7 +226,7 @@ def test_the_time_limit_is_kept_on_a_problem_of_many_ops() -> None:
 def test_a_stop_at_the_start_of_a_problem_of_many_ops_leaves_families_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(starts, "_GRACE_S", 0)
+    monkeypatch.setattr(published, "_GRACE_S", 0)
     stop = threading.Event()
     stop.set()
     result = solve(table_problem(8, 600, 1), stop=stop)

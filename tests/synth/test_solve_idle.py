@@ -15,11 +15,11 @@ from synth.profile import Link, Links
 from synth.schedule import Buffering, Schedule, ScheduleError, peak_bytes, verify
 from synth.schedule.placements import placement
 from synth.solve import Part, Problem, SolveOptions, StoppedBy, solve
-from synth.solve.bounds import Reference, work_bounds
-from synth.solve.idle import Idle, Stretch, base_length_us
-from synth.solve.idle_bounds import IdleBounds, _Growth
-from synth.solve.memory_views import relaxed_for_fusion
-from synth.solve.run_cpsat import Outcome, run
+from synth.solve.bounds.closed_form import Reference, work_bounds
+from synth.solve.bounds.idle_time import IdleBounds, _Growth
+from synth.solve.bounds.idle_time_model import Idle, Stretch, base_length_us
+from synth.solve.cpsat.run import Outcome, run
+from synth.solve.instance.memory_models import relaxed_for_fusion
 from tests.synth.effort import counted
 from tests.synth.odd_problems import RandomOrders, odd_costs
 from tests.synth.test_solve_exact import OBJECTIVES

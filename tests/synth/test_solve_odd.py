@@ -12,13 +12,14 @@ from synth.costs import Costs, StageCosts
 from synth.kinds import OpKind
 from synth.schedule import Buffering, Op, Placement, Schedule, ScheduleError, peak_bytes, verify
 from synth.schedule.placements import placement
-from synth.solve import Objective, Problem, StoppedBy, pattern, solve
-from synth.solve.bounds import work_bound_us
-from synth.solve.feasible import find_shortage
-from synth.solve.memory_views import cautious, certain, relaxed_for_fusion
-from synth.solve.polish import BUFFERINGS
-from synth.solve.run_cpsat import decide, solve_briefly
-from synth.solve.solution import order_of, timed
+from synth.solve import Objective, Problem, StoppedBy, solve
+from synth.solve.bounds.closed_form import work_bound_us
+from synth.solve.cpsat.run import decide, solve_briefly
+from synth.solve.evaluate.evaluate import BUFFERINGS
+from synth.solve.improve.modulo import one_micro_batch
+from synth.solve.infeasibility import find_shortage
+from synth.solve.instance.memory_models import cautious, certain, relaxed_for_fusion
+from synth.solve.instance.timing import order_of, timed
 from tests.synth.effort import counted
 from tests.synth.odd_problems import BW, STEP, B, F, RandomOrders, W, odd_costs
 from tests.synth.test_solve_exact import OBJECTIVES
@@ -184,7 +185,7 @@ def test_patterns_with_ops_of_no_duration_can_be_run() -> None:
     for seed in range(25):
         costs = odd_costs(random.Random(seed), 4, 2)
         view = cautious(Problem(costs, placement("v", 2), 4), BUFFERINGS[0])
-        for each in pattern.search(view, 0.4, 0, 1):
+        for each in one_micro_batch.search(view, 0.4, 0, 1):
             assert len(timed(each.orders(view), view).starts) == view.num_ops
             found += 1
     assert found > 10

@@ -12,18 +12,19 @@ from synth.certificate import Proven
 from synth.costs import Costs
 from synth.schedule import Buffering, Placement, Schedule, ScheduleError, peak_bytes, verify
 from synth.schedule.placements import placement
-from synth.solve import Objective, Problem, SolveOptions, portfolio, solve, spacing
-from synth.solve.apart import Apart, Spacings
-from synth.solve.bounds import Ladder, Reference
-from synth.solve.feasible import find_shortage
-from synth.solve.known_orders import KnownOrders
-from synth.solve.memory_views import relaxed_for_fusion
+from synth.solve import Objective, Problem, SolveOptions, solve, solver
+from synth.solve.bounds import forward_spacing
+from synth.solve.bounds.closed_form import Ladder, Reference
+from synth.solve.bounds.forward_spacing import Spacing, far_apart, lengths
+from synth.solve.bounds.forward_spacing_model import Apart, Spacings
+from synth.solve.bounds.policy import Known, Proofs
+from synth.solve.cpsat.run import Outcome
+from synth.solve.infeasibility import find_shortage
+from synth.solve.instance.instance import B, F, Slot, W
+from synth.solve.instance.memory_models import relaxed_for_fusion
+from synth.solve.instance.timing import timed
+from synth.solve.order_pool import KnownOrders
 from synth.solve.problem import Part
-from synth.solve.proofs import Known, Proofs
-from synth.solve.run_cpsat import Outcome
-from synth.solve.solution import timed
-from synth.solve.spacing import Spacing, far_apart, lengths
-from synth.solve.view import B, F, Slot, W
 from tests.synth.effort import counted
 from tests.synth.even_stages import even
 from tests.synth.odd_problems import RandomOrders, odd_costs
@@ -65,7 +66,7 @@ def test_no_bound_excludes_a_schedule_that_there_is(name: str, seed: int) -> Non
     except ScheduleError:  # buffers too small for this order
         return
     problem = replace(free, caps_bytes=peak_bytes(lowered))
-    if not spacing.applies(relaxed_for_fusion(problem)):
+    if not forward_spacing.applies(relaxed_for_fusion(problem)):
         return
     apart, of_spacings = spacings(problem, 1.0)
     assert max(of_spacings) <= problem.objective.value_us(timeline)
@@ -100,7 +101,7 @@ def test_no_bound_is_above_the_optimum(name: str, seed: int) -> None:
     if best.value_us is None or best.gap != 0:
         return
     view = relaxed_for_fusion(problem)
-    if not spacing.applies(view):
+    if not forward_spacing.applies(view):
         return
     apart, of_spacings = spacings(problem, min(5, seconds))
     assert max(of_spacings) <= best.value_us
@@ -145,7 +146,7 @@ def test_copies_that_share_micro_batches_unevenly_are_no_one_chain() -> None:
     """The second copy has one micro-batch less, so some stretches of the first have none there."""
     where = Placement(((0, 1), (2, 3)))
     problem = Problem(random_costs(random.Random(0), 2, False, False), where, 61, (99,) * 4)
-    assert not spacing.applies(relaxed_for_fusion(problem))
+    assert not forward_spacing.applies(relaxed_for_fusion(problem))
 
 
 def test_spacings_add_up() -> None:
@@ -185,9 +186,9 @@ def test_what_a_schedule_reaches_is_not_asked_for_again(
     best = solve(problem, counted(seconds))
     assert best.schedule is not None
     hint, _ = KnownOrders(problem.objective).hint(view, best.schedule.programs)
-    asked: list[spacing._Question] = []
+    asked: list[forward_spacing._Question] = []
 
-    def looked_at(self: Spacing, question: spacing._Question, limit_s: float) -> Outcome:
+    def looked_at(self: Spacing, question: forward_spacing._Question, limit_s: float) -> Outcome:
         length = question.length
         nearest_us, to_end_us = self._nearest_us(length)
         assert nearest_us is not None and to_end_us is not None
@@ -240,9 +241,9 @@ def test_a_search_goes_on_where_it_was() -> None:
     """And asks again only what stayed open."""
     problem = Problem(table_costs(8), placement("v", 4), 32, (8,) * 4)
     found = Spacing(relaxed_for_fusion(problem), counted(20), lambda: None, lambda: False)
-    asked: list[tuple[spacing._Question, bool]] = []
+    asked: list[tuple[forward_spacing._Question, bool]] = []
 
-    def prove(question: spacing._Question, limit_s: float) -> Outcome:
+    def prove(question: forward_spacing._Question, limit_s: float) -> Outcome:
         is_open = len(asked) == 6
         asked.append((question, is_open))
         return Outcome(100, None, optimal=not is_open, infeasible=False, spent_s=1.0)
@@ -293,7 +294,7 @@ def test_idle_times_and_spacings_have_a_trial_each(
     )
     monkeypatch.setattr(Proofs, "_idle", idle)
     monkeypatch.setattr(Proofs, "_spacing", apart)
-    monkeypatch.setattr(spacing, "is_worth", lambda _: apart is not None)
+    monkeypatch.setattr(forward_spacing, "is_worth", lambda _: apart is not None)
     proofs = Proofs(
         view, Objective.MAKESPAN, counted(1), lambda: reference, Known(known_us), lambda: False
     )
@@ -340,7 +341,7 @@ def test_an_interrupted_search_leaves_no_thread_behind(monkeypatch: pytest.Monke
         assert threading.active_count() > before
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(portfolio, "Repeats", interrupt)
+    monkeypatch.setattr(solver, "Repeats", interrupt)
     options = SolveOptions(time_limit_s=20, workers=2, without=frozenset({Part.EXACT}))
     with pytest.raises(KeyboardInterrupt):
         solve(problem, options)

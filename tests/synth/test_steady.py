@@ -3,14 +3,14 @@
 import pytest
 
 from synth.costs import uniform_costs
-from synth.plan.steady import SteadyCap, least_steady
+from synth.plan.memory_curve.steady import SteadyCap, least_steady
 from synth.profile import Link, Links
 from synth.schedule import peak_bytes, verify
 from synth.schedule.placements import placement
 from synth.solve import Problem, SolveOptions
-from synth.solve.memory_views import certain
-from synth.solve.pattern import find
-from synth.solve.solution import keeps_caps, number, timed
+from synth.solve.improve.modulo.one_micro_batch import find
+from synth.solve.instance.memory_models import certain
+from synth.solve.instance.timing import keeps_caps, number, timed
 
 
 def problem(name: str, num_ranks: int, m: int, times: tuple[int, int, int], lag: int) -> Problem:

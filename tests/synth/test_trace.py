@@ -11,13 +11,13 @@ from synth.profile import Profile
 from synth.profiles import find
 from synth.report.perfetto import perfetto_json
 from synth.schedule import Op
-from synth.schedule.file import Plan
-from synth.schedule.lower import Transfer, lower
-from synth.schedule.marks import RankMarks, Ready, Wait, join_marks
+from synth.schedule.files.plan_file import Plan
+from synth.schedule.lowering.lower import Transfer, lower
+from synth.schedule.measured.rank_log import RankMarks, Ready, Wait, join_marks
+from synth.schedule.measured.spans import Chart, FlowSpan, Span, planned_chart
+from synth.schedule.measured.trace import Source, Trace, TracedStep
 from synth.schedule.ops import Value, ValueKind
 from synth.schedule.simulate import simulate
-from synth.schedule.spans import Chart, FlowSpan, Span, planned_chart
-from synth.schedule.trace import Source, Trace, TracedStep
 
 SENT = Transfer(Value(ValueKind.ACT, 0, 3), 0, 1, 512, 20)
 F0, F1 = Op.parse("F0.3"), Op.parse("F1.3")

@@ -8,11 +8,11 @@ import pytest
 
 from synth.costs import cut
 from synth.errors import SynthError
-from synth.plan import trials
-from synth.plan.candidates import Candidate
-from synth.plan.partition import balance
-from synth.plan.recompute import recomputed
-from synth.plan.trials import solve_best_of
+from synth.plan.choose import trials
+from synth.plan.choose.candidates import Candidate
+from synth.plan.choose.trials import solve_best_of
+from synth.plan.partition.balance import balance
+from synth.plan.recompute.stages import recomputed
 from synth.schedule.placements import usual
 from synth.schedule.verify import verify
 from synth.solve import Incumbent, Problem, Result, SolveOptions, solve

@@ -9,15 +9,17 @@ import pytest
 
 from benchmarks.solver.suites import bidirectional, table
 from synth.families import generate
-from synth.solve import Part, SolveOptions, polish, turns, windows
-from synth.solve.known_orders import KnownOrders, split_solution
-from synth.solve.memory_views import certain
-from synth.solve.polish import Candidate
+from synth.solve import Part, SolveOptions
+from synth.solve.evaluate import evaluate
+from synth.solve.evaluate.evaluate import Candidate
+from synth.solve.improve.lns import search, turns
+from synth.solve.improve.lns.turns import Turns
+from synth.solve.instance.instance import View
+from synth.solve.instance.memory_models import certain
+from synth.solve.instance.timing import Solution
+from synth.solve.order_pool import KnownOrders, split_solution
 from synth.solve.problem import Problem
-from synth.solve.solution import Solution
-from synth.solve.standing import Standing
-from synth.solve.turns import Turns
-from synth.solve.view import View
+from synth.solve.search_state import Standing
 
 LIMIT_S = 100.0
 
@@ -27,11 +29,11 @@ def begun(problem: Problem, family: str, **options: Any) -> tuple[Turns, Standin
     asked = SolveOptions(time_limit_s=LIMIT_S, **options)
     now = Standing(problem, asked, None, None)
     schedule = generate(family, problem.num_ranks, problem.num_micro_batches, costs=problem.costs)
-    now.offer(polish.evaluate(problem, schedule, family))
+    now.offer(evaluate.evaluate(problem, schedule, family))
 
     def take(view: View, solution: Solution, found_by: str) -> None:
         programs = solution.programs(view)
-        now.offer(polish.evaluate_order(problem, programs, found_by))
+        now.offer(evaluate.evaluate_order(problem, programs, found_by))
 
     return Turns(problem, asked, now, KnownOrders(problem.objective), 1, take), now
 
@@ -42,14 +44,14 @@ class Fruitless:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, gains: int, last: int) -> None:
         self.patience: list[float] = []
         self.gains, self.last = gains, last
-        monkeypatch.setattr(windows, "improve", self.improve)
+        monkeypatch.setattr(search, "improve", self.improve)
         monkeypatch.setattr(turns, "slacken", self.slacken)
 
     def improve(
         self, view: View, objective: object, starts: Sequence[Solution], *rest: Any
-    ) -> windows.Improved:
+    ) -> search.Improved:
         self.patience.append(rest[-1])
-        return windows.Improved(starts[0], 1.0, len(self.patience) == self.last)
+        return search.Improved(starts[0], 1.0, len(self.patience) == self.last)
 
     def slacken(self, problem: Problem, candidate: Candidate, should_stop: object) -> Candidate:
         self.gains -= 1

@@ -10,12 +10,14 @@ import pytest
 from benchmarks.solver.suites import table
 from synth.costs import Costs
 from synth.schedule.placements import placement
-from synth.solve import Problem, polish, windows
-from synth.solve.feasible import serial_schedule
-from synth.solve.memory_views import certain
-from synth.solve.solution import keeps_caps, solution_of, split
-from synth.solve.view import SPLIT
-from synth.solve.window import Change
+from synth.solve import Problem
+from synth.solve.evaluate import evaluate
+from synth.solve.improve.lns import search
+from synth.solve.improve.lns.window_model import Change
+from synth.solve.infeasibility import serial_schedule
+from synth.solve.instance.instance import SPLIT
+from synth.solve.instance.memory_models import certain
+from synth.solve.instance.timing import keeps_caps, solution_of, split
 from tests.synth.odd_problems import odd_costs
 
 
@@ -37,13 +39,13 @@ def improved(problem: Problem, workers: int, seconds: float = 0.5) -> list[int]:
 
 def improve(
     problem: Problem, workers: int, seconds: float, patience_s: float = math.inf
-) -> tuple[list[int], windows.Improved]:
+) -> tuple[list[int], search.Improved]:
     """The same, and the answer."""
     view, objective = certain(problem), problem.objective
     start = solution_of(split(serial_schedule(problem).programs, view), view)
     assert keeps_caps(start.programs(view), view)
     values = [start.value_us(view, objective)]
-    better = windows.improve(
+    better = search.improve(
         view,
         objective,
         [start],
@@ -73,7 +75,7 @@ def test_windows_of_odd_problems_end_and_keep_the_caps(workers: int) -> None:
     found = 0
     for seed in range(6):
         problem = Problem(lasting(odd_costs(random.Random(seed), 4, 2)), placement("v", 2), 4)
-        serial = polish.evaluate(problem, serial_schedule(problem), "serial")
+        serial = evaluate.evaluate(problem, serial_schedule(problem), "serial")
         assert serial is not None
         caps = tuple(2 * peak for peak in serial.peak_bytes)
         values = improved(replace(problem, caps_bytes=caps), workers, seconds=0.2)

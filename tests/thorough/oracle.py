@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 from synth.costs import Costs
 from synth.kinds import OpKind
-from synth.schedule.file import Plan
+from synth.schedule.files.plan_file import Plan
 from synth.schedule.model import Schedule
 from tests.synth.plain import HOST, Plain, Ring, Route, refusal
 

@@ -11,10 +11,10 @@ import pytest
 
 from synth.errors import SynthError
 from synth.families import generate
-from synth.plan.frontier import Frontier
+from synth.plan.memory_curve.curve_file import Frontier
 from synth.profile import Profile
 from synth.profiles import find
-from synth.schedule.file import Claim, Plan
+from synth.schedule.files.plan_file import Claim, Plan
 from synth.schedule.verify import ScheduleError
 from tests.cli.conftest import NAME, Synth
 from tests.synth.plain import damaged, random_costs, random_schedule, shuffled

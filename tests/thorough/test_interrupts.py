@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from synth.families import generate
-from synth.plan.frontier import Frontier
+from synth.plan.memory_curve.curve_file import Frontier
 from synth.profile import Profile
 from synth.profiles import find
-from synth.schedule.file import Plan
+from synth.schedule.files.plan_file import Plan
 from tests.cli.conftest import NAME
 from tests.thorough.examples import Examples
 from tests.thorough.processes import Started, started

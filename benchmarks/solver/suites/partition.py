@@ -12,9 +12,9 @@ from benchmarks.solver.baselines import share_of_1f1b
 from benchmarks.solver.case import Case, Look, Suite
 from benchmarks.solver.probe import Cell
 from synth.costs import cut
-from synth.plan.candidates import Candidate, Cut
-from synth.plan.partition import balance
-from synth.plan.trials import solve_best_of
+from synth.plan.choose.candidates import Candidate, Cut
+from synth.plan.choose.trials import solve_best_of
+from synth.plan.partition.balance import balance
 from synth.profile import Profile
 from synth.profiles import find
 from synth.schedule.placements import placement

@@ -12,7 +12,7 @@ from benchmarks.solver.baselines import baseline, share_of_1f1b
 from benchmarks.solver.case import Case, Look, Suite
 from synth.costs import cut
 from synth.families import generate
-from synth.plan.partition import balance
+from synth.plan.partition.balance import balance
 from synth.profile import Profile
 from synth.profiles import find, names
 from synth.schedule.placements import placement

@@ -13,9 +13,9 @@ from benchmarks.solver.suites import bidirectional, published, table, unequal, v
 from synth.schedule import peak_bytes, verify
 from synth.schedule.simulate import Timeline
 from synth.solve import Part, Problem, Result
-from synth.solve.noise import Luck, Worlds
-from synth.solve.polish import Candidate
-from synth.solve.slack import slacken
+from synth.solve.evaluate.evaluate import Candidate
+from synth.solve.improve.robustness.robustness import slacken
+from synth.solve.improve.robustness.scenarios import Luck, Worlds
 
 _SEED, _WORLDS = 1, 201
 _BIAS = 0.05

@@ -5,9 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from synth.runtime.execution.boundary import Boundary
-from synth.runtime.execution.passages import Given
-from synth.runtime.execution.stage import Stage
+from synth.runtime.execution.core.stage_protocol import Given
+from synth.runtime.execution.stage.boundary import Boundary
+from synth.runtime.execution.stage.stage import Stage
 from tests.runtime.zoo.case import Case, squared
 
 ORDER = [("F", 0), ("F", 1), ("B", 0), ("F", 2), ("B", 2), ("W", 0), ("B", 1), ("W", 2), ("W", 1)]

@@ -1,0 +1,152 @@
+"""When each op ran and each transfer was waited for: host clock on CPU, events on CUDA.
+
+Recording never synchronises. It can be switched off, for all but one step in N: what is left then
+is a test per op.
+"""
+
+import resource
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from synth.schedule.measured.rank_log import RankMarks, Ready, Wait
+from synth.schedule.measured.spans import Flow, Span
+from synth.schedule.ops import Op
+
+# Where it cannot be seen whether a thread slept: a wait shorter than this was the cost of asking.
+_ASKING_US = 50
+_THREAD = getattr(resource, "RUSAGE_THREAD", None)
+
+
+class Clock:
+    """Records what happens between one `begin` and the next.
+
+    `recording` may be changed between steps.
+    """
+
+    def __init__(self, device: torch.device, *, recording: bool = True) -> None:
+        self.recording = recording
+        self._on_cuda = device.type == "cuda"
+        self._events: list[torch.cuda.Event] = []
+        self._num_events = 0
+        self._zero: Any = 0
+        self._zero_ns = 0
+        self._forget()
+
+    def _forget(self) -> None:
+        self._ops: list[tuple[Op, Any, Any]] = []
+        self._ready: list[tuple[Flow, Any]] = []
+        self._waits: list[tuple[Flow, Any, Any, bool | None]] = []
+        self._num_events = 0
+
+    def begin(self) -> None:
+        """Set the zero of time; forgets what was before."""
+        self._forget()
+        self._zero_ns = time.perf_counter_ns()
+        if self.recording:
+            self._zero = self._now()
+
+    def measure(self, op: Op) -> "_Measured":
+        """Record one op: what the `with` block does."""
+        return _Measured(self, self._ops, op)
+
+    def ready(self, flow: Flow) -> None:
+        """This rank's end of a transfer or reduction is ready now."""
+        if self.recording:
+            self._ready.append((flow, self._now()))
+
+    @contextmanager
+    def wait(self, flow: Flow) -> Iterator[None]:
+        """Record the wait for a transfer or reduction: the `with` block."""
+        if not self.recording:
+            yield
+            return
+        slept, start = self._times_slept(), self._now()
+        yield
+        end = self._now()
+        blocked = None if slept is None else self._times_slept() != slept
+        self._waits.append((flow, start, end, blocked))
+
+    @property
+    def zero_ns(self) -> int:
+        """The host's monotonic time at `begin`; ranks of one host share this clock."""
+        return self._zero_ns
+
+    def moments_us(self) -> list[tuple[Op, float, float]]:
+        """Start and end of every recorded op, in microseconds since `begin`."""
+        if self._on_cuda:
+            torch.cuda.synchronize()
+        return [(op, self._since(start), self._since(end)) for op, start, end in self._ops]
+
+    def marks(self) -> RankMarks:
+        """All that was recorded since `begin`, in whole microseconds."""
+        return RankMarks(
+            self._zero_ns,
+            [Span(op, round(start), round(end)) for op, start, end in self.moments_us()],
+            [Ready(flow, round(self._since(at))) for flow, at in self._ready],
+            [
+                self._wait_of(flow, self._since(start), self._since(end), blocked)
+                for flow, start, end, blocked in self._waits
+            ],
+        )
+
+    def _wait_of(self, flow: Flow, start: float, end: float, blocked: bool | None) -> Wait:
+        if blocked is None:
+            blocked = end - start >= _ASKING_US
+        return Wait(flow, round(start), round(end), blocked)
+
+    def _times_slept(self) -> int | None:
+        """How often this thread gave up its processor to wait; none: not known.
+
+        On a busy machine a wait may take long because the thread was pushed aside, though what it
+        waited for was there.
+        """
+        if self._on_cuda or _THREAD is None:
+            return None
+        return resource.getrusage(_THREAD).ru_nvcsw
+
+    def _now(self) -> Any:
+        """An event on CUDA, nanoseconds on CPU."""
+        if not self._on_cuda:
+            return time.perf_counter_ns()
+        if self._num_events == len(self._events):
+            made = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            self._events.append(made)
+        event = self._events[self._num_events]
+        self._num_events += 1
+        event.record()
+        return event
+
+    def _since(self, moment: Any) -> float:
+        if self._on_cuda:
+            return float(self._zero.elapsed_time(moment)) * 1000
+        return float(moment - self._zero) / 1000
+
+
+class _Measured:
+    """A `with` block between two moments; cheaper than a generator."""
+
+    __slots__ = ("_clock", "_records", "_start", "_what")
+
+    def __init__(self, clock: Clock, records: list[Any], what: Any) -> None:
+        self._clock = clock
+        self._records = records
+        self._what = what
+        self._start: Any = None
+
+    def __enter__(self) -> None:
+        if self._clock.recording:
+            self._start = self._clock._now()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._clock.recording and error is None:
+            self._records.append((self._what, self._start, self._clock._now()))

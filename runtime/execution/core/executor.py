@@ -1,0 +1,366 @@
+"""The executor: replays one rank's lowered program, op by op, with exactly the planned memory.
+
+It decides nothing. The program says when a receive is posted, when a send is waited for and when a
+value dies; the executor's table of values holds just those that the plan's memory counts.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from synth.errors import RunFailure, SynthError
+from synth.kinds import OpKind
+from synth.schedule.lowering.lower import Action, Instruction, Lowered, Transfer
+from synth.schedule.ops import Op, ValueKind
+from synth.schedule.validation_point import Strays, find_prefix
+
+from ...batch import Batch
+from ..gradients.data_parallel import DataParallel
+from ..gradients.reducer import Reducer
+from ..stage.boundary import Tensors
+from ..stage.loss_terms import LossTerms
+from ..stage.saved_moves import Moves
+from ..stage.stage_ops import StageOps
+from ..transport.channels import Channels
+from .clock import Clock
+from .failure import describe_failure
+from .progress import Progress
+from .stage_protocol import Passages
+from .step_table import SavedSizes, Shapes, Slots, StepTable
+from .stepper import Stepper
+
+# The values that cross between ranks, or to the host and back.
+_TRANSFERRED = (ValueKind.ACT, ValueKind.GRAD, ValueKind.OUT, ValueKind.BACK)
+_NONE_KEPT: SavedSizes = {}
+
+
+class Executor:
+    """Runs a rank's program once per `step`."""
+
+    def __init__(
+        self,
+        lowered: Lowered,
+        rank: int,
+        stages: Mapping[int, Passages],
+        channels: Channels,
+        *,
+        device: torch.device,
+        clock: Clock,
+        reducer: Reducer | None = None,
+        data_parallel: DataParallel | None = None,
+        on_gradients: Callable[[int], None] | None = None,
+        progress: Progress | None = None,
+        on_failure: Callable[[BaseException], None] | None = None,
+    ) -> None:
+        """Prepare a rank.
+
+        Args:
+            lowered: a verified schedule, lowered.
+            rank: whose program to run.
+            stages: the stages that the placement gives this rank, by number; two copies of a
+                stage on one rank are one.
+            channels: opened for the lowered schedule's transfers.
+            device: where tensors live.
+            clock: records when each op ran.
+            reducer: adds up the gradients that several ranks hold; none: no stage has copies.
+            data_parallel: averages gradients over pipelines side by side; none: there is one.
+            on_gradients: called with a stage's number after its last backward of a step that
+                updates.
+            progress: told before each instruction, for a post-mortem.
+            on_failure: called with what ends a step, before other ranks can notice its end.
+        """
+        self._lowered = lowered
+        self._rank = rank
+        self._program = lowered.programs[rank]
+        self._stages = stages
+        self._holds_last = any(stage.is_last for stage in stages.values())
+        self._channels = channels
+        self._device = device
+        self._clock = clock
+        self._reducer = reducer
+        self._data_parallel = data_parallel
+        self._on_gradients = on_gradients
+        self._stepper: Stepper | None = None
+        self._point = 0
+        self._strays = Strays((), ())
+        self._progress = progress
+        self._on_failure = on_failure
+        self._mean = LossTerms.of(lowered.schedule.num_micro_batches)
+        self._is_broken = False
+        self._table, self._slots = StepTable(), Slots()
+        ops = lowered.ops[rank]
+        self._moves = Moves(ops, stages, self._slots, self._table)
+        self._ops = StageOps(ops, stages, self._moves, self._slots, self._table, device)
+        self._last_backwards = _last_backwards(ops)
+        self._updates = False
+        self._actions = [self._compile(lowered, i) for i in self._program]
+        self._frees = [self._freed(i) for i in self._program]
+        self._all = range(len(self._program))
+        self._without_update = [i for i in self._all if not _updates(self._program[i])]
+
+    def step(
+        self,
+        batch: Batch,
+        shapes: Shapes,
+        *,
+        saved_sizes: SavedSizes = _NONE_KEPT,
+        terms: LossTerms | None = None,
+        update: bool = True,
+    ) -> Tensor | None:
+        """Run the program once on a mini-batch.
+
+        Gradients of the loss accumulate into the parameters.
+
+        Args:
+            batch: its micro-batches.
+            shapes: by micro-batch and stage, what each stage but the last hands on.
+            saved_sizes: of what moves to another rank: the bytes of each storage of it.
+            terms: how the micro-batches' losses add up; None: their mean.
+            update: whether gradients are reduced and STEPs carried out; without, they stay for
+                the next call to add to.
+
+        Returns:
+            The loss on a rank with the last stage if one is wanted, None elsewhere.
+
+        Raises:
+            RunFailure: an op failed or another rank is gone; names this rank and the instruction.
+        """
+        if self._is_broken:
+            raise RunFailure(
+                "a step of this pipeline has failed, and transfers of it are still open; end the "
+                "process, or make a new process group and a new pipeline"
+            )
+        self._is_broken = True
+        terms = terms or self._mean
+        self._updates = update
+        for stage in self._stages.values():
+            stage.begin()
+        try:
+            self._step_through(lambda: self._begin(batch, shapes, saved_sizes, terms), update)
+        except BaseException as error:
+            self._forget()
+            if self._on_failure is not None:
+                self._on_failure(error)
+            self._channels.cut()  # or those who wait for this rank would, as long as it lives
+            if isinstance(error, SynthError) or not isinstance(error, Exception):
+                raise
+            raise RunFailure(
+                f"rank {self._rank} failed where it validates the step before: "
+                f"{describe_failure(error)}"
+            ) from error
+        finally:
+            for stage in self._stages.values():
+                stage.end()
+        self._is_broken = False
+        self._table.clear()
+        return self._ops.loss.clone() if self._holds_last and terms.with_loss else None
+
+    def _step_through(self, begin: Callable[[], None], update: bool) -> None:
+        begin()
+        if self._stepper is not None:
+            self._stepper.begin()
+        before = range(self._point)
+        self._run(before)
+        if self._stepper is not None and self._stepper.late and not self._stepper.validate():
+            self._call_back()
+            begin()
+            self._run(before)
+        places = self._all if update else self._without_update
+        self._run(place for place in places if place >= self._point)
+
+    def _forget(self) -> None:
+        """Hold nothing of a step that failed."""
+        self._table.clear()
+        for stage in self._stages.values():
+            stage.forget()
+
+    @property
+    def stepper(self) -> Stepper | None:
+        """Carries out the STEPs; none: the caller steps by itself."""
+        return self._stepper
+
+    @stepper.setter
+    def stepper(self, stepper: Stepper | None) -> None:
+        self._stepper = stepper
+        self._point, self._strays = 0, Strays((), ())
+        if stepper is not None and stepper.late:
+            prefix = find_prefix(self._lowered)
+            self._point = prefix.ends[self._rank]
+            self._strays = prefix.strays(self._lowered, self._rank)
+
+    @property
+    def held_values(self) -> int:
+        """How many values and open transfers are held now; none between steps."""
+        return self._table.num_held
+
+    def _begin(
+        self, batch: Batch, shapes: Shapes, saved_sizes: SavedSizes, terms: LossTerms
+    ) -> None:
+        num_slots = len(self._slots.numbers)
+        self._table.begin(batch, shapes, saved_sizes, terms, num_slots)
+        terms.begin(holds_last=self._holds_last)
+        self._ops.loss.zero_()
+        self._clock.begin()
+
+    def _call_back(self) -> None:
+        """Undo what was run before the validation point; all other ranks do so too.
+
+        Transfers cannot be undone, only completed: the half started ones get their other end, with
+        whatever happens to be in memory. Sends start before anything is waited for, so that no two
+        ranks wait for each other. Receives are waited for one by one, which takes no more memory
+        than one of them; the activations that are dropped first make room for it.
+        """
+        step = self._table
+        step.values.clear()
+        for stage in self._stages.values():
+            stage.forget()
+        open_ones = [pending for pending in step.leaving if pending is not None]
+        open_ones += [self._channels.send(self._buffers(t), t) for t in self._strays.to_send]
+        for pending in step.arriving:
+            if pending is not None:
+                pending.wait()
+        for transfer in self._strays.to_receive:
+            self._channels.receive(self._buffers(transfer), transfer).wait()
+        for pending in open_ones:
+            pending.wait()
+
+    def _run(self, places: Iterable[int]) -> None:
+        """Carry out the instructions at some places of the program."""
+        values = self._table.values
+        for index in places:
+            if self._progress is not None:
+                self._progress.at(index)
+            try:
+                self._actions[index]()
+            except RunFailure:
+                raise
+            except Exception as error:
+                raise RunFailure(self._describe(self._program[index], error)) from error
+            for slot in self._frees[index]:
+                values[slot] = None
+
+    def _compile(self, lowered: Lowered, instruction: Instruction) -> Callable[[], None]:
+        """What to do at an instruction, with all that is known beforehand looked up."""
+        if instruction.action == Action.COMPUTE:
+            return self._compile_op(lowered, instruction.compute)
+        if instruction.action == Action.REDUCE:
+            if self._reducer is None:
+                raise SynthError("this schedule has copies of stages; it needs a GradientReducer")
+            return partial(self._reducer.start, instruction.reduced)
+        transfer = instruction.moved
+        run = {Action.RECV: self._receive, Action.SEND: self._send, Action.SENT: self._sent}
+        return partial(run[instruction.action], self._slots.number(transfer.value), transfer)
+
+    def _compile_op(self, lowered: Lowered, op: Op) -> Callable[[], None]:
+        arrivals = [
+            self._slots.number(value)
+            for value in lowered.effects.reads(op)
+            if value.kind in _TRANSFERRED
+        ]
+        handlers: dict[OpKind, Callable[[Op], Callable[[], None]]] = {
+            OpKind.F: self._ops.forward,
+            OpKind.R: self._ops.rebuild,
+            OpKind.B: self._ops.backward,
+            OpKind.BW: self._ops.backward,
+            OpKind.W: self._ops.weights,
+            OpKind.STEP: self._compile_step,
+            OpKind.OFFLOAD: self._moves.offload,
+            OpKind.RELOAD: self._moves.make_room,
+            OpKind.KEEP: self._moves.make_room,
+            OpKind.GIVE: self._moves.give,
+        }
+        run = partial(self._compute, op, arrivals, handlers[op.kind](op))
+        return partial(self._complete, op.stage, run) if op in self._last_backwards else run
+
+    def _freed(self, instruction: Instruction) -> list[int]:
+        numbers = self._slots.numbers
+        return [numbers[value] for value in instruction.frees if value in numbers]
+
+    def _buffers(self, transfer: Transfer) -> Tensors:
+        """Empty tensors of a transfer's shapes."""
+        kind, stage, microbatch, _ = transfer.value
+        if kind in (ValueKind.OUT, ValueKind.BACK):
+            return self._moves.buffers(stage, microbatch, self._device)
+        boundary = self._table.shapes[microbatch][stage]
+        if kind == ValueKind.ACT:
+            return boundary.activations(self._device)
+        return boundary.gradients(self._device)
+
+    def _receive(self, slot: int, transfer: Transfer) -> None:
+        buffers = self._buffers(transfer)
+        self._table.arriving[slot] = self._channels.receive(buffers, transfer)
+
+    def _send(self, slot: int, transfer: Transfer) -> None:
+        tensors = self._table.values[slot]
+        assert tensors is not None
+        self._table.leaving[slot] = self._channels.send(tensors, transfer)
+
+    def _sent(self, slot: int, transfer: Transfer) -> None:
+        pending, self._table.leaving[slot] = self._table.leaving[slot], None
+        assert pending is not None
+        pending.wait()
+
+    def _compute(self, op: Op, arrivals: list[int], work: Callable[[], None]) -> None:
+        """Wait for the inputs that are under way, then run the op."""
+        step = self._table
+        for slot in arrivals:
+            if step.arriving[slot] is not None:
+                step.take_in(slot)
+        if op.kind == OpKind.STEP and not step.updating:
+            self._before_first_step()
+        if self._clock.recording:
+            with self._clock.measure(op):
+                work()
+        else:
+            work()
+
+    def _complete(self, stage: int, run: Callable[[], None]) -> None:
+        """Run the op after which a stage's gradients are complete; have them reduced."""
+        run()
+        if not self._updates:
+            return
+        self._stages[stage].reduce_gradients()
+        if self._on_gradients is not None:
+            self._on_gradients(stage)
+        if self._data_parallel is not None:
+            self._data_parallel.start(stage)
+
+    def _before_first_step(self) -> None:
+        self._table.updating = True
+        if self._reducer is not None:
+            self._reducer.finish()
+        if self._data_parallel is not None:
+            self._data_parallel.finish()
+        if self._stepper is not None:
+            self._stepper.synchronize()
+
+    def _compile_step(self, op: Op) -> Callable[[], None]:
+        """Copies of a stage on one rank are one module, and the STEP of the first is all theirs."""
+        ops = self._lowered.ops[self._rank]
+        first = next(o for o in ops if o.kind == OpKind.STEP and o.stage == op.stage)
+        return partial(self._optimizer_step, op.stage) if op == first else lambda: None
+
+    def _optimizer_step(self, stage: int) -> None:
+        if self._stepper is not None:
+            self._stepper.step(stage)
+
+    def _describe(self, instruction: Instruction, error: Exception) -> str:
+        numbers, arriving = self._slots.numbers, self._table.arriving
+        waits = ", ".join(str(value) for value, slot in numbers.items() if arriving[slot])
+        waiting = f" (receives open: {waits})" if waits else ""
+        return f"rank {self._rank} failed in {instruction}{waiting}: {describe_failure(error)}"
+
+
+def _last_backwards(ops: Sequence[Op]) -> set[Op]:
+    """Of each stage of a rank, the op after which nothing more joins its gradients."""
+    kinds = (OpKind.B, OpKind.W, OpKind.BW)
+    return set({op.stage: op for op in ops if op.kind in kinds}.values())
+
+
+def _updates(instruction: Instruction) -> bool:
+    """Whether it is left out where gradients only accumulate."""
+    if instruction.action == Action.COMPUTE:
+        return instruction.compute.kind == OpKind.STEP
+    return instruction.action == Action.REDUCE

@@ -1,0 +1,79 @@
+"""What a rank holds during one step: values and open transfers, each in a slot of its own."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from synth.schedule.ops import Op, Value, ValueKind
+
+from ...batch import Batch
+from ..stage.boundary import Boundary, Tensors
+from ..stage.loss_terms import LossTerms
+from ..transport.channels import Pending
+
+Shapes = Sequence[Sequence[Boundary]]
+# By stage and micro-batch, of what moves to another rank: the bytes of each storage.
+SavedSizes = Mapping[tuple[int, int], tuple[int, ...]]
+_NO_TERMS = LossTerms(())
+
+
+@dataclass
+class StepTable:
+    """What lives during one step, and nothing between steps.
+
+    Values and transfers are by slot, see `Slots`.
+    """
+
+    batch: Batch = field(default_factory=Batch)
+    shapes: Shapes = ()
+    saved_sizes: SavedSizes = field(default_factory=dict)
+    terms: LossTerms = _NO_TERMS
+    values: list[Tensors | None] = field(default_factory=list)
+    arriving: list[Pending | None] = field(default_factory=list)
+    leaving: list[Pending | None] = field(default_factory=list)
+    updating: bool = False
+
+    def begin(
+        self,
+        batch: Batch,
+        shapes: Shapes,
+        saved_sizes: SavedSizes,
+        terms: LossTerms,
+        num_slots: int,
+    ) -> None:
+        """A step that holds nothing yet."""
+        self.batch, self.shapes, self.saved_sizes = batch, shapes, saved_sizes
+        self.terms, self.updating = terms, False
+        self.values = [None] * num_slots
+        self.arriving = [None] * num_slots
+        self.leaving = [None] * num_slots
+
+    def clear(self) -> None:
+        """Hold nothing of a step that is over."""
+        self.begin(Batch(), (), {}, _NO_TERMS, 0)
+
+    @property
+    def num_held(self) -> int:
+        """How many values and open transfers there are."""
+        return sum(x is not None for x in (*self.values, *self.arriving, *self.leaving))
+
+    def take_in(self, slot: int) -> None:
+        """Wait for what is on its way here; nothing else holds it then."""
+        pending = self.arriving[slot]
+        assert pending is not None
+        self.values[slot] = pending.wait()
+        self.arriving[slot] = None
+
+
+@dataclass
+class Slots:
+    """Numbers the values that ever lie in the executor's table: activations and gradients."""
+
+    numbers: dict[Value, int] = field(default_factory=dict)
+
+    def of(self, kind: ValueKind, stage: int, op: Op) -> int:
+        """The slot of a value of an op's micro-batch."""
+        return self.number(Value(kind, stage, op.microbatch, op.replica))
+
+    def number(self, value: Value) -> int:
+        """The slot of a value."""
+        return self.numbers.setdefault(value, len(self.numbers))

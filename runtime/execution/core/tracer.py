@@ -1,0 +1,40 @@
+"""Which steps of a run are traced, and what was seen of them."""
+
+from collections import deque
+from typing import NamedTuple
+
+from synth.schedule.measured.rank_log import RankMarks
+
+from .clock import Clock
+
+# Of a long run the last ones are kept.
+MOST_STEPS = 64
+
+
+class MarkedStep(NamedTuple):
+    """One traced step as one rank saw it; `step_us` is all of it, on the host's clock."""
+
+    step: int
+    step_us: float
+    marks: RankMarks
+
+
+class Tracer:
+    """Switches a clock on for one step in `every`."""
+
+    def __init__(self, clock: Clock, every: int = 1) -> None:
+        self.steps: deque[MarkedStep] = deque(maxlen=MOST_STEPS)
+        self._clock = clock
+        self._every = every
+        self._seen = 0
+        clock.recording = False
+
+    def begin(self, *, countable: bool = True) -> None:
+        """A step starts; not countable: it warms up or measures memory, and is not traced."""
+        self._clock.recording = countable and self._seen % self._every == 0
+        self._seen += countable
+
+    def end(self, step: int, step_us: float) -> None:
+        """A step has ended."""
+        if self._clock.recording:
+            self.steps.append(MarkedStep(step, step_us, self._clock.marks()))

@@ -1,0 +1,1 @@
+"""Gradients that several ranks hold a part of: their layout, and how they are added up."""

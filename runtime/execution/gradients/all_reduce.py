@@ -1,0 +1,70 @@
+"""Sums of many tensors over a process group, in place; small ones travel together."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ..transport.gloo.private_groups import broadcast
+
+# Gloo copies the tensors of a bucket into one buffer, which no plan counts. NCCL copies nothing.
+_GLOO_BUCKET_BYTES = 256 * 1024
+
+
+def start_all_reduce(group: Any, tensors: Iterable[Tensor], *, divisor: int = 1) -> list[dist.Work]:
+    """Start adding up tensors over a group; all of its ranks give alike ones, in one order.
+
+    Args:
+        group: a process group.
+        tensors: any dtypes and shapes; of sharded ones (DTensor) this rank's shards are added up.
+        divisor: each tensor is divided by it first.
+
+    Returns:
+        The collectives to wait for.
+    """
+    real = [as_real(local_part(tensor)) for tensor in tensors]
+    if divisor > 1:
+        for sparse in (tensor for tensor in real if tensor.is_sparse):
+            sparse.div_(divisor)
+        if dense := [tensor for tensor in real if not tensor.is_sparse]:
+            torch._foreach_div_(dense, divisor)
+    most_bytes = _GLOO_BUCKET_BYTES if isinstance(group, dist.ProcessGroupGloo) else math.inf
+    return [
+        group.allreduce_coalesced(bucket) if bucket[1:] else group.allreduce(bucket)
+        for bucket in buckets(real, most_bytes)
+    ]
+
+
+def buckets(tensors: Sequence[Tensor], most_bytes: float) -> Iterator[list[Tensor]]:
+    """Neighbours of one dtype, of at most so many bytes together; larger or sparse ones alone."""
+    bucket: list[Tensor] = []
+    for tensor in tensors:
+        if tensor.is_sparse:
+            yield [tensor]
+            continue
+        fits = sum(t.nbytes for t in bucket) + tensor.nbytes <= most_bytes
+        if bucket and not (fits and tensor.dtype == bucket[0].dtype):
+            yield bucket
+            bucket = []
+        bucket.append(tensor)
+    if bucket:
+        yield bucket
+
+
+@torch.no_grad()
+def spread(group: Any, tensor: Tensor) -> None:
+    """Give a tensor the values of the group's first rank, in place; a DTensor's shard likewise."""
+    broadcast(group, as_real(local_part(tensor.detach())), 0)
+
+
+def local_part(tensor: Tensor) -> Tensor:
+    """The shard of a DTensor that lies here; any other tensor itself."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def as_real(tensor: Tensor) -> Tensor:
+    """The same memory as real numbers, which is what collectives add up."""
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor

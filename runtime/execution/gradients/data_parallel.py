@@ -1,0 +1,149 @@
+"""Data parallelism: gradients of plain stages, averaged over pipelines that run side by side.
+
+A stage's average starts right after its last backward, while the rank goes on computing, and is
+waited for before the rank's first STEP:
+
+    compute   | B2 of stage 1 | W2 | B2 of stage 0 | W2 | STEP
+    average                        [==== stage 1 ====]  [= stage 0 =]
+
+Gradients that copies of a stage or tied parameters add up within the pipeline are averaged after
+that sum. All pipelines run the same program, so their collectives come in the same order; a rank
+waits for nothing that its peers do behind the same place, so they cannot deadlock.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from synth.errors import SynthError
+
+from ..stage.stage import Stage
+from ..transport.rank_group import RankGroup
+from .all_reduce import spread, start_all_reduce
+from .layout import GradientLayout
+
+
+class DataParallel:
+    """One rank's part in averaging gradients with its peers: the same rank of other pipelines."""
+
+    def __init__(
+        self,
+        group: RankGroup,
+        stages: Mapping[int, Stage],
+        *,
+        rank: int,
+        fingerprint: str,
+        layout: GradientLayout,
+        summed: Collection[int] = (),
+    ) -> None:
+        """Give all peers the parameters and buffers of the first one; peers call this together.
+
+        Args:
+            group: the peers.
+            stages: this rank's, by number.
+            rank: of this process in its pipeline.
+            fingerprint: of the schedule.
+            layout: of this rank's gradients.
+            summed: ids of parameters whose gradients are summed within the pipeline first.
+
+        Raises:
+            SynthError: the peers are different ranks of their pipelines, or have other schedules
+                or parameters; a stage is wrapped for data parallelism already, or its forwards
+                change parameters.
+        """
+        _check_plain(stages)
+        self._group, self._stages, self._summed = group, stages, summed
+        self._layout = layout
+        for stage in stages.values():
+            layout.check_same_after_forward(stage.parameters())
+        self._check_alike(rank, fingerprint)
+        self._handle = group.subgroup(range(group.size))
+        self._incomplete: Counter[int] = Counter()
+        self._works: list[dist.Work] = []
+        self._lacking: list[tuple[Tensor, dict[int, Tensor]]] = []
+        self._spread()
+
+    def start(self, stage: int) -> None:
+        """Start averaging; called when the stage's last backward of a step is done."""
+        if not self._incomplete:  # a parameter of several stages is complete with the last of them
+            self._incomplete.update(id(p) for s in self._stages.values() for p in s.parameters())
+        complete = []
+        for parameter in self._stages[stage].parameters():
+            self._incomplete[id(parameter)] -= 1
+            if not self._incomplete[id(parameter)] and id(parameter) not in self._summed:
+                complete.append(parameter)
+        self._average(complete)
+
+    def finish(self) -> None:
+        """Wait until this rank's gradients are the averages of all pipelines."""
+        of_rank = {id(p): p for s in self._stages.values() for p in s.parameters()}
+        self._average(p for key, p in of_rank.items() if key in self._summed)
+        for work in self._works:
+            work.wait()
+        self._works.clear()
+        self._incomplete.clear()
+        self._leave_out_unused()
+
+    @torch.no_grad()
+    def _average(self, parameters: Iterable[Tensor]) -> None:
+        """Start averaging; with the gradients goes a count of the peers that have each of them."""
+        averaged = list(parameters)
+        if not averaged:
+            return
+        lacking = [number for number, p in enumerate(averaged) if p.grad is None]
+        counts = torch.ones(len(averaged), device=averaged[0].device)
+        counts[lacking] = 0
+        gradients = [*map(self._layout.gradient_of, averaged), counts]
+        self._works += start_all_reduce(self._handle, gradients, divisor=self._group.size)
+        if lacking:
+            self._lacking.append((counts, {number: averaged[number] for number in lacking}))
+
+    def _leave_out_unused(self) -> None:
+        """Take back the zeros of parameters that no pipeline used: optimizers would decay them."""
+        for counts, parameters in self._lacking:
+            for number, count in enumerate(counts.tolist()):
+                if not count and number in parameters:
+                    parameters[number].grad = None
+        self._lacking.clear()
+
+    def _spread(self) -> None:
+        for stage in self._stages.values():
+            for tensor in stage.state():
+                spread(self._handle, tensor)
+
+    def _check_alike(self, rank: int, fingerprint: str) -> None:
+        """Peers that differ would wait for each other for ever."""
+        kinds = {n: self._layout.kinds_of(stage.state()) for n, stage in self._stages.items()}
+        everyones = self._group.gather((rank, fingerprint, kinds))
+        first_rank, first_fingerprint, first_kinds = everyones[0]
+        for peer, (its_rank, its_fingerprint, its_kinds) in enumerate(everyones):
+            both = f"processes {self._group.ranks[0]} and {self._group.ranks[peer]}"
+            if its_rank != first_rank:
+                raise SynthError(
+                    f"{both} are in one data_parallel group, but are ranks {first_rank} and "
+                    f"{its_rank} of their pipelines; give the dimension of the mesh whose "
+                    f"processes hold the same stages"
+                )
+            if its_fingerprint != first_fingerprint:
+                raise SynthError(
+                    f"{both} are in one data_parallel group with different schedules; give every "
+                    f"pipeline the same one"
+                )
+            if its_kinds != first_kinds:
+                raise SynthError(
+                    f"{both} are in one data_parallel group, but their stages have different "
+                    f"parameters or buffers; shapes, dtypes, requires_grad and an "
+                    f"embedding's `sparse` must be equal"
+                )
+
+
+def _check_plain(stages: Mapping[int, Stage]) -> None:
+    for number, stage in stages.items():
+        if stage.is_wrapped:
+            raise SynthError(
+                f"stage {number} is wrapped in DistributedDataParallel or FSDP2, which reduce its "
+                f"gradients already; leave data_parallel out, or give the plain module"
+            )

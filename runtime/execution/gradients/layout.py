@@ -1,0 +1,95 @@
+"""The layout of gradients that ranks add up: dense, or sparse where every rank has it so.
+
+A collective needs one layout on all of its ranks. Gradients come as they like: none at all on a
+rank that did not use a parameter, sparse from an embedding, dense once something else adds to it.
+So the layout follows from the module, which is the same on all of these ranks.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from synth.errors import SynthError
+
+from ...split import gradient_dtype
+
+
+class GradientLayout:
+    """Gives the gradients of a rank's parameters in the layout that all ranks expect."""
+
+    def __init__(self, modules: Iterable[nn.Module], tied: Mapping[str, Tensor]) -> None:
+        """Find the parameters whose gradients are sparse: tables of embeddings that say so.
+
+        One that another module has as well, or a tied one, also gets dense gradients; so its sum
+        is dense.
+
+        Args:
+            modules: of all stages of this rank.
+            tied: this rank's tied parameters.
+        """
+        parts = [part for module in modules for part in module.modules()]
+        holders = Counter(id(p) for part in parts for p in part._parameters.values())
+        others = {id(parameter) for parameter in tied.values()}
+        self._sparse = {
+            id(table)
+            for part in parts
+            if getattr(part, "sparse", False) is True
+            and isinstance(table := part._parameters.get("weight"), Tensor)
+            and holders[id(table)] == 1
+            and id(table) not in others
+        }
+
+        self._renormalised = {
+            id(part._parameters.get("weight"))
+            for part in parts
+            if getattr(part, "max_norm", None) is not None
+        }
+
+    def check_same_after_forward(self, parameters: Iterable[Tensor]) -> None:
+        """Refuse parameters that forwards change, where several ranks have to keep them equal.
+
+        Raises:
+            SynthError: an embedding with `max_norm` is among them.
+        """
+        if any(id(parameter) in self._renormalised for parameter in parameters):
+            raise SynthError(
+                "an embedding with max_norm scales rows of its table in each forward, on its own "
+                "rank only, so ranks that hold the same table would come to differ; leave max_norm "
+                "out, or scale the table after the optimizer's step on every rank"
+            )
+
+    def is_sparse(self, parameter: Tensor) -> bool:
+        """True if the parameter's gradient travels as a sparse tensor."""
+        return id(parameter) in self._sparse
+
+    def gradient_of(self, parameter: Tensor) -> Tensor:
+        """Return its gradient, zeros if none has come; it is `parameter.grad` from now on."""
+        found = parameter.grad
+        if found is None:
+            found = self._zeros(parameter)
+        elif found.is_sparse != self.is_sparse(parameter):
+            found = found.to_dense() if found.is_sparse else found.to_sparse(1)
+        parameter.grad = found
+        return found
+
+    def _zeros(self, parameter: Tensor) -> Tensor:
+        dtype = gradient_dtype(parameter)
+        if not self.is_sparse(parameter):
+            return torch.zeros_like(parameter, dtype=dtype)
+        return torch.sparse_coo_tensor(
+            torch.empty(1, 0, dtype=torch.int64, device=parameter.device),
+            torch.empty(0, *parameter.shape[1:], dtype=dtype, device=parameter.device),
+            parameter.shape,
+            check_invariants=False,
+        )
+
+    def kinds_of(self, tensors: Iterable[Tensor]) -> list[str]:
+        """Shape, dtype, layout and trainability of tensors, to compare between ranks."""
+        return [f"{list(t.shape)} {t.dtype}{self._mark(t)}" for t in tensors]
+
+    def _mark(self, tensor: Tensor) -> str:
+        if not tensor.requires_grad:
+            return " frozen"
+        return " with sparse gradients" if self.is_sparse(tensor) else ""

@@ -1,0 +1,190 @@
+"""Gradients that several ranks hold a part of, added up before their STEP.
+
+Copies of a stage (replicas) and tied parameters (an embedding and a head) have a gradient on each
+of their ranks. A copy's reduction starts where the lowered program says; the tied ones start at the
+rank's first STEP, when all its gradients are there. Both work in place, and STEP waits for them.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from synth.errors import SynthError
+from synth.schedule.lowering.lower import Lowered
+from synth.schedule.lowering.reductions import Reduction
+
+from ..core.clock import Clock
+from ..core.stage_protocol import Passages
+from ..transport.rank_group import RankGroup
+from .all_reduce import spread, start_all_reduce
+from .layout import GradientLayout
+
+
+class Reducer(Protocol):
+    """What the executor needs for gradients that several ranks hold."""
+
+    def start(self, reduction: Reduction) -> None:
+        """Start adding up the gradients of a stage's copies."""
+        ...
+
+    def finish(self) -> None:
+        """Wait until all gradients are added up."""
+        ...
+
+
+class _Tied(NamedTuple):
+    """A parameter of this rank that other ranks hold too."""
+
+    parameter: Tensor
+    ranks: tuple[int, ...]
+
+
+class GradientReducer:
+    """One rank's part of all reductions."""
+
+    def __init__(
+        self,
+        lowered: Lowered,
+        group: RankGroup,
+        stages: Mapping[int, Passages],
+        tied: Mapping[str, Tensor],
+        *,
+        layout: GradientLayout,
+        clock: Clock | None = None,
+    ) -> None:
+        """Make the process groups; every rank of the pipeline calls this at the same time.
+
+        Copies, buffers included, and tied parameters start from the values of the lowest rank that
+        holds them.
+
+        Args:
+            lowered: which stages have copies, and where their reductions start.
+            group: the pipeline's ranks.
+            stages: this rank's, by number.
+            tied: this rank's tied parameters, by a name that the other ranks know them by.
+            layout: of this rank's gradients.
+            clock: told when reductions start, and how long they are waited for.
+
+        Raises:
+            SynthError: a tied parameter's shape or dtype is not the same on all its ranks, or
+                copies of a stage differ in theirs; stages with copies share a parameter that is
+                not named as tied.
+        """
+        self._group, self._layout = group, layout
+        self._clock = clock or Clock(torch.device("cpu"), recording=False)
+        holders = _holders(group, tied)
+        self._tied = [_Tied(tied[n], r) for n, r in holders.items() if group.rank in r]
+        self._tied_ids = {id(parameter) for parameter, _ in self._tied}
+        ranks_of = {reduction.stage: reduction.ranks for reduction in lowered.reductions}
+        self._copied = {n: stage for n, stage in stages.items() if n in ranks_of}
+        _check_told_apart(self._copied, self._tied_ids)
+        if ranks_of:
+            _check_alike(group, self._copied, layout)
+        for stage in self._copied.values():
+            layout.check_same_after_forward(stage.parameters())
+        layout.check_same_after_forward(parameter for parameter, _ in self._tied)
+        self._groups = {
+            r: group.subgroup(r) for r in sorted({*ranks_of.values(), *holders.values()})
+        }
+        self._working: dict[Reduction, list[dist.Work]] = {}
+        shared = [
+            _Tied(tensor, ranks_of[number])
+            for number, stage in self._copied.items()
+            for tensor in stage.state()
+            if id(tensor) not in self._tied_ids
+        ] + self._tied
+        self._foreign = {id(p) for p, ranks in shared if group.rank != ranks[0]}
+        self._spread(shared)
+
+    def owns(self, parameter: Tensor) -> bool:
+        """Whether this rank is the one that counts the parameter, for a norm over all ranks."""
+        return id(parameter) not in self._foreign
+
+    @property
+    def summed(self) -> Collection[int]:
+        """Ids of this rank's parameters whose gradients are added up with those of other ranks."""
+        copied = {id(p) for stage in self._copied.values() for p in stage.parameters()}
+        return copied | self._tied_ids
+
+    def start(self, reduction: Reduction) -> None:
+        """REDUCE: start adding up the gradients of a stage's copies."""
+        handle = self._groups[reduction.ranks]
+        self._clock.ready(reduction)
+        self._working[reduction] = start_all_reduce(
+            handle,
+            (
+                self._layout.gradient_of(p)
+                for p in self._copied[reduction.stage].parameters()
+                if id(p) not in self._tied_ids
+            ),
+        )
+
+    def finish(self) -> None:
+        """Wait until this rank's gradients are those of all copies, the tied ones added up."""
+        tied = [
+            work
+            for parameter, ranks in self._tied
+            for work in start_all_reduce(self._groups[ranks], [self._layout.gradient_of(parameter)])
+        ]
+        for reduction, works in self._working.items():
+            with self._clock.wait(reduction):
+                _wait(works)
+        self._working.clear()
+        _wait(tied)
+
+    def _spread(self, shared: list[_Tied]) -> None:
+        for parameter, ranks in shared:
+            spread(self._groups[ranks], parameter)
+
+
+def _wait(works: list[dist.Work]) -> None:
+    for work in works:
+        work.wait()
+
+
+def _check_told_apart(copied: Mapping[int, Passages], tied_ids: set[int]) -> None:
+    """A parameter of two stages would be reduced with both."""
+    seen: dict[int, int] = {}
+    for number, stage in copied.items():
+        for parameter in stage.parameters():
+            other = seen.setdefault(id(parameter), number)
+            if other != number and id(parameter) not in tied_ids:
+                raise SynthError(
+                    f"stages {other} and {number} share a parameter and have copies on other "
+                    f"ranks; name it on each of its ranks: tied={{'name': parameter}}"
+                )
+
+
+def _check_alike(group: RankGroup, copied: Mapping[int, Passages], layout: GradientLayout) -> None:
+    """Copies that differ would wait for each other for ever."""
+    seen: dict[int, tuple[int, list[str]]] = {}
+    mine = {n: layout.kinds_of(s.state()) for n, s in copied.items()}
+    for rank, theirs in enumerate(group.gather(mine)):
+        for number, kinds in theirs.items():
+            other, expected = seen.setdefault(number, (rank, kinds))
+            if kinds != expected:
+                raise SynthError(
+                    f"the copies of stage {number} differ: rank {other} has {', '.join(expected)}, "
+                    f"rank {rank} has {', '.join(kinds)}; parameters and buffers must be alike"
+                )
+
+
+def _holders(group: RankGroup, tied: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    """The ranks that hold each tied parameter, where there are several, by name."""
+    mine = {name: (tuple(p.shape), str(p.dtype)) for name, p in tied.items()}
+    everyones: list[dict[str, tuple[tuple[int, ...], str]]] = group.gather(mine)
+    holders = {}
+    for name in sorted({name for theirs in everyones for name in theirs}):
+        ranks = tuple(rank for rank, theirs in enumerate(everyones) if name in theirs)
+        kinds = {everyones[rank][name] for rank in ranks}
+        if len(kinds) > 1:
+            raise SynthError(
+                f"the tied parameter {name!r} differs between ranks {list(ranks)}: "
+                f"{sorted(map(str, kinds))}; it must have one shape and dtype"
+            )
+        if len(ranks) > 1:
+            holders[name] = ranks
+    return holders

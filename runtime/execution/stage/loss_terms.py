@@ -1,0 +1,100 @@
+"""Weights of a step's micro-batch losses, and collectors of the last stage's results."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from synth.errors import SynthError
+
+from ..core.stage_protocol import OutputTap
+from .boundary import settled
+
+Weights = Sequence[float | Tensor] | Tensor
+
+
+@dataclass(frozen=True)
+class LossTerms:
+    """The loss of a step: the sum over its micro-batches of `weights[m]` times their losses.
+
+    Attributes:
+        weights: one per micro-batch; those that are tensors are not read by the host.
+        scale: `GradScaler.scale`, applied to the gradients that backwards start from, and not to
+            the loss; None: no scaling.
+        losses: receives the unweighted loss of each micro-batch; None: not wanted.
+        outputs: receives the output of the last stage's module for each; None: not wanted.
+        with_loss: False: only outputs are wanted, and no loss is computed.
+    """
+
+    weights: Sequence[float | Tensor]
+    scale: Callable[[Tensor], Tensor] | None = None
+    losses: list[Any] | None = None
+    outputs: list[Any] | None = None
+    with_loss: bool = True
+
+    @classmethod
+    def of(
+        cls,
+        num_micro_batches: int,
+        weight: float = 1.0,
+        weights: Weights | None = None,
+        **options: Any,
+    ) -> Self:
+        """`weight` times the mean, or times the sum by `weights`.
+
+        Raises:
+            SynthError: there are not as many weights as micro-batches.
+        """
+        if weights is None:
+            return cls((weight * (1.0 / num_micro_batches),) * num_micro_batches, **options)
+        if isinstance(weights, Tensor):
+            weights = list(weights.detach().unbind()) if weights.dim() else ()
+        if len(weights) != num_micro_batches:
+            raise SynthError(
+                f"{len(weights)} weights were given for {num_micro_batches} micro-batches; give "
+                f"one for each, or leave them out for the mean"
+            )
+        return cls([weight * each for each in weights], **options)
+
+    def begin(self, *, holds_last: bool) -> None:
+        """Empty the lists; where this rank holds the last stage, each micro-batch has its place."""
+        for kept in (self.losses, self.outputs):
+            if kept is not None:
+                kept[:] = [None] * len(self.weights) if holds_last else []
+
+    def tap(self, microbatch: int, *, copied: bool) -> OutputTap | None:
+        """Take a micro-batch's output; None if it is not wanted."""
+        if self.outputs is None:
+            return None
+        return OutputTap(partial(self._keep, self.outputs, microbatch, copied), self.with_loss)
+
+    def add(self, total: Tensor, loss: Tensor, microbatch: int) -> None:
+        """Add a micro-batch's loss, by its weight, to the total."""
+        if self.losses is not None:
+            self.losses[microbatch] = loss.reshape(())
+        weight = self.weights[microbatch]
+        if isinstance(weight, Tensor):
+            total.add_(loss.reshape(()) * weight)
+        else:
+            total.add_(loss.reshape(()), alpha=weight)
+
+    def seed(self, loss: Tensor, microbatch: int) -> Tensor:
+        """The gradient of the step's loss by a micro-batch's, scaled, as its backward takes it."""
+        weight = self.weights[microbatch]
+        if self.scale is None and not isinstance(weight, Tensor):
+            return torch.full_like(loss, weight)
+        # A weight may be too small for float16 until it is scaled.
+        wide = torch.ones_like(loss, dtype=torch.promote_types(loss.dtype, torch.float32)) * weight
+        return (wide if self.scale is None else self.scale(wide)).to(loss.dtype)
+
+    @staticmethod
+    def _keep(outputs: list[Any], microbatch: int, copied: bool, output: Any) -> None:
+        def detached(tensor: Tensor) -> Tensor:
+            kept = settled(tensor.detach())
+            return kept.clone() if copied else kept
+
+        outputs[microbatch] = pytree.tree_map_only(Tensor, detached, output)

@@ -1,0 +1,99 @@
+"""Moves of what a rank's stages saved, as the executor carries them out: O, L, K and G.
+
+O   saved leaves the stage and lies in the table as `out`, behind which it is sent
+K   nothing: room for `out` is made by the receive that stands before it
+G   `out` becomes `back`, behind which it is sent
+L   nothing: room for `back` is made by the receive that stands before it
+B   waits for `back`, as for all that it reads, and gives it to the stage
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+
+import torch
+
+from synth.errors import SynthError
+from synth.kinds import OpKind
+from synth.schedule.ops import Op, ValueKind
+
+from ..core.stage_protocol import Passages
+from ..core.step_table import Slots, StepTable
+from .boundary import Tensors
+from .storage_refcount import check_countable
+
+Work = Callable[[], None]
+
+
+class Moves:
+    """What to do at the moves of one rank's program; `table` is that of every step."""
+
+    def __init__(
+        self,
+        ops: Iterable[Op],
+        stages: Mapping[int, Passages],
+        slots: Slots,
+        table: StepTable,
+    ) -> None:
+        self._moved = {op[1:] for op in ops if op.kind == OpKind.OFFLOAD}
+        if self._moved:
+            check_countable()
+        self._stages = stages
+        self._slots = slots
+        self._table = table
+
+    def moves(self, op: Op) -> bool:
+        """Whether what is saved of the op's micro-batch leaves the rank."""
+        return op[1:] in self._moved
+
+    def buffers(self, stage: int, microbatch: int, device: torch.device) -> Tensors:
+        """Room for each storage that moves, of a size told beforehand or known since it left."""
+        sizes = self._table.saved_sizes.get((stage, microbatch))
+        if sizes is None:
+            sizes = self._stages[stage].saved_sizes(microbatch)
+        return tuple(torch.empty(n, dtype=torch.uint8, device=device) for n in sizes)
+
+    def offload(self, op: Op) -> Work:
+        """O."""
+        return partial(self._offload, op, self._slots.of(ValueKind.OUT, op.stage, op))
+
+    def make_room(self, op: Op) -> Work:
+        """K and L."""
+        return lambda: None
+
+    def give(self, op: Op) -> Work:
+        """G."""
+        out = self._slots.of(ValueKind.OUT, op.stage, op)
+        return partial(self._give, out, self._slots.of(ValueKind.BACK, op.stage, op))
+
+    def backward(self, op: Op, run: Work) -> Work:
+        """B or BW of what came back."""
+        back = self._slots.of(ValueKind.BACK, op.stage, op)
+        return partial(self._backward, op, back, run)
+
+    def _offload(self, op: Op, out: int) -> None:
+        table, stage = self._table, self._stages[op.stage]
+        table.values[out] = stage.take_saved(op.microbatch)
+        sizes = stage.saved_sizes(op.microbatch)
+        told = table.saved_sizes.get((op.stage, op.microbatch), sizes)
+        if sizes != told:
+            raise SynthError(
+                f"stage {op.stage} saved {len(sizes)} tensors of {sum(sizes)} bytes, where its "
+                f"trial saved {len(told)} of {sum(told)}: what another rank is to keep must have "
+                f"sizes that follow from the shapes of the inputs alone; take a schedule without "
+                f"K and G"
+            )
+
+    def _give(self, out: int, back: int) -> None:
+        values = self._table.values
+        values[back] = values[out]
+
+    def _backward(self, op: Op, back: int, run: Work) -> None:
+        self._put_back(op, back)
+        run()
+
+    def _put_back(self, op: Op, back: int) -> None:
+        """From here on the stage alone holds it, so that it is freed as B uses it."""
+        values = self._table.values
+        saved, values[back] = values[back], None
+        assert saved is not None
+        self._stages[op.stage].put_back(op.microbatch, saved)

@@ -1,0 +1,122 @@
+"""How large what moves to another rank is, so that the rank can make room for it.
+
+Its own rank knows when it has saved it; the one that keeps it must know before. So a forward of
+each kind is tried once, with its graph, and its rank tells the others.
+"""
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from synth.errors import SynthError
+from synth.kinds import OpKind
+from synth.schedule.lowering.lower import Lowered
+
+from ...batch import Batch
+from ..core.stage_protocol import Given
+from ..core.step_table import SavedSizes, Shapes
+from ..transport.rank_group import RankGroup
+from .boundary import Boundary
+from .shapes import same_buffers, unchanged
+from .stage import Stage
+
+Sizes = tuple[int, ...]
+
+
+class _Kept(NamedTuple):
+    """A stage's micro-batch that moves to another rank."""
+
+    stage: int
+    microbatch: int
+    owner: int
+    fused: bool
+
+
+class SizeFinder:
+    """Knows, or finds together with the other ranks, the sizes of all that moves to other ranks."""
+
+    def __init__(self, group: RankGroup, lowered: Lowered, stages: Mapping[int, Stage]) -> None:
+        self._group = group
+        self._stages = stages
+        self._kept = _kept(lowered)
+        self._known: dict[Hashable, Sizes] = {}
+        self._last: tuple[Shapes | None, SavedSizes] = (None, {})
+
+    def of(self, batch: Batch, shapes: Shapes, kinds: Sequence[Hashable]) -> SavedSizes:
+        """By stage and micro-batch; every rank calls this for the same mini-batch.
+
+        Args:
+            batch: this rank's part of it.
+            shapes: by micro-batch and stage, what stages hand on; the same object as before if
+                they are the same.
+            kinds: by micro-batch, what shapes follow from.
+
+        Raises:
+            SynthError: on all ranks, if a stage's trial fails.
+        """
+        if self._kept and self._last[0] is not shapes:
+            self._last = (
+                shapes,
+                {
+                    (each.stage, each.microbatch): self._sizes(each, batch, shapes, kinds)
+                    for each in self._kept
+                },
+            )
+        return self._last[1]
+
+    def _sizes(self, kept: _Kept, batch: Batch, shapes: Shapes, kinds: Sequence[Hashable]) -> Sizes:
+        key = kept.stage, kept.fused, kinds[kept.microbatch]
+        if key not in self._known:
+            entry = shapes[kept.microbatch][kept.stage - 1] if kept.stage else None
+            self._known[key] = self._group.agree(kept.owner, self._trial(kept, batch, entry))
+        return self._known[key]
+
+    def _trial(self, kept: _Kept, batch: Batch, entry: Boundary | None) -> Callable[[], Sizes]:
+        def find() -> Sizes:
+            try:
+                return _try_out(self._stages[kept.stage], kept, batch, entry)
+            except Exception as error:
+                raise SynthError(
+                    f"stage {kept.stage} cannot be run on what it is given: "
+                    f"{type(error).__name__}: {error}"
+                ) from error
+
+        return find
+
+
+def _kept(lowered: Lowered) -> list[_Kept]:
+    """All that is kept on other ranks, in an order that all ranks know."""
+    listed = {op for ops in lowered.ops for op in ops}
+    return sorted(
+        _Kept(
+            op.stage,
+            op.microbatch,
+            lowered.schedule.placement.rank_of(op.stage, op.replica),
+            op._replace(kind=OpKind.BW) in listed,
+        )
+        for op in listed
+        if op.kind == OpKind.KEEP
+    )
+
+
+def _try_out(stage: Stage, kept: _Kept, batch: Batch, entry: Boundary | None) -> Sizes:
+    """F with its graph, of zeros where another stage gives the input; nothing stays of it."""
+    device, j = stage.device, kept.microbatch
+    arguments = batch.arguments(j) if entry is None else _zeros(entry, device)
+    targets = batch.targets[j] if stage.is_last and batch.targets is not None else None
+    drawn = [device] if device.type == "cuda" else []
+    random = torch.random.fork_rng(devices=drawn)
+    with random, unchanged(stage.module), same_buffers(stage.module):
+        stage.forward(
+            j, Given(arguments, entry, targets, batch.named(j), fused=kept.fused, moved=True)
+        )
+        stage.take_saved(j)
+        sizes = stage.saved_sizes(j)
+        stage.forget()
+    return sizes
+
+
+def _zeros(entry: Boundary, device: torch.device) -> tuple[Tensor, ...]:
+    return tuple(x.zero_() for x in entry.activations(device))

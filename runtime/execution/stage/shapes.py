@@ -1,0 +1,191 @@
+"""What stages hand on to each other, found by passing one micro-batch through without autograd."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from synth.errors import SynthError
+from synth.schedule.model import Placement
+
+from ...batch import Batch
+from ..transport.rank_group import RankGroup
+from .boundary import Boundary
+from .stage import Stage
+
+_REMEMBERED = 64
+
+
+class ShapeFinder:
+    """Knows, or finds together with the other ranks, the boundaries of every micro-batch.
+
+    The rank with the first stage tells of what kind its inputs are, so no other one needs them, and
+    all agree on what is known already. Where shapes are fixed it tells so once; where they change,
+    at every call.
+    """
+
+    def __init__(
+        self, group: RankGroup, placement: Placement, stages: Mapping[int, Stage], *, changing: bool
+    ) -> None:
+        self._group = group
+        self._owners = [placement.rank_of(stage) for stage in range(placement.num_stages)]
+        self._stages = stages
+        self._changing = changing
+        self._known: OrderedDict[Hashable, list[Boundary]] = OrderedDict()
+        self._kinds: list[Hashable] = []
+        self._fixed: list[list[Boundary]] | None = None
+
+    @property
+    def kinds(self) -> Sequence[Hashable]:
+        """By micro-batch, what the shapes found last followed from."""
+        return self._kinds
+
+    def of(self, batch: Batch, num_micro_batches: int) -> list[list[Boundary]]:
+        """By micro-batch and stage; every rank calls this for the same mini-batch.
+
+        Raises:
+            SynthError: on the rank with the first stage there are no inputs, or inputs of other
+                shapes than those that are fixed; on all ranks, if a stage's trial fails.
+        """
+        is_first = self._owners[0] == self._group.rank
+        if self._fixed is not None and not self._changing:
+            if is_first and _kinds(batch, num_micro_batches) != self._kinds:
+                raise SynthError(
+                    "the inputs have other shapes or dtypes, or are computed in another precision, "
+                    "than at the first step; make the Pipeline with changing_shapes=True, or leave "
+                    "out a smaller last batch (a DataLoader does with drop_last=True)"
+                )
+            return self._fixed
+        self._kinds = self._group.agree(
+            self._owners[0], lambda: _kinds(batch, num_micro_batches) if is_first else []
+        )
+        self._fixed = [self._of_kind(kind, batch, j) for j, kind in enumerate(self._kinds)]
+        return self._fixed
+
+    def _of_kind(self, kind: Hashable, batch: Batch, microbatch: int) -> list[Boundary]:
+        if kind in self._known:
+            return self._known[kind]
+        found: list[Boundary] = []
+        for number, owner in enumerate(self._owners[:-1]):
+            found.append(self._group.agree(owner, self._trial(number, batch, microbatch, found)))
+        self._known[kind] = found
+        if len(self._known) > _REMEMBERED:
+            self._known.popitem(last=False)
+        return found
+
+    def _trial(
+        self, number: int, batch: Batch, microbatch: int, found: Sequence[Boundary]
+    ) -> Callable[[], Boundary]:
+        """A stage tried out, as what its rank is to tell the others."""
+        entry = found[-1] if found else None
+
+        def describe() -> Boundary:
+            stage = self._stages[number]
+            trained = any(True for _ in stage.parameters()) or (entry is not None and entry.trained)
+            arguments = batch.arguments(microbatch) if entry is None else ()
+            try:
+                output = _try_out(stage, arguments, entry, batch.named(microbatch))
+            except Exception as error:
+                raise SynthError(
+                    f"stage {number} cannot be run on what it is given: {type(error).__name__}: "
+                    f"{error}"
+                ) from error
+            return Boundary.of(output, trained=trained)
+
+        return describe
+
+
+def _kinds(batch: Batch, num_micro_batches: int) -> list[Hashable]:
+    """Of every micro-batch what the shapes between stages can depend on."""
+    if batch.inputs is None:
+        raise SynthError("the rank with the first stage was given no inputs; its batch needs them")
+    precision = tuple(
+        torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+        for kind in ("cpu", "cuda")
+    )
+    return [(precision, batch.signature(j)) for j in range(num_micro_batches)]
+
+
+def _try_out(
+    stage: Stage,
+    arguments: tuple[Any, ...],
+    entry: Boundary | None,
+    keywords: Mapping[str, Any],
+) -> Any:
+    """The stage's output: on the meta device if its module can, else of zeros where it is."""
+    real = stage.device
+    if stage.is_wrapped:  # every replica does the same now, and what wrappers add belongs to it
+        return _run(stage, arguments, entry, keywords, real)
+    if not torch.is_autocast_enabled(real.type):  # which does not reach the meta device
+        try:
+            return _run(stage, arguments, entry, keywords, torch.device("meta"))
+        except Exception:  # what makes tensors of its own, or has its own kernels, cannot
+            pass
+    return _run(stage, arguments, entry, keywords, real)
+
+
+def _run(
+    stage: Stage,
+    arguments: tuple[Any, ...],
+    entry: Boundary | None,
+    keywords: Mapping[str, Any],
+    device: torch.device,
+) -> Any:
+    if entry is not None:
+        arguments = entry.arguments([t.zero_() for t in entry.activations(device)])
+    arguments, keywords = pytree.tree_map_only(
+        Tensor, lambda t: _like(t, device), (arguments, dict(keywords))
+    )
+    drawn = [device] if device.type == "cuda" else []
+    if stage.is_wrapped:
+        with torch.no_grad(), torch.random.fork_rng(devices=drawn), same_buffers(stage.module):
+            return stage.module(*arguments, **keywords)
+    with torch.no_grad(), torch.random.fork_rng(devices=drawn), unchanged(stage.module):
+        states = {name: b.clone() for name, b in stage.module.named_buffers()}
+        if device.type == "meta":
+            kept = (*stage.module.named_parameters(), *stage.module.named_buffers())
+            states = {name: torch.empty_like(t, device=device) for name, t in kept}
+        return torch.func.functional_call(stage.module, states, arguments, dict(keywords))
+
+
+def _like(tensor: Tensor, device: torch.device) -> Tensor:
+    """The tensor there; of one that is on the meta device only the shape is known."""
+    if tensor.is_meta and device.type != "meta":
+        return torch.zeros_like(tensor, device=device)
+    return tensor.to(device)
+
+
+@contextmanager
+def same_buffers(module: nn.Module) -> Iterator[None]:
+    """Running statistics are put back."""
+    before = [(buffer, buffer.clone()) for buffer in module.buffers()]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, kept in before:
+                buffer.copy_(kept)
+
+
+_REGISTRIES = ("_parameters", "_buffers", "_modules")
+
+
+@contextmanager
+def unchanged(module: nn.Module) -> Iterator[None]:
+    """Nothing stays of a trial: modules' attributes, parameters and buffers are as they were.
+
+    `functional_call` itself leaves the trial's tensors in a module that has several names.
+    """
+    kept = [vars(part) for part in module.modules()]
+    kept += [own[name] for own in kept for name in _REGISTRIES if type(own.get(name)) is dict]
+    before = [dict(entries) for entries in kept]
+    try:
+        yield
+    finally:
+        for entries, found in zip(kept, before, strict=True):
+            entries.clear()
+            entries.update(found)

@@ -1,0 +1,335 @@
+"""One stage of the model on this rank: its module, and the micro-batches under way in it."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.utils import _pytree as pytree
+
+from synth.errors import SynthError
+
+from ...split import GradientBox, Recorder, SplitTape, enter, run_backward
+from ..core.stage_protocol import Given, OutputTap
+from ..gradients.sync import GradientSync
+from .boundary import Boundary, Tensors, can_have_gradient, flatten, settled
+from .replay_input import Replay, Watch
+from .running_statistics import RunningStatistics
+from .saved_store import SavedStore
+
+Loss = Callable[[Any, Any], Tensor]
+
+
+@dataclass(slots=True)
+class _Passage:
+    """A micro-batch between its F and its W: what autograd needs, and nothing else.
+
+    `wanted` are the places, among the gradients that come back, of the outputs that have an edge.
+    Where BW will follow there is no tape; a store only where what was saved moves.
+    """
+
+    tape: SplitTape | None
+    edges: list[GradientEdge]
+    wanted: list[int]
+    boxes: list[GradientBox]
+    entry: Boundary | None
+    store: SavedStore | None = None
+
+
+class Chain(nn.Module):
+    """Layers one after another, each given what the one before gave, as stages are."""
+
+    def __init__(self, layers: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, *inputs: Any, targets: Any = None) -> Any:
+        """Run the layers; targets are the last one's last argument."""
+        last = len(self.layers) - 1
+        for i, layer in enumerate(self.layers):
+            given = inputs if targets is None or i < last else (*inputs, targets)
+            output = self.call(i, layer, given)
+            inputs = tuple(output) if isinstance(output, tuple | list) else (output,)
+        return output
+
+    def call(self, index: int, layer: nn.Module, arguments: tuple[Any, ...]) -> Any:
+        """Run one of them."""
+        return layer(*arguments)
+
+
+class Stage:
+    """F, R, B, W and BW of a module.
+
+    A stage keeps neither its input nor its output alive: the graph hangs on gradient edges, and
+    inputs enter without a leaf. What autograd saved of them lives on as long as it needs.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module | Sequence[nn.Module],
+        *,
+        is_first: bool,
+        is_last: bool,
+        loss: Loss | None = None,
+    ) -> None:
+        """Wrap a module, or layers that follow each other.
+
+        Args:
+            module: takes what the stage before gives. The last stage's gives the loss, and takes
+                the targets as its last positional argument, unless `loss` is given.
+            is_first: whether its inputs are the batch's.
+            is_last: whether it ends in the loss.
+            loss: of the last stage's output and the targets, a scalar.
+        """
+        self.module = module if isinstance(module, nn.Module) else Chain(module)
+        self.is_first = is_first
+        self.is_last = is_last
+        self._loss = loss
+        self._recorder = Recorder(self.module)
+        self._sync = GradientSync(self.module)
+        self._passages: dict[int, _Passage] = {}
+        self._replays: dict[int, Replay] = {}
+        self._statistics = RunningStatistics(self.module)
+
+    def begin(self) -> None:
+        """A step begins: no micro-batch is under way."""
+        self._recorder.look_for_listeners()
+        self._sync.begin()
+
+    def reduce_gradients(self) -> None:
+        """The step's gradients are complete: wrappers inside the module reduce them."""
+        self._sync.reduce()
+
+    def end(self) -> None:
+        """The step is over, or has failed."""
+        self._sync.end()
+
+    @property
+    def is_wrapped(self) -> bool:
+        """True if DistributedDataParallel or FSDP2 are inside."""
+        return bool(self._sync.wrappers)
+
+    @property
+    def is_sharded(self) -> bool:
+        """True if FSDP2 holds its parameters."""
+        return self._sync.is_sharded
+
+    def forward(self, microbatch: int, given: Given) -> Tensors:
+        """F: run the module; where BW will follow it needs no rules, being autograd's own.
+
+        Returns:
+            The boundary tensors, or on the last stage the loss alone, if it is wanted; detached.
+        """
+        boxes: list[GradientBox] = []
+        arguments, entry, targets, keywords, fused, moved, tap = given
+        if entry is not None:
+            arguments, boxes = _enter(arguments, entry)
+        store = SavedStore() if moved else None
+        tape = None if fused else self._recorder.new_tape()
+        with nullcontext() if store is None else store.recording():
+            if tape is None:
+                output = self._run(arguments, targets, keywords, tap)
+            else:
+                output = self._recorder.forward(tape, self._run, arguments, targets, keywords, tap)
+        tensors, _ = flatten(output)
+        if store is not None:
+            others = pytree.tree_leaves((arguments, targets, keywords))
+            others += self._statistics.tensors
+            store.leave([*tensors, *(x for x in others if isinstance(x, Tensor))])
+        floating = [t for t in tensors if can_have_gradient(t)]
+        wanted = [i for i, t in enumerate(floating) if t.requires_grad]
+        edges = [get_gradient_edge(floating[i]) for i in wanted]
+        self._passages[microbatch] = _Passage(tape, edges, wanted, boxes, entry, store)
+        return tuple(settled(t.detach()) for t in tensors)
+
+    def forward_light(self, microbatch: int, given: Given) -> Tensors:
+        """F without a graph; `rebuild` makes it later, from the same arguments.
+
+        Raises:
+            SynthError: the module changes its input in place.
+        """
+        watch = Watch(_tensors(given))
+        arguments = given.arguments
+        if given.entry is not None:
+            arguments = given.entry.arguments(list(arguments))
+        with torch.no_grad(), self._statistics.watched():
+            output = self._run(arguments, given.targets, given.keywords, given.tap)
+        tensors, _ = flatten(output)
+        self._replays[microbatch] = watch.replay()
+        return tuple(settled(t.detach()) for t in tensors)
+
+    def rebuild(self, microbatch: int, given: Given) -> None:
+        """R: F with its graph; dropout falls as it fell in F."""
+        again = self._replays.pop(microbatch).again(_tensors(given))
+        with again, self._statistics.stood_in_for():
+            self.forward(microbatch, given)
+
+    def take_saved(self, microbatch: int) -> Tensors:
+        """O: the storages that F or R saved and nobody else holds, as bytes."""
+        return self._store_of(microbatch).take()
+
+    def saved_sizes(self, microbatch: int) -> tuple[int, ...]:
+        """The bytes of each of what was taken."""
+        return self._store_of(microbatch).sizes
+
+    def put_back(self, microbatch: int, saved: Tensors) -> None:
+        """What was taken, or copies; the caller must let go of them, so that B can."""
+        self._store_of(microbatch).put_back(saved)
+
+    def _store_of(self, microbatch: int) -> SavedStore:
+        store = self._passages[microbatch].store
+        assert store is not None, "O of a micro-batch whose F was not told of it"
+        return store
+
+    def _run(
+        self,
+        arguments: tuple[Any, ...],
+        targets: Any,
+        keywords: Mapping[str, Any] | None,
+        tap: OutputTap | None = None,
+    ) -> Any:
+        keywords = keywords or {}
+        if keywords and isinstance(self.module, Chain):
+            raise SynthError(
+                f"a sequence of layers takes no keywords ({', '.join(keywords)}): give the stage "
+                f"as one module that passes them on"
+            )
+        if self.is_last and self._loss is None and targets is not None:
+            if isinstance(self.module, Chain):
+                return self.module(*arguments, targets=targets)
+            return self.module(*arguments, targets, **keywords)
+        output = self.module(*arguments, **keywords)
+        return self._end(output, targets, tap) if self.is_last else output
+
+    def _end(self, output: Any, targets: Any, tap: OutputTap | None) -> Any:
+        """The last stage's loss; nothing where only its output is wanted."""
+        if tap is not None:
+            tap.keep(output)
+            if not tap.with_loss:
+                return ()
+        return output if self._loss is None else self._loss(output, targets)
+
+    def backward_input(self, microbatch: int, gradients: Tensors) -> Tensors:
+        """B: the gradients of the inputs (none on the first stage); weight gradients wait for W."""
+        passage = self._passages[microbatch]
+        edges, passage.edges = passage.edges, []
+        assert passage.tape is not None, "B of a micro-batch whose F was told that BW would follow"
+        if edges:
+            picked = _picked(gradients, passage.wanted)
+            self._recorder.backward_input(passage.tape, edges, picked)
+        return _leave(passage)
+
+    def backward_weight(self, microbatch: int) -> None:
+        """W: accumulate what B put off into the parameters' gradients."""
+        tape = self._passages.pop(microbatch).tape
+        assert tape is not None
+        tape.backward_weight()
+
+    def backward(self, microbatch: int, gradients: Tensors) -> Tensors:
+        """BW: an ordinary backward."""
+        passage = self._passages.pop(microbatch)
+        assert passage.tape is None, "BW of a micro-batch whose F was not told of it"
+        if passage.edges:
+            run_backward(passage.edges, _picked(gradients, passage.wanted))
+        return _leave(passage)
+
+    def deferred(self, microbatch: int) -> tuple[Tensor, ...]:
+        """The parameters whose gradients wait for W, between a micro-batch's B and W."""
+        tape = self._passages[microbatch].tape
+        return () if tape is None else tape.deferred
+
+    @property
+    def has_loss(self) -> bool:
+        """True if a loss function follows the module; else the last one computes its own loss."""
+        return self._loss is not None
+
+    @property
+    def loss(self) -> Loss | None:
+        """The loss function that follows the module."""
+        return self._loss
+
+    def twin(self) -> "Stage":
+        """Another stage of the same module, which has observed nothing yet."""
+        return Stage(self.module, is_first=self.is_first, is_last=self.is_last, loss=self._loss)
+
+    @property
+    def layers(self) -> Sequence[nn.Module]:
+        """The layers that it runs one after another; a lone module is one."""
+        return list(self.module.layers) if isinstance(self.module, Chain) else [self.module]
+
+    @property
+    def device(self) -> torch.device:
+        """Where its parameters or buffers are; the CPU if it has none."""
+        kept = (*self.module.parameters(), *self.module.buffers())
+        return kept[0].device if kept else torch.device("cpu")
+
+    def parameters(self) -> Iterable[Tensor]:
+        """The trainable parameters."""
+        return (p for p in self.module.parameters() if p.requires_grad)
+
+    def state(self) -> Iterable[Tensor]:
+        """All parameters and buffers."""
+        return (*self.module.parameters(), *self.module.buffers())
+
+    def forget(self) -> None:
+        """Drop the micro-batches under way."""
+        self._passages.clear()
+        self._replays.clear()
+
+    @torch.no_grad()
+    def output_like(
+        self,
+        arguments: tuple[Any, ...],
+        targets: Any = None,
+        keywords: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Run once without autograd, to learn what the output is like."""
+        return self._run(arguments, targets, keywords)
+
+
+def _tensors(given: Given) -> Tensors:
+    """What the stage before gave, or the batch."""
+    tensors, _ = flatten(given.arguments)
+    return tensors
+
+
+def _picked(gradients: Tensors, wanted: Sequence[int]) -> list[Tensor]:
+    if wanted and wanted[-1] >= len(gradients):
+        raise SynthError(
+            "parameters were frozen when the pipeline learned what goes between stages, and are "
+            "trained now: make a new Pipeline after unfreezing"
+        )
+    return [gradients[i] for i in wanted]
+
+
+def _enter(tensors: Tensors, entry: Boundary) -> tuple[tuple[Any, ...], list[GradientBox]]:
+    """The arguments that a row of tensors stands for, and where their gradients will come to."""
+    boxes, twins = [], []
+    for tensor, leaf in zip(tensors, entry.leaves, strict=True):
+        if leaf.differentiable:
+            tensor, box = enter(tensor)
+            boxes.append(box)
+        twins.append(tensor)
+    return entry.arguments(twins), boxes
+
+
+def _leave(passage: _Passage) -> Tensors:
+    """The gradients that came; an input among several that was not used has zeros."""
+    boxes = passage.boxes
+    came = [box.gradient for box in boxes if box.gradient is not None]
+    if len(came) < len(boxes):
+        if not came:
+            boxes[0].take()  # raises, saying that none came
+        _fill(passage, came[0].device)
+    return tuple(settled(box.take()).contiguous() for box in boxes)
+
+
+def _fill(passage: _Passage, device: torch.device) -> None:
+    assert passage.entry is not None
+    leaves = (leaf for leaf in passage.entry.leaves if leaf.differentiable)
+    for box, leaf in zip(passage.boxes, leaves, strict=True):
+        if box.gradient is None:
+            box.put(torch.zeros(leaf.shape, dtype=leaf.dtype, device=device))

@@ -1,0 +1,160 @@
+"""The ops of a rank's stages, as the executor carries them out: F, R, B, BW and W.
+
+F        stage's input in the table -> its output there; on the last stage, the loss added up
+R        stage's input in the table -> what B needs, in the stage
+B, BW    gradient of the output in the table -> that of the input there
+W        nothing of the table
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from synth.errors import SynthError
+from synth.kinds import OpKind
+from synth.schedule.ops import Op, ValueKind
+
+from ..core.stage_protocol import Given, Passages
+from ..core.step_table import Slots, StepTable
+from .boundary import Boundary, Tensors
+from .loss_terms import LossTerms
+from .saved_moves import Moves, Work
+
+_Run = Callable[[int, Given], Any]
+
+
+class StageOps:
+    """What to do at one rank's ops, with all that is known beforehand looked up."""
+
+    def __init__(
+        self,
+        ops: Iterable[Op],
+        stages: Mapping[int, Passages],
+        moves: Moves,
+        slots: Slots,
+        table: StepTable,
+        device: torch.device,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            ops: of the rank's program.
+            stages: that it holds, by number.
+            moves: of what its stages save.
+            slots: of the table's values.
+            table: of every step.
+            device: where tensors live.
+        """
+        listed = list(ops)
+        self._fused = {op[1:] for op in listed if op.kind == OpKind.BW}
+        self._rebuilt = {op[1:] for op in listed if op.kind == OpKind.R}
+        self._stages, self._moves = stages, moves
+        self._slots, self._table = slots, table
+        self.loss = torch.zeros((), device=device)
+        """The sum of the losses so far, by their weights."""
+        self._seeds: dict[int, Tensors] = {}
+        self._usual: tuple[Hashable, Tensors] | None = None
+
+    def forward(self, op: Op) -> Work:
+        """F."""
+        stage = self._stages[op.stage]
+        run = stage.forward_light if op[1:] in self._rebuilt else stage.forward
+        give = self._giving(op)
+        if stage.is_last:
+            return partial(self._forward_to_loss, op.microbatch, run, give)
+        return partial(self._forward, op, run, give, self._slots.of(ValueKind.ACT, op.stage, op))
+
+    def rebuild(self, op: Op) -> Work:
+        """R."""
+        run, give = self._stages[op.stage].rebuild, self._giving(op)
+        return lambda: run(op.microbatch, give())
+
+    def backward(self, op: Op) -> Work:
+        """B or BW."""
+        stage = self._stages[op.stage]
+        run = stage.backward_input if op.kind == OpKind.B else stage.backward
+        source = None if stage.is_last else self._slots.of(ValueKind.GRAD, op.stage, op)
+        made = self._slots.of(ValueKind.GRAD, op.stage - 1, op) if op.stage else None
+        work = partial(self._backward, op.microbatch, run, source, made)
+        return self._moves.backward(op, work) if self._moves.moves(op) else work
+
+    def weights(self, op: Op) -> Work:
+        """W."""
+        return partial(self._stages[op.stage].backward_weight, op.microbatch)
+
+    def _giving(self, op: Op) -> Callable[[], Given]:
+        """What makes that which F or R is given."""
+        source = self._slots.of(ValueKind.ACT, op.stage - 1, op) if op.stage else None
+        is_last, fused = self._stages[op.stage].is_last, op[1:] in self._fused
+        moved, microbatch = self._moves.moves(op), op.microbatch
+        table, tapped = self._table, is_last and op.kind == OpKind.F
+
+        def give() -> Given:
+            arguments, entry = _input(table, microbatch, source, op.stage)
+            batch = table.batch
+            targets = batch.targets if is_last else None
+            if targets is not None:
+                targets = targets[microbatch]
+            # Kept by nobody else, or it would stay behind when what is saved moves.
+            tap = table.terms.tap(microbatch, copied=moved) if tapped else None
+            return Given(arguments, entry, targets, batch.named(microbatch), fused, moved, tap)
+
+        return give
+
+    def _forward(self, op: Op, run: _Run, give: Callable[[], Given], made: int) -> None:
+        outputs = run(op.microbatch, give())
+        self._table.shapes[op.microbatch][op.stage].check(outputs, op.stage)
+        self._table.values[made] = tuple([y.contiguous() for y in outputs])
+
+    def _forward_to_loss(self, microbatch: int, run: _Run, give: Callable[[], Given]) -> None:
+        found, terms = run(microbatch, give()), self._table.terms
+        if not terms.with_loss:
+            return
+        (loss,) = found
+        if loss.numel() != 1:
+            raise SynthError(
+                f"the last stage gave a tensor of shape {tuple(loss.shape)}; it must give the "
+                f"loss, one number: give the pipeline a loss function, or end the model in one"
+            )
+        terms.add(self.loss, loss, microbatch)
+        self._seeds[microbatch] = self._seed(terms, loss, microbatch)
+
+    def _seed(self, terms: LossTerms, loss: Tensor, microbatch: int) -> Tensors:
+        """The gradient that the micro-batch's backward starts from; mostly the same for all."""
+        weight = terms.weights[microbatch]
+        if terms.scale is not None or isinstance(weight, Tensor):
+            return (terms.seed(loss, microbatch),)
+        kind = (loss.shape, loss.dtype, weight)
+        if self._usual is None or self._usual[0] != kind:
+            self._usual = kind, (terms.seed(loss, microbatch),)
+        return self._usual[1]
+
+    def _backward(
+        self,
+        microbatch: int,
+        run: Callable[[int, Tensors], Tensors],
+        source: int | None,
+        made: int | None,
+    ) -> None:
+        values = self._table.values
+        gradients = self._seeds[microbatch] if source is None else values[source]
+        assert gradients is not None
+        found = run(microbatch, gradients)
+        if made is not None:
+            values[made] = found
+
+
+def _input(
+    table: StepTable, microbatch: int, source: int | None, stage: int
+) -> tuple[tuple[Any, ...], Boundary | None]:
+    """A stage's arguments, and of what kind they are if they came from a stage."""
+    if source is None:
+        if table.batch.inputs is None:
+            raise SynthError("this rank holds the first stage; its batch needs inputs")
+        return table.batch.arguments(microbatch), None
+    tensors: tuple[Tensor, ...] | None = table.values[source]
+    assert tensors is not None
+    return tensors, table.shapes[microbatch][stage - 1]

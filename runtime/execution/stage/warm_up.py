@@ -1,0 +1,310 @@
+"""Runs a rank's stages once before its first step, so that no op of the step is their first.
+
+A posted NCCL receive occupies the device until its data comes. Whatever waits for an idle device at
+its first use (loading a kernel, a workspace of cuBLAS, growth of the allocator, autotuning) would
+then wait for a message, which may depend on it in turn. Here nothing is posted yet.
+
+Every kind of F, R, B, W and BW that the program has is run on zeros of the shapes that cross into
+the stage (on the batch's own inputs and targets where it takes those), with gradients of zeros.
+Nothing of it stays: gradients, buffers, random states and what modules keep in their attributes are
+put back. Gradients that somebody listens to are taken by stand-ins, so that no hook runs.
+"""
+
+import random
+import warnings
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from synth.costs import HOST
+from synth.kinds import OpKind
+from synth.schedule.lowering.lower import Action, Lowered
+
+from ...batch import Batch
+from ...split import gradient_dtype
+from ...split.listeners import find_listened
+from ..core.stage_protocol import Given, OutputTap
+from ..core.step_table import Shapes
+from .host_link import HostMove
+from .loss_terms import LossTerms
+from .shapes import same_buffers, unchanged
+from .stage import Stage
+
+# The first time a stage is observed; the second time its rules apply, and gradients add up.
+_NUM_PASSES = 2
+
+
+class _Way(NamedTuple):
+    """The ops of a micro-batch in a stage."""
+
+    stage: int
+    fused: bool
+    rebuilt: bool
+    moved: bool
+
+
+class WarmUp:
+    """Runs each kind of op once, ahead of the first step and of the first evaluation."""
+
+    def __init__(
+        self, lowered: Lowered, rank: int, stages: Mapping[int, Stage], device: torch.device
+    ) -> None:
+        """Find out what the rank's program has; `active` is False until somebody sets it."""
+        self.active = False
+        self._stages = stages
+        self._device = device
+        self._ways = _ways(lowered, rank)
+        self._host_moves = _host_moves(lowered, rank)
+        self._is_over = {"step": False, "evaluate": False}
+
+    def before_step(
+        self, batch: Batch, shapes: Shapes, kinds: Sequence[Hashable]
+    ) -> list[HostMove]:
+        """Run F, R, B, W and BW, at the first call only.
+
+        Args:
+            batch: the first mini-batch.
+            shapes: by micro-batch and stage, what stages hand on.
+            kinds: by micro-batch, what shapes follow from.
+
+        Returns:
+            What the program moves to the host and back, in its order, with the bytes of each.
+        """
+        if not self._begins("step"):
+            return []
+        sizes: dict[Hashable, int] = {}
+        for (way, kind), j in self._distinct(kinds).items():
+            sizes[way, kind] = self._run(way, j, batch, shapes, trains=True)
+        self._synchronize()
+        return [
+            HostMove(whose, is_out, sizes[self._ways[whose[:2]], kinds[whose[1]]])
+            for whose, is_out in self._host_moves
+        ]
+
+    def before_evaluation(
+        self, batch: Batch, shapes: Shapes, kinds: Sequence[Hashable], *, with_loss: bool
+    ) -> None:
+        """Run F without a graph, at the first call only; arguments as for `before_step`."""
+        if not self._begins("evaluate"):
+            return
+        done = set()
+        for (way, kind), j in self._distinct(kinds).items():
+            if (way.stage, kind) not in done:
+                done.add((way.stage, kind))
+                light = _Way(way.stage, fused=True, rebuilt=False, moved=False)
+                self._run(light, j, batch, shapes, trains=False, with_loss=with_loss)
+        self._synchronize()
+
+    def _begins(self, what: str) -> bool:
+        begins = self.active and not self._is_over[what]
+        self._is_over[what] = True
+        return begins
+
+    def _distinct(self, kinds: Sequence[Hashable]) -> dict[tuple[_Way, Hashable], int]:
+        """A micro-batch for each way and kind; on all ranks that share a stage the same ones."""
+        found: dict[tuple[_Way, Hashable], int] = {}
+        for (_, microbatch), way in sorted(self._ways.items()):
+            found.setdefault((way, kinds[microbatch]), microbatch)
+        return found
+
+    def _run(
+        self,
+        way: _Way,
+        microbatch: int,
+        batch: Batch,
+        shapes: Shapes,
+        *,
+        trains: bool,
+        with_loss: bool = True,
+    ) -> int:
+        """Run a stage; the bytes that moved."""
+        stage = self._stages[way.stage]
+        if stage.is_sharded:  # FSDP2's own gradients could not be put back
+            return 0
+        try:
+            with _untouched(stage, self._device):
+                trial = stage.twin()
+                trial.begin()
+                passes = _Passes(trial, way, microbatch, batch, shapes, self._device)
+                for _ in range(_NUM_PASSES):
+                    moved_bytes = passes.run(trains, with_loss)
+                trial.end()
+                return moved_bytes
+        except Exception as error:
+            warnings.warn(
+                f"stage {way.stage} could not be run ahead of the first step, which on NCCL may "
+                f"now wait for ever where a kernel is loaded: {type(error).__name__}: {error}",
+                stacklevel=4,
+            )
+            return 0
+
+    def _synchronize(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+
+class _Passes:
+    """One micro-batch through a stage, again and again."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        way: _Way,
+        microbatch: int,
+        batch: Batch,
+        shapes: Shapes,
+        device: torch.device,
+    ) -> None:
+        self._stage, self._way, self._microbatch = stage, way, microbatch
+        self._batch, self._device = batch, device
+        boundaries = shapes[microbatch]
+        self._entry = boundaries[way.stage - 1] if way.stage else None
+        self._exit = None if stage.is_last else boundaries[way.stage]
+
+    def run(self, trains: bool, with_loss: bool) -> int:
+        """Run F to W once; the bytes that moved."""
+        stage, j, moved_bytes = self._stage, self._microbatch, 0
+        given = self._given(with_loss)
+        if self._way.rebuilt:
+            outputs = stage.forward_light(j, given)
+            stage.rebuild(j, given)
+        else:
+            outputs = stage.forward(j, given)
+        if self._way.moved:
+            moved = stage.take_saved(j)
+            moved_bytes = sum(stage.saved_sizes(j))
+            stage.put_back(j, moved)
+            del moved
+        if trains:
+            self._backward(self._gradients(outputs))
+        stage.forget()
+        return moved_bytes
+
+    def _given(self, with_loss: bool) -> Given:
+        """Copies, as a stage may change what it is given."""
+        j, batch, entry = self._microbatch, self._batch, self._entry
+        if entry is None:
+            arguments = _copied(batch.arguments(j))
+        else:
+            arguments = tuple(x.zero_() for x in entry.activations(self._device))
+        targets = batch.targets[j] if self._stage.is_last and batch.targets is not None else None
+        tap = None if with_loss else OutputTap(lambda _: None, with_loss=False)
+        named = _copied(dict(batch.named(j)))
+        return Given(
+            arguments, entry, _copied(targets), named, self._way.fused, self._way.moved, tap
+        )
+
+    def _gradients(self, outputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        if self._exit is not None:
+            return tuple(x.zero_() for x in self._exit.gradients(self._device))
+        (loss,) = outputs
+        terms = LossTerms.of(2)
+        terms.add(torch.zeros((), device=self._device), loss, 0)
+        return (terms.seed(loss, 0).zero_(),)
+
+    def _backward(self, gradients: tuple[Tensor, ...]) -> None:
+        if self._way.fused:
+            self._stage.backward(self._microbatch, gradients)
+        else:
+            self._stage.backward_input(self._microbatch, gradients)
+            self._stage.backward_weight(self._microbatch)
+
+
+def _ways(lowered: Lowered, rank: int) -> dict[tuple[int, int], _Way]:
+    """By stage and micro-batch, how the rank's program has it pass."""
+    having: dict[OpKind, set[tuple[int, int]]] = {kind: set() for kind in OpKind}
+    for op in lowered.ops[rank]:
+        having[op.kind].add((op.stage, op.microbatch))
+    return {
+        each: _Way(
+            each[0],
+            fused=each in having[OpKind.BW],
+            rebuilt=each in having[OpKind.R],
+            moved=each in having[OpKind.OFFLOAD],
+        )
+        for each in having[OpKind.F]
+    }
+
+
+def _host_moves(lowered: Lowered, rank: int) -> list[tuple[tuple[int, int, int], bool]]:
+    """Whose saved activations leave for the host (True) or come back, in the program's order."""
+    return [
+        (instruction.moved.value[1:], instruction.action == Action.SEND)
+        for instruction in lowered.programs[rank]
+        if instruction.action in (Action.SEND, Action.RECV)
+        and HOST in (instruction.moved.source, instruction.moved.target)
+    ]
+
+
+def _copied(tree: Any) -> Any:
+    return pytree.tree_map_only(Tensor, lambda t: t.detach().clone(), tree)
+
+
+@contextmanager
+def _untouched(stage: Stage, device: torch.device) -> Iterator[None]:
+    """Within it, a stage may be trained; afterwards nothing shows that it was."""
+    modules = [stage.module, *([stage.loss] if isinstance(stage.loss, nn.Module) else [])]
+    drawn = [device] if device.type == "cuda" else []
+    with ExitStack() as within:
+        within.enter_context(torch.random.fork_rng(devices=drawn))
+        within.enter_context(_same_random_of_others())
+        for module in modules:
+            within.enter_context(unchanged(module))
+            within.enter_context(same_buffers(module))
+            within.enter_context(_without_gradients(module.parameters()))
+            within.enter_context(_stand_ins(module))
+            for part in module.modules():
+                if "require_forward_param_sync" in vars(part):  # DDP would broadcast buffers
+                    vars(part)["require_forward_param_sync"] = False
+        yield
+
+
+@contextmanager
+def _same_random_of_others() -> Iterator[None]:
+    ours, numpys = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(ours)
+        np.random.set_state(numpys)
+
+
+@contextmanager
+def _without_gradients(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
+    """Within it parameters begin without gradients; afterwards they have those of before."""
+    before = [(parameter, parameter.grad) for parameter in parameters]
+    for parameter, _ in before:
+        parameter.grad = None
+    try:
+        yield
+    finally:
+        for parameter, gradient in before:
+            parameter.grad = gradient
+
+
+@contextmanager
+def _stand_ins(module: nn.Module) -> Iterator[None]:
+    """Within it, others of the same memory stand for parameters whose gradients are listened to."""
+    listened = find_listened(module.parameters())
+    made = {key: _stand_in(parameter) for key, parameter in listened.items()}
+    tables = [(part._parameters, dict(part._parameters)) for part in module.modules()]
+    for table, before in tables:
+        table.update({name: made.get(id(p), p) for name, p in before.items()})
+    try:
+        yield
+    finally:
+        for table, before in tables:
+            table.update(before)
+
+
+def _stand_in(parameter: Tensor) -> nn.Parameter:
+    made = nn.Parameter(parameter.detach(), requires_grad=True)
+    dtype = gradient_dtype(parameter)
+    if dtype != parameter.dtype:
+        made.grad_dtype = dtype
+    return made

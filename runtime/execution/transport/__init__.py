@@ -1,0 +1,1 @@
+"""Connections between ranks: point-to-point channels, process groups, start-up."""

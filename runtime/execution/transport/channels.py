@@ -1,0 +1,251 @@
+"""Point-to-point channels between ranks, one per directed link, on NCCL and gloo.
+
+Every send and receive is started at its place of the lowered program and never blocks there. On
+NCCL each directed link has a communicator of its own, connected before the first step, so that a
+receive that waits cannot hold up a send that is ready. On gloo one group serves all links
+and tags keep them apart; small messages within a machine have sockets of their own (`eager.py`);
+CUDA tensors are staged through host memory. What moves to the host's memory and back takes a link
+of the rank's own.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+
+from synth.costs import HOST
+from synth.schedule.lowering.lower import Lowered, Transfer
+
+from ..stage.boundary import Tensors
+from ..stage.host_link import HostLink, HostMove
+from .connection_rounds import connection_rounds
+from .gloo.eager_links import EagerLinks, most_posted
+from .groups import Group
+from .in_process.ranks import InProcessGroup
+from .nccl_groups import LINK
+
+
+class Pending(Protocol):
+    """A transfer under way."""
+
+    def wait(self) -> Tensors:
+        """Return the tensors once they may be read (received) or freed (sent).
+
+        Raises:
+            RuntimeError: the other rank is gone, or the time-out passed.
+        """
+        ...
+
+
+class Way(Protocol):
+    """Starts transfers. A transfer's tensors are the same row at both ends."""
+
+    def send(self, tensors: Tensors, transfer: Transfer) -> Pending:
+        """Start sending contiguous tensors, which must live until `wait`."""
+        ...
+
+    def receive(self, buffers: Tensors, transfer: Transfer) -> Pending:
+        """Post a receive into buffers."""
+        ...
+
+
+class Channels(Way, Protocol):
+    """The ways of one rank."""
+
+    def cut(self) -> None:
+        """After a failure: let go of all other ranks, so that those who wait for this one fail
+        too. Nothing can be sent or received any more."""
+        ...
+
+
+def open_channels(
+    device: torch.device,
+    transfers: Iterable[Transfer],
+    timeout_s: float = 300.0,
+    group: Group | InProcessGroup | None = None,
+    lowered: Lowered | None = None,
+) -> Channels:
+    """Open the channels that a schedule's transfers need; every rank calls this at the same time.
+
+    Args:
+        device: where this rank's tensors live.
+        transfers: all transfers of the lowered schedule, the same list on every rank.
+        timeout_s: after which a transfer counts as failed; gloo takes that of `group`, if given.
+        group: the pipeline's ranks; none: all processes.
+        lowered: the programs that will use them; none: any use of these transfers.
+    """
+    group = group or Group.world(timeout_s)
+    transfers = list(transfers)
+    ends = {(t.source, t.target) for t in transfers}
+    links = sorted(link for link in ends if HOST not in link)
+    between: Channels
+    if isinstance(group, InProcessGroup):
+        between = group.channels()
+    elif group.backend(device) == "nccl":
+        between = NcclChannels(group, links, device, timedelta(seconds=timeout_s))
+    else:
+        posted = most_posted(transfers, lowered, group.rank)
+        between = GlooChannels(group, device, EagerLinks(group, links, posted, timeout_s))
+    uses_host = any(HOST in link and group.rank in link for link in ends)
+    return WithHost(between, HostLink(device)) if uses_host else between
+
+
+class WithHost:
+    """Channels between ranks, and the link to this rank's host."""
+
+    def __init__(self, between: Channels, host: Way) -> None:
+        self._between = between
+        self._host = host
+
+    def reserve(self, moves: Iterable[HostMove]) -> None:
+        """Allocate the host's memory that a step takes."""
+        if isinstance(self._host, HostLink):
+            self._host.reserve(moves)
+
+    def send(self, tensors: Tensors, transfer: Transfer) -> Pending:
+        """Start sending, to a rank or to the host."""
+        return self._way(transfer).send(tensors, transfer)
+
+    def receive(self, buffers: Tensors, transfer: Transfer) -> Pending:
+        """Post a receive, from a rank or from the host."""
+        return self._way(transfer).receive(buffers, transfer)
+
+    def cut(self) -> None:
+        """Let go of other ranks; the host waits for nobody."""
+        self._between.cut()
+
+    def _way(self, transfer: Transfer) -> Way:
+        return self._host if HOST in (transfer.source, transfer.target) else self._between
+
+
+class _Plain:
+    """A transfer whose tensors are the user's own."""
+
+    def __init__(self, works: Sequence[dist.Work], tensors: Tensors) -> None:
+        self._works = works
+        self._tensors = tensors
+
+    def wait(self) -> Tensors:
+        for work in self._works:
+            work.wait()
+        return self._tensors
+
+
+class _Unstaging:
+    """A receive into host memory, copied to the device's buffers when waited for."""
+
+    def __init__(self, staged: Pending, buffers: Tensors) -> None:
+        self._staged = staged
+        self._buffers = buffers
+
+    def wait(self) -> Tensors:
+        for buffer, staged in zip(self._buffers, self._staged.wait(), strict=True):
+            buffer.copy_(staged)
+        return self._buffers
+
+
+class NcclChannels:
+    """One communicator per directed link; waiting orders streams and does not block the host.
+
+    In a link's communicator the source has rank 0 and the target rank 1.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        links: list[tuple[int, int]],
+        device: torch.device,
+        timeout: timedelta,
+    ) -> None:
+        self._group = group
+        self._links: dict[tuple[int, int], Any] = {}
+        self._connect(links, device, timeout)
+
+    def _connect(
+        self, links: list[tuple[int, int]], device: torch.device, timeout: timedelta
+    ) -> None:
+        """Make the communicators of this rank's links, in rounds, and send one byte over each.
+
+        A communicator is connected by its first transfer, for which both ends would wait in the
+        middle of the program.
+        """
+        byte = torch.zeros(1, dtype=torch.uint8, device=device)
+        for each in connection_rounds(links):
+            for link in each:
+                if self._group.rank in link:
+                    self._links[link] = made = self._group.subgroup(link, timeout, LINK)
+                    is_source = self._group.rank == link[0]
+                    started = made.send([byte], 1, 0) if is_source else made.recv([byte], 0, 0)
+                    started.wait()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    def send(self, tensors: Tensors, transfer: Transfer) -> Pending:
+        """Enqueue on the link's communicator, behind the compute that made the tensors."""
+        link = self._links[transfer.source, transfer.target]
+        return _Plain([link.send([t], 1, 0) for t in tensors], tensors)
+
+    def receive(self, buffers: Tensors, transfer: Transfer) -> Pending:
+        """Enqueue on the link's communicator; later receives of this link queue behind it."""
+        link = self._links[transfer.source, transfer.target]
+        return _Plain([link.recv([b], 0, 0) for b in buffers], buffers)
+
+    def cut(self) -> None:
+        """Abort the communicators, so that this rank can leave. NCCL does not tell the other end of
+        it: who waits there only on the device is ended by the launcher, or by a time-out."""
+        self._group.cut()
+
+
+class GlooChannels:
+    """One group and a running tag per link: both ends count tensors in the same (link) order.
+
+    Small messages take a socket where the link has one; by their size both ends know which do.
+    """
+
+    def __init__(self, group: Group, device: torch.device, eager: EagerLinks) -> None:
+        self._own = group.own
+        self._ends: Any = group.own.among(range(group.size))
+        self._staged = device.type != "cpu"
+        self._eager = eager
+        self._count: Counter[tuple[int, int]] = Counter()
+
+    def send(self, tensors: Tensors, transfer: Transfer) -> Pending:
+        """Start sending contiguous tensors, through host memory if they are on a device."""
+        outgoing = tuple(t.cpu() for t in tensors) if self._staged else tensors
+        eager = self._eager.senders.get((transfer.source, transfer.target))
+        if eager is not None and _num_bytes(outgoing) <= eager.most:
+            return eager.send(outgoing)
+        target = transfer.target
+        works = [self._ends.send([t], target, self._next_tag(transfer)) for t in outgoing]
+        return _Plain(works, outgoing)
+
+    def receive(self, buffers: Tensors, transfer: Transfer) -> Pending:
+        """Post a receive, into host memory if the buffers are on a device."""
+        if not self._staged:
+            return self._receive(buffers, transfer)
+        incoming = tuple(torch.empty_like(b, device="cpu") for b in buffers)
+        return _Unstaging(self._receive(incoming, transfer), buffers)
+
+    def _receive(self, buffers: Tensors, transfer: Transfer) -> Pending:
+        eager = self._eager.receivers.get((transfer.source, transfer.target))
+        if eager is not None and _num_bytes(buffers) <= eager.most:
+            return eager.receive(buffers)
+        source = transfer.source
+        works = [self._ends.recv([b], source, self._next_tag(transfer)) for b in buffers]
+        return _Plain(works, buffers)
+
+    def cut(self) -> None:
+        """Close the sockets, and all connections of the pipeline's gloo groups."""
+        self._own.cut()
+
+    def _next_tag(self, transfer: Transfer) -> int:
+        link = (transfer.source, transfer.target)
+        self._count[link] = (self._count[link] + 1) % 2**20
+        return self._count[link]
+
+
+def _num_bytes(tensors: Tensors) -> int:
+    return sum([tensor.nbytes for tensor in tensors])

@@ -1,0 +1,1 @@
+"""Connections that only gloo on one machine needs."""

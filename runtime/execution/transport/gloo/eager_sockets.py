@@ -1,0 +1,295 @@
+"""Small messages between processes of one machine, sent at once through a socket of their own.
+
+Gloo meets before it sends: each end tells the other that it is ready, and threads of both wake up
+for each of these notes, which costs more than the op of a small tensor. MPI libraries therefore
+send small messages eagerly; so does this. The bytes of a link come in the order in which they were
+sent. Both ends know the sizes; each message still begins with its own, because if they ever
+disagreed, all later messages of the link would silently shift.
+
+A send never blocks, and goes on whatever its rank does: what the kernel has no room for is left to
+a thread, which lives as long as there is such.
+"""
+
+import ctypes
+import os
+import select
+import socket
+import struct
+import threading
+import weakref
+from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
+from itertools import islice
+from typing import NamedTuple
+
+from torch import Tensor
+
+from ...stage.boundary import Tensors
+
+# What is larger had better move while its ranks compute.
+MOST_BYTES = 32 << 10
+
+_WANTED_BYTES = 1 << 20
+_SHARE_OF_MESSAGE = 2
+_COST_OF_MESSAGE = 2 << 10
+_LENGTH = struct.Struct("=q")
+_MOST_PIECES = 1024
+
+
+def room_of(end: socket.socket) -> int:
+    """How much the kernel holds for a socket, after it was asked for much."""
+    end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _WANTED_BYTES)
+    return end.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+
+
+def most_bytes(room: int, most_posted: int) -> int:
+    """The largest message for which a link's socket does what the verifier assumes.
+
+    A send may wait for its receive to be posted, and for no more. Here it waits if the kernel is
+    full of messages that nobody has read, so all that are posted and not yet waited for must fit
+    in, each with its length. Linux counts at most two bytes for a byte, and 2 KiB for a message.
+    """
+    share = room // max(1, most_posted)
+    return min(MOST_BYTES, (share - _COST_OF_MESSAGE) // _SHARE_OF_MESSAGE - _LENGTH.size)
+
+
+class _Piece(NamedTuple):
+    """Memory to send or to fill, and the tensor that it belongs to; a message's length has none."""
+
+    memory: memoryview
+    tensor: Tensor | None
+
+
+class EagerSender:
+    """The sending end of a link."""
+
+    def __init__(
+        self, end: socket.socket, target: int, timeout_s: float, most: int = MOST_BYTES
+    ) -> None:
+        """Take over a connected socket, for messages of at most `most` bytes."""
+        self.most = most
+        end.setblocking(False)
+        weakref.finalize(self, end.close)
+        _close_in_forks(end)
+        self._end = end
+        self._target = target
+        self._timeout_s = timeout_s
+        self._unsent: deque[_Piece] = deque()
+        self._queued_bytes = 0
+        self._sent_bytes = 0
+        self._error: RuntimeError | None = None
+        self._has_thread = False
+        self._moved = threading.Condition()
+
+    def send(self, tensors: Tensors) -> "_Sending":
+        """Hand a message to the kernel.
+
+        Raises:
+            RuntimeError: the other end is closed.
+        """
+        pieces = _pieces(tensors)
+        num_bytes = sum([len(piece.memory) for piece in pieces])
+        with self._moved:
+            self._queued_bytes += _LENGTH.size + num_bytes
+            self._unsent.append(_Piece(memoryview(_LENGTH.pack(num_bytes)), None))
+            self._unsent += pieces
+            if not self._has_thread and not self._push():
+                self._has_thread = True
+                threading.Thread(target=self._drain, daemon=True).start()
+            return _Sending(self, tensors, self._queued_bytes)
+
+    def finish(self, end_bytes: int) -> None:
+        """Wait until so much of the link's bytes was sent.
+
+        Raises:
+            RuntimeError: the other end is closed, or takes nothing for too long.
+        """
+        with self._moved:
+            if self._sent_bytes >= end_bytes:
+                return
+            over = self._moved.wait_for(
+                lambda: self._sent_bytes >= end_bytes or self._error is not None, self._timeout_s
+            )
+        if self._error is not None:
+            raise self._error
+        if not over:
+            raise RuntimeError(f"Timed out waiting for rank {self._target} to receive")
+
+    def cut(self) -> None:
+        """Send no more; the other end is told."""
+        _shut(self._end)
+
+    def _push(self) -> bool:
+        """Send as far as there is room; whether that was all."""
+        unsent = self._unsent
+        while unsent:
+            try:
+                sent = self._end.sendmsg(_memories(unsent))
+            except BlockingIOError:
+                return False
+            except ConnectionError as error:
+                raise _closed(self._target) from error
+            self._sent_bytes += sent
+            _advance(unsent, sent)
+        return True
+
+    def _drain(self) -> None:
+        room = select.poll()
+        room.register(self._end, select.POLLOUT)
+        while self._has_thread:
+            room.poll()
+            with self._moved:
+                try:
+                    self._has_thread = not self._push()
+                except RuntimeError as error:
+                    self._error, self._has_thread = error, False
+                self._moved.notify_all()
+
+
+class EagerReceiver:
+    """The receiving end of a link."""
+
+    def __init__(
+        self, end: socket.socket, link: tuple[int, int], timeout_s: float, most: int = MOST_BYTES
+    ) -> None:
+        """Take over a link's connected socket, for messages of at most `most` bytes."""
+        self.most = most
+        end.setblocking(True)
+        # The kernel's own time limit: Python's would ask before it reads.
+        limit = struct.pack("@ll", int(timeout_s), int(timeout_s % 1 * 1e6))
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        weakref.finalize(self, end.close)
+        _close_in_forks(end)
+        self._end = end
+        self._link = link
+        self._source = link[0]
+        self._posted: deque[_Receiving] = deque()
+
+    def receive(self, buffers: Tensors) -> "_Receiving":
+        """Post a receive; messages fill buffers in the order in which these were posted."""
+        posted = _Receiving(self, buffers)
+        self._posted.append(posted)
+        return posted
+
+    def finish(self, wanted: "_Receiving") -> None:
+        """Fill the buffers of a receive, and of those posted before it.
+
+        Raises:
+            RuntimeError: the other end is closed, sends nothing for too long, or sent a message of
+                another size.
+        """
+        while wanted.unfilled:
+            first = self._posted[0]
+            try:
+                came = self._end.recvmsg_into(_memories(first.unfilled))[0]
+            except BlockingIOError as error:
+                raise RuntimeError(f"Timed out waiting for rank {self._source}") from error
+            except ConnectionError as error:
+                raise _closed(self._source) from error
+            if not came:
+                raise _closed(self._source)
+            _advance(first.unfilled, came)
+            self._check_length(first)
+            if not first.unfilled:
+                self._posted.popleft()
+
+    def cut(self) -> None:
+        """Receive no more; the other end is told."""
+        _shut(self._end)
+
+    def _check_length(self, message: "_Receiving") -> None:
+        """Of a message that has begun; its first piece is its length."""
+        if message.is_checked or (message.unfilled and message.unfilled[0].tensor is None):
+            return
+        (came,) = _LENGTH.unpack(message.length)
+        if came != message.num_bytes:
+            source, target = self._link
+            raise RuntimeError(
+                f"the ends of the link from rank {source} to rank {target} disagree: a message of "
+                f"{came} bytes came where one of {message.num_bytes} bytes was expected"
+            )
+        message.is_checked = True
+
+
+class _Sending:
+    """A message under way, for its sender."""
+
+    __slots__ = ("_end_bytes", "_sender", "_tensors")
+
+    def __init__(self, sender: EagerSender, tensors: Tensors, end_bytes: int) -> None:
+        self._sender = sender
+        self._tensors = tensors
+        self._end_bytes = end_bytes
+
+    def wait(self) -> Tensors:
+        """Until the tensors may be freed."""
+        self._sender.finish(self._end_bytes)
+        return self._tensors
+
+
+class _Receiving:
+    """A message under way, for its receiver."""
+
+    __slots__ = ("_buffers", "_receiver", "is_checked", "length", "num_bytes", "unfilled")
+
+    def __init__(self, receiver: EagerReceiver, buffers: Tensors) -> None:
+        self._receiver = receiver
+        self._buffers = buffers
+        self.length = bytearray(_LENGTH.size)
+        self.is_checked = False
+        pieces = _pieces(buffers)
+        self.num_bytes = sum([len(piece.memory) for piece in pieces])
+        self.unfilled = deque([_Piece(memoryview(self.length), None), *pieces])
+
+    def wait(self) -> Tensors:
+        """Until the buffers may be read."""
+        if self.unfilled:
+            self._receiver.finish(self)
+        return self._buffers
+
+
+def _pieces(tensors: Iterable[Tensor]) -> list[_Piece]:
+    """The memory of contiguous tensors of any type; empty ones have none."""
+    return [
+        _Piece(memoryview((ctypes.c_char * size).from_address(tensor.data_ptr())).cast("B"), tensor)
+        for tensor in tensors
+        if (size := tensor.nbytes)
+    ]
+
+
+def _memories(pieces: Iterable[_Piece]) -> list[memoryview]:
+    """As many as one call of the kernel takes."""
+    return [piece.memory for piece in islice(pieces, _MOST_PIECES)]
+
+
+def _advance(pieces: deque[_Piece], num_bytes: int) -> None:
+    """So much of the pieces is done, from the first one on."""
+    while num_bytes:
+        memory, tensor = pieces[0]
+        if num_bytes < len(memory):
+            pieces[0] = _Piece(memory[num_bytes:], tensor)
+            return
+        pieces.popleft()
+        num_bytes -= len(memory)
+
+
+def _shut(end: socket.socket) -> None:
+    """Unlike closing, this is told to a thread that waits for the socket."""
+    with suppress(OSError):  # the other end is gone already
+        end.shutdown(socket.SHUT_RDWR)
+
+
+def _close_in_forks(end: socket.socket) -> None:
+    """A child that is forked (one that loads data) would else keep a dead rank's link open."""
+    kept = weakref.ref(end)
+
+    def close() -> None:
+        if (mine := kept()) is not None:
+            mine.close()
+
+    os.register_at_fork(after_in_child=close)
+
+
+def _closed(peer: int) -> RuntimeError:
+    return RuntimeError(f"Connection closed by peer, rank {peer}")

@@ -1,0 +1,162 @@
+"""The processes of one pipeline, as torch.distributed knows them."""
+
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, Self
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
+from torch.distributed.device_mesh import DeviceMesh
+
+from synth.errors import SynthError
+
+from .gloo import private_groups
+from .gloo.private_groups import OwnGroups
+from .nccl_groups import NcclGroups, load_kernels_eagerly
+from .rank_group import RankGroup, named_failure, without_warnings_of_trees
+from .rendezvous import Meeting
+
+
+@dataclass(frozen=True)
+class Group(RankGroup):
+    """Pipeline rank r is the process with the global rank `ranks[r]`.
+
+    `own` and `nccl` are made for this pipeline alone. Host memory travels by gloo on any backend;
+    `nccl` is None where the backend is another one.
+    """
+
+    handle: dist.ProcessGroup | None
+    ranks: tuple[int, ...]
+    rank: int
+    own: OwnGroups
+    nccl: NcclGroups | None = None
+    noun: str = "rank"
+    """For one of them, in messages."""
+
+    @classmethod
+    def world(cls, timeout_s: float = 300.0) -> Self:
+        """All processes, which call this at the same time.
+
+        Raises:
+            SynthError: torch.distributed has not been initialised.
+        """
+        return cls.of(None, timeout_s)
+
+    @classmethod
+    def of(
+        cls,
+        given: dist.ProcessGroup | DeviceMesh | None,
+        timeout_s: float = 300.0,
+        noun: str = "rank",
+    ) -> Self:
+        """From a process group, a one-dimensional device mesh, or none for all processes.
+
+        Its ranks call this at the same time. After `timeout_s` they wait for each other no longer.
+        Messages call one of them by the noun.
+
+        Raises:
+            SynthError: torch.distributed has not been initialised; the mesh has several
+                dimensions; this process is not in the group.
+        """
+        if not dist.is_initialized():
+            raise SynthError(
+                "a pipeline needs torch.distributed: call init_process_group first (torchrun sets "
+                "what it reads)"
+            )
+        if isinstance(given, DeviceMesh):
+            if given.ndim != 1:
+                raise SynthError(
+                    f"a pipeline runs along one dimension of a mesh, this one has {given.ndim}: "
+                    f"{given.mesh_dim_names}; give mesh['pp'], say"
+                )
+            given = given.get_group()
+        ranks = tuple(dist.get_process_group_ranks(given or dist.group.WORLD))
+        rank = dist.get_rank(given)
+        if rank < 0:
+            raise SynthError(f"process {dist.get_rank()} is not in the pipeline's group {ranks}")
+        on_nccl = "nccl" in _backends(given).values()
+        if on_nccl:
+            load_kernels_eagerly()
+        name = [f"pipeline-{uuid.uuid4().hex}"]
+        with named_failure(rank):
+            dist.broadcast_object_list(name, ranks[0], given)
+        world: Any = dist.group.WORLD
+        store = PrefixStore(name[0], (given or world).get_group_store())
+        nccl = NcclGroups(store, ranks, rank, timeout_s) if on_nccl else None
+        return cls(given, ranks, rank, OwnGroups(store, rank, timeout_s, noun), nccl, noun)
+
+    @property
+    def meeting(self) -> Meeting:
+        """The rendezvous of the ranks, usable before they are connected."""
+        return self.own.meeting
+
+    def backend(self, device: torch.device) -> str:
+        """Name the transport of a device's tensors: `nccl` or `gloo`."""
+        return _backends(self.handle).get(device.type, "gloo")
+
+    def on(self, device: torch.device) -> Self:
+        """The same ranks, whose groups move tensors of this device."""
+        if self.nccl is None or self.backend(device) != "nccl":
+            return replace(self, nccl=None)
+        self.nccl.device = device
+        return self
+
+    def subgroup(
+        self, ranks: Iterable[int], timeout: timedelta | None = None, purpose: str = ""
+    ) -> Any:
+        """A group of some of the pipeline's ranks; all of them call this, in the same order.
+
+        For another purpose it is another one.
+        """
+        places = list(ranks)
+        if self.nccl is None:
+            return self.own.among(places, purpose)
+        return self.nccl.among(places, purpose, timeout)
+
+    def also_cut(self, cut: Callable[[], None]) -> None:
+        """Whenever this rank lets go of the others, first cut what else connects it to them."""
+        self.own.also_cut(cut)
+
+    def cut(self) -> None:
+        """Let go of all other ranks: first tell those that wait on the host, then end what waits on
+        this rank's device."""
+        self.own.cut()
+        if self.nccl is not None:
+            self.nccl.abort()
+
+    def close(self) -> None:
+        """Free the communicators; all ranks call this."""
+        if self.nccl is not None:
+            self.nccl.close()
+
+    def share(self, value: object, source: int) -> Any:
+        """One rank's object, on all.
+
+        Raises:
+            RunFailure: another rank is gone.
+        """
+        with named_failure(self.rank, self.meeting), without_warnings_of_trees():
+            return private_groups.share(self._whole, value, source)
+
+    def gather(self, value: object) -> list[Any]:
+        """Every rank's object, in rank order, on all.
+
+        Raises:
+            RunFailure: another rank is gone.
+        """
+        with named_failure(self.rank, self.meeting), without_warnings_of_trees():
+            return private_groups.gather(self._whole, value)
+
+    @property
+    def _whole(self) -> dist.ProcessGroupGloo | None:
+        """All ranks, by gloo: through NCCL what the host tells would wait for the device."""
+        return self.own.among(range(self.size))
+
+
+def _backends(handle: dist.ProcessGroup | None) -> dict[str, str]:
+    """The backend of each kind of device: of `cpu:gloo,cuda:nccl`, say."""
+    parts = (part.split(":") for part in dist.get_backend_config(handle).split(","))
+    return {device: backend for device, backend in parts}

@@ -1,0 +1,101 @@
+"""Point-to-point channels between ranks that are threads of one process."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+
+from synth.schedule.lowering.lower import Transfer
+
+from ...stage.boundary import Tensors
+from .exchange import Exchange, Exchanges, Parts
+
+
+class _End(NamedTuple):
+    """One rank's part of a transfer: what it sends, or the buffers that it posts."""
+
+    transfer: Transfer
+    tensors: Tensors
+
+
+class _Sent:
+    """A message that was copied when its send started."""
+
+    def __init__(self, tensors: Tensors) -> None:
+        self._tensors = tensors
+
+    def wait(self) -> Tensors:
+        return self._tensors
+
+
+class _Sending:
+    """A message that waits for its receive to be posted."""
+
+    def __init__(self, exchange: Exchange, rank: int, timeout_s: float, tensors: Tensors) -> None:
+        self._exchange, self._rank, self._timeout_s = exchange, rank, timeout_s
+        self._tensors = tensors
+
+    def wait(self) -> Tensors:
+        self._exchange.wait(self._rank, self._timeout_s)
+        return self._tensors
+
+
+class _Receiving(_Sending):
+    """A receive; its buffers are filled when it is waited for, so that no op reads them before."""
+
+    @torch.no_grad()
+    def wait(self) -> Tensors:
+        came: Tensors = self._exchange.wait(self._rank, self._timeout_s)
+        for buffer, tensor in zip(self._tensors, came, strict=True):
+            buffer.copy_(tensor)
+        return self._tensors
+
+
+class InProcessChannels:
+    """One queue for each directed link; both ends start its transfers in the same order."""
+
+    def __init__(
+        self,
+        exchanges: Exchanges,
+        rank: int,
+        timeout_s: float,
+        eager_bytes: int,
+        cut: Callable[[], None],
+    ) -> None:
+        """Of a rank; messages of at most `eager_bytes` do not wait for their receive."""
+        self._exchanges, self._rank, self._timeout_s = exchanges, rank, timeout_s
+        self._eager_bytes = eager_bytes
+        self._cut = cut
+
+    def send(self, tensors: Tensors, transfer: Transfer) -> _Sent | _Sending:
+        """Start sending; the tensors are read when the receive is posted, small ones now."""
+        eager = sum(tensor.nbytes for tensor in tensors) <= self._eager_bytes
+        given = tuple(tensor.detach().clone() for tensor in tensors) if eager else tensors
+        exchange = self._join(given, transfer, outlives=eager)
+        return _Sent(tensors) if eager else _Sending(exchange, self._rank, self._timeout_s, tensors)
+
+    def receive(self, buffers: Tensors, transfer: Transfer) -> _Receiving:
+        """Post a receive into buffers."""
+        exchange = self._join(buffers, transfer, outlives=False)
+        return _Receiving(exchange, self._rank, self._timeout_s, buffers)
+
+    def cut(self) -> None:
+        """Let go of all other ranks."""
+        self._cut()
+
+    def _join(self, tensors: Tensors, transfer: Transfer, *, outlives: bool) -> Exchange:
+        link = transfer.source, transfer.target
+        part = _End(transfer, tensors)
+        return self._exchanges.join(link, link, self._rank, part, _carry, outlives=outlives)
+
+
+def _carry(ends: Parts) -> Parts:
+    """Read what is sent; the receiver's wait writes it."""
+    (_, source, target, *_), _ = next(iter(ends.values()))
+    sent, posted = ends[source], ends[target]
+    if sent.transfer != posted.transfer:
+        raise RuntimeError(f"{sent.transfer} is sent where {posted.transfer} is received")
+    kinds = [[(tuple(t.shape), t.dtype) for t in end.tensors] for end in (sent, posted)]
+    if kinds[0] != kinds[1]:
+        raise RuntimeError(f"{sent.transfer}: {kinds[0]} is sent, {kinds[1]} is received")
+    return {target: tuple(tensor.detach().clone() for tensor in sent.tensors)}

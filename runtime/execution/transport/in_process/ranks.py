@@ -1,0 +1,255 @@
+"""Ranks as threads of one process: a pipeline without torch.distributed, to try a schedule out.
+
+    def train(group: InProcessGroup) -> Tensor | None:
+        pipeline = Pipeline(schedule, stages_of(group.rank), group=group, loss=mse_loss)
+        return pipeline.step(pipeline.split(inputs, targets=targets))
+
+    losses = run_ranks(schedule.num_ranks, train)
+
+Transfers start, wait and end as on gloo, except that they show more errors: a send's tensors are
+read only when the receive is posted, a receive's buffers filled only when it is waited for, and the
+two ends must name the same value. All ranks draw from the process's one generator, so R may draw
+other random numbers than its F did: do not combine R with dropout here. Warnings' filters are the
+process's, too; autocast and grad mode are a thread's own, and are set within the function.
+"""
+
+import pickle
+import threading
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, Self, TypeVar
+
+import torch
+from torch._C._distributed_c10d import HashStore
+
+from synth.errors import SynthError
+
+from ..rank_group import RankGroup, named_failure, without_warnings_of_trees
+from ..rendezvous import Meeting
+from .channels import InProcessChannels
+from .collectives import InProcessCollectives
+from .exchange import Exchange, Exchanges, Parts
+
+T = TypeVar("T")
+
+BACKEND = "in-process"
+
+
+class _Ranks:
+    """The exchanges and the store that the threads of one group share."""
+
+    def __init__(self) -> None:
+        self.exchanges = Exchanges()
+        self.store = HashStore()
+        self.was_cut = False
+
+
+class _Process:
+    """All ranks of this process, and all groups of some of them."""
+
+    def __init__(self, num_ranks: int, timeout_s: float, eager_bytes: int) -> None:
+        self.num_ranks = num_ranks
+        self.timeout_s = timeout_s
+        self.eager_bytes = eager_bytes
+        self._lock = threading.Lock()
+        self._made: dict[tuple[tuple[int, ...], int], _Ranks] = {}
+        self._counts: Counter[tuple[int, tuple[int, ...]]] = Counter()
+        self._ended: dict[int, str | None] = {}
+
+    def join(self, rank: int, ranks: tuple[int, ...]) -> _Ranks:
+        """Return a group's state; a rank's n-th call joins the n-th call of the others."""
+        with self._lock:
+            number = self._counts[rank, ranks]
+            self._counts[rank, ranks] += 1
+            shared = self._made.setdefault((ranks, number), _Ranks())
+            for ended in set(ranks) & self._ended.keys():
+                self._tell(shared, ranks, ended)
+            return shared
+
+    def end(self, rank: int, cause: str | None) -> None:
+        """A rank's thread has ended, because of a failure if there is a cause."""
+        with self._lock:
+            self._ended[rank] = cause
+            for (ranks, _), shared in self._made.items():
+                if rank in ranks:
+                    self._tell(shared, ranks, rank)
+
+    def check_nothing_left(self) -> None:
+        """Refuse transfers that nobody received, and collectives that some did not call.
+
+        Raises:
+            SynthError: there are such.
+        """
+        whole = [shared for shared in self._made.values() if not shared.was_cut]
+        left = [place for shared in whole for place in shared.exchanges.left_behind()]
+        if left:
+            raise SynthError(
+                f"all ranks have ended, but {len(left)} transfers or collectives have not: "
+                f"{', '.join(sorted(map(str, left))[:5])}"
+            )
+
+    def _tell(self, shared: _Ranks, ranks: tuple[int, ...], ended: int) -> None:
+        index, cause = ranks.index(ended), self._ended[ended]
+        if cause is not None:
+            Meeting(shared.store, index, self.timeout_s).fail(cause)
+        shared.exchanges.leave(index)
+
+
+class InProcessGroup(RankGroup):
+    """One rank's handle of ranks that are threads of this process, made by `run_ranks`."""
+
+    def __init__(
+        self,
+        process: _Process,
+        own: int,
+        ranks: tuple[int, ...],
+        timeout_s: float,
+        noun: str = "rank",
+    ) -> None:
+        """Of some of the process's ranks; all of them make one. `own` is the process's rank."""
+        self._process, self._own = process, own
+        self.ranks, self.rank, self.noun = ranks, ranks.index(own), noun
+        self._timeout_s = timeout_s
+        self._shared = process.join(own, ranks)
+        self._meeting = Meeting(self._shared.store, self.rank, timeout_s, noun)
+        self._others: list[Callable[[], None]] = []
+
+    def renewed(self, timeout_s: float, noun: str = "rank") -> Self:
+        """The same ranks, for one pipeline alone; all of them call this."""
+        return type(self)(self._process, self._own, self.ranks, timeout_s, noun)
+
+    def part(self, ranks: Iterable[int]) -> Self:
+        """Some of these ranks, for a pipeline or its peers; all of those call this."""
+        chosen = tuple(self.ranks[rank] for rank in ranks)
+        return type(self)(self._process, self._own, chosen, self._timeout_s, self.noun)
+
+    @property
+    def meeting(self) -> Meeting:
+        """The rendezvous of the ranks."""
+        return self._meeting
+
+    def channels(self) -> InProcessChannels:
+        """Open the channels of this rank."""
+        return InProcessChannels(
+            self._shared.exchanges, self.rank, self._timeout_s, self._process.eager_bytes, self.cut
+        )
+
+    def backend(self, device: torch.device) -> str:
+        """`in-process`, for any device."""
+        return BACKEND
+
+    def on(self, device: torch.device) -> Self:
+        """This group: it moves tensors of any device."""
+        return self
+
+    def subgroup(
+        self, ranks: Iterable[int], timeout: timedelta | None = None, purpose: str = ""
+    ) -> InProcessCollectives | None:
+        """Collectives of some ranks; none: this one is not among them."""
+        named = tuple(ranks)
+        if self.rank not in named:
+            return None
+        limit_s = self._timeout_s if timeout is None else timeout.total_seconds()
+        return InProcessCollectives(self._shared.exchanges, named, self.rank, limit_s, purpose)
+
+    def share(self, value: object, source: int) -> Any:
+        """One rank's object, on all; each other rank gets a copy."""
+        given = pickle.dumps(value) if self.rank == source else None
+        return pickle.loads(self._all_told("share", given)[source])
+
+    def gather(self, value: object) -> list[Any]:
+        """Every rank's object, in rank order, on all, as copies."""
+        told = self._all_told("gather", pickle.dumps(value))
+        return [pickle.loads(told[rank]) for rank in range(self.size)]
+
+    def also_cut(self, cut: Callable[[], None]) -> None:
+        """Whenever this rank lets go of the others, first cut what else connects it to them."""
+        self._others.append(cut)
+
+    def cut(self) -> None:
+        """Let go of all other ranks: whoever waits for this one fails."""
+        for cut in self._others:
+            cut()
+        self._shared.was_cut = True
+        self._shared.exchanges.leave(self.rank)
+
+    def close(self) -> None:
+        """Nothing is held that would have to be freed."""
+
+    def _all_told(self, place: Hashable, given: bytes | None) -> Parts:
+        ranks = range(self.size)
+        with named_failure(self.rank, self.meeting):
+            exchange: Exchange = self._shared.exchanges.join(
+                place, ranks, self.rank, given, lambda parts: {r: dict(parts) for r in parts}
+            )
+            told: Parts = exchange.wait(self.rank, self._timeout_s)
+        return told
+
+
+def run_ranks(
+    num_ranks: int,
+    function: Callable[[InProcessGroup], T],
+    *,
+    timeout_s: float = 300.0,
+    eager_bytes: int = 0,
+) -> list[T]:
+    """Run a function on every rank, each in a thread of its own, and return what each returns.
+
+    Kernels use one processor meanwhile, as with a process for each rank of a full machine.
+
+    Args:
+        num_ranks: how many threads.
+        function: is given its rank's group, for `Pipeline(group=…)`.
+        timeout_s: after which ranks wait for each other no longer.
+        eager_bytes: messages of at most so many bytes are copied when their send starts, and wait
+            for no receive; larger ones do.
+
+    Raises:
+        BaseException: the error of the rank that failed first; the others have ended too.
+        SynthError: all ranks returned, but a transfer was not received.
+    """
+    process = _Process(num_ranks, timeout_s, eager_bytes)
+    results: dict[int, T] = {}
+    failures: list[BaseException] = []
+
+    def run(rank: int) -> None:
+        try:
+            group = InProcessGroup(process, rank, tuple(range(num_ranks)), timeout_s)
+            results[rank] = function(group)
+        except BaseException as error:
+            error.add_note(f"(on rank {rank}, a thread of this process)")
+            failures.append(error)
+            process.end(rank, f"{type(error).__name__}: {error}")
+        else:
+            process.end(rank, None)
+
+    threads = [
+        threading.Thread(target=run, args=(rank,), name=f"rank {rank}", daemon=True)
+        for rank in range(num_ranks)
+    ]
+    with _one_thread_for_kernels(), without_warnings_of_trees():
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        except BaseException as error:  # interrupted while ranks wait for each other
+            for rank in range(num_ranks):
+                process.end(rank, type(error).__name__)
+            raise
+    if failures:
+        raise failures[0]
+    process.check_nothing_left()
+    return [results[rank] for rank in range(num_ranks)]
+
+
+@contextmanager
+def _one_thread_for_kernels() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,191 @@
+"""NCCL communicators of a pipeline's own: only their members make them, and each may abort them.
+
+They are made beside `torch.distributed.new_group` (torch 2.13). Without `use_local_synchronization`
+it takes all processes of the world for every group. With it, the name of a group counts the groups
+that a process is in (`_hash_ranks_to_str`), so ranks that are in unequally many would wait for each
+other under different names: in a chain the ends have fewer links than the others. And where the
+world is bound to a device, communicators are split off that of the world, which takes all processes
+again. Here a name is the ranks and the purpose, in a store of the pipeline's own.
+"""
+
+import atexit
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store
+
+from synth.errors import RunFailure, SynthError
+
+from .rendezvous import Meeting
+
+LINK = "link"
+"""The purpose of a group of two ranks that is one directed link."""
+
+# Thread blocks of a device that a transfer of one link may occupy, also while it waits.
+_LINK_CTAS = 4
+_LINK_CTAS_VARIABLE = "SYNTH_LINK_CTAS"
+
+# Leaving waits no longer: for aborts to end, and at exit for the other ranks.
+_LONGEST_ABORT_S = 20.0
+_LONGEST_EXIT_S = 30.0
+
+MakeGroup = Callable[[Store, int, Sequence[int], timedelta, str, bool], Any]
+
+
+def load_kernels_eagerly() -> None:
+    """Have CUDA load all kernels at its start, unless it has started or the user says otherwise."""
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
+
+
+class NcclGroups:
+    """This rank's communicators with others, by their ranks and purpose.
+
+    They stay until `close`, or until the process ends.
+    """
+
+    device: torch.device
+    """The device that this rank computes on."""
+
+    def __init__(
+        self,
+        store: Store,
+        ranks: Sequence[int],
+        rank: int,
+        timeout_s: float,
+        *,
+        make: MakeGroup | None = None,
+    ) -> None:
+        """Prepare to make groups.
+
+        Args:
+            store: where ranks find each other; for this pipeline alone.
+            ranks: the global ranks of the pipeline's processes.
+            rank: this one's place among them.
+            timeout_s: after which whoever waits in one of the groups gives up.
+            make: makes a group; None: NCCL's.
+        """
+        self._store = store
+        self._ranks = ranks
+        self._rank = rank
+        self._timeout = timedelta(seconds=timeout_s)
+        self._meeting = Meeting(store, rank, timeout_s)
+        self._leaving = Meeting(store, rank, min(timeout_s, _LONGEST_EXIT_S))
+        self.device = torch.device("cuda")
+        self._make = make or _make_nccl
+        self._made: dict[tuple[tuple[int, ...], str], Any] = {}
+
+    def among(
+        self, ranks: Sequence[int], purpose: str = "", timeout: timedelta | None = None
+    ) -> Any:
+        """The group of some ranks, which all of them ask for; None: this one is not among them.
+
+        It is connected when this returns, unless it is a link.
+
+        Raises:
+            RunFailure: a rank of the pipeline has failed, or did not ask in time.
+        """
+        named = tuple(ranks)
+        if self._rank not in named:
+            return None
+        if (named, purpose) not in self._made:
+            if not self._made:
+                atexit.register(self.close)
+            name = f"nccl-{'-'.join(map(str, named))}-{purpose}"
+            self._meeting.meet(f"group-{name}", named)
+            cause = self._meeting.failure()
+            if cause is not None:  # who came here may have left again for it
+                raise RunFailure(f"rank {self._rank} cannot go on: {cause}")
+            group = self._make(
+                PrefixStore(name, self._store),
+                named.index(self._rank),
+                [self._ranks[r] for r in named],
+                timeout or self._timeout,
+                name,
+                purpose == LINK,
+            )
+            self._made[named, purpose] = group
+            if purpose != LINK:
+                self._connect(group)
+        return self._made[named, purpose]
+
+    def _connect(self, group: Any) -> None:
+        """Run each collective once: NCCL connects at the first use of an algorithm, and both ends
+        would wait for that in the middle of a step."""
+        one = torch.zeros(1, device=self.device)
+        group.allreduce([one]).wait()
+        group.allgather([[torch.zeros_like(one) for _ in range(group.size())]], [one]).wait()
+        self._synchronize()
+
+    def abort(self) -> None:
+        """End all transfers under way, on this rank; no error of it is raised.
+
+        All communicators are aborted at the same time, as one may wait for another. What takes too
+        long is left behind.
+        """
+        groups = list(self._made.values())
+        self._made.clear()
+        atexit.unregister(self.close)
+        threads = [threading.Thread(target=_abort, args=(g,), daemon=True) for g in groups]
+        for thread in threads:
+            thread.start()
+        until = time.monotonic() + _LONGEST_ABORT_S
+        for thread in threads:
+            thread.join(max(0.0, until - time.monotonic()))
+
+    def close(self) -> None:
+        """Free the communicators when all ranks have done what they were given; all call this.
+
+        Who is gone, or does not come soon, is not waited for.
+        """
+        if self._made:
+            with suppress(RuntimeError, RunFailure):
+                self._synchronize()
+                self._leaving.meet("closing", range(len(self._ranks)))
+        self.abort()
+
+    def _synchronize(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+def _abort(group: Any) -> None:
+    with suppress(Exception):  # what failed first is what is told
+        group.abort()
+
+
+def _make_nccl(
+    store: Store, rank: int, ranks: Sequence[int], timeout: timedelta, name: str, is_link: bool
+) -> Any:
+    nccl: Any = dist.ProcessGroupNCCL
+    options = nccl.Options()
+    options._timeout = timeout
+    options.global_ranks_in_group = list(ranks)
+    options.group_name = name
+    if is_link:
+        limit_ctas(options, os.environ)
+    return nccl(store, rank, len(ranks), options)
+
+
+def limit_ctas(options: Any, environment: Mapping[str, str]) -> None:
+    """Limit the thread blocks that a link's transfers occupy, as a receive spins until data comes.
+
+    `NCCL_MAX_CTAS`, where it is set, holds for all of NCCL; else `SYNTH_LINK_CTAS` for links alone.
+
+    Raises:
+        SynthError: the variable is no number above 0.
+    """
+    config: Any = getattr(options, "config", None)
+    if "NCCL_MAX_CTAS" in environment or not hasattr(config, "max_ctas"):
+        return
+    text = environment.get(_LINK_CTAS_VARIABLE, str(_LINK_CTAS))
+    if not text.isdecimal() or int(text) == 0:
+        raise SynthError(f"{_LINK_CTAS_VARIABLE} is {text!r}; it must be a whole number above 0")
+    config.max_ctas = int(text)

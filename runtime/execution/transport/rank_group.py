@@ -1,0 +1,171 @@
+"""The ranks of one pipeline, whatever connects them: what they tell each other around a step."""
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, Self, TypeVar
+
+import torch
+
+from synth.errors import RunFailure, SynthError
+
+from ..core.failure import describe_failure
+from .rendezvous import Meeting
+
+T = TypeVar("T")
+
+
+class Refused(SynthError):
+    """One rank refused an input; all know it, and nothing has begun."""
+
+
+class RankGroup(ABC):
+    """One rank's handle of its pipeline's ranks."""
+
+    ranks: tuple[int, ...]
+    """The process, or the thread, that each of them is."""
+    rank: int
+    """This one."""
+    noun: str
+    """For one of them, in messages."""
+
+    @property
+    @abstractmethod
+    def meeting(self) -> Meeting:
+        """The rendezvous of the ranks, usable before they are connected."""
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return len(self.ranks)
+
+    @abstractmethod
+    def backend(self, device: torch.device) -> str:
+        """Name the transport of a device's tensors."""
+
+    @abstractmethod
+    def on(self, device: torch.device) -> Self:
+        """The same ranks, whose groups move tensors of this device."""
+
+    @abstractmethod
+    def subgroup(
+        self, ranks: Iterable[int], timeout: timedelta | None = None, purpose: str = ""
+    ) -> Any:
+        """A group of some of the pipeline's ranks; all of them call this, in the same order.
+
+        For another purpose it is another one.
+        """
+
+    @abstractmethod
+    def share(self, value: object, source: int) -> Any:
+        """One rank's object, on all.
+
+        Raises:
+            RunFailure: another rank is gone.
+        """
+
+    @abstractmethod
+    def gather(self, value: object) -> list[Any]:
+        """Every rank's object, in rank order, on all.
+
+        Raises:
+            RunFailure: another rank is gone.
+        """
+
+    @abstractmethod
+    def also_cut(self, cut: Callable[[], None]) -> None:
+        """Whenever this rank lets go of the others, first cut what else connects it to them."""
+
+    @abstractmethod
+    def cut(self) -> None:
+        """Let go of all other ranks: whoever waits for this one fails."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free what connects the ranks; all of them call this."""
+
+    @contextmanager
+    def building(self) -> Iterator[None]:
+        """Guard what all ranks prepare together: a failure on one of them ends it on all.
+
+        Raises:
+            RunFailure: another rank failed; says which and why.
+        """
+        try:
+            yield
+        except BaseException as error:
+            before = self.meeting.failure()
+            try:
+                self.tell(error)
+            finally:
+                self.cut()
+            told = isinstance(error, RuntimeError | RunFailure | ConnectionError)
+            if told and before is not None and before not in str(error):
+                raise RunFailure(f"{self.noun} {self.rank} cannot go on: {before}") from error
+            error.add_note(f"(on {self.noun} {self.rank} of the pipeline, while it was made)")
+            raise
+
+    def tell(self, error: BaseException) -> None:
+        """Say why this rank is going to let go of the others."""
+        self.meeting.fail(_words(error))
+
+    def recover(self) -> None:
+        """Take back what `tell` said: this rank goes on."""
+        self.meeting.recover()
+
+    def explain(self, error: RuntimeError | RunFailure) -> RunFailure:
+        """Say which rank it was that this error ended, and which other one failed before it."""
+        named = isinstance(error, RunFailure)
+        said = str(error) if named else f"{self.noun} {self.rank} failed: {describe_failure(error)}"
+        cause = self.meeting.failure()
+        return RunFailure(said if cause is None or cause in said else f"{said}; {cause}")
+
+    def agree(self, source: int, make: Callable[[], T]) -> T:
+        """Run `make` on one rank, and return its result on all; or raise its error on all.
+
+        Raises:
+            Refused: what that rank's `make` raised.
+            RunFailure: another rank is gone.
+        """
+        told: tuple[Any, str | None] = (None, None)
+        if source == self.rank:
+            try:
+                told = (make(), None)
+            except SynthError as error:
+                told = (None, str(error))
+        made, refused = self.share(told, source)
+        if refused is not None:
+            raise Refused(refused)
+        found: T = made
+        return found
+
+
+@contextmanager
+def named_failure(rank: int, meeting: Meeting | None = None) -> Iterator[None]:
+    """Say which rank it was that others were gone for, and why if they said so."""
+    try:
+        yield
+    except RuntimeError as error:
+        cause = meeting.failure() if meeting is not None else None
+        if cause is not None:
+            raise RunFailure(f"rank {rank} cannot go on: {cause}") from error
+        raise RunFailure(
+            f"rank {rank} failed where all ranks tell each other what they need to know before a "
+            f"step: {describe_failure(error)}"
+        ) from error
+
+
+@contextmanager
+def without_warnings_of_trees() -> Iterator[None]:
+    """Silence a warning that torch gives when it unpickles the tree of a stage's outputs."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)
+        yield
+
+
+def _words(error: BaseException) -> str:
+    """An error of ours says what it is."""
+    said = describe_failure(error)
+    return said if isinstance(error, SynthError) else f"{type(error).__name__}: {said}"

@@ -1,0 +1,47 @@
+"""Channels that tell the clock when a transfer's ends were ready and how long each had to wait."""
+
+from synth.schedule.lowering.lower import Transfer
+
+from ..core.clock import Clock
+from ..stage.boundary import Tensors
+from .channels import Channels, Pending
+
+
+class TracedChannels:
+    """Passes everything on to other channels; the executor knows nothing of it."""
+
+    def __init__(self, channels: Channels, clock: Clock) -> None:
+        self._channels = channels
+        self._clock = clock
+
+    def send(self, tensors: Tensors, transfer: Transfer) -> Pending:
+        """Start sending."""
+        self._clock.ready(transfer)
+        return self._traced(self._channels.send(tensors, transfer), transfer)
+
+    def receive(self, buffers: Tensors, transfer: Transfer) -> Pending:
+        """Post a receive."""
+        self._clock.ready(transfer)
+        return self._traced(self._channels.receive(buffers, transfer), transfer)
+
+    def cut(self) -> None:
+        """Let go of all other ranks."""
+        self._channels.cut()
+
+    def _traced(self, pending: Pending, transfer: Transfer) -> Pending:
+        return _Traced(pending, transfer, self._clock) if self._clock.recording else pending
+
+
+class _Traced:
+    """A transfer under way whose wait is recorded."""
+
+    __slots__ = ("_clock", "_pending", "_transfer")
+
+    def __init__(self, pending: Pending, transfer: Transfer, clock: Clock) -> None:
+        self._pending = pending
+        self._transfer = transfer
+        self._clock = clock
+
+    def wait(self) -> Tensors:
+        with self._clock.wait(self._transfer):
+            return self._pending.wait()

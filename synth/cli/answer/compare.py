@@ -1,0 +1,186 @@
+"""What `synth compare` answers: the table, the picture, what cannot be, and the same as JSON."""
+
+from textwrap import fill, wrap
+from typing import TYPE_CHECKING, Any
+
+from synth.cli.answer.output import value_line
+from synth.report.text.canvas import letter
+from synth.report.text.pareto import Mark, Pareto, plot
+from synth.report.text.tables import size_unit, table
+
+if TYPE_CHECKING:
+    from synth.plan.compare import Comparison, Entry
+
+# What fits everywhere.
+_COLUMNS = 80
+
+
+def drawn(comparison: "Comparison") -> Pareto:
+    """What the pictures show, in the order of the table."""
+    asked = comparison.question
+    marks = tuple(
+        Mark(
+            entry.name,
+            asked.objective.value_us(entry),
+            max(entry.peak_bytes),
+            entry.lower_bound_us is not None,
+        )
+        for entry in comparison.ranked()
+    )
+    title = (
+        f"{asked.profile.name} on {asked.num_ranks} ranks, {asked.num_micro_batches} micro-batches"
+    )
+    return Pareto(title, asked.objective.words, marks, asked.caps_bytes or ())
+
+
+def as_text(comparison: "Comparison", width: int) -> str:
+    """The table, the picture for a terminal, and why the rest cannot be."""
+    pareto = drawn(comparison)
+    proofs = _proofs(comparison)
+    parts = [
+        f"{_table(comparison, pareto)}\n\n{_legend(comparison)}",
+        *(["\n".join(proofs)] if proofs else []),
+    ]
+    parts.append(plot(pareto, width))
+    if comparison.refusals:
+        parts.append("\n".join(("not here:", *_refused(comparison, width))))
+    return "\n\n".join(parts)
+
+
+def _refused(comparison: "Comparison", width: int) -> list[str]:
+    """A line for each schedule that cannot be, broken where it is too long."""
+    longest = max(len(refusal.name) for refusal in comparison.refusals)
+    lines = []
+    for refusal in comparison.refusals:
+        first = f"  {refusal.name:<{longest}}  "
+        lines += wrap(
+            _rule(refusal.reason), width, initial_indent=first, subsequent_indent=" " * len(first)
+        )
+    return lines
+
+
+def _rule(reason: str) -> str:
+    """The first part of a message: what was given and needed, without the way out.
+
+    Where nothing fits, what is needed stands behind the colon.
+    """
+    rule = reason.splitlines()[0].split(";")[0]
+    return rule if rule.startswith("no schedule fits") else rule.split(": ")[0]
+
+
+def _table(comparison: "Comparison", pareto: Pareto) -> str:
+    """One row per schedule, best first."""
+    entries, front = comparison.ranked(), {mark.name for mark in pareto.front}
+    memory, held = size_unit(max(max(entry.peak_bytes) for entry in entries))
+    sent = [entry.sent_bytes + entry.host_bytes for entry in entries]
+    traffic, moved = size_unit(max(*sent, *(entry.reduced_bytes for entry in entries)))
+    header = ["   schedule", "make-\nspan\nms", "\nperiod\nms", "bub-\nble\n%", "mean\nidle\n%"]
+    header += [f"\npeak\n{held}", f"stat-\nic\n{held}", f"\nsent\n{moved}", f"sum-\nmed\n{moved}"]
+    has_cap = comparison.question.caps_bytes is not None
+    columns = [
+        _sizes([max(entry.peak_bytes) for entry in entries], memory, 2),
+        _sizes([max(entry.static_bytes) for entry in entries], memory, 2),
+        _sizes(sent, traffic, 1),
+        _sizes([entry.reduced_bytes for entry in entries], traffic, 1),
+    ]
+    rows = []
+    for number, entry in enumerate(entries):
+        sign = letter(number) + ("*" if entry.name in front else " ")
+        sizes = [column[number] for column in columns]
+        fits = ["yes" if entry.fits else "no"] if has_cap else []
+        rows.append([f"{sign} {entry.name}", *_figures(entry, comparison), *sizes, *fits])
+    return table([*header, *(["\nfit"] if has_cap else [])], rows)
+
+
+def _figures(entry: "Entry", comparison: "Comparison") -> list[str]:
+    """Times, and of the objective the bubble rate and the mean idle share."""
+    times = (f"{us / 1000:,.1f}" for us in (entry.makespan_us, entry.period_us))
+    objective = comparison.question.objective
+    rates = [objective.bubble_rate(entry, us) for us in (entry.work_us, entry.mean_work_us)]
+    return [*times, *(f"{100 * rate:.1f}" for rate in rates)]
+
+
+def _sizes(sizes: list[int], unit: float, decimals: int) -> list[str]:
+    """A column of sizes in a unit, in about four digits: whole ones where that is enough."""
+    largest = max(sizes) / unit
+    shown = 0 if unit == 1 else max(0, decimals - (largest >= 100) - (largest >= 1000))
+    return [f"{size / unit:,.{shown}f}" for size in sizes]
+
+
+def _legend(comparison: "Comparison") -> str:
+    return fill(
+        f"sorted by the {comparison.question.objective.words}; * on the front. bubble, mean idle: "
+        f"of that time; the bubble counts the rank with the most work, mean idle all ranks. "
+        f"static: parameters, gradients, optimizer state, of both copies where there are two. "
+        f"sent: between ranks, and to the hosts' memory and back; summed: among copies; both over "
+        f"all links.",
+        _COLUMNS,
+    )
+
+
+def _proofs(comparison: "Comparison") -> list[str]:
+    """What the solver proved, each for its own placement and partition."""
+    objective = comparison.question.objective
+    return [
+        f"{entry.name}:\n"
+        + fill(
+            value_line(objective.words, objective.value_us(entry), entry.lower_bound_us, gap),
+            initial_indent="  ",
+            subsequent_indent="  ",
+            width=_COLUMNS,
+        )
+        for entry in comparison.ranked()
+        if entry.lower_bound_us is not None and (gap := entry.gap(objective)) is not None
+    ]
+
+
+def as_json(comparison: "Comparison") -> dict[str, Any]:
+    """Everything, for scripts: docs/compare.md says what each field is."""
+    asked, pareto = comparison.question, drawn(comparison)
+    front = {mark.name for mark in pareto.front}
+    return {
+        "profile": asked.profile.name,
+        "num_ranks": asked.num_ranks,
+        "num_micro_batches": asked.num_micro_batches,
+        "objective": str(asked.objective),
+        "caps_bytes": asked.caps_bytes,
+        "schedules": [_entry_json(e, comparison, e.name in front) for e in comparison.ranked()],
+        "refused": [
+            {"name": refusal.name, "reason": refusal.reason} for refusal in comparison.refusals
+        ],
+    }
+
+
+def _tokens_per_s(entry: "Entry", comparison: "Comparison") -> float | None:
+    """The tokens of an iteration over its time; None: it takes no time."""
+    asked = comparison.question
+    iterations = asked.objective.iterations_per_s(entry)
+    if iterations is None:
+        return None
+    return iterations * asked.num_micro_batches * asked.profile.workload.tokens
+
+
+def _entry_json(entry: "Entry", comparison: "Comparison", is_on_front: bool) -> dict[str, Any]:
+    of_makespan, of_period = entry.bubble_rates
+    return {
+        "name": entry.name,
+        "placement": entry.schedule.placement.ranks,
+        "partition": entry.partition,
+        "makespan_us": entry.makespan_us,
+        "period_us": entry.period_us,
+        "work_us": entry.work_us,
+        "bubble_rate_of_makespan": of_makespan,
+        "bubble_rate_of_period": of_period,
+        "mean_idle_of_makespan": entry.mean_idle[0],
+        "mean_idle_of_period": entry.mean_idle[1],
+        "tokens_per_second": _tokens_per_s(entry, comparison),
+        "peak_bytes": entry.peak_bytes,
+        "static_bytes": entry.static_bytes,
+        "sent_bytes": entry.sent_bytes,
+        "reduced_bytes": entry.reduced_bytes,
+        "host_bytes": entry.host_bytes,
+        "fits": entry.fits,
+        "on_front": is_on_front,
+        "lower_bound_us": entry.lower_bound_us,
+        "gap": entry.gap(comparison.question.objective),
+    }

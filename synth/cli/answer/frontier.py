@@ -1,0 +1,118 @@
+"""What `synth frontier` answers: the table of points, the sentence about the least, the picture."""
+
+from typing import TYPE_CHECKING, Any
+
+from synth.report.text.curve import Curve, Dot, Point, plot
+from synth.report.text.tables import milliseconds, size_unit, table
+from synth.units import format_bytes_both
+
+if TYPE_CHECKING:
+    from synth.plan.memory_curve.curve_file import Frontier
+    from synth.schedule.files.plan_file import Plan
+
+
+def as_text(curve: "Frontier", title: str, width: int) -> str:
+    """What it is of, the table, and the picture for a terminal."""
+    picture = plot(drawn(curve, title), width)
+    return "\n\n".join((_headline(curve, title), _table(curve), _sentence(curve), picture))
+
+
+def _headline(curve: "Frontier", title: str) -> str:
+    """The problem, and for what part of it times and bounds hold."""
+    cut = f"with layers cut as {_sizes(curve.partition)}"
+    if curve.partition_is_sought:
+        cut = (
+            "each time with the layers cut as the table says, each bound for all partitions; "
+            "published schedules are cut as what serves best without a limit"
+        )
+    return f"{title}\nall times and bounds are for this placement, {cut}"
+
+
+def _sizes(partition: tuple[int, ...]) -> str:
+    return ",".join(map(str, partition))
+
+
+def drawn(curve: "Frontier", title: str) -> Curve:
+    """What the pictures show."""
+    from synth.plan.memory_curve.curve_file import cap_of, value_of
+
+    points = tuple(
+        Point(cap_of(plan), value_of(plan), plan.claim.lower_bound_us, max(plan.claim.peak_bytes))
+        for plan in curve.points
+    )
+    dots = tuple(Dot(f.name, f.value_us, f.peak_bytes) for f in curve.families)
+    return Curve(title, curve.judged_by.words, points, dots, curve.never_below_bytes)
+
+
+def _table(curve: "Frontier") -> str:
+    from synth.plan.memory_curve.curve_file import cap_of, value_of
+    from synth.plan.recompute.stages import recomputed
+
+    factor, unit = size_unit(max(map(cap_of, curve.points)))
+    header = (f"memory limit\n{unit}", f"peak\n{unit}", f"{curve.judged_by.words}\nms")
+    with_r = curve.choice != ()
+    rows = [
+        (
+            f"{cap_of(plan) / factor:,.3f}",
+            f"{max(plan.claim.peak_bytes) / factor:,.3f}",
+            milliseconds(value_of(plan)),
+            milliseconds(plan.claim.lower_bound_us),
+            f"{100 * plan.claim.gap:.2f}",
+            f"{100 * _mean_idle(plan, curve):.2f}",
+            plan.claim.found_by,
+            plan.claim.stopped_by,
+            *([",".join(map(str, recomputed(plan.schedule()))) or "none"] if with_r else []),
+            *([_sizes(plan.partition)] if curve.partition_is_sought else []),
+        )
+        for plan in curve.points
+    ]
+    last = ["found by", "stopped by", *(["recomputed\nstages"] if with_r else [])]
+    last += ["layers per stage"] if curve.partition_is_sought else []
+    return table((*header, "lower bound\nms", "gap\n%", "mean idle\n%", *last), rows)
+
+
+def _mean_idle(plan: "Plan", curve: "Frontier") -> float:
+    """1 − (mean work of a rank) / time, of the curve's objective."""
+    from synth.schedule.verify import verify
+
+    timeline = verify(plan.schedule(), plan.costs)[1]
+    return curve.judged_by.bubble_rate(timeline, timeline.mean_work_us)
+
+
+def _sentence(curve: "Frontier") -> str:
+    least, never = curve.least_cap_bytes, curve.never_below_bytes
+    where = "any" if curve.partition_is_sought else "this"
+    first = f"nothing fits below {format_bytes_both(never)} = {never}B, in {where} partition"
+    if least == never:
+        return first
+    return f"{first}; from {format_bytes_both(least)} on something always does"
+
+
+def as_json(curve: "Frontier") -> dict[str, Any]:
+    """The same for scripts, without the plans."""
+    from synth.plan.memory_curve.curve_file import cap_of, value_of
+    from synth.plan.recompute.stages import recomputed
+
+    return {
+        "objective": curve.objective,
+        "partition": curve.partition,
+        "partition_is_sought": curve.partition_is_sought,
+        "placement": curve.placement,
+        "never_below_bytes": curve.never_below_bytes,
+        "points": [
+            {
+                "cap_bytes": cap_of(plan),
+                "partition": plan.partition,
+                "peak_bytes": plan.claim.peak_bytes,
+                "value_us": value_of(plan),
+                "lower_bound_us": plan.claim.lower_bound_us,
+                "gap": plan.claim.gap,
+                "mean_idle": _mean_idle(plan, curve),
+                "found_by": plan.claim.found_by,
+                "stopped_by": plan.claim.stopped_by,
+                "recomputed": recomputed(plan.schedule()),
+            }
+            for plan in curve.points
+        ],
+        "families": [family.model_dump() for family in curve.families],
+    }

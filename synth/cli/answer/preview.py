@@ -1,0 +1,76 @@
+"""`synth solve --dry-run`: the problem as it would be solved, and whether anything can fit."""
+
+from synth.cli.answer.output import Format, answer, answer_json
+from synth.cli.read.request import Request
+from synth.errors import ExitCode, SynthError
+from synth.kinds import MEASURED
+from synth.report.text.tables import milliseconds, size_unit, table
+
+
+class Infeasible(SynthError):
+    """Proven in closed form, before any search."""
+
+    exit_code = ExitCode.INFEASIBLE
+
+
+def preview(request: Request, format: Format) -> None:
+    """Answer with stages, costs and caps.
+
+    Raises:
+        Infeasible: no schedule can keep the caps; the message says why and what would.
+    """
+    from synth.plan.recompute.choice import why_infeasible
+
+    shortage = why_infeasible(request.problem, request.recompute)
+    if format == Format.JSON:
+        answer_json(
+            {
+                "partition": request.partition,
+                "placement": request.problem.placement.ranks,
+                "caps_bytes": request.problem.caps_bytes,
+                "costs": request.problem.costs.model_dump(mode="json"),
+                "feasible": shortage is None,
+                "message": shortage,
+            }
+        )
+    else:
+        answer(f"{_stages(request)}\n\n{request.limit.explanation}")
+    if shortage is not None:
+        raise Infeasible(shortage)
+    if format == Format.TEXT and request.problem.caps_bytes is not None:
+        answer(_feasibility(request))
+
+
+def _feasibility(request: Request) -> str:
+    """What is known of caps that are not too small in closed form."""
+    from synth.plan.recompute.choice import limits_bytes
+
+    caps = request.problem.caps_bytes
+    if caps is None or min(caps) >= limits_bytes(request.problem, request.recompute)[1]:
+        return "feasible: every rank fits with one micro-batch at a time"
+    return (
+        "not decided before the search: each rank alone fits with one micro-batch at a time, the "
+        "simplest schedule of all together does not"
+    )
+
+
+def _stages(request: Request) -> str:
+    stages = request.problem.costs.stages
+    factor, unit = size_unit(max(s.static_bytes + s.saved_bytes for s in stages))
+    ranks = zip(*request.problem.placement.ranks, strict=True)
+    on_ranks = [", ".join(map(str, held)) for held in ranks]
+    header = ["stage", "rank", "layers", *(f"{kind}\nms" for kind in MEASURED)]
+    header += [f"{name}\n{unit}" for name in ("static", "saved by F", "left for W", "boundary")]
+    rows = []
+    for index, stage in enumerate(stages):
+        sizes = (stage.static_bytes, stage.saved_bytes, stage.saved_w_bytes, stage.output_bytes)
+        rows.append(
+            [
+                str(index),
+                on_ranks[index],
+                str(request.partition[index]),
+                *(milliseconds(stage.duration_us[kind]) for kind in MEASURED),
+                *(f"{size / factor:,.3f}" for size in sizes),
+            ]
+        )
+    return table(header, rows)

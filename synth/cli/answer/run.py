@@ -1,0 +1,175 @@
+"""What `synth run` answers: the losses, the measurement beside the plan, and the same as JSON."""
+
+import json
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from synth.cli.answer.output import Format, answer, conditions_json, talk
+from synth.errors import ExitCode, RunFailure, SynthError
+from synth.record import write_atomically
+
+if TYPE_CHECKING:
+    from synth.report.explain.comparison import Comparison
+    from synth.runtime.training.rank_result import RankResult
+    from synth.schedule.files.plan_file import Plan
+    from synth.schedule.lowering.lower import Lowered
+    from synth.schedule.measured.trace import Source, Trace
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Where the answer goes: files for the figures and for the trace, and how stdout is written."""
+
+    figures: Path | None
+    trace: Path | None
+    format: Format
+    width: int | None
+
+
+def report(plan: "Plan", lowered: "Lowered", results: "list[RankResult]", outputs: Outputs) -> None:
+    """Write the run's figures and its trace to files, and answer as text or JSON.
+
+    Raises:
+        RunFailure: all went well but the last checkpoint.
+        SynthError: SIGTERM ended training early.
+    """
+    if results[0].remark is not None:
+        talk(results[0].remark)
+    _show(plan, lowered, results, outputs)
+    failed = results[0].failed_checkpoint
+    if failed is not None:
+        raise RunFailure(
+            f"training ended, but its last checkpoint, of step {failed}, could not be written"
+        )
+    steps = results[0].stopped_at
+    if steps is not None:
+        raise stopped_after(steps)
+
+
+def stopped_after(steps: int) -> SynthError:
+    """What is said of a run that SIGTERM ended early, with the exit code of that signal."""
+    done = "1 step is done" if steps == 1 else f"{steps} steps are done"
+    stopped = SynthError(
+        f"stopped by SIGTERM: {done} and saved; the same command with --resume goes on from there"
+    )
+    stopped.exit_code = ExitCode.TERMINATED
+    return stopped
+
+
+def _show(plan: "Plan", lowered: "Lowered", results: "list[RankResult]", outputs: Outputs) -> None:
+    from synth.report.explain.comparison import (
+        compare,
+        comparison_text,
+        middle_step,
+        shared_timeline,
+    )
+    from synth.report.text.gantt import render
+    from synth.schedule.measured.spans import planned_spans
+    from synth.schedule.measured.trace import Source
+
+    trace = trace_of(plan, results, Source.MEASURED)
+    charts = [step.chart() for step in trace.steps]
+    programs_us = [seconds * 1e6 for seconds in results[0].program_seconds]
+    step_us = iterations_us(trace, results) or programs_us
+    peaks = [r.peak_bytes for r in results]
+    found = compare(
+        plan,
+        lowered,
+        step_us,
+        charts,
+        peaks,
+        results[0].processors,
+        late=results[0].late,
+        extra_bytes=[r.extra_bytes for r in results],
+    )
+    record = _as_json(plan, results, found)
+    written = _write(outputs, record, trace) if results[0].losses else []
+    if outputs.format == Format.JSON:
+        answer(record.rstrip())
+        return
+    if not results[0].losses:
+        return
+    answer(_loss_curve(results[0].losses, results[0].first_step))
+    per_second = tokens_per_second(results[0])
+    if per_second is not None:
+        answer(f"{per_second:.0f} tokens per second, of all ranks together (the median step)\n")
+    if charts:
+        planned = planned_spans(shared_timeline(lowered, found.processors, late=results[0].late))
+        middle = charts[middle_step(step_us)]
+        answer(render(planned, measured=middle.ops, width=outputs.width) + "\n")
+        answer(comparison_text(found))
+    else:
+        talk("no step was timed: the first two warm up and measure memory; give --steps 3 or more")
+    for path in written:
+        talk(f"written: {path}")
+
+
+def _write(outputs: Outputs, record: str, trace: "Trace") -> list[Path]:
+    """Write the files asked for; a run with nothing left to do leaves those of before."""
+    if outputs.trace is not None:
+        trace.save(outputs.trace)
+    if outputs.figures is not None:
+        write_atomically(outputs.figures, record)
+    return [path for path in (outputs.figures, outputs.trace) if path is not None]
+
+
+def tokens_per_second(result: "RankResult") -> float | None:
+    """Tokens that all ranks together train on in a second of the median step, of those that neither
+    warm up nor measure memory; none if there is none of them."""
+    timed = result.step_seconds[2:]
+    return result.tokens_per_step / statistics.median(timed) if timed else None
+
+
+def trace_of(
+    plan: "Plan", results: "list[RankResult]", source: "Source", times: float = 1.0
+) -> "Trace":
+    """What the ranks saw of the traced steps, laid over each other."""
+    from synth.schedule.measured.rank_log import join_marks
+    from synth.schedule.measured.trace import Trace, TracedStep
+
+    by_step = zip(*(result.traced for result in results), strict=True)
+    steps = []
+    for ranks in by_step:
+        chart = join_marks([seen.marks for seen in ranks])
+        step_us = max(ranks[0].step_us, *(span.end_us for spans in chart.ops for span in spans))
+        steps.append(TracedStep.of(chart, ranks[0].step, step_us))
+    return Trace.of(plan, source, steps, results[0].processors, times, results[0].late)
+
+
+def iterations_us(trace: "Trace", results: "list[RankResult]") -> list[float]:
+    """What each traced iteration took. Where iterations overlap that is, for any rank, the time
+    between two of its ends: all of one ends only when the next has begun."""
+    if results[0].late:
+        return [seen.step_us for seen in results[0].traced]
+    return [step.step_us for step in trace.steps]
+
+
+def _as_json(plan: "Plan", results: "list[RankResult]", found: "Comparison") -> str:
+    body = {
+        "format": "synth-run",
+        "schema_version": 1,
+        "plan": plan.name,
+        "profile": plan.profile_name,
+        "conditions": conditions_json(plan.conditions),
+        "data_parallel": results[0].num_pipelines,
+        "devices": [r.device for r in results],
+        "first_step": results[0].first_step,
+        "losses": results[0].losses,
+        "step_seconds": results[0].step_seconds,
+        "tokens_per_second": tokens_per_second(results[0]),
+        "static_bytes": [r.static_bytes for r in results],
+        "comparison": found.model_dump(mode="json"),
+    }
+    return json.dumps(body, indent=1) + "\n"
+
+
+def _loss_curve(losses: list[float], first_step: int, columns: int = 60) -> str:
+    """The loss as a line of eighths, first and last value beside it."""
+    bars = "▁▂▃▄▅▆▇█"
+    low, high = min(losses), max(losses)
+    picked = [losses[i * len(losses) // columns] for i in range(columns)]
+    shown = picked if len(losses) > columns else losses
+    line = "".join(bars[round((x - low) / (high - low or 1) * 7)] for x in shown)
+    return f"loss {losses[0]:.4f} {line} {losses[-1]:.4f} after {first_step + len(losses)} steps\n"

@@ -1,0 +1,174 @@
+"""What `synth solve` answers: the rivals, the value, what is proven, and memory."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from synth.cli.answer.output import conditions_json, percent, value_line
+from synth.cli.read.request import Request
+from synth.cli.show import plan_table
+from synth.report.text.baselines import Contender, rivals_table
+from synth.report.text.tables import places
+
+if TYPE_CHECKING:
+    from synth.schedule.model import Schedule
+    from synth.schedule.simulate import Timeline
+    from synth.solve.problem import Result
+
+
+def as_text(request: Request, result: "Result", more: str = "") -> str:
+    """The tables and the sentences between them; `more` behind the first table."""
+    from synth.schedule.verify import verify
+
+    plan = request.plan(result)
+    assert result.schedule is not None
+    lowered, timeline = verify(result.schedule, result.problem.costs, plan.caps_bytes)
+    objective = plan.claim.judged_by
+    assert result.value_us is not None and result.gap is not None
+    rate = percent(objective.bubble_rate(timeline, max(timeline.work_us)))
+    idle = percent(objective.bubble_rate(timeline, timeline.mean_work_us))
+    return "\n".join(
+        (
+            rivals_table(_contenders(request, result), objective),
+            *(["", more] if more else []),
+            "",
+            value_line(objective.words, result.value_us, result.lower_bound_us, result.gap),
+            f"bubble rate {rate} of the {objective.words}, mean idle {idle}"
+            f"{_throughput(request, timeline)}",
+            f"found by {result.found_by}, stopped by {result.stopped_by} after "
+            f"{result.wall_s:.1f} s",
+            *_what_is_left(result),
+            request.limit.explanation,
+            *_recomputed(lowered.schedule, result.problem.recomputed_layers),
+            *_faster_ones(request, result),
+            "",
+            plan_table(plan, lowered, timeline),
+        )
+    )
+
+
+def as_json(request: Request, result: "Result") -> dict[str, Any]:
+    """The same for scripts; without a schedule, why there is none."""
+    timeline, objective = result.timeline, result.problem.objective
+    found = (
+        {}
+        if timeline is None
+        else {
+            "makespan_us": timeline.makespan_us,
+            "period_us": timeline.period_us,
+            "bubble_rate": objective.bubble_rate(timeline, max(timeline.work_us)),
+            "mean_idle": objective.bubble_rate(timeline, timeline.mean_work_us),
+            "tokens_per_second": request.tokens_per_s(timeline),
+            "peak_bytes": result.peak_bytes,
+            "found_by": result.found_by,
+            "recomputed": _stages_with_r(result),
+            "recomputed_layers": result.problem.recomputed_layers,
+            "gap": result.gap,
+        }
+    )
+    return {
+        "objective": str(objective),
+        "value_us": result.value_us,
+        "lower_bound_us": result.lower_bound_us,
+        "bound_holds_for": result.bound_scope,
+        **found,
+        "stopped_by": result.stopped_by,
+        "message": result.message,
+        "seconds": round(result.wall_s, 3),
+        "conditions": conditions_json(request.profile.provenance.conditions),
+        "partition": request.partition,
+        "placement": request.problem.placement.ranks,
+        "caps_bytes": request.problem.caps_bytes,
+        "rivals": [
+            {
+                "name": rival.name,
+                "makespan_us": rival.makespan_us,
+                "period_us": rival.period_us,
+                "bubble_rate": objective.bubble_rate(rival, rival.work_us),
+                "mean_idle": objective.bubble_rate(rival, rival.mean_work_us),
+                "peak_bytes": rival.peak_bytes,
+                "fits": None if request.problem.caps_bytes is None else rival.fits,
+            }
+            for rival in result.rivals
+        ],
+        "plan": str(request.output) if request.output and timeline is not None else None,
+    }
+
+
+def _throughput(request: Request, timeline: "Timeline") -> str:
+    """Tokens per second, where iterations take any time."""
+    per_s = request.tokens_per_s(timeline)
+    return "" if per_s is None else f", {per_s:,.0f} tokens/s"
+
+
+def _contenders(request: Request, result: "Result") -> list[Contender]:
+    """The published schedules, slowest first, then the one found."""
+    has_cap = request.problem.caps_bytes is not None
+    rivals = [
+        Contender(
+            rival.name,
+            rival.makespan_us,
+            rival.period_us,
+            rival.work_us,
+            rival.mean_work_us,
+            rival.peak_bytes,
+            rival.fits if has_cap else None,
+        )
+        for rival in result.rivals
+    ]
+    rivals.sort(key=lambda rival: -request.problem.objective.value_us(rival))
+    assert result.timeline is not None and result.peak_bytes is not None
+    ours = Contender(
+        "this plan",
+        result.timeline.makespan_us,
+        result.timeline.period_us,
+        max(result.timeline.work_us),
+        result.timeline.mean_work_us,
+        result.peak_bytes,
+        True if has_cap else None,
+    )
+    return [*rivals, ours]
+
+
+def _what_is_left(result: "Result") -> list[str]:
+    """What it means that the search ended by itself without a proof."""
+    from synth.solve.problem import StoppedBy
+
+    if result.stopped_by != StoppedBy.EXHAUSTED:
+        return []
+    return [
+        "exhausted: every part of the search has ended, so more time changes little; the gap that "
+        "is left may be the bound's alone"
+    ]
+
+
+def _recomputed(schedule: "Schedule", layers: Sequence[int]) -> list[str]:
+    """List the layers that are recomputed within B, and the stages before it, if any."""
+    from synth.plan.recompute.stages import recomputed
+
+    stages = recomputed(schedule)
+    said = [f"layer{'s' * (len(layers) > 1)} {places(layers)} in B"] if layers else []
+    if stages:
+        said.append(f"stage{'s' * (len(stages) > 1)} {', '.join(map(str, stages))}")
+    return [f"recomputed: {'; '.join(said)}"] if said else []
+
+
+def _faster_ones(request: Request, result: "Result") -> list[str]:
+    """Published schedules that fit and are faster, as they may do what the search does not."""
+    value_us, found_us = request.problem.objective.value_us, result.value_us
+    assert found_us is not None
+    faster = [r for r in result.rivals if r.fits and not r.keeps_saved and value_us(r) < found_us]
+    if not faster:
+        return []
+    best = min(faster, key=value_us)
+    how = "which" if request.recompute == () else "in a way that"
+    way = "" if request.recompute is None else "try --recompute auto, or "
+    return [
+        f"{best.name} fits and is faster, as it rebuilds or moves what forwards save, {how} "
+        f"the search did not: {way}take it from synth compare --save FOLDER"
+    ]
+
+
+def _stages_with_r(result: "Result") -> list[int]:
+    from synth.plan.recompute.stages import recomputed
+
+    return [] if result.schedule is None else recomputed(result.schedule)

@@ -1,0 +1,1 @@
+"""Time limits, interrupts, and lines of progress."""

@@ -1,0 +1,60 @@
+"""Progress of a search on stderr: one line per improvement, seldom where nobody watches."""
+
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from synth.cli.answer.output import percent, talk
+from synth.cli.read.request import Request
+from synth.units import format_bytes, format_us
+
+if TYPE_CHECKING:
+    from synth.solve.problem import Incumbent
+
+_PAUSE_S, _PAUSE_ON_TERMINAL_S = 5.0, 0.5
+
+
+class Progress:
+    """Saves every improvement and tells of it; better bounds are told, not saved, in between."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._objective = request.problem.objective
+        self._pause_s = _PAUSE_ON_TERMINAL_S if sys.stderr.isatty() else _PAUSE_S
+        self._told_at = -self._pause_s
+        self._saved: object = None
+
+    def is_of(self, request: Request) -> bool:
+        """Tell whether it is of the same placement, partition and recomputed layers."""
+        one, other = self._request.problem, request.problem
+        where = (one.placement, one.partition, one.recomputed_layers)
+        return where == (other.placement, other.partition, other.recomputed_layers)
+
+    def __call__(self, incumbent: "Incumbent") -> None:
+        """Take in an improvement of the schedule or of the bound."""
+        if incumbent.schedule is not self._saved:
+            self._request.save_so_far(incumbent)
+            self._saved = incumbent.schedule
+        now = time.monotonic()
+        if now - self._told_at >= self._pause_s:
+            self._told_at = now
+            talk(self._line(incumbent))
+
+    def _line(self, incumbent: "Incumbent") -> str:
+        line = incumbent.timeline
+        rate = self._objective.bubble_rate(line, max(line.work_us))
+        idle = self._objective.bubble_rate(line, line.mean_work_us)
+        peak = max(incumbent.peak_bytes)
+        return (
+            f"{incumbent.elapsed_s:7.1f} s  {self._objective.words} "
+            f"{format_us(incumbent.value_us)}  {_bound(incumbent)}  "
+            f"bubble rate {percent(rate)}  mean idle {percent(idle)}  peak "
+            f"{format_bytes(peak)} on rank {incumbent.peak_bytes.index(peak)}  "
+            f"by {incumbent.found_by}"
+        )
+
+
+def _bound(incumbent: "Incumbent") -> str:
+    if incumbent.lower_bound_us == 0:
+        return "no bound yet"
+    return f"bound {format_us(incumbent.lower_bound_us)}  gap {percent(incumbent.gap)}"

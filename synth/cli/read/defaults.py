@@ -1,0 +1,121 @@
+"""Placement, partition and recomputation of `synth solve`: as given, else as the request admits.
+
+Each is `auto` where nothing was given, but for requests that are about one placement in one
+partition. There a default must not make an error that nobody asked for:
+
+    --hint        the placement of the hint; of a file its partition too
+    --target      linear, even and none: what is proven of memory is of one partition, without R
+    --solver milp linear, even and none: a cross-check of one problem
+    --recompute 0,1, or a partition that no other placement has stages for: linear
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from synth.cli.read.limits import EVEN, read_sizes, word
+from synth.profile import Profile
+
+AUTO, LINEAR, NONE = "auto", "linear", "none"
+
+# Finding the choices of layers on a placement takes so long for each layer of the model. It is done
+# where that is at most such a share of the time limit for all placements, about so many of them.
+_S_PER_LAYER = 1e-3
+_LAYERS_SHARE = 0.2
+_PLACEMENTS = 9
+
+# Values of --recompute that hold on every placement.
+FOR_ALL = ("none", "all", "auto")
+
+
+@dataclass(frozen=True)
+class Choices:
+    """The three options as the search takes them; `placement_is_given` says who named that."""
+
+    placement: str
+    partition: str
+    recompute: str
+    placement_is_given: bool
+
+
+def choices(
+    profile: Profile,
+    num_ranks: int,
+    placement: str | None,
+    partition: str | None,
+    recompute: str | None,
+    hint: str | None,
+    *,
+    is_for_one: bool,
+) -> Choices:
+    """Fill in what was not given.
+
+    Args:
+        placement: as on the command line; None: not given. So are the next two.
+        is_for_one: the request is of one problem.
+    """
+    fallback = Choices(AUTO, AUTO, AUTO, placement is not None)
+    if is_for_one:
+        fallback = Choices(LINEAR, EVEN, NONE, True)
+    elif hint is not None:
+        fallback = _of_hint(hint, num_ranks, profile, is_placed=placement is not None)
+    elif not _is_for_several(num_ranks, len(profile.layers), partition, recompute):
+        fallback = Choices(LINEAR, AUTO, AUTO, True)
+    return Choices(
+        placement or fallback.placement,
+        partition or fallback.partition,
+        recompute or fallback.recompute,
+        fallback.placement_is_given,
+    )
+
+
+def _is_for_several(
+    num_ranks: int, num_layers: int, partition: str | None, recompute: str | None
+) -> bool:
+    """True if the partition and the stages given can hold on several placements."""
+    if recompute is not None and word(recompute) not in FOR_ALL:
+        return False
+    sizes = None if partition is None else read_sizes(partition)
+    if sizes is None:
+        return True
+    from synth.plan.choose.candidates import placements_to_try
+
+    every = placements_to_try(num_ranks, num_layers).values()
+    return any(where.num_stages == len(sizes) for where in every)
+
+
+def _of_hint(hint: str, num_ranks: int, profile: Profile, *, is_placed: bool) -> Choices:
+    """The placement of a hint by its name, and of a file the partition; else linear and even.
+
+    What is no hint is for `read_hint` to refuse.
+    """
+    from synth.errors import SynthError
+    from synth.families import family_layout, family_placement
+    from synth.plan.choose.candidates import placements_to_try
+    from synth.schedule.files.plan_file import Plan
+    from synth.schedule.model import Placement
+
+    found = Choices(LINEAR, EVEN, AUTO, True)
+    try:
+        if not Path(hint).exists():
+            family_placement(hint, num_ranks)
+            return Choices(family_layout(hint), EVEN, AUTO, True)
+        plan = Plan.load(Path(hint))
+    except SynthError:
+        return found
+    is_cut_alike = sum(plan.partition) == len(profile.layers) and not is_placed
+    sizes = ",".join(map(str, plan.partition)) if is_cut_alike else EVEN
+    for name, where in placements_to_try(num_ranks, len(profile.layers)).items():
+        if where == Placement(plan.placement):
+            return Choices(name, sizes, AUTO, True)
+    return found
+
+
+def chooses_layers(chosen: Choices, num_layers: int, limit_s: float) -> bool:
+    """True if single layers to recompute are chosen, too, and not whole stages alone.
+
+    Args:
+        limit_s: the time limit; for models of many layers it must be long enough.
+    """
+    num_placements = _PLACEMENTS if word(chosen.placement) == AUTO else 1
+    takes_s = num_placements * num_layers * _S_PER_LAYER
+    return word(chosen.recompute) == AUTO and takes_s <= _LAYERS_SHARE * limit_s

@@ -1,0 +1,142 @@
+"""Reading `--hint`: a schedule file, or the name of a published schedule."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from synth.cli.answer.output import talk
+from synth.cli.read.limits import LAYERS
+from synth.errors import SynthError
+from synth.profile import Profile
+
+if TYPE_CHECKING:
+    from synth.costs import Costs
+    from synth.schedule.model import Placement, Schedule
+    from synth.solve.problem import Problem
+
+
+def read_hint(text: str | None, problem: "Problem", profile: Profile) -> "Schedule | None":
+    """The schedule to start from; a file of that name goes before a published schedule.
+
+    Raises:
+        SynthError: neither, or one for other sizes or on another placement.
+    """
+    if text is None:
+        return None
+    path = Path(text)
+    if path.exists() or path.suffix or len(path.parts) > 1:
+        given = _of_file(path, problem, profile)
+    else:
+        given = _made(text, problem)
+    return _as_ordered(text, given, problem)
+
+
+def _as_ordered(text: str, given: "Schedule", problem: "Problem") -> "Schedule":
+    """What the search takes of a schedule: its order of F, B and W.
+
+    Raises:
+        SynthError: it moves what forwards save.
+    """
+    from synth.plan.recompute.stages import recomputed, without_recompute
+
+    ordered = without_recompute(given)
+    if not ordered.keeps_saved:
+        raise SynthError(
+            f"--hint {text} moves what forwards save to the host or another rank, and the search "
+            f"orders F, B and W alone; {_those_that_can_be(problem)}"
+        )
+    if recomputed(given):
+        talk(
+            f"note: of --hint {text} the order of F, B and W is taken; which stages recompute is "
+            f"for --recompute to say"
+        )
+    return ordered
+
+
+def _made(name: str, problem: "Problem") -> "Schedule":
+    """The published schedule of a name, on the problem's placement."""
+    from synth.families import families, generate
+
+    if name.partition(":")[0] not in families():
+        raise SynthError(
+            f"--hint {name} is neither a schedule file nor a published schedule; "
+            f"{_those_that_can_be(problem)}"
+        )
+    numbers = (problem.num_ranks, problem.num_micro_batches)
+    try:
+        made = generate(
+            name, *numbers, costs=_costs_for(name, problem), caps_bytes=problem.caps_bytes
+        )
+    except SynthError as error:
+        raise SynthError(f"--hint {name}: {error}; {_those_that_can_be(problem)}") from None
+    if made.placement != problem.placement:
+        raise SynthError(
+            f"--hint {name} places its stages on ranks {_placed(made.placement)}, asked for is "
+            f"{_placed(problem.placement)}; give another --placement; {_those_that_can_be(problem)}"
+        )
+    return made
+
+
+def _costs_for(name: str, problem: "Problem") -> "Costs | None":
+    """The problem's, if the family has as many stages."""
+    from synth.families import family_placement
+
+    where = family_placement(name, problem.num_ranks)
+    return problem.costs if where.num_stages == problem.costs.num_stages else None
+
+
+def _those_that_can_be(problem: "Problem") -> str:
+    """The published schedules on the problem's placement from which a search can start."""
+    from synth.families import generate_for
+    from synth.plan.recompute.stages import without_recompute
+
+    numbers = (problem.num_micro_batches, problem.costs, problem.caps_bytes)
+    names = sorted(
+        name
+        for name, made in generate_for(problem.placement, *numbers)
+        if without_recompute(made).keeps_saved
+    )
+    return f"with these numbers there are on this placement: {', '.join(names)}"
+
+
+def _of_file(path: Path, problem: "Problem", profile: Profile) -> "Schedule":
+    from synth.schedule.files.plan_file import Plan
+
+    plan = Plan.load(path)
+    plan.check()
+    schedule = plan.schedule()
+    sizes = (plan.num_ranks, plan.num_micro_batches)
+    if sizes != (problem.num_ranks, problem.num_micro_batches):
+        raise SynthError(
+            f"--hint {path} is for {plan.num_ranks} ranks and {plan.num_micro_batches} "
+            f"micro-batches, asked for are {problem.num_ranks} ranks and "
+            f"{problem.num_micro_batches} micro-batches; give a plan for the same sizes, or none"
+        )
+    if schedule.placement != problem.placement:
+        raise SynthError(
+            f"--hint {path} places its stages on ranks {_placed(schedule.placement)}, asked for is "
+            f"{_placed(problem.placement)}; give a plan with the same --placement, or none"
+        )
+    if plan.profile_fingerprint != profile.fingerprint():
+        talk(
+            f"note: --hint {path} was made from another profile, or for other links "
+            f"({plan.profile_name}, not this {profile.name}); its order is taken, its times are not"
+        )
+    _tell_of_layers(path, plan.recomputed_layers or (), problem.recomputed_layers)
+    return schedule
+
+
+def _tell_of_layers(path: Path, recomputed: tuple[int, ...], asked: tuple[int, ...]) -> None:
+    """Say that a plan's recomputed layers are not taken, where others or none were asked for."""
+    from synth.report.text.tables import places
+
+    if recomputed and recomputed != asked:
+        given = places(recomputed).replace("–", "-").replace(" ", "")
+        talk(
+            f"note: the layers that --hint {path} recomputes are not taken, and its order may not "
+            f"fit without; --recompute {LAYERS}{given} recomputes them"
+        )
+
+
+def _placed(where: "Placement") -> str:
+    """`0,1,1,0`, replicas behind each other."""
+    return " and ".join(",".join(map(str, ranks)) for ranks in where.ranks)

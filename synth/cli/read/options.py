@@ -1,0 +1,171 @@
+"""Arguments that several commands take, and the problem that they ask for."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from synth.cli.answer.output import talk, warn_of
+from synth.cli.read.limits import read_partition
+from synth.cli.read.links import read_links
+from synth.errors import SynthError
+from synth.profile import MOST_RANKS, Profile
+
+if TYPE_CHECKING:
+    from synth.objective import Objective
+    from synth.schedule.model import Placement
+    from synth.solve.problem import Problem
+
+ProfileArgument = Annotated[
+    str, typer.Argument(metavar="PROFILE", help="A profile file, or a shipped one's name.")
+]
+RanksOption = Annotated[
+    int,
+    typer.Option("--ranks", "-r", min=1, max=MOST_RANKS, help="Number of pipeline ranks."),
+]
+MicroBatchesOption = Annotated[
+    int, typer.Option("--micro-batches", "-m", min=1, help="Micro-batches per iteration.")
+]
+PlacementOption = Annotated[
+    str,
+    typer.Option(
+        help="Which rank holds which stages: linear, looped:N, v, wave:N, bidirectional, "
+        "bidirectional-v, …"
+    ),
+]
+AnyPlacementOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Which rank holds which stages: linear, looped:N, v, wave:N, bidirectional, "
+        "bidirectional-v, …; or auto: what serves best of those.",
+        show_default="auto",
+    ),
+]
+ObjectiveOption = Annotated[
+    str,
+    typer.Option(
+        help="makespan: first op to last; period: time when iterations overlap; iterations:8: "
+        "the time of 8 iterations, a makespan and 7 periods."
+    ),
+]
+PartitionOption = Annotated[
+    str, typer.Option(help="Layers per stage (3,3,2), or even: as even as can be.")
+]
+_ANY_PARTITION = (
+    "Layers per stage (3,3,2); even: as even as can be; or auto: as serves best, which under tight "
+    "limits is fewer in the first stages; with one stage per rank the bound is of all partitions."
+)
+AnyPartitionOption = Annotated[str, typer.Option(help=_ANY_PARTITION)]
+ChosenPartitionOption = Annotated[
+    str | None, typer.Option(help=_ANY_PARTITION, show_default="auto")
+]
+_RECOMPUTE = (
+    "What F does not keep and the backward computes again: none; whole stages before B: all or "
+    "0,1,2; single layers within B: layers:3-8,10; or auto: what serves best, which may be a "
+    "published schedule that rebuilds or moves what F saves."
+)
+RecomputeOption = Annotated[str, typer.Option(help=_RECOMPUTE)]
+ChosenRecomputeOption = Annotated[str | None, typer.Option(help=_RECOMPUTE, show_default="auto")]
+LinkOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--link",
+        metavar="[N:]LATENCY,BANDWIDTH",
+        help="What transfers between ranks take, instead of the profile's links: 10us,25GB/s; or "
+        "8:20us,200Gb/s between nodes of 8 ranks; may be repeated.",
+    ),
+]
+# Solver threads, or processes: beyond, starting them takes longer than what they gain.
+MOST_AT_ONCE = 1024
+
+MemReserveOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Taken off --mem-limit first, for what no prediction counts: the CUDA context, "
+        "buffers of NCCL and cuBLAS, fragmentation: 1.5GB. With auto it stands in for the tenth.",
+        show_default="0",
+    ),
+]
+ForceOption = Annotated[
+    bool, typer.Option("--force", help="Replace files that synth did not make, too.")
+]
+
+# Columns of a picture: far more than any terminal has.
+MOST_COLUMNS = 10_000
+
+GapOption = Annotated[str, typer.Option(help="Stop when proven to be within: 0.5%.")]
+SeedOption = Annotated[int, typer.Option(min=0, help="Seed of the search.")]
+
+
+def read_objective(text: str) -> "Objective":
+    """Read `makespan`, `period` or `iterations:8`.
+
+    Raises:
+        SynthError: none of these.
+    """
+    from synth.objective import Objective
+
+    try:
+        return Objective.parse(text)
+    except ValueError as error:
+        raise SynthError(f"--objective {error}") from None
+
+
+def load_profile(name_or_path: str, links: Sequence[str] | None = None) -> Profile:
+    """Read a profile file, or a shipped profile, with other links between ranks if any are given.
+
+    Raises:
+        SynthError: no profile, or links that are not understood.
+    """
+    from synth.profiles import find
+
+    profile = Profile.load(find(name_or_path))
+    warn_of(profile.provenance.conditions, f"profile {profile.name}")
+    if links:
+        return profile.replace(links=read_links(links, profile.links))
+    if profile.links.are_free:
+        talk("transfers count as free, as in this profile; --link 10us,25GB/s says what they take")
+    return profile
+
+
+def asked_problem(
+    profile: Profile,
+    where: "Placement",
+    num_micro_batches: int,
+    partition: str,
+    objective: str,
+    caps_bytes: tuple[int, ...] | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+    recomputed_layers: tuple[int, ...] = (),
+    chooses_layers: bool = False,
+) -> "Problem":
+    """The problem with the partition given, or with the most even one that can keep the caps.
+
+    Args:
+        profile: with the costs of the layers as they are run.
+        should_stop: ends the search for a partition.
+        recomputed_layers: the layers that are recomputed, as the profile counts already.
+        chooses_layers: whether the search may choose layers to recompute.
+
+    Raises:
+        SynthError: a partition for other stages or layers, or too few layers or micro-batches.
+    """
+    from synth.costs import cut
+    from synth.plan.partition.balance import balance, is_proven_best
+    from synth.solve.problem import Problem
+
+    kind = read_objective(objective)
+    given = read_partition(partition, where)
+    sizes = given or balance(profile, where, caps_bytes, num_micro_batches, should_stop=should_stop)
+    # A partition that was made in haste is proven to be nothing.
+    is_best = is_proven_best(where, given) and not should_stop()
+    costs = cut(profile, sizes)
+    about = (
+        caps_bytes,
+        kind,
+        sizes,
+        is_best,
+        recomputed_layers,
+        profile if chooses_layers else None,
+    )
+    return Problem(costs, where, num_micro_batches, *about)

@@ -1,0 +1,68 @@
+"""Reading a schedule file with a warning where it was changed, and saving several of them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from synth.cli.answer.output import is_first_process, talk
+from synth.errors import SynthError
+from synth.replacing import SCHEDULE, check_replaceable
+from synth.terminal import as_message
+
+if TYPE_CHECKING:
+    from synth.schedule.files.plan_file import Plan
+    from synth.schedule.lowering.lower import Lowered
+    from synth.schedule.simulate import Timeline
+
+
+def load_checked(path: Path) -> "tuple[Plan, Lowered, Timeline]":
+    """Read a schedule file and verify it; return it with its lowered form and its simulation.
+
+    One whose fingerprint does not fit is warned of; `synth check` refuses it.
+
+    Raises:
+        SynthError: see `Plan.load` and `Plan.check`.
+    """
+    from synth.schedule.files.fingerprint import misfit
+    from synth.schedule.files.plan_file import Plan
+
+    data = Plan.read_data(path)
+    plan = Plan.model_validate_file(data, str(path))
+    lowered, timeline = plan.check()
+    try:
+        reason = misfit(data)
+    except SynthError as error:
+        reason = str(error)
+    if reason is not None and is_first_process():
+        talk(as_message(f"warning: {path}: {reason}"))
+    return plan, lowered, timeline
+
+
+def save_plans(plans: "Mapping[str, Plan]", folder: Path, force: bool) -> None:
+    """Write schedule files into a folder, by their names in it.
+
+    Files that synth did not make are left as they are; all others are written first.
+
+    Args:
+        plans: by the names of their files.
+        folder: is made if it is not there.
+        force: replace any file.
+
+    Raises:
+        SynthError: a file was left out.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    refused = None
+    num_written = 0
+    for name, plan in plans.items():
+        path = folder / name
+        try:
+            check_replaceable(path, SCHEDULE, "--save", force)
+        except SynthError as error:
+            refused = refused or error
+            continue
+        plan.save(path)
+        num_written += 1
+    talk(f"{num_written} schedule files written to {folder}")
+    if refused is not None:
+        raise refused

@@ -1,0 +1,121 @@
+"""What `synth solve` was asked: the problem, and how a solution becomes a schedule file."""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from synth.cli.answer.output import talk
+from synth.cli.progress.clock import Clock
+from synth.cli.read.limits import MemoryLimit, is_searched, read_sizes
+from synth.errors import ExitCode
+from synth.profile import Profile
+from synth.record import is_stream
+
+if TYPE_CHECKING:
+    from synth.objective import HasSpans
+    from synth.plan.choose.candidates import Cut
+    from synth.schedule.files.plan_file import Plan
+    from synth.solve.problem import Incumbent, Problem, Result, SolveOptions, StoppedBy
+
+
+@dataclass(frozen=True)
+class Request:
+    """A problem with everything about it that a schedule file tells.
+
+    `recompute` are the stages that recompute, None: as serves best. `costs_from` is the profile in
+    which the layers that were listed are recomputed; None: none were.
+    """
+
+    profile: Profile
+    partition: tuple[int, ...]
+    problem: "Problem"
+    options: "SolveOptions"
+    limit: MemoryLimit
+    arguments: dict[str, str]
+    output: Path | None
+    recompute: tuple[int, ...] | None = ()
+    clock: Clock = field(default_factory=Clock.unlimited)
+    costs_from: Profile | None = None
+
+    @property
+    def as_run(self) -> Profile:
+        """The profile that costs are cut from before any layers are chosen by the search."""
+        return self.costs_from or self.profile
+
+    @property
+    def cut(self) -> "Cut":
+        """How the model is to be cut."""
+        from synth.plan.choose.candidates import Cut
+
+        text = self.arguments["partition"]
+        if is_searched(text):
+            return Cut.SEARCHED
+        return Cut.EVEN if read_sizes(text) is None else Cut.GIVEN
+
+    def tokens_per_s(self, spans: "HasSpans") -> float | None:
+        """The tokens of an iteration over its time; None: it takes no time."""
+        problem = self.problem
+        iterations = problem.objective.iterations_per_s(spans)
+        if iterations is None:
+            return None
+        return iterations * problem.num_micro_batches * self.profile.workload.tokens
+
+    def on(self, problem: "Problem") -> "Request":
+        """The request for another cut of the model, or another placement."""
+        assert problem.partition is not None
+        return replace(self, problem=problem, partition=problem.partition)
+
+    def plan(self, found: "Incumbent | Result") -> "Plan":
+        """The schedule file of a solution."""
+        from synth.plan.claim import claim_of
+        from synth.schedule.files.plan_file import Plan
+
+        assert found.schedule is not None
+        return Plan.of(
+            self.profile,
+            self.partition,
+            found.schedule,
+            claim=claim_of(found, self.problem, self.options),
+            caps_bytes=self.problem.caps_bytes,
+            arguments=self.arguments,
+            recomputed_layers=self.problem.recomputed_layers,
+        )
+
+    def save_so_far(self, found: "Incumbent | Result") -> None:
+        """Write the file, if the next one can take its place; a stream gets the last one only."""
+        if self.output is not None and not is_stream(self.output):
+            self.save(found)
+
+    def save(self, found: "Incumbent | Result") -> None:
+        """Write the file, if one was asked for."""
+        if self.output is not None:
+            self.plan(found).save(self.output)
+
+
+def announce(request: Request) -> None:
+    """Say on stderr what is about to be searched."""
+    problem = request.problem
+    held = f" as {','.join(map(str, request.partition))}"
+    if problem.num_replicas > 1 or problem.placement.num_stages != problem.num_ranks:
+        held += f" ({request.arguments['placement']})"
+    announce_sizes(request, held)
+
+
+def announce_sizes(request: Request, held: str = "") -> None:
+    """Say how large the problem is, and how layers are held."""
+    talk(
+        f"{request.profile.name}: {len(request.profile.layers)} layers on "
+        f"{request.problem.num_ranks} ranks{held}, {request.problem.num_micro_batches} "
+        f"micro-batches; {request.limit.explanation}"
+    )
+
+
+def failure_code(stopped_by: "StoppedBy") -> ExitCode:
+    """The exit code of a search that ended without what was asked for."""
+    from synth.solve.problem import StoppedBy
+
+    codes = {
+        StoppedBy.INFEASIBLE: ExitCode.INFEASIBLE,
+        StoppedBy.INTERRUPT: ExitCode.INTERRUPTED,
+    }
+    return codes.get(stopped_by, ExitCode.NOTHING_FOUND)

@@ -1,0 +1,1 @@
+"""Searches behind `synth solve`."""

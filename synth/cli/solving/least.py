@@ -1,0 +1,143 @@
+"""`synth solve --mem-limit min`: the least memory with which a target time is met."""
+
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from synth.cli.answer.output import Format, answer, answer_json, percent, talk
+from synth.cli.answer.solve import as_json, as_text
+from synth.cli.progress.interrupt import run_interruptibly
+from synth.cli.read.limits import MemoryLimit, is_searched
+from synth.cli.read.request import Request, announce, announce_sizes, failure_code
+from synth.errors import SynthError
+from synth.plan.memory_curve.target import Target
+from synth.units import format_bytes, format_bytes_both, format_us
+
+if TYPE_CHECKING:
+    from synth.plan.memory_curve.least_cap import LeastCap
+    from synth.solve.problem import Result
+
+
+def solve_least(request: Request, target: Target, format: Format) -> None:
+    """Search, save every improvement, and answer.
+
+    Raises:
+        TargetMissed: there is no schedule to give.
+    """
+    from synth.plan.memory_curve.least_cap import least_cap
+
+    is_sought = is_searched(request.arguments["partition"])
+    if is_sought:
+        announce_sizes(request)
+    else:
+        announce(request)
+    progress = _Progress(request)
+
+    def work(stop: threading.Event) -> "LeastCap":
+        asked = (request.options, progress, stop, request.recompute)
+        profile = request.as_run if is_sought else None
+        return least_cap(request.problem, target, *asked, profile)
+
+    least = run_interruptibly(work, request.clock.until(), progress.close)
+    result = least.result()
+    if format == Format.JSON:
+        answer_json(_json(request, least, result))
+    if result is None:
+        raise TargetMissed(least)
+    kept = _with_limit(request, least, result)
+    kept.save(result)
+    if format == Format.TEXT:
+        answer(f"{_sentence(least)}\n\n{as_text(kept, result)}")
+    talk(f"saved as {request.output}" if request.output else "not saved: give -o plan.json")
+
+
+class _Progress:
+    """Saves every schedule in less memory, and tells of it and of what is proven."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._told: tuple[int | None, int] | None = None
+        self._saved: int | None = None
+        self._lock = threading.Lock()
+        self._last: LeastCap | None = None
+        self._is_closed = False
+
+    def close(self) -> "LeastCap | None":
+        """The state of the search, which is not listened to any more."""
+        with self._lock:
+            self._is_closed = self._last is not None
+            return self._last
+
+    def __call__(self, least: "LeastCap") -> None:
+        """Take in where the search stands."""
+        with self._lock:
+            if not self._is_closed:
+                self._last = least
+                self._take(least)
+
+    def _take(self, least: "LeastCap") -> None:
+        if least.cap_bytes is not None and least.cap_bytes != self._saved:
+            result = least.result()
+            assert result is not None
+            _with_limit(self._request, least, result).save_so_far(result)
+            self._saved = least.cap_bytes
+        if (least.cap_bytes, least.not_below_bytes) != self._told:
+            self._told = (least.cap_bytes, least.not_below_bytes)
+            talk(_line(least))
+
+
+def _line(least: "LeastCap") -> str:
+    proven = f"proven not below {format_bytes(least.not_below_bytes)}"
+    if least.found is None or least.gap is None:
+        fastest = "" if least.fastest_us is None else f"; fastest {format_us(least.fastest_us)}"
+        return f"{least.wall_s:7.1f} s  target not met yet{fastest}  {proven}"
+    return (
+        f"{least.wall_s:7.1f} s  met with {format_bytes(least.found.peak)}  {proven}  gap "
+        f"{percent(least.gap)}  {least.problem.objective.words} "
+        f"{format_us(least.found.value_us)}  by {least.found.found_by}"
+    )
+
+
+def _with_limit(request: Request, least: "LeastCap", result: "Result") -> Request:
+    """The request as if the limit found had been given."""
+    assert least.cap_bytes is not None
+    limit = f"memory limit found: {format_bytes_both(least.cap_bytes)} on every rank"
+    limited = MemoryLimit((least.cap_bytes,) * result.problem.num_ranks, limit)
+    return replace(request.on(result.problem), limit=limited)
+
+
+def _sentence(least: "LeastCap") -> str:
+    """What is found and what is proven about memory, and of which partitions."""
+    assert least.cap_bytes is not None and least.gap is not None
+    proven = "proven the least" if least.gap == 0 else f"gap {percent(least.gap)}"
+    return (
+        f"target: {least.problem.objective.words} {format_us(least.target_us)} "
+        f"({least.target_us} µs) or less\n"
+        f"least memory limit, one for all ranks: found {format_bytes_both(least.cap_bytes)} = "
+        f"{least.cap_bytes}B,\n"
+        f"proven not below {format_bytes_both(least.not_below_bytes)} = "
+        f"{least.not_below_bytes}B, for {least.bound_scope.words} in this placement: {proven}"
+    )
+
+
+def _json(request: Request, least: "LeastCap", result: "Result | None") -> dict[str, Any]:
+    about = {
+        "target_us": least.target_us,
+        "cap_bytes": least.cap_bytes,
+        "not_below_bytes": least.not_below_bytes,
+        "memory_gap": least.gap,
+        "bound_holds_for": least.bound_scope,
+        "fastest_us": least.fastest_us,
+        "lower_bound_without_limit_us": least.bound_us,
+    }
+    if result is None:
+        return {**about, "stopped_by": least.stopped_by, "message": least.message, "plan": None}
+    return about | as_json(_with_limit(request, least, result), result)
+
+
+class TargetMissed(SynthError):
+    """No schedule meets the target; the exit code says whether one can."""
+
+    def __init__(self, least: "LeastCap") -> None:
+        super().__init__(least.message or "no schedule meets the target")
+        self.exit_code = failure_code(least.stopped_by)

@@ -1,0 +1,81 @@
+"""`synth solve` under given limits: the search, Ctrl-C, and the answer."""
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from synth.cli.answer.output import Format, answer, answer_json, talk
+from synth.cli.answer.solve import as_json, as_text
+from synth.cli.progress.interrupt import run_interruptibly
+from synth.cli.progress.lines import Progress
+from synth.cli.progress.so_far import SoFar
+from synth.cli.read.request import Request, announce, failure_code
+from synth.errors import SynthError
+
+if TYPE_CHECKING:
+    from synth.solve.problem import Incumbent, Problem, Result
+
+
+def solve_within_limits(request: Request, format: Format) -> None:
+    """Search, save every improvement, and answer.
+
+    Raises:
+        NoSchedule: nothing was found.
+    """
+    announce(request)
+    found, clock = SoFar(), request.clock
+    result = run_interruptibly(
+        lambda stop: search(request, stop, found),
+        clock.until(),
+        lambda: found.result(clock.elapsed_s),
+    )
+    finish(request, result, format)
+
+
+def search(request: Request, stop: threading.Event, found: SoFar | None = None) -> "Result":
+    """The best schedule, on the partition given or, where there is none, on one that suits it."""
+    from synth.plan.choose.candidates import Cut
+    from synth.plan.recompute.repartition import solve_repartitioning
+
+    so_far = found or SoFar()
+
+    def listener(problem: "Problem") -> "Callable[[Incumbent], None]":
+        if problem.partition != request.partition:
+            talk(f"cut again, R counted: {','.join(map(str, problem.partition or ()))}")
+        return so_far.listening(problem, Progress(request.on(problem)))
+
+    profile = request.as_run if request.cut == Cut.EVEN else None
+    asked = (request.problem, request.recompute, request.options)
+    return solve_repartitioning(profile, *asked, listener, stop)
+
+
+def finish(
+    request: Request,
+    result: "Result",
+    format: Format,
+    more_text: str = "",
+    more_json: dict[str, Any] | None = None,
+) -> None:
+    """Save what was found, and answer, with what more there is to say of it.
+
+    Raises:
+        NoSchedule: nothing was.
+    """
+    request = request.on(result.problem)
+    if result.schedule is not None:
+        request.save(result)
+    if format == Format.JSON:
+        answer_json(as_json(request, result) | (more_json or {}))
+    if result.schedule is None:
+        raise NoSchedule(result)
+    if format == Format.TEXT:
+        answer(as_text(request, result, more_text))
+    talk(f"saved as {request.output}" if request.output else "not saved: give -o plan.json")
+
+
+class NoSchedule(SynthError):
+    """There is no schedule to give; the exit code says whether there can be one."""
+
+    def __init__(self, result: "Result") -> None:
+        super().__init__(result.message or "no schedule was found")
+        self.exit_code = failure_code(result.stopped_by)

@@ -1,0 +1,1 @@
+"""What several families share; the files of papers stand beside this folder."""

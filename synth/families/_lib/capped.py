@@ -1,0 +1,97 @@
+"""Rules that limit what lies between F and W, at limits low enough for all that a rank holds.
+
+Such a rule counts what is kept (`kept.py`). Sends, receives and what ops need while they run follow
+from the schedule that it makes, and are taken off its limits for the next attempt.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from synth.errors import SynthError
+from synth.families._lib.buffers import patient
+from synth.families._lib.family import Programs, Setting
+from synth.families._lib.kept import most_kept_bytes
+from synth.schedule.lowering.lower import lower
+from synth.schedule.memory import peak_bytes
+from synth.schedule.model import Schedule
+
+
+class Attempt(NamedTuple):
+    """Programs of a rule, and by how much each rank exceeds its cap."""
+
+    programs: Programs
+    over_bytes: tuple[int, ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether all caps are kept."""
+        return not any(self.over_bytes)
+
+
+def left_bytes(setting: Setting) -> list[int]:
+    """What static bytes leave of each rank's cap; there must be caps."""
+    assert setting.caps_bytes is not None
+    stages = setting.costs.stages
+    return [
+        cap - sum(stages[stage].static_bytes for stage, _ in held)
+        for cap, held in zip(setting.caps_bytes, setting.placement.held, strict=True)
+    ]
+
+
+def within_caps(
+    setting: Setting,
+    make: Callable[[Sequence[int]], Programs],
+    first_bytes: Sequence[int],
+    least_bytes: Sequence[int],
+    most_attempts: int,
+) -> Iterator[Attempt]:
+    """What a rule makes, one at least, at ever lower limits; the last one may keep the caps.
+
+    Args:
+        setting: with caps, and of a family that is `patient`.
+        make: the rule, given the limit of each rank in the sense of `kept_bytes`.
+        first_bytes: the limits to begin with.
+        least_bytes: those below which the rule cannot go.
+
+    Raises:
+        SynthError: the rule makes nothing at the limits to begin with.
+    """
+    left, limits = left_bytes(setting), list(first_bytes)
+    for _ in range(most_attempts):
+        try:
+            programs = tuple(tuple(program) for program in make(limits))
+        except SynthError:
+            if limits == list(first_bytes):
+                raise
+            return  # it says what it needs in terms of limits that nobody gave
+        over = over_bytes(setting, programs)
+        yield Attempt(programs, over)
+        kept = (most_kept_bytes(setting.costs, program) for program in programs)
+        lowered = [
+            max(need, min(limit, room, held - excess if excess else limit))
+            for need, limit, room, held, excess in zip(
+                least_bytes, limits, left, kept, over, strict=True
+            )
+        ]
+        if not any(over) or lowered == limits:
+            return
+        limits = lowered
+
+
+def over_bytes(setting: Setting, programs: Programs) -> tuple[int, ...]:
+    """Return the bytes by which each rank exceeds its cap; there must be caps.
+
+    Counted with few buffers; where all ranks fit with these, with the `patient` ones.
+    """
+    caps = setting.caps_bytes
+    assert caps is not None
+    ordered = tuple(tuple(program) for program in programs)
+    made = Schedule(setting.placement, setting.num_micro_batches, ordered, "")
+
+    def over(schedule: Schedule) -> tuple[int, ...]:
+        peaks = peak_bytes(lower(schedule, setting.costs))
+        return tuple(max(0, peak - cap) for peak, cap in zip(peaks, caps, strict=True))
+
+    with_few = over(made)
+    return with_few if any(with_few) else over(replace(made, buffering=patient(setting, made)))

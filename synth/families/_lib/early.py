@@ -1,0 +1,175 @@
+"""Forwards run ahead in two directions: which micro-batches enter when, and what a rank runs next.
+
+Where B takes twice as long as F, units in fixed slots (`units.py`) leave bubbles where they meet.
+Running later forwards there removes them and holds more activations: MixPipe regulates the number
+K of micro-batches that each direction injects at the beginning, BitPipe calls it early forwarding
+(arXiv 2410.19367, appendix B). Here both are list scheduling: every rank, whenever it is free, runs
+one of the ops whose input is there, by a rule. Times are the papers' F = 1 and B = 2.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+from heapq import heappop, heappush
+
+from synth.families._lib.family import Setting
+from synth.kinds import OpKind
+from synth.schedule.ops import Op
+
+F, BW = OpKind.F, OpKind.BW
+_TIMES = {F: 1, BW: 2}
+
+
+class First(Enum):
+    """Which stage goes first."""
+
+    LOWEST = auto()
+    HIGHEST = auto()
+    SECOND_HALF = auto()  # then the oldest micro-batch
+
+
+class Turns(Enum):
+    """Between what a rank changes from op to op of a kind, as long as there is both."""
+
+    NONE = auto()
+    COPIES = auto()
+    HALVES = auto()  # of the stages
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a free rank takes.
+
+    `in_flight` micro-batches of each copy may have begun and not ended; an F may not make a rank
+    hold more than `most_held`. With `in_turn`, F and B alternate; else an F goes first, but
+    for the rank's first B. Of several ops of the kind those of the copy or half whose turn it is
+    come first, and among them the stage, and the oldest micro-batch.
+    """
+
+    in_flight: int
+    most_held: int
+    in_turn: bool
+    forwards: First
+    backwards: First
+    forward_turns: Turns = Turns.NONE
+    backward_turns: Turns = Turns.NONE
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A rule's programs, how long they take in unit times, and the most that a rank holds."""
+
+    programs: list[list[Op]]
+    makespan: int
+    most_held: int
+
+
+def list_schedule(setting: Setting, rule: Rule) -> Listed | None:
+    """Run a rule; none where all ranks wait for room."""
+    return _Run(setting, rule).run()
+
+
+class _Run:
+    """All ranks in one event loop."""
+
+    def __init__(self, setting: Setting, rule: Rule) -> None:
+        self.ranks, self.rule = setting.placement.ranks, rule
+        self.num_stages, num_ranks = setting.num_stages, setting.num_ranks
+        self.programs: list[list[Op]] = [[] for _ in range(num_ranks)]
+        self.ready: list[set[Op]] = [set() for _ in range(num_ranks)]
+        self.last_turn: list[dict[tuple[OpKind, int], int]] = [{} for _ in range(num_ranks)]
+        self.free_at, self.held, self.most_held = ([0] * num_ranks for _ in range(3))
+        self.has_run_backward = [False] * num_ranks
+        self.ended: list[tuple[int, int, Op]] = []
+        self.in_flight = [0 for _ in self.ranks]
+        share = -(-setting.num_micro_batches // len(self.ranks))
+        self.waiting = [
+            deque(range(replica * share, min((replica + 1) * share, setting.num_micro_batches)))
+            for replica in range(len(self.ranks))
+        ]
+
+    def run(self) -> Listed | None:
+        """Let every rank decide whenever something has ended, until nothing is left."""
+        for replica in range(len(self.ranks)):
+            self._inject(replica)
+        now = 0
+        while True:
+            for rank in range(len(self.programs)):
+                if self.free_at[rank] <= now:
+                    self._start(rank, now)
+            if not self.ended:
+                break
+            now = self.ended[0][0]
+            while self.ended and self.ended[0][0] == now:
+                self._hand_on(heappop(self.ended)[2])
+        if any(self.ready) or any(self.waiting):
+            return None
+        return Listed(self.programs, max(self.free_at), max(self.most_held))
+
+    def _inject(self, replica: int) -> None:
+        """Let a copy's next micro-batches begin while there may be more in flight."""
+        while self.waiting[replica] and self.in_flight[replica] < self.rule.in_flight:
+            microbatch = self.waiting[replica].popleft()
+            self.ready[self.ranks[replica][0]].add(Op(F, 0, microbatch, replica))
+            self.in_flight[replica] += 1
+
+    def _hand_on(self, op: Op) -> None:
+        """What an op that has ended makes possible."""
+        last = self.num_stages - 1
+        if op.kind == F:
+            after = op._replace(stage=op.stage + 1) if op.stage < last else op._replace(kind=BW)
+        elif op.stage:
+            after = op._replace(stage=op.stage - 1)
+        else:
+            self.in_flight[op.replica] -= 1
+            self._inject(op.replica)
+            return
+        self.ready[self.ranks[after.replica][after.stage]].add(after)
+
+    def _start(self, rank: int, now: int) -> None:
+        op = self._choose(rank)
+        if op is None:
+            return
+        self.ready[rank].remove(op)
+        self.last_turn[rank][self._turn(op)] = len(self.programs[rank])
+        self.programs[rank].append(op)
+        self.has_run_backward[rank] |= op.kind == BW
+        self.held[rank] += 1 if op.kind == F else -1
+        self.most_held[rank] = max(self.most_held[rank], self.held[rank])
+        self.free_at[rank] = now + _TIMES[op.kind]
+        heappush(self.ended, (self.free_at[rank], rank, op))
+
+    def _choose(self, rank: int) -> Op | None:
+        room = self.held[rank] < self.rule.most_held
+        forwards = [op for op in self.ready[rank] if op.kind == F and room]
+        backwards = [op for op in self.ready[rank] if op.kind == BW]
+        if forwards and (not backwards or self._prefers_forward(rank)):
+            return min(forwards, key=self._key(rank, self.rule.forwards))
+        return min(backwards, key=self._key(rank, self.rule.backwards), default=None)
+
+    def _prefers_forward(self, rank: int) -> bool:
+        if self.rule.in_turn:
+            return bool(self.programs[rank]) and self.programs[rank][-1].kind == BW
+        return self.has_run_backward[rank]
+
+    def _key(self, rank: int, first: First) -> Callable[[Op], tuple[int, int, int, int]]:
+        turns, half = self.last_turn[rank], self.num_stages // 2
+
+        def key(op: Op) -> tuple[int, int, int, int]:
+            has_to_wait = turns.get(self._turn(op), -1) if self._turns_of(op) != Turns.NONE else -1
+            if first == First.SECOND_HALF:
+                return has_to_wait, op.stage < half, op.microbatch, op.stage
+            stage = op.stage if first == First.LOWEST else -op.stage
+            return has_to_wait, stage, op.microbatch, op.replica
+
+        return key
+
+    def _turns_of(self, op: Op) -> Turns:
+        return self.rule.forward_turns if op.kind == F else self.rule.backward_turns
+
+    def _turn(self, op: Op) -> tuple[OpKind, int]:
+        """What of its kind an op is by turns."""
+        if self._turns_of(op) == Turns.HALVES:
+            return op.kind, int(op.stage >= self.num_stages // 2)
+        return op.kind, op.replica

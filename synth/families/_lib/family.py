@@ -1,0 +1,134 @@
+"""What a family of schedules is, and what one is made from."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from synth.costs import Costs, uniform_costs
+from synth.errors import SynthError
+from synth.families._lib.options import SYNC, Option, Options, spelled
+from synth.kinds import OpKind
+from synth.profile import Link, Links
+from synth.schedule.model import Buffering, Placement, Schedule
+from synth.schedule.ops import Op
+from synth.schedule.placements import placement
+
+Programs = Sequence[Iterable[Op]]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a schedule is asked for: where stages live, how many micro-batches, what ops cost.
+
+    Most families read the first two alone. `costs` are those of the stages asked for, else equal
+    stages with F = B = W, as most of the papers draw them. `caps_bytes` is the most that each rank
+    may hold, where that was given. `options` are the family's own, all of them.
+    """
+
+    placement: Placement
+    num_micro_batches: int
+    costs: Costs
+    caps_bytes: tuple[int, ...] | None = None
+    options: Options = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        where: Placement,
+        num_micro_batches: int,
+        costs: Costs | None = None,
+        caps_bytes: Sequence[int] | None = None,
+    ) -> "Setting":
+        """Check the numbers against each other and fill in equal stages where costs are none.
+
+        Raises:
+            SynthError: no micro-batch, or costs or caps for other stages or ranks.
+        """
+        if num_micro_batches < 1:
+            raise SynthError(
+                f"a schedule needs at least one micro-batch, given {num_micro_batches}"
+            )
+        if costs is not None and costs.num_stages != where.num_stages:
+            raise SynthError(
+                f"the placement has {where.num_stages} stages, the costs are of "
+                f"{costs.num_stages}; give costs of as many stages"
+            )
+        if caps_bytes is not None and len(caps_bytes) != where.num_ranks:
+            raise SynthError(f"{len(caps_bytes)} caps for {where.num_ranks} ranks; give one each")
+        filled = costs or _equal_stages(where.num_stages)
+        caps = None if caps_bytes is None else tuple(caps_bytes)
+        return cls(where, num_micro_batches, filled, caps)
+
+    @property
+    def num_ranks(self) -> int:
+        """Number of ranks."""
+        return self.placement.num_ranks
+
+    @property
+    def num_stages(self) -> int:
+        """Number of stages, copies not counted."""
+        return self.placement.num_stages
+
+    def count(self, name: str) -> int:
+        """A number among the family's options."""
+        number = self.options[name]
+        assert isinstance(number, int)
+        return number
+
+
+@dataclass(frozen=True)
+class Family:
+    """A published schedule: its name, its source, and the rule that makes each rank's program.
+
+    `layout` is the named placement that it is defined on; numbers and words of `options`, which
+    stand behind the name (see `options.py`), may be part of it: `looped:{rounds}`. `make` raises
+    SynthError where the definition does not admit the setting. `timed` families read costs, so they
+    take longer; `averages` marks those that themselves also try, or only read, the means over all
+    stages. `buffering` says what a schedule needs; none: the default.
+    """
+
+    name: str
+    source: str
+    make: Callable[[Setting], Programs]
+    layout: str = "linear"
+    options: tuple[Option, ...] = ()
+    timed: bool = False
+    averages: bool = False
+    buffering: Callable[[Setting, Schedule], Buffering] | None = None
+
+    def place(self, num_ranks: int, options: Options) -> Placement:
+        """The placement that the family is defined on.
+
+        Raises:
+            SynthError: too few ranks.
+        """
+        return placement(self.layout.format(**options), num_ranks)
+
+    def schedule(self, setting: Setting) -> Schedule:
+        """The schedule of a setting on the family's own placement.
+
+        Raises:
+            SynthError: the definition does not admit the setting.
+        """
+        programs = tuple(tuple(program) for program in self.make(setting))
+        name = spelled(self.name, self.options, setting.options)
+        eager = setting.options.get(SYNC.name, SYNC.default) == SYNC.default
+        made = Schedule(setting.placement, setting.num_micro_batches, programs, name, eager=eager)
+        return replace(made, buffering=self.buffering(setting, made)) if self.buffering else made
+
+
+def forwards(stage: int, first: int, end: int) -> list[Op]:
+    """F of micro-batches first … end − 1."""
+    return [Op(OpKind.F, stage, j) for j in range(first, end)]
+
+
+def _equal_stages(num_stages: int) -> Costs:
+    """F = B = W, an activation that is kept until W, transfers that take no time."""
+    return uniform_costs(
+        num_stages,
+        forward_us=1,
+        backward_input_us=1,
+        backward_weight_us=1,
+        saved_bytes=1,
+        saved_w_bytes=1,
+        links=Links(host=Link()),
+    )

@@ -1,0 +1,136 @@
+"""What the V-shaped schedules share (Qi et al. 2024, arXiv 2405.15362).
+
+Rank r holds stage r and stage 2D − 1 − r (placement `v`). A *building block* is one micro-batch in
+unit slots, F = B = W = 1; the schedule is the block repeated every six slots, the work of a rank
+per micro-batch. A pass goes from rank to rank in steps of a fixed number of slots:
+
+    F of the first half   down, step a        B of the second half  down, step a
+    F of the second half  up,   step b        B of the first half   up,   step b
+
+so that the lifetimes of a rank's two activations add up to the same on every rank: memory is
+balanced, and it is in proportion to a + b. W's go into the two slots of six that are left.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from synth.families._lib.capped import left_bytes, within_caps
+from synth.families._lib.family import Programs, Setting
+from synth.families._lib.kept import kept_bytes, most_kept_bytes
+from synth.families._lib.reorder import fitted
+from synth.kinds import OpKind
+from synth.schedule.ops import Op
+
+INTERVAL = 6
+
+# At lower and lower limits; each takes as long as without caps.
+_MOST_ATTEMPTS = 3
+
+
+class Block(NamedTuple):
+    """The slots of a rank's four passes for micro-batch 0; `first` is stage r, `second` the other.
+
+    All four differ modulo six on every rank, so that the repeated blocks never collide.
+    """
+
+    forward_first: int
+    forward_second: int
+    backward_second: int
+    backward_first: int
+
+
+class Drawn(NamedTuple):
+    """Every rank's ops as drawn, and the activations of a stage that the endless drawing holds."""
+
+    order: list[list[Op]]
+    peak: int
+
+
+def drawn(num_ranks: int, num_micro_batches: int, block: Callable[[int], Block]) -> Drawn:
+    """A building block, given by rank, repeated."""
+    order = [_weave(num_ranks, r, block(r), num_micro_batches) for r in range(num_ranks)]
+    return Drawn(order, peak_of(num_ranks, block))
+
+
+def repeated(setting: Setting, block: Callable[[int], Block]) -> Programs:
+    """The schedule of a building block, given by rank, fitted to the setting's times.
+
+    The limit of a rank is the peak of the repeated block, in micro-batches of one stage: the
+    same on all ranks.
+    """
+    made = drawn(setting.num_ranks, setting.num_micro_batches, block)
+    return fitted_to_memory(setting, made.order, made.peak)
+
+
+def fitted_to_memory(setting: Setting, order: list[list[Op]], peak: int) -> Programs:
+    """A drawn order fitted to the setting's times in its own memory, or within its caps.
+
+    Where it exceeds these in its own memory, at ever lower limits; what the drawn order keeps is
+    the lowest. If that does not help, it is what it is without caps.
+
+    Args:
+        peak: the limit of a rank, in activations of its mean stage; or what the order itself keeps.
+    """
+    needed = [most_kept_bytes(setting.costs, program) for program in order]
+    shares = (_share_bytes(setting, rank, peak) for rank in range(setting.num_ranks))
+    own = [max(pair) for pair in zip(shares, needed, strict=True)]
+    if setting.caps_bytes is None or not _leave_room(left_bytes(setting), needed):
+        return fitted(setting, order, own)
+
+    def make_at(limits_bytes: Sequence[int]) -> Programs:
+        return fitted(setting, order, limits_bytes)
+
+    tried = list(within_caps(setting, make_at, own, needed, _MOST_ATTEMPTS))
+    return (tried[-1] if tried[-1].fits else tried[0]).programs
+
+
+def _leave_room(left: list[int], needed: list[int]) -> bool:
+    return all(need <= room for need, room in zip(needed, left, strict=True))
+
+
+def _share_bytes(setting: Setting, rank: int, count: int) -> int:
+    """So many activations of a rank's mean stage."""
+    stages = [stage for stage, _ in setting.placement.held[rank]]
+    kept = sum(kept_bytes(setting.costs, stage)[OpKind.F] for stage in stages)
+    return count * kept // len(stages)
+
+
+def peak_of(num_ranks: int, block: Callable[[int], Block]) -> int:
+    """The most activations that a rank of the endless schedule holds, each until its W."""
+    # A micro-batch lives for less than 12 D slots, so 2 D + 2 of them show the steady state.
+    programs = [_weave(num_ranks, r, block(r), 2 * num_ranks + 2) for r in range(num_ranks)]
+    return max(_most_held(program) for program in programs)
+
+
+def _most_held(program: list[Op]) -> int:
+    held = most = 0
+    for op in program:
+        held += (op.kind == OpKind.F) - (op.kind == OpKind.W)
+        most = max(most, held)
+    return most
+
+
+def _weave(num_ranks: int, rank: int, block: Block, num_micro_batches: int) -> list[Op]:
+    """A rank's ops in the order of their slots: the passes, each B's W in the next free slot."""
+    first, second = rank, 2 * num_ranks - 1 - rank
+    passes = dict(_slots(block, first, second, num_micro_batches))
+    assert len(passes) == 4 * num_micro_batches, "the repeated block collides with itself"
+    program: list[Op] = []
+    owed: list[Op] = []
+    for slot in range(max(passes) + 1):
+        op = passes.get(slot)
+        if op is not None:
+            program.append(op)
+            owed += [op._replace(kind=OpKind.W)] if op.kind == OpKind.B else []
+        elif owed:
+            program.append(owed.pop(0))
+    return program + owed
+
+
+def _slots(block: Block, first: int, second: int, total: int) -> Iterator[tuple[int, Op]]:
+    for j in range(total):
+        start = INTERVAL * j
+        yield start + block.forward_first, Op(OpKind.F, first, j)
+        yield start + block.forward_second, Op(OpKind.F, second, j)
+        yield start + block.backward_second, Op(OpKind.B, second, j)
+        yield start + block.backward_first, Op(OpKind.B, first, j)

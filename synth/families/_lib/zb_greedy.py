@@ -1,0 +1,224 @@
+"""The greedy behind ZB-1p and ZB-2p (Qi et al. 2023, arXiv 2401.10241, section 3.1).
+
+One stage per rank, measured times, a limit on what a rank keeps between its F's and its W's.
+
+1. Warm-up: as many F's as the limit lets in before the first B can arrive.
+2. Rounds of one F going down the ranks and one B coming up. While a rank waits for its input it
+   runs W's that fit into the gap. A gap too small for a W is filled all the same where the rank
+   would otherwise idle longer than any rank has so far; W's also make room for an F.
+3. At the end what is left of the W's.
+
+Three decisions cut both ways, so the paper tries both answers to each and takes the best of the
+eight schedules (`Choices`). Unlike the released code, every stage has its own times and bytes, and
+every link its own.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from synth.errors import SynthError
+from synth.families._lib.family import Programs, Setting
+from synth.families._lib.kept import growth_bytes, kept_bytes
+from synth.kinds import OpKind
+from synth.schedule.ops import Op
+
+F, B, W = OpKind.F, OpKind.B, OpKind.W
+
+
+@dataclass(frozen=True)
+class Choices:
+    """One answer to each decision that cuts both ways."""
+
+    forward_may_delay_first_b: bool
+    skip_forwards_far_ahead: bool
+    fill_small_gaps: bool
+
+
+def greedy(name: str, setting: Setting, limits_bytes: Sequence[int]) -> Programs:
+    """The programs of least period among those of all choices.
+
+    Args:
+        name: of the family, for messages.
+        setting: one stage per rank.
+        limits_bytes: the most that each rank may keep between F and W, see `kept`.
+
+    Raises:
+        SynthError: a limit below one micro-batch.
+    """
+    done: list[_Greedy] = []
+    refused: list[SynthError] = []
+    for answers in product((False, True), (True, False), (True, False)):  # the authors' order
+        attempt = _Greedy(name, setting, limits_bytes, Choices(*answers))
+        try:
+            attempt.run()
+            done.append(attempt)
+        except SynthError as error:
+            refused.append(error)
+    if not done:
+        raise refused[0]
+    return min(done, key=lambda attempt: attempt.period_us).programs
+
+
+def micro_batches_bytes(setting: Setting, number: int) -> list[int]:
+    """A limit for each rank: what so many micro-batches keep on it, each at its most."""
+    kept = [kept_bytes(setting.costs, stage) for stage in range(setting.num_stages)]
+    return [number * max(stage.values()) for stage in kept]
+
+
+class _Greedy:
+    """One run of the greedy with given choices: clocks, counts and memory of all ranks."""
+
+    def __init__(
+        self, name: str, setting: Setting, limits_bytes: Sequence[int], choices: Choices
+    ) -> None:
+        p = setting.num_ranks
+        self.name, self.choices, self.limits = name, choices, limits_bytes
+        self.m, self.ranks = setting.num_micro_batches, range(p)
+        costs = setting.costs
+        self.took = [stage.duration_us for stage in costs.stages]
+        self.lag_down = [costs.boundary_us(r - 1, r - 1, r) if r else 0 for r in self.ranks]
+        self.lag_up = [costs.boundary_us(r, r + 1, r) if r < p - 1 else 0 for r in self.ranks]
+        self.grows = [growth_bytes(costs, r) for r in self.ranks]
+        # An F leaves room for a B that adds more than it frees, so that one can always follow.
+        self.needs = [{F: grow[F] + max(0, grow[B]), B: grow[B]} for grow in self.grows]
+        self.programs: list[list[Op]] = [[] for _ in self.ranks]
+        self.done = [{F: 0, B: 0, W: 0} for _ in self.ranks]
+        self.ended: list[dict[OpKind, list[int]]] = [{F: [], B: [], W: []} for _ in self.ranks]
+        self.clock, self.kept, self.idle = [0] * p, [0] * p, [0] * p
+
+    @property
+    def period_us(self) -> int:
+        """The longest time of a rank from its first op to its last."""
+        return max(self.clock[r] - (self.ended[r][F][0] - self.took[r][F]) for r in self.ranks)
+
+    def run(self) -> None:
+        """Make the programs."""
+        self._warm_up()
+        for _ in range(1, self.m):
+            for rank, wanted in zip(self.ranks, self._forwards_wanted(), strict=True):
+                if wanted:
+                    self._make_room(rank, F)
+                    self._fill_gap(rank, F)
+                    self._put(rank, F)
+            for rank in reversed(self.ranks):
+                self._make_room(rank, B)
+                self._fill_gap(rank, B)
+                self._put(rank, B)
+        for rank in self.ranks:
+            while self._has_w(rank):
+                self._put(rank, W)
+
+    def _warm_up(self) -> None:
+        """Step 1, up to and with the first B of every rank."""
+        for rank in self.ranks:
+            self._make_room(rank, F)
+            self._put(rank, F)
+        extra = self._extra_forwards()
+        for rank in self.ranks[1:]:
+            # A later rank has less time before its first B: strictly fewer, unless both take all.
+            if min(extra[rank], extra[rank - 1]) < self.m - 1:
+                extra[rank] = max(0, min(extra[rank], extra[rank - 1] - 1))
+        for rank in self.ranks:
+            for _ in range(extra[rank]):
+                self._put(rank, F)
+        for rank in reversed(self.ranks):
+            self._make_room(rank, B)
+            self._put(rank, B)
+
+    def _extra_forwards(self) -> list[int]:
+        """How many F's after the first each rank has time and room for before its first B."""
+        extra, b_ends = [0 for _ in self.ranks], 0
+        for rank in reversed(self.ranks):
+            took, room = self.took[rank][F], self.limits[rank] - self.kept[rank]
+            now, arrives = self.clock[rank], b_ends + self.lag_up[rank]
+            last = rank == self.ranks[-1]
+            while not last and extra[rank] < self.m - 1 and room >= self.needs[rank][F]:
+                late = (
+                    now >= arrives
+                    if self.choices.forward_may_delay_first_b
+                    else (now + took > arrives)
+                )
+                if late:
+                    break
+                now, room = now + took, room - self.grows[rank][F]
+                extra[rank] += 1
+            b_ends = max(now, arrives) + self.took[rank][B]
+        return extra
+
+    def _forwards_wanted(self) -> list[bool]:
+        """Which ranks take an F this round; none may whose successor does not."""
+        wanted = [
+            self.done[r][F] < self.m
+            and not (self.choices.skip_forwards_far_ahead and self._better_skips(r))
+            for r in self.ranks
+        ]
+        for rank in reversed(self.ranks[:-1]):
+            wanted[rank] = wanted[rank] and (wanted[rank + 1] or self.done[rank + 1][F] == self.m)
+        return wanted
+
+    def _better_skips(self, rank: int) -> bool:
+        """Whether an F two ahead of the next rank's would delay the B that comes from there."""
+        after = rank + 1
+        if after not in self.ranks or self.done[rank][F] < self.done[after][F] + 2:
+            return False
+        took = self.took[after]
+        b_arrives = self.clock[after] + took[F] + took[B] + self.lag_up[rank]
+        if self.clock[rank] >= b_arrives:
+            return True
+        with_room = self.clock[rank] + self._w_for_room(rank) + self.took[rank][F]
+        spare = max(self.idle) - self.idle[rank]
+        return with_room > b_arrives and b_arrives - self.clock[rank] <= spare
+
+    def _w_for_room(self, rank: int) -> int:
+        """Time of the W's without which the next F has no room."""
+        short = self.kept[rank] + self.needs[rank][F] - self.limits[rank]
+        freed = -self.grows[rank][W]
+        needed = -(-short // freed) if short > 0 and freed > 0 else 0
+        return min(needed, self.done[rank][B] - self.done[rank][W]) * self.took[rank][W]
+
+    def _make_room(self, rank: int, kind: OpKind) -> None:
+        """Run W's until an op of this kind is within the limit."""
+        while self.kept[rank] + self.needs[rank][kind] > self.limits[rank]:
+            if not self._has_w(rank):
+                raise SynthError(
+                    f"{self.name} cannot run {kind} of stage {rank} within {self.limits[rank]} "
+                    f"bytes of activations; it needs room for one micro-batch at least"
+                )
+            self._put(rank, W)
+
+    def _fill_gap(self, rank: int, kind: OpKind) -> None:
+        """Step 2: run W's while the input of the next op is on its way."""
+        if kind == B and rank == 0 and self.done[0][F] == self.m:
+            while self._has_w(0):  # nobody waits for the B's of rank 0
+                self._put(0, W)
+        arrives = self._arrives(rank, kind)
+        while self._has_w(rank) and self.clock[rank] + self.took[rank][W] <= arrives:
+            self._put(rank, W)
+        gap = arrives - self.clock[rank]
+        longest = gap > max(self.idle) - self.idle[rank]
+        if self._has_w(rank) and gap > 0 and (longest or self.choices.fill_small_gaps):
+            self._put(rank, W)
+
+    def _arrives(self, rank: int, kind: OpKind) -> int:
+        """When the input of the rank's next op of this kind is there."""
+        number = self.done[rank][kind]
+        if kind == F and rank > 0:
+            return self.ended[rank - 1][F][number] + self.lag_down[rank]
+        if kind == B and rank < self.ranks[-1]:
+            return self.ended[rank + 1][B][number] + self.lag_up[rank]
+        return 0
+
+    def _has_w(self, rank: int) -> bool:
+        return self.done[rank][W] < self.done[rank][B]
+
+    def _put(self, rank: int, kind: OpKind) -> None:
+        """Run a rank's next op of this kind as soon as its input is there."""
+        start = max(self.clock[rank], self._arrives(rank, kind))
+        if self.programs[rank]:
+            self.idle[rank] += start - self.clock[rank]
+        self.clock[rank] = start + self.took[rank][kind]
+        self.ended[rank][kind].append(self.clock[rank])
+        self.programs[rank].append(Op(kind, rank, self.done[rank][kind]))
+        self.done[rank][kind] += 1
+        self.kept[rank] += self.grows[rank][kind]

@@ -1,0 +1,21 @@
+"""What ZB-H1 and ZB-H2 share (Qi et al. 2023, arXiv 2401.10241, section 2)."""
+
+from synth.families._lib.family import forwards
+from synth.kinds import OpKind
+from synth.schedule.ops import Op
+
+
+def program(stage: int, warmup: int, delay: int, num_micro_batches: int) -> list[Op]:
+    """One rank's ops: `warmup` forwards, then F and B in turn, each W `delay` B's behind its own.
+
+    W j follows B j + delay, so that `delay` micro-batches wait for their W; the remaining W's fill
+    the end.
+    """
+    m = num_micro_batches
+    ops = forwards(stage, 0, min(warmup, m))
+    for j in range(m):
+        ops.append(Op(OpKind.B, stage, j))
+        if j >= delay:
+            ops.append(Op(OpKind.W, stage, j - delay))
+        ops += forwards(stage, warmup + j, min(warmup + j + 1, m))
+    return ops + [Op(OpKind.W, stage, j) for j in range(max(0, m - delay), m)]

@@ -1,0 +1,1 @@
+"""Choosing placement and partition: a race between candidates."""

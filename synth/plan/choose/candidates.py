@@ -1,0 +1,140 @@
+"""What is tried: placements and partitions with their problems, and what came of each of them."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from synth.certificate import Certificate
+from synth.families import placements_for
+from synth.plan.recompute.choice import Choice
+from synth.schedule.model import Placement
+from synth.schedule.placements import usual
+from synth.solve.evaluate.evaluate import Candidate as Scored
+from synth.solve.problem import Problem, Result, Rival, StoppedBy, merit, relative_gap
+
+
+class Cut(StrEnum):
+    """How the model is cut: as it is given, evenly (with R's time counted), or as serves best."""
+
+    GIVEN = "given"
+    EVEN = "even"
+    SEARCHED = "searched"
+
+
+class Candidate(NamedTuple):
+    """A placement by its name, the problem on it, and which stages recompute there."""
+
+    name: str
+    problem: Problem
+    choice: Choice = ()
+
+    def on(self, problem: Problem) -> "Candidate":
+        """The same placement in another partition."""
+        return self._replace(problem=problem)
+
+
+def placements_to_try(num_ranks: int, num_layers: int) -> dict[str, Placement]:
+    """By name, the usual placements, and those of published schedules that layers are enough for.
+
+    Raises:
+        SynthError: a number of ranks below 1.
+    """
+    found = usual(num_ranks)
+    for name, where in placements_for(num_ranks, num_layers).items():
+        if num_ranks > 1 and where not in found.values():
+            found[name] = where
+    return found
+
+
+@dataclass(eq=False)
+class Tried:
+    """What is known of a candidate: the best that was found, and a bound on all that there is.
+
+    The bound, with its certificate, holds for one partition, which is another one where the model
+    was cut anew for the stages that recompute; `is_over` says that more time would find nothing
+    better there. `num_trials` is how often it was searched. `published` are the published schedules
+    that were judged before, all of them with `is_judged`, and `moved` is the best one of those that
+    move what forwards save. With `is_fixed` what was found is one of these, which no search starts
+    from.
+    """
+
+    candidate: Candidate
+    lower_bound_us: int
+    found: Result | None = None
+    seconds: float = 0.0
+    is_over: bool = False
+    num_trials: int = 0
+    published: tuple[Rival, ...] = ()
+    moved: Scored | None = None
+    is_judged: bool = False
+    is_fixed: bool = False
+    certificate: Certificate | None = None
+
+    @property
+    def name(self) -> str:
+        """The placement's."""
+        return self.candidate.name
+
+    @property
+    def problem(self) -> Problem:
+        """On the partition of what was found, or that to begin with."""
+        return self.candidate.problem if self.found is None else self.found.problem
+
+    @property
+    def gap(self) -> float | None:
+        """(value − bound) / value."""
+        if self.value_us is None:
+            return None
+        return relative_gap(self.value_us, min(self.value_us, self.lower_bound_us))
+
+    @property
+    def value_us(self) -> int | None:
+        """The best value found."""
+        return None if self.found is None else self.found.value_us
+
+    @property
+    def is_impossible(self) -> bool:
+        """Whether nothing fits, for certain."""
+        return self.found is not None and self.found.stopped_by == StoppedBy.INFEASIBLE
+
+    def take(self, found: Result) -> None:
+        """Keep the better one of what was found, and what is proven on its partition."""
+        self.seconds += found.wall_s
+        self.num_trials += 1
+        before = (self.value_us, self.lower_bound_us)
+        if self.value_us is None or merit(found.value_us) < merit(self.value_us):
+            self._take_bound(found, self.bound_on(found.problem))
+            self.found = found
+        elif self.bound_on(found.problem):
+            self._take_bound(found, self.lower_bound_us)
+        # One that ended by itself may find more in more time, as all its parts then have more; a
+        # deterministic one always does.
+        gained = (self.value_us, self.lower_bound_us) != before
+        is_exhausted = found.stopped_by == StoppedBy.EXHAUSTED and not gained
+        self.is_over = is_exhausted or found.stopped_by in (StoppedBy.OPTIMAL, StoppedBy.INFEASIBLE)
+
+    def _take_bound(self, found: Result, known_us: int) -> None:
+        """Take the better bound of what was found and what is known."""
+        self.lower_bound_us = max(found.lower_bound_us, known_us)
+        if found.lower_bound_us >= known_us:
+            self.certificate = found.certificate
+
+    def bound_on(self, problem: Problem) -> int:
+        """What is proven of a cut of the model; 0 of another one."""
+        return self.lower_bound_us if problem.partition == self.problem.partition else 0
+
+
+class Chosen(NamedTuple):
+    """The best of all candidates, and what came of each of them, the best one first.
+
+    The result's bound holds for all of them, each on its own placement and partition; where its
+    `bound_scope` says so, for every other partition too.
+    """
+
+    result: Result
+    tried: tuple[Tried, ...]
+
+    @property
+    def name(self) -> str:
+        """Of the placement that won."""
+        return self.tried[0].name

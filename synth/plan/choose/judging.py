@@ -1,0 +1,152 @@
+"""The published schedules of all candidates, judged before the first trial.
+
+The passes (see `published`) of all candidates are taken in the order of what they cost: first those
+of the schedules as they were published, then those with stages that recompute besides. Last come
+the candidates on which nothing can fit, which have rows in the table and no more. Then the
+model is cut again, R counted as work, for the stages that recompute in the best schedules, and
+these cuts are judged too.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from synth.plan.choose.candidates import Tried
+from synth.plan.choose.published import NUM_PASSES, NUM_PLAIN_PASSES, Published
+from synth.plan.recompute.choice import bound_us, why_infeasible
+from synth.plan.recompute.repartition import repartitioned
+from synth.plan.recompute.solve import counts_tried
+from synth.plan.recompute.stages import recomputed
+from synth.profile import Profile
+from synth.solve.bounds.closed_form import work_bound_us
+from synth.solve.evaluate.evaluate import Candidate
+from synth.solve.instance.memory_models import relaxed_for_fusion
+from synth.solve.problem import Problem, Result, StoppedBy
+
+# The time of each pass, relative to the first one's, about.
+_COSTS = (1, 3, 3, 4, 5)
+
+# Schedules so many times as long as the best at most have the model cut again for their stages.
+_NEAR = 1.15
+
+# Asked before each schedule, with its number of ops, and whether it is as it was published.
+IsLate = Callable[[int, bool], bool]
+
+
+def judge(those: Sequence[Tried], is_late: IsLate, on_found: Callable[[Tried], None]) -> None:
+    """Give each candidate the best of its published schedules as what was found.
+
+    Args:
+        those: of which nothing was found yet.
+        is_late: ends the passes.
+        on_found: called after what is better than what was found on a candidate before.
+    """
+    pairs = [(tried, Published(tried.problem, tried.candidate.choice)) for tried in those]
+    steps = [(*pair, number) for pair in pairs for number in range(NUM_PASSES)]
+    for tried, published, number in sorted(steps, key=_cost):
+        _pass(tried, published, number, is_late, _best_us(those))
+        on_found(tried)
+    for tried, published in pairs:
+        tried.published, tried.moved = tuple(published.rivals), published.moved
+        tried.is_judged = published.is_complete
+
+
+def _cost(step: tuple[Tried, Published, int]) -> tuple[bool, bool, int]:
+    """Squares of sizes: a size is what a schedule takes, and large ones serve less often."""
+    tried, published, number = step
+    is_later = number >= NUM_PLAIN_PASSES
+    return published.is_hopeless, is_later, num_ops(tried.problem) ** 2 * _COSTS[number]
+
+
+def _pass(
+    tried: Tried, published: Published, number: int, is_late: IsLate, best_us: int | None
+) -> None:
+    size = num_ops(tried.problem)
+    is_plain = number < NUM_PLAIN_PASSES
+    published.run(number, lambda: is_late(size, is_plain), best_us)
+    best = published.best
+    if best is not None and (tried.value_us is None or best.value_us < tried.value_us):
+        tried.found = _result(tried.problem, best, tried.lower_bound_us)
+
+
+def fixed(tried: Tried) -> Tried | None:
+    """The best schedule on a candidate that moves what forwards save, as a candidate of its own.
+
+    Its bound is that without caps, as what is moved takes no memory.
+    """
+    if tried.moved is None:
+        return None
+    free = replace(tried.problem, caps_bytes=None)
+    least_us = work_bound_us(relaxed_for_fusion(free), free.objective)
+    name = f"{tried.name} ({tried.moved.schedule.name})"
+    found = _result(tried.problem, tried.moved, least_us)
+    candidate = tried.candidate._replace(name=name, problem=tried.problem)
+    return Tried(candidate, least_us, found, is_over=True, is_fixed=True)
+
+
+def nothing_fits(tried: Tried) -> Result | None:
+    """The answer of a search where closed forms say that nothing fits; None: they do not."""
+    message = why_infeasible(tried.problem, tried.candidate.choice)
+    if message is None or tried.value_us is not None:
+        return None
+    nothing = (None, None, None, tried.lower_bound_us, None, None)
+    return Result(tried.problem, *nothing, StoppedBy.INFEASIBLE, (), 0.0, message)
+
+
+def cut_again(
+    profile: Profile, those: Sequence[Tried], should_stop: Callable[[], bool]
+) -> Iterator[Tried]:
+    """Candidates cut for the stages that recompute in what was found, and for one more and fewer.
+
+    Nothing is found on them yet. Their choice is of just these stages.
+    """
+    best_us = _best_us(those) or 0
+    known = {(tried.name, tried.problem.partition) for tried in those}
+    near = [one for one in those if one.value_us is not None and one.value_us <= _NEAR * best_us]
+    for tried in sorted(near, key=lambda one: one.value_us or 0):
+        if tried.candidate.choice is not None:
+            continue
+        for stages in _neighbours(tried):
+            if should_stop():
+                return
+            problem = repartitioned(profile, tried.problem, stages, should_stop)
+            if (tried.name, problem.partition) not in known:
+                known.add((tried.name, problem.partition))
+                candidate = tried.candidate._replace(problem=problem, choice=stages)
+                yield Tried(candidate, bound_us(problem, None))
+
+
+def _neighbours(tried: Tried) -> Iterator[tuple[int, ...]]:
+    """The first stages, as many as recompute in what was found, then one step more and fewer."""
+    assert tried.found is not None and tried.found.schedule is not None
+    count = len(recomputed(tried.found.schedule))
+    counts = counts_tried(tried.problem.costs.num_stages)
+    nearest = min(range(len(counts)), key=lambda at: abs(counts[at] - count))
+    for at in (nearest, nearest + 1, nearest - 1):
+        if count and 0 < at < len(counts):
+            yield tuple(range(counts[at]))
+
+
+def _best_us(those: Sequence[Tried]) -> int | None:
+    values = (tried.value_us for tried in those)
+    return min((us for us in values if us is not None), default=None)
+
+
+def num_ops(problem: Problem) -> int:
+    """The size of a schedule."""
+    return 3 * problem.num_micro_batches * problem.costs.num_stages
+
+
+def _result(problem: Problem, found: Candidate, least_us: int) -> Result:
+    """A schedule as the answer of a search that did nothing else."""
+    return Result(
+        problem=problem,
+        schedule=found.schedule,
+        timeline=found.timeline,
+        value_us=found.value_us,
+        lower_bound_us=min(least_us, found.value_us),
+        peak_bytes=found.peak_bytes,
+        found_by=found.found_by,
+        stopped_by=StoppedBy.TIME_LIMIT,
+        rivals=(),
+        wall_s=0.0,
+    )

@@ -1,0 +1,57 @@
+"""The caps at which something can change, for ranks that hold one stage each.
+
+Bounds see memory as a sum over the ops that a rank has done (see `synth.solve.instance.instance`):
+an op is allowed where the level before it and what the op needs are within the cap; and as many
+micro-batches may be in flight as fit with what is there besides. So between two neighbouring sums
+of these forms all caps allow the same orders.
+"""
+
+from bisect import bisect_right
+
+import numpy as np
+
+from synth.kinds import MEASURED
+from synth.solve.instance.instance import B, F, View, W
+from synth.solve.instance.memory_models import certain, relaxed_for_fusion
+from synth.solve.problem import Problem
+
+# Beyond so many sums the table is not worth its time.
+_MOST = 2_000_000
+
+
+class Levels:
+    """Memory levels that some order can reach, over all ranks; none where there are too many."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._levels: list[int] = []
+        m = problem.num_micro_batches
+        alone = all(len(held) == 1 for held in problem.placement.held)
+        if alone and problem.num_ranks * (m + 1) ** 3 <= _MOST:
+            views = (certain(problem), relaxed_for_fusion(problem))
+            found = {
+                level
+                for rank in range(problem.num_ranks)
+                for view in views
+                for level in _levels_of(view, rank, problem.static_bytes(rank))
+            }
+            self._levels = sorted(found)
+
+    def largest_like(self, cap_bytes: int) -> int:
+        """The largest cap that allows no more than this one, as far as bounds can see."""
+        place = bisect_right(self._levels, cap_bytes)
+        return self._levels[place] - 1 if place < len(self._levels) else cap_bytes
+
+
+def _levels_of(view: View, rank: int, static: int) -> list[int]:
+    """Static bytes, f F's, b B's and w W's done (w ≤ b ≤ f), and the next op's need."""
+    chunk = view[view.held[rank][0]]
+    counts = np.arange(chunk.num_micro_batches + 1)
+    f, b, w = np.meshgrid(counts, counts, counts, indexing="ij")
+    effect = chunk.effect_bytes
+    level = f * effect[F] + b * effect[B] + w * effect[W]
+    level = np.unique(level[(w <= b) & (b <= f)])
+    needs = np.array([chunk.need_bytes[kind] for kind in MEASURED])
+    sums = (level[:, None] + needs).ravel()
+    if chunk.beside_bytes is not None:
+        sums = np.concatenate([sums, chunk.beside_bytes + counts * effect[F]])
+    return [static + int(sum_) for sum_ in np.unique(sums)]

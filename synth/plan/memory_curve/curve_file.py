@@ -1,0 +1,315 @@
+"""The curve of time against memory: its file, and what its points say of each other.
+
+Every point is a whole plan under one cap for all ranks, so it can be taken out and run. The best
+time never rises with the cap. So a plan serves all larger caps too, and a proven bound holds under
+all smaller ones: points are kept *closed* under both.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from pydantic import NonNegativeInt, PositiveInt, model_validator
+
+from synth import __version__
+from synth.certificate import Certificate
+from synth.errors import SynthError
+from synth.objective import BoundScope, Objective
+from synth.plan.memory_curve.cap_knowledge import Found, Known
+from synth.plan.partition import bounds
+from synth.plan.partition.balance import smallest_limit_of_any
+from synth.plan.recompute.choice import Choice, limits_bytes, of_words, words
+from synth.profile import PlainText, Profile
+from synth.record import FileRecord, Record
+from synth.schedule.files.plan_file import Claim, Plan
+from synth.solve.problem import Problem, StoppedBy, relative_gap
+
+# Of a curve of which each point has its own partition.
+_SOUGHT = "sought"
+
+# What a point's arguments call the time that its search had.
+TIME_LIMIT = "time_limit_s"
+
+
+class FamilyPoint(Record):
+    """A published schedule: its time and the highest peak of a rank."""
+
+    name: PlainText
+    value_us: NonNegativeInt
+    peak_bytes: NonNegativeInt
+
+
+@dataclass(frozen=True)
+class Searched:
+    """The answer of a search under one cap; `time_limit_s` is the time that it had."""
+
+    cap_bytes: int
+    partition: tuple[int, ...]
+    found: Found
+    lower_bound_us: int
+    stopped_by: StoppedBy
+    wall_s: float
+    time_limit_s: float
+    certificate: Certificate | None = None
+
+
+class Frontier(FileRecord):
+    """A file of plans for one problem under rising caps, and the published schedules beside them.
+
+    `least_cap_bytes` is a cap that the serial schedule keeps, and `never_below_bytes` one that
+    nothing keeps less than; with one stage per rank they are the same. `has_end` is whether the
+    search without a cap is there, as the point of the cap from which on its schedule fits.
+    `recompute` are the stages that do, as `--recompute` takes them. With `partition_is_sought` each
+    point has its own partition, its bound holds for all of them, and `partition` is the most even.
+    """
+
+    FORMAT: ClassVar[str] = "synth-frontier"
+    VERSION: ClassVar[int] = 1
+    MADE_BY: ClassVar[str] = "synth frontier"
+
+    profile_name: PlainText
+    profile_fingerprint: str
+    partition: tuple[PositiveInt, ...]
+    partition_is_sought: bool = False
+    placement: tuple[tuple[NonNegativeInt, ...], ...]
+    num_micro_batches: PositiveInt
+    objective: str
+    recompute: str = "none"
+    never_below_bytes: NonNegativeInt
+    least_cap_bytes: NonNegativeInt
+    has_end: bool = False
+    families: tuple[FamilyPoint, ...] = ()
+    points: tuple[Plan, ...] = ()
+
+    @property
+    def judged_by(self) -> Objective:
+        """Of what the points' times are."""
+        return Objective.parse(self.objective)
+
+    @property
+    def bound_scope(self) -> BoundScope:
+        """What the points' bounds hold for."""
+        return BoundScope.ALL if self.partition_is_sought else BoundScope.PARTITION
+
+    @property
+    def choice(self) -> Choice:
+        """Which stages recompute."""
+        return of_words(self.recompute)
+
+    @model_validator(mode="after")
+    def _rising(self) -> Self:
+        Objective.parse(self.objective)
+        of_words(self.recompute)
+        caps = [cap_of(plan) for plan in self.points]
+        if caps != sorted(set(caps)):
+            raise ValueError("the points' caps must rise")
+        for plan in self.points:
+            if difference(self, plan) is not None:
+                raise ValueError(f"the point at {cap_of(plan)} bytes is of another problem")
+            had_s(plan)
+        return self
+
+    def check(self) -> None:
+        """Verify every plan.
+
+        Raises:
+            ScheduleError: one is not fit to run, or not what it claims.
+        """
+        for plan in self.points:
+            plan.check()
+
+
+def cap_of(plan: Plan) -> int:
+    """The cap of a point, the same for all ranks."""
+    assert plan.caps_bytes is not None
+    return plan.caps_bytes[0]
+
+
+def had_s(plan: Plan) -> float:
+    """The time that the search of a point had, in seconds.
+
+    Raises:
+        ValueError: the file says something else.
+    """
+    given = plan.arguments.get(TIME_LIMIT, "0")
+    try:
+        found = float(given)
+    except ValueError:
+        found = math.nan
+    if math.isfinite(found):
+        return found
+    raise ValueError(
+        f"the point at {cap_of(plan)} bytes has the {TIME_LIMIT} {given!r}; needed: seconds, such "
+        f"as '30'"
+    )
+
+
+def value_of(plan: Plan) -> int:
+    """The objective of a plan, in microseconds."""
+    return plan.claim.value_us
+
+
+def difference(one: Frontier | Plan, other: Frontier | Plan) -> str | None:
+    """In what two are about different problems: a word and both values; none if in nothing."""
+    for name in ("profile_fingerprint", "placement", "num_micro_batches"):
+        mine, others = getattr(one, name), getattr(other, name)
+        if mine != others:
+            return f"{name.replace('_', ' ')}: {mine} there, {others} here"
+    mine, others = _cut(one), _cut(other)
+    is_point = isinstance(one, Plan) or isinstance(other, Plan)
+    if mine != others and not (is_point and _SOUGHT in (mine, others)):
+        return f"partition: {mine} there, {others} here"
+    mine, others = _recompute(one), _recompute(other)
+    if None not in (mine, others) and mine != others:
+        return f"recompute: {mine} there, {others} here"
+    mine, others = _objective(one), _objective(other)
+    return None if mine == others else f"objective: {mine} there, {others} here"
+
+
+def _cut(of: Frontier | Plan) -> tuple[int, ...] | str:
+    """The partition of all points, or that each has its own."""
+    return _SOUGHT if isinstance(of, Frontier) and of.partition_is_sought else of.partition
+
+
+def _recompute(of: Frontier | Plan) -> str | None:
+    """What a curve was asked for; of a plan it is no part of the problem."""
+    return of.recompute if isinstance(of, Frontier) else None
+
+
+def _objective(of: Frontier | Plan) -> str:
+    return of.objective if isinstance(of, Frontier) else of.claim.objective
+
+
+def empty_frontier(
+    profile: Profile, problem: Problem, recompute: Choice = (), *, sought: bool = False
+) -> Frontier:
+    """A curve of a problem without points yet.
+
+    Args:
+        problem: without caps, with its partition.
+        recompute: the stages that do.
+        sought: whether each point is to have its own partition.
+
+    Raises:
+        SynthError: there is no partition; or it is sought, and ranks hold several stages, or
+            stages recompute, of which there are no bounds of all partitions.
+    """
+    if problem.partition is None:
+        raise SynthError("a curve needs the problem's partition, the layers of each stage")
+    if sought:
+        check_can_be_sought(problem, recompute)
+        least = never = smallest_limit_of_any(profile, problem.num_ranks)
+    else:
+        never, least = limits_bytes(problem, recompute)
+    return Frontier(
+        profile_name=profile.name,
+        profile_fingerprint=profile.fingerprint(),
+        partition=problem.partition,
+        partition_is_sought=sought,
+        placement=problem.placement.ranks,
+        num_micro_batches=problem.num_micro_batches,
+        objective=str(problem.objective),
+        recompute=words(recompute),
+        never_below_bytes=never,
+        least_cap_bytes=least,
+    )
+
+
+def check_can_be_sought(problem: Problem, recompute: Choice) -> None:
+    """Refuse what there are no bounds of all partitions for: a plan's bound would not hold below.
+
+    Raises:
+        SynthError: several stages per rank, stages that recompute, or too many layers.
+    """
+    if bounds.is_linear(problem) and not bounds.applies(problem):
+        raise SynthError(
+            f"{sum(problem.partition or ())} layers on {problem.num_ranks} ranks can be cut in too "
+            f"many ways for what is least over all partitions; give --partition even, or layers "
+            f"per stage"
+        )
+    if not bounds.is_linear(problem) or recompute != ():
+        raise SynthError(
+            "what is least over all partitions is known for one stage per rank (--placement "
+            "linear) and without --recompute, as only there bounds hold for all partitions; give "
+            "--partition even, or layers per stage"
+        )
+
+
+def known_of(points: Iterable[Plan]) -> Known:
+    """What the points of a curve say about all caps."""
+    known = Known()
+    for plan in points:
+        claim = plan.claim
+        found = Found(
+            plan.schedule(),
+            claim.makespan_us,
+            claim.period_us,
+            value_of(plan),
+            claim.peak_bytes,
+            claim.found_by,
+        )
+        known.add(cap_of(plan), found, claim.lower_bound_us, claim.certificate)
+    return known
+
+
+def plan_of(profile: Profile, frontier: Frontier, searched: Searched, seed: int) -> Plan:
+    """The point of a search."""
+    found = searched.found
+    claim = Claim(
+        objective=frontier.objective,
+        makespan_us=found.makespan_us,
+        period_us=found.period_us,
+        peak_bytes=found.peak_bytes,
+        lower_bound_us=searched.lower_bound_us,
+        gap=relative_gap(found.value_us, searched.lower_bound_us),
+        bound_holds_for=frontier.bound_scope,
+        certificate=searched.certificate,
+        found_by=found.found_by,
+        stopped_by=searched.stopped_by.value,
+        seed=seed,
+        solve_seconds=round(searched.wall_s, 3),
+        synth_version=__version__,
+    )
+    return Plan.of(
+        profile,
+        searched.partition,
+        found.schedule,
+        claim=claim,
+        caps_bytes=(searched.cap_bytes,) * found.schedule.num_ranks,
+        arguments={TIME_LIMIT: f"{searched.time_limit_s:g}"},
+    )
+
+
+def closed(points: Sequence[Plan]) -> tuple[Plan, ...]:
+    """One point per cap, with the best plan of all that keeps it and the best bound that holds.
+
+    Of two points with the same cap the later one says how the search ended.
+    """
+    last = {cap_of(plan): plan for plan in points}
+    result = []
+    for cap in sorted(last):
+        best = min((plan for plan in points if max(plan.claim.peak_bytes) <= cap), key=_merit)
+        # Of equal bounds its own, so that what is closed stays as it is.
+        holding = (last[cap].claim, *(plan.claim for plan in points if cap_of(plan) >= cap))
+        bound = max(holding, key=lambda claim: claim.lower_bound_us)
+        result.append(_with(last[cap], best, bound))
+    return tuple(result)
+
+
+def _merit(plan: Plan) -> tuple[int, int]:
+    return value_of(plan), max(plan.claim.peak_bytes)
+
+
+def _with(point: Plan, best: Plan, bound: Claim) -> Plan:
+    """A point with another's schedule and a better bound; how long it was searched stays."""
+    gap = relative_gap(value_of(best), bound.lower_bound_us)
+    claim = best.claim.replace(
+        lower_bound_us=bound.lower_bound_us,
+        certificate=bound.certificate,
+        gap=gap,
+        stopped_by=StoppedBy.OPTIMAL.value if gap == 0 else point.claim.stopped_by,
+        solve_seconds=point.claim.solve_seconds,
+        seed=point.claim.seed,
+    )
+    return best.replace(claim=claim, caps_bytes=point.caps_bytes, arguments=point.arguments)

@@ -1,0 +1,112 @@
+"""The least memory in which a pipeline can run without a bubble once it is full.
+
+A schedule that repeats one micro-batch's ops every T, the work of the busiest rank, keeps that rank
+always busy: more micro-batches take no more than T each. How much memory that needs does not depend
+on how many there are, so a small model decides it (`synth.solve.improve.modulo.one_micro_batch`).
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from synth.objective import Objective
+from synth.schedule.model import Schedule
+from synth.solve.evaluate.evaluate import BUFFERINGS, evaluate_order
+from synth.solve.improve.modulo.one_micro_batch import Pattern, find, least_memory
+from synth.solve.instance.instance import View
+from synth.solve.instance.memory_models import cautious, certain
+from synth.solve.instance.timing import number, timed
+from synth.solve.problem import Problem, SolveOptions
+
+# Of the time limit: for the proof, for the pattern that can be run, and for its shortest way; and
+# all of them together.
+_SHARE = 0.2
+SHARE = 3 * _SHARE
+
+# How often the pattern is repeated to see what a micro-batch takes.
+_ROUNDS = 8
+
+
+@dataclass(frozen=True)
+class SteadyCap:
+    """A limit under which `schedule` runs; what a micro-batch takes there, and the least it could.
+
+    No schedule that repeats one micro-batch without bubble needs less than `not_below_bytes`; none
+    where times had to be rounded to find that out.
+    """
+
+    cap_bytes: int
+    not_below_bytes: int | None
+    schedule: Schedule
+    each_us: float
+    work_us: int
+
+    @property
+    def bubble_rate(self) -> float:
+        """1 − work / time, of one more micro-batch on the busiest rank."""
+        return 1 - self.work_us / self.each_us if self.each_us else 0.0
+
+
+def least_steady(
+    problem: Problem, options: SolveOptions, stop: threading.Event | None = None
+) -> SteadyCap | None:
+    """Search the least limit, one for all ranks, with no bubble in the steady state.
+
+    Args:
+        problem: its caps do not matter.
+        options: of the time limit `SHARE` is for this.
+        stop: set it, from any thread, to get nothing within a moment.
+    """
+    stop = stop or threading.Event()
+    free = replace(problem, caps_bytes=None)
+    ranks = range(problem.num_ranks)
+    static = [problem.static_bytes(rank) for rank in ranks]
+    seconds, workers = _SHARE * options.time_limit_s, options.num_workers
+
+    def late() -> Callable[[], bool]:
+        """Whether to end a step that begins now: deterministic seconds may be long ones."""
+        until = time.monotonic() + seconds
+        return lambda: stop.is_set() or (not options.deterministic and time.monotonic() > until)
+
+    searched = (static, seconds, options.seed, workers)
+    proof = least_memory(certain(free), *searched, late())
+    if proof is None or stop.is_set():
+        return None
+    runnable = least_memory(cautious(free, BUFFERINGS[0]), *searched, late())
+    if runnable is None or stop.is_set():
+        return None
+    capped = replace(problem, caps_bytes=(runnable.cap_bytes,) * problem.num_ranks)
+    view = cautious(capped, BUFFERINGS[0])
+    ticks = runnable.ticks
+    settings = {"seed": options.seed, "workers": workers}
+    found = find(view, 1.0, seconds, ticks=ticks, **settings, should_stop=late())
+    if found is None:
+        return None
+    programs = tuple(number(view, order) for order in found.orders(view))
+    candidate = evaluate_order(capped, programs, "pattern")
+    if candidate is None:
+        return None
+    return SteadyCap(
+        max(candidate.peak_bytes),
+        proof.not_below_bytes if proof.is_exact else None,
+        candidate.schedule,
+        _each_us(problem, found),
+        max(sum(view[c].work_us for c in held) for held in view.held),
+    )
+
+
+def _each_us(problem: Problem, pattern: Pattern) -> float:
+    """What one more micro-batch takes when the pipeline is full."""
+    few = _ROUNDS * problem.num_ranks * problem.num_replicas
+    times = [_makespan_us(_view(problem, count), pattern) for count in (few, 2 * few)]
+    # Each copy takes one micro-batch per period.
+    return (times[1] - times[0]) / (few // problem.num_replicas)
+
+
+def _view(problem: Problem, num_micro_batches: int) -> View:
+    return certain(replace(problem, num_micro_batches=num_micro_batches, caps_bytes=None))
+
+
+def _makespan_us(view: View, pattern: Pattern) -> int:
+    return timed(pattern.orders(view), view).value_us(view, Objective.MAKESPAN)

@@ -1,0 +1,280 @@
+"""Tracing the curve of time against memory, with few searches where the curve bends most.
+
+Between two neighbouring schedules the curve lies in a rectangle: as wide as the range of caps that
+was not looked at, as high as their times differ. The next cap is the middle of the
+largest rectangle. Where two neighbours take the same time there is nothing to look for.
+"""
+
+import math
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import NamedTuple
+
+from synth.errors import SynthError
+from synth.plan.memory_curve.curve_file import (
+    FamilyPoint,
+    Frontier,
+    Searched,
+    cap_of,
+    closed,
+    difference,
+    empty_frontier,
+    had_s,
+    known_of,
+    plan_of,
+    value_of,
+)
+from synth.plan.memory_curve.workers import Outcome, Task, Workers
+from synth.plan.recompute.choice import Choice
+from synth.plan.recompute.repartition import repartitioned
+from synth.profile import Profile
+from synth.schedule.files.plan_file import Plan
+from synth.solve.problem import Problem, Rival, SolveOptions, StoppedBy
+
+OnPoint = Callable[[Frontier], None]
+
+# Ranges of caps narrower than this part of the whole are not looked into.
+_FINEST = 1 / 512
+
+_POLL_S = 0.1
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How many caps to search, `time_limit_s` each, so many at once with so many workers each.
+
+    A search stops early when it is proven to be within `gap`.
+    """
+
+    points: int = 8
+    time_limit_s: float = 30.0
+    jobs: int = 1
+    workers: int | None = None
+    gap: float = 0.005
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.points < 2 or self.jobs < 1:
+            raise SynthError(
+                f"{self.points} points and {self.jobs} jobs given; a curve needs two points at "
+                f"least, and one job"
+            )
+
+
+class _Range(NamedTuple):
+    """Caps above `first` and below `end` of which nothing is known but the times at its ends."""
+
+    first: int
+    end: int
+    first_us: float
+    end_us: float
+
+    @property
+    def area(self) -> float:
+        """How much may be found here: bytes, times by what factor the times differ, as a log."""
+        return (self.end - self.first) * math.log(max(self.first_us, 1) / max(self.end_us, 1))
+
+    @property
+    def middle(self) -> int:
+        """The cap to look at."""
+        return (self.first + self.end) // 2
+
+
+def trace(
+    profile: Profile,
+    problem: Problem,
+    effort: Effort | None = None,
+    begun: Frontier | None = None,
+    on_point: OnPoint | None = None,
+    stop: threading.Event | None = None,
+    recompute: Choice = (),
+    *,
+    sought: bool = False,
+) -> Frontier:
+    """Find the curve: the best time, and what is proven, under caps that are one for all ranks.
+
+    It begins with the least cap that the serial schedule keeps, and with no cap at all, which gives
+    the cap beyond which nothing got better. Then come caps at which published schedules begin to
+    fit, where these are faster than what is known, and then it goes where the curve bends.
+
+    Args:
+        profile: what the problem's costs were cut from.
+        problem: without caps, with its partition.
+        effort: how long to search.
+        begun: what is there already: only what is missing is searched, and points again that had
+            less time.
+        on_point: called in this thread after every search.
+        stop: set it, from any thread, to get what is there within about a second.
+        recompute: the stages that do, at every point; None: as many of the first as serve best.
+        sought: whether each point gets the partition that serves best there.
+
+    Raises:
+        SynthError: the problem has caps or no partition, or `begun` is of another problem; or
+            partitions are sought where that cannot be (`frontier.check_can_be_sought`).
+    """
+    if problem.caps_bytes is not None:
+        raise SynthError("the problem has caps already; a curve is over caps: give none")
+    curve = empty_frontier(profile, problem, recompute, sought=sought)
+    if begun is not None:
+        differs = difference(begun, curve)
+        if differs is not None:
+            raise SynthError(f"what was begun is the curve of another problem: {differs}")
+        curve = begun.replace(points=closed(begun.points))
+    tracing = _Tracing(profile, problem, effort or Effort(), curve, on_point)
+    return tracing.run(stop or threading.Event())
+
+
+class _Tracing:
+    """The curve so far, the caps that are being searched, and what to search next."""
+
+    def __init__(
+        self,
+        profile: Profile,
+        problem: Problem,
+        effort: Effort,
+        curve: Frontier,
+        on_point: OnPoint | None,
+    ) -> None:
+        self.profile, self.problem, self.effort = profile, problem, effort
+        self.curve, self.on_point = curve, on_point
+        self.pending: list[int | None] = []
+
+    def run(self, stop: threading.Event) -> Frontier:
+        if self._next() == []:
+            return self.curve
+        stopping = False
+        with Workers(self.effort.jobs) as workers:
+            while workers.has_busy or (not stop.is_set() and self._next()):
+                while workers.has_free and not stop.is_set() and (caps := self._next()):
+                    self.pending.append(caps[0])
+                    workers.start(self._task(caps[0]))
+                for outcome in workers.outcomes(_POLL_S):
+                    self._take(outcome)
+                if stop.is_set() and not stopping:
+                    stopping = True
+                    workers.stop()
+        return self.curve
+
+    # What to search
+
+    def _next(self) -> list[int | None]:
+        """The cap to search next, None for no cap; an empty list for nothing."""
+        caps = [cap_of(plan) for plan in self.curve.points]
+        if not self.curve.has_end and None not in self.pending:
+            return [None]
+        least = self.curve.least_cap_bytes
+        if least not in caps and least not in self.pending:
+            return [least]
+        again = [cap for plan in self.curve.points if not self._is_done(plan, cap := cap_of(plan))]
+        if again:
+            return [again[0]]
+        if len(set(caps) | set(self.pending)) >= self.effort.points or not self.curve.has_end:
+            return []
+        published = self._published_caps()
+        if published:
+            return [published[0]]
+        widest = max(self._ranges(), key=lambda found: found.area, default=None)
+        return [] if widest is None or widest.area <= 0 else [widest.middle]
+
+    def _published_caps(self) -> list[int | None]:
+        """Where published schedules fit that are faster than what is known there, worst first."""
+        better = []
+        for family in self.curve.families:
+            cap, plans = family.peak_bytes, self.curve.points
+            there_us = [value_of(plan) for plan in plans if max(plan.claim.peak_bytes) <= cap]
+            beaten = any(_beats(other, family) for other in self.curve.families)
+            asked = cap in self.pending or cap in map(cap_of, plans)
+            if beaten or asked or not there_us or family.value_us >= min(there_us):
+                continue
+            better.append((family.value_us / min(there_us), cap))
+        return [cap for _, cap in sorted(better)]
+
+    def _is_done(self, plan: Plan, cap: int) -> bool:
+        whole = plan.claim.stopped_by != StoppedBy.INTERRUPT
+        had_enough = whole and had_s(plan) >= self.effort.time_limit_s
+        return had_enough or plan.claim.gap <= self.effort.gap or cap in self.pending
+
+    def _ranges(self) -> list[_Range]:
+        """Where the curve may still lie lower than is known, wide enough to look into."""
+        points = self.curve.points
+        finest = max(2, round((cap_of(points[-1]) - cap_of(points[0])) * _FINEST))
+        ranges = []
+        for plan, after in pairwise(points):
+            # A plan serves from its peak on, so nothing is unknown between that and its cap.
+            end = min(cap_of(after), max(after.claim.peak_bytes))
+            whole = _Range(cap_of(plan), end, value_of(plan), value_of(after))
+            ranges += self._split(whole)
+        return [found for found in ranges if found.end - found.first > finest]
+
+    def _split(self, whole: _Range) -> list[_Range]:
+        """Cut a range at the caps that are being searched, as if each would lie on the diagonal."""
+        parts, first, first_us = [], whole.first, whole.first_us
+        pending = (cap for cap in self.pending if cap is not None)
+        for cap in sorted(cap for cap in pending if whole.first < cap < whole.end):
+            share = (cap - whole.first) / (whole.end - whole.first)
+            middle_us = whole.first_us + share * (whole.end_us - whole.first_us)
+            parts.append(_Range(first, cap, first_us, middle_us))
+            first, first_us = cap, middle_us
+        return [*parts, _Range(first, whole.end, first_us, whole.end_us)]
+
+    def _task(self, cap: int | None) -> Task:
+        known = known_of(self.curve.points)
+        hint, effort = known.best_within(cap), self.effort
+        options = SolveOptions(
+            time_limit_s=effort.time_limit_s,
+            gap=effort.gap,
+            workers=effort.workers,
+            seed=effort.seed,
+            hint=hint.schedule if hint else None,
+        )
+        caps = None if cap is None else (cap,) * self.problem.num_ranks
+        capped, bound_us = replace(self.problem, caps_bytes=caps), known.bound_us(cap)
+        if not self.curve.partition_is_sought:
+            return Task(capped, options, bound_us, self.curve.choice)
+        options = replace(options, hint=None)  # in another partition it may not fit
+        plans = self.curve.points
+        keeping = [plan for plan in plans if cap is None or max(plan.claim.peak_bytes) <= cap]
+        start = repartitioned(self.profile, capped, ())
+        if best := min(keeping, key=value_of, default=None):
+            start = replace(capped, costs=best.costs, partition=best.partition)
+        return Task(start, options, bound_us, self.curve.choice, self.profile)
+
+    # What was found
+
+    def _take(self, outcome: Outcome) -> None:
+        """Add a point; without a cap, at the cap from which on its schedule fits."""
+        caps, found = outcome.task.problem.caps_bytes, outcome.found
+        cap = None if caps is None else caps[0]
+        self.pending.remove(cap)
+        if found is None:
+            raise SynthError(outcome.message or f"nothing was found under {cap} bytes")
+        if cap is None:
+            families = tuple(self._family(r) for r in outcome.rivals if r.keeps_saved)
+            whole = outcome.stopped_by != StoppedBy.INTERRUPT
+            self.curve = self.curve.replace(families=families, has_end=whole)
+        searched = Searched(
+            max(found.peak, self.curve.least_cap_bytes) if cap is None else cap,
+            outcome.partition or self.curve.partition,
+            found,
+            outcome.lower_bound_us,
+            outcome.stopped_by,
+            outcome.wall_s,
+            outcome.task.options.time_limit_s,
+            outcome.certificate,
+        )
+        plan = plan_of(self.profile, self.curve, searched, self.effort.seed)
+        self.curve = self.curve.replace(points=closed([*self.curve.points, plan]))
+        if self.on_point is not None:
+            self.on_point(self.curve)
+
+    def _family(self, rival: Rival) -> FamilyPoint:
+        value_us = self.problem.objective.value_us(rival)
+        return FamilyPoint(name=rival.name, value_us=value_us, peak_bytes=max(rival.peak_bytes))
+
+
+def _beats(one: FamilyPoint, other: FamilyPoint) -> bool:
+    """Whether one is faster in no more memory, or as fast in less."""
+    mine, others = (one.value_us, one.peak_bytes), (other.value_us, other.peak_bytes)
+    return mine != others and all(a <= b for a, b in zip(mine, others, strict=True))

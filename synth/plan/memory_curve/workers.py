@@ -1,0 +1,200 @@
+"""Solving several problems at once: long-lived processes, fed through pipes.
+
+Ctrl-C in a terminal reaches every process of the group; workers leave it to their parent, which
+asks them all to stop. A worker whose parent is gone stops and ends.
+"""
+
+import multiprocessing
+import signal
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from queue import SimpleQueue
+from types import TracebackType
+
+from synth.certificate import Certificate
+from synth.errors import RunFailure, SynthError
+from synth.plan.choose.candidates import Candidate, Cut
+from synth.plan.choose.trials import solve_best_of
+from synth.plan.memory_curve.cap_knowledge import Enough, Found
+from synth.plan.recompute.choice import Choice, solve_with
+from synth.profile import Profile
+from synth.solve.problem import Problem, Rival, SolveOptions, StoppedBy, relative_gap
+
+
+@dataclass(frozen=True)
+class Task:
+    """A problem to solve; the search ends early with a value that a known bound proves enough.
+
+    `recompute` are the stages that do. With a profile the partition is sought, from that of the
+    problem on; without, it stays.
+    """
+
+    problem: Problem
+    options: SolveOptions
+    known_bound_us: int = 0
+    recompute: Choice = ()
+    profile: Profile | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a worker sends back: a result without what is large and can be made again."""
+
+    task: Task
+    partition: tuple[int, ...] | None
+    found: Found | None
+    lower_bound_us: int
+    stopped_by: StoppedBy
+    rivals: tuple[Rival, ...]
+    wall_s: float
+    message: str | None
+    certificate: Certificate | None = None
+
+
+class Workers(AbstractContextManager["Workers"]):
+    """So many processes that each solve one task at a time."""
+
+    def __init__(self, number: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._free: list[Connection] = []
+        self._busy: list[Connection] = []
+        self._processes: list[BaseProcess] = []
+        for _ in range(number):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_work, args=(theirs,), daemon=True)
+            process.start()
+            theirs.close()
+            self._free.append(ours)
+            self._processes.append(process)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End the processes."""
+        for connection in (*self._free, *self._busy):
+            connection.close()
+        for process in self._processes:
+            process.join(timeout=0 if error else 5)
+            process.terminate()
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The processes."""
+        return tuple(process.pid or 0 for process in self._processes)
+
+    @property
+    def has_free(self) -> bool:
+        """Whether a task would be begun at once."""
+        return bool(self._free)
+
+    @property
+    def has_busy(self) -> bool:
+        """Whether an outcome is to come."""
+        return bool(self._busy)
+
+    def start(self, task: Task) -> None:
+        """Give a free worker a task."""
+        connection = self._free.pop()
+        connection.send(task)
+        self._busy.append(connection)
+
+    def stop(self) -> None:
+        """Ask all workers for the best so far; further tasks end at once."""
+        for connection in (*self._free, *self._busy):
+            with suppress(OSError):  # one that died is found out when its outcome is due
+                connection.send(None)
+
+    def outcomes(self, timeout_s: float) -> Iterator[Outcome]:
+        """What has come within a time.
+
+        Raises:
+            SynthError: a task is refused.
+            RunFailure: a worker failed or died.
+        """
+        for ready in wait(self._busy, timeout_s):
+            assert isinstance(ready, Connection)
+            self._busy.remove(ready)
+            try:
+                received = ready.recv()
+            except (EOFError, OSError):
+                raise RunFailure(
+                    "a solver process ended without an answer (killed, or out of memory?); what "
+                    "was found is kept: run the command again, with fewer --jobs"
+                ) from None
+            self._free.append(ready)
+            if isinstance(received, Exception):
+                raise received
+            yield received
+
+
+def _work(connection: Connection) -> None:
+    """Solve what comes until the other end is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    tasks: SimpleQueue[Task | None] = SimpleQueue()
+    stop = threading.Event()
+    threading.Thread(target=_listen, args=(connection, tasks, stop), daemon=True).start()
+    while (task := tasks.get()) is not None:
+        answer = _answer(task, stop)
+        with suppress(OSError):  # the parent is gone, and the listener says so
+            connection.send(answer)
+
+
+def _answer(task: Task, stop: threading.Event) -> Outcome | SynthError:
+    """An outcome, or why there is none; what nobody foresaw is told here with its traceback."""
+    try:
+        return _solve(task, stop)
+    except SynthError as error:
+        return error
+    except Exception as error:
+        traceback.print_exc()
+        return RunFailure(
+            f"a solver process failed: {type(error).__name__}: {error}; what was found is kept"
+        )
+
+
+def _listen(
+    connection: Connection, tasks: "SimpleQueue[Task | None]", stop: threading.Event
+) -> None:
+    """Take in tasks; a None asks to stop, and so does the end of the pipe."""
+    while True:
+        try:
+            received = connection.recv()
+        except (EOFError, OSError):
+            stop.set()
+            tasks.put(None)
+            return
+        if received is None:
+            stop.set()
+        else:
+            tasks.put(received)
+
+
+def _solve(task: Task, stop: threading.Event) -> Outcome:
+    gap = task.options.gap
+    enough = Enough(stop, lambda now: relative_gap(now.value_us, task.known_bound_us) <= gap)
+    if task.profile is None:
+        result = solve_with(task.problem, task.recompute, task.options, enough.watch, enough)
+    else:
+        candidate = Candidate("", task.problem, task.recompute)
+        asked = (task.profile, Cut.SEARCHED, task.options, lambda problem: enough.watch, enough)
+        result = solve_best_of([candidate], *asked).result
+    ended_here = result.stopped_by == StoppedBy.INTERRUPT and not stop.is_set()
+    return Outcome(
+        task,
+        result.problem.partition,
+        Found.of_result(result),
+        result.lower_bound_us,
+        StoppedBy.GAP if ended_here else result.stopped_by,
+        result.rivals,
+        result.wall_s,
+        result.message,
+        result.certificate,
+    )

@@ -1,0 +1,1 @@
+"""Partitions: layers to stages."""

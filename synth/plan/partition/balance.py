@@ -1,0 +1,108 @@
+"""Cutting a model's layers into stages so that the busiest rank has as little work as possible."""
+
+from collections.abc import Callable, Collection, Sequence
+from itertools import pairwise
+
+from synth.errors import SynthError
+from synth.plan.partition.bottleneck import Stopped, most_even, smallest_limit_bytes
+from synth.plan.partition.local_search import rebalance
+from synth.plan.partition.stage_table import StageTable
+from synth.profile import Profile
+from synth.schedule.model import Placement
+
+# Exact passes that count the caps take about 2 ms a layer. Up to so many layers they are not
+# stopped: what stands in for their answer may not fit where their answer does.
+_FEW_LAYERS = 100
+
+
+def is_proven_best(placement: Placement, given: Sequence[int] | None) -> bool:
+    """Whether no partition serves better: proven of a balance with stage k on rank k, and no other.
+
+    `given` is the partition that was asked for; none: `balance` made it.
+    """
+    return given is None and placement == Placement.linear(placement.num_ranks)
+
+
+def balance(
+    profile: Profile,
+    placement: Placement,
+    caps_bytes: Sequence[int] | None = None,
+    num_micro_batches: int | None = None,
+    recompute: Collection[int] = (),
+    should_stop: Callable[[], bool] = lambda: False,
+) -> tuple[int, ...]:
+    """Choose how many layers each stage gets.
+
+    Of the partitions in which every rank can run one micro-batch under its cap, the one with the
+    least largest work (F + B + W) of a rank, then the least sum of squares of the work. Where no
+    partition keeps the caps, the one that fits under the smallest limit for all ranks alike.
+
+    With stage k on rank k that is exact, by dynamic programming over all cuts. Where ranks hold
+    more, local search: see `rebalance`.
+
+    Args:
+        caps_bytes: one for each rank; none: memory does not matter.
+        num_micro_batches: how many the replicas share; none: each gets as many.
+        recompute: stages whose work is R's time too; what they need is taken as without R.
+        should_stop: ends the local search where it stands. It ends exact passes over many layers,
+            too; the answer is the most even partition without caps then.
+
+    Raises:
+        SynthError: fewer layers than stages.
+    """
+    num_layers, num_stages = len(profile.layers), placement.num_stages
+    is_linear = placement == Placement.linear(num_stages)
+    if num_stages > num_layers:
+        way_out = f"use 1 to {num_layers} ranks" if is_linear else "use fewer ranks or rounds"
+        raise SynthError(
+            f"{num_stages} stages asked for, the profile has {num_layers} layers; every stage "
+            f"needs one layer at least: {way_out}, or profile a deeper model"
+        )
+    table = StageTable(profile)
+    if is_linear:
+        return _balance_linear(table, num_stages, caps_bytes, recompute, should_stop)
+    return rebalance(table, placement, caps_bytes, num_micro_batches, recompute, should_stop)
+
+
+def smallest_limit_of_any(profile: Profile, num_ranks: int) -> int:
+    """The least limit for all ranks alike that some partition keeps, with one stage per rank.
+
+    Args:
+        num_ranks: no more than there are layers.
+    """
+    return smallest_limit_bytes(StageTable(profile), num_ranks)
+
+
+def _balance_linear(
+    table: StageTable,
+    num_stages: int,
+    caps_bytes: Sequence[int] | None,
+    recompute: Collection[int],
+    should_stop: Callable[[], bool],
+) -> tuple[int, ...]:
+    """Exact for one stage per rank."""
+    free = most_even(table, [None] * num_stages, recompute)
+    assert free is not None
+    if caps_bytes is None or _keeps(table, free, caps_bytes):
+        return free
+    if table.num_layers <= _FEW_LAYERS:
+        should_stop = _never
+    try:
+        fitting = most_even(table, caps_bytes, recompute, should_stop)
+        if fitting is None:
+            limit = smallest_limit_bytes(table, num_stages, should_stop)
+            fitting = most_even(table, [limit] * num_stages, recompute, should_stop)
+    except Stopped:
+        return free
+    assert fitting is not None
+    return fitting
+
+
+def _never() -> bool:
+    return False
+
+
+def _keeps(table: StageTable, sizes: Sequence[int], caps_bytes: Sequence[int]) -> bool:
+    edges = [sum(sizes[:stage]) for stage in range(len(sizes) + 1)]
+    needs = (table.need_bytes(first, end) for first, end in pairwise(edges))
+    return all(need <= cap for need, cap in zip(needs, caps_bytes, strict=True))

@@ -1,0 +1,334 @@
+"""What no partition of a model can beat, with one stage per rank.
+
+What a rank implies for the whole depends on its own layers and on how long all those before and
+behind them take, not on how these are cut: layers 3 to 7 on rank 1 wait as long for their
+gradients whether layers 8 to 23 are two stages of eight or one of six and one of ten. So every rank
+with every run of layers that it may hold has a bound of its own; a partition is a path through the
+layers, run by run, and takes no less than the largest on its way. The least of that over all paths
+holds for all partitions.
+
+The bounds are made as they are needed, those on the best path first: the closed forms, and where
+they leave the path the best, the exact model of that rank alone.
+"""
+
+import math
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from operator import add
+from typing import NamedTuple
+
+from synth.certificate import MOST_PARTS, Certificate, LayerRun, PartitionProof, ProverName
+from synth.kinds import OpKind
+from synth.plan.partition.paths import NEVER, CutPaths, Least, Run, Sizes, runs_of
+from synth.plan.partition.stage_table import StageTable
+from synth.schedule.model import Placement
+from synth.solve.bounds.closed_form import Ladder, Reference, model_of, rank_bounds
+from synth.solve.bounds.forward_spacing_model import Spacings
+from synth.solve.cpsat.model import Model
+from synth.solve.instance.instance import BW, STEP, B, Chunk, F, View, W
+from synth.solve.instance.memory_models import relaxed_for_fusion
+from synth.solve.problem import Problem, SolveOptions, relative_gap
+
+# Of the time, for the exact model of a rank when it is first looked at; then twice as long. Seconds
+# for the closed forms of one, about.
+_FIRST_SHARE = 0.1
+_CLOSED_S = 0.001
+
+# With more runs of layers even a first bound of each takes seconds.
+MOST_RUNS = 200_000
+
+# Sums of times that are no whole numbers are exact to so many microseconds.
+_TINY = 1e-3
+
+
+@dataclass
+class _Known:
+    """How the bound of all partitions in which a rank holds a run was made.
+
+    By closed forms first, which say `closed_us`; `looked_s` is how long the exact model was
+    searched at most, and `is_final` whether that was to the end.
+    """
+
+    closed_us: int
+    looked_s: float = 0.0
+    is_final: bool = False
+
+
+class Raised(NamedTuple):
+    """The least bound, and what raising it took, in the terms of the options' time limit."""
+
+    least: Least
+    spent_s: float
+
+
+def cut_as(table: StageTable, problem: Problem, sizes: Sizes) -> Problem:
+    """A problem on another partition."""
+    costs = table.costs((0, *accumulate(sizes)))
+    return replace(problem, costs=costs, partition=sizes, partition_is_best=False)
+
+
+def applies(problem: Problem) -> bool:
+    """True with one stage per rank, stage k on rank k, and at most `MOST_RUNS` runs of layers."""
+    return is_linear(problem) and num_runs(problem) <= MOST_RUNS
+
+
+def is_linear(problem: Problem) -> bool:
+    """True with one stage per rank, stage k on rank k."""
+    return problem.placement == Placement.linear(problem.num_ranks)
+
+
+def num_runs(problem: Problem) -> int:
+    """Count the runs of layers that ranks may hold, about; 0 where the partition is not known."""
+    slack = sum(problem.partition or ()) - problem.num_ranks
+    return problem.num_ranks * max(0, slack) ** 2 // 2
+
+
+class CutBounds:
+    """Bounds that hold for all partitions of a model with one stage per rank."""
+
+    def __init__(self, table: StageTable, problem: Problem) -> None:
+        """Nothing is known yet.
+
+        Args:
+            table: of the model's profile.
+            problem: on any partition; its caps, objective and micro-batches are those of all.
+        """
+        self.problem, self.table = problem, table
+        self.num_layers, self.num_ranks = table.num_layers, problem.num_ranks
+        self.layers = _Layers(table, problem.num_ranks)
+        self.known: dict[Run, _Known] = {}
+        self.paths = CutPaths(self.num_ranks, self.num_layers, self._work_us)
+
+    def problem_on(self, sizes: Sizes) -> Problem:
+        """The problem on a partition."""
+        return cut_as(self.table, self.problem, sizes)
+
+    def bound_us(self, sizes: Sizes) -> int | None:
+        """The best bound known of a partition, a closed form at least; None: nothing fits."""
+        for run in runs_of(sizes):
+            self.close(run)
+        bound_us = self.paths.bound_us(sizes)
+        return None if bound_us >= NEVER else bound_us
+
+    def least(self, without: Collection[Sizes] = ()) -> Least:
+        """The least bound of a partition, some left out, and the partition."""
+        return self.paths.least(without)
+
+    def raise_least(
+        self,
+        value_us: int,
+        without: Collection[Sizes],
+        options: SolveOptions,
+        should_stop: Callable[[], bool],
+    ) -> Raised:
+        """Make bounds until the least is no less than a value, or all on its path are made.
+
+        Args:
+            value_us: what is known to be possible; no bound above it is of any use.
+            without: partitions to leave out.
+            options: the gap that is good enough, and the time limit; all else as for a search.
+        """
+        spent_s = 0.0
+        while True:
+            least = self.least(without)
+            is_enough = relative_gap(value_us, min(value_us, least.bound_us)) <= options.gap
+            if least.sizes is None or is_enough or should_stop():
+                break
+            left_s = options.time_limit_s - spent_s
+            runs = list(runs_of(least.sizes))
+            unknown = [run for run in runs if run not in self.known]
+            open_runs = [run for run in runs if run in self.known and not self.known[run].is_final]
+            if left_s <= 0 or not (unknown or open_runs):
+                break
+            if unknown:
+                for run in unknown:
+                    self.close(run)
+                spent_s += _CLOSED_S * len(unknown)
+                continue
+            run = min(open_runs, key=self._turn)
+            share_s = max(_FIRST_SHARE * options.time_limit_s, 2 * self.known[run].looked_s)
+            part = replace(options, time_limit_s=min(left_s, share_s), gap=0.0, workers=1)
+            spent_s += self._look_at(run, value_us, part, should_stop)
+        return Raised(least, spent_s)
+
+    def close(self, run: Run) -> bool:
+        """Make the closed forms' bound; False: it was known."""
+        if run in self.known:
+            return False
+        self.known[run] = _Known(self._closed_us(run))
+        self.paths[run] = max(self.paths[run], self.known[run].closed_us)
+        return True
+
+    def model_of(self, run: Run, value_us: int) -> Model:
+        """Make the exact model of a run's rank, within a value."""
+        view, ranks = self._view(run), (self._place(run),)
+        return model_of(view, self.problem.objective, value_us, ranks, Spacings())
+
+    def certificate(self, bound_us: int, proofs: Iterable[PartitionProof]) -> Certificate | None:
+        """Make the certificate of a bound that all paths have; None: it would be too large.
+
+        Args:
+            bound_us: no path has less but those of `proofs`.
+            proofs: of single partitions.
+        """
+        runs = tuple(
+            LayerRun(rank=run.rank, first=run.first, end=run.end)
+            for run, known in self.known.items()
+            if known.closed_us < bound_us <= self.paths[run]
+        )
+        partitions = tuple(one for one in proofs if self.paths.bound_us(one.sizes) < bound_us)
+        if max(len(runs), len(partitions)) > MOST_PARTS:
+            return None
+        return Certificate(
+            prover=ProverName.PARTITIONS,
+            num_micro_batches=self.problem.num_micro_batches,
+            layer_runs=runs,
+            partitions=partitions,
+        )
+
+    def _turn(self, run: Run) -> tuple[float, int, int]:
+        """What was looked at least comes first, and of those that of the highest bound."""
+        return self.known[run].looked_s, -self.paths[run], run.rank
+
+    def _look_at(
+        self, run: Run, value_us: int, options: SolveOptions, should_stop: Callable[[], bool]
+    ) -> float:
+        """Make the bound of the exact model of a run's rank; what that took."""
+        known = self.known[run]
+        ladder = Ladder(
+            self._view(run),
+            self.problem.objective,
+            options,
+            lambda: Reference(value_us, None),
+            should_stop,
+            proven_us=min(self.paths[run], value_us),
+        )
+        outcome = ladder.alone(self._place(run), options.time_limit_s)
+        self.paths[run] = max(self.paths[run], outcome.bound_us)
+        known.looked_s = max(known.looked_s, options.time_limit_s)
+        known.is_final = outcome.optimal
+        return outcome.spent_s
+
+    # Bounds
+
+    def _place(self, run: Run) -> int:
+        """Of the run, among the ranks of its view."""
+        return 1 if run.rank else 0
+
+    def _work_us(self, run: Run) -> int:
+        """What a rank has to do at least."""
+        return self.problem.num_micro_batches * self.layers.work_us(run)
+
+    def _closed_us(self, run: Run) -> int:
+        """What the closed forms say; a rank that cannot hold one micro-batch never ends."""
+        caps = self.problem.caps_bytes
+        if caps is not None and self.table.need_bytes(run.first, run.end) > caps[run.rank]:
+            return NEVER
+        spans = rank_bounds(self._view(run))[self._place(run)]
+        return self.problem.objective.value_us(spans)
+
+    def _view(self, run: Run) -> View:
+        """The run on a rank of its own, and on one each all layers before and behind it."""
+        edges = sorted({0, run.first, run.end, self.num_layers})
+        costs, place = self.table.costs(tuple(edges)), self._place(run)
+        where, asked = Placement.linear(costs.num_stages), self.problem
+        part = replace(asked, costs=costs, placement=where, caps_bytes=None, partition=None)
+        view = relaxed_for_fusion(part)
+        chunks, rooms = list(view.chunks), list(view.room_bytes)
+        if asked.caps_bytes is not None:
+            rooms[place] = asked.caps_bytes[run.rank] - part.static_bytes(place)
+        if place:
+            chunks[0] = self.layers.before(run, chunks[0])
+        if run.end < self.num_layers:
+            way = self.layers.way_behind_us(run)
+            chunks[place] = chunks[place]._replace(down_us=way.down_us, up_us=way.up_us)
+            idle = dict.fromkeys((F, B, W, BW, STEP), 0)
+            chunks[-1] = chunks[-1]._replace(duration_us=idle)
+        return replace(view, chunks=tuple(chunks), room_bytes=tuple(rooms))
+
+
+class _Way(NamedTuple):
+    """From the end of F to where the gradient is made, and from there to where B can start."""
+
+    down_us: int
+    up_us: int
+
+
+class _Layers:
+    """What layers on other ranks take at least, however they are cut."""
+
+    def __init__(self, table: StageTable, num_ranks: int) -> None:
+        profile, self.num_ranks = table.profile, num_ranks
+        self.links = profile.links
+        layers = [profile.layer_profile(index).time_us for index in range(len(profile.layers))]
+        median = [{kind: timing.median_us for kind, timing in time.items()} for time in layers]
+        self.forward = [times[F] for times in median]
+        # As in `relaxed_for_fusion`: BW may be shorter than B, or than B and W.
+        self.backward = [min(times[B], times[BW]) for times in median]
+        self.weight = [
+            max(0.0, min(times[W], times[BW] - backward))
+            for times, backward in zip(median, self.backward, strict=True)
+        ]
+        self.step = [times.get(OpKind.STEP, 0.0) for times in median]
+        self.is_whole = all(us == int(us) for times in median for us in times.values())
+        ends = range(1, len(layers))
+        self.output = [0, *(table.stage(end - 1, end).output_bytes for end in ends)]
+
+    def work_us(self, run: Run) -> int:
+        """F, B and W of one micro-batch."""
+        own = slice(run.first, run.end)
+        both = map(add, self.backward[own], self.weight[own])
+        # F is rounded once, B and W each, and so they are where both are BW's.
+        return self._least_us(self.forward[own], 1) + self._least_us(both, 2)
+
+    def before(self, run: Run, chunk: Chunk) -> Chunk:
+        """One chunk in place of all ranks before: no F or B comes sooner from them.
+
+        Their slowest F takes no less than their mean; no stage takes less than its least layer.
+        """
+        above = slice(0, run.first)
+        forward_us = self._least_us(self.forward[above], run.rank)
+        backward_us = self._least_us(self.backward[above], run.rank)
+        mean_us, least_us = forward_us // run.rank, self._least_us([min(self.backward[above])], 1)
+        way = self._hops_us(0, run.rank - 1, run.first)
+        # W may be BW less B, both rounded.
+        weight_us = self._least_us([min(self.weight[above])], 2)
+        step_us = self._least_us([min(self.step[above])], 1)
+        duration = {F: mean_us, B: least_us, W: weight_us, BW: least_us + weight_us, STEP: step_us}
+        return chunk._replace(
+            duration_us=duration,
+            down_us=way.down_us + forward_us - mean_us,
+            up_us=way.up_us + max(0, backward_us - least_us),
+        )
+
+    def way_behind_us(self, run: Run) -> _Way:
+        """Through all layers behind, and back."""
+        behind, ranks = slice(run.end, None), self.num_ranks - 1 - run.rank
+        way = self._hops_us(self.num_ranks - 2, run.rank, run.end)
+        return _Way(
+            way.down_us + self._least_us(self.forward[behind], ranks),
+            way.up_us + self._least_us(self.backward[behind], ranks),
+        )
+
+    def _hops_us(self, farthest: int, nearest: int, edge: int) -> _Way:
+        """The transfers from rank to rank: at the nearest one the layer before `edge` is sent.
+
+        Elsewhere it may be any layer's output, so the smallest one.
+        """
+        low, high = sorted((farthest, nearest))
+        down_us = up_us = 0
+        for rank in range(low, high + 1):
+            size = self.output[edge] if rank == nearest else min(self.output[1:])
+            down_us += self.links.between(rank, rank + 1).transfer_us(size)
+            up_us += self.links.between(rank + 1, rank).transfer_us(size)
+        return _Way(down_us, up_us)
+
+    def _least_us(self, times_us: Iterable[float], roundings: int) -> int:
+        """No more than layers take in stages whose times are rounded to whole microseconds.
+
+        Args:
+            roundings: of how many rounded numbers the stages' times are sums and differences.
+        """
+        rounding_us = 0 if self.is_whole else roundings / 2 + _TINY
+        return max(0, math.ceil(sum(times_us) - rounding_us))

@@ -1,0 +1,251 @@
+"""Partitions for ranks that hold several stages: local search over where stages begin.
+
+A move shifts one boundary, or several neighbouring ones together, by a layer: one stage gets a
+layer more, another one less, and those between slide along. All moves are scored at once, by work
+exactly and by memory from an estimate that is corrected where the search stands; a move is taken
+only if the exact score says that it is better. Random kicks, seeded, lead out of local optima.
+"""
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from synth.plan.partition.boundary_moves import BoundaryMoves
+from synth.plan.partition.run_works import RunWorks
+from synth.plan.partition.stage_table import StageTable
+from synth.schedule.model import Placement
+from synth.solve.infeasibility import needed_bytes
+from synth.solve.problem import Problem
+
+_Array = npt.NDArray[np.int64]
+_Column = npt.NDArray[np.int64] | npt.NDArray[np.float64]
+
+# Effort: kicks in all, and those in a row without success after which the search ends; partitions
+# whose memory is looked at exactly, in all and before a local optimum is taken for one.
+_KICKS = 60
+_KICKS_IN_VAIN = 20
+_LOOKS = 400
+_TRIES = 12
+
+
+class _Score(NamedTuple):
+    """Smaller is better: bytes above caps, the largest of a rank and the sum; then work."""
+
+    worst_excess: int
+    total_excess: int
+    largest_us: int
+    squares_of_ranks: float
+    squares_of_stages: float
+
+
+class _State(NamedTuple):
+    """A partition by the edges of its stages, its exact score, and what each rank needs."""
+
+    edges: _Array
+    score: _Score
+    need_bytes: _Array
+
+
+def rebalance(
+    table: StageTable,
+    placement: Placement,
+    caps_bytes: Sequence[int] | None = None,
+    num_micro_batches: int | None = None,
+    recompute: Collection[int] = (),
+    should_stop: Callable[[], bool] = lambda: False,
+) -> tuple[int, ...]:
+    """Choose the layers of each stage so that the busiest rank has little work.
+
+    First the caps are kept, or exceeded as little as can be found; then the largest work of a rank,
+    then the squares of the works of ranks and of stages are made small. No proof, but the same
+    input gives the same partition.
+
+    Args:
+        caps_bytes: one for each rank; none: memory does not matter.
+        num_micro_batches: how many the replicas share; none: each gets as many.
+        recompute: stages whose work is R's time too.
+        should_stop: ends the search where it stands.
+    """
+    search = _Search(table, placement, caps_bytes, num_micro_batches, recompute)
+    search.should_stop = should_stop
+    edges = search.run().edges
+    return tuple(int(size) for size in np.diff(edges))
+
+
+class _Search:
+    """Works and bytes of runs of layers as tables, and the steps over them."""
+
+    def __init__(
+        self,
+        table: StageTable,
+        placement: Placement,
+        caps_bytes: Sequence[int] | None,
+        num_micro_batches: int | None,
+        recompute: Collection[int],
+    ) -> None:
+        self.table, self.placement = table, placement
+        self.num_micro_batches = num_micro_batches or len(placement.ranks)
+        self.caps = None if caps_bytes is None else np.array(caps_bytes, np.int64)
+        self.weights = self._weights()
+        self.works = RunWorks(table)
+        stages = range(placement.num_stages)
+        self.with_r = np.array([stage in recompute for stage in stages])
+        self.bytes = self._bytes()
+        self.held = np.minimum(self._copies(), 1)
+        self.moves = BoundaryMoves(placement.num_stages)
+        self.exact: dict[bytes, _State] = {}
+        self.should_stop: Callable[[], bool] = lambda: False
+
+    def run(self) -> _State:
+        rng = np.random.default_rng(0)
+        best = self._descend(self._state(self._even_start()))
+        in_vain = 0
+        for _ in range(_KICKS):
+            if in_vain == _KICKS_IN_VAIN or self._is_perfect(best) or self._is_tired():
+                break
+            found = self._descend(self._state(self._kicked(best.edges, rng)))
+            in_vain = 0 if found.score < best.score else in_vain + 1
+            best = min(best, found, key=lambda state: state.score)
+        return best
+
+    def _is_tired(self) -> bool:
+        return self.should_stop() or (self.caps is not None and len(self.exact) > _LOOKS)
+
+    # Tables
+
+    def _copies(self) -> _Array:
+        """How often each rank holds each stage."""
+        copies = np.zeros((self.placement.num_ranks, self.placement.num_stages), np.int64)
+        for rank, held in enumerate(self.placement.held):
+            for stage, _ in held:
+                copies[rank, stage] += 1
+        return copies
+
+    def _weights(self) -> _Array:
+        """For each rank and stage, the micro-batches that pass there, without common factors."""
+        shares = np.zeros((self.placement.num_ranks, self.placement.num_stages), np.int64)
+        replicas = len(self.placement.ranks)
+        each, more = divmod(self.num_micro_batches, replicas)
+        for rank, held in enumerate(self.placement.held):
+            for stage, replica in held:
+                shares[rank, stage] += each + (replica < more)
+        weights: _Array = shares // math.gcd(*map(int, shares.flat))
+        return weights
+
+    def _bytes(self) -> _Array:
+        """Up to each layer, what a rank that holds it has for good and from one micro-batch."""
+        profiles = map(self.table.profile.layer_profile, range(self.table.num_layers))
+        each = [layer.static_bytes + layer.saved_bytes for layer in profiles]
+        return np.concatenate(([0], np.cumsum(each, dtype=np.int64)))
+
+    # Moves
+
+    def _even_start(self) -> _Array:
+        """Stages of equal work, as far as layers allow."""
+        num_layers, num_stages = self.table.num_layers, self.placement.num_stages
+        up_to = self.works.up_to
+        edges = [0]
+        for stage in range(1, num_stages):
+            share = up_to[-1] * stage / num_stages
+            nearest = int(np.argmin(np.abs(up_to - share)))
+            edges.append(min(max(nearest, edges[-1] + 1), num_layers - num_stages + stage))
+        return np.array([*edges, num_layers], np.int64)
+
+    def _kicked(self, edges: _Array, rng: np.random.Generator) -> _Array:
+        """A few random moves that leave every stage a layer."""
+        for _ in range(int(rng.integers(2, 6))):
+            possible = self.moves.possible(edges)
+            if len(possible):
+                edges = self.moves.moved(edges, possible[rng.integers(len(possible))])
+        return edges
+
+    def _descend(self, state: _State) -> _State:
+        """Take the best move until none is better."""
+        while not self.should_stop() and (better := self._better_neighbour(state)) is not None:
+            state = better
+        return state
+
+    def _better_neighbour(self, state: _State) -> _State | None:
+        moves = self.moves.possible(state.edges)
+        if len(moves) == 0:
+            return None
+        order = np.lexsort(self._estimate(moves, state)[::-1])
+        for index in order[: _TRIES if self.caps is not None else 1]:
+            found = self._state(self.moves.moved(state.edges, moves[index]))
+            if found.score < state.score:
+                return found
+            if self.should_stop():
+                break
+        return None
+
+    # Scores
+
+    def _state(self, edges: _Array) -> _State:
+        key = edges.tobytes()
+        if key not in self.exact:
+            needs = self._needs(edges)
+            works = self._stage_works(edges[:-1], edges[1:])
+            ranks = self.weights @ works
+            columns = [*self._excess(needs[None, :]), *_columns(ranks[None, :], _squares(works))]
+            score = _Score(*(column[0].item() for column in columns))
+            self.exact[key] = _State(edges, score, needs)
+        return self.exact[key]
+
+    def _estimate(self, moves: _Array, state: _State) -> list[_Column]:
+        """The columns of the scores after moves, near a partition that is known exactly."""
+        edges, changes = state.edges, self.moves.changes
+        works = self._stage_works(edges[:-1], edges[1:])
+        ranks = changes(edges, moves, self._stage_works, self.weights)
+        ranks += self.weights @ works
+        one = np.ones((1, len(works)), np.int64)
+        squares = changes(edges, moves, self._squares_of, one)[:, 0] + _squares(works)
+        columns = _columns(ranks, squares)
+        if self.caps is None:
+            return columns
+        held = changes(
+            edges, moves, lambda first, end: self.bytes[end] - self.bytes[first], self.held
+        )
+        return [*self._excess(held + state.need_bytes), *columns]
+
+    def _squares_of(self, first: _Array, end: _Array) -> _Column:
+        squares: _Column = self._stage_works(first, end).astype(np.float64) ** 2
+        return squares
+
+    def _stage_works(self, first: _Array, end: _Array) -> _Array:
+        """The work of each stage, from where they begin and end."""
+        works = self.works.of(first, end)
+        if self.with_r.any():
+            works[self.with_r] = self.works.of(first, end, recompute=True)[self.with_r]
+        return works
+
+    def _excess(self, needs: _Array) -> list[_Column]:
+        if self.caps is None:
+            return [np.zeros(len(needs), np.int64)] * 2
+        excess = np.maximum(needs - self.caps, 0)
+        return [excess.max(axis=1), excess.sum(axis=1)]
+
+    def _needs(self, edges: _Array) -> _Array:
+        """What each rank needs, exactly; 0 where there are no caps."""
+        if self.caps is None:
+            return np.zeros(self.placement.num_ranks, np.int64)
+        costs = self.table.costs(tuple(map(int, edges)))
+        problem = Problem(costs, self.placement, len(self.placement.ranks))
+        return np.array(needed_bytes(problem), np.int64)
+
+    def _is_perfect(self, state: _State) -> bool:
+        """Whether every rank has the same work, and all fit."""
+        ranks = self.weights @ self._stage_works(state.edges[:-1], state.edges[1:])
+        return state.score.worst_excess == 0 and bool(ranks.max() == ranks.min())
+
+
+def _squares(works: _Array) -> float:
+    return float((works.astype(np.float64) ** 2).sum())
+
+
+def _columns(ranks: _Array, squares_of_stages: Any) -> list[_Column]:
+    """Score partitions by the works of their ranks, a row for each partition."""
+    squares = (ranks.astype(np.float64) ** 2).sum(axis=1)
+    return [ranks.max(axis=1), squares, np.atleast_1d(squares_of_stages)]

@@ -1,0 +1,36 @@
+"""The works of many runs of layers at once, for local search over partitions."""
+
+import numpy as np
+
+from synth.costs import IntArray
+from synth.plan.partition.stage_table import StageTable
+
+# With more layers a table of all runs takes too much memory.
+_MOST_IN_TABLE = 2_000
+
+
+class RunWorks:
+    """Works by first layer and end: exactly those of the table of stages up to 2,000 layers.
+
+    With more layers they are differences of sums, which may be rounded otherwise by a microsecond.
+    """
+
+    def __init__(self, table: StageTable) -> None:
+        self._table, self._all = table, dict[bool, IntArray]()
+        self.up_to = np.concatenate(([0], table.works_us(0, table.num_layers)))
+
+    def of(self, first: IntArray, end: IntArray, *, recompute: bool = False) -> IntArray:
+        """The work of layers first … end − 1, and of R where there is one, for arrays of both."""
+        if self._table.num_layers > _MOST_IN_TABLE:
+            return self._table.nearly_works_us(first, end, recompute=recompute)
+        if recompute not in self._all:
+            self._all[recompute] = self._of_all(recompute=recompute)
+        works: IntArray = self._all[recompute][first, end]
+        return works
+
+    def _of_all(self, *, recompute: bool) -> IntArray:
+        size = self._table.num_layers
+        works = np.zeros((size + 1, size + 1), np.int64)
+        for first in range(size):
+            works[first, first + 1 :] = self._table.works_us(first, size, recompute=recompute)
+        return works

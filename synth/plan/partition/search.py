@@ -1,0 +1,312 @@
+"""Partitions for tight caps, where stages of equal work are not what serves best.
+
+Under a cap below what 1F1B needs, ranks wait for room and not for work: the first stages hold every
+micro-batch longest, so there a layer less is worth more than a layer more costs the last ones.
+
+    even     6 6 6 6    rank 0 has room for two micro-batches, and the others wait for it
+    found    5 5 7 7    it has room for three
+
+Local search: layers move from a stage, or from a run of them, to others. Those of which the closed
+bounds say least are looked at first, and judged by their best list schedule. With one stage per
+rank there are bounds of all partitions (`bounds`): where local search ends, it goes on from the
+partition of which they say least, until that is no less than what was found. The same input gives
+the same partitions.
+"""
+
+import random
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
+from itertools import islice
+from typing import NamedTuple
+
+from synth.plan.partition import bounds
+from synth.plan.partition.bounds import CutBounds, cut_as
+from synth.plan.partition.paths import Sizes
+from synth.plan.partition.stage_table import StageTable
+from synth.plan.recompute.stages import merged
+from synth.profile import Profile
+from synth.schedule.model import Buffering, Schedule
+from synth.solve.bounds import closed_form
+from synth.solve.improve import list_scheduling
+from synth.solve.infeasibility import needed_bytes
+from synth.solve.instance.instance import SPLIT, View
+from synth.solve.instance.memory_models import cautious, relaxed_for_fusion
+from synth.solve.order_pool import split_solution
+from synth.solve.problem import Problem, SolveOptions
+
+# Priority rules tried on each partition, twice as many where ranks hold several stages: first the
+# one that was best before, and no more where what is found is so many times as long as the best.
+_RULES = 12
+_FAR = 1.15
+
+# Ops placed by list scheduling in a second, about.
+_OPS_PER_S = 100_000
+
+# With next to no boundary buffers: what fits with more of them is found then too.
+_BUFFERING = Buffering(0, 0)
+
+# Those that are so many times as long as the best at most are worth a trial.
+_NEAR = 1.05
+
+# Partitions are judged by all micro-batches up to so many ops, or by so many for each rank.
+_FEW_OPS = 2_000
+_MICRO_BATCHES_PER_RANK = 3
+
+# Partitions far away that are looked at before neighbours are, and at last.
+_LEAPS = 4
+_EVERY = 1 << 30
+
+# Of the time that is left for bounds, for finding the next of those.
+_LEAP_SHARE = 0.3
+
+# Neighbours whose bounds are looked at in one step; a bound is as much effort as so many ops placed
+# for each rank.
+_MOST_NEIGHBOURS = 400
+_BOUND_OPS = 10
+
+
+class _Judged(NamedTuple):
+    """What list scheduling makes of a partition, with the rule that did it; none: nothing fits."""
+
+    value_us: int
+    rule: int
+
+
+class CutSearch:
+    """The partitions that were looked at, and what they are worth."""
+
+    def __init__(
+        self,
+        profile: Profile,
+        problem: Problem,
+        effort_s: float,
+        should_stop: Callable[[], bool] = lambda: False,
+        recompute: Collection[int] = (),
+        options: SolveOptions | None = None,
+        order: Schedule | None = None,
+    ) -> None:
+        """Nothing is looked at yet.
+
+        Args:
+            problem: on the partition to start from.
+            effort_s: how long to place ops by list scheduling, in all; counted in ops.
+            should_stop: asked all the time; may be set anew for `looks_good`.
+            recompute: stages that recompute, whose time and memory count as they are then.
+            options: how to prove bounds, and how long in all; none: closed forms only.
+            order: a good one, of any partition; each is judged by what that makes of it, too.
+        """
+        self.problem, self.should_stop = problem, should_stop
+        self.effort_ops = round(_OPS_PER_S * effort_s)
+        self.recompute, self.options = recompute, options or SolveOptions(0)
+        self.table, self.rng = StageTable(profile), random.Random(0)
+        self.num_micro_batches = min(problem.num_micro_batches, _most_micro_batches(problem))
+        self.judged: dict[Sizes, _Judged | None] = {}
+        self.bounds_us: dict[Sizes, int | None] = {}
+        assert problem.partition is not None
+        self.start = problem.partition
+        self.order = order if self.num_micro_batches == problem.num_micro_batches else None
+        self.bounds: CutBounds | None = None
+        if bounds.applies(problem) and not recompute:
+            sample = replace(problem, num_micro_batches=self.num_micro_batches)
+            self.bounds = CutBounds(self.table, sample)
+
+    def bounds_of_all(self) -> CutBounds | None:
+        """Bounds of all partitions with all micro-batches, where there are such bounds."""
+        if self.bounds is None or self.num_micro_batches == self.problem.num_micro_batches:
+            return self.bounds
+        return CutBounds(self.table, self.problem)
+
+    def run(self) -> bool:
+        """Move layers as long as that helps; False: there is no schedule to begin with."""
+        at, best = self.start, self._judge(self.start)
+        while best is not None:
+            better = self._leap(best, _LEAPS) or self._step(at, best) or self._leap(best)
+            if better is None:
+                break
+            at, best = better, self.judged[better]
+        return self.judged[self.start] is not None
+
+    def _leap(self, best: _Judged, most: int = _EVERY) -> Sizes | None:
+        """The first that is better, of so many partitions of which the bounds say least."""
+        for _ in range(most):
+            if (sizes := self._farther(best)) is None:
+                break
+            judged = self._judge(sizes, best)
+            if judged is not None and judged.value_us < best.value_us:
+                return sizes
+        return None
+
+    def _farther(self, best: _Judged) -> Sizes | None:
+        """The partition, of all not judged yet, of which the bounds say least; None: none wins."""
+        if self.bounds is None or self._is_over():
+            return None
+        left_s = self.options.time_limit_s
+        options = replace(self.options, time_limit_s=_LEAP_SHARE * left_s)
+        asked = (best.value_us, self.judged, options, self.should_stop)
+        raised = self.bounds.raise_least(*asked)
+        self.options = replace(options, time_limit_s=max(0.0, left_s - raised.spent_s))
+        self.effort_ops -= _BOUND_OPS * self.problem.num_ranks
+        return raised.least.sizes if raised.least.bound_us < best.value_us else None
+
+    def best(self, most: int) -> list[Problem]:
+        """The problem on those that look best, best first.
+
+        Where there may be several, the one to start from is the last of them, if it is not one.
+
+        Args:
+            most: how many, at least 1.
+        """
+        ranked = self._ranked()
+        chosen = [sizes for value_us, sizes in ranked[:most] if value_us <= _NEAR * ranked[0][0]]
+        if not chosen or (self.start not in chosen and most > 1):
+            chosen[most - 1 :] = [self.start]
+        return [self._problem(sizes) for sizes in chosen]
+
+    def all(self) -> Iterator[Problem]:
+        """The problem on all that something fits in, best first."""
+        return (self._problem(sizes) for _, sizes in self._ranked())
+
+    def looks_good(self, sizes: Sizes) -> bool:
+        """Whether a partition's list schedule is near the best of all."""
+        ranked = self._ranked()
+        best = self.judged[ranked[0][1]] if ranked else None
+        judged = self.judged[sizes] if sizes in self.judged else self._judge(sizes, best)
+        if judged is None or best is None:
+            return judged is not None
+        return judged.value_us <= _NEAR * best.value_us
+
+    @property
+    def best_us(self) -> int | None:
+        """What list scheduling makes of the best partition; None: nothing fits."""
+        return min(self._ranked(), default=(None, ()))[0]
+
+    @property
+    def judging_s(self) -> float:
+        """What it takes to judge one partition, about."""
+        num_ops = len(SPLIT) * self.num_micro_batches * self.problem.costs.num_stages
+        return _RULES * num_ops / _OPS_PER_S
+
+    def _ranked(self) -> list[tuple[int, Sizes]]:
+        judged = ((found, sizes) for sizes, found in self.judged.items())
+        return sorted((found.value_us, sizes) for found, sizes in judged if found is not None)
+
+    def _step(self, at: Sizes, best: _Judged) -> Sizes | None:
+        """The first neighbour that is better; None: there is none, or no more time."""
+        ahead = []
+        for sizes in self._neighbours(at):
+            if self._is_over():
+                return None
+            bound_us = self._bound_us(sizes)
+            if bound_us is not None and bound_us < best.value_us:
+                ahead.append((bound_us, sizes))
+        for _, sizes in sorted(pair for pair in ahead if pair[1] not in self.judged):
+            if self._is_over():
+                return None
+            judged = self._judge(sizes, best)
+            if judged is not None and judged.value_us < best.value_us:
+                return sizes
+        return None
+
+    def _is_over(self) -> bool:
+        return self.effort_ops <= 0 or self.should_stop()
+
+    def _neighbours(self, at: Sizes) -> list[Sizes]:
+        """Those that moves lead to, not more than there is time for, drawn by chance then."""
+        every = list(dict.fromkeys(_moved(at)))
+        return every if len(every) <= _MOST_NEIGHBOURS else self.rng.sample(every, _MOST_NEIGHBOURS)
+
+    def _problem(self, sizes: Sizes) -> Problem:
+        if sizes == self.problem.partition:
+            return self.problem
+        return cut_as(self.table, self.problem, sizes)
+
+    def _sample(self, sizes: Sizes) -> Problem:
+        """The problem as partitions are judged by: few micro-batches, and R as a part of B."""
+        problem = self._problem(sizes)
+        costs = merged(problem.costs, self.recompute)
+        return replace(problem, costs=costs, num_micro_batches=self.num_micro_batches)
+
+    def _bound_us(self, sizes: Sizes) -> int | None:
+        """What the closed forms say; None where nothing fits."""
+        if self.bounds is not None:
+            return self.bounds.bound_us(sizes)
+        if sizes not in self.bounds_us:
+            problem = self._sample(sizes)
+            self.effort_ops -= _BOUND_OPS * problem.num_ranks
+            self.bounds_us[sizes] = (
+                closed_form.work_bound_us(relaxed_for_fusion(problem), problem.objective)
+                if _may_fit(problem)
+                else None
+            )
+        return self.bounds_us[sizes]
+
+    def _judge(self, sizes: Sizes, best: _Judged | None = None) -> _Judged | None:
+        """What the order given makes of it, or where that is no better, the best list schedule."""
+        problem, found = self._sample(sizes), None
+        if _may_fit(problem):
+            found = self._in_order(problem)
+            if found is None or best is None or found.value_us >= best.value_us:
+                listed = self._scheduled(problem, cautious(problem, _BUFFERING), best)
+                found = min((one for one in (found, listed) if one is not None), default=None)
+        self.judged[sizes] = found
+        return found
+
+    def _in_order(self, problem: Problem) -> _Judged | None:
+        """By the order given, if that keeps the caps; as if by the first rule."""
+        if self.order is None:
+            return None
+        view = cautious(problem, self.order.buffering)
+        self.effort_ops -= view.num_ops
+        solution = split_solution(self.order.programs, view)
+        if solution is None:
+            return None
+        return _Judged(solution.value_us(view, problem.objective), 0)
+
+    def _scheduled(self, problem: Problem, view: View, best: _Judged | None) -> _Judged | None:
+        builder = list_scheduling.Builder(view, problem.objective)
+        count = _RULES if len(view) == view.num_ranks else 2 * _RULES
+        rules = list(islice(list_scheduling.variants(view), count))
+        order = list(range(len(rules)))
+        if best is not None:
+            order.insert(0, order.pop(best.rule))
+        found: _Judged | None = None
+        for rule in order:
+            self.effort_ops -= view.num_ops
+            draft = builder.build(rules[rule])
+            if draft is not None and (found is None or draft.value_us < found.value_us):
+                found = _Judged(draft.value_us, rule)
+            is_far = found and best and found.value_us > _FAR * best.value_us
+            if is_far or (found and self.should_stop()):
+                break
+        return found
+
+
+def _most_micro_batches(problem: Problem) -> int:
+    """Of so many at most, partitions are judged."""
+    copies = problem.num_replicas
+    few = copies * _FEW_OPS // (len(SPLIT) * problem.costs.num_stages)
+    return max(copies, few, _MICRO_BATCHES_PER_RANK * problem.num_ranks)
+
+
+def _may_fit(problem: Problem) -> bool:
+    """Whether every rank has room for one micro-batch at a time."""
+    caps = problem.caps_bytes
+    return caps is None or all(n <= c for n, c in zip(needed_bytes(problem), caps, strict=True))
+
+
+def _moved(sizes: Sizes) -> Iterator[Sizes]:
+    """A layer less in each of a run of stages, and one more in each of another run as long."""
+    count = len(sizes)
+    for length in (length for length in (1, 2, 4, 8, 16) if 2 * length <= count):
+        starts = range(count - length + 1)
+        for less in starts:
+            if min(sizes[less : less + length]) == 1:
+                continue
+            for more in starts:
+                if abs(less - more) < length:
+                    continue
+                moved = list(sizes)
+                for offset in range(length):
+                    moved[less + offset] -= 1
+                    moved[more + offset] += 1
+                yield tuple(moved)

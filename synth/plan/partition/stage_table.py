@@ -1,0 +1,105 @@
+"""What any run of a profile's layers costs as one stage, looked up instead of added up again."""
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from synth.costs import Costs, IntArray, StageCosts, cut
+from synth.kinds import OpKind
+from synth.profile import Profile
+from synth.solve.infeasibility import needed_bytes
+from synth.solve.problem import Problem
+
+_WORK = (OpKind.F, OpKind.B, OpKind.W)
+
+# The profiles of the layers, of the one before them and of the one behind them, "" for none.
+_Content = tuple[tuple[str, ...], str, str]
+
+
+class StageTable:
+    """Stages by their first layer and their end; runs of equal layers are added up once."""
+
+    def __init__(self, profile: Profile) -> None:
+        self.profile = profile
+        self.num_layers = len(profile.layers)
+        self._names = [layer.profile for layer in profile.layers]
+        self._stages: dict[_Content, StageCosts] = {}
+        self._needs: dict[_Content, int] = {}
+        self._needs_of_runs: dict[tuple[int, int], int] = {}
+        layers = [profile.layer_profile(index) for index in range(self.num_layers)]
+        self._times = np.array(
+            [[layer.time_us[kind].median_us for layer in layers] for kind in _WORK]
+        )
+        self._rebuild = np.array([layer.recompute_us for layer in layers])
+        self._times_up_to = [_sums(times) for times in (*self._times, self._rebuild)]
+        self.work_up_to = _sums(self._times.sum(axis=0))
+        self.static_up_to = _sums(np.array([layer.static_bytes for layer in layers]))
+
+    def work_us(self, first: int, end: int, *, recompute: bool = False) -> int:
+        """F + B + W of one micro-batch, and R where there is one."""
+        return int(self.works_us(first, end, recompute=recompute)[-1])
+
+    def works_us(self, first: int, stop: int, *, recompute: bool = False) -> IntArray:
+        """The work of the runs from a layer to each end up to `stop`, shortest first."""
+        own = slice(first, stop)
+        # One after the other, as they always were: rounding must not depend on the array's length.
+        times = np.rint(np.cumsum(self._times[:, own], axis=1)).astype(np.int64)
+        works: IntArray = times.sum(axis=0)
+        if recompute:
+            works += np.rint(np.cumsum(self._rebuild[own])).astype(np.int64)
+        return works
+
+    def nearly_works_us(
+        self, first: IntArray, end: IntArray, *, recompute: bool = False
+    ) -> IntArray:
+        """The works of many runs, as differences of sums: at most a microsecond off in each op."""
+        works = np.zeros(np.broadcast(first, end).shape, np.int64)
+        for up_to in self._times_up_to if recompute else self._times_up_to[:-1]:
+            works += np.rint(up_to[end] - up_to[first]).astype(np.int64)
+        return works
+
+    def need_bytes(self, first: int, end: int) -> int:
+        """The least memory of a rank that holds these layers and no others."""
+        if (first, end) not in self._needs_of_runs:
+            content = self._content(first, end)
+            if content not in self._needs:
+                stage, costs = self._in_context(first, end)
+                self._needs[content] = needed_bytes(Problem.linear(costs, 1))[stage]
+            self._needs_of_runs[first, end] = self._needs[content]
+        return self._needs_of_runs[first, end]
+
+    def costs(self, edges: tuple[int, ...]) -> Costs:
+        """All stages of a partition, given by where each stage begins, and the last one's end."""
+        stages = tuple(self.stage(first, end) for first, end in pairwise(edges))
+        return Costs(stages=stages, links=self.profile.links)
+
+    def stage(self, first: int, end: int) -> StageCosts:
+        """The costs of layers first … end − 1."""
+        content = self._content(first, end)
+        if content not in self._stages:
+            stage, costs = self._in_context(first, end)
+            self._stages[content] = costs.stages[stage]
+        return self._stages[content]
+
+    def _content(self, first: int, end: int) -> _Content:
+        before = self._names[first - 1] if first else ""
+        after = self._names[end] if end < self.num_layers else ""
+        return tuple(self._names[first:end]), before, after
+
+    def _in_context(self, first: int, end: int) -> tuple[int, Costs]:
+        """The stage's number, and its costs between its neighbouring layers: nothing else counts.
+
+        What a layer costs does not depend on its own neighbours' neighbours.
+        """
+        begin, stop = max(0, first - 1), min(self.num_layers, end + 1)
+        part = self.profile.model_copy(update={"layers": self.profile.layers[begin:stop]})
+        sizes = [size for size in (first - begin, end - first, stop - end) if size]
+        return first - begin, cut(part, sizes)
+
+
+def _sums(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The sum over the layers before each one, and over all."""
+    sums: npt.NDArray[Any] = np.concatenate(([0], np.cumsum(values)))
+    return sums

@@ -1,0 +1,1 @@
+"""Recomputation: stages and layers whose activations are rebuilt before their backward."""

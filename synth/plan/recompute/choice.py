@@ -1,0 +1,100 @@
+"""The choice of what is recomputed: nothing, some stages, or whatever serves best."""
+
+import threading
+from collections.abc import Collection
+from dataclasses import replace
+
+from synth.plan.recompute.layer_bounds import bounds_of_every_choice
+from synth.plan.recompute.layer_choice import LayerSearch, applies
+from synth.plan.recompute.solve import (
+    OnImprovement,
+    counts_tried,
+    least_needed_bytes,
+    solve_choosing,
+    solve_recomputing,
+    why_nothing_fits,
+)
+from synth.plan.recompute.stages import bounds, merged
+from synth.solve.infeasibility import find_shortage, needed_bytes, smallest_limit_bytes
+from synth.solve.problem import Problem, Result, SolveOptions
+
+# Up to so many stages, times the choices of a rank, bounds of any choice count the caps.
+_MOST_CHOICES = 1_100
+
+# The stages; None leaves the choice to the search, of layers too where the problem has its profile.
+Choice = tuple[int, ...] | None
+
+
+def words(choice: Choice) -> str:
+    """As `--recompute` takes it: `none`, `auto`, `0,1`."""
+    return "auto" if choice is None else ",".join(map(str, choice)) or "none"
+
+
+def of_words(text: str) -> Choice:
+    """The reverse of `words`.
+
+    Raises:
+        ValueError: none of these.
+    """
+    if text in ("auto", "none"):
+        return None if text == "auto" else ()
+    return tuple(map(int, text.split(",")))
+
+
+def solve_with(
+    problem: Problem,
+    choice: Choice,
+    options: SolveOptions | None = None,
+    on_improvement: OnImprovement | None = None,
+    stop: threading.Event | None = None,
+) -> Result:
+    """Solve with just these stages recomputing; arguments as of `portfolio.solve`."""
+    if choice is None:
+        return solve_choosing(problem, options, on_improvement, stop)
+    return solve_recomputing(problem, choice, options, on_improvement, stop)
+
+
+def why_infeasible(problem: Problem, choice: Choice) -> str | None:
+    """Say why no schedule keeps the caps, in closed form; None: one may."""
+    if choice == ():
+        shortage = find_shortage(problem)
+        return None if shortage is None else str(shortage)
+    return why_nothing_fits(problem, _stages(problem, choice))
+
+
+def needs_bytes(problem: Problem, choice: Choice) -> tuple[int, ...]:
+    """The least that each rank can hold, with one micro-batch alone."""
+    if choice == ():
+        return needed_bytes(problem)
+    return least_needed_bytes(problem, _stages(problem, choice))
+
+
+def limits_bytes(problem: Problem, choice: Choice) -> tuple[int, int]:
+    """A cap for all ranks that every schedule exceeds below, and one that some schedule keeps."""
+    never = max(needs_bytes(problem, choice))
+    if choice == ():
+        return never, smallest_limit_bytes(problem)
+    counts = counts_tried(problem.costs.num_stages)
+    tried = [range(count) for count in counts] if choice is None else [choice]
+    seen = [replace(problem, costs=merged(problem.costs, stages)) for stages in tried]
+    if choice is None and applies(problem):
+        seen.append(LayerSearch(problem, 0).least())
+    return never, max(never, min(map(smallest_limit_bytes, seen)))
+
+
+def bound_us(problem: Problem, choice: Choice) -> int:
+    """A lower bound, in closed form, of all schedules with these stages recomputing.
+
+    For a choice of large problems the caps are left out of it, as it would take seconds.
+    """
+    if choice is not None:
+        return problem.objective.value_us(bounds(problem, choice))
+    most_held = max(map(len, problem.placement.held))
+    if problem.costs.num_stages << most_held > _MOST_CHOICES:
+        return problem.objective.value_us(bounds(replace(problem, caps_bytes=None), ()))
+    return problem.objective.value_us(bounds_of_every_choice(problem))
+
+
+def _stages(problem: Problem, choice: tuple[int, ...] | None) -> Collection[int]:
+    """Those that may recompute."""
+    return range(problem.costs.num_stages) if choice is None else choice

@@ -1,0 +1,198 @@
+"""Bounds and least needs whichever layers are recomputed, and whichever stages besides.
+
+What a rank implies for the whole depends on its own stages and on how long the others take at
+least, which is where nothing is recomputed. So the least over the choices for a rank's own stages,
+and of those the most over all ranks, bounds every choice of all. A stage with an R is the choice
+that keeps nothing, and whose rank has R's work besides.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import reduce
+from itertools import product
+from operator import le
+from typing import NamedTuple
+
+from synth.costs import StageCosts
+from synth.kinds import OpKind
+from synth.objective import Spans
+from synth.plan.recompute.layer_choice import applies, without_layers
+from synth.plan.recompute.layer_menu import menus
+from synth.plan.recompute.stages import (
+    bounds_of_any_choice,
+    have_fixed_places,
+    held_stages,
+    relaxed,
+)
+from synth.solve.bounds.closed_form import rank_bounds, work_bounds
+from synth.solve.infeasibility import needed_bytes
+from synth.solve.instance.memory_models import relaxed_for_fusion
+from synth.solve.problem import Problem
+
+# Choices looked at for a rank, over all its stages; and of all ranks up to which they are looked at
+# rank by rank.
+_MOST_OF_RANK = 64
+_MOST_ONE_BY_ONE = 200
+
+_BACKWARDS = (OpKind.B, OpKind.BW)
+
+
+class _Own(NamedTuple):
+    """A stage's costs where it is made to hold little, and what it then computes again."""
+
+    costs: StageCosts
+    added_us: int
+
+    @property
+    def figures(self) -> tuple[int, ...]:
+        """The figures that the closed forms depend on."""
+        costs = self.costs
+        durations = (costs.duration_us[kind] for kind in _BACKWARDS)
+        untils = (costs.input_until.rank_in_chain, costs.output_until.rank_in_chain)
+        return (self.added_us, *durations, costs.saved_bytes, costs.saved_w_bytes, *untils)
+
+    def below(self, other: "_Own") -> "_Own":
+        """Costs that are at most those of both."""
+        return _Own(_least((self.costs, other.costs)), min(self.added_us, other.added_us))
+
+
+def bounds_of_every_choice(problem: Problem) -> Spans:
+    """Lower bounds of makespan and period, whichever layers and stages are recomputed.
+
+    Where the problem's layers are not known, whichever stages are.
+    """
+    if not applies(problem):
+        return bounds_of_any_choice(problem)
+    base = without_layers(problem)
+    most_held = max(map(len, held_stages(base)))
+    each = int(_MOST_OF_RANK ** (1 / most_held))
+    if each < 2 or base.caps_bytes is None:
+        return work_bounds(relaxed_for_fusion(replace(base, caps_bytes=None)))
+    own = [_merged_to(each, choices) for choices in _choices(base)]
+    num_looks = base.num_ranks * max(map(len, own)) ** most_held
+    if num_looks <= _MOST_ONE_BY_ONE or not have_fixed_places(base):
+        return Spans.most(_of_rank(base, own, rank) for rank in range(base.num_ranks))
+    return Spans.most(_of_all_ranks(base, own))
+
+
+def needed_whatever_is_recomputed(problem: Problem) -> tuple[int, ...]:
+    """The least that each rank can hold with one micro-batch alone, of all choices.
+
+    Where a rank holds several stages, each counts as if every figure of it were its least.
+    """
+    base = without_layers(problem)
+    stages = [_relaxed_at(base, place) for place in range(_num_places(base))]
+    if max(map(len, held_stages(base))) > 1:
+        stages = [tuple(_least(each) for each in zip(*stages, strict=True))]
+    found = (
+        needed_bytes(replace(base, costs=base.costs.replace(stages=each)), recomputing=True)
+        for each in stages
+    )
+    return tuple(map(min, zip(*found, strict=True)))
+
+
+def _floors(base: Problem) -> list[tuple[StageCosts, ...]]:
+    assert base.profile is not None and base.partition is not None
+    return [menu.floors for menu in menus(base.profile, base.partition)]
+
+
+def _num_places(base: Problem) -> int:
+    return max(map(len, _floors(base)))
+
+
+def _relaxed_at(base: Problem, place: int) -> tuple[StageCosts, ...]:
+    """The choice at a place of every stage, where R's may stand before its B's too."""
+    stages = tuple(floors[min(place, len(floors) - 1)] for floors in _floors(base))
+    seen = replace(base, costs=base.costs.replace(stages=stages))
+    return relaxed(seen, range(base.costs.num_stages)).costs.stages
+
+
+def _choices(base: Problem) -> list[list[_Own]]:
+    """For each stage the choices of its layers, and R."""
+    kept_by_none = relaxed(base, range(base.costs.num_stages)).costs.stages
+    found = []
+    for floors, light in zip(_floors(base), kept_by_none, strict=True):
+        rebuilt = _Own(_least((light, *floors)), light.duration_us[OpKind.R])
+        found.append([*(_Own(floor, 0) for floor in floors), rebuilt])
+    return found
+
+
+def _merged_to(most: int, choices: Sequence[_Own]) -> list[_Own]:
+    """So many at most: neighbours give way to one that is above neither."""
+    left: list[_Own] = []
+    for own in sorted(choices, key=_by_time):
+        if not any(all(map(le, better.figures, own.figures)) for better in left):
+            left.append(own)
+    count = min(most, len(left))
+    ends = [place * len(left) // count for place in range(count + 1)]
+    return [reduce(_Own.below, left[ends[i] : ends[i + 1]]) for i in range(count)]
+
+
+def _by_time(own: _Own) -> tuple[int, ...]:
+    return (own.added_us + own.costs.duration_us[OpKind.B], *own.figures)
+
+
+def _of_rank(base: Problem, own: Sequence[Sequence[_Own]], rank: int) -> Spans:
+    """The least over a rank's own choices, all other stages taking what they take at least."""
+    held = held_stages(base)[rank]
+    return Spans.least(
+        _with(base, dict(zip(held, chosen, strict=True)))[rank]
+        for chosen in product(*(own[stage] for stage in held))
+    )
+
+
+def _of_all_ranks(base: Problem, own: Sequence[Sequence[_Own]]) -> Iterator[Spans]:
+    """All ranks' choices at once: what is computed again counts at any time, as R does."""
+    found = []
+    held = held_stages(base)
+    for places in product(range(max(map(len, own))), repeat=max(map(len, held))):
+        chosen = {
+            stage: _apart(base, stage, own[stage][min(place, len(own[stage]) - 1)])
+            for stages in held
+            for stage, place in zip(stages, places, strict=False)
+        }
+        found.append(_with(base, chosen))
+    return (Spans.least(of_rank) for of_rank in zip(*found, strict=True))
+
+
+def _apart(base: Problem, stage: int, own: _Own) -> _Own:
+    """A choice with what it computes again beside B instead of in it."""
+    plain_us = base.costs.stages[stage].duration_us
+    again_us = min(own.costs.duration_us[kind] - plain_us[kind] for kind in _BACKWARDS)
+    costs = own.costs.replace(duration_us=plain_us)
+    return _Own(costs, own.added_us + again_us)
+
+
+def _with(base: Problem, chosen: dict[int, _Own]) -> list[Spans]:
+    """Each rank's closed forms, some stages having the costs that were chosen."""
+    added = [0] * base.num_ranks
+    for replica, ranks in enumerate(base.placement.ranks):
+        _, count = base.share(replica)
+        for stage, own in chosen.items():
+            added[ranks[stage]] += count * own.added_us
+    stages = tuple(
+        chosen[stage].costs if stage in chosen else costs
+        for stage, costs in enumerate(base.costs.stages)
+    )
+    seen = replace(base, costs=base.costs.replace(stages=stages))
+    return rank_bounds(relaxed_for_fusion(seen), added)
+
+
+def _least(stages: Sequence[StageCosts]) -> StageCosts:
+    """Costs of which every figure is the least of several."""
+    return stages[0].replace(
+        duration_us=_least_of_each([stage.duration_us for stage in stages]),
+        rise_bytes=_least_of_each([stage.rise_bytes for stage in stages]),
+        saved_bytes=min(stage.saved_bytes for stage in stages),
+        saved_w_bytes=min(stage.saved_w_bytes for stage in stages),
+        input_until=min((stage.input_until for stage in stages), key=_in_chain),
+        output_until=min((stage.output_until for stage in stages), key=_in_chain),
+    )
+
+
+def _least_of_each(tables: Sequence[dict[OpKind, int]]) -> dict[OpKind, int]:
+    return {kind: min(table[kind] for table in tables) for kind in tables[0]}
+
+
+def _in_chain(kind: OpKind) -> int:
+    return kind.rank_in_chain

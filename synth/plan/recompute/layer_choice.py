@@ -1,0 +1,357 @@
+"""Choosing layers to recompute: for every stage one of the choices on its menu.
+
+A stage holds what F keeps for as many micro-batches as are under way behind it. How many that
+should be is not known, so choices are made for several numbers of them: each stage takes the choice
+that costs B least time with which its rank has room for so many. List schedules tell which of these
+serves best, and then whether a stage should recompute a little more or less.
+
+    1F1B's number   rank 0 keeps for 4   for 3   for 2   for 1     layers recomputed:  6 4 2 0
+    half of it                     2       2       1       1                           2 2 0 0
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice, product
+from math import prod
+from typing import NamedTuple
+
+from synth.costs import StageCosts
+from synth.kinds import OpKind
+from synth.plan.recompute.layer_menu import Menu, Option, costs_with, menus
+from synth.schedule.model import Buffering
+from synth.solve.bounds import closed_form
+from synth.solve.improve import list_scheduling
+from synth.solve.infeasibility import needed_bytes
+from synth.solve.instance.instance import SPLIT
+from synth.solve.instance.memory_models import cautious, relaxed_for_fusion
+from synth.solve.problem import Problem
+
+# For each stage, which of its choices is taken.
+Picks = tuple[int, ...]
+
+# Shares of the micro-batches that 1F1B has under way, for which room is made; those that serve best
+# most often come first, as there may be no time for all.
+_SHARES = (1.0, 0.75, 0.5, 1.5, 1.25, 2.0, 0.25, 0.0)
+
+# Times that room is made once more where a rank's estimate was too low.
+_CORRECTIONS = 8
+
+# Priority rules tried on each choice; where what is found is so many times as long as the best, no
+# more of them.
+_RULES = 12
+_FAR = 1.15
+
+# Ops placed by list scheduling in a second, about.
+_OPS_PER_S = 100_000
+
+# Choices are judged by all micro-batches up to so many ops, or by so many for each rank.
+_FEW_OPS = 2_000
+_MICRO_BATCHES_PER_RANK = 3
+
+# Up to so many choices all are tried.
+_FEW_CHOICES = 16
+
+# Those that are so many times as long as the best at most are worth a trial.
+_NEAR = 1.05
+
+# With next to no boundary buffers, so that what fits with more of them is found too.
+_BUFFERING = Buffering(0, 0)
+
+
+def applies(problem: Problem) -> bool:
+    """True if layers can be chosen: the problem has its profile and its partition."""
+    return problem.profile is not None and problem.partition is not None
+
+
+def with_layers(problem: Problem, layers: Sequence[int]) -> Problem:
+    """The problem with just these layers recomputed."""
+    assert problem.profile is not None and problem.partition is not None
+    costs = costs_with(problem.profile, problem.partition, layers)
+    return replace(problem, costs=costs, recomputed_layers=tuple(sorted(layers)))
+
+
+def without_layers(problem: Problem) -> Problem:
+    """The problem with no layers recomputed, where the search may choose them; else itself."""
+    return with_layers(problem, ()) if applies(problem) and problem.recomputed_layers else problem
+
+
+class _Judged(NamedTuple):
+    """A choice, the value of its best list schedule, and the time of B over all stages."""
+
+    value_us: int
+    backward_us: int
+    picks: Picks
+
+
+class LayerSearch:
+    """The choices that were looked at, and what list schedules make of them.
+
+    The same input gives the same choices.
+    """
+
+    def __init__(
+        self, problem: Problem, effort_s: float, should_stop: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Nothing is looked at yet.
+
+        Args:
+            problem: with its profile, its partition and its caps.
+            effort_s: how long to place ops by list scheduling, in all; counted in ops.
+            should_stop: asked all the time.
+        """
+        assert problem.profile is not None and problem.partition is not None
+        self.problem, self.should_stop = without_layers(problem), should_stop
+        self.menus = menus(problem.profile, problem.partition)
+        self.effort_ops = round(_OPS_PER_S * effort_s)
+        self.num_micro_batches = _num_judged_by(problem)
+        self.judged: dict[Picks, int | None] = {}
+        self.rule = 0
+
+    def run(self) -> None:
+        """Judge the choices for several numbers of micro-batches, then those near the best."""
+        for picks in dict.fromkeys(self._starts()):
+            if self.judged and self._is_over():
+                return
+            self._judge(picks)
+        while (better := self._better()) is not None:
+            self._judge(better)
+
+    def best(self, most: int) -> list[Problem]:
+        """The problem with the choices that look best, best first; not the one with none.
+
+        Where there are only a few choices, all of them that may fit. List scheduling may find
+        nothing under tight caps; then those come first that compute least again.
+        """
+        ranked = [one for one in self._ranked() if any(one.picks)]
+        near = [one.picks for one in ranked if one.value_us <= _NEAR * ranked[0].value_us]
+        if self.are_few or not ranked:
+            others = [p for p in self.judged if any(p) and p not in near and self._may_fit(p)]
+            near += sorted(others, key=lambda picks: (self._backward_us(picks), picks))
+        count = _FEW_CHOICES if self.are_few else most
+        return [with_layers(self.problem, self._layers(picks)) for picks in near[:count]]
+
+    @property
+    def are_few(self) -> bool:
+        """True if there are so few choices that all of them are judged."""
+        return prod(len(menu.options) for menu in self.menus) <= _FEW_CHOICES
+
+    def least(self) -> Problem:
+        """The problem with the choices that need least of one micro-batch alone."""
+        return with_layers(self.problem, self._layers(self._least()))
+
+    def _layers(self, picks: Picks) -> list[int]:
+        options = (menu.options[pick] for menu, pick in zip(self.menus, picks, strict=True))
+        return [layer for option in options for layer in option.layers]
+
+    def _ranked(self) -> "list[_Judged]":
+        """Choices with a schedule that fits, best first; of equals that with the shortest B."""
+        return sorted(
+            _Judged(value_us, self._backward_us(picks), picks)
+            for picks, value_us in self.judged.items()
+            if value_us is not None
+        )
+
+    def _backward_us(self, picks: Picks) -> int:
+        return sum(
+            menu.options[pick].backward_us for menu, pick in zip(self.menus, picks, strict=True)
+        )
+
+    def _least(self) -> Picks:
+        """For every stage the choice that needs least memory."""
+        room = _Room(self.problem, self.menus)
+        return tuple(
+            min(range(len(menu.options)), key=lambda pick: room.alone(stage, menu.options[pick]))
+            for stage, menu in enumerate(self.menus)
+        )
+
+    def _starts(self) -> Iterator[Picks]:
+        """For several numbers under way; what needs least second where 1F1B's do not fit."""
+        room = _Room(self.problem, self.menus)
+        for share in _SHARES:
+            picks = self._fitting(room, share)
+            if picks is not None:
+                yield picks
+            elif share == _SHARES[0]:
+                yield self._least()
+        yield self._least()
+        if self.are_few:
+            yield from product(*(range(len(menu.options)) for menu in self.menus))
+
+    def _fitting(self, room: "_Room", share: float) -> Picks | None:
+        """Make room until one micro-batch at a time fits for certain."""
+        caps = list(self.problem.caps_bytes or ())
+        for _ in range(_CORRECTIONS):
+            picks = room.picks(share, caps)
+            if picks is None:
+                return None
+            needed = needed_bytes(self._with(picks))
+            over = [n - c for n, c in zip(needed, self.problem.caps_bytes or (), strict=True)]
+            if max(over) <= 0:
+                return picks
+            caps = [cap - max(0, too_much) for cap, too_much in zip(caps, over, strict=True)]
+        return None
+
+    def _better(self) -> Picks | None:
+        """A choice near the best that is not judged yet and may be better; None: none is left."""
+        ranked = self._ranked()
+        if not ranked:
+            return None
+        best_us, at = ranked[0].value_us, ranked[0].picks
+        for picks in _near(at, self.menus):
+            if self._is_over():
+                return None
+            if picks not in self.judged:
+                if self._bound_us(picks) < best_us:
+                    return picks
+                self.judged[picks] = None
+        return None
+
+    def _is_over(self) -> bool:
+        return self.effort_ops <= 0 or self.should_stop()
+
+    def _with(self, picks: Picks) -> Problem:
+        stages = tuple(
+            menu.options[pick].costs for menu, pick in zip(self.menus, picks, strict=True)
+        )
+        return replace(self.problem, costs=self.problem.costs.replace(stages=stages))
+
+    def _sample(self, picks: Picks) -> Problem:
+        return replace(self._with(picks), num_micro_batches=self.num_micro_batches)
+
+    def _may_fit(self, picks: Picks) -> bool:
+        """True if every rank has room for one micro-batch at a time."""
+        needed, caps = needed_bytes(self._with(picks)), self.problem.caps_bytes or ()
+        return all(need <= cap for need, cap in zip(needed, caps, strict=False))
+
+    def _bound_us(self, picks: Picks) -> int:
+        problem = self._sample(picks)
+        self.effort_ops -= len(SPLIT) * problem.num_ranks
+        return closed_form.work_bound_us(relaxed_for_fusion(problem), problem.objective)
+
+    def _judge(self, picks: Picks) -> None:
+        """Judge a choice by the best list schedule that is found for it."""
+        problem = self._sample(picks)
+        self.judged[picks] = None
+        if not self._may_fit(picks):
+            return
+        view = cautious(problem, _BUFFERING)
+        builder = list_scheduling.Builder(view, problem.objective)
+        rules = list(islice(list_scheduling.variants(view), _RULES))
+        order = [self.rule, *(rule for rule in range(len(rules)) if rule != self.rule)]
+        ranked = self._ranked()
+        best_us = ranked[0].value_us if ranked else None
+        found: tuple[int, int] | None = None
+        for rule in order:
+            self.effort_ops -= view.num_ops
+            draft = builder.build(rules[rule])
+            if draft is not None:
+                found = min(found or (draft.value_us, rule), (draft.value_us, rule))
+            if found and (self.should_stop() or (best_us and found[0] > _FAR * best_us)):
+                break
+        if found is not None:
+            self.judged[picks] = found[0]
+            if best_us is None or found[0] < best_us:
+                self.rule = found[1]
+
+
+def _num_judged_by(problem: Problem) -> int:
+    copies = problem.num_replicas
+    few = copies * _FEW_OPS // (len(SPLIT) * problem.costs.num_stages)
+    most = max(copies, few, _MICRO_BATCHES_PER_RANK * problem.num_ranks)
+    return min(problem.num_micro_batches, most)
+
+
+def _near(at: Picks, menus: Sequence[Menu]) -> Iterator[Picks]:
+    """One stage a step up or down, then one up and another one down, then two steps."""
+    stages = range(len(at))
+    for size in (1, 2, 4):
+        steps = [(stage, sign * size) for sign in (-1, 1) for stage in stages]
+        for stage, step in steps:
+            yield from _moved(at, menus, {stage: step})
+        if size == 1:
+            for more in stages:
+                for less in stages:
+                    if more != less:
+                        yield from _moved(at, menus, {more: 1, less: -1})
+
+
+def _moved(at: Picks, menus: Sequence[Menu], steps: dict[int, int]) -> Iterator[Picks]:
+    picks = tuple(pick + steps.get(stage, 0) for stage, pick in enumerate(at))
+    if all(0 <= pick < len(menu.options) for pick, menu in zip(picks, menus, strict=True)):
+        yield picks
+
+
+class _Held(NamedTuple):
+    """A stage on a rank, and how many micro-batches are under way in it."""
+
+    stage: int
+    num_micro_batches: int
+
+
+class _Room:
+    """Estimates what ranks hold with so many micro-batches under way."""
+
+    def __init__(self, problem: Problem, menus: Sequence[Menu]) -> None:
+        self.problem, self.menus = problem, menus
+
+    def picks(self, share: float, caps: Sequence[int]) -> Picks | None:
+        """For each stage the choice with which its ranks have room, at the least cost of time."""
+        placement = self.problem.placement
+        held = [
+            [_Held(stage, self._count(stage, share)) for stage, _ in pairs]
+            for pairs in placement.held
+        ]
+        picks = [0] * len(self.menus)
+        for rank, stages in enumerate(held):
+            while (over := self._need(rank, stages, picks) - caps[rank]) > 0:
+                step = self._cheapest(rank, stages, picks, over)
+                if step is None:
+                    return None
+                picks[step[0]] = step[1]
+        return tuple(picks)
+
+    def _count(self, stage: int, share: float) -> int:
+        """Count as 1F1B does: a micro-batch for each stage behind, by the stages of a rank."""
+        num_stages, num_ranks = len(self.menus), self.problem.num_ranks
+        behind = -(-(num_stages - stage) * num_ranks // num_stages)
+        return max(1, min(self.problem.num_micro_batches, round(share * behind)))
+
+    def _need(self, rank: int, held: Sequence[_Held], picks: Sequence[int]) -> int:
+        options = [(one, self.menus[one.stage].options[picks[one.stage]]) for one in held]
+        kept = sum(one.num_micro_batches * self._kept(one.stage, option) for one, option in options)
+        climb = max(_climb(option.costs) for _, option in options)
+        return self.problem.static_bytes(rank) + kept + climb
+
+    def _cheapest(
+        self, rank: int, held: Sequence[_Held], picks: Sequence[int], over: int
+    ) -> tuple[int, int] | None:
+        """The step that frees most of what is too much for the time that it costs."""
+        before, found = self._need(rank, held, picks), []
+        for stage in {one.stage for one in held}:
+            options = self.menus[stage].options
+            at_us = options[picks[stage]].backward_us
+            for pick in range(picks[stage] + 1, len(options)):
+                changed = [*picks[:stage], pick, *picks[stage + 1 :]]
+                freed = min(over, before - self._need(rank, held, changed))
+                if freed > 0:
+                    cost_us = options[pick].backward_us - at_us
+                    found.append((cost_us / freed, cost_us, stage, pick))
+        return min(found)[2:] if found else None
+
+    def alone(self, stage: int, option: Option) -> int:
+        """The memory that one micro-batch alone takes, in bytes."""
+        return self._kept(stage, option) + _climb(option.costs)
+
+    def _kept(self, stage: int, option: Option) -> int:
+        """The bytes that F leaves on the rank, its input included where B needs it."""
+        costs = option.costs
+        if stage == 0 or costs.input_until == OpKind.F:
+            return costs.saved_bytes
+        return costs.saved_bytes + self.problem.costs.stages[stage - 1].output_bytes
+
+
+def _climb(stage: StageCosts) -> int:
+    """The highest climb above what is kept, in bytes, with B and W apart or as BW."""
+    rises, left = stage.rise_bytes, stage.saved_w_bytes - stage.saved_bytes
+    apart = max(rises[OpKind.B], left + rises[OpKind.W])
+    return max(rises[OpKind.F] - stage.saved_bytes, min(apart, rises[OpKind.BW]), 0)

@@ -1,0 +1,113 @@
+"""Cutting the model once more for the stages that recompute, whose micro-batches take R's time too.
+
+For given stages both cuts are searched, the second from the first one's order, and the shorter plan
+is kept. Where the stages are chosen, each number of them is tried on the cut that does not know of
+R, the best number and its neighbours then on those that do.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from functools import partial
+
+from synth.costs import cut
+from synth.plan.partition.balance import balance
+from synth.plan.recompute.choice import Choice, solve_with
+from synth.plan.recompute.solve import Listeners, OnImprovement, solve_choosing_cut
+from synth.profile import Profile
+from synth.recomputing import recomputing
+from synth.solve.problem import Incumbent, Problem, Result, SolveOptions, merit
+
+# Of the time limit, for the partition that does not know of R.
+_FIRST_SHARE = 0.6
+
+
+def solve_repartitioning(
+    profile: Profile | None,
+    problem: Problem,
+    choice: Choice,
+    options: SolveOptions | None = None,
+    listeners: Listeners = lambda problem: None,
+    stop: threading.Event | None = None,
+) -> Result:
+    """Solve with stages recomputing, on the partition given or on one made for these stages.
+
+    The result's problem says on which; its bound is for that partition.
+
+    Args:
+        profile: what the problem's costs were cut from; none: the partition is kept.
+        problem: with its partition.
+        choice: the stages that recompute; None: as many of the first as serve best.
+        listeners: called for each partition; who it returns hears of improvements.
+    """
+    options, stop, began = options or SolveOptions(), stop or threading.Event(), time.monotonic()
+    if profile is None:
+        return solve_with(problem, choice, options, listeners(problem), stop)
+    if choice is None:
+        cuts = partial(_distinct, profile, problem)
+        recut = partial(_recut, profile)
+        return solve_choosing_cut(problem, cuts, options, listeners, stop, recut)
+    given = _distinct(profile, problem, choice)
+    if len(given) == 1:
+        return solve_with(problem, choice, options, listeners(problem), stop)
+    part = replace(options, time_limit_s=_FIRST_SHARE * options.time_limit_s)
+    first = solve_with(problem, choice, part, listeners(problem), stop)
+    spent_s = part.time_limit_s if options.deterministic else time.monotonic() - began
+    left_s = options.time_limit_s - spent_s
+    if stop.is_set() or left_s <= 0:
+        return first
+    rest = replace(options, time_limit_s=left_s).going_on_from(first)
+    second = solve_with(given[1], choice, rest, _only_better(listeners(given[1]), first), stop)
+    best = min(first, second, key=lambda found: merit(found.value_us))
+    return replace(best, wall_s=time.monotonic() - began)
+
+
+def _recut(profile: Profile, problem: Problem) -> Problem | None:
+    """The problem cut evenly with its recomputed layers counted, if that is another cut."""
+    numbers = (problem.caps_bytes, problem.num_micro_batches)
+    seen = recomputing(profile, problem.recomputed_layers)
+    sizes = balance(seen, problem.placement, *numbers)
+    if sizes == problem.partition:
+        return None
+    base = replace(problem, costs=cut(profile, sizes), partition=sizes, partition_is_best=False)
+    return replace(base, recomputed_layers=())
+
+
+def _distinct(profile: Profile, problem: Problem, stages: Collection[int]) -> list[Problem]:
+    """The problem as it is cut, and as it is where R is counted, if that is another cut."""
+    if not stages:
+        return [problem]
+    other = repartitioned(profile, problem, stages)
+    return [problem] if other is problem else [problem, other]
+
+
+def repartitioned(
+    profile: Profile,
+    problem: Problem,
+    stages: Collection[int],
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Problem:
+    """The problem cut evenly with R's time counted for some stages; itself if that is no change.
+
+    Args:
+        should_stop: ends the local search that ranks with several stages need.
+    """
+    numbers = (problem.caps_bytes, problem.num_micro_batches)
+    sizes = balance(profile, problem.placement, *numbers, stages, should_stop)
+    if sizes == problem.partition:
+        return problem
+    costs = cut(profile, sizes)
+    return replace(problem, costs=costs, partition=sizes, partition_is_best=False)
+
+
+def _only_better(listener: OnImprovement | None, first: Result) -> OnImprovement | None:
+    """Told of what is shorter than what there is already."""
+    if listener is None:
+        return None
+
+    def tell(incumbent: Incumbent) -> None:
+        if first.value_us is None or incumbent.value_us < first.value_us:
+            listener(incumbent)
+
+    return tell

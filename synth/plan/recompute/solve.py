@@ -1,0 +1,437 @@
+"""Searching with recomputation: for given stages, or choosing stages or single layers."""
+
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from synth.certificate import Certificate, ProverName
+from synth.plan.recompute.layer_bounds import bounds_of_every_choice, needed_whatever_is_recomputed
+from synth.plan.recompute.layer_choice import LayerSearch, applies
+from synth.plan.recompute.stages import bounds, merged, relaxed, without_recompute, written_out
+from synth.schedule.model import Schedule
+from synth.solve.evaluate.evaluate import BUFFERINGS, Candidate, evaluate
+from synth.solve.infeasibility import find_shortage, needed_bytes
+from synth.solve.problem import (
+    Incumbent,
+    Part,
+    Problem,
+    Result,
+    Rival,
+    SolveOptions,
+    StoppedBy,
+    merit,
+    relative_gap,
+)
+from synth.solve.solver import solve
+from synth.units import format_bytes_both
+
+OnImprovement = Callable[[Incumbent], None]
+
+# For stages that recompute, the problems to try; and who hears of improvements on one of them.
+Cuts = Callable[[tuple[int, ...]], Sequence[Problem]]
+Listeners = Callable[[Problem], OnImprovement | None]
+
+# For a problem with layers recomputed, the same model cut with their time counted; None: no other.
+Recut = Callable[[Problem], Problem | None]
+
+# Of the time limit, for trying out how many stages recompute; and at most so many numbers of them.
+_TRIAL_SHARE = 0.4
+_MOST_TRIALS = 9
+
+_CLOSED_FORMS = Certificate(prover=ProverName.CLOSED_FORMS)
+_ANY_CHOICE = Certificate(prover=ProverName.ANY_CHOICE)
+
+# Of the time limit, for looking for layers to recompute; and how many choices of them are tried.
+# Where there are any, so many numbers of stages are tried at most.
+_LAYERS_SHARE = 0.15
+_LAYERED = 3
+_FEW_TRIALS = 4
+
+# Further choices of layers that are tried where the search with the best one ends before its time,
+# each for a share of what is left, and the least share of the limit for which it is worth to begin.
+_FURTHER = 16
+_FURTHER_SHARE = 0.5
+_LEAST_SHARE = 0.02
+
+# The best number of stages and its neighbours.
+_NEAR = 3
+
+
+def solve_recomputing(
+    problem: Problem,
+    stages: Collection[int],
+    options: SolveOptions | None = None,
+    on_improvement: OnImprovement | None = None,
+    stop: threading.Event | None = None,
+) -> Result:
+    """The best schedule found in which just these stages recompute, every micro-batch of theirs.
+
+    The bound holds for every order with this choice of stages. Arguments as of `portfolio.solve`.
+    """
+    options = options or SolveOptions()
+    if options.hint is not None:
+        options = replace(options, hint=without_recompute(options.hint))
+    if not stages:
+        return solve(problem, options, on_improvement, stop)
+    search = _Recomputing(problem, frozenset(stages), on_improvement)
+    inner = replace(options, without=options.without | {Part.BOUNDS})  # they would hold R's place
+    return search.result(solve(search.seen, inner, search.take, stop))
+
+
+class _Recomputing:
+    """Writes out what the search finds, and keeps the best that is fit to run."""
+
+    def __init__(
+        self, problem: Problem, stages: frozenset[int], on_improvement: OnImprovement | None
+    ) -> None:
+        self.problem, self.stages = problem, stages
+        self.seen = replace(problem, costs=merged(problem.costs, stages))
+        self.bound_us = problem.objective.value_us(bounds(problem, stages))
+        self.best: Candidate | None = None
+        self._on_improvement = on_improvement
+
+    def take(self, incumbent: Incumbent) -> None:
+        """Write an improvement out, and pass it on."""
+        candidate = self._evaluate(incumbent.schedule, incumbent.found_by)
+        if candidate is None or not self._is_better(candidate):
+            return
+        self.best = candidate
+        if self._on_improvement is not None:
+            self._on_improvement(
+                replace(
+                    incumbent,
+                    schedule=candidate.schedule,
+                    timeline=candidate.timeline,
+                    value_us=candidate.value_us,
+                    lower_bound_us=min(self.bound_us, candidate.value_us),
+                    peak_bytes=candidate.peak_bytes,
+                    certificate=_CLOSED_FORMS,
+                )
+            )
+
+    def result(self, found: Result) -> Result:
+        """What the search found at last, on the true costs."""
+        rivals = tuple(replace(rival, name=f"{rival.name}+R") for rival in found.rivals)
+        if found.schedule is not None:
+            last = self._evaluate(found.schedule, found.found_by or "")
+            self.best = last if last is not None and self._is_better(last) else self.best
+        found = replace(
+            found,
+            problem=self.problem,
+            rivals=rivals,
+            lower_bound_us=self.bound_us,
+            certificate=_CLOSED_FORMS,
+        )
+        best = self.best
+        if best is None:
+            return _without_schedule(found, self.problem, self.stages)
+        return replace(
+            found,
+            schedule=best.schedule,
+            timeline=best.timeline,
+            value_us=best.value_us,
+            peak_bytes=best.peak_bytes,
+            found_by=best.found_by,
+            stopped_by=self._reason(found.stopped_by, best.value_us),
+        )
+
+    def _reason(self, reason: StoppedBy, value_us: int) -> StoppedBy:
+        """A search that ended with a proof has one for R right before B, and no more."""
+        if value_us <= self.bound_us:
+            return StoppedBy.OPTIMAL
+        return StoppedBy.EXHAUSTED if reason in (StoppedBy.OPTIMAL, StoppedBy.GAP) else reason
+
+    def _is_better(self, candidate: Candidate) -> bool:
+        return self.best is None or candidate.value_us < self.best.value_us
+
+    def _evaluate(self, schedule: Schedule, found_by: str) -> Candidate | None:
+        """With its own buffering, or where that does not fit with one that does."""
+        longer = written_out(schedule, self.stages)
+        for buffering in (schedule.buffering, *BUFFERINGS):
+            found = evaluate(self.problem, replace(longer, buffering=buffering), found_by)
+            if found is not None:
+                return found
+        return None
+
+
+def _without_schedule(found: Result, problem: Problem, stages: Collection[int]) -> Result:
+    """Why there is none: proven impossible if the relaxation does not fit either."""
+    found = replace(found, schedule=None, timeline=None, value_us=None, peak_bytes=None)
+    message = why_nothing_fits(problem, stages)
+    if message is not None:
+        return replace(found, stopped_by=StoppedBy.INFEASIBLE, message=message)
+    if found.stopped_by in (StoppedBy.TIME_LIMIT, StoppedBy.INTERRUPT):
+        return found
+    return replace(
+        found,
+        stopped_by=StoppedBy.EXHAUSTED,
+        message="no schedule was found that fits, and none is proven impossible, with stages that "
+        "recompute; give more memory, more ranks, or a smaller micro-batch",
+    )
+
+
+def why_nothing_fits(problem: Problem, stages: Collection[int]) -> str | None:
+    """Say why no schedule keeps the caps though some stages may recompute; None: one may."""
+    caps = problem.caps_bytes or ()
+    needed = least_needed_bytes(problem, stages)
+    for rank, (need, cap) in enumerate(zip(needed, caps, strict=False)):
+        if need > cap:
+            sizes = ",".join(map(str, problem.partition or ()))
+            given = f" for this partition ({sizes})" if sizes else ""
+            return (
+                f"no schedule fits{given}, whatever is recomputed: rank {rank} needs "
+                f"{format_bytes_both(need)} even with one micro-batch at a time, and may hold "
+                f"{format_bytes_both(cap)}; give more memory, more ranks, or a smaller micro-batch"
+            )
+    return None
+
+
+def least_needed_bytes(problem: Problem, stages: Collection[int]) -> tuple[int, ...]:
+    """The least that each rank can hold though these stages may recompute, or any layers."""
+    if applies(problem):
+        return needed_whatever_is_recomputed(problem)
+    return needed_bytes(relaxed(problem, stages), recomputing=True)
+
+
+def solve_choosing(
+    problem: Problem,
+    options: SolveOptions | None = None,
+    on_improvement: OnImprovement | None = None,
+    stop: threading.Event | None = None,
+) -> Result:
+    """Choose layers, or how many of the first stages, to recompute, and solve with these.
+
+    A stage holds what F keeps for as long as the micro-batch is in the stages behind it, so the
+    first stages are those that gain most; how many of them is found by trying. Layers are chosen
+    where the problem has its profile (see `LayerSearch`), and tried against that. The bound holds
+    for every choice (see `bounds_of_every_choice`).
+
+    Which stages they are, the schedule says (see `recomputed`), and the result's problem which
+    layers.
+    """
+    return solve_choosing_cut(
+        problem, lambda stages: (problem,), options, lambda problem: on_improvement, stop
+    )
+
+
+def solve_choosing_cut(
+    problem: Problem,
+    cuts: Cuts,
+    options: SolveOptions | None = None,
+    listeners: Listeners = lambda problem: None,
+    stop: threading.Event | None = None,
+    recut: Recut = lambda problem: None,
+) -> Result:
+    """Choose what to recompute, on a cut of the model that suits it.
+
+    Args:
+        problem: where nothing recomputes.
+        cuts: the problems to try where some stages recompute: the first one for every number of
+            stages, the others for the best number and its neighbours.
+        listeners: who is told of improvements on a cut.
+        recut: how the model is cut for the best choice of layers.
+    """
+    choosing = _Choosing(problem, cuts, options or SolveOptions(), listeners, stop, recut)
+    return choosing.run()
+
+
+class _Trial(NamedTuple):
+    """What was found on a cut with some stages recomputing."""
+
+    problem: Problem
+    stages: tuple[int, ...]
+    found: Result
+
+
+class _Choosing:
+    """The best trial so far, and who was told of what."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        cuts: Cuts,
+        options: SolveOptions,
+        listeners: Listeners,
+        stop: threading.Event | None,
+        recut: Recut,
+    ) -> None:
+        self.problem, self.cuts, self.options, self.recut = problem, cuts, options, recut
+        self.listeners, self.stop = listeners, stop or threading.Event()
+        self.began = time.monotonic()
+        self.best: _Trial | None = None
+        self.rivals: tuple[Rival, ...] = ()
+        self.told_us: int | None = None
+        self.searched_s = 0.0
+        self.further: list[Problem] = []
+        self.bounds_us: dict[tuple[int, ...] | None, int] = {}
+
+    def run(self) -> Result:
+        if self.problem.caps_bytes is None:  # then nothing is won by computing twice
+            listener = self.listeners(self.problem)
+            return solve_recomputing(self.problem, (), self.options, listener, self.stop)
+        layered = self._with_layers(self.problem)
+        most = _FEW_TRIALS if layered else _MOST_TRIALS
+        counts = counts_tried(self.problem.costs.num_stages, most)
+        trials = len(counts) + sum(
+            len(self._cuts(tuple(range(c)))) - 1 for c in counts[1 : 1 + _NEAR]
+        )
+        trials += len(layered) + bool(layered)
+        trial_s = (_TRIAL_SHARE * self.options.time_limit_s - self.searched_s) / trials
+        without = self.options.without | {Part.SLACK}
+        brief = replace(self.options, time_limit_s=max(0.0, trial_s), without=without)
+        self._try(self.problem, (), brief)
+        for problem in layered:
+            self._try(problem, (), brief)
+        self._try_stages(counts, brief)
+        self._finish()
+        self._try_further()
+        return self._result()
+
+    def _try_stages(self, counts: list[int], brief: SolveOptions) -> None:
+        """Try so many of the first stages; then other cuts for what is best so far."""
+        for count in counts[1:]:
+            stages = tuple(range(count))
+            self._try(self._cuts(stages)[0], stages, brief)
+        assert self.best is not None
+        best = self.best.problem
+        if best.recomputed_layers:
+            other_cut = self.recut(best)
+            for problem in () if other_cut is None else self._with_layers(other_cut)[:1]:
+                self._try(problem, (), brief)
+            return
+        at = counts.index(len(self.best.stages))
+        for count in counts[max(0, at - 1) : at + 2]:
+            stages = tuple(range(count))
+            for other in self._cuts(stages)[1:]:
+                self._try(other, stages, brief)
+
+    def _with_layers(self, problem: Problem) -> list[Problem]:
+        """The problem with the layers recomputed that look best; none where they are not known."""
+        if not applies(problem) or self.stop.is_set():
+            return []
+        began, limit_s = time.monotonic(), _LAYERS_SHARE * self.options.time_limit_s
+        is_clock = not self.options.deterministic
+
+        def is_late() -> bool:
+            late = is_clock and time.monotonic() - began > limit_s
+            return late or self.stop.is_set()
+
+        search = LayerSearch(problem, limit_s, is_late)
+        search.run()
+        self.searched_s += time.monotonic() - began if is_clock else limit_s
+        found = search.best(_FURTHER)
+        count = len(found) if search.are_few else _LAYERED
+        self.further += found[count:]
+        return found[:count]
+
+    def _cuts(self, stages: tuple[int, ...]) -> Sequence[Problem]:
+        return self.cuts(stages) if stages else (self.problem,)
+
+    def _try(self, problem: Problem, stages: tuple[int, ...], options: SolveOptions) -> None:
+        best = self.best
+        if best is not None and self.stop.is_set():
+            return
+        if best is not None and not _can_win(problem, stages, best.found, options.gap):
+            return
+        found = solve_recomputing(problem, stages, options, self._tell(problem), self.stop)
+        self.rivals = self.rivals or found.rivals
+        if best is None or merit(found.value_us) < merit(best.found.value_us):
+            self.best = _Trial(problem, stages, found)
+
+    def _finish(self) -> None:
+        """Search with the best choice for the time that is left."""
+        assert self.best is not None
+        problem, stages, found = self.best
+        spent_s = time.monotonic() - self.began
+        if self.options.deterministic:
+            spent_s = _TRIAL_SHARE * self.options.time_limit_s
+        left_s = self.options.time_limit_s - spent_s
+        if found.schedule is None or left_s <= 0 or self.stop.is_set():
+            return
+        last = replace(self.options, time_limit_s=left_s).going_on_from(found)
+        longer = solve_recomputing(problem, stages, last, self._tell(problem), self.stop)
+        best = min(longer, found, key=lambda one: merit(one.value_us))
+        self.best = _Trial(problem, stages, best)
+
+    def _try_further(self) -> None:
+        """Try other choices of layers; a deterministic search has given all its time away."""
+        limit_s = self.options.time_limit_s
+        for problem in () if self.options.deterministic else self.further:
+            left_s = limit_s - (time.monotonic() - self.began)
+            if left_s <= _LEAST_SHARE * limit_s:
+                return
+            options = replace(self.options, time_limit_s=_FURTHER_SHARE * left_s)
+            self._try(problem, (), options)
+
+    def _tell(self, problem: Problem) -> OnImprovement | None:
+        """Tell of what is shorter than all before, with a bound that holds for every choice."""
+        listener = self.listeners(problem)
+        if listener is None:
+            return None
+        bound_us = self._bound_us(problem)
+
+        def tell(incumbent: Incumbent) -> None:
+            if self.told_us is None or incumbent.value_us < self.told_us:
+                self.told_us = incumbent.value_us
+                listener(
+                    replace(
+                        incumbent,
+                        elapsed_s=time.monotonic() - self.began,
+                        lower_bound_us=min(bound_us, incumbent.value_us),
+                        certificate=_ANY_CHOICE,
+                    )
+                )
+
+        return tell
+
+    def _bound_us(self, problem: Problem) -> int:
+        """The lower bound of every choice on the problem's partition."""
+        if problem.partition not in self.bounds_us:
+            bound_us = problem.objective.value_us(bounds_of_every_choice(problem))
+            self.bounds_us[problem.partition] = bound_us
+        return self.bounds_us[problem.partition]
+
+    def _result(self) -> Result:
+        assert self.best is not None
+        problem, _, found = self.best
+        bound_us = self._bound_us(problem)
+        if found.value_us is None:
+            found = _without_schedule(found, problem, range(problem.costs.num_stages))
+        else:
+            bound_us = min(bound_us, found.value_us)
+        return replace(
+            found,
+            lower_bound_us=bound_us,
+            certificate=_ANY_CHOICE,
+            rivals=self.rivals,
+            wall_s=time.monotonic() - self.began,
+            stopped_by=_stopped(found, bound_us, self.options.gap),
+        )
+
+
+def counts_tried(num_stages: int, most: int = _MOST_TRIALS) -> list[int]:
+    """How many of the first stages are tried: none, all, and evenly between."""
+    steps = min(num_stages, most - 1)
+    return sorted({round(i * num_stages / steps) for i in range(steps + 1)})
+
+
+def _can_win(problem: Problem, stages: tuple[int, ...], best: Result, gap: float) -> bool:
+    if find_shortage(replace(problem, costs=merged(problem.costs, stages))) is not None:
+        return False
+    if best.value_us is None:
+        return True
+    bound_us = problem.objective.value_us(bounds(problem, stages))
+    return relative_gap(best.value_us, bound_us) > gap
+
+
+def _stopped(found: Result, bound_us: int, gap: float) -> StoppedBy:
+    if found.value_us is None or found.stopped_by == StoppedBy.INTERRUPT:
+        return found.stopped_by
+    if found.value_us <= bound_us:
+        return StoppedBy.OPTIMAL
+    if relative_gap(found.value_us, bound_us) <= gap:
+        return StoppedBy.GAP
+    ended = (StoppedBy.OPTIMAL, StoppedBy.GAP)
+    return StoppedBy.EXHAUSTED if found.stopped_by in ended else found.stopped_by

@@ -1,0 +1,169 @@
+"""Recomputation: for which stages F keeps nothing but its input, and R rebuilds the rest before B.
+
+The search does not know R. It sees stages whose B takes R's time too, climbs as far as both, and
+finds nothing kept by F (`merged`); its schedule is then written out, each such B as R B, verified
+and simulated on the true costs:
+
+    searched     | F0 | F1 |   B0    |   B1    | W0 | W1 |
+    written out  | F0 | F1 | R0 | B0 | R1 | B1 | W0 | W1 |    R0 need not wait for B0's gradient
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from itertools import compress, product
+
+from synth.costs import Costs, StageCosts
+from synth.kinds import OpKind
+from synth.objective import Spans
+from synth.schedule.model import Schedule
+from synth.schedule.ops import Op
+from synth.solve.bounds.closed_form import rank_bounds, work_bounds
+from synth.solve.instance.memory_models import relaxed_for_fusion
+from synth.solve.problem import Problem
+
+# Stages on one rank up to which all their choices are looked at for a bound.
+_MOST_HELD = 4
+
+_BACKWARDS = (OpKind.B, OpKind.BW)
+
+
+def merged(costs: Costs, stages: Collection[int]) -> Costs:
+    """The costs as the search sees them: R is the first part of B, and of BW."""
+    last = costs.num_stages - 1
+    return costs.replace(
+        stages=tuple(
+            _merged(stage, is_last=number == last) if number in stages else stage
+            for number, stage in enumerate(costs.stages)
+        )
+    )
+
+
+def _merged(stage: StageCosts, *, is_last: bool) -> StageCosts:
+    duration, rise = dict(stage.duration_us), dict(stage.rise_bytes)
+    again = stage.output_bytes if stage.output_until != OpKind.F and not is_last else 0
+    grown = stage.saved_bytes + again - stage.replay_bytes
+    for kind in _BACKWARDS:
+        duration[kind] += duration[OpKind.R]
+        rise[kind] = max(rise[OpKind.R], grown + rise[kind], 0)
+    rise[OpKind.F] = stage.light_rise
+    return stage.replace(
+        duration_us=duration,
+        rise_bytes=rise,
+        saved_bytes=stage.replay_bytes,
+        saved_w_bytes=stage.saved_w_bytes + (again if stage.output_until == OpKind.W else 0),
+        input_until=max(stage.input_until, OpKind.B, key=lambda kind: kind.rank_in_chain),
+        output_until=OpKind.F,
+    )
+
+
+def written_out(schedule: Schedule, stages: Collection[int]) -> Schedule:
+    """The schedule with R right before each B or BW of some stages."""
+
+    def ops(program: Sequence[Op]) -> Iterator[Op]:
+        for op in program:
+            if op.stage in stages and op.kind in _BACKWARDS:
+                yield op._replace(kind=OpKind.R)
+            yield op
+
+    return replace(schedule, programs=tuple(tuple(ops(program)) for program in schedule.programs))
+
+
+def without_recompute(schedule: Schedule) -> Schedule:
+    """The schedule without its R's, the reverse of `written_out`."""
+    programs = tuple(
+        tuple(op for op in program if op.kind != OpKind.R) for program in schedule.programs
+    )
+    return replace(schedule, programs=programs)
+
+
+def recomputed(schedule: Schedule) -> list[int]:
+    """The stages of which R's are listed."""
+    ops = (op for program in schedule.programs for op in program)
+    return sorted({op.stage for op in ops if op.kind == OpKind.R})
+
+
+def bounds(problem: Problem, stages: Collection[int]) -> Spans:
+    """Lower bounds of makespan and period, wherever the R's of these stages stand."""
+    return Spans.most(_rank_bounds(problem, stages))
+
+
+def bounds_of_any_choice(problem: Problem) -> Spans:
+    """Lower bounds whichever stages recompute.
+
+    What a rank implies depends on its own stages alone, so the least over the choices for each
+    rank, and of those the most over all ranks, bounds every choice of all.
+    """
+    held = held_stages(problem)
+    most = max(map(len, held))
+    if most > _MOST_HELD:
+        return work_bounds(relaxed_for_fusion(replace(problem, caps_bytes=None)))
+    if not have_fixed_places(problem):
+        return Spans.most(_of_own_choice(problem, rank, own) for rank, own in enumerate(held))
+    found = []
+    for chosen in product((False, True), repeat=most):
+        stages = {s for stages in held for s, on in zip(stages, chosen, strict=False) if on}
+        found.append(_rank_bounds(problem, stages))
+    return Spans.most(Spans.least(of_rank) for of_rank in zip(*found, strict=True))
+
+
+def held_stages(problem: Problem) -> list[list[int]]:
+    """The stages of each rank, in forward order."""
+    return [sorted({stage for stage, _ in pairs}) for pairs in problem.placement.held]
+
+
+def have_fixed_places(problem: Problem) -> bool:
+    """True if a stage stands at the same place among those of every rank that holds it.
+
+    Then one choice of places is a choice for every rank. Otherwise, what is chosen for a stage on
+    one rank would choose for it on another one too.
+    """
+    places = {(stage, at) for held in held_stages(problem) for at, stage in enumerate(held)}
+    return len(places) == problem.costs.num_stages
+
+
+def _of_own_choice(problem: Problem, rank: int, own: Sequence[int]) -> Spans:
+    """The least of one rank's closed forms over the choices of its own stages."""
+    choices = (set(compress(own, on)) for on in product((False, True), repeat=len(own)))
+    return Spans.least(_rank_bounds(problem, stages)[rank] for stages in choices)
+
+
+def _rank_bounds(problem: Problem, stages: Collection[int]) -> list[Spans]:
+    """Closed forms of the relaxation, each rank with the work of its R's besides."""
+    added = [0] * problem.num_ranks
+    for replica, ranks in enumerate(problem.placement.ranks):
+        _, count = problem.share(replica)
+        for stage in stages:
+            added[ranks[stage]] += count * problem.costs.stages[stage].duration_us[OpKind.R]
+    return rank_bounds(relaxed_for_fusion(relaxed(problem, stages)), added)
+
+
+def relaxed(problem: Problem, stages: Collection[int]) -> Problem:
+    """A problem that every schedule solves in which at most these stages recompute.
+
+    No B waits for its R, R takes no time, and nothing rebuilt is held longer than its B takes.
+    """
+    costs = problem.costs
+    seen = merged(costs, stages).stages
+    return replace(
+        problem,
+        costs=costs.replace(
+            stages=tuple(
+                _relaxed_stage(stage, seen[number]) if number in stages else stage
+                for number, stage in enumerate(costs.stages)
+            )
+        ),
+    )
+
+
+def _relaxed_stage(true: StageCosts, seen: StageCosts) -> StageCosts:
+    rise = dict(seen.rise_bytes)
+    rise[OpKind.F] = min(true.rise_bytes[OpKind.F], true.light_rise)
+    for kind in _BACKWARDS:
+        rise[kind] = max(0, true.saved_bytes - true.replay_bytes + true.rise_bytes[kind])
+    return seen.replace(
+        duration_us=true.duration_us,
+        rise_bytes=rise,
+        saved_bytes=min(true.saved_bytes, true.replay_bytes),
+        saved_w_bytes=true.saved_w_bytes,
+        input_until=true.input_until,
+    )

@@ -1,0 +1,1 @@
+"""Proving the bound of a plan file again."""

@@ -1,0 +1,338 @@
+"""Proving the bound that a plan claims again, by the solver's own provers and within a time limit.
+
+A plan that has a certificate of its bound says which prover that was and what it solved: just that
+is solved again (`synth.solve.bounds.recheck`), and nothing of it is believed. Otherwise all provers
+run. A claim says which schedules its bound is of; each case has a way of its own:
+
+    not searched      the largest work of a rank, of schedules with the same ops
+    R in it, or auto  closed forms in which no B waits for its R; auto: whichever layers too
+    this partition    closed forms; then the solver, begun from the plan, until it has the bound
+    all partitions    this one as above, the others by bounds of runs of layers, one by one the rest
+
+A schedule that is faster than the bound disproves it. One is looked for where all provers run, and
+briefly where a certificate does not prove its bound.
+"""
+
+import threading
+import time
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from synth.certificate import Certificate
+from synth.costs import cut
+from synth.errors import SynthError
+from synth.objective import BoundScope
+from synth.plan.partition.bounds import CutBounds, applies
+from synth.plan.partition.stage_table import StageTable
+from synth.plan.recompute.layer_bounds import bounds_of_every_choice
+from synth.plan.recompute.solve import solve_recomputing
+from synth.plan.recompute.stages import bounds, bounds_of_any_choice, recomputed, without_recompute
+from synth.plan.reprove.recheck_partitions import own_certificate, recheck_all
+from synth.profile import Profile
+from synth.recomputing import recomputing
+from synth.schedule.files.plan_file import NOT_SEARCHED, Plan
+from synth.schedule.model import Placement, Schedule
+from synth.schedule.simulate import Timeline
+from synth.solve.bounds.closed_form import work_bound_us
+from synth.solve.bounds.recheck import Recheck, recheck
+from synth.solve.instance.memory_models import relaxed_for_fusion
+from synth.solve.problem import (
+    Incumbent,
+    Part,
+    Problem,
+    Result,
+    SolveOptions,
+    StoppedBy,
+    relative_gap,
+)
+from synth.solve.solver import solve
+
+# What finds schedules is left out but for the quickest, which may disprove a bound.
+_WITHOUT = frozenset({Part.FEWER, Part.PATTERNS, Part.WINDOWS, Part.SLACK})
+
+# Where a bound is only to be disproved.
+_NO_PROOFS = frozenset({Part.BOUNDS, Part.EXACT})
+
+_ANY_STAGES = "whichever stages recompute"
+
+# Where all provers run: of the time, for the partition of the plan; the rest is for all others.
+_OWN_SHARE = 0.5
+
+
+class Verdict(StrEnum):
+    """The outcome of proving a bound again."""
+
+    PROVEN = "proven again"
+    OPEN = "not within the limit"
+    FALSE = "false"
+
+
+@dataclass(frozen=True)
+class Reproof:
+    """The outcome for a plan, and how far it goes.
+
+    Attributes:
+        verdict: of the claim, as far as `holds_for` goes.
+        reached_us: the bound that was proven here.
+        holds_for: which schedules it was proven for.
+        on_trust: the part of the claim that is not looked at here; None: all of it is.
+        witness_us: the value of a schedule that is below the claimed bound, if one was found.
+        seconds: what it took.
+        proven_from: what proved it, in words.
+        is_refuted: the plan's certificate does not prove the bound, whether or not it holds.
+    """
+
+    verdict: Verdict
+    reached_us: int
+    holds_for: str
+    on_trust: str | None = None
+    witness_us: int | None = None
+    seconds: float = 0.0
+    proven_from: str = ""
+    is_refuted: bool = False
+
+    @property
+    def is_proven(self) -> bool:
+        """True if the claim is proven as far as `holds_for` goes."""
+        return self.verdict == Verdict.PROVEN
+
+
+def reprove(
+    plan: Plan,
+    timeline: Timeline,
+    options: SolveOptions,
+    profile: Profile | None = None,
+    stop: threading.Event | None = None,
+    *,
+    all_provers: bool = False,
+) -> Reproof:
+    """Prove the bound of a checked plan again.
+
+    Args:
+        plan: which has passed its check.
+        timeline: of its schedule.
+        options: the time limit, the workers and the seed.
+        profile: that of the plan, for bounds of all partitions.
+        stop: set it to end early with what is proven then.
+        all_provers: run them all, as if the plan had no certificate.
+    """
+    if all_provers:
+        plan = plan.replace(claim=plan.claim.replace(certificate=None))
+    return _Reproving(plan, timeline, options, profile, stop or threading.Event()).run()
+
+
+class _Reproving:
+    def __init__(
+        self,
+        plan: Plan,
+        timeline: Timeline,
+        options: SolveOptions,
+        profile: Profile | None,
+        stop: threading.Event,
+    ) -> None:
+        self.plan, self.timeline, self.profile, self.stop = plan, timeline, profile, stop
+        self.options = replace(options, without=options.without | _WITHOUT)
+        self.claimed_us = plan.claim.lower_bound_us
+        self.objective = plan.claim.judged_by
+        self.schedule = plan.schedule()
+        self.witness_us: int | None = None
+        self.proven_from = "closed forms"
+        self.is_refuted = False
+        self.began = time.monotonic()
+
+    def run(self) -> Reproof:
+        """Take the prover of the claim's kind."""
+        if self.plan.claim.stopped_by == NOT_SEARCHED:
+            work_us = self.objective.iterations * max(self.timeline.work_us)
+            return self._verdict(work_us, "schedules with the same ops")
+        plain = without_recompute(self.schedule)
+        if not plain.keeps_saved:
+            return self._verdict(0, "nothing: the schedule moves what forwards save")
+        stages = recomputed(self.schedule)
+        is_auto = self.plan.arguments.get("recompute") == "auto"
+        if stages or (is_auto and self.plan.caps_bytes is not None):
+            return self._with_recompute(stages, is_auto)
+        scope = self.plan.claim.bound_holds_for
+        if scope == BoundScope.ALL and self.profile is not None and applies(self.problem):
+            as_run = recomputing(self.profile, self.plan.recomputed_layers or ())
+            return self._of_all(as_run, plain)
+        reached_us = self._prove_own(plain)
+        on_trust = None if scope == BoundScope.PARTITION else f"that it holds for {scope.words}"
+        return self._verdict(reached_us, BoundScope.PARTITION.words, on_trust)
+
+    @property
+    def problem(self) -> Problem:
+        """The problem that the plan solves."""
+        plan = self.plan
+        return Problem(
+            plan.costs,
+            Placement(plan.placement),
+            plan.num_micro_batches,
+            plan.caps_bytes,
+            self.objective,
+            plan.partition,
+        )
+
+    def _verdict(self, reached_us: int, holds_for: str, on_trust: str | None = None) -> Reproof:
+        verdict = Verdict.PROVEN if reached_us >= self.claimed_us else Verdict.OPEN
+        if self.witness_us is not None:
+            verdict = Verdict.FALSE
+        seconds = time.monotonic() - self.began
+        how = (self.proven_from, self.is_refuted)
+        return Reproof(verdict, reached_us, holds_for, on_trust, self.witness_us, seconds, *how)
+
+    def _left_s(self) -> float:
+        return self.options.time_limit_s - (time.monotonic() - self.began)
+
+    def _is_over(self) -> bool:
+        return self.stop.is_set() or self.witness_us is not None or self._left_s() <= 0
+
+    def _note(self, value_us: int | None) -> None:
+        """A schedule of this value exists."""
+        if value_us is not None and value_us < self.claimed_us:
+            self.witness_us = value_us
+
+    def _with_recompute(self, stages: list[int], is_auto: bool) -> Reproof:
+        """The closed forms, for every choice of stages where that was claimed."""
+        on_trust = None
+        any_us = self.objective.value_us(bounds_of_any_choice(self.problem))
+        if is_auto:
+            reached_us, holds_for, on_trust = self._of_every_choice(any_us)
+        elif any_us >= self.claimed_us:
+            reached_us, holds_for = any_us, f"this partition, {_ANY_STAGES}"
+        else:
+            reached_us = self.objective.value_us(bounds(self.problem, stages))
+            holds_for = "this partition, in which these stages recompute"
+        if reached_us < self.claimed_us:
+            found = solve_recomputing(self.problem, stages, self.options, None, self.stop)
+            self._note(found.value_us)
+        return self._verdict(reached_us, holds_for, on_trust)
+
+    def _of_every_choice(self, any_us: int) -> tuple[int, str, str | None]:
+        """The bound of every choice, for what it holds, and what of it is on trust.
+
+        Args:
+            any_us: of every choice of stages, with the layers recomputed that the plan lists.
+        """
+        if self.profile is None:
+            given = ", with its layers recomputed," if self.plan.recomputed_layers else ","
+            on_trust = "that it holds whichever layers are recomputed; --profile tells"
+            return any_us, f"this partition{given} {_ANY_STAGES}", on_trust
+        costs = cut(self.profile, self.plan.partition)
+        problem = replace(self.problem, costs=costs, profile=self.profile)
+        every_us = self.objective.value_us(bounds_of_every_choice(problem))
+        if every_us < self.claimed_us <= any_us and not self.plan.recomputed_layers:
+            # Plans of before layers were chosen claim as much.
+            return any_us, f"this partition, {_ANY_STAGES}", None
+        return every_us, "this partition, whichever layers and stages are recomputed", None
+
+    def _prove_own(self, begin: Schedule) -> int:
+        """Prove what is claimed of the plan's partition; return the bound that was reached."""
+        certificate = own_certificate(self.plan.claim.certificate, self.plan.partition)
+        if certificate is None:
+            return self._raise(self.problem, begin, self.options.time_limit_s)
+        limited = replace(self.options, time_limit_s=self._left_s())
+        asked = (self.claimed_us, limited, self.stop.is_set)
+        return self._take(recheck(self.problem, certificate, *asked), certificate, begin)
+
+    def _take(self, found: Recheck, certificate: Certificate, begin: Schedule) -> int:
+        """Return the bound that was reached; look for a schedule below one that was not."""
+        if found == Recheck.PROVEN:
+            is_closed = self._closed_us >= self.claimed_us and not certificate.partitions
+            self.proven_from = "closed forms" if is_closed else certificate.words
+            return self.claimed_us
+        if found == Recheck.REFUTED:
+            self.is_refuted = True
+            self._look_for_witness(begin)
+        return self._closed_us
+
+    @property
+    def _closed_us(self) -> int:
+        return work_bound_us(relaxed_for_fusion(self.problem), self.objective)
+
+    def _look_for_witness(self, begin: Schedule) -> None:
+        """Look for a schedule below the bound by what finds one soon."""
+        if self._is_over():
+            return
+        without = self.options.without | _NO_PROOFS
+        options = replace(self.options, time_limit_s=self._left_s(), without=without)
+        best_us = self.objective.value_us(self.timeline)
+        found = self._search(self.problem, begin, best_us, options)
+        self._note(found.value_us)
+
+    def _raise(self, problem: Problem, begin: Schedule | None, limit_s: float) -> int:
+        """Prove of one partition as much as the claim says, or as there is time for."""
+        self.proven_from = "all provers"
+        reached_us = work_bound_us(relaxed_for_fusion(problem), self.objective)
+        until_s = time.monotonic() + min(limit_s, self._left_s())
+        best_us = self.objective.value_us(self.timeline)
+        while reached_us < self.claimed_us and not self._is_over():
+            left_s = until_s - time.monotonic()
+            if left_s <= 0:
+                break
+            options = replace(self.options, time_limit_s=left_s)
+            found = self._search(problem, begin, best_us, options)
+            self._note(found.value_us)
+            reached_us = max(reached_us, found.lower_bound_us)
+            if found.stopped_by == StoppedBy.INFEASIBLE:
+                return self.claimed_us  # no schedule beats it, as there is none
+            if found.stopped_by != StoppedBy.GAP or found.value_us is None:
+                break
+            # The gap was reached by a better schedule, before the bound was.
+            begin, best_us = found.schedule, found.value_us
+        return reached_us
+
+    def _search(
+        self, problem: Problem, begin: Schedule | None, best_us: int, options: SolveOptions
+    ) -> Result:
+        """Search until the gap is that between the best schedule known and the claimed bound."""
+        ended = _Either(self.stop)
+        gap = max(0.0, relative_gap(best_us, self.claimed_us))
+        options = replace(options, gap=gap, hint=begin)
+
+        def look(incumbent: Incumbent) -> None:
+            self._note(incumbent.value_us)
+            if self._is_over() or incumbent.lower_bound_us >= self.claimed_us:
+                ended.set()
+
+        try:
+            return solve(problem, options, look, ended)
+        except SynthError:
+            # The plan takes micro-batches out of order, which no search of the period does.
+            return solve(problem, replace(options, hint=None), look, ended)
+
+    def _of_all(self, profile: Profile, begin: Schedule) -> Reproof:
+        """This partition, then whatever bounds of runs of layers leave open, one by one."""
+        holds_for = BoundScope.ALL.words
+        certificate = self.plan.claim.certificate
+        if certificate is not None:
+            limited = replace(self.options, time_limit_s=self._left_s())
+            cuts = CutBounds(StageTable(profile), self.problem)
+            found = recheck_all(cuts, certificate, self.claimed_us, limited, self._is_over)
+            return self._verdict(self._take(found, certificate, begin), holds_for)
+        least_us = self._raise(self.problem, begin, _OWN_SHARE * self.options.time_limit_s)
+        if least_us < self.claimed_us:
+            return self._verdict(least_us, holds_for)
+        cuts, proven = CutBounds(StageTable(profile), self.problem), {self.plan.partition}
+        while not self._is_over():
+            part = replace(self.options, time_limit_s=_OWN_SHARE * self._left_s(), gap=0.0)
+            least = cuts.raise_least(self.claimed_us, proven, part, self._is_over).least
+            if least.sizes is None or least.bound_us >= self.claimed_us:
+                return self._verdict(self.claimed_us, holds_for)
+            least_us = self._raise(cuts.problem_on(least.sizes), None, self._left_s())
+            if least_us < self.claimed_us:
+                return self._verdict(least_us, holds_for)
+            proven.add(least.sizes)
+        return self._verdict(min(least_us, cuts.least(proven).bound_us), holds_for)
+
+
+class _Either(threading.Event):
+    """An event that is set when another one is, too."""
+
+    def __init__(self, other: threading.Event) -> None:
+        super().__init__()
+        self._other = other
+
+    def is_set(self) -> bool:
+        """Tell whether one of both is set."""
+        return super().is_set() or self._other.is_set()

@@ -1,0 +1,1 @@
+"""Comparing a measured run with its plan."""

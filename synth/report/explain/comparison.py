@@ -1,0 +1,239 @@
+"""Predicted against measured: what a run says of its plan, as data and as text."""
+
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Literal
+
+from synth.kinds import OpKind
+from synth.record import Record
+from synth.report.explain.difference import Difference, explain_difference
+from synth.report.explain.overlapping import explain_overlapping
+from synth.report.text.difference import difference_text
+from synth.report.text.tables import table
+from synth.schedule.contention import shared_period_us, simulate_shared
+from synth.schedule.files.plan_file import Plan
+from synth.schedule.lowering.lower import Lowered, lower
+from synth.schedule.measured.spans import Chart, Spans, planned_spans
+from synth.schedule.simulate import Timeline, simulate
+
+
+class OpComparison(Record):
+    """One kind of op of one stage, medians: profiled, predicted (slowed down where ranks share
+    processors) and measured."""
+
+    stage: int
+    kind: OpKind
+    profiled_us: int
+    predicted_us: int
+    measured_us: int
+    n: int
+
+
+class Comparison(Record):
+    """A run beside its plan.
+
+    `predicted_us` is one iteration with a device per rank: the makespan with a STEP that waits for
+    all ranks, or the period where steps are validated later, as `paid` says. `predicted_shared_us`
+    is the same where ranks share this machine's processors, as measured.
+    `measured_p10_us` and `measured_p90_us` are the spread between iterations, and `difference`
+    takes the median one apart.
+    """
+
+    plan: str
+    processors: int
+    paid: Literal["makespan", "period"] = "makespan"
+    predicted_us: int
+    predicted_shared_us: int
+    measured_us: int
+    measured_p10_us: int
+    measured_p90_us: int
+    predicted_peak_bytes: tuple[int, ...]
+    measured_peak_bytes: tuple[int, ...]
+    ops: tuple[OpComparison, ...]
+    difference: Difference | None = None
+
+
+def compare(
+    plan: Plan,
+    lowered: Lowered,
+    step_us: Sequence[float],
+    charts: Sequence[Chart],
+    peak_bytes: Sequence[int],
+    processors: int,
+    *,
+    late: bool = False,
+    extra_bytes: Sequence[int] | None = None,
+) -> Comparison:
+    """Lay measurements beside the plan.
+
+    Args:
+        plan: what was run.
+        lowered: its lowered form.
+        step_us: the measured iterations.
+        charts: what happened in each of them.
+        peak_bytes: measured, rank by rank.
+        processors: how many of them the ranks shared.
+        late: whether steps were validated later, so that ranks did not wait for each other.
+        extra_bytes: what each rank's optimizer takes beyond the one that the plan counts.
+    """
+    shared = shared_timeline(lowered, processors, late=late)
+    planned = planned_spans(shared)
+    predicted_us, predicted_shared_us = _predict(lowered, shared, processors, late)
+    middle = middle_step(step_us)
+    return Comparison(
+        plan=plan.name,
+        processors=processors,
+        paid="period" if late else "makespan",
+        predicted_us=predicted_us,
+        predicted_shared_us=predicted_shared_us,
+        measured_us=round(statistics.median(step_us)) if step_us else 0,
+        measured_p10_us=_quantile(step_us, 0.1),
+        measured_p90_us=_quantile(step_us, 0.9),
+        predicted_peak_bytes=tuple(
+            peak + more
+            for peak, more in zip(
+                plan.claim.peak_bytes, extra_bytes or [0] * lowered.num_ranks, strict=True
+            )
+        ),
+        measured_peak_bytes=tuple(peak_bytes),
+        ops=_compare_ops(lowered, planned, [chart.ops for chart in charts]),
+        difference=_explain(shared, charts, middle, step_us[middle], predicted_shared_us, late)
+        if charts
+        else None,
+    )
+
+
+def _explain(
+    planned: Timeline,
+    charts: Sequence[Chart],
+    index: int,
+    measured_us: float,
+    predicted_us: int,
+    late: bool,
+) -> Difference:
+    if late:
+        return explain_overlapping(planned, charts, index, measured_us, predicted_us)
+    return explain_difference(planned, charts, index, measured_us)
+
+
+def _predict(lowered: Lowered, shared: Timeline, processors: int, late: bool) -> tuple[int, int]:
+    """An iteration's time, with a device for each rank and with these processors."""
+    own = shared_timeline(lowered, lowered.num_ranks, late=late)
+    if not late:
+        return own.makespan_us, max(shared.end_us[: lowered.first_node[-1]])
+    if processors >= lowered.num_ranks:
+        return own.period_us, own.period_us
+    return own.period_us, shared_period_us(lowered, processors)
+
+
+def middle_step(step_us: Sequence[float]) -> int:
+    """The place of the median iteration (of an even number the longer one of the two)."""
+    return sorted(range(len(step_us)), key=step_us.__getitem__)[len(step_us) // 2] if step_us else 0
+
+
+def _quantile(step_us: Sequence[float], share: float) -> int:
+    """The nearest of the measured times."""
+    return round(sorted(step_us)[round(share * (len(step_us) - 1))]) if step_us else 0
+
+
+def shared_timeline(lowered: Lowered, processors: int, *, late: bool = False) -> Timeline:
+    """One iteration as planned on this many processors, the ranks stepping together or, with late
+    validation, each when it can."""
+    iteration = lowered
+    if not late:
+        iteration = lower(lowered.schedule, lowered.costs, synchronous_step=True)
+    if processors < lowered.num_ranks:
+        return simulate_shared(iteration, processors)
+    return simulate(iteration)
+
+
+def _compare_ops(
+    lowered: Lowered, planned: Spans, measured: Sequence[Spans]
+) -> tuple[OpComparison, ...]:
+    predicted, found = _durations([planned]), _durations(measured)
+    return tuple(
+        OpComparison(
+            stage=stage,
+            kind=kind,
+            profiled_us=lowered.costs.stages[stage].duration_us[kind],
+            predicted_us=round(statistics.median(predicted[stage, kind])),
+            measured_us=round(statistics.median(times)),
+            n=len(times),
+        )
+        for (stage, kind), times in sorted(
+            found.items(), key=lambda item: (item[0][0], item[0][1].rank_in_chain)
+        )
+    )
+
+
+def _durations(charts: Sequence[Spans]) -> dict[tuple[int, OpKind], list[int]]:
+    """All durations of each op kind of each stage."""
+    found: defaultdict[tuple[int, OpKind], list[int]] = defaultdict(list)
+    for chart in charts:
+        for span in (span for rank in chart for span in rank):
+            found[span.op.stage, span.op.kind].append(span.end_us - span.start_us)
+    return found
+
+
+def comparison_text(found: Comparison) -> str:
+    """The comparison as tables for the terminal."""
+    tables = [_iteration_table(found), _memory_table(found), _op_table(found)]
+    if found.difference is not None:
+        tables.insert(1, difference_text(found.difference))
+    return "\n\n".join(tables)
+
+
+def _iteration_table(found: Comparison) -> str:
+    num_ranks = len(found.measured_peak_bytes)
+    whole = f"predicted ({found.paid}), a device for each of {num_ranks} ranks"
+    rows = [(whole, _ms(found.predicted_us), "")]
+    if found.processors < num_ranks:
+        sharing = (
+            f"predicted ({found.paid}), {num_ranks} ranks sharing {found.processors} processors"
+        )
+        rows.append((sharing, _ms(found.predicted_shared_us), ""))
+    difference = _percent(found.measured_us, found.predicted_shared_us)
+    rows.append(("measured, median", _ms(found.measured_us), difference))
+    rows.append(("measured, 10 % were below", _ms(found.measured_p10_us), ""))
+    rows.append(("measured, 10 % were above", _ms(found.measured_p90_us), ""))
+    return table(("one iteration", "\nms", "measured against\npredicted, %"), rows)
+
+
+def _memory_table(found: Comparison) -> str:
+    rows = [
+        (str(rank), _mb(said), _mb(got), _percent(got, said))
+        for rank, (said, got) in enumerate(
+            zip(found.predicted_peak_bytes, found.measured_peak_bytes, strict=True)
+        )
+    ]
+    head = ("rank", "peak, predicted\nMB", "peak, measured\nMB", "difference\n%")
+    return table(head, rows)
+
+
+def _op_table(found: Comparison) -> str:
+    rows = [
+        (
+            f"{op.kind}, stage {op.stage}",
+            _ms(op.profiled_us),
+            _ms(op.predicted_us),
+            _ms(op.measured_us),
+            _percent(op.measured_us, op.predicted_us),
+            str(op.n),
+        )
+        for op in found.ops
+    ]
+    head = ("op", "profiled\nms", "predicted\nms", "measured\nms", "difference\n%", "n")
+    return table(head, rows)
+
+
+def _ms(time_us: int) -> str:
+    return f"{time_us / 1000:.3f}"
+
+
+def _mb(num_bytes: int) -> str:
+    return f"{num_bytes / 1e6:.3f}"
+
+
+def _percent(measured: float, predicted: float) -> str:
+    return f"{(measured / predicted - 1) * 100:+.1f}" if predicted else ""

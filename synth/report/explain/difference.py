@@ -1,0 +1,241 @@
+r"""Where a measured iteration's difference from the predicted one comes from.
+
+The measured critical path is walked from its end: what did each op or transfer wait for last?
+
+    F0.0 ──act──▶ F1.0 ── gap ── F1.1 ──…── last op           length of the path   = measured
+    the same ops and transfers in the plan, and some room     length + its room    = predicted
+
+An op or transfer on it takes longer than planned either always (its typical time, the median over
+all traced iterations, is longer) or this once (jitter). Between them lie gaps, in which a rank did
+nothing although all that it needed was there. The path need not be the longest one of the plan; by
+how much it is shorter is room that the delays used up first. So the pieces add up exactly:
+
+    measured − predicted = ops + transfers + gaps + norm + jitter + outside − room
+"""
+
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from synth.record import Record
+from synth.schedule.lowering.lower import Lowered
+from synth.schedule.lowering.programs import Transfer, end_name
+from synth.schedule.measured.spans import Chart, Flow
+from synth.schedule.ops import ValueKind
+from synth.schedule.simulate import Timeline
+
+_CARRIED = {
+    ValueKind.ACT: "activations",
+    ValueKind.GRAD: "gradients",
+    ValueKind.OUT: "moves out",
+    ValueKind.BACK: "moves back",
+}
+
+
+class PathPart(Record):
+    """All ops of a kind and stage, or transfers of a kind on a link, on the critical path."""
+
+    name: str
+    n: int
+    planned_us: float
+    measured_us: float
+
+
+class Difference(Record):
+    """The pieces of `measured_us − predicted_us`, in microseconds; positive ones cost time.
+
+    `ops_us`, `transfers_us`: slower than planned, typically. `gaps_us`: nothing ran though all was
+    there. `norm_us`: before the first STEP of a rank, the global norm. `jitter_us`: this once
+    slower than typically. `outside_us`: what is before the first op and after the last. `room_us`
+    (subtracted): how much shorter than the plan's longest path the measured one was planned.
+
+    Of iterations that overlap, see `overlapping`, it is of one `rank`: `transfers_us` is how much
+    longer than planned it waited for others, `norm_us` the validation of the step before.
+    """
+
+    rank: int | None = None
+    predicted_us: float
+    measured_us: float
+    ops_us: float
+    transfers_us: float
+    gaps_us: float
+    norm_us: float
+    jitter_us: float
+    outside_us: float
+    room_us: float
+    path: tuple[PathPart, ...]
+
+    @property
+    def total_us(self) -> float:
+        """All pieces together: measured − predicted."""
+        slower = self.ops_us + self.transfers_us + self.gaps_us + self.norm_us
+        return slower + self.jitter_us + self.outside_us - self.room_us
+
+
+class NodeClass(NamedTuple):
+    """Nodes that take the same time in the plan: ops of a kind and stage, transfers of a link."""
+
+    name: str
+    is_op: bool
+
+
+class _Link(NamedTuple):
+    """A node of the critical path: what it took, and the gap before it."""
+
+    node: int
+    taken_us: int
+    gap_us: int
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One chart's moments by node of the lowered DAG; no moments for a node that was not seen."""
+
+    start_us: dict[int, int]
+    end_us: dict[int, int]
+    inexact: set[int]
+
+
+def explain_difference(
+    planned: Timeline, charts: Sequence[Chart], index: int, measured_us: float
+) -> Difference:
+    """Take one measured iteration's difference from its plan apart.
+
+    Args:
+        planned: what was predicted; its lowered form says what waits for what.
+        charts: all traced iterations, from which typical times are taken.
+        index: which of them to explain.
+        measured_us: how long that iteration took, with all that belongs to no op.
+    """
+    lowered = planned.lowered
+    nodes = number_nodes(lowered)
+    every = [by_node(nodes, chart) for chart in charts]
+    classes = classes_of(lowered)
+    typical = typical_us_of(classes, every)
+    path = _critical_path(lowered, every[index])
+    found: defaultdict[str, float] = defaultdict(float)
+    parts: defaultdict[NodeClass, list[tuple[float, float]]] = defaultdict(list)
+    for node, taken_us, gap_us in path:
+        piece = "ops_us" if classes[node].is_op else "transfers_us"
+        planned_us = planned.end_us[node] - planned.start_us[node]
+        usual_us = typical.get(classes[node], taken_us)
+        found[piece] += usual_us - planned_us
+        found["jitter_us"] += taken_us - usual_us
+        found[_piece_of_gap(lowered, node, path[0].node)] += gap_us
+        found["planned_us"] += planned_us
+        parts[classes[node]].append((planned_us, taken_us))
+    length_us = sum(link.taken_us + link.gap_us for link in path)
+    predicted_us = max(planned.end_us, default=0)
+    return Difference(
+        predicted_us=predicted_us,
+        measured_us=measured_us,
+        ops_us=found["ops_us"],
+        transfers_us=found["transfers_us"],
+        gaps_us=found["gaps_us"],
+        norm_us=found["norm_us"],
+        jitter_us=found["jitter_us"],
+        outside_us=found["outside_us"] + measured_us - length_us,
+        room_us=predicted_us - found["planned_us"],
+        path=path_parts(parts),
+    )
+
+
+def number_nodes(lowered: Lowered) -> dict[object, int]:
+    """The node of every (rank, op), transfer and reduction."""
+    nodes: dict[object, int] = {}
+    for rank, ops in enumerate(lowered.ops):
+        for node, op in enumerate(ops, lowered.first_node[rank]):
+            nodes[rank, op] = node
+    flows: list[Flow] = [*lowered.transfers, *lowered.reductions]
+    for node, flow in enumerate(flows, lowered.first_node[-1]):
+        nodes[_name_of(flow)] = node
+    return nodes
+
+
+def _name_of(flow: Flow) -> object:
+    """What tells a flow from others, whatever it was planned to take."""
+    if isinstance(flow, Transfer):
+        return flow.value, flow.source, flow.target
+    return flow.stage, flow.ranks
+
+
+def by_node(nodes: Mapping[object, int], chart: Chart) -> Measured:
+    """What a chart says of each node."""
+    start_us, end_us, inexact = {}, {}, set()
+    for rank, spans in enumerate(chart.ops):
+        for op, start, end in spans:
+            if (node := nodes.get((rank, op))) is not None:
+                start_us[node], end_us[node] = start, end
+    for flow, start, end, exact in chart.flows:
+        if (node := nodes.get(_name_of(flow))) is not None:
+            start_us[node], end_us[node] = start, end
+            if not exact:
+                inexact.add(node)
+    return Measured(start_us, end_us, inexact)
+
+
+def classes_of(lowered: Lowered) -> list[NodeClass]:
+    """Each node's class."""
+    found = [NodeClass(f"{op.kind}, stage {op.stage}", True) for ops in lowered.ops for op in ops]
+    for transfer in lowered.transfers:
+        ends = f"{end_name(transfer.source)} to {end_name(transfer.target).removeprefix('rank ')}"
+        found.append(NodeClass(f"{_CARRIED[transfer.value.kind]}, {ends}", False))
+    found += [NodeClass(f"gradient sum, stage {r.stage}", False) for r in lowered.reductions]
+    return found
+
+
+def typical_us_of(
+    classes: Sequence[NodeClass], every: Sequence[Measured]
+) -> dict[NodeClass, float]:
+    """The median time of each class, over all iterations and micro-batches."""
+    times: defaultdict[NodeClass, list[int]] = defaultdict(list)
+    for measured in every:
+        for node, end in measured.end_us.items():
+            if node not in measured.inexact:
+                times[classes[node]].append(end - measured.start_us[node])
+    return {each: statistics.median(found) for each, found in times.items()}
+
+
+def _critical_path(lowered: Lowered, measured: Measured) -> list[_Link]:
+    """From the first op to the one that ended last; times and gaps add up to its end."""
+    ops = [n for n in measured.end_us if n < lowered.first_node[-1]]
+    node: int | None = max(ops, key=measured.end_us.__getitem__, default=None)
+    path: list[_Link] = []
+    while node is not None:
+        before = last_awaited(lowered.predecessors[node], measured)
+        ready_us = measured.end_us[before] if before is not None else 0
+        start_us = measured.start_us[node]
+        taken_us = measured.end_us[node] - max(start_us, ready_us)
+        path.append(_Link(node, taken_us, max(0, start_us - ready_us)))
+        node = before
+    return path[::-1]
+
+
+def last_awaited(before: Sequence[int], measured: Measured) -> int | None:
+    """Of what a node waits for, that which ended last; what nobody waited for held up nothing."""
+    known = [n for n in before if n in measured.end_us and n not in measured.inexact]
+    return max(known, key=measured.end_us.__getitem__, default=None)
+
+
+def _piece_of_gap(lowered: Lowered, node: int, first: int) -> str:
+    """A gap is a launch gap, unless it is before the first op of all or waits for the norm."""
+    if node == first:
+        return "outside_us"
+    is_step = node < lowered.first_node[-1] and lowered.arrays.of_step[node]
+    return "norm_us" if is_step else "gaps_us"
+
+
+def path_parts(parts: Mapping[NodeClass, list[tuple[float, float]]]) -> tuple[PathPart, ...]:
+    """The classes on the path, those that differ most from the plan first."""
+    made = [
+        PathPart(
+            name=each.name,
+            n=len(times),
+            planned_us=sum(planned for planned, _ in times),
+            measured_us=sum(measured for _, measured in times),
+        )
+        for each, times in parts.items()
+    ]
+    return tuple(sorted(made, key=lambda part: -abs(part.measured_us - part.planned_us)))

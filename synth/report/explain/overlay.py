@@ -1,0 +1,83 @@
+"""A trace laid over its plan, and both as files for other viewers."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from synth.errors import SynthError
+from synth.record import write_atomically
+from synth.report.explain.comparison import middle_step, shared_timeline
+from synth.report.explain.difference import Difference, explain_difference
+from synth.report.perfetto import perfetto_json
+from synth.report.text.difference import difference_text
+from synth.schedule.files.plan_file import Plan
+from synth.schedule.files.scaled import scaled
+from synth.schedule.lowering.lower import Lowered
+from synth.schedule.measured.spans import Chart, planned_chart
+from synth.schedule.measured.trace import Source, Trace, TracedStep
+from synth.schedule.simulate import Timeline
+
+
+@dataclass(frozen=True)
+class Laid:
+    """What is drawn: the plan, and the median iteration of a trace of it with its difference."""
+
+    planned: Chart
+    measured: Chart | None = None
+    source: Source = Source.SIMULATED
+    step: int = 0
+    difference: Difference | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """What is known of the difference, for scripts."""
+        if self.difference is None:
+            return {}
+        return {"difference": self.difference.model_dump(mode="json")}
+
+    def text(self) -> str:
+        """The difference as tables."""
+        assert self.difference is not None
+        us = (self.difference.measured_us, self.difference.predicted_us)
+        said = "step {}, {}: {:.3f} ms, predicted {:.3f} ms"
+        head = said.format(self.step, self.source, *(each / 1000 for each in us))
+        return f"{head}\n\n{difference_text(self.difference)}"
+
+
+def lay(plan: Plan, lowered: Lowered, path: Path) -> Laid:
+    """Lay a trace over its plan, as predicted for as many processors as it ran on.
+
+    Iterations that overlap (steps validated later) have no critical path of their own, and so
+    their difference is not taken apart.
+
+    Raises:
+        SynthError: the trace holds no iteration.
+        Mismatch: it is of another plan.
+    """
+    trace = Trace.load(path)
+    trace.check_of(plan)
+    if not trace.steps:
+        raise SynthError(f"{path} holds no iteration; run with --steps 3 or more")
+    if trace.times != 1.0:
+        lowered, _ = scaled(plan, times=trace.times).check()
+    timeline = shared_timeline(lowered, trace.processors or lowered.num_ranks, late=trace.late)
+    charts = [step.chart() for step in trace.steps]
+    middle = middle_step([step.step_us for step in trace.steps])
+    step = trace.steps[middle]
+    chart, difference = charts[middle], None
+    if not trace.late:
+        difference = explain_difference(timeline, charts, middle, step.step_us)
+    return Laid(planned_chart(timeline), chart, trace.source, step.step, difference)
+
+
+def write_charts(
+    plan: Plan, timeline: Timeline, laid: Laid, trace: Path | None, perfetto: Path | None
+) -> None:
+    """Write the simulation as a trace, and what is shown for Perfetto."""
+    if trace is not None:
+        step = TracedStep.of(planned_chart(timeline), 0, timeline.makespan_us)
+        Trace.of(plan, Source.SIMULATED, [step]).save(trace)
+    if perfetto is not None:
+        charts = {"planned": laid.planned}
+        if laid.measured is not None:
+            charts[str(laid.source)] = laid.measured
+        write_atomically(perfetto, perfetto_json(charts))

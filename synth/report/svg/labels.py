@@ -1,0 +1,103 @@
+"""Where names stand on a picture: beside their dot, covering nothing if there is such a place."""
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from synth.report.svg.scale import Scale
+from synth.report.svg.writer import XY
+
+_HEIGHT, _CHARACTER = 13.0, 7.1
+
+# Along a line between a dot and its name, a box of so many pixels every so many.
+_LINE_REACH, _LINE_STEP = 1.5, 4.0
+
+
+class Box(NamedTuple):
+    """A rectangle that a text or a dot covers."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+    def nearest(self, place: XY) -> XY:
+        """The point of it that is nearest to another."""
+        x = min(max(place[0], self.left), self.right)
+        return x, min(max(place[1], self.top), self.bottom)
+
+    @classmethod
+    def around(cls, place: XY, reach: float) -> "Box":
+        """A square around a point."""
+        return cls(place[0] - reach, place[1] - reach, place[0] + reach, place[1] + reach)
+
+    def meets(self, other: "Box") -> bool:
+        """Whether they have a point in common."""
+        apart_x = self.right < other.left or other.right < self.left
+        return not (apart_x or self.bottom < other.top or other.bottom < self.top)
+
+
+def text_width(text: str) -> float:
+    """About how wide a text of the labels' size is."""
+    return _CHARACTER * len(text)
+
+
+def free_box(
+    place: XY,
+    name: str,
+    taken: Sequence[Box],
+    x: Scale,
+    y: Scale,
+    farthest: int = 42,
+) -> Box:
+    """The nearest place for the name of a dot that covers nothing, else the first."""
+    return next(free_boxes(place, name, taken, x, y, farthest))
+
+
+def free_boxes(
+    place: XY, name: str, taken: Sequence[Box], x: Scale, y: Scale, farthest: int
+) -> Iterator[Box]:
+    """The places for the name of a dot that cover nothing, nearest first; else any one."""
+    width = text_width(name)
+    candidates = []
+    for distance in range(0, farthest + 1, 14):
+        aside = [9 + share * distance for share in (0, 0.5, 1, 1.5, 2)] if distance > 14 else [9]
+        lefts = [left for a in aside for left in (place[0] + a, place[0] - a - width)]
+        for left in (*lefts, place[0] - width / 2):
+            for top in (place[1] - _HEIGHT / 2 - distance, place[1] - _HEIGHT / 2 + distance):
+                candidates.append(Box(left, top, left + width, top + _HEIGHT))
+    inside = [
+        box
+        for box in candidates
+        if box.left > x.start and box.right < x.end and box.top > y.end and box.bottom < y.start
+    ]
+    free = [box for box in inside if not any(box.meets(other) for other in taken)]
+    yield from free or (inside or candidates)[:1]
+
+
+def lead(place: XY, box: Box, lead_from: float) -> list[Box]:
+    """What the line from a dot to its name covers, outside of both; nothing if that is near."""
+    end = box.nearest(place)
+    length = math.dist(place, end)
+    if length <= lead_from:
+        return []
+    shares = [step * _LINE_STEP / length for step in range(2, int(length / _LINE_STEP))]
+    points = [
+        (place[0] + t * (end[0] - place[0]), place[1] + t * (end[1] - place[1])) for t in shares
+    ]
+    return [Box.around(point, _LINE_REACH) for point in points]
+
+
+def crossings(line: Sequence[Box], others: Sequence[Box]) -> int:
+    """How many of the others a line crosses."""
+    return sum(any(piece.meets(other) for piece in line) for other in others)
+
+
+def boxes_of(line: Sequence[XY]) -> list[Box]:
+    """Thin boxes along a line of horizontal and vertical pieces."""
+    boxes = []
+    for (a, b), (c, d) in pairwise(line):
+        if a == c or b == d:
+            boxes.append(Box(min(a, c) - 1, min(b, d) - 1, max(a, c) + 1, max(b, d) + 1))
+    return boxes

@@ -1,0 +1,48 @@
+"""The table of rivals: every known schedule beside the one that was found, on one cost model."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from synth.objective import Objective
+from synth.report.text.tables import milliseconds, size_unit, table
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One schedule's figures, all simulated on the same costs.
+
+    `work_us` is the largest work of a rank, `mean_work_us` the mean of all ranks; `fits` is None
+    without a cap.
+    """
+
+    name: str
+    makespan_us: int
+    period_us: int
+    work_us: int
+    mean_work_us: float
+    peak_bytes: tuple[int, ...]
+    fits: bool | None
+
+
+def rivals_table(contenders: Sequence[Contender], objective: Objective) -> str:
+    """One row per schedule, in the order given; the rates are of the objective."""
+    factor, unit = size_unit(max(max(c.peak_bytes) for c in contenders))
+    decimals = 3 if factor > 1 else 0
+    header = ["schedule", "makespan\nms", "period\nms", f"bubble rate\n% of {objective.words}"]
+    header += ["mean idle\n%", f"peak memory\n{unit}", "on rank", "fits"]
+    rows = []
+    for contender in contenders:
+        peak = max(contender.peak_bytes)
+        rows.append(
+            [
+                contender.name,
+                milliseconds(contender.makespan_us),
+                milliseconds(contender.period_us),
+                f"{100 * objective.bubble_rate(contender, contender.work_us):.2f}",
+                f"{100 * objective.bubble_rate(contender, contender.mean_work_us):.2f}",
+                f"{peak / factor:,.{decimals}f}",
+                str(contender.peak_bytes.index(peak)),
+                {True: "yes", False: "no", None: "no cap"}[contender.fits],
+            ]
+        )
+    return table(header, rows)

@@ -1,0 +1,75 @@
+"""A terminal's picture of time against memory: cells of text in a frame with ticks."""
+
+from collections.abc import Iterable
+
+from synth.report.svg.scale import Scale
+from synth.report.text.tables import size_unit, time_unit
+
+_MARGIN = 10
+
+
+class Canvas:
+    """Cells of text, `x` giving the column of a size in bytes, `y` the row of a time in µs."""
+
+    def __init__(
+        self,
+        ends_bytes: tuple[float, float],
+        ends_us: tuple[float, float],
+        width: int,
+        height: int,
+    ) -> None:
+        columns = max(20, width - _MARGIN - 1)
+        self.x = Scale(*ends_bytes, 0, columns - 1)
+        self.y = Scale.fitting(*ends_us, height - 1, 0)
+        self.cells = [[" "] * columns for _ in range(height)]
+
+    def mark(self, num_bytes: float, time_us: float, sign: str) -> None:
+        """Put a sign where a schedule stands."""
+        self.cells[round(self.y.at(time_us))][round(self.x.at(num_bytes))] = sign
+
+    def bytes_of(self, column: int) -> float:
+        """The size that the middle of a column stands for."""
+        share = (column + 0.5) / len(self.cells[0])
+        return self.x.low + share * (self.x.high - self.x.low)
+
+    def draw_line(self, times_us: Iterable[float | None], sign: str = "─") -> None:
+        """Draw a falling line, column by column, with its risers; none: nothing there."""
+        before: int | None = None
+        for column, time_us in enumerate(times_us):
+            if time_us is not None:
+                row = round(self.y.at(time_us))
+                for passed in range(before + 1, row) if before is not None else ():
+                    self.cells[passed][column] = "│"
+                self.cells[row][column] = sign
+                before = row
+
+    def lines(self, legend: list[str]) -> list[str]:
+        """The picture in its frame, and under it the legend's lines."""
+        unit_us, unit = time_unit(self.y.high)
+        ticks = self.y.ticks(len(self.cells) // 3)
+        labels = {round(self.y.at(tick)): f"{tick / unit_us:g} {unit}" for tick in ticks}
+        rows = []
+        for row, cells in enumerate(self.cells):
+            edge = "┤" if row in labels else "│"
+            rows.append(f"{labels.get(row, ''):>{_MARGIN - 1}} {edge}{''.join(cells)}".rstrip())
+        return [*rows, *self._memory_axis(), *(" " * (_MARGIN + 1) + line for line in legend)]
+
+    def _memory_axis(self) -> tuple[str, str]:
+        x, columns = self.x, len(self.cells[0])
+        factor, unit = size_unit(x.high)
+        ruler, labels = ["─"] * columns, [" "] * (columns + _MARGIN)
+        free = 0
+        for tick in Scale(x.low / factor, x.high / factor, x.start, x.end).ticks(columns // 12):
+            column = round(x.at(tick * factor))
+            text = f"{tick:g} {unit}"
+            if column >= free:
+                ruler[column] = "┬"
+                labels[column : column + len(text)] = text
+                free = column + len(text) + 1
+        return f"{'':>{_MARGIN}}└{''.join(ruler)}", f"{'':>{_MARGIN + 1}}{''.join(labels).rstrip()}"
+
+
+def letter(number: int) -> str:
+    """a … z, then A … Z, then over again."""
+    alphabet = "abcdefghijklmnopqrstuvwxyz"
+    return (alphabet + alphabet.upper())[number % 52]

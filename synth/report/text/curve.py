@@ -1,0 +1,116 @@
+"""The curve of time against memory as steps, and its picture in a terminal.
+
+What is found and what is proven are two staircases; the best possible curve lies between them. A
+schedule serves from its peak on, a bound up to the cap under which it was proven.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from synth.report.text.canvas import Canvas, letter
+
+
+class Point(NamedTuple):
+    """A cap with the best time found, the best bound, and the highest peak of the schedule."""
+
+    cap_bytes: int
+    value_us: int
+    lower_bound_us: int
+    peak_bytes: int
+
+
+class Dot(NamedTuple):
+    """A published schedule."""
+
+    name: str
+    value_us: int
+    peak_bytes: int
+
+
+Step = tuple[int, int]
+
+# Where all sizes are alike, this part of them is around them: ticks have six digits.
+_LEAST_AIR = 1000
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Points by rising caps, published schedules, and a cap that nothing keeps less than."""
+
+    title: str
+    objective: str
+    points: tuple[Point, ...]
+    families: tuple[Dot, ...]
+    never_below_bytes: int
+
+    @property
+    def found(self) -> list[Step]:
+        """(bytes, microseconds): from so many bytes on, so fast; published schedules count."""
+        known = [(point.peak_bytes, point.value_us) for point in self.points]
+        known += [(dot.peak_bytes, dot.value_us) for dot in self.families]
+        steps: list[Step] = []
+        for step in sorted(known):
+            if not steps or step[1] < steps[-1][1]:
+                steps.append(step)
+        return steps
+
+    @property
+    def proven(self) -> list[Step]:
+        """(bytes, microseconds): up to so many bytes, not faster; a bound of 0 says nothing."""
+        steps: list[Step] = []
+        for point in sorted(self.points, reverse=True):
+            if point.lower_bound_us > (steps[-1][1] if steps else 0):
+                steps.append((point.cap_bytes, point.lower_bound_us))
+        return steps[::-1]
+
+    @property
+    def dots(self) -> list[Dot]:
+        """The published schedules, those in the same place together."""
+        names: dict[tuple[int, int], list[str]] = {}
+        for dot in self.families:
+            names.setdefault((dot.value_us, dot.peak_bytes), []).append(dot.name)
+        return [Dot(", ".join(listed), *place) for place, listed in names.items()]
+
+    @property
+    def ends_bytes(self) -> tuple[int, int]:
+        """The range of memory of a picture, with some air: enough to tell its ticks apart."""
+        sizes = [point.cap_bytes for point in self.points]
+        sizes += [point.peak_bytes for point in self.points]
+        sizes += [dot.peak_bytes for dot in self.families]
+        low, high = min(self.never_below_bytes, *sizes), max(sizes)
+        air = max((high - low) // 20, high // _LEAST_AIR, 1)
+        return max(0, low - air), high + air
+
+    @property
+    def ends_us(self) -> tuple[float, float]:
+        """The range of times of a picture, with some air."""
+        times = [point.value_us for point in self.points]
+        times += [point.lower_bound_us for point in self.points if point.lower_bound_us]
+        times += [dot.value_us for dot in self.families]
+        return 0.97 * min(times), 1.03 * max(times)
+
+    def found_at(self, num_bytes: float) -> int | None:
+        """The best time found in so much memory, if any."""
+        return min((us for least, us in self.found if least <= num_bytes), default=None)
+
+    def proven_at(self, num_bytes: float) -> int | None:
+        """The best bound for so much memory, if any."""
+        if num_bytes < self.never_below_bytes:
+            return None
+        return max((us for most, us in self.proven if most >= num_bytes), default=None)
+
+
+def plot(curve: Curve, width: int = 100, height: int = 18) -> str:
+    """Draw for a terminal: found as a line, proven as dots, published schedules as letters."""
+    canvas = Canvas(curve.ends_bytes, curve.ends_us, width, height)
+    sizes = [canvas.bytes_of(column) for column in range(len(canvas.cells[0]))]
+    for column, size in enumerate(sizes):
+        proven_us = curve.proven_at(size)
+        if proven_us is not None:
+            canvas.cells[round(canvas.y.at(proven_us))][column] = "·"
+    canvas.draw_line([curve.found_at(size) for size in sizes])
+    legend = [f"─ best {curve.objective} known", "· lower bound"]
+    for number, dot in enumerate(sorted(curve.dots, key=lambda dot: dot.peak_bytes)):
+        canvas.mark(dot.peak_bytes, dot.value_us, letter(number))
+        legend.append(f"{letter(number)} {dot.name}")
+    return "\n".join(canvas.lines(["   ".join(legend)]))

@@ -1,0 +1,47 @@
+"""Where a run's difference from its plan comes from, as tables for the terminal."""
+
+from synth.report.explain.difference import Difference
+from synth.report.text.tables import table
+
+_PIECES = (
+    ("ops slower than profiled", "ops_us", 1),
+    ("transfers slower than the link's model", "transfers_us", 1),
+    ("gaps: idle though all was there", "gaps_us", 1),
+    ("global norm and clipping", "norm_us", 1),
+    ("jitter: slower than usual this once", "jitter_us", 1),
+    ("before the first op and after the last", "outside_us", 1),
+    ("less: room that this path had in the plan", "room_us", -1),
+)
+
+_OVERLAPPING = (
+    ("ops slower than profiled", "ops_us", 1),
+    ("waiting for other ranks, more than planned", "transfers_us", 1),
+    ("gaps: idle though all was there", "gaps_us", 1),
+    ("validating the step before, and making it final", "norm_us", 1),
+    ("jitter: slower than usual this once", "jitter_us", 1),
+    ("between the iterations", "outside_us", 1),
+)
+
+
+def difference_text(found: Difference, most: int = 4) -> str:
+    """Where the difference of the median iteration comes from, and what is longest on its path."""
+    said = _PIECES if found.rank is None else _OVERLAPPING
+    rows = [(text, _signed_ms(sign * getattr(found, field))) for text, field, sign in said]
+    rows.append(("measured − predicted", _signed_ms(found.total_us)))
+    of = "" if found.rank is None else f", on rank {found.rank}"
+    pieces = table((f"difference of the median iteration{of}", "\nms"), rows)
+    longest = [
+        (part.name, str(part.n), _ms(part.planned_us), _ms(part.measured_us))
+        for part in found.path[:most]
+    ]
+    where = "its critical path" if found.rank is None else f"rank {found.rank}"
+    head = (f"most different on {where}", "n", "planned\nms", "measured\nms")
+    return f"{pieces}\n\n{table(head, longest)}"
+
+
+def _signed_ms(time_us: float) -> str:
+    return f"{time_us / 1000:+.3f}"
+
+
+def _ms(time_us: float) -> str:
+    return f"{time_us / 1000:.3f}"

@@ -1,0 +1,181 @@
+"""A text Gantt chart: one row per rank, true to scale, readable without colour.
+
+A cell shows what runs at its middle. An op starts with its letter, and its micro-batch where there
+is room, and is filled up in its own shade:
+
+    rank 0  F0░░F1░░F2░░·············B0▒▒▒W0▓▓
+"""
+
+import math
+import shutil
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+
+from rich.console import Console
+from rich.text import Text
+
+from synth.kinds import MOVES, OpKind
+from synth.report.text.axis import axis
+from synth.report.text.drawing import IDLE, LOOKS, Drawing
+from synth.schedule.measured.spans import Span, Spans
+from synth.schedule.ops import Op
+from synth.units import format_us
+
+
+def gantt(charts: Spans | Mapping[str, Spans], width: int = 100, *, colour: bool = False) -> Text:
+    """Draw charts on one scale.
+
+    Args:
+        charts: what to draw; of several named ones ("planned", "measured"), each rank's rows stand
+            under each other.
+        width: of the whole picture, in characters.
+        colour: colours instead of shades.
+    """
+    named = charts if isinstance(charts, Mapping) else {"": charts}
+    heads = _row_heads(named)
+    margin = len(heads[0])
+    drawing = _plan_drawing(named, max(20, width - margin), colour)
+    picture = Text()
+    rows = (spans for rank in zip(*named.values(), strict=True) for spans in rank)
+    for head, spans in zip(heads, rows, strict=True):
+        picture.append_text(Text(head) + _row(spans, drawing)).append("\n")
+    for line in axis(drawing.start_us, drawing.end_us, drawing.cells):
+        picture.append(f"{' ' * margin}{line}\n")
+    return picture.append_text(_legend(drawing, margin, width))
+
+
+def render(
+    planned: Spans,
+    *,
+    measured: Spans | None = None,
+    moves: Mapping[str, Spans] | None = None,
+    width: int | None = None,
+) -> str:
+    """Draw for stdout, ready to print: in colour on a terminal unless NO_COLOR is set.
+
+    Args:
+        planned: simulated spans.
+        measured: what a run took, drawn under them.
+        moves: further rows by name, of what moved meanwhile.
+        width: in characters; none: the terminal's, or 100.
+    """
+    console = Console(highlight=False, soft_wrap=True)
+    colour = console.color_system is not None and not console.no_color
+    charts = {"planned": _without_moves(planned)}
+    charts |= {} if measured is None else {"measured": _without_moves(measured)}
+    charts |= moves or {}
+    columns = width or shutil.get_terminal_size((100, 24)).columns
+    with console.capture() as captured:
+        console.print(
+            gantt(charts if len(charts) > 1 else charts["planned"], columns, colour=colour)
+        )
+    return captured.get().rstrip("\n")
+
+
+def _without_moves(spans: Spans) -> Spans:
+    """Ops that take time: what moves begin are transfers, with rows of their own."""
+    return [[span for span in rank if span.op.kind not in MOVES] for rank in spans]
+
+
+def _plan_drawing(named: Mapping[str, Spans], cells: int, colour: bool) -> Drawing:
+    every = [span for chart in named.values() for rank in chart for span in rank]
+    lengths_us: defaultdict[OpKind, list[int]] = defaultdict(list)
+    for span in every:
+        if span.end_us > span.start_us:
+            lengths_us[span.op.kind].append(span.end_us - span.start_us)
+    return Drawing(
+        start_us=min((span.start_us for span in every), default=0),
+        end_us=max((span.end_us for span in every), default=0),
+        cells=cells,
+        colour=colour,
+        # Not the very shortest: measured ops stray.
+        short_us={kind: sorted(found)[len(found) // 10] for kind, found in lengths_us.items()},
+        places=_places(named),
+        longest=max((len(str(span.op)) - len(span.op.kind) for span in every), default=0),
+    )
+
+
+def _places(named: Mapping[str, Spans]) -> dict[tuple[int, int], int]:
+    """The (stage, replica) pairs, numbered on each rank; nothing if no rank holds several."""
+    places: dict[tuple[int, int], int] = {}
+    for chart in named.values():
+        for rank in chart:
+            # A rank keeps what others save (K, G) without holding their stage.
+            ops = [span.op for span in rank if span.op.kind not in MOVES]
+            held = sorted({(op.stage, op.replica) for op in ops})
+            places |= {pair: number for number, pair in enumerate(held)}
+    return places if any(places.values()) else {}
+
+
+def _row_heads(named: Mapping[str, Spans]) -> list[str]:
+    """`rank 10  `, or `rank 10  measured  `, all equally wide."""
+    num_ranks = len(next(iter(named.values())))
+    digits = len(str(num_ranks - 1))
+    longest = max(map(len, named))
+    heads = []
+    for rank in range(num_ranks):
+        for place, name in enumerate(named):
+            label = f"rank {rank:>{digits}}" if place == 0 else " " * (5 + digits)
+            heads.append(f"{label}  {name:<{longest}}{'  ' if longest else ''}")
+    return heads
+
+
+def _row(spans: Sequence[Span], drawing: Drawing) -> Text:
+    text = Text()
+    for op, run in groupby(_sample(spans, drawing)):
+        length = len(list(run))
+        if op is None:
+            text.append(IDLE * length, "dim" if drawing.colour else "")
+            continue
+        look = LOOKS[op.kind]
+        fill = " " if drawing.colour else look.shade
+        text.append(
+            drawing.label(op, length).ljust(length, fill), look.style if drawing.colour else ""
+        )
+    return text
+
+
+def _sample(spans: Sequence[Span], drawing: Drawing) -> list[Op | None]:
+    """The op that runs at the middle of each cell."""
+    sampled: list[Op | None] = [None] * drawing.cells
+    for op, *ends_us in spans:
+        first, last = (
+            math.ceil((at_us - drawing.start_us) / drawing.cell_us - 0.5) for at_us in ends_us
+        )
+        for cell in range(max(0, first), min(drawing.cells, last)):
+            sampled[cell] = op
+    return sampled
+
+
+def _legend(drawing: Drawing, margin: int, width: int) -> Text:
+    """The kinds that appear, idle time, and what a column stands for."""
+    colour, entries = drawing.colour, []
+    for kind in (kind for kind in OpKind if kind in drawing.short_us):
+        look = LOOKS[kind]
+        letters = kind.value if drawing.fits(kind, len(kind) + 1) else look.letter
+        meaning = look.meaning.removeprefix(f"{letters}, ")
+        sample = Text(f"{letters}{' ' if colour else look.shade}", look.style if colour else "")
+        entries.append(sample + Text(f" {meaning}"))
+    entries.append(Text(IDLE, "dim" if colour else "") + Text(" idle"))
+    if drawing.places:
+        entries.append(Text("F1.2: stage 1, micro-batch 2; lower case: a rank's second stage"))
+    entries.append(Text(f"1 column = {format_us(drawing.cell_us)}"))
+    if any(short < drawing.cell_us for short in drawing.short_us.values()):
+        entries.append(Text("some ops are shorter than a column; widen to see all"))
+    return _wrapped(entries, margin, width)
+
+
+def _wrapped(entries: list[Text], margin: int, width: int) -> Text:
+    """Entries side by side, as many in a line as fit."""
+    legend, used = Text(" " * margin), margin
+    for place, entry in enumerate(entries):
+        if place and used + 3 + len(entry) > width:
+            legend.append("\n" + " " * margin)
+            used = margin
+        elif place:
+            legend.append("   ")
+            used += 3
+        legend.append_text(entry)
+        used += len(entry)
+    return legend

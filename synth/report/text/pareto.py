@@ -1,0 +1,91 @@
+"""Schedules by time and memory: who is on the front, and a picture for a terminal."""
+
+from dataclasses import dataclass
+
+from synth.report.text.canvas import Canvas, letter
+
+# A schedule that takes so many times as long as the fastest stands at the upper edge of a picture:
+# it would press all others flat.
+_SHOWN = 2.2
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A schedule with the highest peak of its ranks; `is_solved`: found by the solver."""
+
+    name: str
+    value_us: int
+    peak_bytes: int
+    is_solved: bool = False
+
+
+@dataclass(frozen=True)
+class Pareto:
+    """Schedules in the order of their letters; `caps_bytes` are the limits of the ranks, if any."""
+
+    title: str
+    objective: str
+    marks: tuple[Mark, ...]
+    caps_bytes: tuple[int, ...] = ()
+
+    @property
+    def front(self) -> list[Mark]:
+        """Those than which none is as fast in less memory, fastest last; of equals the first."""
+        best: list[Mark] = []
+        for mark in sorted(self.marks, key=lambda mark: (mark.peak_bytes, mark.value_us)):
+            if not best or mark.value_us < best[-1].value_us:
+                best.append(mark)
+        return best
+
+    @property
+    def limits_bytes(self) -> list[int]:
+        """The least and the largest cap, which are mostly the same."""
+        return sorted({min(self.caps_bytes), max(self.caps_bytes)}) if self.caps_bytes else []
+
+    @property
+    def ends_bytes(self) -> tuple[int, int]:
+        """The range of memory of a picture, with some air."""
+        sizes = [mark.peak_bytes for mark in self.marks] + self.limits_bytes
+        air = (max(sizes) - min(sizes)) // 20 or 1
+        return max(0, min(sizes) - air), max(sizes) + air
+
+    def is_beyond(self, mark: Mark) -> bool:
+        """Whether a schedule takes so long that it is drawn at the edge."""
+        return mark.value_us > self.ends_us[1]
+
+    @property
+    def ends_us(self) -> tuple[float, float]:
+        """The range of times of a picture, with some air; what takes far longer is beyond."""
+        times = [mark.value_us for mark in self.marks]
+        shown = [time_us for time_us in times if time_us <= _SHOWN * min(times)]
+        return 0.97 * min(times), 1.06 * max(shown)
+
+    def shown_us(self, mark: Mark) -> float:
+        """The time at which a schedule is drawn."""
+        return min(mark.value_us, self.ends_us[1])
+
+
+def plot(pareto: Pareto, width: int = 80, height: int = 20) -> str:
+    """Draw for a terminal: the front as a line, limits as dotted ones, schedules as letters."""
+    canvas = Canvas(pareto.ends_bytes, pareto.ends_us, width, height)
+    for limit in pareto.limits_bytes:
+        column = round(canvas.x.at(limit))
+        for row in canvas.cells:
+            row[column] = "┊"
+    canvas.draw_line(_best_us(pareto, canvas))
+    for number, mark in reversed(list(enumerate(pareto.marks))):
+        canvas.mark(mark.peak_bytes, pareto.shown_us(mark), letter(number))
+    legend = f"letters: see the table   ─ least {pareto.objective} in that memory"
+    beyond = [number for number, mark in enumerate(pareto.marks) if pareto.is_beyond(mark)]
+    above = f"off the scale: {', '.join(map(letter, beyond))}" if beyond else ""
+    lines = [legend + ("   ┊ limit" if pareto.caps_bytes else ""), *filter(None, [above])]
+    return "\n".join(canvas.lines(lines))
+
+
+def _best_us(pareto: Pareto, canvas: Canvas) -> list[float | None]:
+    """For each column the least time of those that need no more memory."""
+    sizes = [canvas.bytes_of(column) for column in range(len(canvas.cells[0]))]
+    return [
+        min((pareto.shown_us(m) for m in pareto.front if m.peak_bytes <= size), default=None)
+        for size in sizes
+    ]

@@ -1,0 +1,143 @@
+"""Tables of plain text: aligned on the decimal point, units in the header."""
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from synth.schedule.lowering.lower import Lowered
+    from synth.schedule.simulate import Timeline
+
+
+Row = Sequence[str]
+
+
+def table(header: Row, rows: Sequence[Row]) -> str:
+    """Lay out columns: numbers on their decimal points, text from the left, a rule under the head.
+
+    A header may have a second line after a newline, where the unit goes.
+    """
+    columns = [_aligned([row[i] for row in rows]) for i in range(len(header))]
+    heads = [head.split("\n") for head in header]
+    height = max(map(len, heads))
+    widths = [
+        max([len(line) for line in head] + [len(cell) for cell in cells])
+        for head, cells in zip(heads, columns, strict=True)
+    ]
+    right = [all(map(_is_number, (row[i] for row in rows))) for i in range(len(header))]
+    lines = [[(head + [""] * height)[level] for head in heads] for level in range(height)]
+    lines.append(["─" * width for width in widths])
+    lines += [list(cells) for cells in zip(*columns, strict=True)]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if to_right else cell.ljust(width)
+            for cell, width, to_right in zip(line, widths, right, strict=True)
+        ).rstrip()
+        for line in lines
+    )
+
+
+def _is_number(cell: str) -> bool:
+    return re.fullmatch(r"[-−+]?\d[\d,]*(\.\d+)?", cell) is not None
+
+
+def _aligned(cells: Sequence[str]) -> list[str]:
+    """Pad numbers on the right, so that right-aligned they meet at the decimal point."""
+    decimals = [len(cell) - cell.find(".") if "." in cell else 0 for cell in cells]
+    numbers = [_is_number(cell) for cell in cells]
+    most = max((d for d, number in zip(decimals, numbers, strict=True) if number), default=0)
+    return [
+        cell + " " * (most - d) if number else cell
+        for cell, d, number in zip(cells, decimals, numbers, strict=True)
+    ]
+
+
+def milliseconds(time_us: float) -> str:
+    """A time in ms with all its microseconds: `1,457.018`."""
+    return f"{time_us / 1000:,.3f}"
+
+
+def facts(pairs: Mapping[str, str]) -> str:
+    """Lay out names and what is to be said of them, indented, one per line."""
+    longest = max(map(len, pairs))
+    return "\n".join(f"  {name:<{longest}}  {text}" for name, text in pairs.items())
+
+
+def size_unit(largest_bytes: float) -> tuple[float, str]:
+    """The decimal unit in which a column of sizes reads well: its bytes and its name."""
+    for factor, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if largest_bytes >= factor:
+            return factor, name
+    return 1.0, "B"
+
+
+def time_unit(longest_us: float) -> tuple[float, str]:
+    """The unit in which times read well: its microseconds and its name."""
+    for factor, name in ((1e6, "s"), (1e3, "ms")):
+        if longest_us >= factor:
+            return factor, name
+    return 1.0, "µs"
+
+
+def rank_table(
+    lowered: "Lowered",
+    timeline: "Timeline",
+    layer_ranges: Sequence[range],
+    caps_bytes: Sequence[int] | None,
+    peaks_bytes: Sequence[int],
+    recomputed_layers: Collection[int] = (),
+) -> str:
+    """One row per rank: what it holds, how long it works and waits, how close to its cap it gets.
+
+    Args:
+        layer_ranges: for each stage the places of its layers.
+        caps_bytes: none: no cap, and no headroom.
+        peaks_bytes: as simulated, rank by rank.
+        recomputed_layers: those that B recomputes; none: no column of them.
+    """
+    from synth.schedule.memory import static_bytes
+
+    factor, unit = size_unit(max(peaks_bytes))
+    header = ["rank", "stage", "layers", "work\nms", "idle\nms", f"static\n{unit}"]
+    header.append(f"peak\n{unit}")
+    if caps_bytes is not None:
+        header += [f"cap\n{unit}", f"headroom\n{unit}"]
+    if recomputed_layers:
+        header.append("recomputed\nlayers")
+    rows = []
+    for rank, peak in enumerate(peaks_bytes):
+        held = lowered.schedule.placement.held[rank]
+        work_us = timeline.work_us[rank]
+        sizes = [static_bytes(lowered, rank), peak]
+        if caps_bytes is not None:
+            sizes += [caps_bytes[rank], caps_bytes[rank] - peak]
+        rows.append(
+            [
+                str(rank),
+                ", ".join(f"{stage}@{copy}" if copy else str(stage) for stage, copy in held),
+                ", ".join(_places(layer_ranges[stage]) for stage, _ in held),
+                milliseconds(work_us),
+                milliseconds(timeline.makespan_us - work_us),
+                *(f"{size / factor:,.3f}" if factor > 1 else f"{size:,.0f}" for size in sizes),
+            ]
+        )
+        if recomputed_layers:
+            own = {index for stage, _ in held for index in layer_ranges[stage]}
+            rows[-1].append(places(own.intersection(recomputed_layers)))
+    return table(header, rows)
+
+
+def places(layers: Iterable[int]) -> str:
+    """`4–7, 9`; nothing for none."""
+    runs: list[list[int]] = []
+    for index in sorted(layers):
+        if runs and index == runs[-1][-1] + 1:
+            runs[-1].append(index)
+        else:
+            runs.append([index])
+    return ", ".join(_places(range(run[0], run[-1] + 1)) for run in runs)
+
+
+def _places(layers: range) -> str:
+    """`4` or `4–7`."""
+    return str(layers[0]) if len(layers) == 1 else f"{layers[0]}–{layers[-1]}"

@@ -1,0 +1,1 @@
+"""Plan files: format, fingerprint, comparison with their profile."""

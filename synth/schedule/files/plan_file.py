@@ -1,0 +1,319 @@
+"""The schedule file (a plan): one portable JSON with order, costs, workload and what is claimed."""
+
+import hashlib
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+
+from synth import __version__
+from synth.certificate import Certificate
+from synth.conditions import Conditions
+from synth.costs import Costs, cut
+from synth.errors import SynthError
+from synth.objective import BoundScope, Objective
+from synth.profile import PlainText, Profile, Workload
+from synth.reading import parse_json, read_bytes
+from synth.recomputing import recomputing
+from synth.record import FileRecord, Record, is_stream
+from synth.schedule.files.fingerprint import KEY as FINGERPRINT
+from synth.schedule.files.fingerprint import Fingerprint
+from synth.schedule.lowering.lower import Lowered
+from synth.schedule.memory import peak_bytes
+from synth.schedule.model import Buffering, Placement, Schedule
+from synth.schedule.ops import Op
+from synth.schedule.simulate import Timeline
+from synth.schedule.verify import ScheduleError, verify
+from synth.units import shown
+
+# As many ops or micro-batches as a token has digits for.
+_Number = Annotated[int, Field(ge=0, lt=10**9, strict=True)]
+
+# Fits into 64 bits.
+_Cap = Annotated[int, Field(gt=0, lt=2**62, strict=True)]
+
+
+# How a claim says that its schedule comes from no search; its bound is the largest work of a rank.
+NOT_SEARCHED = "not searched"
+
+
+class Claim(Record):
+    """What the solver says of the schedule; `check` simulates it again and compares.
+
+    `bound_holds_for` is which cuts of the model `lower_bound_us` is proven for; a bound of several
+    holds for this one too, which is all that files say that name none. `certificate` says how it
+    was proven; files before version 4 have none.
+    """
+
+    objective: str
+    makespan_us: NonNegativeInt
+    period_us: NonNegativeInt
+    peak_bytes: tuple[NonNegativeInt, ...]
+    lower_bound_us: NonNegativeInt
+    gap: float = Field(ge=0, le=1)
+    bound_holds_for: BoundScope = BoundScope.PARTITION
+    certificate: Certificate | None = None
+    found_by: PlainText
+    stopped_by: PlainText
+    seed: int | None = None
+    solve_seconds: float | None = None
+    synth_version: str
+
+    @classmethod
+    def of(cls, schedule: Schedule, costs: Costs, caps_bytes: Sequence[int] | None = None) -> Self:
+        """What simulating a schedule shows, with the largest work of a rank as the bound.
+
+        Raises:
+            ScheduleError: it is not fit to run.
+        """
+        lowered, timeline = verify(schedule, costs, caps_bytes)
+        value_us, bound_us = timeline.makespan_us, max(timeline.work_us)
+        return cls(
+            objective=str(Objective.MAKESPAN),
+            makespan_us=value_us,
+            period_us=timeline.period_us,
+            peak_bytes=peak_bytes(lowered),
+            lower_bound_us=bound_us,
+            gap=(value_us - bound_us) / value_us if value_us else 0.0,
+            found_by=schedule.name,
+            stopped_by=NOT_SEARCHED,
+            synth_version=__version__,
+        )
+
+    @property
+    def judged_by(self) -> Objective:
+        """What the bound and the gap are of.
+
+        Raises:
+            ValueError: the file names an objective that is not known.
+        """
+        return Objective.parse(self.objective)
+
+    @property
+    def value_us(self) -> int:
+        """The objective's value."""
+        return self.judged_by.value_us(self)
+
+    def check_proof(self) -> None:
+        """The bound and the gap must be possible for the value claimed.
+
+        Raises:
+            ScheduleError: they contradict it.
+        """
+        try:
+            value_us = self.value_us
+        except ValueError as error:
+            raise ScheduleError(f"objective: {error}") from None
+        if self.lower_bound_us > value_us:
+            raise ScheduleError(
+                f"lower_bound_us {self.lower_bound_us} is above the {self.judged_by.words}, "
+                f"{value_us} µs"
+            )
+        gap = (value_us - self.lower_bound_us) / value_us if value_us else 0.0
+        if abs(gap - self.gap) > 1e-9:
+            raise ScheduleError(f"gap is {self.gap}, but the bound and the value make it {gap}")
+
+
+class Plan(FileRecord):
+    """A whole schedule file. It needs no other file to be shown, checked or run.
+
+    Version 2 has R, O, L, K and G among the ops, and what F costs where R follows. Version 3 has a
+    fingerprint. Version 4 has a certificate of the bound, version 5 layers that B recomputes.
+    """
+
+    FORMAT: ClassVar[str] = "synth-schedule"
+    VERSION: ClassVar[int] = 5
+    OF_FILE: ClassVar[tuple[str, ...]] = (*FileRecord.OF_FILE, FINGERPRINT)
+    MADE_BY: ClassVar[str] = "synth solve"
+
+    name: PlainText
+    profile_name: PlainText
+    profile_fingerprint: str
+    device: PlainText
+    conditions: Conditions | None = Field(default=None, description="of the profile")
+    workload: Workload
+    arguments: dict[str, str] = Field(default_factory=dict)
+    partition: tuple[PositiveInt, ...] = Field(description="layers per stage, in forward order")
+    layers: tuple[PlainText, ...] = Field(description="layer names, in forward order")
+    recomputed_layers: tuple[_Number, ...] | None = Field(
+        default=None, description="places of the layers of which F keeps only the input"
+    )
+    placement: tuple[tuple[NonNegativeInt, ...], ...] = Field(description="[replica][stage] → rank")
+    receive_ahead: _Number = 1
+    send_behind: _Number = 2
+    eager: bool = Field(default=True, description="copies are reduced as soon as can be")
+    num_micro_batches: _Number = Field(gt=0)
+    caps_bytes: tuple[_Cap, ...] | None = None
+    costs: Costs
+    claim: Claim
+    programs: tuple[str, ...] = Field(min_length=1, description="one line of ops per rank")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if sum(self.partition) != len(self.layers):
+            raise ValueError(
+                f"partition covers {sum(self.partition)} layers, there are {len(self.layers)}"
+            )
+        recomputed = self.recomputed_layers or ()
+        if list(recomputed) != sorted({i for i in recomputed if i < len(self.layers)}):
+            raise ValueError(
+                f"recomputed_layers must be places of the {len(self.layers)} layers, counted from "
+                f"0, each once and in forward order"
+            )
+        num_stages = len(self.partition)
+        if len(self.costs.stages) != num_stages:
+            raise ValueError(f"{len(self.costs.stages)} stage costs for {num_stages} stages")
+        if not self.placement or any(len(ranks) != num_stages for ranks in self.placement):
+            raise ValueError(f"placement must give a rank to each of the {num_stages} stages")
+        ranks = {rank for replica in self.placement for rank in replica}
+        if ranks != set(range(len(self.programs))):
+            raise ValueError(
+                f"placement names ranks {sorted(ranks)}, there are {len(self.programs)} programs"
+            )
+        if self.caps_bytes is not None and len(self.caps_bytes) != len(self.programs):
+            raise ValueError(f"{len(self.caps_bytes)} caps for {len(self.programs)} ranks")
+        return self
+
+    @classmethod
+    def of(
+        cls,
+        profile: Profile,
+        sizes: Sequence[int],
+        schedule: Schedule,
+        *,
+        claim: Claim | None = None,
+        caps_bytes: tuple[int, ...] | None = None,
+        arguments: dict[str, str] | None = None,
+        recomputed_layers: Collection[int] = (),
+    ) -> Self:
+        """Make the file of a schedule from anywhere, such as a published family.
+
+        Args:
+            profile: what was measured.
+            sizes: layers per stage.
+            schedule: an order for these stages.
+            claim: what is proven of it; none: what simulating it shows.
+            caps_bytes: of each rank.
+            arguments: what was asked for, to be told.
+            recomputed_layers: places of the layers of which F keeps only the input.
+
+        Raises:
+            ScheduleError: there is no claim, and the schedule is not fit to run.
+        """
+        costs = cut(recomputing(profile, recomputed_layers), sizes)
+        return cls(
+            name=schedule.name,
+            profile_name=profile.name,
+            profile_fingerprint=profile.fingerprint(),
+            device=profile.provenance.device,
+            conditions=profile.provenance.conditions,
+            workload=profile.workload,
+            arguments=arguments or {},
+            partition=tuple(sizes),
+            layers=tuple(layer.name for layer in profile.layers),
+            recomputed_layers=tuple(sorted(recomputed_layers)) or None,
+            placement=schedule.placement.ranks,
+            receive_ahead=schedule.buffering.receive_ahead,
+            send_behind=schedule.buffering.send_behind,
+            eager=schedule.eager,
+            num_micro_batches=schedule.num_micro_batches,
+            caps_bytes=caps_bytes,
+            costs=costs,
+            claim=claim or Claim.of(schedule, costs, caps_bytes),
+            programs=tuple(map(program_text, schedule.programs)),
+        )
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the file as parsed JSON, with the fingerprint of all else in it."""
+        data = super().to_data()
+        return {**data, FINGERPRINT: Fingerprint.of(data).model_dump()}
+
+    @property
+    def num_ranks(self) -> int:
+        """Number of ranks, that is, of processes that `synth run` needs."""
+        return len(self.programs)
+
+    def layers_of(self, stage: int) -> range:
+        """The places in the model's list of a stage's layers."""
+        first = sum(self.partition[:stage])
+        return range(first, first + self.partition[stage])
+
+    def schedule(self) -> Schedule:
+        """The order that the file holds.
+
+        Raises:
+            ScheduleError: an op is not understood; names its rank and place.
+        """
+        return Schedule(
+            Placement(self.placement),
+            self.num_micro_batches,
+            tuple(_parse_program(rank, text) for rank, text in enumerate(self.programs)),
+            self.name,
+            Buffering(self.receive_ahead, self.send_behind),
+            self.eager,
+        )
+
+    def check(self) -> tuple[Lowered, Timeline]:
+        """Verify the schedule, and that it is what the file claims.
+
+        Raises:
+            ScheduleError: see `verify`; or a claimed figure is not what the simulation gives.
+        """
+        lowered, timeline = verify(self.schedule(), self.costs, self.caps_bytes)
+        claimed = (self.claim.makespan_us, self.claim.period_us, self.claim.peak_bytes)
+        found = (timeline.makespan_us, timeline.period_us, peak_bytes(lowered))
+        for name, said, got in zip(
+            ("makespan_us", "period_us", "peak_bytes"), claimed, found, strict=True
+        ):
+            if said != got:
+                raise ScheduleError(
+                    f"the file claims {name} {said}, simulating its programs gives {got}; the "
+                    f"programs or the costs were changed after it was made"
+                )
+        self.claim.check_proof()
+        return lowered, timeline
+
+
+def check_replaceable(path: Path | None) -> None:
+    """Refuse to write a schedule over a file, if one is given, that holds something else.
+
+    A schedule file of any version may be replaced, and so may an empty file.
+
+    Raises:
+        SynthError: the file is something else, or cannot be read.
+    """
+    if path is None or is_stream(path) or not path.is_file() or path.stat().st_size == 0:
+        return
+    try:
+        data = parse_json(read_bytes(path, f"a {Plan.FORMAT} file"))
+    except ValueError:
+        data = None
+    given = data.get("format", "none") if isinstance(data, dict) else "none"
+    if given != Plan.FORMAT:
+        raise SynthError(
+            f'{path} holds no schedule ("format" is {shown(str(given))}, needed {Plan.FORMAT!r}); '
+            f"give another -o, or remove the file"
+        )
+
+
+def program_text(program: tuple[Op, ...]) -> str:
+    """One rank's ops as a line of tokens."""
+    return " ".join(map(str, program))
+
+
+def schedule_fingerprint(schedule: Schedule) -> str:
+    """A short hash of everything in a schedule but its name."""
+    rules = (schedule.placement, schedule.num_micro_batches, schedule.buffering, schedule.eager)
+    lines = [repr(rules), *map(program_text, schedule.programs)]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+def _parse_program(rank: int, text: str) -> tuple[Op, ...]:
+    ops = []
+    for place, token in enumerate(text.split()):
+        try:
+            ops.append(Op.parse(token))
+        except ValueError as error:
+            raise ScheduleError(f"rank {rank}, op {place}: {error}") from None
+    return tuple(ops)

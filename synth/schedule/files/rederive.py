@@ -1,0 +1,60 @@
+"""Comparing a plan with the profile that it was made from: the costs are derived once more."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from synth.costs import cut
+from synth.errors import SynthError
+from synth.profile import Profile
+from synth.recomputing import recomputing
+from synth.schedule.files.plan_file import Plan
+
+
+def differences(plan: Plan, profile: Profile) -> Iterator[str]:
+    """Yield in words whatever a plan has from its profile and has otherwise than the profile.
+
+    Fields that the plan's file does not have, as it is of an older version, are not compared.
+    """
+    names = [layer.name for layer in profile.layers]
+    if list(plan.layers) != names:
+        yield _difference("layers", list(plan.layers), names)
+        return
+    yield from _compared(
+        "workload", plan.workload.model_dump(mode="json"), profile.workload.model_dump(mode="json")
+    )
+    if plan.device != profile.provenance.device:
+        yield _difference("device", plan.device, profile.provenance.device)
+    try:
+        derived = cut(recomputing(profile, plan.recomputed_layers or ()), plan.partition)
+    except SynthError as error:
+        yield f"partition, recomputed layers: {error}"
+        return
+    stages = zip(plan.costs.stages, derived.stages, strict=True)
+    for number, (found, made) in enumerate(stages):
+        yield from _compared(
+            f"costs of stage {number}",
+            found.model_dump(mode="json", exclude_unset=True),
+            made.model_dump(mode="json"),
+        )
+    yield from _compared(
+        "links", plan.costs.links.model_dump(mode="json"), derived.links.model_dump(mode="json")
+    )
+
+
+def _compared(path: str, found: Mapping[str, Any], made: Mapping[str, Any]) -> Iterator[str]:
+    """The entries of one that the other has not, or otherwise."""
+    for key, value in found.items():
+        other = made.get(key)
+        if isinstance(value, dict) and isinstance(other, dict):
+            yield from _compared(f"{path}, {key}", value, other)
+        elif value != other:
+            yield _difference(f"{path}, {key}", value, other)
+
+
+def _difference(path: str, found: object, made: object) -> str:
+    return f"{path}: {_brief(found)} in the plan, {_brief(made)} by the profile"
+
+
+def _brief(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}…"

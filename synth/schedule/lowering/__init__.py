@@ -1,0 +1,1 @@
+"""Lowering: from compute ops to each rank's program with transfers and reductions."""

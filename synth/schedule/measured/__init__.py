@@ -1,0 +1,1 @@
+"""Measured schedules: traces and rank logs."""

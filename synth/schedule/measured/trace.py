@@ -1,0 +1,210 @@
+"""The trace file: when every op and transfer of some iterations started and ended.
+
+The simulation of a plan and a run of it are written in the same form, so that they can be laid over
+each other.
+"""
+
+import json
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Annotated, ClassVar, Self
+
+from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt
+
+from synth.costs import HOST
+from synth.errors import Mismatch
+from synth.record import FileRecord, Record
+from synth.schedule.files.plan_file import Plan, schedule_fingerprint
+from synth.schedule.lowering.programs import Transfer
+from synth.schedule.lowering.reductions import Reduction
+from synth.schedule.measured.spans import Chart, FlowSpan, Span
+from synth.schedule.ops import Op, Value
+from synth.units import MOST_SUMMABLE
+
+# Microseconds, and bytes or microseconds: small enough for every sum to stay exact in 64 bits.
+_Moment = Annotated[int, Field(ge=-MOST_SUMMABLE, le=MOST_SUMMABLE)]
+_Count = Annotated[int, Field(ge=0, le=MOST_SUMMABLE)]
+
+
+class Source(StrEnum):
+    """Where the times come from; `emulated` is a run whose ops only take their time."""
+
+    SIMULATED = "simulated"
+    MEASURED = "measured"
+    EMULATED = "emulated"
+
+
+def _is_op(token: str) -> str:
+    Op.parse(token)
+    return token
+
+
+def _is_value(text: str) -> str:
+    Value.parse(text)
+    return text
+
+
+class TracedOp(Record):
+    """One op of one rank, in microseconds from the start of the iteration."""
+
+    op: Annotated[str, AfterValidator(_is_op)]
+    start_us: _Moment
+    end_us: _Moment
+
+
+class TracedTransfer(Record):
+    """A value's way to another rank, or to or from the host (−1): `start_us` is when both ends
+    were ready.
+
+    Not `exact`: nobody waited for it, and it was over by `end_us`.
+    """
+
+    value: Annotated[str, AfterValidator(_is_value)]
+    source: int = Field(ge=HOST)
+    target: int = Field(ge=HOST)
+    num_bytes: _Count
+    planned_us: _Count
+    start_us: _Moment
+    end_us: _Moment
+    exact: bool = True
+
+
+class TracedReduction(Record):
+    """The sum of a stage's gradients over ranks; the times mean what they mean of a transfer."""
+
+    stage: NonNegativeInt
+    ranks: tuple[NonNegativeInt, ...]
+    num_bytes: _Count
+    planned_us: _Count
+    start_us: _Moment
+    end_us: _Moment
+    exact: bool = True
+
+
+class TracedStep(Record):
+    """One iteration; `step_us` is all of it, with what belongs to no op."""
+
+    step: _Count
+    step_us: _Count
+    ops: tuple[tuple[TracedOp, ...], ...] = Field(description="rank by rank, in program order")
+    transfers: tuple[TracedTransfer, ...] = ()
+    reductions: tuple[TracedReduction, ...] = ()
+
+    @classmethod
+    def of(cls, chart: Chart, step: int, step_us: float) -> Self:
+        """Write down a chart."""
+        transfers, reductions = [], []
+        for flow, start, end, exact in chart.flows:
+            times = {"start_us": start, "end_us": end, "exact": exact}
+            sizes = {"num_bytes": flow.num_bytes, "planned_us": flow.duration_us}
+            if isinstance(flow, Transfer):
+                ends = {"value": str(flow.value), "source": flow.source, "target": flow.target}
+                transfers.append(TracedTransfer.model_validate({**ends, **sizes, **times}))
+            else:
+                whose = {"stage": flow.stage, "ranks": flow.ranks}
+                reductions.append(TracedReduction.model_validate({**whose, **sizes, **times}))
+        return cls(
+            step=step,
+            step_us=round(step_us),
+            ops=tuple(
+                tuple(TracedOp(op=str(op), start_us=start, end_us=end) for op, start, end in spans)
+                for spans in chart.ops
+            ),
+            transfers=tuple(transfers),
+            reductions=tuple(reductions),
+        )
+
+    def chart(self) -> Chart:
+        """What was written down."""
+        ops = [[Span(Op.parse(t.op), t.start_us, t.end_us) for t in rank] for rank in self.ops]
+        moved = [
+            FlowSpan(
+                Transfer(Value.parse(t.value), t.source, t.target, t.num_bytes, t.planned_us),
+                t.start_us,
+                t.end_us,
+                t.exact,
+            )
+            for t in self.transfers
+        ]
+        summed = [
+            FlowSpan(
+                Reduction(t.stage, t.ranks, t.num_bytes, t.planned_us),
+                t.start_us,
+                t.end_us,
+                t.exact,
+            )
+            for t in self.reductions
+        ]
+        return Chart(ops, moved + summed)
+
+
+class Trace(FileRecord):
+    """A whole trace file."""
+
+    FORMAT: ClassVar[str] = "synth-trace"
+    VERSION: ClassVar[int] = 1
+    MOST_BYTES: ClassVar[int] = 1 << 31  # it has a record for each op of every traced step
+    MADE_BY: ClassVar[str] = "synth run --trace, or synth show --trace"
+
+    source: Source
+    plan: str
+    profile: str
+    schedule: str = Field(description="fingerprint of the schedule")
+    processors: PositiveInt | None = Field(
+        default=None, description="how many of them the ranks shared, where it ran"
+    )
+    times: PositiveFloat = Field(default=1.0, description="the plan's times were multiplied by")
+    late: bool = Field(default=False, description="steps validated later: iterations overlap")
+    steps: tuple[TracedStep, ...]
+
+    @classmethod
+    def of(
+        cls,
+        plan: Plan,
+        source: Source,
+        steps: Sequence[TracedStep],
+        processors: int | None = None,
+        times: float = 1.0,
+        late: bool = False,
+    ) -> Self:
+        """Make the file of some iterations of a plan."""
+        return cls(
+            source=source,
+            plan=plan.name,
+            profile=plan.profile_name,
+            schedule=schedule_fingerprint(plan.schedule()),
+            processors=processors,
+            times=times,
+            late=late,
+            steps=tuple(steps),
+        )
+
+    def to_json(self) -> str:
+        """Render the file's text, on one line: it has a record per op."""
+        return json.dumps(self.to_data(), separators=(",", ":")) + "\n"
+
+    def check_of(self, plan: Plan) -> None:
+        """The trace must be of this plan's schedule, with all its ranks and no others.
+
+        Raises:
+            Mismatch: it is of another one, or ranks are missing or too many.
+        """
+        if self.schedule != schedule_fingerprint(plan.schedule()):
+            raise Mismatch(
+                f"the trace is of plan {self.plan!r} on {self.profile!r}, whose schedule is not "
+                f"that of {plan.name!r} on {plan.profile_name!r}; give the plan that was run"
+            )
+        for step in self.steps:
+            if len(step.ops) != plan.num_ranks:
+                raise Mismatch(
+                    f"step {step.step} of the trace has the ops of {len(step.ops)} ranks, the plan "
+                    f"has {plan.num_ranks} ranks; trace the run again"
+                )
+            ends = {end for moved in step.transfers for end in (moved.source, moved.target)}
+            ends.update(rank for summed in step.reductions for rank in summed.ranks)
+            beyond = sorted(end for end in ends if end >= plan.num_ranks)
+            if beyond:
+                raise Mismatch(
+                    f"step {step.step} of the trace has a transfer of rank {beyond[0]}, the plan "
+                    f"has the ranks 0 to {plan.num_ranks - 1}; trace the run again"
+                )

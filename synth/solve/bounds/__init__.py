@@ -1,0 +1,1 @@
+"""Lower bounds on the objective, and who proves them when."""

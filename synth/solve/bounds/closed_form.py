@@ -1,0 +1,313 @@
+"""Proven lower bounds on the objective, valid for every schedule, fused or not.
+
+Of the period they are bounds over schedules that take micro-batches in order on every rank: one
+that began with another than 0 would start later, and its period would count less. For the makespan
+the order is no restriction (micro-batches are identical).
+
+All take `relaxed_for_fusion` views: there B and W together never cost more than BW, so a schedule
+with BW is bounded too.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from ortools.sat.python import cp_model
+
+from synth.certificate import Certificate, Proven, ProverName
+from synth.objective import Objective, Spans
+from synth.solve.bounds.forward_spacing import far_apart
+from synth.solve.bounds.forward_spacing_model import Apart, Spacings
+from synth.solve.cpsat.model import Model
+from synth.solve.cpsat.run import Outcome, run, search_from_below
+from synth.solve.instance.instance import SPLIT, B, F, Slot, View, W
+from synth.solve.instance.timing import Solution
+from synth.solve.problem import SolveOptions
+
+# So many ranks are tried as the second, and as each further one; for what share of the time that is
+# left, and for how long at least. Two that are far apart get more: they prove most of what can be
+# proven. From so many chosen on all are tried at once. A model of most ops takes seconds to build,
+# in which nothing can stop it.
+_PAIRS = 4
+_WIDER = 2
+_MANY_RANKS = 3
+_MOST_OPS = 4_000
+_FEW_SHARE = 0.4
+_FAR_SHARE = 0.6
+_SHORTEST_LOOK_S = 0.2
+
+# From so many ranks and up to so many ops of each, their order by twos is literals of the model.
+_RANKS_PAIRED = 4
+_MOST_PAIRED = 120
+
+
+def work_bound_us(view: View, objective: Objective) -> int:
+    """The best of the closed forms over all ranks; of a sum the sum of both."""
+    return objective.value_us(work_bounds(view))
+
+
+def work_bounds(view: View) -> Spans:
+    """The closed forms' bounds of the makespan and of the period."""
+    return Spans.most(rank_bounds(view))
+
+
+def rank_bounds(view: View, added_us: Sequence[int] | None = None) -> list[Spans]:
+    """What each rank implies: its own memory counts, and no other one's.
+
+    Args:
+        view: what is bounded.
+        added_us: for each rank, work besides that of the view, at any time after its first F.
+    """
+    added_us = added_us or [0] * view.num_ranks
+    return [
+        Spans(*(max(_RankBounds(view, is_period, r, added_us[r])) for is_period in (False, True)))
+        for r in range(view.num_ranks)
+    ]
+
+
+class _RankBounds:
+    """What one rank's work and memory imply, and what follows from it on the ranks above.
+
+    A rank cannot start before its head: the first F that reaches it has passed all stages before.
+    The makespan counts from 0, the period of a rank from its own start, its origin; where that is
+    not the same in every schedule, only what follows the first start is counted.
+    """
+
+    def __init__(self, view: View, is_period: bool, rank: int, added_us: int = 0) -> None:
+        self.view, self.rank, self.held = view, rank, view.held[rank]
+        self.added_us = added_us
+        self.is_period = is_period
+        self.starts_vary = self.is_period and view.origins_us is None
+        self.head = min(view.head_us[c] for c in self.held)
+        self.origin = self._origin(rank)
+        self.total = {kind: sum(view[c].total_us(kind) for c in self.held) for kind in (F, B, W)}
+        self.steps = view.step_us(rank)
+
+    def _origin(self, rank: int) -> int:
+        if not self.is_period:
+            return 0
+        return self.head if self.view.origins_us is None else self.view.origins_us[rank]
+
+    def __iter__(self) -> Iterator[int]:
+        """Every closed form."""
+        yield self.head + sum(self.total.values()) + self.added_us + self.steps - self.origin
+        yield self._first_b() + self.total[B] + self.total[W] + self.steps - self.origin
+        yield self.head + self._memory_time() + self.steps - self.origin
+        if not self.starts_vary and not any(chunk.replica for chunk in self.view.chunks):
+            yield from self._ways_up()
+
+    def _first_b(self) -> int:
+        """The first B starts an F and a round trip after the first start; all B and W follow it."""
+        view = self.view
+        trips = [view[c].duration_us[F] + view.round_trip_us[c] for c in self.held]
+        if self.starts_vary:
+            return self.head + min(trips)
+        return min(view.head_us[c] + trip for c, trip in zip(self.held, trips, strict=True))
+
+    def _memory_time(self) -> int:
+        """The time in which the room, always full, holds all that the micro-batches hold.
+
+        Each holds memory for a time: what F keeps, for example, until B ends, a round trip later.
+        """
+        view, room, needed = self.view, self.view.room_bytes[self.rank], 0
+        if not room:
+            return 0
+        for life in view.lives:
+            chunk = view[life.made[0]]
+            if chunk.rank == self.rank:
+                each = life.num_bytes * view.shortest_life_us(life)
+                needed += chunk.num_micro_batches * each
+        return -(-needed // room)
+
+    def _ways_up(self) -> Iterator[int]:
+        """The last B ends after all F's and B's, and no sooner than all B's after the first start.
+
+        It is that of the rank's first stage. From there the last gradient travels up; each rank
+        above then has a W and its STEPs left.
+        """
+        view, first = self.view, self.held[0]
+        last_b = max(self.head + self.total[F], self._first_b()) + self.total[B]
+        for above in view.chain_above(first):
+            chunk = view[above]
+            left = chunk.duration_us[B] + chunk.duration_us[W] + view.step_us(chunk.rank)
+            yield last_b + view.way_up_us(first, above) + left - self._origin(chunk.rank)
+
+
+class Reference(NamedTuple):
+    """What is known to be possible: nothing above its value is of interest to a proof.
+
+    Attributes:
+        value_us: in the model's terms.
+        hint: a schedule of that value; its part on some ranks is a solution of their relaxation.
+    """
+
+    value_us: int
+    hint: Solution | None
+
+
+@dataclass
+class Ladder:
+    """Bounds from modelling some ranks exactly, first one at a time, then more and more together.
+
+    The other ranks become delays: F k cannot arrive before its head and k F's of the slowest stage
+    above, B k not before F k's round trip, and after B k a rank above still has its own B's and
+    W's. Every schedule of the whole satisfies all of this, so the optimum of the part, or any
+    bound of it, bounds the whole. Where memory binds, a few ranks that are far apart say nearly
+    all: their ops have to agree over the length of the pipeline.
+
+    Attributes:
+        reference: asked for what is known then, whenever a proof begins.
+        should_stop: asked all the time.
+        of_rank: what was proven when each rank was looked at alone.
+        spacings: how far apart so many forwards of the first stage are known to be, and the end.
+        proven_us: what is proven already; each proof begins there and raises it.
+    """
+
+    view: View
+    objective: Objective
+    options: SolveOptions
+    reference: Callable[[], Reference]
+    should_stop: Callable[[], bool]
+    of_rank: dict[int, int] = field(default_factory=dict)
+    spacings: Spacings = field(default_factory=Spacings)
+    proven_us: int = 0
+
+    def one_by_one(self, limit_s: float) -> Iterator[Proven]:
+        """Bounds from each rank alone.
+
+        Args:
+            limit_s: for all of them; seconds of the clock, or deterministic ones.
+        """
+        left_s = limit_s
+        for rank in range(self.view.num_ranks):
+            # Rank 0 waits longest for its first B, so memory binds there first when caps are alike.
+            share = 0.5 if rank == 0 else 1 / (self.view.num_ranks - rank)
+            outcome = self.alone(rank, share * left_s)
+            left_s -= outcome.spent_s
+            self.of_rank[rank] = outcome.bound_us
+            yield self._proven(outcome, (rank,))
+            if left_s <= 0 or self.should_stop():
+                return
+
+    def alone(self, rank: int, limit_s: float) -> Outcome:
+        """The bound from one rank; the value of the reference where nothing is as good."""
+        return self._solve((rank,), limit_s)
+
+    def together(self, limit_s: float) -> Iterator[Proven]:
+        """Bounds from a growing set of ranks, each time by the rank that raises it most.
+
+        Each set begins from what is proven already. Two and three ranks get a part of the time;
+        what is left goes to all ranks at once, or where these are too many ops to growing sets.
+        Where spacings are known, the two and the three are those that are far apart.
+        """
+        ranks = tuple(range(self.view.num_ranks))
+        chosen: tuple[int, ...] = (max(ranks, key=lambda rank: (self.of_rank.get(rank, 0), -rank)),)
+        left_s = limit_s
+        while tried := self._wider(chosen):
+            found: list[tuple[int, tuple[int, ...]]] = []
+            share_s = left_s * self._share(tried) / len(tried)
+            for wider in tried:
+                if left_s <= 0 or self.should_stop():
+                    return
+                outcome = self._solve(wider, max(share_s, _SHORTEST_LOOK_S))
+                left_s -= outcome.spent_s
+                found.append((outcome.bound_us, wider))
+                yield self._proven(outcome, wider)
+            chosen = max(found)[1]
+
+    def _share(self, tried: list[tuple[int, ...]]) -> float:
+        """What of the time that is left is for these sets."""
+        if len(tried[0]) == self.view.num_ranks:
+            return 1.0
+        is_far = self.spacings.say_more and tried[0] == far_apart(self.view, 2)
+        return _FAR_SHARE if is_far else _FEW_SHARE
+
+    def _wider(self, chosen: tuple[int, ...]) -> list[tuple[int, ...]]:
+        """The sets of ranks to try when some are chosen: at last all; none if that was all."""
+        ranks = range(self.view.num_ranks)
+        others = [rank for rank in ranks if rank not in chosen]
+        if self.spacings.say_more and len(chosen) < _MANY_RANKS:
+            far = far_apart(self.view, len(chosen) + 1)
+            if len(far) > len(chosen):
+                return [far]
+        if len(chosen) < _MANY_RANKS:
+            further = _spread(others, _PAIRS if len(chosen) == 1 else _WIDER)
+            return [tuple(sorted((*chosen, rank))) for rank in further]
+        if others and self.view.num_ops <= _MOST_OPS:
+            return [tuple(ranks)]
+        sets = [tuple(sorted((*chosen, rank))) for rank in _spread(others, _WIDER)]
+        return [wider for wider in sets if self._num_ops(wider) <= _MOST_OPS]
+
+    def _num_ops(self, ranks: tuple[int, ...]) -> int:
+        chunks = (self.view[index] for rank in ranks for index in self.view.held[rank])
+        return sum(len(SPLIT) * chunk.num_micro_batches for chunk in chunks)
+
+    def _solve(self, ranks: tuple[int, ...], limit_s: float) -> Outcome:
+        began_s = time.monotonic()
+        value_us, hint = self.reference()
+        model = model_of(self.view, self.objective, value_us, ranks, self.spacings)
+        model.at_least(min(self.proven_us, value_us))
+        if hint is not None:
+            model.hint(hint, value_us)
+        outcome = run(model, self.options, limit_s, should_stop=self.should_stop, began_s=began_s)
+        bound_us = value_us if outcome.infeasible else min(outcome.bound_us, value_us)
+        self.proven_us = max(self.proven_us, bound_us)
+        return replace(outcome, bound_us=bound_us)
+
+    def _proven(self, outcome: Outcome, ranks: tuple[int, ...]) -> Proven:
+        """Certify a bound; one proven before is no lemma, it only says where the search begins."""
+        first = self.view[0]
+        lemmas = self.spacings.lemmas(first.last) if first.rank in ranks else ()
+        counts = (c.num_micro_batches for c in self.view.chunks if c.rank in ranks)
+        certificate = Certificate(
+            prover=ProverName.RANKS,
+            ranks=ranks,
+            num_micro_batches=max(counts),
+            forward_spacings=lemmas,
+        )
+        return Proven(outcome.bound_us, certificate)
+
+
+def model_of(
+    view: View,
+    objective: Objective,
+    value_us: int,
+    ranks: tuple[int, ...],
+    spacings: Spacings,
+) -> Model:
+    """Make the exact model of some ranks, which keep the spacings that are known.
+
+    Args:
+        value_us: nothing above is of interest.
+    """
+    part = _Counted if spacings.say_more and len(ranks) <= _MANY_RANKS else _Part
+    model = part(view, objective, value_us, ranks, meets=len(ranks) > 1)
+    model.both_at_least(work_bounds(view))
+    if (0, Slot(F, 0)) in model.start:
+        spacings.kept_by(model)
+    return model
+
+
+class _Part(Model):
+    """Some ranks, within the time of a known schedule."""
+
+    def tune(self, parameters: cp_model.SatParameters) -> None:
+        """From below; with a literal for the order of every two ops of a rank where that helps."""
+        search_from_below(parameters)
+        if len(self.ranks) < _RANKS_PAIRED:
+            return
+        parameters.use_strong_propagation_in_disjunctive = True
+        parameters.max_size_to_create_precedence_literals_in_disjunctive = _MOST_PAIRED
+
+
+class _Counted(_Part):
+    """So few ranks that memory may be counts of more ops of each."""
+
+    most_counted = Apart.most_counted
+
+
+def _spread(ranks: list[int], most: int) -> list[int]:
+    """A few of the ranks, far apart."""
+    size = min(len(ranks), most)
+    return [ranks[(2 * i + 1) * len(ranks) // (2 * size)] for i in range(size)]

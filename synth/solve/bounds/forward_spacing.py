@@ -1,0 +1,218 @@
+"""How far apart k forwards of the first stage must be, proven from k micro-batches alone.
+
+    rank 0 | F .. .. .. F .. .. .. F .. .. .. F .. B .. W |
+           |<-- g(k) -->|<-- g(k) -->|<-- g(j) -->|<-tail->|
+
+Whatever a schedule does, any k + 1 consecutive micro-batches of it keep the caps without the
+others, and wait for nothing more without them: so from one's F to the k-th after it there is at
+least g(k), the least that there is where they are alone. Such spacings add up to a bound for any
+number of micro-batches, and each of them, wherever it may begin, helps to prove the next one, and
+whatever is asked of all micro-batches. Where ranks hold several stages, the last k + 1 of all take
+longer than g(k) and the last one's way down and up: so from an F to the end is asked for too.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from synth.certificate import Certificate, ForwardSpacing, Proven, ProverName
+from synth.objective import Objective
+from synth.solve.bounds.forward_spacing_model import Apart, Spacings, ToEnd
+from synth.solve.cpsat.run import Outcome, TimedBounds, run
+from synth.solve.instance.instance import B, F, Slot, View, W
+from synth.solve.instance.timing import Solution
+from synth.solve.problem import SolveOptions
+
+# With fewer micro-batches models of all of them say soon what there is to say; not so where ranks
+# hold several stages.
+_FEWEST = 24
+_FEWEST_OF_SEVERAL = 12
+
+# Up to so many forwards every length is asked for. Beyond, lengths grow by such a share, to a
+# multiple of what memory takes at once: those add up best.
+_DENSE = 40
+_STEP_SHARE = 0.2
+
+# The longest stretch, as a share of all micro-batches.
+_LONGEST_SHARE = 0.6
+
+# Of the time, the most for one length.
+_SHARE_OF_ONE = 0.3
+
+
+def applies(view: View) -> bool:
+    """Whether all micro-batches pass one chain of stages, and no copies of it.
+
+    Micro-batches that are left out must not have held less than nothing, on any stage.
+    """
+    effects = (chunk.effect_bytes for chunk in view.chunks)
+    are_held = all(min(e[F], e[F] + e[B], e[F] + e[B] + e[W]) >= 0 for e in effects)
+    return are_held and not any(chunk.replica for chunk in view.chunks)
+
+
+def is_worth(view: View) -> bool:
+    """Whether micro-batches are many and memory is limited."""
+    limited = any(room is not None for room in view.room_bytes)
+    fewest = _FEWEST_OF_SEVERAL if view.holds_several else _FEWEST
+    return applies(view) and limited and view.chunks[0].num_micro_batches >= fewest
+
+
+def lengths(view: View) -> Iterator[int]:
+    """One, then all that memory does not take at once; of the longest but few."""
+    yield 1
+    longest = max(1, round(_LONGEST_SHARE * view.chunks[0].last))
+    # Later stages of the rank need room too.
+    burst = length = max(2, view.most_forwards(0) // len(view.held[view.chunks[0].rank]))
+    while length <= longest:
+        yield length
+        if length < _DENSE:
+            length += 1
+            continue
+        step = max(1, round(_STEP_SHARE * length))
+        rounded = burst * math.ceil((length + step) / burst)
+        length = rounded if rounded <= longest else length + step
+
+
+def far_apart(view: View, num_ranks: int) -> tuple[int, ...]:
+    """So many ranks, up to three, that say most together.
+
+    Memory is short longest on the first stage's rank; some far away have to agree with it.
+    """
+    size = view.num_ranks
+    by_first_stage = sorted(range(size), key=lambda rank: view.held[rank][0])
+    far = size - 1 if view.holds_several else 3 * size // 4
+    places = (0, far, size // 2)[:num_ranks]
+    return tuple(sorted({by_first_stage[place] for place in places}))
+
+
+def of_few(view: View, num_micro_batches: int) -> View:
+    """Return the view of one copy of the stages, of fewer micro-batches."""
+    few = (chunk._replace(num_micro_batches=num_micro_batches) for chunk in view.chunks)
+    return replace(view, chunks=tuple(few))
+
+
+def closed_to_end_us(view: View) -> int:
+    """Return the time from the last F to the end of its rank: round trip, B, W, STEP."""
+    first = view.chunks[0]
+    return first.work_us + view.round_trip_us[0] + view.step_us(first.rank)
+
+
+def of_spacings(lemmas: tuple[ForwardSpacing, ...]) -> Certificate:
+    """Make the certificate of a bound that spacings add up to."""
+    longest = max((lemma.num_forwards for lemma in lemmas), default=None)
+    return Certificate(
+        prover=ProverName.SPACING,
+        num_micro_batches=None if longest is None else longest + 1,
+        forward_spacings=lemmas,
+    )
+
+
+class _Question(NamedTuple):
+    """What is asked of so many forwards and one."""
+
+    model: type[Apart]
+    length: int
+
+
+@dataclass
+class Spacing:
+    """The spacings of a view, shortest first.
+
+    Attributes:
+        reference: a schedule, asked for whenever a length begins; where its forwards are no farther
+            apart than is proven, there is nothing to prove.
+        known: what is proven, to which this adds.
+        objective: of the bounds.
+    """
+
+    view: View
+    options: SolveOptions
+    reference: Callable[[], Solution | None]
+    should_stop: Callable[[], bool]
+    known: Spacings = field(default_factory=Spacings)
+    objective: Objective = Objective.MAKESPAN
+
+    def __post_init__(self) -> None:
+        self._left = self._questions()
+        self._open: _Question | None = None
+        self.known.to_end_us[0] = closed_to_end_us(self.view)
+        self.known.ranks = far_apart(self.view, 2)
+
+    @property
+    def bound_us(self) -> int:
+        """What is known of the whole."""
+        return self.objective.iterations * self.known.whole_us(self._last)
+
+    def bounds(self, limit_s: float) -> TimedBounds:
+        """Bounds of the whole, as spacings become known, until one takes too long.
+
+        Called again, it goes on from there.
+
+        Args:
+            limit_s: seconds of the clock, or deterministic ones.
+        """
+        left_s = limit_s
+        while left_s > 0 and not self.should_stop():
+            question = self._open or next(self._left, None)
+            if question is None:
+                break
+            outcome = self._prove(question, min(left_s, _SHARE_OF_ONE * limit_s))
+            left_s -= outcome.spent_s
+            self._open = None if outcome.optimal else question
+            yield self._proven()
+            if not outcome.optimal:
+                break
+        return limit_s - left_s
+
+    def _proven(self) -> Proven:
+        """The bound, with the spacings up to the longest that it is added up from."""
+        whole_us, longest = self.known.whole(self._last)
+        bound_us = self.objective.iterations * whole_us
+        return Proven(bound_us, of_spacings(self.known.lemmas(longest)))
+
+    @property
+    def _last(self) -> int:
+        return self.view.chunks[0].last
+
+    def _questions(self) -> Iterator[_Question]:
+        """What is of use to ask, given the answers to those before."""
+        for length in lengths(self.view):
+            nearest_us, to_end_us = self._nearest_us(length)
+            if nearest_us is None or nearest_us > self.known.added_us(length):
+                yield _Question(Apart, length)
+            may_end_later = to_end_us is None or to_end_us > self.known.whole_us(length)
+            if self.view.holds_several and may_end_later:
+                yield _Question(ToEnd, length)
+
+    def _prove(self, question: _Question, limit_s: float) -> Outcome:
+        """Prove how far apart the first and the last of so many and one are, or the end."""
+        began_s = time.monotonic()
+        model, length = question
+        asked = model(of_few(self.view, length + 1), self.known.ranks, self.known)
+        outcome = run(asked, self.options, limit_s, should_stop=self.should_stop, began_s=began_s)
+        if model is ToEnd:
+            known_us = self.known.whole_us(length)
+            self.known.to_end_us[length] = max(known_us, outcome.bound_us)
+        else:
+            known_us = self.known.added_us(length)
+            self.known.apart_us[length] = max(known_us, outcome.bound_us)
+        return outcome
+
+    def _nearest_us(self, length: int) -> tuple[int | None, int | None]:
+        """How far apart so many forwards of the reference are where they are nearest; to the end.
+
+        None: there is no reference.
+        """
+        reference = self.reference()
+        if reference is None:
+            return None, None
+        at = [reference.starts[0, Slot(F, k)] for k in range(self._last + 1)]
+        nearest_us = min(later - earlier for earlier, later in zip(at, at[length:], strict=False))
+        rank = self.view.chunks[0].rank
+        ends = (
+            reference.starts[chunk, Slot(W, self._last)] + self.view[chunk].duration_us[W]
+            for chunk in self.view.held[rank]
+        )
+        return nearest_us, max(ends) + self.view.step_us(rank) - at[self._last - length]

@@ -1,0 +1,161 @@
+"""Distances between forwards of the first stage: what is proven, and the models that prove it.
+
+rank 0 | F .. .. .. F .. .. .. F .. .. .. F .. B .. W |
+       |<-- g(k) -->|<-- g(k) -->|<----- to end ----->|
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from ortools.sat.python import cp_model
+
+from synth.certificate import ForwardSpacing
+from synth.objective import Objective
+from synth.solve.cpsat.model import Model, Span
+from synth.solve.cpsat.run import search_from_below
+from synth.solve.instance.instance import F, Slot, View
+
+# A number of forwards, and the least distance of so many.
+_Least = tuple[int, int]
+
+
+@dataclass
+class Spacings:
+    """What is proven of any schedule of a view.
+
+    Attributes:
+        apart_us: for each number of forwards, from the start of one to that of so many later.
+        to_end_us: for each number of forwards, from the start of one that so many follow to the end
+            of its rank.
+        ranks: that the models have by which both were proven.
+    """
+
+    apart_us: dict[int, int] = field(default_factory=dict)
+    to_end_us: dict[int, int] = field(default_factory=dict)
+    ranks: tuple[int, ...] = ()
+
+    @property
+    def say_more(self) -> bool:
+        """Whether more is known than how long a forward and a round trip take."""
+        return max(self.apart_us, default=0) > 1 or max(self.to_end_us, default=0) > 0
+
+    def added_us(self, length: int) -> int:
+        """The most that distances of so many forwards together add up to."""
+        return _best_and_sums(self.apart_us, length)[0][length]
+
+    def whole_us(self, length: int) -> int:
+        """The same, and from there to the end of the rank."""
+        return self.whole(length)[0]
+
+    def whole(self, length: int) -> tuple[int, int]:
+        """The same, and the longest of the distances that add up to it."""
+        best, sums = _best_and_sums(self.apart_us, length)
+        ends = [(best[length - k] + us, k) for k, us in self.to_end_us.items() if k <= length]
+        whole_us, last = max(ends, key=lambda end: (end[0], -end[1]), default=(best[length], 0))
+        longest, left = last, [length - last]
+        while left:
+            part = left.pop()
+            if best[part] > sums[part]:
+                longest = max(longest, part)
+            elif best[part] > 0:
+                halves = range(1, part // 2 + 1)
+                half = next(k for k in halves if best[k] + best[part - k] == best[part])
+                left += [half, part - half]
+        return whole_us, longest
+
+    def kept_by(self, model: Model) -> None:
+        """Tell a model that has the first stage's rank what its own sums do not say."""
+        forwards = _forwards(model)
+        apart, to_end = self.not_implied(len(forwards) - 1)
+        for length, us in apart:
+            for first, second in zip(forwards, forwards[length:], strict=False):
+                model.cp.add(second >= first + us)
+        for length, us in to_end:
+            model.ends_after(model.view[0].rank, forwards[-1 - length] + us)
+
+    def not_implied(self, longest: int) -> tuple[list[_Least], list[_Least]]:
+        """Distances up to a length, and those to the end, that shorter ones do not imply."""
+        best, sums = _best_and_sums(self.apart_us, longest)
+        lengths = sorted(length for length in self.apart_us if length <= longest)
+        apart = [(k, self.apart_us[k]) for k in lengths if self.apart_us[k] > sums[k]]
+        said: list[_Least] = []
+        for length, us in sorted(self.to_end_us.items()):
+            if length <= longest and all(us > best[length - k] + end for k, end in said):
+                said.append((length, us))
+        # To the end of the last one is what the models' ways say.
+        return apart, [(length, us) for length, us in said if length > 0]
+
+    def lemmas(self, longest: int) -> tuple[ForwardSpacing, ...]:
+        """All up to a length that shorter ones do not imply, shorter ones first."""
+        both = zip(self.not_implied(longest), (False, True), strict=True)
+        found = (
+            ForwardSpacing(num_forwards=k, least_us=us, ranks=self.ranks, is_to_end=is_to_end)
+            for leasts, is_to_end in both
+            for k, us in leasts
+        )
+        return tuple(sorted(found, key=lambda lemma: (lemma.num_forwards, lemma.is_to_end)))
+
+
+def _best_and_sums(apart_us: Mapping[int, int], longest: int) -> tuple[list[int], list[int]]:
+    """For each length the most that is known, and the most that shorter ones add up to."""
+    best, sums = [0], [0]
+    for end in range(1, longest + 1):
+        sums.append(max((best[k] + best[end - k] for k in range(1, end // 2 + 1)), default=0))
+        best.append(max(apart_us.get(end, 0), sums[end]))
+    return best, sums
+
+
+def _forwards(model: Model) -> list[cp_model.LinearExpr]:
+    """The starts of all forwards of the first stage."""
+    return [model.start[0, Slot(F, k)] for k in range(model.view[0].num_micro_batches)]
+
+
+class Apart(Model):
+    """Minimises the time from the first forward of the first stage to the last one.
+
+    Args:
+        view: of as many micro-batches as forwards.
+        known: of them, and of more.
+    """
+
+    # Of two or three ranks, as counts they prove more than as a reservoir (docs/solver-notes.md).
+    most_counted = 400
+
+    def __init__(self, view: View, scope: Iterable[int], known: Spacings) -> None:
+        self._known = known
+        each_us = sum(c.work_us + c.down_us + c.up_us for c in view.chunks)
+        steps_us = sum(map(view.step_us, range(view.num_ranks)))
+        # As long as one op after the other: that is never too short.
+        longest_us = each_us * view.chunks[0].num_micro_batches + steps_us
+        super().__init__(view, Objective.MAKESPAN, longest_us, scope, meets=True)
+
+    def tune(self, parameters: cp_model.SatParameters) -> None:
+        """From below: the least is asked for, and how it looks is of no use."""
+        search_from_below(parameters)
+
+    def minimise(self) -> None:
+        """No two forwards are nearer than is known."""
+        self.value = self.cp.new_int_var(0, self.horizon_us, "apart")
+        self.spans = self._spans()
+        self.cp.add(self.start[0, Slot(F, 0)] == 0)
+        for end in self._last():
+            self.cp.add(self.value >= end)
+        self._known.kept_by(self)
+        self.cp.minimize(self.value)
+
+    def _last(self) -> Iterator[cp_model.LinearExpr]:
+        yield _forwards(self)[-1]
+
+    def _spans(self) -> list[Span]:
+        """Where the rank ends does not count."""
+        return []
+
+
+class ToEnd(Apart):
+    """Minimises the time from the first forward of the first stage to the end of its rank."""
+
+    def _last(self) -> Iterator[cp_model.LinearExpr]:
+        yield from self._ends_of_rank(self.view[0].rank)
+
+    def _spans(self) -> list[Span]:
+        return [Span(self.value, 1, {self.view[0].rank: 0})]

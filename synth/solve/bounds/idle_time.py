@@ -1,0 +1,340 @@
+"""Bounds from the least idle time of each rank while it fills and while it drains."""
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from typing import NamedTuple
+
+from synth.certificate import Certificate, IdleTime, Proven, ProverName
+from synth.objective import Objective, Spans
+from synth.solve.bounds.closed_form import Reference
+from synth.solve.bounds.idle_time_model import Idle, Stretch, base_length_us
+from synth.solve.cpsat.run import Outcome, TimedBounds, run
+from synth.solve.instance.instance import View
+from synth.solve.problem import SolveOptions
+
+# How many ranks are tried as the second one.
+_PARTNERS = 4
+
+# What more ranks add to a rank's bound differs by more than this.
+_NEARLY = 0.98
+
+# By how much a stretch grows at a time, and by how much at least, where what is proven cuts it.
+_LONGER = 1.5
+_CLEARLY_LONGER = 1.02
+
+# Of the length of a stretch: how much more idle time makes it worth to go on at once.
+_WORTH = 0.02
+
+# What one model may take of the time that is left.
+_SHARE = 0.35
+_FIRST_SHARE = 0.5
+
+
+class End(NamedTuple):
+    """The beginning or the end of a rank."""
+
+    rank: int
+    is_opening: bool
+
+
+class Idled(NamedTuple):
+    """A least idle time of a rank, and the ranks of the model by which it was proven."""
+
+    least_us: int
+    ranks: tuple[int, ...] = ()
+
+
+# By the length of the stretch, in microseconds.
+IdleTimes = dict[End, dict[int, Idled]]
+
+
+@dataclass(frozen=True)
+class _Growth:
+    """How large a part of an end is modelled: by turns of more ranks, and of a longer stretch.
+
+    Attributes:
+        further: ranks that can still be added.
+    """
+
+    end: End
+    ranks: tuple[int, ...]
+    further: tuple[int, ...] = ()
+    stretched: float = 1
+
+
+class _Agenda:
+    """What is to be tried at either end, in turns of equal time."""
+
+    def __init__(self, growths: Iterable[_Growth]) -> None:
+        self._queues: defaultdict[End, deque[_Growth]] = defaultdict(deque)
+        self._spent_s: defaultdict[End, float] = defaultdict(float)
+        self._seen: set[_Growth] = set()  # larger ones are come by in several ways
+        for growth in growths:
+            self._add(growth)
+
+    def next(self) -> _Growth | None:
+        """The next one of the end that had least time."""
+        ends = [end for end, queue in self._queues.items() if queue]
+        if not ends:
+            return None
+        return self._queues[min(ends, key=lambda end: self._spent_s[end])].popleft()
+
+    def note(self, end: End, spent_s: float, larger: Iterable[_Growth], is_next: bool) -> None:
+        """Time was spent, and there is more to try: right now, or when all else has been."""
+        self._spent_s[end] += spent_s
+        new = sum(self._add(growth) for growth in larger)
+        if is_next:
+            self._queues[end].rotate(new)
+
+    def _add(self, growth: _Growth) -> bool:
+        """Append it to the queue of its end; whether it was never there."""
+        is_new = growth not in self._seen
+        if is_new:
+            self._seen.add(growth)
+            self._queues[growth.end].append(growth)
+        return is_new
+
+    def resume(self, unsolved: Sequence[_Growth]) -> None:
+        """Begin new turns, at either end with what was tried and not solved."""
+        self._spent_s.clear()
+        for growth in reversed(unsolved):
+            self._queues[growth.end].appendleft(growth)
+
+
+class _Stretches(NamedTuple):
+    """A least time of a rank, by the idle time in stretches at its beginning and its end."""
+
+    proven_us: int
+    opening_us: int
+    closing_us: int
+
+
+@dataclass
+class IdleBounds:
+    """A rank takes its work, and what it must idle at the beginning and at the end.
+
+    The two stretches must not overlap: together they are no longer than what is proven already.
+
+    Attributes:
+        work: the closed forms' bounds.
+        reference: a known schedule in the model's terms, asked for whenever a proof begins; nothing
+            above its value is of interest.
+        should_stop: asked all the time.
+        least_us: the idle time proven so far, by the length of the stretch.
+    """
+
+    view: View
+    objective: Objective
+    options: SolveOptions
+    work: Spans
+    reference: Callable[[], Reference]
+    should_stop: Callable[[], bool]
+    least_us: IdleTimes = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # What pairs of ranks idle at the beginning, and when all are known, what is left to try;
+        # and what was not solved since `together` was called.
+        self._pairs: dict[_Growth, int] = {}
+        self._agenda: _Agenda | None = None
+        self._unsolved: list[_Growth] = []
+
+    @property
+    def _is_period(self) -> bool:
+        """Whether ranks are judged by their own time; no makespan is below that either."""
+        return self.objective.periods > 0
+
+    @property
+    def bound_us(self) -> int:
+        """What has been proven so far."""
+        rank_us = max(self._rank_us(rank) for rank in range(self.view.num_ranks))
+        spans = Spans.most([self.work, Spans(rank_us, rank_us if self._is_period else 0)])
+        return min(self.reference().value_us, self.objective.value_us(spans))
+
+    def _rank_us(self, rank: int) -> int:
+        return self._stretches(rank)[-1].proven_us
+
+    def _stretches(self, rank: int) -> list[_Stretches]:
+        """Ever longer stretches at both ends, each pair within what was proven before."""
+        opening, closing = (
+            {0: Idled(0), **self.least_us.get(End(rank, is_opening), {})}
+            for is_opening in (True, False)
+        )
+        work_us = self._work_us(rank)
+        steps = [_Stretches(work_us, 0, 0)]
+        while True:
+            proven_us = steps[-1].proven_us
+            longer = max(
+                _Stretches(work_us + opening[first].least_us + closing[last].least_us, first, last)
+                for first, last in product(opening, closing)
+                if first + last <= proven_us
+            )
+            if longer.proven_us <= proven_us:
+                return steps
+            steps.append(longer)
+
+    def _proven(self) -> Proven:
+        """The bound, which rests on what is known of the rank with most."""
+        rank = max(range(self.view.num_ranks), key=self._rank_us)
+        lemmas = tuple(self._lemmas(rank))
+        counts = [lemma.num_micro_batches for lemma in lemmas]
+        certificate = Certificate(
+            prover=ProverName.IDLE_TIME,
+            ranks=(rank,),
+            num_micro_batches=max(counts, default=None),
+            idle_times=lemmas,
+        )
+        return Proven(self.bound_us, certificate)
+
+    def _lemmas(self, rank: int) -> Iterator[IdleTime]:
+        """The idle times that the rank's bound needs, shorter stretches first."""
+        steps = self._stretches(rank)
+        # What is proven before a step must only be as long as its stretches are together.
+        needed: list[_Stretches] = []
+        place = len(steps) - 1
+        while place > 0:
+            step = steps[place]
+            needed.insert(0, step)
+            lengths_us = step.opening_us + step.closing_us
+            place = next(p for p, one in enumerate(steps) if one.proven_us >= lengths_us)
+        said: set[tuple[End, int]] = set()
+        for step in needed:
+            for end, length_us in (
+                (End(rank, True), step.opening_us),
+                (End(rank, False), step.closing_us),
+            ):
+                if length_us and (end, length_us) not in said:
+                    said.add((end, length_us))
+                    yield self._lemma(end, length_us)
+
+    def _lemma(self, end: End, length_us: int) -> IdleTime:
+        idled = self.least_us[end][length_us]
+        stretch = Stretch(end.rank, length_us, end.is_opening, self._is_period)
+        return IdleTime(
+            is_opening=end.is_opening,
+            length_us=length_us,
+            least_us=idled.least_us,
+            ranks=idled.ranks,
+            num_micro_batches=stretch.num_micro_batches(self.view),
+        )
+
+    def _work_us(self, rank: int) -> int:
+        held = (self.view[chunk] for chunk in self.view.held[rank])
+        work_us = sum(chunk.num_micro_batches * chunk.work_us for chunk in held)
+        return work_us + self.view.step_us(rank)
+
+    def one_by_one(self, limit_s: float) -> Iterator[Proven]:
+        """Bounds from each rank alone, at its beginning, where it is found quickly.
+
+        Args:
+            limit_s: for all of them; seconds of the clock, or deterministic ones.
+        """
+        left_s = limit_s
+        for rank in range(self.view.num_ranks):
+            # The first rank waits longest for its first B.
+            share = _FIRST_SHARE if rank == 0 else 1 / (self.view.num_ranks - rank)
+            left_s -= self._solve(_Growth(End(rank, True), (rank,)), share * left_s).spent_s
+            yield self._proven()
+            if self.should_stop():
+                return
+
+    def together(self, limit_s: float) -> TimedBounds:
+        """Bounds of the rank that is bounded best: by more ranks and over longer stretches.
+
+        The beginning, which is found more quickly, says which ranks are worth it. Where a stretch
+        that has grown idles all along, it goes on growing at once. Called again, it goes on, first
+        with what took too long.
+
+        Args:
+            limit_s: seconds of the clock, or deterministic ones.
+        """
+        left_s = limit_s
+        self._resume()
+        while left_s > 0 and not self.should_stop() and (growth := self._next()):
+            left_s -= self._try(growth, _SHARE * left_s)
+            yield self._proven()
+        return limit_s - left_s
+
+    def _resume(self) -> None:
+        unsolved, self._unsolved = self._unsolved, []
+        if self._agenda is None:
+            self._pairs = {p: us for p, us in self._pairs.items() if p not in unsolved}
+        else:
+            self._agenda.resume(unsolved)
+
+    def _next(self) -> _Growth | None:
+        """The pairs that are left, then what is on the agenda."""
+        if self._agenda is None:
+            rank = self._most_promising() if not self._pairs else next(iter(self._pairs)).end.rank
+            pairs = (_Growth(End(rank, True), (rank, *other)) for other in self._partners(rank))
+            pair = next((pair for pair in pairs if pair not in self._pairs), None)
+            if pair is not None:
+                return pair
+            self._agenda = _Agenda(self._after(self._pairs))
+        return self._agenda.next()
+
+    def _try(self, growth: _Growth, limit_s: float) -> float:
+        """Solve one, and note what is to be tried after it; what it took."""
+        length_us, before_us = self._length_us(growth), self._rank_us(growth.end.rank)
+        outcome = self._solve(growth, limit_s)
+        if not outcome.optimal:
+            self._unsolved.append(growth)
+        if self._agenda is None:
+            self._pairs[growth] = outcome.bound_us
+        else:
+            is_worth_it = self._rank_us(growth.end.rank) - before_us > _WORTH * length_us
+            larger = self._larger(growth, length_us) if outcome.optimal else ()
+            self._agenda.note(growth.end, outcome.spent_s, larger, is_worth_it)
+        return outcome.spent_s
+
+    def _after(self, pairs: Mapping[_Growth, int]) -> Iterator[_Growth]:
+        """What to try when all pairs have been at the beginning: the best one, at both ends."""
+        best, *others = sorted(pairs, key=lambda growth: -pairs[growth])
+        best = replace(best, further=tuple(rank for other in others for rank in other.ranks[1:]))
+        yield replace(best, end=End(best.end.rank, False))
+        yield from self._larger(best, self._length_us(best))
+
+    def _larger(self, growth: _Growth, length_us: int) -> Iterator[_Growth]:
+        """What to try next where this was solved, over such a stretch."""
+        longer = replace(growth, stretched=_LONGER * growth.stretched)
+        if self._length_us(longer) > _CLEARLY_LONGER * length_us:
+            yield longer
+        if growth.further:
+            ranks = (*growth.ranks, growth.further[0])
+            yield replace(growth, ranks=ranks, further=growth.further[1:])
+
+    def _most_promising(self) -> int:
+        """Of the ranks that are bounded nearly best alone, that with the longest round trip."""
+        ranks = range(self.view.num_ranks)
+        enough_us = _NEARLY * max(self._rank_us(rank) for rank in ranks)
+        nearly = [rank for rank in ranks if self._rank_us(rank) >= enough_us]
+        return max(nearly, key=lambda rank: base_length_us(self.view, rank))
+
+    def _partners(self, rank: int) -> list[tuple[int, ...]]:
+        """Other ranks, far apart, farthest first; nobody where there is no other."""
+        others = [other for other in range(self.view.num_ranks) if other != rank]
+        size = min(len(others), _PARTNERS)
+        some = [others[(2 * i + 1) * len(others) // (2 * size)] for i in range(size)]
+        return [(other,) for other in sorted(some, key=lambda other: -abs(other - rank))] or [()]
+
+    def _length_us(self, growth: _Growth) -> int:
+        """As long as it should be, if that leaves room for the shortest one at the other end."""
+        rank = growth.end.rank
+        shortest_us = base_length_us(self.view, rank)
+        length_us = round(growth.stretched * shortest_us)
+        if not self._is_period:
+            length_us += min(self.view.head_us[chunk] for chunk in self.view.held[rank])
+        other_us = min(shortest_us, self._work_us(rank) // 2)
+        return min(length_us, self._rank_us(rank) - other_us)
+
+    def _solve(self, growth: _Growth, limit_s: float) -> Outcome:
+        end, length_us = growth.end, self._length_us(growth)
+        stretch = Stretch(end.rank, length_us, end.is_opening, self._is_period)
+        longest_us = self.view.longest_us(self.objective, self.reference().value_us)
+        model = Idle(self.view, stretch, growth.ranks, longest_us)
+        known = self.least_us.setdefault(end, {})
+        outcome = run(model, self.options, limit_s, should_stop=self.should_stop)
+        proven = Idled(outcome.bound_us, growth.ranks)
+        known[length_us] = max(known.get(length_us, proven), proven)
+        return outcome

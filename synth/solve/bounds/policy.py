@@ -1,0 +1,176 @@
+"""Which bounds are tried, and for how long: by parts of the ranks, and by the idle time of one."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from synth.certificate import Proven
+from synth.objective import Objective
+from synth.solve.bounds import forward_spacing
+from synth.solve.bounds.closed_form import Ladder, Reference, work_bounds
+from synth.solve.bounds.forward_spacing_model import Spacings
+from synth.solve.bounds.idle_time import IdleBounds, IdleTimes
+from synth.solve.cpsat.run import TimedBounds
+from synth.solve.instance.instance import View
+from synth.solve.problem import SolveOptions
+
+# Where ranks hold several stages, the share of the time for idle times. Where even a full pipeline
+# idles, spacings say more: so each gets a trial, and then the better one of both its share, or
+# spacings at once where they say so many times as much as was known. Where spacings say nearly as
+# much, they go on first, since they serve all later proofs too.
+_IDLE_SHARE = 0.9
+_TRIAL_SHARE = 0.15
+_SHARE_OF_SEVERAL = 0.6
+_CLEARLY_MORE = 1.2
+_NEARLY_AS_MUCH = 1.02
+
+# Where they hold one and micro-batches are many, the share for idle times, which say more where
+# memory costs little in a full pipeline, and say it soon; and what part of the rest is for the
+# spacing of forwards: all that is allowed at so many micro-batches, less where there are fewer.
+_IDLE_FROM = 40
+_FIRST_IDLE_SHARE = 0.05
+_SPACING_SHARE = 0.5
+_ALL_SPACING_FROM = 64
+
+
+@dataclass
+class Known:
+    """What has been found, for later proofs to begin with.
+
+    Attributes:
+        bound_us: of the objective, by any of them.
+        of_rank: of the objective, when each rank was looked at alone.
+        spacings: how far apart so many forwards of the first stage are, and the end of its rank.
+        idle_us: how long ranks idle at their ends.
+    """
+
+    bound_us: int = 0
+    of_rank: dict[int, int] = field(default_factory=dict)
+    spacings: Spacings = field(default_factory=Spacings)
+    idle_us: IdleTimes = field(default_factory=dict)
+
+
+class _Turn(NamedTuple):
+    """What is tried next, and its share of the time that is left."""
+
+    bounds: Callable[[float], TimedBounds]
+    share: float
+
+
+@dataclass(frozen=True)
+class Proofs:
+    """Bounds of a problem of which a schedule is known.
+
+    Ranks that hold several stages are hardly bounded as a whole; what they must idle at their
+    beginning and at their end is, or, where even a full pipeline idles, how far apart a part of the
+    micro-batches must be. With one stage per rank it is the other way round; where micro-batches
+    are many, both say most.
+
+    Attributes:
+        view: the relaxed one, from which all bounds come.
+        reference: asked for what is known then, whenever a proof begins.
+        should_stop: asked all the time.
+    """
+
+    view: View
+    objective: Objective
+    options: SolveOptions
+    reference: Callable[[], Reference]
+    known: Known
+    should_stop: Callable[[], bool]
+
+    def one_by_one(self, limit_s: float) -> Iterator[Proven]:
+        """Bounds from each rank alone.
+
+        Args:
+            limit_s: for all of them; seconds of the clock, or deterministic ones.
+        """
+        idle = self._idle if self.view.holds_several else None
+        alone = self._ladder if idle is None else idle
+        yield from self._noted(alone.one_by_one(limit_s))
+
+    def together(self, limit_s: float) -> Iterator[Proven]:
+        """Bounds from more and more ranks."""
+        yield from self._noted(self._together(limit_s))
+
+    def _noted(self, bounds: Iterator[Proven]) -> Iterator[Proven]:
+        for proven in bounds:
+            self.known.bound_us = max(self.known.bound_us, proven.bound_us)
+            yield proven
+
+    def _together(self, limit_s: float) -> Iterator[Proven]:
+        for turn in self._first():
+            limit_s -= yield from turn.bounds(turn.share * limit_s)
+            if self.should_stop():
+                return
+        yield from self._ladder.together(limit_s)
+
+    def _first(self) -> Iterator[_Turn]:
+        """What is tried before growing sets of ranks."""
+        if self.view.holds_several:
+            yield from self._first_of_several()
+        elif forward_spacing.is_worth(self.view):
+            count, idle = self.view.chunks[0].num_micro_batches, self._idle
+            if idle is not None and count >= _IDLE_FROM:
+                yield _Turn(idle.together, _FIRST_IDLE_SHARE)
+            share = _SPACING_SHARE * min(1, count / _ALL_SPACING_FROM)
+            yield _Turn(self._spacing.bounds, share)
+
+    def _first_of_several(self) -> Iterator[_Turn]:
+        """Idle times or spacings, whichever says more after a trial; both if spacings nearly do."""
+        apart, idle = self._spacing if forward_spacing.is_worth(self.view) else None, self._idle
+        if apart is None or idle is None:
+            if apart is not None:
+                yield _Turn(apart.bounds, _SHARE_OF_SEVERAL)
+            if idle is not None:
+                yield _Turn(idle.together, _IDLE_SHARE)
+            return
+        known_us = self.known.bound_us
+        yield _Turn(apart.bounds, _TRIAL_SHARE)
+        if apart.bound_us <= _CLEARLY_MORE * known_us:
+            yield _Turn(idle.together, _TRIAL_SHARE)
+        is_near = _NEARLY_AS_MUCH * apart.bound_us >= idle.bound_us
+        if is_near:
+            yield _Turn(apart.bounds, _SHARE_OF_SEVERAL)
+        if idle.bound_us > apart.bound_us:
+            yield _Turn(idle.together, _SHARE_OF_SEVERAL if is_near else _IDLE_SHARE)
+
+    @property
+    def _spacing(self) -> forward_spacing.Spacing:
+        return forward_spacing.Spacing(
+            self.view,
+            replace(self.options, gap=0.0),
+            lambda: self.reference().hint,
+            self.should_stop,
+            self.known.spacings,
+            self.objective,
+        )
+
+    @property
+    def _ladder(self) -> Ladder:
+        return Ladder(
+            self.view,
+            self.objective,
+            replace(self.options, gap=0.0),
+            self.reference,
+            self.should_stop,
+            self.known.of_rank,
+            self.known.spacings,
+            self.known.bound_us,
+        )
+
+    @property
+    def _idle(self) -> IdleBounds | None:
+        """Where it is certain from when on the time of a rank counts."""
+        if self.objective.periods and self.view.origins_us is None:
+            return None
+        return IdleBounds(
+            self.view,
+            self.objective,
+            # One searches from below; others beside it would look for schedules.
+            replace(self.options, gap=0.0, workers=1),
+            work_bounds(self.view),
+            self.reference,
+            self.should_stop,
+            self.known.idle_us,
+        )

@@ -1,0 +1,274 @@
+"""Proving a lower bound anew from its certificate: no more models are solved than that names.
+
+The certificate is not believed, it only says what to solve. Each model is asked whether there is a
+solution below what is claimed of it, and only the proof that there is none counts. A lemma helps
+from then on, as it did when the bound was found.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from ortools.sat.python import cp_model
+
+from synth.certificate import Certificate, ForwardSpacing, IdleTime, ProverName, Relaxation
+from synth.solve.bounds import forward_spacing
+from synth.solve.bounds.closed_form import Reference, model_of, work_bounds
+from synth.solve.bounds.forward_spacing_model import Apart, Spacings, ToEnd
+from synth.solve.bounds.idle_time import End, IdleBounds, Idled, IdleTimes
+from synth.solve.bounds.idle_time_model import Idle, Stretch
+from synth.solve.cpsat.model import Model
+from synth.solve.cpsat.run import Outcome, run
+from synth.solve.crosscheck.milp import run_milp
+from synth.solve.instance.instance import SPLIT, View
+from synth.solve.instance.memory_models import certain, relaxed_for_fusion
+from synth.solve.instance.timing import Solution
+from synth.solve.problem import Problem, SolveOptions
+
+# Larger models take long to build, in which nothing can stop it, and prove nothing: of ops in one
+# with more than three ranks, and in a mixed-integer program, which has a variable for two ops each.
+_MOST_OPS = 12_000
+_FEW_RANKS = 3  # also: one worker proves these with less work than several
+_MOST_MILP_OPS = 1_000
+
+# Besides the largest value below a bound, so many smaller ones stay possible: what is left of the
+# model without any would be one without an objective, on which OR-Tools 9.15 may fail a check.
+_ASKED = 1
+
+
+class Recheck(StrEnum):
+    """The outcome of proving a bound from its certificate.
+
+    A certificate is refuted where what it names does not prove the bound; that says nothing of the
+    bound itself.
+    """
+
+    PROVEN = "proven"
+    OPEN = "not within the limit"
+    REFUTED = "the certificate does not prove it"
+
+
+def recheck(
+    problem: Problem,
+    certificate: Certificate,
+    claimed_us: int,
+    options: SolveOptions,
+    should_stop: Callable[[], bool],
+) -> Recheck:
+    """Prove a bound of one partition from its certificate.
+
+    Args:
+        problem: what the bound is of.
+        claimed_us: the bound.
+        options: the time limit, the workers and the seed.
+        should_stop: asked all the time.
+    """
+    checker = _Checker(problem, claimed_us, options, should_stop)
+    try:
+        return checker.run(certificate)
+    except _Ended as ended:
+        return ended.reason
+
+
+def refute_below(
+    model: Model, least_us: int, options: SolveOptions, should_stop: Callable[[], bool]
+) -> Recheck:
+    """Prove that a model has no value below one.
+
+    Its value may be any that is no less than its ends, so only the largest ones are asked for.
+    """
+    model.at_least(max(0, least_us - 1 - _ASKED))
+    return refute(model, model.value, least_us, options, should_stop)
+
+
+def refute(
+    model: Model,
+    value: cp_model.LinearExprT,
+    least_us: int,
+    options: SolveOptions,
+    should_stop: Callable[[], bool],
+) -> Recheck:
+    """Prove that no solution of a model is below a value."""
+    if least_us <= 0:
+        return Recheck.PROVEN
+    model.cp.add(value <= least_us - 1)
+    has_solution = False
+
+    def note(event: Solution | int) -> None:
+        nonlocal has_solution
+        has_solution |= isinstance(event, Solution)
+
+    workers = 1 if len(model.ranks) <= _FEW_RANKS else options.workers
+    part = replace(options, gap=0.0, workers=workers)
+    limit_s = options.time_limit_s
+    found = run(model, part, limit_s, note, lambda: has_solution or should_stop())
+    return Recheck.REFUTED if has_solution else _judged(found)
+
+
+def _judged(found: Outcome) -> Recheck:
+    """Only the proof that there is no solution proves a bound."""
+    if found.solution is not None:
+        return Recheck.REFUTED
+    return Recheck.PROVEN if found.infeasible else Recheck.OPEN
+
+
+class _Ended(Exception):
+    """A step without a proof ends all."""
+
+    def __init__(self, reason: Recheck) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass
+class _Checker:
+    """The models of one problem, and the time that is left for them."""
+
+    problem: Problem
+    claimed_us: int
+    options: SolveOptions
+    should_stop: Callable[[], bool]
+
+    def __post_init__(self) -> None:
+        self.objective = self.problem.objective
+        self.view = relaxed_for_fusion(self.problem)
+        self.work = work_bounds(self.view)
+        self.until_s = time.monotonic() + self.options.time_limit_s
+
+    def run(self, certificate: Certificate) -> Recheck:
+        """Closed forms, which cost nothing, then what the certificate names."""
+        if self.objective.value_us(self.work) >= self.claimed_us:
+            return Recheck.PROVEN
+        match certificate.prover:
+            case ProverName.EXACT:
+                self._by_exact_model(certificate.relaxation)
+            case ProverName.MILP:
+                self._by_milp()
+            case ProverName.RANKS:
+                self._by_ranks(certificate)
+            case ProverName.SPACING:
+                self._by_spacings(certificate)
+            case ProverName.IDLE_TIME:
+                self._by_idle_times(certificate)
+            case _:
+                return Recheck.REFUTED  # the closed forms have been looked at
+        return Recheck.PROVEN
+
+    # Provers
+
+    def _by_exact_model(self, relaxation: Relaxation) -> None:
+        """No schedule of all ranks is below what is claimed."""
+        is_fusible = relaxation == Relaxation.FUSIBLE
+        view = certain(self.problem) if is_fusible else self.view
+        self._require(view.can_fuse_all or not is_fusible)
+        self._mind_size(view, range(view.num_ranks), _MOST_OPS)
+        model = Model(view, self.objective, self.claimed_us - 1, fusible=is_fusible)
+        model.both_at_least(self.work)
+        self._refute_below(model, self.claimed_us)
+
+    def _by_milp(self) -> None:
+        self._mind_size(self.view, range(self.view.num_ranks), _MOST_MILP_OPS)
+        self._mind_time()
+        found = run_milp(self.view, self.objective, self.claimed_us - 1, self._left_s())
+        self._mind(_judged(found))
+
+    def _by_ranks(self, certificate: Certificate) -> None:
+        ranks = self._ranks(certificate.ranks)
+        known = self._spacings(certificate.forward_spacings)
+        model = model_of(self.view, self.objective, self.claimed_us - 1, ranks, known)
+        self._refute_below(model, self.claimed_us)
+
+    def _by_spacings(self, certificate: Certificate) -> None:
+        known = self._spacings(certificate.forward_spacings)
+        whole_us = known.whole_us(self.view.chunks[0].last)
+        self._require(self.objective.iterations * whole_us >= self.claimed_us)
+
+    def _by_idle_times(self, certificate: Certificate) -> None:
+        """Prove idle times, and add them to the work of their rank."""
+        self._require(not self.objective.periods or self.view.origins_us is not None)
+        ranks = self._ranks(certificate.ranks)
+        self._require(len(ranks) == 1)
+        known: IdleTimes = {}
+        for lemma in certificate.idle_times:
+            self._prove_idle(ranks[0], lemma)
+            of_end = known.setdefault(End(ranks[0], lemma.is_opening), {})
+            of_end[lemma.length_us] = Idled(lemma.least_us, lemma.ranks)
+        self._require(self._by_idle(known) >= self.claimed_us)
+
+    def _by_idle(self, known: IdleTimes) -> int:
+        """The bound that idle times make."""
+        claimed = Reference(self.claimed_us, None)
+        asked = (self.view, self.objective, self.options, self.work)
+        return IdleBounds(*asked, lambda: claimed, self.should_stop, known).bound_us
+
+    # Lemmas
+
+    def _spacings(self, lemmas: Iterable[ForwardSpacing]) -> Spacings:
+        """Prove spacings one after the other, each with the help of those before."""
+        known = Spacings()
+        for lemma in lemmas:
+            self._require(forward_spacing.applies(self.view))
+            known.to_end_us[0] = forward_spacing.closed_to_end_us(self.view)
+            self._prove_spacing(lemma, known)
+            of_kind = known.to_end_us if lemma.is_to_end else known.apart_us
+            of_kind[lemma.num_forwards] = lemma.least_us
+        return known
+
+    def _prove_spacing(self, lemma: ForwardSpacing, known: Spacings) -> None:
+        ranks = self._ranks(lemma.ranks)
+        first = self.view.chunks[0]
+        self._require(first.rank in ranks and lemma.num_forwards <= first.last)
+        asked = (forward_spacing.of_few(self.view, lemma.num_forwards + 1), ranks, known)
+        model = ToEnd(*asked) if lemma.is_to_end else Apart(*asked)
+        self._refute_below(model, lemma.least_us)
+
+    def _prove_idle(self, rank: int, lemma: IdleTime) -> None:
+        """Prove the idle time of a rank in all schedules that take less than is claimed."""
+        ranks = self._ranks(lemma.ranks)
+        self._require(rank in ranks and 0 < lemma.length_us < self.claimed_us)
+        is_period = self.objective.periods > 0
+        stretch = Stretch(rank, lemma.length_us, lemma.is_opening, is_period)
+        longest_us = self.view.longest_us(self.objective, self.claimed_us - 1)
+        model = Idle(self.view, stretch, ranks, longest_us)
+        self._mind_time()
+        self._mind(refute(model, model.idle_us, lemma.least_us, self._options(), self.should_stop))
+
+    # Models
+
+    def _refute_below(self, model: Model, least_us: int) -> None:
+        self._mind_time()
+        self._mind(refute_below(model, least_us, self._options(), self.should_stop))
+
+    def _options(self) -> SolveOptions:
+        return replace(self.options, time_limit_s=self._left_s())
+
+    def _mind(self, found: Recheck) -> None:
+        if found != Recheck.PROVEN:
+            raise _Ended(found)
+
+    def _require(self, is_so: bool) -> None:
+        """End where a certificate does not fit the problem or its bound."""
+        if not is_so:
+            raise _Ended(Recheck.REFUTED)
+
+    def _ranks(self, given: tuple[int, ...]) -> tuple[int, ...]:
+        """Those to model, each once."""
+        ranks = tuple(sorted(set(given)))
+        self._require(bool(ranks) and ranks[-1] < self.view.num_ranks)
+        if len(ranks) > _FEW_RANKS:
+            self._mind_size(self.view, ranks, _MOST_OPS)
+        return ranks
+
+    def _mind_size(self, view: View, ranks: Iterable[int], most_ops: int) -> None:
+        """Build no model that could not be solved."""
+        chunks = (view[index] for rank in ranks for index in view.held[rank])
+        if sum(len(SPLIT) * chunk.num_micro_batches for chunk in chunks) > most_ops:
+            raise _Ended(Recheck.OPEN)
+
+    def _left_s(self) -> float:
+        return self.until_s - time.monotonic()
+
+    def _mind_time(self) -> None:
+        if self._left_s() <= 0 or self.should_stop():
+            raise _Ended(Recheck.OPEN)

@@ -1,0 +1,1 @@
+"""The exact model for CP-SAT, and the processes that solve it."""

@@ -1,0 +1,91 @@
+"""The choice between B W and BW in the exact model, for a chunk that has its rank for itself.
+
+BW k does what B k and, right behind it, some W do: by the FIFO lemma the next W by number, which is
+W k only if none is waiting. So a literal says for each B and W whether one BW does both. A fused B
+lasts min(B, BW) and its W the rest; the gradient leaves when the W ends.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from ortools.sat.python import cp_model
+
+from synth.solve.instance.instance import BW, B, Slot, View, W
+from synth.solve.instance.timing import Pair
+
+
+class Fusion:
+    """Literals of one chunk: `fused_b[k]`, `fused_w[k]`, and which B goes with which W."""
+
+    def __init__(
+        self,
+        cp: cp_model.CpModel,
+        view: View,
+        chunk: int,
+        start: Mapping[tuple[int, Slot], cp_model.LinearExpr],
+    ) -> None:
+        self.cp, self.costs, self.chunk, self.start = cp, view[chunk], chunk, start
+        self.m = self.costs.num_micro_batches
+        self.fused_b = [cp.new_bool_var(f"fused_b{chunk}.{k}") for k in range(self.m)]
+        self.fused_w = [cp.new_bool_var(f"fused_w{chunk}.{k}") for k in range(self.m)]
+        # At BW k at most `most_waiting` W's wait, and the next W is the first of them.
+        waiting = self._most_waiting(view.room_of(chunk))
+        self.pairs = {
+            Pair(chunk, k, w): cp.new_bool_var(f"bw{chunk}.{k}.{w}")
+            for k in range(self.m)
+            for w in range(max(0, k - waiting), k + 1)
+        }
+        self._match()
+        self._stay_together()
+
+    def _most_waiting(self, room_bytes: int | None) -> int:
+        """The most micro-batches between their B and their W that memory allows."""
+        each = -self.costs.effect_bytes[W]
+        return self.m if room_bytes is None or each == 0 else min(self.m, room_bytes // each)
+
+    def duration_us(self, slot: Slot) -> cp_model.LinearExpr | int:
+        """How long an op lasts, by whether it is fused."""
+        durations = self.costs.duration_us
+        backward_us = min(durations[B], durations[BW])
+        if slot.kind == B:
+            saved_us = durations[B] - backward_us
+            return durations[B] - saved_us * self.fused_b[slot.microbatch]
+        if slot.kind == W:
+            saved_us = durations[W] - (durations[BW] - backward_us)
+            return durations[W] - saved_us * self.fused_w[slot.microbatch]
+        return durations[slot.kind]
+
+    def separate(self, slot: Slot) -> cp_model.LiteralT | None:
+        """The literal that a B or W stands alone, so that its own need counts."""
+        if slot.kind == B:
+            return ~self.fused_b[slot.microbatch]
+        return ~self.fused_w[slot.microbatch] if slot.kind == W else None
+
+    def _match(self) -> None:
+        """A fused B has exactly one W, a fused W exactly one B."""
+        for k in range(self.m):
+            of_b = [literal for pair, literal in self.pairs.items() if pair.backward == k]
+            of_w = [literal for pair, literal in self.pairs.items() if pair.weight == k]
+            self.cp.add_exactly_one([*of_b, ~self.fused_b[k]])
+            self.cp.add_exactly_one([*of_w, ~self.fused_w[k]])
+
+    def _stay_together(self) -> None:
+        """The W of a BW starts when its B ends."""
+        durations = self.costs.duration_us
+        backward_us = min(durations[B], durations[BW])
+        for pair, literal in self.pairs.items():
+            weight = self.start[self.chunk, Slot(W, pair.weight)]
+            backward = self.start[self.chunk, Slot(B, pair.backward)]
+            self.cp.add(weight == backward + backward_us).only_enforce_if(literal)
+
+    def hint(self, fused: Iterable[Pair]) -> None:
+        """Begin from these pairs."""
+        chosen = {pair for pair in fused if pair.chunk == self.chunk}
+        for pair, literal in self.pairs.items():
+            self.cp.add_hint(literal, pair in chosen)
+        for k in range(self.m):
+            self.cp.add_hint(self.fused_b[k], any(pair.backward == k for pair in chosen))
+            self.cp.add_hint(self.fused_w[k], any(pair.weight == k for pair in chosen))
+
+    def chosen(self, value: Callable[[cp_model.IntVar], int]) -> Iterator[Pair]:
+        """The pairs of a solution."""
+        return (pair for pair, literal in self.pairs.items() if value(literal))

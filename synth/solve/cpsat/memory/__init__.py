@@ -1,0 +1,1 @@
+"""Memory limits in the CP-SAT model, in three forms."""

@@ -1,0 +1,43 @@
+"""The memory cap of a rank that holds several stages, as a reservoir."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ortools.sat.python import cp_model
+
+from synth.kinds import OpKind
+from synth.solve.instance.instance import Chunk
+
+
+class Event(NamedTuple):
+    """The level changes at a moment."""
+
+    at: cp_model.LinearExprT
+    change_bytes: int
+
+
+def events_of(
+    chunk: Chunk, kind: OpKind, start: cp_model.LinearExprT, end: cp_model.LinearExprT
+) -> list[Event]:
+    """An op needs memory while it runs; then its effect remains."""
+    need, effect = chunk.need_bytes[kind], chunk.effect_bytes[kind]
+    events = (Event(start, need), Event(end, effect - need))
+    return [event for event in events if event.change_bytes]
+
+
+def add_reservoir(
+    cp: cp_model.CpModel, events: Sequence[Event], room_bytes: int, level_bytes: int = 0
+) -> None:
+    """The level never exceeds the room; changes at one moment count together.
+
+    Args:
+        level_bytes: what is there before all events.
+    """
+    highest = room_bytes - level_bytes
+    rises = sum(max(0, event.change_bytes) for event in events)
+    if not events or rises <= highest:
+        return
+    falls = sum(min(0, event.change_bytes) for event in events)
+    times = [event.at for event in events]
+    changes = [event.change_bytes for event in events]
+    cp.add_reservoir_constraint(times, changes, min(0, falls), max(0, highest))

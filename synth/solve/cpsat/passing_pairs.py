@@ -1,0 +1,118 @@
+"""Ops that meet on ranks that are not modelled: there, too, one of the two comes first.
+
+    rank 0 | F1 .. .. .. .. B0 |     F1 goes down and B0 comes up, so on some rank they meet. If
+    rank 1 |    F1 .. .. B0    |     neither is to wait there, they must be just in time for each
+    rank 2 |       B0 F1       |     other: so the forwards of a full pipeline keep step, and leave
+    rank 3 |    B0 .. .. F1    |     little room for W's, also on the ranks modelled (0 and 3).
+
+An op on another rank has a window between the modelled ops that it comes from and leads to. If F i
+is before B j there, then what B j leads to starts no sooner after what F i comes from than the ways
+of both and their own times take; or B j is before F i. So each pair is a choice between distances
+of modelled ops. W's and the memory of other ranks do not count.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from ortools.sat.python import cp_model
+
+from synth.kinds import OpKind
+from synth.solve.instance.instance import B, F, Node, Slot, View
+
+# With more choices a model takes long to build and to presolve: then only some of the ranks count.
+_MOST_CHOICES = 60_000
+
+
+class _Distance(NamedTuple):
+    """The least time from the start of an op to that of another, of two micro-batches."""
+
+    first: tuple[int, OpKind]
+    second: tuple[int, OpKind]
+    least_us: int
+
+    def keep(
+        self, cp: cp_model.CpModel, start: Mapping[Node, cp_model.LinearExpr], i: int, j: int
+    ) -> cp_model.Constraint:
+        """From the first op of micro-batch i to the second one of j it is that far."""
+        (first, kind), (second, later_kind) = self.first, self.second
+        began = start[first, Slot(kind, i)]
+        return cp.add(start[second, Slot(later_kind, j)] >= began + self.least_us)
+
+
+class _Choice(NamedTuple):
+    """What is kept if F of a micro-batch, or B of one before it, is first on some rank."""
+
+    forward_first: _Distance
+    backward_first: _Distance
+
+
+def add_meetings(
+    cp: cp_model.CpModel,
+    view: View,
+    chunks: Sequence[int],
+    start: Mapping[Node, cp_model.LinearExpr],
+) -> None:
+    """Add the choice of every F and B that may meet, on ranks that hold one stage; see above.
+
+    Where ranks hold several stages, it is their W's and memory that matter. B of a micro-batch that
+    is not before F's own meets it nowhere, nor does one that memory asks to be done before.
+
+    Args:
+        chunks: those that are modelled.
+        start: of each of their ops.
+    """
+    modelled = set(chunks)
+    passed = [c for c in range(len(view)) if c not in modelled and view.is_alone(c)]
+    choices = [(c, choice) for c in passed if (choice := _choice(view, c, modelled)) is not None]
+    num_choices = sum(_num_pairs(view, c) for c, _ in choices)
+    for index, choice in choices[:: 1 + num_choices // _MOST_CHOICES]:
+        for i, j in islice(_pairs(view, index), _MOST_CHOICES):
+            literal = cp.new_bool_var("")
+            choice.forward_first.keep(cp, start, i, j).only_enforce_if(literal)
+            choice.backward_first.keep(cp, start, j, i).only_enforce_if(~literal)
+
+
+def _pairs(view: View, index: int) -> Iterator[tuple[int, int]]:
+    """Micro-batches whose F and B may meet on a chunk."""
+    most = _most_under_way(view, index)
+    for i in range(view[index].num_micro_batches):
+        for j in range(max(0, i + 1 - most), i):
+            yield i, j
+
+
+def _num_pairs(view: View, index: int) -> int:
+    """How many these are."""
+    count, most = view[index].num_micro_batches, _most_under_way(view, index)
+    return (most - 1) * (2 * count - most) // 2
+
+
+def _most_under_way(view: View, index: int) -> int:
+    """How many micro-batches memory takes there: on the ranks above as many are under way."""
+    rooms = (view.room_in_forwards(c) for c in (index, *view.chain_above(index)))
+    return min([view[index].num_micro_batches, *(room for room in rooms if room is not None)])
+
+
+def _choice(view: View, index: int, modelled: set[int]) -> _Choice | None:
+    """Of a chunk that is not modelled; none if no chunk above it is.
+
+    Where none below it is, B comes from the chunk above too, by way of its F.
+    """
+    above = next((chunk for chunk in view.chain_above(index) if chunk in modelled), None)
+    if above is None:
+        return None
+    both_us = view[index].duration_us[F] + view[index].duration_us[B]
+    down_us = view[above].duration_us[F] + view.way_down_us(above, index)
+    up_us = view.way_up_us(index, above)
+    forward_first = _Distance((above, F), (above, B), down_us + both_us + up_us)
+    below = view[index].below
+    while below is not None and below not in modelled:
+        below = view[below].below
+    if below is None:
+        trips_us = 2 * (both_us + view.round_trip_us[index])
+        backward_first = _Distance((above, F), (above, B), down_us + trips_us + up_us)
+    else:
+        ways_us = view.way_up_us(below, index) + view.way_down_us(index, below)
+        under_us = view[below].duration_us[B] + ways_us + both_us
+        backward_first = _Distance((below, B), (below, F), under_us)
+    return _Choice(forward_first, backward_first)

@@ -1,0 +1,202 @@
+"""Running CP-SAT so that it can be stopped from outside and reports as it goes."""
+
+import time
+from array import array
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+from ortools.sat.python import cp_model
+from ortools.sat.python.cp_model_helper import ResponseHelper
+
+from synth.certificate import Proven
+from synth.solve.cpsat.call import FOUND, ask
+from synth.solve.cpsat.model import Model
+from synth.solve.cpsat.parameters import mind_orders, of_options, quiet, search_from_below
+from synth.solve.cpsat.process import Event
+from synth.solve.cpsat.worker_program import Answer, FoundSolution
+from synth.solve.instance.timing import Solution
+from synth.solve.problem import SolveOptions
+
+__all__ = [
+    "Decided",
+    "Outcome",
+    "TimedBounds",
+    "Values",
+    "decide",
+    "run",
+    "search_from_below",
+    "solve_briefly",
+]
+
+# What a deterministic second takes of the clock, about, where orders are minded (`decide`).
+_DETERMINISTIC_S = 8.0
+
+# Proven bounds, and in the end what they took, in the terms of their limit.
+TimedBounds = Generator[Proven, None, float]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run proved and found; `infeasible` and `optimal` are proofs.
+
+    `spent_s` is in the terms of the run's limit: deterministic seconds, or those of the clock.
+    """
+
+    bound_us: int
+    solution: Solution | None
+    optimal: bool
+    infeasible: bool
+    spent_s: float = 0.0
+
+
+def run(
+    model: Model,
+    options: SolveOptions,
+    limit_s: float,
+    on_event: Callable[[Solution | int], None] | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+    *,
+    began_s: float | None = None,
+) -> Outcome:
+    """Solve in a worker process while this thread hands on solutions and bounds.
+
+    `on_event` gets solutions and bounds in the calling thread, so it may take its time. A worker
+    that dies takes nothing with it (see `cpsat_call`).
+
+    Args:
+        limit_s: seconds of the clock, or deterministic seconds with `options.deterministic`.
+        began_s: when building the model began, `time.monotonic()`: of the clock's seconds those
+            count as spent too.
+    """
+    if model.infeasible:
+        return Outcome(0, None, optimal=False, infeasible=True)
+    began_s = time.monotonic() if began_s is None else began_s
+    parameters = of_options(options, limit_s)
+    model.tune(parameters)
+
+    def hand_on(events: list[Event]) -> None:
+        for event in events if options.deterministic else _without_overtaken(events):
+            if isinstance(event, str):
+                if options.verbose is not None:
+                    options.verbose(event)
+            elif on_event is None:
+                continue
+            elif isinstance(event, FoundSolution):
+                on_event(model.read(Values(event.values).value))
+            elif bound_us := _integer_bound(event):
+                on_event(bound_us)
+
+    answer = _checked(ask(model.cp.proto, parameters, hand_on, should_stop))
+    spent_s = answer.deterministic_s if options.deterministic else time.monotonic() - began_s
+    return _outcome(model, answer, spent_s)
+
+
+def _without_overtaken(events: list[Event]) -> Iterator[Event]:
+    """Drop all but the last of several solutions in a row.
+
+    Events that come together depend on timing, so a repeatable search takes every one.
+    """
+    for event, following in pairwise([*events, None]):
+        is_overtaken = isinstance(event, FoundSolution) and isinstance(following, FoundSolution)
+        if event is not None and not is_overtaken:
+            yield event
+
+
+class Values:
+    """A solution's values."""
+
+    def __init__(self, values: "array[int]", bound: float = 0.0) -> None:
+        self._response = cp_model.CpSolverResponse()
+        self._response.solution.extend(list(values))
+        self.bound = bound
+
+    def value(self, expression: cp_model.LinearExprT) -> int:
+        """Evaluate a variable or a sum."""
+        return int(ResponseHelper.value(self._response, expression))
+
+
+class Decided(NamedTuple):
+    """The solution of a small model, if there is one, and the effort.
+
+    `is_refuted` is proof that there is none.
+    """
+
+    found: Values | None
+    spent_s: float
+    is_refuted: bool
+
+
+def decide(
+    model: cp_model.CpModel,
+    seconds: float,
+    seed: int,
+    should_stop: Callable[[], bool] = lambda: False,
+    *,
+    is_thorough: bool = False,
+) -> Decided:
+    """Solve a small model of many ops with one worker.
+
+    Args:
+        seconds: effort, which is counted and not measured, and takes about so long.
+        is_thorough: to conclude more from ops that exclude each other, which takes its time.
+    """
+    parameters = quiet(seed, 1, repeatable=True)
+    mind_orders(parameters)
+    parameters.use_strong_propagation_in_disjunctive = is_thorough
+    if not model.has_objective():
+        # With them OR-Tools 9.15 fails a check (`!assumptions_.empty()`), and aborts the process,
+        # where it refutes some models; given an assumption, it never ends on others.
+        parameters.use_dynamic_precedence_in_disjunctive = False
+    parameters.max_deterministic_time = seconds / _DETERMINISTIC_S
+    answer = _checked(ask(model.proto, parameters, should_stop=should_stop))
+    return Decided(
+        _found(answer),
+        _DETERMINISTIC_S * answer.deterministic_s,
+        answer.status == cp_model.INFEASIBLE,
+    )
+
+
+def solve_briefly(
+    model: cp_model.CpModel,
+    seconds: float,
+    seed: int,
+    workers: int = 1,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Values | None:
+    """Solve a model of few ops, with linear relaxations; None: nothing found.
+
+    Args:
+        seconds: CP-SAT's deterministic ones.
+    """
+    parameters = quiet(seed, workers, repeatable=True)
+    parameters.max_deterministic_time = seconds
+    return _found(_checked(ask(model.proto, parameters, should_stop=should_stop)))
+
+
+def _checked(answer: Answer) -> Answer:
+    """The answer to a valid model; another one is a mistake of ours."""
+    assert answer.status != cp_model.MODEL_INVALID, answer.info
+    return answer
+
+
+def _found(answer: Answer) -> Values | None:
+    return Values(answer.values, answer.bound) if answer.status in FOUND else None
+
+
+def _integer_bound(bound: float) -> int:
+    """Round a bound up to the next integer, minding the float's own error."""
+    return max(0, int(-(-(bound - 1e-6) // 1)))
+
+
+def _outcome(model: Model, answer: Answer, spent_s: float) -> Outcome:
+    found = _found(answer)
+    known = found is not None or answer.status == cp_model.UNKNOWN
+    return Outcome(
+        _integer_bound(answer.bound) if known else 0,
+        model.read(found.value) if found is not None else None,
+        optimal=answer.status == cp_model.OPTIMAL,
+        infeasible=answer.status == cp_model.INFEASIBLE,
+        spent_s=spent_s,
+    )

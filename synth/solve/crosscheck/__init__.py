@@ -1,0 +1,1 @@
+"""An independent solver of the same problem, for checking."""

@@ -1,0 +1,177 @@
+"""The same problem as a mixed-integer program through PuLP: an independent check of `cpsat`.
+
+Big-M order variables and memory as plain sums; it shares no constraint code with the CP-SAT model,
+only its vocabulary. It proves up to about 32 micro-batch passages (ranks · micro-batches).
+"""
+
+import warnings
+from collections.abc import Iterator
+from itertools import combinations
+
+import pulp
+
+from synth.objective import Objective
+from synth.solve.cpsat.run import Outcome
+from synth.solve.instance.instance import STEP, B, F, Node, Slot, View, W
+from synth.solve.instance.timing import Solution
+
+
+class _Program:
+    """Variables, constraints, objective of the MILP."""
+
+    def __init__(self, view: View, objective: Objective, horizon_us: int) -> None:
+        self.view = view
+        self.big_us = 2 * view.longest_us(objective, horizon_us) + max(view.head_us)
+        self.lp = pulp.LpProblem("synth", pulp.LpMinimize)
+        self.start: dict[Node, pulp.LpVariable] = {}
+        self.before: dict[tuple[Node, Node], pulp.LpVariable | int] = {}
+        self.makespan = pulp.LpVariable("makespan", 0)
+        self.period = pulp.LpVariable("period", 0)
+        self.value = objective.makespans * self.makespan + objective.periods * self.period
+        self.lp += self.value
+        self.lp += self.value <= horizon_us
+        for chunk in range(len(view)):
+            for slot in view.slots(chunk):
+                name = f"{slot.kind}_{chunk}_{slot.microbatch}"
+                self.start[chunk, slot] = pulp.LpVariable(name, 0, self.big_us)
+        self._add_reductions()
+        for rank in range(view.num_ranks):
+            self._add_orders(rank)
+            self._add_memory(rank)
+            self._add_makespan(rank)
+            if objective.periods:
+                self._add_period(rank)
+        self._add_links()
+
+    def _end(self, node: Node) -> pulp.LpAffineExpression:
+        return self.start[node] + self.view[node[0]].duration_us[node[1].kind]
+
+    def _nodes(self, rank: int) -> list[Node]:
+        """All ops of a rank."""
+        view = self.view
+        return [(chunk, slot) for chunk in view.held[rank] for slot in view.slots(chunk)]
+
+    def _add_orders(self, rank: int) -> None:
+        """For every two ops of a rank: one ends before the other starts, which one y says."""
+        for a, b in combinations(self._nodes(rank), 2):
+            self._add_order(a, b)
+
+    def _add_order(self, a: Node, b: Node) -> None:
+        follows = a[1].microbatch <= b[1].microbatch
+        if a[0] == b[0] and follows and a[1].kind.rank_in_chain <= b[1].kind.rank_in_chain:
+            self.before[a, b], self.before[b, a] = 1, 0
+            self.lp += self.start[b] >= self._end(a)
+            return
+        y = pulp.LpVariable(f"y_{self.start[a].name}_{self.start[b].name}", cat="Binary")
+        self.before[a, b], self.before[b, a] = y, 1 - y
+        big = self.big_us + max(max(chunk.duration_us.values()) for chunk in self.view.chunks)
+        self.lp += self.start[b] >= self._end(a) - big * (1 - y)
+        self.lp += self.start[a] >= self._end(b) - big * y
+
+    def _add_memory(self, rank: int) -> None:
+        """What all ops before an op have left, and what it needs itself, fit into the room."""
+        room = self.view.room_bytes[rank]
+        if room is None:
+            return
+        nodes = self._nodes(rank)
+        # Scaled to about 1, because the solver's tolerance is absolute.
+        scale = 1 / max(1, room)
+        for node in nodes:
+            level = pulp.lpSum(
+                self.view[other[0]].effect_bytes[other[1].kind] * scale * self.before[other, node]
+                for other in nodes
+                if other != node
+            )
+            need = self.view[node[0]].need_bytes[node[1].kind]
+            self.lp += level <= (room - need) * scale + 1e-9
+
+    def _add_links(self) -> None:
+        """Transfers of one link take turns."""
+        links: dict[tuple[int, int], list[tuple[pulp.LpVariable, int]]] = {}
+        for index, chunk in enumerate(self.view.chunks):
+            if chunk.below is None:
+                for k in range(chunk.num_micro_batches):
+                    self.lp += self.start[index, Slot(B, k)] >= self._end((index, Slot(F, k)))
+                continue
+            below = chunk.below
+            for kind, source, target, lag in (
+                (F, index, below, chunk.down_us),
+                (B, below, index, chunk.up_us),
+            ):
+                ends = (self.view[source].rank, self.view[target].rank)
+                turns = links.setdefault(ends, [])
+                for k in range(chunk.num_micro_batches):
+                    arrival = pulp.LpVariable(f"arrive_{kind}_{source}_{k}", 0)
+                    self.lp += arrival >= self._end((source, Slot(kind, k))) + lag
+                    self.lp += self.start[target, Slot(kind, k)] >= arrival
+                    if ends[0] != ends[1]:
+                        turns.append((arrival, lag))
+        for turns in links.values():
+            for (a, a_lag), (b, b_lag) in combinations(turns, 2):
+                y = pulp.LpVariable(f"turn_{a.name}_{b.name}", cat="Binary")
+                big = 2 * self.big_us
+                self.lp += b >= a + b_lag - big * (1 - y)
+                self.lp += a >= b + a_lag - big * y
+
+    def _add_makespan(self, rank: int) -> None:
+        for end in self._ends(rank):
+            self.lp += self.makespan >= end
+
+    def _add_period(self, rank: int) -> None:
+        view, held = self.view, self.view.held[rank]
+        origin = pulp.LpVariable(f"origin_{rank}", 0)
+        if view.origins_us is not None:
+            self.lp += origin == view.origins_us[rank]
+            self.lp += self.start[held[0], Slot(F, 0)] == view.origins_us[rank]
+        for index in held:
+            self.lp += origin <= self.start[index, Slot(F, 0)]
+        for end in self._ends(rank):
+            self.lp += self.period >= end - origin
+
+    def _ends(self, rank: int) -> Iterator[pulp.LpAffineExpression]:
+        """STEPs come last, in order, each after its own reduction."""
+        view, held = self.view, self.view.held[rank]
+        for place, index in enumerate(held):
+            chunk = view[index]
+            yield self._end((index, Slot(W, chunk.last))) + view.step_us(rank)
+            reduced = self.reduced.get(chunk.stage)
+            if reduced is not None:
+                yield reduced + sum(view[c].duration_us[STEP] for c in held[place:])
+
+    def _add_reductions(self) -> None:
+        """When the gradients of a stage's copies are added up; among one set of ranks in turn."""
+        self.reduced: dict[int, pulp.LpVariable] = {}
+        view = self.view
+        for stages in view.reductions.values():
+            for stage in stages:
+                self.reduced[stage] = end = pulp.LpVariable(f"reduced_{stage}", 0)
+                for copy in view.copies(stage):
+                    last = self._end((copy, Slot(W, view[copy].last)))
+                    self.lp += end >= last + view[copy].reduce_us
+            for a, b in combinations(stages, 2):
+                y = pulp.LpVariable(f"turn_{a}_{b}", cat="Binary")
+                big = 2 * self.big_us
+                times = {stage: view[view.copies(stage)[0]].reduce_us for stage in (a, b)}
+                self.lp += self.reduced[b] >= self.reduced[a] + times[b] - big * (1 - y)
+                self.lp += self.reduced[a] >= self.reduced[b] + times[a] - big * y
+
+
+def run_milp(view: View, objective: Objective, horizon_us: int, limit_s: float) -> Outcome:
+    """Solve with CBC, PuLP's own solver; it proves the optimum or nothing.
+
+    Reads `sol_status`: PuLP calls a solve that ran out of time "Optimal" too.
+    """
+    with warnings.catch_warnings():
+        # PuLP 3.3 announces 4.0's way to make variables, which 2.9 does not have yet.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        program = _Program(view, objective, horizon_us)
+        program.lp.solve(pulp.PULP_CBC_CMD(msg=False, timeLimit=limit_s, gapRel=0))
+    status = program.lp.sol_status
+    found = status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
+    optimal = status == pulp.LpSolutionOptimal
+    return Outcome(
+        round(pulp.value(program.value)) if optimal else 0,
+        Solution({key: round(v.value()) for key, v in program.start.items()}) if found else None,
+        optimal=optimal,
+        infeasible=status == pulp.LpSolutionInfeasible,
+    )

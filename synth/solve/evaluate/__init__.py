@@ -1,0 +1,1 @@
+"""Exact memory and times of an order of ops."""

@@ -1,0 +1,181 @@
+"""From an order to a verified schedule: exact evaluation, boundary buffering, fusing B and W."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from synth.schedule.memory import peak_bytes
+from synth.schedule.model import Buffering, Schedule
+from synth.schedule.ops import Op
+from synth.schedule.simulate import Timeline
+from synth.schedule.verify import ScheduleError, verify
+from synth.solve.improve.robustness.scenarios import Luck, Worlds
+from synth.solve.instance.instance import BW, B, W
+from synth.solve.problem import Problem
+
+# The default first. Fewer buffers for a rank at its cap, more for slow links and uneven stages,
+# where a sender would otherwise wait for its receiver.
+BUFFERINGS = tuple(
+    Buffering(ahead, behind)
+    for ahead, behind in ((1, 2), (1, 4), (2, 4), (4, 8), (1, 1), (0, 1), (0, 0))
+)
+
+
+# The gain of `loosen` that counts.
+_WORTH_IT = 0.001
+
+# Effort of `fuse`: ops verified.
+_FUSE_OPS = 16_000
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A verified schedule within the caps, and what it is worth."""
+
+    schedule: Schedule
+    timeline: Timeline
+    value_us: int
+    peak_bytes: tuple[int, ...]
+    found_by: str
+
+
+def evaluate(problem: Problem, schedule: Schedule, found_by: str) -> Candidate | None:
+    """Verify a schedule against the caps and simulate it exactly; None if it must not run."""
+    try:
+        lowered, timeline = verify(schedule, problem.costs, problem.caps_bytes)
+    except ScheduleError:
+        return None
+    value = problem.objective.value_us(timeline)
+    return Candidate(schedule, timeline, value, peak_bytes(lowered), found_by)
+
+
+def never() -> bool:
+    """Nothing stops an evaluation early."""
+    return False
+
+
+def evaluate_order(
+    problem: Problem,
+    programs: tuple[tuple[Op, ...], ...],
+    found_by: str,
+    target_us: int = 0,
+    should_stop: Callable[[], bool] = never,
+) -> Candidate | None:
+    """Evaluate an order with the buffering that serves it best.
+
+    Args:
+        target_us: what the order takes when no transfer waits; once reached, no more is tried.
+        should_stop: asked after each buffering.
+    """
+    best: Candidate | None = None
+    for buffering in (*BUFFERINGS, _unlimited(problem)):
+        schedule = Schedule(
+            problem.placement, problem.num_micro_batches, programs, "synth", buffering
+        )
+        candidate = evaluate(problem, schedule, found_by)
+        if candidate is not None and (best is None or candidate.value_us < best.value_us):
+            best = candidate
+        if should_stop() or (best is not None and best.value_us <= target_us):
+            break
+    return best
+
+
+def _unlimited(problem: Problem) -> Buffering:
+    """No transfer ever waits for a buffer: the end of the ladder, for boundaries of few bytes."""
+    everything = 3 * problem.num_micro_batches
+    return Buffering(everything, everything)
+
+
+def rebuffer(
+    problem: Problem, candidate: Candidate, should_stop: Callable[[], bool] = never
+) -> Candidate:
+    """The same order with better buffering, if there is any."""
+    schedule = candidate.schedule
+    tried = evaluate_order(problem, schedule.programs, candidate.found_by, should_stop=should_stop)
+    if tried is None or tried.value_us >= candidate.value_us:
+        return candidate
+    return replace(tried, schedule=replace(tried.schedule, name=schedule.name))
+
+
+def loosen(
+    problem: Problem, candidate: Candidate, should_stop: Callable[[], bool] = never
+) -> Candidate:
+    """The same order and value with the buffering that suffers least in other worlds.
+
+    A plan that is only good where every op takes what the profile says loses on a real device.
+    What is less than a thousandth better is not worth its memory.
+    """
+    luck = Luck(problem)
+
+    def strain_us(tried: Candidate) -> float:
+        return Worlds(tried.timeline.lowered, luck, problem.objective).value_us
+
+    best, least_us = candidate, strain_us(candidate)
+    for buffering in (*BUFFERINGS, _unlimited(problem)):
+        if should_stop():
+            break
+        schedule = replace(candidate.schedule, buffering=buffering)
+        tried = evaluate(problem, schedule, candidate.found_by)
+        if tried is None or tried.value_us > candidate.value_us:
+            continue
+        tried_us = strain_us(tried)
+        if tried_us < least_us * (1 - _WORTH_IT):
+            best, least_us = tried, tried_us
+    return best
+
+
+def fuse(
+    problem: Problem, candidate: Candidate, should_stop: Callable[[], bool] = never
+) -> Candidate:
+    """Replace B j W j, where they are neighbours, by BW j wherever that does not hurt.
+
+    All at once first, then in halves: BW sends its gradient later than B, which hurts only on the
+    critical path. The result never has a larger objective and always keeps the caps.
+    """
+    pairs = list(_adjacent_pairs(candidate.schedule))
+    pending = [pairs] if pairs else []
+    num_ops = sum(len(program) for program in candidate.schedule.programs)
+    max_evaluations = min(24, max(6, _FUSE_OPS // num_ops))
+    while pending and max_evaluations > 0 and not should_stop():
+        group = pending.pop()
+        max_evaluations -= 1
+        tried = evaluate(problem, _fused(candidate.schedule, group), candidate.found_by)
+        if tried is not None and tried.value_us <= candidate.value_us:
+            candidate = tried
+        elif len(group) > 1:
+            half = len(group) // 2
+            pending += [group[half:], group[:half]]
+    return candidate
+
+
+def divide(problem: Problem, candidate: Candidate) -> Candidate | None:
+    """B j W j for each BW j, which sends its gradient sooner; None without BW, or over a cap."""
+    programs = tuple(
+        tuple(part for op in program for part in _parts(op))
+        for program in candidate.schedule.programs
+    )
+    if programs == candidate.schedule.programs:
+        return None
+    schedule = replace(candidate.schedule, programs=programs)
+    return evaluate(problem, schedule, f"{candidate.found_by}, B and W apart")
+
+
+def _parts(op: Op) -> tuple[Op, ...]:
+    return (op._replace(kind=B), op._replace(kind=W)) if op.kind == BW else (op,)
+
+
+def _adjacent_pairs(schedule: Schedule) -> Iterator[Op]:
+    for program in schedule.programs:
+        for op, after in pairwise(program):
+            if op.kind == B and after == op._replace(kind=W):
+                yield op
+
+
+def _fused(schedule: Schedule, backwards: Sequence[Op]) -> Schedule:
+    chosen = set(backwards)
+    dropped = {op._replace(kind=W) for op in chosen}
+    programs = tuple(
+        tuple(op._replace(kind=BW) if op in chosen else op for op in program if op not in dropped)
+        for program in schedule.programs
+    )
+    return replace(schedule, programs=programs)

@@ -1,0 +1,158 @@
+"""The exact memory of programs, boundary buffers included, looked at anew only where ops moved.
+
+In each slot, that is, at each place of a program and behind its last op, a rank posts receives,
+waits for sends, which frees what was sent, and runs an op, as `synth.schedule.memory` says. When
+ops change places between `start` and `end`, bytes come and go at other times only from `ahead`
+slots before `start` to `behind` slots after `end`; the level outside stays what it was.
+"""
+
+from collections.abc import Iterator
+
+from synth.solve.evaluate.numbered_orders import NumberedOrders
+from synth.solve.evaluate.op_table import NONE, Shared
+
+
+class ExactMemory:
+    """The level of each rank before each of its slots, above its static bytes.
+
+    Args:
+        orders: the programs, which the caller changes before it asks.
+        rooms: by rank the cap less the static bytes; None: nothing limits it.
+    """
+
+    def __init__(self, orders: NumberedOrders, rooms: list[int | None]) -> None:
+        self.orders, self.rooms = orders, rooms
+        self.levels: list[list[int]] = [[] for _ in orders.programs]
+        # Of these ranks levels depend on more than the ops that moved.
+        self._is_whole = [
+            bool(orders.table.shared[rank]) or any(rank == t for _, t in orders.crossing[rank])
+            for rank in range(len(orders.programs))
+        ]
+        self._pending: list[tuple[int, int, list[int]]] = []
+
+    def update(self) -> None:
+        """Find all levels anew."""
+        for rank in range(len(self.levels)):
+            self.levels[rank] = list(self._walk_all(rank))[1::2]
+
+    def peak_bytes(self, rank: int) -> int:
+        """The highest level of a rank above its static bytes."""
+        return max(list(self._walk_all(rank))[0::2])
+
+    def fits(self, rank: int, start: int, end: int) -> bool:
+        """Return whether a rank keeps its cap after ops between two places moved.
+
+        `keep` or `forget` is to follow.
+        """
+        room = self.rooms[rank]
+        if room is None:
+            return True
+        if self._is_whole[rank]:
+            levels: list[int] = []
+            for which, value in enumerate(self._walk_all(rank)):
+                if which % 2:
+                    levels.append(value)
+                elif value > room:
+                    return False
+            self._pending.append((rank, 0, levels))
+            return True
+        return self._fits_between(rank, room, start, end)
+
+    def keep(self) -> None:
+        """Take over what `fits` has found since the last call."""
+        for rank, first, levels in self._pending:
+            end = first + len(levels)
+            if end > len(self.orders.programs[rank]):
+                self.levels[rank][first:] = levels
+            else:
+                self.levels[rank][first:end] = levels
+        self._pending.clear()
+
+    def forget(self) -> None:
+        """Drop what `fits` has found."""
+        self._pending.clear()
+
+    def _fits_between(self, rank: int, room: int, start: int, end: int) -> bool:
+        orders, table = self.orders, self.orders.table
+        program, ahead, gap = orders.programs[rank], orders.ahead, orders.behind + 1
+        received, sent = table.received_bytes, table.sent_bytes
+        rise, delta = orders.rise_bytes, orders.delta_bytes
+        num_ops = len(program)
+        first, last = max(0, start - ahead), min(num_ops, end + gap)
+        level, levels = self.levels[rank][first], []
+        for slot in range(first, last):
+            levels.append(level)
+            if slot == 0:
+                level += sum(received[op] for op in program[: ahead + 1])
+            elif slot + ahead < num_ops:
+                level += received[program[slot + ahead]]
+            if level > room:
+                return False
+            if slot >= gap:
+                level -= sent[program[slot - gap]]
+            op = program[slot]
+            if level + rise[op] > room:
+                return False
+            level += delta[op]
+        if last == num_ops:
+            if level > room:
+                return False
+            levels.append(level)
+        self._pending.append((rank, first, levels))
+        return True
+
+    def _walk_all(self, rank: int) -> Iterator[int]:
+        """Yield the highest level of each slot, then the level before it."""
+        orders, table = self.orders, self.orders.table
+        program, gap = orders.programs[rank], orders.behind + 1
+        received, waited, ended = self._flows(rank)
+        level = 0
+        for slot, op in enumerate(program):
+            before = level
+            level += received[slot]
+            posted = level
+            if slot >= gap:
+                level -= table.sent_bytes[program[slot - gap]]
+            level -= waited[slot]
+            yield max(posted, level + orders.rise_bytes[op])
+            yield before
+            level += orders.delta_bytes[op] - ended[slot]
+        yield level + received[-1]
+        yield level
+
+    def _flows(self, rank: int) -> tuple[list[int], list[int], list[int]]:
+        """Return by slot the bytes that receives allocate, and that shared values free.
+
+        The latter apart by what frees them: waits for sends, and ops.
+        """
+        orders, table = self.orders, self.orders.table
+        program, num_ops = orders.programs[rank], len(orders.programs[rank])
+        received, waited, ended = ([0] * (num_ops + 1) for _ in range(3))
+        for place, op in enumerate(program):
+            sender = table.source[op]
+            if sender != NONE:
+                post = orders.post[sender]
+                if post == NONE:
+                    post = max(0, place - orders.ahead)
+                received[post] += table.received_bytes[op]
+        for value in table.shared[rank]:
+            used = self._last_use(value)
+            if used == NONE:
+                continue
+            wait = min(num_ops, orders.place[value.maker] + 1 + orders.behind)
+            if value.is_sent and wait > used:
+                waited[wait] += value.num_bytes
+            else:
+                ended[used] += value.num_bytes
+        return received, waited, ended
+
+    def _last_use(self, value: Shared) -> int:
+        """The place of the last reader of a value; of a W that BW does, that of its B."""
+        orders, number_of = self.orders, self.orders.table.num_micro_batches
+        if orders.place[value.maker] == NONE:
+            return NONE
+        places = (
+            orders.place[op] if orders.place[op] != NONE else orders.place[op - number_of]
+            for op in value.readers
+        )
+        return max(orders.place[value.maker], *places)

@@ -1,0 +1,213 @@
+"""The ops of a problem by number, with all that their exact memory and times depend on.
+
+Numbers: an op is (3 · chunk + kind) · micro-batches + micro-batch, kinds being F, B and W; BW has
+the number of its B. Behind these, chunk by chunk, stand the STEPs. All of it is read off `Effects`,
+the table of the data model, so it cannot mean anything else than lowering does.
+
+Bytes of a value are told apart by when they are freed: at one op of its rank for certain; where
+its send is waited for; or, where neither is certain before the order is known, at the latest of
+some ops and that wait (`Shared`).
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from synth.kinds import OpKind
+from synth.schedule.lowering.effects import Effects
+from synth.schedule.ops import Op, Value
+from synth.solve.instance.instance import BW, SPLIT, STEP, B, F, W
+from synth.solve.problem import Problem
+
+# No op.
+NONE = -1
+
+
+class Shared(NamedTuple):
+    """A value that dies at the latest of its readers, or where its send is waited for, if later.
+
+    Ops by number; W's that BW does are to be read as their B.
+    """
+
+    num_bytes: int
+    maker: int
+    readers: tuple[int, ...]
+    is_sent: bool
+
+
+class _Kind(NamedTuple):
+    """Time and memory of all ops of one kind and chunk."""
+
+    duration_us: int
+    rise_bytes: int
+    delta_bytes: int
+
+
+class OpTable:
+    """Tables by number of op.
+
+    Attributes:
+        chunk_ranks: the rank of each chunk.
+        duration_us, rise_bytes: of an op, as B W.
+        delta_bytes: what an op makes less what is freed when it ends.
+        fused: by chunk (duration, rise, delta) of BW.
+        received_bytes: the buffer of what an op is the first to read from another rank.
+        source: who makes that, or `NONE`.
+        reader: who is the first to read what an op sends, or `NONE`.
+        sent_bytes: what is freed where that send is waited for.
+        lag_us: how long that transfer takes.
+        shared: values whose last reader depends on the order, by rank.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem, self.placement = problem, problem.placement
+        self.num_micro_batches = problem.num_micro_batches
+        self.num_stages = self.placement.num_stages
+        self.chunk_ranks = [rank for ranks in self.placement.ranks for rank in ranks]
+        self.num_chunks = len(self.chunk_ranks)
+        self.num_split = 3 * self.num_chunks * self.num_micro_batches
+        self.num_ops = self.num_split + self.num_chunks
+        self._effects = Effects(problem.costs, self.num_micro_batches)
+        self.received_bytes = [0] * self.num_ops
+        self.source = [NONE] * self.num_ops
+        self.reader = [NONE] * self.num_ops
+        self.sent_bytes = [0] * self.num_ops
+        self.lag_us = [0] * self.num_ops
+        self.shared: list[list[Shared]] = [[] for _ in range(self.placement.num_ranks)]
+        # What dies at an op of a (chunk, kind), values of its own B apart, which BW does not make.
+        self._freed: dict[tuple[int, OpKind], int] = {}
+        self._freed_own: dict[tuple[int, OpKind], int] = {}
+        for value, maker in self._values():
+            self._add(value, *maker)
+        self._add_kinds()
+
+    def number(self, op: Op) -> int:
+        """The number of an op."""
+        chunk = op.replica * self.num_stages + op.stage
+        if op.kind == STEP:
+            return self.num_split + chunk
+        return self._first(chunk, op.kind) + op.microbatch
+
+    def op(self, number: int, *, is_fused: bool = False) -> Op:
+        """The op of a number."""
+        if number >= self.num_split:
+            replica, stage = divmod(number - self.num_split, self.num_stages)
+            return Op(STEP, stage, 0, replica)
+        row, microbatch = divmod(number, self.num_micro_batches)
+        chunk, kind = divmod(row, 3)
+        replica, stage = divmod(chunk, self.num_stages)
+        return Op(BW if is_fused else SPLIT[kind], stage, microbatch, replica)
+
+    def row(self, number: int) -> int:
+        """3 · chunk + kind: ops of one row keep their order."""
+        return number // self.num_micro_batches
+
+    def _first(self, chunk: int, kind: OpKind) -> int:
+        code = 1 if kind == BW else SPLIT.index(kind)
+        return (3 * chunk + code) * self.num_micro_batches
+
+    def _op(self, chunk: int, kind: OpKind) -> Op:
+        replica, stage = divmod(chunk, self.num_stages)
+        return Op(kind, stage, 0, replica)
+
+    def _values(self) -> Iterator[tuple[Value, tuple[int, OpKind]]]:
+        """Yield the values of micro-batch 0, with the (chunk, kind) of their makers."""
+        for chunk in range(self.num_chunks):
+            for kind in (F, B):
+                for value in self._effects.makes(self._op(chunk, kind)):
+                    yield value, (chunk, kind)
+
+    def _readers(self, value: Value) -> Iterator[tuple[int, OpKind]]:
+        """The (chunk, kind) that read a value, as B W, in the order of a micro-batch's life."""
+        near = [s for s in (value.stage, value.stage + 1) if s < self.num_stages]
+        chunks = [value.replica * self.num_stages + stage for stage in near]
+        for kind, among in ((F, chunks), (B, chunks[::-1]), (W, chunks)):
+            for chunk in among:
+                if value in self._effects.reads(self._op(chunk, kind)):
+                    yield chunk, kind
+
+    def _add(self, value: Value, chunk: int, kind: OpKind) -> None:
+        """Note where the bytes of a value are freed on each rank that has it."""
+        size, rank = self._effects.bytes_of(value), self.chunk_ranks[chunk]
+        readers = list(self._readers(value))
+        away = [reader for reader in readers if self.chunk_ranks[reader[0]] != rank]
+        home = [reader for reader in readers if self.chunk_ranks[reader[0]] == rank]
+        if away:
+            self._send(value, (chunk, kind), away[0])
+            self._free(size, away, (chunk, kind))
+        lasts = [one for one in home if not any(_precedes(one, other) for other in home)]
+        if away and not home:
+            self._fill(self.sent_bytes, chunk, kind, size)
+        elif away or len(lasts) > 1:
+            self._share(size, (chunk, kind), lasts, is_sent=bool(away))
+        else:
+            self._free(size, home, (chunk, kind))
+
+    def _free(
+        self, size: int, readers: list[tuple[int, OpKind]], maker: tuple[int, OpKind]
+    ) -> None:
+        """A value dies at the last of its readers, or at its maker where it has none."""
+        at = readers[-1] if readers else maker
+        is_own = maker == (at[0], B) and at[1] != B
+        freed = self._freed_own if is_own else self._freed
+        freed[at] = freed.get(at, 0) + size
+
+    def _share(
+        self,
+        size: int,
+        maker: tuple[int, OpKind],
+        readers: list[tuple[int, OpKind]],
+        *,
+        is_sent: bool,
+    ) -> None:
+        of_rank = self.shared[self.chunk_ranks[maker[0]]]
+        for microbatch in range(self.num_micro_batches if size else 0):
+            numbers = tuple(self._first(*reader) + microbatch for reader in readers)
+            of_rank.append(Shared(size, self._first(*maker) + microbatch, numbers, is_sent))
+
+    def _send(self, value: Value, maker: tuple[int, OpKind], reader: tuple[int, OpKind]) -> None:
+        size = self._effects.bytes_of(value)
+        ends = self.chunk_ranks[maker[0]], self.chunk_ranks[reader[0]]
+        self._fill(self.received_bytes, *reader, size)
+        self._fill(self.lag_us, *maker, self.problem.costs.transfer_us(size, *ends))
+        sent, read = self._first(*maker), self._first(*reader)
+        for microbatch in range(self.num_micro_batches):
+            self.source[read + microbatch] = sent + microbatch
+            self.reader[sent + microbatch] = read + microbatch
+
+    def _fill(self, table: list[int], chunk: int, kind: OpKind, value: int) -> None:
+        first = self._first(chunk, kind)
+        table[first : first + self.num_micro_batches] = [value] * self.num_micro_batches
+
+    def _add_kinds(self) -> None:
+        kinds = [[self._kind(c, kind) for kind in SPLIT] for c in range(self.num_chunks)]
+        steps = [self._kind(c, STEP) for c in range(self.num_chunks)]
+        passes = range(self.num_micro_batches)
+        rows = [one for of_chunk in kinds for one in of_chunk for _ in passes]
+        self.duration_us, self.rise_bytes, self.delta_bytes = (
+            list(column) for column in zip(*rows, *steps, strict=True)
+        )
+        self.fused = [self._kind(chunk, BW) for chunk in range(self.num_chunks)]
+
+    def _kind(self, chunk: int, kind: OpKind) -> _Kind:
+        op = self._op(chunk, kind)
+        stage = self.problem.costs.stages[op.stage]
+        made = 0
+        if kind != STEP:
+            made = sum(map(self._effects.bytes_of, self._effects.makes(op)))
+        at = [(chunk, kind)] if kind != BW else [(chunk, B), (chunk, W)]
+        freed = sum(self._freed.get(each, 0) for each in at)
+        freed += sum(self._freed_own.get(each, 0) for each in at if kind != BW)
+        return _Kind(stage.duration_us[kind], self._effects.rise_bytes(op), made - freed)
+
+
+def _precedes(one: tuple[int, OpKind], other: tuple[int, OpKind]) -> bool:
+    """Return whether one reader of a value always runs before another one of the same rank.
+
+    They are of one chunk or of two neighbours; of these B's run upwards.
+    """
+    (chunk, kind), (other_chunk, other_kind) = one, other
+    if chunk == other_chunk or F in (kind, other_kind):
+        return (kind.rank_in_chain, chunk) < (other_kind.rank_in_chain, other_chunk) and (
+            chunk == other_chunk or kind == F
+        )
+    return kind == B and chunk > other_chunk

@@ -1,0 +1,1 @@
+"""Heuristics that find schedules and better ones."""

@@ -1,0 +1,333 @@
+"""Simulated annealing over moves of single ops, judged by the exact memory and the exact times.
+
+Models see memory from two sides only (see `memory_views`). Where boundary buffers matter, the best
+schedules fit in between. Here every order that is looked at is judged as the verifier and the
+simulator would judge it, at the cost of what the move changes:
+
+    now  | a  b  c  x |        x moves three places, a few ops at most; or
+    then | x  a  b  c |        B j … W j become BW j, or BW j becomes B j W j
+
+Rounds begin from the best order known with one of the bufferings, at a temperature that falls from
+a share of a mean op's time to nearly nothing. After each round its best order is tried with all
+other bufferings. The effort is counted in ops moved and timed, so that a search can be repeated.
+"""
+
+import math
+import random
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from synth.schedule.model import Buffering, Schedule
+from synth.solve.evaluate.evaluate import BUFFERINGS, Candidate, evaluate
+from synth.solve.evaluate.exact_memory import ExactMemory
+from synth.solve.evaluate.exact_times import ExactTimes
+from synth.solve.evaluate.numbered_orders import NumberedOrders
+from synth.solve.evaluate.op_table import OpTable
+from synth.solve.instance.memory_models import certain
+from synth.solve.instance.timing import Programs
+from synth.solve.problem import Problem
+
+# Effort units that take about a second: each op that is timed is one, and each move so many.
+UNITS_PER_S = 900_000
+_UNITS_OF_MOVE = 12
+
+# How far an op moves at most, and the share of moves by one place.
+_FARTHEST = 12
+_ADJACENT_SHARE = 0.5
+
+# The share of moves that fuse or split, where BW gains anything.
+_FUSION_SHARE = 0.05
+
+# The temperature of a round falls between these shares of a mean op's duration.
+_HOTTEST, _COLDEST = 0.1, 0.01
+
+# A round has so many moves for each op: at first, and at most, when each buffering has had many.
+_MOVES_PER_OP, _MOST_MOVES_PER_OP = 20, 2_000
+_LONGER = 1.5
+
+# The clock is looked at every so many moves.
+_MOVES_PER_LOOK = 64
+
+# Besides those of the polish: few buffers, for ranks at their caps.
+_TIGHT = tuple(Buffering(*pair) for pair in ((0, 2), (0, 4), (1, 0), (1, 3), (2, 1), (2, 2)))
+
+
+class _Start(NamedTuple):
+    """An order with its buffering, and what it is worth."""
+
+    value_us: int
+    schedule: Schedule
+
+
+class LocalSearch:
+    """The best orders known by buffering, and the rounds that better them.
+
+    Args:
+        problem: with caps.
+        seed: of all random choices.
+        found_by: what candidates are named for.
+    """
+
+    def __init__(self, problem: Problem, seed: int, found_by: str = "local search") -> None:
+        self.problem, self.found_by = problem, found_by
+        self.rng = random.Random(seed)
+        self.table = OpTable(problem)
+        self.units_spent = 0
+        self._starts: dict[Buffering, _Start] = {}
+        self._queue: list[Buffering] = []
+        self._yielded_us: int | None = None
+        self._moves_per_op: float = _MOVES_PER_OP
+        caps = problem.caps_bytes or ()
+        self.rooms: list[int | None] = [
+            cap - problem.static_bytes(rank) for rank, cap in enumerate(caps)
+        ] or [None] * problem.num_ranks
+        self.fusible = [chunk.gains_by_fusion for chunk in certain(problem).chunks]
+
+    def add(self, programs: Programs, bufferings: Iterable[Buffering] = ()) -> None:
+        """Begin from an order too, with each buffering with which it fits."""
+        placement, count = self.problem.placement, self.problem.num_micro_batches
+        for buffering in dict.fromkeys((*bufferings, *BUFFERINGS, *_TIGHT)):
+            walk = self.walk(Schedule(placement, count, programs, "synth", buffering))
+            if walk is not None:
+                self._note(walk.value_us, walk.orders.schedule)
+
+    def walk(self, schedule: Schedule) -> "Walk | None":
+        """A walk from a schedule, if it may run."""
+        walk = Walk(self.table, schedule, self.rooms, self.problem, self.rng, self.fusible)
+        self.units_spent += self.table.num_ops
+        return walk if walk.fits else None
+
+    def _note(self, value_us: int, schedule: Schedule) -> None:
+        known = self._starts.get(schedule.buffering)
+        if known is None or value_us < known.value_us:
+            self._starts[schedule.buffering] = _Start(value_us, schedule)
+
+    @property
+    def best(self) -> Schedule | None:
+        """The best schedule known."""
+        if not self._starts:
+            return None
+        return min(self._starts.values(), key=lambda start: start.value_us).schedule
+
+    def run(
+        self, units: float, should_stop: Callable[[], bool], least_us: int = 0
+    ) -> Iterator[Candidate]:
+        """Yield verified candidates, each better than those before, until effort or time is spent.
+
+        Args:
+            units: the effort.
+            should_stop: asked every few dozen moves.
+            least_us: no schedule takes less, so nothing is sought below.
+        """
+        last = self.units_spent + units
+        yield from self._improved()
+        while self._starts and self.units_spent < last and not should_stop():
+            if self._best_us is not None and self._best_us <= least_us:
+                return
+            walk = self.walk(self._next_start().schedule)
+            if walk is None:
+                return
+            self._anneal(walk, last, should_stop)
+            found = replace(walk.orders.schedule, programs=walk.best)
+            self.add(found.programs, [found.buffering])
+            yield from self._improved()
+
+    @property
+    def _best_us(self) -> int | None:
+        return min((start.value_us for start in self._starts.values()), default=None)
+
+    def _improved(self) -> Iterator[Candidate]:
+        """Yield the best schedule known, verified, unless one as good was yielded before.
+
+        A new buffering alone may make an order that was given better than it was.
+        """
+        best = self.best
+        if best is None or self._best_us == self._yielded_us:
+            return
+        self._yielded_us = self._best_us
+        candidate = evaluate(self.problem, best, self.found_by)
+        if candidate is not None:
+            yield candidate
+
+    def _next_start(self) -> _Start:
+        """The best of all, then by turns the best with each buffering, in rounds ever longer."""
+        ranked = sorted(self._starts.values(), key=lambda start: start.value_us)
+        if not self._queue:
+            self._queue = [start.schedule.buffering for start in reversed(ranked)]
+            self._queue.append(self._queue[-1])
+            self._moves_per_op = min(_MOST_MOVES_PER_OP, _LONGER * self._moves_per_op)
+        return self._starts[self._queue.pop()]
+
+    def _anneal(self, walk: "Walk", last: float, should_stop: Callable[[], bool]) -> None:
+        """One round."""
+        num_ops = sum(map(len, walk.orders.programs))
+        moves = round(self._moves_per_op * num_ops)
+        mean_us = max(1.0, sum(self.table.duration_us) / self.table.num_ops)
+        hottest_us = _HOTTEST * mean_us * self.rng.random()
+        cooling = (_COLDEST / _HOTTEST) ** (1 / max(1, moves))
+        temperature_us, before = hottest_us, walk.units_spent
+        for move in range(moves):
+            walk.step(temperature_us)
+            temperature_us *= cooling
+            if move % _MOVES_PER_LOOK == 0:
+                self.units_spent += walk.units_spent - before
+                before = walk.units_spent
+                if self.units_spent >= last or should_stop():
+                    break
+        self.units_spent += walk.units_spent - before
+
+
+class Walk:
+    """A walk from order to order, none of which exceeds a cap or waits for itself.
+
+    `best` are the programs of the best order, `best_us` what it is worth; `fits` is False if the
+    first schedule must not run.
+    """
+
+    def __init__(
+        self,
+        table: OpTable,
+        schedule: Schedule,
+        rooms: list[int | None],
+        problem: Problem,
+        rng: random.Random,
+        fusible: list[bool],
+    ) -> None:
+        self.table, self.rng = table, rng
+        self.fusible, self._has_fusible = fusible, any(fusible)
+        self.orders = NumberedOrders(table, schedule)
+        self.memory = ExactMemory(self.orders, rooms)
+        self.times = ExactTimes(self.orders, problem.objective)
+        value_us = self.times.evaluate()
+        self.fits = value_us is not None and all(
+            room is None or self.memory.peak_bytes(rank) <= room for rank, room in enumerate(rooms)
+        )
+        self.times.keep()
+        self.memory.update()
+        self.value_us = self.best_us = self.times.value_us
+        self.best = schedule.programs
+        self._num_moves = 0
+
+    @property
+    def units_spent(self) -> int:
+        """The effort so far."""
+        return self.times.num_run + _UNITS_OF_MOVE * self._num_moves
+
+    def step(self, temperature_us: float) -> bool:
+        """Try a random move; return whether it was made."""
+        self._num_moves += 1
+        limit_us = self.value_us - temperature_us * math.log(1 - self.rng.random())
+        if self._has_fusible and self.rng.random() < _FUSION_SHARE:
+            return self._fuse_or_split(limit_us)
+        rank = self.rng.randrange(len(self.orders.programs))
+        num_ops = len(self.orders.programs[rank]) - self.orders.num_steps[rank]
+        place = self.rng.randrange(num_ops)
+        distance = 1
+        if self.rng.random() >= _ADJACENT_SHARE:
+            distance = self.rng.randint(2, _FARTHEST)
+        target = self._reach(rank, place, distance if self.rng.random() < 0.5 else -distance)
+        return target != place and self.move(rank, place, target, limit_us)
+
+    def _reach(self, rank: int, place: int, distance: int) -> int:
+        """Return the place that an op can move to, past ops whose order with it is free."""
+        program = self.orders.programs[rank]
+        op, sign = program[place], 1 if distance > 0 else -1
+        last = len(program) - self.orders.num_steps[rank]
+        target = place
+        for _ in range(abs(distance)):
+            beside = target + sign
+            if not 0 <= beside < last:
+                break
+            other = program[beside]
+            if self._keep_order(op, other) if sign > 0 else self._keep_order(other, op):
+                break
+            target = beside
+        return target
+
+    def _keep_order(self, first: int, second: int) -> bool:
+        """Return whether two ops of a rank must stay in order: same row, or same micro-batch."""
+        count = self.table.num_micro_batches
+        row, microbatch = divmod(first, count)
+        other_row, other_microbatch = divmod(second, count)
+        if row == other_row:
+            return True
+        if microbatch != other_microbatch:
+            return False
+        (chunk, kind), (other, other_kind) = divmod(row, 3), divmod(other_row, 3)
+        if kind == other_kind or kind == 2:
+            # F's of a micro-batch run downwards, its B's upwards, its W's in any order.
+            return kind != 2 and (kind == 0) == (chunk < other) and self._one_copy(chunk, other)
+        return other_kind > kind and (
+            chunk == other or (kind == 0 and self._one_copy(chunk, other))
+        )
+
+    def _one_copy(self, chunk: int, other: int) -> bool:
+        stages = self.table.num_stages
+        return chunk // stages == other // stages
+
+    def move(self, rank: int, place: int, target: int, limit_us: float) -> bool:
+        """Let an op go to another place of its rank, if that fits and the value is in the limit."""
+        program = self.orders.programs[rank]
+        start, end = (place, target + 1) if place < target else (target, place + 1)
+        program.insert(target, program.pop(place))
+        self._moved(rank, start, end)
+        if self._fits(rank, start, end):
+            value_us = self.times.evaluate_move(rank, start, end)
+            if value_us is not None and value_us <= limit_us:
+                self._keep(value_us)
+                return True
+        self.memory.forget()
+        program.insert(place, program.pop(target))
+        self._moved(rank, start, end)
+        return False
+
+    def _moved(self, rank: int, start: int, end: int | None) -> None:
+        self.orders.renumber(rank, start, end)
+        if self.orders.crossing[rank]:
+            self.orders.update_posts(self.orders.crossing[rank])
+
+    def _fits(self, rank: int, start: int, end: int) -> bool:
+        """Return whether all ranks whose memory depends on a rank's order keep their caps."""
+        if not self.memory.fits(rank, start, end):
+            return False
+        others = {target for _, target in self.orders.crossing[rank] if target != rank}
+        return all(self.memory.fits(other, 0, 0) for other in sorted(others))
+
+    def _keep(self, value_us: int) -> None:
+        self.memory.keep()
+        self.times.keep()
+        self.value_us = value_us
+        if value_us < self.best_us:
+            self.best_us, self.best = value_us, self.orders.ops()
+
+    def _fuse_or_split(self, limit_us: float) -> bool:
+        """Let BW do what a random B and its W do, or the reverse."""
+        orders, count = self.orders, self.table.num_micro_batches
+        rank = self.rng.randrange(len(orders.programs))
+        program = orders.programs[rank]
+        op = program[self.rng.randrange(len(program))]
+        chunk, kind = divmod(self.table.row(op), 3)
+        if op >= self.table.num_split or kind != 1 or not self.fusible[chunk]:
+            return False
+        before, was_fused = program.copy(), orders.is_fused[op]
+        if was_fused:
+            orders.mark_split(op)
+            program.insert(orders.place[op] + 1, op + count)
+        else:
+            program.remove(op + count)
+            orders.mark_fused(op)
+        self._moved(rank, 0, None)
+        if self._fits(rank, 0, len(program)):
+            value_us = self.times.evaluate()
+            if value_us is not None and value_us <= limit_us:
+                self._keep(value_us)
+                return True
+        self.memory.forget()
+        program[:] = before
+        if was_fused:
+            orders.mark_fused(op)
+        else:
+            orders.mark_split(op)
+        self._moved(rank, 0, None)
+        return False

@@ -1,0 +1,1 @@
+"""Large-neighbourhood search over windows of time (Shaw 1998)."""

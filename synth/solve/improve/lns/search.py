@@ -1,0 +1,237 @@
+"""Large-neighbourhood search over windows of time: everything outside keeps its order.
+
+Some windows are short and free on all ranks, others long and free on a few of them.
+"""
+
+import math
+import random
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from synth.objective import Objective
+from synth.solve.improve.lns.size_bandit import Level, Size, Sizes
+from synth.solve.improve.lns.window_model import Change, Required, Window, required_by
+from synth.solve.instance.earliest_start import Placed
+from synth.solve.instance.event_graph import Graph, StuckError
+from synth.solve.instance.instance import View
+from synth.solve.instance.tails import tails_of
+from synth.solve.instance.timing import Orders, Solution
+
+# Which of them gain most for their time depends on the problem, and is learned (`Sizes`).
+_LEVELS = (
+    Level(24, 0.25),
+    Level(48, 1.0),
+    Level(96, 3.0),
+    Level(192, 6.0),
+    Level(384, 10.0),
+    Level(960, 20.0),
+)
+
+# Larger windows only where they are no more than half of all ops: else the exact model serves.
+_ALWAYS_OPS = 192
+
+# Several starts race with small windows for so much of the effort.
+_RACE_OPS = 48
+_RACE_SHARE = 0.04
+
+# Besides CP-SAT's effort, a window is built, for each of its ops, and a change evaluated, for each
+# op of all.
+_BUILD_S = 1e-4
+_EVALUATE_S = 1.5e-6
+
+# One window in so many is long, and free on few ranks.
+_NARROW_EVERY = 4
+_FREE_RANKS = 2
+_LONGEST_OPS = 2_000
+
+# How often a window is drawn in the hope that nobody is at work there.
+_DRAWS = 8
+
+_POLL_S = 0.05
+
+
+class Improved(NamedTuple):
+    """The best found, the effort of each worker, and whether no window is left to try."""
+
+    solution: Solution
+    spent_s: float
+    is_exhausted: bool
+
+
+def improve(
+    view: View,
+    objective: Objective,
+    solutions: Sequence[Solution],
+    seconds: float,
+    seed: int,
+    workers: int,
+    should_stop: Callable[[], bool],
+    on_better: Callable[[Solution], None],
+    patience_s: float = math.inf,
+) -> Improved:
+    """Re-solve windows of split solutions; never gets worse than the best.
+
+    All of them get a few small windows; whichever is best then, windows of all sizes. A window
+    is kept when it is not worse for the whole: moves between equals lead out of dead ends. Ends
+    when windows find nothing more.
+
+    Args:
+        seconds: the effort of each worker, counted in steps that take about so long.
+        workers: windows at a time. What one finds is kept where no other has changed anything; with
+            one worker the search can be repeated.
+        on_better: called for what is better than all before.
+        patience_s: ends when so much of the effort has gained nothing.
+    """
+    seconds, patience_s = seconds * workers, patience_s * workers
+    effort = _Effort(seconds, should_stop, patience_s)
+    graph = Graph(view)
+    required = required_by(graph)
+    searches = [
+        _Search(graph, required, objective, solution.orders(view), seed) for solution in solutions
+    ]
+    best = min(searches, key=lambda search: search.placed.value_us)
+    best_us = best.placed.value_us
+
+    def tell(search: _Search) -> None:
+        nonlocal best_us
+        if search.placed.value_us < best_us:
+            best_us = search.placed.value_us
+            effort.gained()
+            on_better(search.placed.solution)
+
+    if len(searches) > 1:
+        for search in searches:
+            share = _Effort(seconds * _RACE_SHARE / len(searches), should_stop, math.inf)
+            effort.seconds_left -= share.seconds_left
+            search.improve(_RACE_OPS, share, tell, workers)
+            effort.seconds_left += share.seconds_left
+        best = min(searches, key=lambda search: search.placed.value_us)
+        effort.gained()
+    is_exhausted = best.improve(max(_ALWAYS_OPS, view.num_ops // 2), effort, tell, workers)
+    spent_s = (seconds - effort.seconds_left) / workers
+    return Improved(best.placed.solution, spent_s, is_exhausted)
+
+
+@dataclass
+class _Effort:
+    """What is left to spend, in about seconds, all of it or until it gains nothing more."""
+
+    seconds_left: float
+    should_stop: Callable[[], bool]
+    patience_s: float
+
+    def __post_init__(self) -> None:
+        self.gained()
+
+    def gained(self) -> None:
+        """It is worth going on."""
+        self._idle_below_s = self.seconds_left - self.patience_s
+
+    def is_spent(self) -> bool:
+        """Whether to end."""
+        least_s = max(0.0, self._idle_below_s)
+        return self.seconds_left <= least_s or self.should_stop()
+
+
+_Running: TypeAlias = dict[Future[list[Change]], tuple[Window, Size]]
+
+
+class _Search:
+    """The current solution, and what its graph says."""
+
+    def __init__(
+        self, graph: Graph, required: Required, objective: Objective, orders: Orders, seed: int
+    ) -> None:
+        self.graph, self.required, self.objective = graph, required, objective
+        self.rng = random.Random(seed)
+        numbered = [graph.numbered(order)[0] for order in orders]
+        self._use(Placed(graph, objective, numbered))
+        self.sizes = Sizes(_LEVELS, self.placed.value_us, len(graph.nodes))
+
+    def _use(self, placed: Placed) -> None:
+        self.placed, self.tails = placed, list(tails_of(placed, self.objective))
+
+    def improve(
+        self, most_ops: int, effort: _Effort, tell: Callable[["_Search"], None], workers: int
+    ) -> bool:
+        """Re-solve windows of so many ops at most, some at a time; whether none is left to try."""
+        running: _Running = {}
+        ending = threading.Event()
+        with ThreadPoolExecutor(workers, "window") as pool:
+            try:
+                while True:
+                    if effort.is_spent():
+                        ending.set()
+                    while not ending.is_set() and len(running) < workers:
+                        if not self._begin(most_ops, running, pool, ending):
+                            break
+                    if not running:
+                        return not ending.is_set()
+                    for future in wait(running, _POLL_S, FIRST_COMPLETED).done:
+                        effort.seconds_left -= self._take(*running.pop(future), future.result())
+                        tell(self)
+            finally:
+                ending.set()
+
+    def _begin(
+        self, most_ops: int, running: _Running, pool: Executor, ending: threading.Event
+    ) -> bool:
+        """Let one more window be solved; False if no size is left to try."""
+        size = self.sizes.choose(self.rng, most_ops)
+        if size is None:
+            return False
+        window = self._window(size.level, [window for window, _ in running.values()])
+        seed = self.rng.randrange(1 << 30)
+        future = pool.submit(window.solve, size.level.seconds, seed, ending.is_set)
+        running[future] = window, size
+        return True
+
+    def _take(self, window: Window, size: Size, changes: Sequence[Change]) -> float:
+        """Keep what is not worse for the whole; what the window cost."""
+        before_us = self.placed.value_us
+        placed = self._changed(changes)
+        if placed is not None and placed.value_us <= before_us:
+            self._use(placed)
+        spent_s = window.spent_s + _BUILD_S * len(window.ops)
+        if changes:
+            spent_s += _EVALUATE_S * len(self.graph.nodes)
+        self.sizes.learn(size, before_us - self.placed.value_us, spent_s)
+        return spent_s
+
+    def _changed(self, changes: Sequence[Change]) -> Placed | None:
+        """The present solution with these changes; None without any, or if others came before."""
+        if not changes:
+            return None
+        orders = list(self.placed.orders)
+        for change in changes:
+            order = change.apply(orders[change.rank])
+            if order is None:
+                return None
+            orders[change.rank] = order
+        try:
+            return Placed(self.graph, self.objective, orders)
+        except StuckError:  # ops of no duration in a wrong order
+            return None
+
+    def _window(self, level: Level, others: Sequence[Window]) -> Window:
+        """A random window of a size, if possible none that has ops of others in it."""
+        for _ in range(_DRAWS):
+            ops, free = self._draw(level.num_ops)
+            if all(other.ops.isdisjoint(ops) for other in others):
+                break
+        return Window(self.placed, self.tails, self.required, ops, free)
+
+    def _draw(self, num_ops: int) -> tuple[list[int], frozenset[int]]:
+        """Ops that start around a random moment, a run of the sequence; and the free ranks."""
+        num_ranks = len(self.placed.orders)
+        free = frozenset(range(num_ranks))
+        if num_ranks > _FREE_RANKS and self.rng.randrange(_NARROW_EVERY) == 0:
+            first_rank = self.rng.randrange(num_ranks - _FREE_RANKS + 1)
+            free = frozenset(range(first_rank, first_rank + _FREE_RANKS))
+            num_ops = min(num_ops * num_ranks // (2 * _FREE_RANKS), _LONGEST_OPS)
+        sequence = self.placed.sequence
+        first = self.rng.randrange(-num_ops // 2, max(1, len(sequence) - num_ops // 2))
+        return sequence[max(0, first) : first + num_ops], free

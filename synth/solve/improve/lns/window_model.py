@@ -1,0 +1,243 @@
+"""The model of one window of time: constants before it, variables in it, tails after it.
+
+    time   | before            | window            | after
+    order  | as it is          | free, by CP-SAT   | as it is, after the window's ops on each rank
+    memory | unchanged         | within the cap    | unchanged: the same ops precede each op
+
+What comes after is a fixed graph, so it enters the model only as each op's tail: the longest way
+from its end to the end of the schedule. The model stays as small as the window.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple, TypeAlias
+
+from ortools.sat.python import cp_model
+
+from synth.solve.cpsat.memory.counts import Counts
+from synth.solve.cpsat.memory.precedences import requirements
+from synth.solve.cpsat.memory.reservoir import Event, add_reservoir, events_of
+from synth.solve.cpsat.run import decide
+from synth.solve.instance.earliest_start import Placed
+from synth.solve.instance.event_graph import NONE, Graph
+from synth.solve.instance.instance import Slot
+from synth.solve.instance.tails import Tails
+
+# Of so many ops of a rank the order is a literal for each two.
+_FEW = 32
+
+# Precedences, all of which hold: (sooner, later).
+_Alternative: TypeAlias = tuple[tuple[int, int], ...]
+
+Required = Mapping[int, tuple[_Alternative, ...]]
+
+
+def required_by(graph: Graph) -> Required:
+    """What memory asks of each op where a rank holds one stage: one of these alternatives."""
+    view = graph.view
+    return {
+        graph.number((index, need.slot)): tuple(
+            tuple(
+                (graph.number((index, sooner)), graph.number((index, later)))
+                for sooner, later in alternative
+            )
+            for alternative in need.alternatives
+        )
+        for index, chunk in enumerate(view.chunks)
+        if view.is_alone(index)
+        for need in requirements(chunk, view.room_of(index))
+    }
+
+
+class Change(NamedTuple):
+    """Ops of a rank in a row: where in its order they begin, as they were, as they should be."""
+
+    rank: int
+    first: int
+    before: list[int]
+    after: list[int]
+
+    def apply(self, order: list[int]) -> list[int] | None:
+        """The rank's order, changed; None if it has been changed here since."""
+        end = self.first + len(self.before)
+        if order[self.first : end] != self.before:
+            return None
+        return [*order[: self.first], *self.after, *order[end:]]
+
+
+class Window:
+    """A CP-SAT model of a run of the sequence.
+
+    Args:
+        placed: the whole.
+        tails: of each span that counts.
+        required: see `required_by`.
+        ops: the run.
+        free: ranks that may change their order.
+    """
+
+    def __init__(
+        self,
+        placed: Placed,
+        tails: Sequence[Tails],
+        required: Required,
+        ops: Sequence[int],
+        free: Collection[int],
+    ) -> None:
+        self.placed, self.graph, self.required = placed, placed.graph, required
+        self.ops = frozenset(ops)
+        self.cp = cp_model.CpModel()
+        self.start: dict[int, cp_model.IntVar] = {}
+        self.spent_s = 0.0
+        self.inside: dict[int, list[int]] = {}
+        for op in ops:
+            self.inside.setdefault(self.graph.rank[op], []).append(op)
+        for rank, own in self.inside.items():
+            self._add_rank(rank, own, rank in free)
+        self._add_transfers()
+        self._minimise(tails)
+
+    def _add_rank(self, rank: int, ops: list[int], is_free: bool) -> None:
+        """Free the order of a rank's ops in the window, or keep it."""
+        placed = self.placed
+        first = placed.index[ops[0]]
+        earliest = placed.end_us(placed.orders[rank][first - 1]) if first else 0
+        for op in ops:
+            self.start[op] = self.cp.new_int_var(earliest, 2 * placed.spans.makespan_us, "")
+            self.cp.add_hint(self.start[op], placed.starts[op])
+        if not is_free:
+            for op, following in pairwise(ops):
+                self._precede(op, following)
+            return
+        durations_us = self.graph.duration_us
+        self.cp.add_no_overlap(
+            self.cp.new_fixed_size_interval_var(self.start[op], durations_us[op], "") for op in ops
+        )
+        for op in ops:
+            self._add_order(op)
+        self._add_memory(rank, ops, placed.level_bytes[rank][first])
+
+    def _add_order(self, op: int) -> None:
+        """F, B, W of a micro-batch in order, each kind in order."""
+        for following in self.graph.following(op):
+            if following in self.ops:
+                self._precede(op, following)
+
+    def _add_memory(self, rank: int, ops: Sequence[int], level_bytes: int) -> None:
+        view, nodes = self.graph.view, self.graph.nodes
+        room = view.room_bytes[rank]
+        if room is None:
+            return
+        if len(view.held[rank]) == 1:
+            for op in ops:
+                self._add_requirement(self.required.get(op, ()))
+            return
+        needs = (view[chunk].need_bytes[slot.kind] for chunk, slot in (nodes[op] for op in ops))
+        if level_bytes + sum(max(0, need) for need in needs) <= room:
+            return
+        if len(ops) <= _FEW:
+            start = {nodes[op]: self.start[op] for op in ops}
+            place = {nodes[op]: self.placed.place[op] for op in ops}
+            counts = Counts(self.cp, view, start, self._end_of, place)
+            counts.add(start, room, level_bytes)
+            return
+        events: list[Event] = []
+        for op in ops:
+            chunk, (kind, _) = nodes[op]
+            events += events_of(view[chunk], kind, self.start[op], self._end(op))
+        add_reservoir(self.cp, events, room, level_bytes)
+
+    def _add_requirement(self, alternatives: Sequence[_Alternative]) -> None:
+        """One alternative holds; what lies outside the window is decided already."""
+        open_ones: list[_Alternative] = []
+        for alternative in alternatives:
+            undecided = self._undecided(alternative)
+            if undecided == ():
+                return
+            if undecided is not None:
+                open_ones.append(undecided)
+        choices = [self.cp.new_bool_var("") for _ in open_ones]
+        for choice, alternative in zip(choices, open_ones, strict=True):
+            for sooner, later in alternative:
+                self._precede(sooner, later).only_enforce_if(choice)
+        if choices:
+            self.cp.add_bool_or(choices)
+
+    def _undecided(self, alternative: _Alternative) -> _Alternative | None:
+        """What of an alternative the window decides; None if the rest already fails."""
+        undecided: list[tuple[int, int]] = []
+        place = self.placed.place
+        for sooner, later in alternative:
+            if sooner in self.ops and later in self.ops:
+                undecided.append((sooner, later))
+            elif place[sooner] > place[later]:
+                return None
+        return tuple(undecided)
+
+    def _precede(self, sooner: int, later: int) -> cp_model.Constraint:
+        return self.cp.add(self.start[later] >= self._end(sooner))
+
+    def _end(self, op: int) -> cp_model.LinearExpr:
+        return self.start[op] + self.graph.duration_us[op]
+
+    def _end_of(self, chunk: int, slot: Slot) -> cp_model.LinearExpr:
+        return self._end(self.graph.number((chunk, slot)))
+
+    def _add_transfers(self) -> None:
+        """Readers wait for what was made before the window or in it."""
+        graph = self.graph
+        for op, start in self.start.items():
+            made = graph.source[op]
+            if made != NONE:
+                at = self.start.get(made, self.placed.starts[made])
+                self.cp.add(start >= at + (graph.duration_us[made] + graph.lag_us[made]))
+
+    def _minimise(self, tails: Sequence[Tails]) -> None:
+        """The objective first; among equals, ranks that have time left, which gives it a slope."""
+        value: list[cp_model.LinearExprT] = []
+        slope: list[cp_model.LinearExprT] = []
+        for span in tails:
+            total = self.cp.new_int_var(0, self.placed.value_us, "")
+            value.append(total * span.weight)
+            for rank, ops in self.inside.items():
+                end = self._span_of_rank(span, rank, ops)
+                self.cp.add(total >= end)
+                slope.append(end * span.weight)
+        self.cp.add(cp_model.LinearExpr.sum(value) <= self.placed.value_us)
+        steepness = 2 * len(self.placed.orders)
+        self.cp.minimize(
+            cp_model.LinearExpr.sum(value) * steepness + cp_model.LinearExpr.sum(slope)
+        )
+
+    def _span_of_rank(self, span: Tails, rank: int, ops: Sequence[int]) -> cp_model.IntVar:
+        """What the rank's ops make of a span, through what comes after the window."""
+        order = self.placed.orders[rank]
+        place = self.placed.index[ops[0]] + len(ops)
+        is_last = place == len(order)
+        behind = span.behind_rank_us[rank] if is_last else span.from_start_us[order[place]]
+        value = self.cp.new_int_var(0, 2 * self.placed.spans.makespan_us, "")
+        for op in ops:
+            for tail in (behind, *self._tails_of(span, op)):
+                self.cp.add(value >= self._end(op) + tail)
+        return value
+
+    def _tails_of(self, span: Tails, op: int) -> Iterator[int]:
+        """What waits for the op behind the window, on other ranks."""
+        if op in span.behind_chunk_us:
+            yield span.behind_chunk_us[op]
+        reader = self.graph.reader[op]
+        if reader != NONE and reader not in self.ops:
+            yield self.graph.lag_us[op] + span.from_start_us[reader]
+
+    def solve(self, seconds: float, seed: int, should_stop: Callable[[], bool]) -> list[Change]:
+        """What the best found for this window changes, with so much effort (`decide`)."""
+        found, self.spent_s, _ = decide(self.cp, seconds, seed, should_stop)
+        if found is None:
+            return []
+        changes = []
+        for rank, ops in self.inside.items():
+            # Sorting keeps the present order among ops that start together.
+            ordered = sorted(ops, key=lambda op: found.value(self.start[op]))
+            if ordered != ops:
+                changes.append(Change(rank, self.placed.index[ops[0]], ops, ordered))
+        return changes

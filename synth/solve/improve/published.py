@@ -1,0 +1,136 @@
+"""The first answers: published schedules, a given one, and the one that needs least memory."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain
+
+from synth.costs import Costs
+from synth.errors import SynthError
+from synth.families import families, generate_for
+from synth.kinds import OpKind
+from synth.schedule.model import Schedule
+from synth.schedule.verify import ScheduleError, verify
+from synth.solve import infeasibility
+from synth.solve.evaluate import evaluate
+from synth.solve.problem import Problem, Rival, SolveOptions
+from synth.solve.search_state import Standing
+
+# Published schedules get so long even when the time is up: for problems of ordinary size that is
+# enough for all of them.
+_GRACE_S = 0.5
+
+# The share of the time after which no more published schedules are tried.
+_FAMILIES_SHARE = 0.5
+
+
+class Starts:
+    """Offers schedules that need no search; `rivals` are the published ones, fitting or not."""
+
+    def __init__(self, problem: Problem, options: SolveOptions, now: Standing) -> None:
+        self.problem, self.options, self.now = problem, options, now
+        self.rivals: list[Rival] = []
+
+    def try_families(self) -> None:
+        """The published schedules that exist for this placement: the first incumbent."""
+        problem = self.problem
+        made = generate_for(
+            problem.placement, problem.num_micro_batches, problem.costs, problem.caps_bytes
+        )
+        for name, schedule in chain(made, self._made_for_averages()):
+            self._try_family(name, schedule)
+            if self._out_of_grace():
+                return
+
+    def _made_for_averages(self) -> Iterator[tuple[str, Schedule]]:
+        """Those that read times, as their authors make them: from the averages of all stages."""
+        problem = self.problem
+        averaged = with_mean_times(problem.costs)
+        if averaged != problem.costs:
+            timed = {
+                name for name, family in families().items() if family.timed and not family.averages
+            }
+            made = generate_for(
+                problem.placement, problem.num_micro_batches, averaged, problem.caps_bytes
+            )
+            for name, schedule in made:
+                if name.partition(":")[0] in timed:
+                    yield f"{name}, averaged", schedule
+
+    def _out_of_grace(self) -> bool:
+        """Whether the families that are left must wait: the time is up, or a stop asked for."""
+        up = self.now.too_late_by(_FAMILIES_SHARE * self.options.time_limit_s)
+        in_grace = self.now.elapsed_s() + self.now.evaluation_s < _GRACE_S
+        return up and not in_grace
+
+    def _try_family(self, name: str, schedule: Schedule) -> None:
+        began = time.monotonic()
+        alone = evaluate.evaluate(replace(self.problem, caps_bytes=None), schedule, name)
+        if alone is None:
+            return
+        self.now.evaluation_s = time.monotonic() - began
+        caps, line = self.problem.caps_bytes or alone.peak_bytes, alone.timeline
+        fits = all(peak <= cap for peak, cap in zip(alone.peak_bytes, caps, strict=True))
+        keeps = schedule.keeps_saved
+        times_us = line.makespan_us, line.period_us, max(line.work_us)
+        rival = Rival(name, *times_us, alone.peak_bytes, fits, keeps, line.mean_work_us)
+        if not any(replace(rival, name=other.name) == other for other in self.rivals):
+            self.rivals.append(rival)
+        # The search orders F, B and W, and proves its bounds for them.
+        if fits and keeps:
+            self.now.offer(alone)
+            if not self._out_of_grace():
+                self.now.offer(evaluate.divide(self.problem, alone))
+
+    def try_serial(self) -> None:
+        """One micro-batch at a time: it fits wherever anything does."""
+        serial = infeasibility.serial_schedule(self.problem)
+        self.now.offer(evaluate.evaluate(self.problem, serial, serial.name))
+
+    def try_hint(self, schedule: Schedule) -> None:
+        asked, given = self.problem, schedule
+        if (given.placement, given.num_micro_batches) != (asked.placement, asked.num_micro_batches):
+            raise SynthError(
+                f"the hint has {given.num_ranks} ranks and {given.num_micro_batches} micro-batches "
+                f"on its own placement, the problem {asked.num_ranks} and "
+                f"{asked.num_micro_batches}; give a plan made for the same, or none"
+            )
+        if asked.objective.periods:
+            _check_in_order(schedule)
+        if not schedule.keeps_saved:
+            raise SynthError(
+                "the hint rebuilds or moves what forwards save (ops R, O, L, K, G), and the search "
+                "orders F, B and W alone; give a plan without such ops, or none"
+            )
+        try:
+            verify(schedule, self.problem.costs)
+        except ScheduleError as error:
+            raise SynthError(
+                f"the hint is no schedule for this problem: {error}; give a plan for the same "
+                f"number of ranks and micro-batches, or none"
+            ) from None
+        self.now.offer(evaluate.evaluate(self.problem, schedule, self.options.hint_found_by))
+
+
+def with_mean_times(costs: Costs) -> Costs:
+    """Every stage with the mean times of all."""
+    stages = costs.stages
+    mean_us = {
+        kind: round(sum(stage.duration_us[kind] for stage in stages) / len(stages))
+        for kind in OpKind
+    }
+    return costs.replace(stages=tuple(stage.replace(duration_us=mean_us) for stage in stages))
+
+
+def _check_in_order(schedule: Schedule) -> None:
+    """Period bounds hold for programs that take every kind of op in micro-batch order."""
+    for rank, program in enumerate(schedule.programs):
+        last: dict[tuple[OpKind, int, int], int] = {}
+        for op in program:
+            which = (op.kind, op.stage, op.replica)
+            if op.microbatch < last.get(which, -1):
+                raise SynthError(
+                    f"the hint's rank {rank} takes {op.kind} of micro-batch {last[which]} before "
+                    f"{op.microbatch}; for the period, hints must take micro-batches in order"
+                )
+            last[which] = op.microbatch

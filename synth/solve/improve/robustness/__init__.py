@@ -1,0 +1,1 @@
+"""Orders of the same value that lose less when durations vary."""

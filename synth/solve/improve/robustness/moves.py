@@ -1,0 +1,162 @@
+"""Moving an op a few places among its neighbours, and what that does to the mean over worlds.
+
+    now  | a  b  c  x  d |      x moves three places; how long the longest way through these four
+    then | x  a  b  c  d |      ops is follows from when their inputs arrive and what is behind them
+
+All moves of a schedule are weighed at once. What ways through other ranks do is left out, and
+buffers: a weight says what to try first, no more.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from synth.costs import IntArray
+from synth.kinds import OpKind
+from synth.schedule.arrays import Flags
+from synth.solve.improve.robustness.scenarios import NOTHING_US, Span, Times, Worlds
+
+# How far an op moves.
+_FARTHEST = 4
+
+# Ways that are this part shorter than the longest one count little to the second preference.
+_NEAR = 0.01
+
+# Less is a rounding error.
+LEAST_US = 1e-6
+
+# Which of F, B and W an op does; two of a chunk that do the same keep their order.
+_DOES = {OpKind.F: 1, OpKind.B: 2, OpKind.W: 4, OpKind.BW: 6}
+_DOES_BY_CODE = np.array([_DOES.get(kind, 7) for kind in OpKind])
+
+
+class Move(NamedTuple):
+    """A run of ops in another order: `places` of the run, one of which, `moved`, passes others."""
+
+    places: tuple[int, ...]
+    moved: int
+
+
+def _moves() -> Iterator[Move]:
+    """An op by up to `_FARTHEST` places, to either side."""
+    for distance in range(1, _FARTHEST + 1):
+        yield Move((distance, *range(distance)), distance)
+        if distance > 1:
+            yield Move((*range(1, distance + 1), 0), 0)
+
+
+class Weighed(NamedTuple):
+    """A move of all runs that it can be done to, by their first nodes, and what it is worth there.
+
+    Where the merit is 0 or less, a move is not worth a try.
+    """
+
+    move: Move
+    node: IntArray
+    merit: Times
+
+
+def weighed_moves(worlds: Worlds) -> Iterator[Weighed]:
+    """All moves of a schedule."""
+    around = _Around(worlds)
+    return map(around.weigh, _moves())
+
+
+class _Around:
+    """What is around the ops in all worlds: when their inputs arrive, and what follows them."""
+
+    def __init__(self, worlds: Worlds) -> None:
+        self.worlds, self.lowered = worlds, worlds.lowered
+        before, after = self.lowered.edges
+        num_nodes, num_ops = len(self.lowered.durations), self.lowered.first_node[-1]
+        # What an op's neighbours on its rank ask is what a move changes.
+        other = (after != before + 1) | (after >= num_ops)
+        before, after = before[other], after[other]
+        self.ready_us = np.maximum(_largest(worlds.end_us[before], after, num_nodes), 0)
+        self.tails_us = [worlds.tails_us(span) for span in worlds.spans]
+        self.behind_us = [_largest(tails[after], before, num_nodes) for tails in self.tails_us]
+
+    def weigh(self, move: Move) -> Weighed:
+        """What a move is worth, wherever it can be done."""
+        node = self._movable(move)
+        new = [node + place for place in move.places]
+        starts, at = [], self.worlds.end_us[node - 1]
+        for op in new:
+            starts.append(np.maximum(at, self.ready_us[op]))
+            at = starts[-1] + self.worlds.durations_us[op]
+        gain, near = np.zeros(len(node)), np.zeros(len(node))
+        allowed = np.ones(len(node), dtype=np.bool_)
+        for number, span in enumerate(self.worlds.spans):
+            now = self._longest_now(number, node, len(new))
+            then = self._longest_then(number, span, node, new, starts)
+            shorter = np.where(now >= span.length_us - LEAST_US, np.maximum(0, now - then), 0)
+            longer = np.maximum(0, then - span.length_us)
+            gain += span.weight * (shorter - longer).mean(axis=1)
+            distance = (span.length_us - np.maximum(now, then)) / (_NEAR * span.length_us)
+            near += span.weight * (np.exp(-np.maximum(0, distance)) * (now - then)).mean(axis=1)
+            allowed &= longer[:, 0] <= LEAST_US
+        # What shortens the mean comes first; then what gives slack to ways that are nearly as long.
+        largest = 1 + np.abs(near).max(initial=0)
+        merit = np.where(gain > LEAST_US, largest * (1 + gain), near)
+        return Weighed(move, node, np.where(allowed & (gain >= -LEAST_US), merit, 0))
+
+    def _longest_now(self, span: int, node: IntArray, length: int) -> Times:
+        """The longest way through one of the ops as they are."""
+        start, tails = self.worlds.start_us, self.tails_us[span]
+        ways = [start[node + i] + tails[node + i] for i in range(length)]
+        longest: Times = np.max(ways, axis=0)
+        return longest
+
+    def _longest_then(
+        self, number: int, span: Span, node: IntArray, new: list[IntArray], starts: list[Times]
+    ) -> Times:
+        """The same in the new order: what comes before and after is the same."""
+        following = node + len(new)
+        rank = self.lowered.arrays.rank[node]
+        ends = np.array(self.lowered.first_node)[rank + 1]
+        tail = self.tails_us[number][np.minimum(following, ends - 1)]
+        tail = np.where((following == ends)[:, None], -span.origin_us[rank], tail)
+        longest = np.full_like(tail, NOTHING_US)
+        for op, start in zip(reversed(new), reversed(starts), strict=True):
+            tail = self.worlds.durations_us[op] + np.maximum(tail, self.behind_us[number][op])
+            longest = np.maximum(longest, start + tail)
+        return longest
+
+    def _movable(self, move: Move) -> IntArray:
+        """The first nodes of the runs in which the op that moves may pass the others.
+
+        Not a rank's first op, whose start the period is counted from.
+        """
+        rank, length = self.lowered.arrays.rank, len(move.places)
+        first, num_ops = np.array(self.lowered.first_node), self.lowered.first_node[-1]
+        node = np.arange(max(0, num_ops - length + 1))
+        node = node[(rank[node] == rank[node + length - 1]) & (node > first[rank[node]])]
+        for place in range(length):
+            if place != move.moved:
+                node = node[~self._keep_order(node + move.moved, node + place)]
+        movable: IntArray = node
+        return movable
+
+    def _keep_order(self, one: IntArray, other: IntArray) -> Flags:
+        """Whether two ops must stay in order: of one micro-batch and chunk, or of one kind."""
+        arrays = self.lowered.arrays
+        same_chunk = (arrays.stage[one] == arrays.stage[other]) & (
+            arrays.replica[one] == arrays.replica[other]
+        )
+        alike = _DOES_BY_CODE[arrays.kind[one]] & _DOES_BY_CODE[arrays.kind[other]] > 0
+        same = arrays.microbatch[one] == arrays.microbatch[other]
+        step = arrays.of_step[one] | arrays.of_step[other]
+        ordered: Flags = step | (same_chunk & (alike | same))
+        return ordered
+
+
+def _largest(values: Times, node: IntArray, num_nodes: int) -> Times:
+    """For each node the largest of its rows."""
+    largest = np.full((num_nodes, values.shape[1]), NOTHING_US)
+    if len(node):
+        order = node.argsort(kind="stable")
+        ordered = node[order]
+        begins = np.concatenate([[0], np.flatnonzero(np.diff(ordered)) + 1])
+        largest[ordered[begins]] = np.maximum.reduceat(values[order], begins, axis=0)
+    return largest

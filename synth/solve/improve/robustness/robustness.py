@@ -1,0 +1,101 @@
+"""Slack: orders of the same value that lose less when ops take longer than profiled.
+
+An order that is only good where every op takes what the profile says lives on the profile's error.
+So, between turns of the windows and when the search is over, ops are moved a few places among their
+neighbours wherever that shortens the mean over worlds (see `noise`), never the worse for the value
+or the highest peak:
+
+The best of all moves (see `moves`) is tried, and the verifier decides.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from synth.schedule.ops import Op
+from synth.solve.evaluate.evaluate import Candidate, evaluate, never
+from synth.solve.improve.robustness.moves import LEAST_US, weighed_moves
+from synth.solve.improve.robustness.scenarios import Luck, Worlds
+from synth.solve.problem import Problem
+
+# Effort: ops in the orders that are tried, tries at most, and tries in a row without a gain.
+_EFFORT_OPS = 60_000
+_MOST_TRIES = 150
+_PATIENCE = 30
+
+
+def slacken(
+    problem: Problem, candidate: Candidate, should_stop: Callable[[], bool] = never
+) -> Candidate:
+    """Move ops until no move shortens the mean over worlds, or the effort is spent.
+
+    The value and the highest peak of a rank never get worse.
+    """
+    num_ops = sum(map(len, candidate.schedule.programs))
+    tries = min(_MOST_TRIES, _EFFORT_OPS // num_ops)
+    if tries == 0 or should_stop():
+        return candidate
+    search, idle = _Search(problem, candidate), 0
+    for _ in range(tries):
+        if should_stop() or idle == _PATIENCE:
+            break
+        gained = search.step()
+        if gained is None:
+            break
+        idle = 0 if gained else idle + 1
+    return search.best
+
+
+class _Search:
+    """The best order so far, what its worlds say, and the moves that were tried."""
+
+    def __init__(self, problem: Problem, candidate: Candidate) -> None:
+        self.problem, self.luck = problem, Luck(problem)
+        self.tried: set[tuple[Op, ...]] = set()
+        self._use(candidate, self._worlds(candidate))
+
+    def _worlds(self, candidate: Candidate) -> Worlds:
+        return Worlds(candidate.timeline.lowered, self.luck, self.problem.objective)
+
+    def _use(self, candidate: Candidate, worlds: Worlds) -> None:
+        self.best, self.worlds = candidate, worlds
+        self.most_us, self.most_bytes = candidate.value_us, max(candidate.peak_bytes)
+        self.moves = list(weighed_moves(worlds))
+
+    def step(self) -> bool | None:
+        """Try the best move that was not tried yet; whether it gained, none if there is none."""
+        programs = next(self._untried(), None)
+        if programs is None:
+            return None
+        schedule = replace(self.best.schedule, programs=programs)
+        found = evaluate(self.problem, schedule, self.best.found_by)
+        if found is None or found.value_us > self.most_us:
+            return False
+        if max(found.peak_bytes) > self.most_bytes:
+            return False
+        worlds = self._worlds(found)
+        gain_us = self.worlds.value_us - worlds.value_us
+        if gain_us >= -LEAST_US:
+            self._use(found, worlds)
+        return gain_us > LEAST_US
+
+    def _untried(self) -> Iterator[tuple[tuple[Op, ...], ...]]:
+        """Orders with one op moved, the most promising first."""
+        merits = np.concatenate([weighed.merit for weighed in self.moves])
+        ends = np.cumsum([len(weighed.merit) for weighed in self.moves])
+        first = self.best.timeline.lowered.first_node
+        for index in np.argsort(-merits):
+            if merits[index] <= 0:
+                return
+            group = int(np.searchsorted(ends, index, side="right"))
+            weighed = self.moves[group]
+            node = int(weighed.node[index - (ends[group] - len(weighed.merit))])
+            rank = int(np.searchsorted(first, node, side="right")) - 1
+            program, at = self.best.schedule.programs[rank], node - first[rank]
+            moved = tuple(program[at + i] for i in weighed.move.places)
+            if moved not in self.tried:
+                self.tried.add(moved)
+                programs = list(self.best.schedule.programs)
+                programs[rank] = (*program[:at], *moved, *program[at + len(moved) :])
+                yield tuple(programs)

@@ -1,0 +1,149 @@
+"""Schedules in worlds where ops and transfers take longer or shorter than profiled.
+
+A world is one draw of luck: a factor for each op and each value that is sent, the same in every
+order, so that two orders are compared on the same luck. All worlds are run at once; world 0 is the
+one in which everything takes what the profile says.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from synth.objective import Objective
+from synth.schedule.arrays import KIND_CODES
+from synth.schedule.lowering.effects import VALUE_KINDS
+from synth.schedule.lowering.lower import Lowered
+from synth.solve.problem import Problem
+
+# Rows are nodes or ranks, columns are worlds.
+Times = npt.NDArray[np.float64]
+
+_DEVIATION = 0.05
+
+# Fewer where there are many (stage, micro-batch): each world takes memory and time for all of them.
+_WORLDS, _FEW_WORLDS, _MANY_CELLS = 25, 5, 10_000
+
+_LEAST, _MOST = 0.5, 2.0
+
+# Less than any time: no way leads there.
+NOTHING_US = -1e18
+
+
+class Luck:
+    """A factor for each op, transfer and reduction in each world; normal, a few per cent each.
+
+    Args:
+        problem: whose ops they are.
+        seed: another one, other worlds.
+        num_worlds: with the one without luck; by default as many as the number of ops allows.
+        deviation: the standard deviation of each factor.
+        bias: that of a factor that all ops of a kind of a stage share: the profile's own error.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        seed: int = 0,
+        num_worlds: int | None = None,
+        deviation: float = _DEVIATION,
+        bias: float = 0.0,
+    ) -> None:
+        rng = np.random.default_rng(seed)
+        placement, m = problem.placement, problem.num_micro_batches
+        copies = len(placement.ranks) * placement.num_stages
+        worlds = num_worlds or (_WORLDS if m * copies <= _MANY_CELLS else _FEW_WORLDS)
+
+        def factors(num_kinds: int) -> Times:
+            shape = (num_kinds, copies, m, worlds)
+            drawn = 1 + deviation * rng.standard_normal(shape)
+            drawn += bias * rng.standard_normal((num_kinds, copies, 1, worlds))
+            drawn[..., 0] = 1
+            clipped: Times = np.clip(drawn, _LEAST, _MOST).reshape(-1, worlds)
+            return clipped
+
+        # Kinds that only schedules from elsewhere have are among them; the last is for reductions.
+        self._of_ops = factors(len(KIND_CODES) + 1)
+        self._of_values = factors(len(VALUE_KINDS))
+        self._num_cells = copies * m
+
+    def durations_us(self, lowered: Lowered) -> Times:
+        """How long each node takes in each world."""
+        arrays = lowered.arrays
+        of_ops = self._of_ops[arrays.kind * self._num_cells + arrays.cells]
+        of_values = self._of_values[lowered.routes.value]
+        stages = np.array([reduction.stage for reduction in lowered.reductions], dtype=int)
+        m = lowered.schedule.num_micro_batches
+        of_sums = self._of_ops[len(KIND_CODES) * self._num_cells + stages * m]
+        factors = np.concatenate([of_ops, of_values, of_sums])
+        longer: Times = lowered.durations[:, None] * factors
+        return longer
+
+
+class Worlds:
+    """A schedule in all worlds: when its nodes start and end, and the spans that count.
+
+    Attributes:
+        value_us: the mean objective, without world 0.
+    """
+
+    def __init__(self, lowered: Lowered, luck: Luck, objective: Objective) -> None:
+        self.lowered, self.durations_us = lowered, luck.durations_us(lowered)
+        self.order, self.after = _topological(lowered)
+        self.start_us = np.zeros_like(self.durations_us)
+        rows = list(self.start_us)
+        for node in self.order:
+            end = rows[node] + self.durations_us[node]
+            for later in self.after[node]:
+                np.maximum(rows[later], end, out=rows[later])
+        self.end_us = self.start_us + self.durations_us
+        first = np.array(lowered.first_node)
+        self.begun_us, self.ended_us = self.start_us[first[:-1]], self.end_us[first[1:] - 1]
+        self.spans = list(self._spans(objective))
+        values = np.array([span.weight * span.length_us for span in self.spans]).sum(axis=0)
+        self.value_us = float(values[1:].mean())
+
+    def _spans(self, objective: Objective) -> "Iterator[Span]":
+        if objective.makespans:
+            yield Span(objective.makespans, np.zeros_like(self.begun_us), self.ended_us.max(axis=0))
+        if objective.periods:
+            longest = (self.ended_us - self.begun_us).max(axis=0)
+            yield Span(objective.periods, self.begun_us, longest)
+
+    def tails_us(self, span: "Span") -> Times:
+        """From the start of each node, the longest way to the end of a span."""
+        tails = np.full_like(self.start_us, NOTHING_US)
+        tails[np.array(self.lowered.first_node[1:]) - 1] = -span.origin_us
+        rows = list(tails)
+        for node in reversed(self.order):
+            row = rows[node]
+            for later in self.after[node]:
+                np.maximum(row, rows[later], out=row)
+            row += self.durations_us[node]
+        return tails
+
+
+class Span(NamedTuple):
+    """The makespan or the period: how often it counts, from when on each rank, and its length."""
+
+    weight: int
+    origin_us: Times
+    length_us: Times
+
+
+def _topological(lowered: Lowered) -> tuple[list[int], list[list[int]]]:
+    """All nodes, each after those that it waits for; and those that wait for each."""
+    before, after = lowered.edges
+    num_nodes = len(lowered.durations)
+    waiting = np.bincount(after, minlength=num_nodes).tolist()
+    followers: list[list[int]] = [[] for _ in range(num_nodes)]
+    for node, later in zip(before.tolist(), after.tolist(), strict=True):
+        followers[node].append(later)
+    order = [node for node, count in enumerate(waiting) if count == 0]
+    for node in order:
+        for later in followers[node]:
+            waiting[later] -= 1
+            if not waiting[later]:
+                order.append(later)
+    return order, followers

@@ -1,0 +1,196 @@
+"""Fewer micro-batches, for which the exact model finds the best; what repeats in it is repeated.
+
+Below 1F1B's memory, with one stage per rank, the best schedules are bursts with idle times between,
+and all but the first and the last ones are alike. What has just room for these and for one burst
+between them is short enough for the exact model (docs/solver-notes.md). With several stages per
+rank that is so at half of it and below, and the exact model needs the other parts of the search.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cached_property
+from typing import TypeAlias
+
+from synth.schedule.model import Schedule
+from synth.solve.evaluate.evaluate import BUFFERINGS
+from synth.solve.improve.extend import lengthened, longer
+from synth.solve.improve.modulo import several_micro_batches
+from synth.solve.instance.instance import SPLIT, View
+from synth.solve.instance.memory_models import cautious
+from synth.solve.instance.timing import Unrolled, keeps_caps, number, order_of
+from synth.solve.problem import Incumbent, Part, Problem, Result, SolveOptions, SolverName
+from synth.solve.search_state import OnImprovement, Standing
+
+# About as many micro-batches are left for each rank, and no more than this share of them.
+_LEFT_FOR_RANK = 2.25
+_MOST_LEFT = 2 / 3
+
+# With several stages per rank: of the forwards that 1F1B holds, some rank has room for no more than
+# such a share.
+_TIGHT = 0.5
+
+# What the smaller search takes, about: so much for each pair of ops, with one stage per rank and
+# with several. The share of the time that is left which it may have, and the most ops that it is of
+# use for.
+_PAIR_S = 1e-5
+_PAIR_S_OF_SEVERAL = 5e-5
+_SHARE = 0.5
+_MOST_OPS = 2_000
+
+# Between two schedules that are lengthened, so many times as long as one of them takes.
+_PAUSES = 5
+
+# All that the exact model begins from; it needs help where ranks hold several stages. Of what they
+# find all but list schedules is lengthened on the way: those of all micro-batches are known.
+_PARTS = frozenset({Part.FAMILIES, Part.LIST_SCHEDULING, Part.EXACT})
+_PARTS_OF_SEVERAL = frozenset(Part) - {Part.FEWER, Part.BOUNDS}
+_FOUND_BY = (*SolverName, Part.WINDOWS, "pattern")
+
+# Another search, within the limits of this one.
+Search: TypeAlias = Callable[[Problem, SolveOptions, OnImprovement], Result]
+
+
+class Fewer:
+    """The smaller problem, and what its schedules are worth for the one asked.
+
+    Args:
+        problem: the one asked.
+        view: of that, in which bounds hold.
+        now: where its search stands.
+    """
+
+    def __init__(self, problem: Problem, view: View, options: SolveOptions, now: Standing) -> None:
+        self.asked, self.view, self.options, self.now = problem, view, options, now
+
+    @cached_property
+    def left_out(self) -> int:
+        """How many micro-batches; none where it is of no use."""
+        count = self.asked.num_micro_batches
+        left_out = (
+            self._left_out_of_bursts
+            if several_micro_batches.applies(self.view)
+            else self._left_out_of_any
+        )
+        return left_out if count - left_out <= _MOST_LEFT * count else 0
+
+    @property
+    def _left_out_of_bursts(self) -> int:
+        """A multiple of a burst."""
+        if self._burst is None:
+            return 0
+        left_out = self.asked.num_micro_batches - self._most_kept
+        return left_out - left_out % self._burst
+
+    @property
+    def _left_out_of_any(self) -> int:
+        """All that there is no time for; of one copy of the stages."""
+        if self.asked.num_replicas > 1 or not self._is_tight:
+            return 0
+        most_ops = math.isqrt(int(self._limit_s / _PAIR_S_OF_SEVERAL))
+        kept = min(self._most_kept, most_ops // (len(self.view) * len(SPLIT)))
+        return self.asked.num_micro_batches - kept if kept > self.asked.num_ranks else 0
+
+    @property
+    def _most_kept(self) -> int:
+        return math.ceil(_LEFT_FOR_RANK * self.asked.num_ranks)
+
+    @property
+    def _burst(self) -> int | None:
+        """What memory takes at once where it is shortest of what 1F1B would have; else none."""
+        num_ranks = self.asked.num_ranks
+        taken = (self._strict.most_forwards(rank) for rank in range(num_ranks))
+        return min(
+            (burst for rank, burst in enumerate(taken) if burst < num_ranks - rank), default=None
+        )
+
+    @property
+    def _is_tight(self) -> bool:
+        """Whether some rank has room for no more than half of the forwards that 1F1B holds."""
+        rooms = ((held, self._strict.room_in_forwards(held[0])) for held in self._strict.held)
+        return any(
+            room is not None and room <= _TIGHT * self.asked.num_ranks * len(held)
+            for held, room in rooms
+        )
+
+    @cached_property
+    def _strict(self) -> View:
+        return cautious(self.asked, BUFFERINGS[0])
+
+    @property
+    def problem(self) -> Problem:
+        """The smaller problem."""
+        return replace(self.asked, num_micro_batches=self.asked.num_micro_batches - self.left_out)
+
+    @property
+    def is_worth(self) -> bool:
+        """Whether there is time for what it takes."""
+        num_ops = len(self.view) * len(SPLIT) * self.problem.num_micro_batches
+        needed_s = _PAIR_S * num_ops**2
+        return self.left_out > 0 and num_ops <= _MOST_OPS and needed_s <= self._limit_s
+
+    @property
+    def _limit_s(self) -> float:
+        return _SHARE * self.now.left_s()
+
+    def run(self, search: Search, workers: int, take: Callable[[Unrolled], None]) -> float:
+        """Search the smaller problem, and take what its schedules make for the one asked.
+
+        The last one always; of those before it, some, as time allows, where the search need not be
+        repeatable.
+
+        Args:
+            search: solves the smaller problem.
+            workers: threads that it may use.
+            take: called with every order that is better than the incumbent.
+
+        Returns:
+            The share of the time limit that it took.
+        """
+        parts = _PARTS_OF_SEVERAL if self.view.holds_several else _PARTS
+        options = replace(
+            self.options,
+            time_limit_s=self._limit_s,
+            gap=0.0,
+            workers=workers,
+            hint=None,
+            without=self.options.without | (frozenset(Part) - parts),
+        )
+        began_s = again_s = self.now.elapsed_s()
+        made: Schedule | None = None
+
+        def lengthen(schedule: Schedule) -> None:
+            nonlocal made
+            if made is not None and schedule.programs == made.programs:
+                return
+            made = schedule
+            for unrolled in self.lengthened(schedule):
+                if self.now.best is None or unrolled.value_us < self.now.best.value_us:
+                    take(unrolled)
+
+        def on_improvement(found: Incumbent) -> None:
+            nonlocal again_s
+            at_s = self.now.elapsed_s()
+            is_due = at_s >= again_s and found.found_by in _FOUND_BY
+            if is_due and not self.options.deterministic:
+                lengthen(found.schedule)
+                again_s = at_s + (1 + _PAUSES) * (self.now.elapsed_s() - at_s)
+
+        last = search(self.problem, options, on_improvement).schedule
+        if last is not None:
+            lengthen(last)
+        if self.options.deterministic:
+            return options.time_limit_s / self.options.time_limit_s
+        return (self.now.elapsed_s() - began_s) / self.options.time_limit_s
+
+    def lengthened(self, schedule: Schedule) -> Iterator[Unrolled]:
+        """What a schedule of the smaller problem makes for the one asked, best first."""
+        view, objective = cautious(self.problem, schedule.buffering), self.asked.objective
+        orders = tuple(tuple(order_of(view, program)) for program in schedule.programs)
+        whole = longer(view, self.left_out)
+        for value_us, order in lengthened(
+            view, orders, self.left_out, objective, self.now.finished
+        ):
+            programs = tuple(number(whole, ops) for ops in order)
+            if keeps_caps(programs, whole):
+                yield Unrolled(programs, value_us, Part.FEWER)

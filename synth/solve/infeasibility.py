@@ -1,0 +1,165 @@
+"""Whether a cap can be kept at all, in closed form, before any search.
+
+A rank cannot need less than one micro-batch alone, in the order of its ops that needs least (see
+`alone`): whatever else it holds only adds to that. The serial schedule, one micro-batch after the
+other in that order, reaches it where a rank holds one stage, and comes close where it holds more.
+It cannot deadlock, because every rank passes the micro-batches one by one.
+"""
+
+from dataclasses import dataclass
+
+from synth.schedule.memory import peak_bytes
+from synth.schedule.model import Buffering, Schedule
+from synth.schedule.ops import Op
+from synth.schedule.verify import verify
+from synth.solve.instance.instance import STEP, F, View
+from synth.solve.instance.memory_models import certain
+from synth.solve.instance.single_micro_batch import least_peak
+from synth.solve.problem import Problem
+from synth.units import format_bytes, format_bytes_both
+
+
+@dataclass(frozen=True)
+class Shortage:
+    """Why no schedule fits: what the first failing rank needs at least, and what would fit.
+
+    `partition` is what the claim is about; with `of_all` no other one fits, nor does any fit under
+    a smaller limit for all ranks.
+    """
+
+    rank: int
+    cap_bytes: int
+    static_bytes: int
+    micro_batch_bytes: int
+    smallest_cap_bytes: int
+    partition: tuple[int, ...] | None = None
+    of_all: bool = False
+
+    @property
+    def needed_bytes(self) -> int:
+        """What this rank cannot do without."""
+        return self.static_bytes + self.micro_batch_bytes
+
+    def __str__(self) -> str:
+        """The explanation, with every way out."""
+        needed, cap = _told_apart(self.needed_bytes, self.cap_bytes)
+        return (
+            f"no schedule fits{self._scope}: rank {self.rank} needs {needed} "
+            f"even with one micro-batch at a time, and may hold {cap}\n"
+            f"  static (weights, gradients, optimizer): {format_bytes_both(self.static_bytes)}\n"
+            f"  one micro-batch alone:                  "
+            f"{format_bytes_both(self.micro_batch_bytes)}\n"
+            f"  smallest feasible --mem-limit:          {self.smallest_cap_bytes}B "
+            f"({format_bytes_both(self.smallest_cap_bytes)}, {self._limit_is})\n"
+            f"  other ways out: more ranks, a smaller micro-batch, --recompute auto"
+            f"{self._other_partition}"
+        )
+
+    @property
+    def _sizes(self) -> str:
+        return ",".join(map(str, self.partition or ()))
+
+    @property
+    def _scope(self) -> str:
+        """What the claim is about, words that go before the colon."""
+        if self.of_all:
+            return f" in any partition. In {self._sizes}, which needs the smallest limit"
+        return f" for this partition ({self._sizes})" if self.partition else ""
+
+    @property
+    def _limit_is(self) -> str:
+        if self.of_all:
+            return f"with the partition {self._sizes}; every other one needs that much or more"
+        given = f" for this partition ({self._sizes})" if self.partition else ""
+        return f"the largest need of any rank{given}"
+
+    @property
+    def _other_partition(self) -> str:
+        if self.of_all:
+            return ""
+        automatic = "; --partition auto looks for one" if self.partition else ""
+        return f", a partition with fewer layers on rank {self.rank}{automatic}"
+
+
+def _told_apart(first_bytes: int, second_bytes: int) -> tuple[str, str]:
+    """Both sizes for people, with the exact counts where they would read alike."""
+    alike = format_bytes(first_bytes) == format_bytes(second_bytes)
+    first, second = (
+        f"{format_bytes_both(size)}{f' = {size:,} bytes' if alike else ''}"
+        for size in (first_bytes, second_bytes)
+    )
+    return first, second
+
+
+def find_shortage(problem: Problem) -> Shortage | None:
+    """Say why no schedule keeps the caps, or None if one micro-batch at a time may."""
+    if problem.caps_bytes is None:
+        return None
+    needed = needed_bytes(problem)
+    for rank, cap in enumerate(problem.caps_bytes):
+        if needed[rank] > cap:
+            static = problem.static_bytes(rank)
+            alone = needed[rank] - static
+            about = (problem.partition, problem.partition_is_best)
+            return Shortage(rank, cap, static, alone, smallest_limit_bytes(problem), *about)
+    return None
+
+
+def needed_bytes(problem: Problem, *, recomputing: bool = False) -> tuple[int, ...]:
+    """The least that each rank can hold: its static bytes and one micro-batch alone.
+
+    Args:
+        problem: how much there is to hold.
+        recomputing: whether R's may stand before its B's.
+    """
+    view = certain(problem)
+    return tuple(
+        problem.static_bytes(rank)
+        + one_micro_batch_bytes(problem, view, rank, recomputing=recomputing)
+        for rank in range(problem.num_ranks)
+    )
+
+
+def smallest_limit_bytes(problem: Problem) -> int:
+    """A limit for all ranks that some schedule keeps; with one stage per rank the least one."""
+    needed = max(needed_bytes(problem))
+    if all(len(held) == 1 for held in problem.placement.held):
+        return needed
+    lowered, _ = verify(serial_schedule(problem), problem.costs)
+    return max(needed, *peak_bytes(lowered))
+
+
+def one_micro_batch_bytes(
+    problem: Problem, view: View, rank: int, *, recomputing: bool = False
+) -> int:
+    """The peak of one micro-batch alone above the static bytes.
+
+    When the gradient's receive is posted, the activation that was just sent is still there: before
+    the first B of a rank that holds one stage stands an F in every schedule, or else an R.
+    """
+    held = view.held[rank]
+    peaks = [view[chunk].need_bytes[STEP] for chunk in held]
+    peaks += [least_peak(view, chunks).proven_bytes for chunks in view.chains(rank)]
+    chunk = view[held[0]]
+    if len(held) == 1 and chunk.below is not None and not recomputing:
+        stage = problem.costs.stages[chunk.stage]
+        sent = stage.output_bytes if stage.output_until == F else 0
+        peaks.append(chunk.effect_bytes[F] + sent + stage.output_bytes)
+    return max(peaks)
+
+
+def serial_schedule(problem: Problem) -> Schedule:
+    """One micro-batch at a time, boundary buffers for as short as can be: the least memory."""
+    view = certain(problem)
+    programs: list[tuple[Op, ...]] = []
+    for rank in range(problem.num_ranks):
+        ops: list[Op] = []
+        orders = [least_peak(view, chunks).order for chunks in view.chains(rank)]
+        for k in range(max(chunk.num_micro_batches for chunk in view.chunks)):
+            for order in orders:
+                if k <= view[order[0][0]].last:
+                    ops += [view[chunk].op(kind, k) for chunk, kind in order]
+        programs.append(tuple(ops))
+    return Schedule(
+        problem.placement, problem.num_micro_batches, tuple(programs), "serial", Buffering(0, 0)
+    )

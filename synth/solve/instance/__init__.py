@@ -1,0 +1,1 @@
+"""The problem as plain integers: stage copies, memory models, event graph, timings."""

@@ -1,0 +1,77 @@
+"""An order whose ops are as early as it allows, laid out for looking around in."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import accumulate
+
+from synth.objective import Objective, Spans
+from synth.solve.instance.event_graph import Graph
+from synth.solve.instance.instance import F, W
+from synth.solve.instance.timing import Solution, spans_of
+
+
+class Placed:
+    """What neighbours what; ops are their numbers in the graph.
+
+    Attributes:
+        orders: the ops of each rank.
+        starts: of each op.
+
+    Raises:
+        StuckError: ops wait for each other.
+    """
+
+    def __init__(self, graph: Graph, objective: Objective, orders: Sequence[list[int]]) -> None:
+        self.graph, self.view, self.orders = graph, graph.view, orders
+        self.starts, self._started = graph.start(orders)
+        self.spans = self._spans()
+        self.value_us = objective.value_us(self.spans)
+
+    def _spans(self) -> Spans:
+        graph, chunks = self.graph, range(len(self.view))
+        begins_us = [self.starts[graph.first[chunk, F]] for chunk in chunks]
+        ends_us = [self.end_us(graph.last(chunk, W)) for chunk in chunks]
+        return spans_of(self.view, begins_us, ends_us)
+
+    @cached_property
+    def solution(self) -> Solution:
+        """The same by the names of the ops."""
+        return Solution(dict(zip(self.graph.nodes, self.starts, strict=True)))
+
+    @cached_property
+    def sequence(self) -> list[int]:
+        """All ops by start, each after what it needs: sorting keeps that among equals."""
+        return sorted(self._started, key=self.starts.__getitem__)
+
+    @cached_property
+    def place(self) -> list[int]:
+        """Where in the sequence each op stands."""
+        return _places([self.sequence], len(self.starts))
+
+    @cached_property
+    def index(self) -> list[int]:
+        """Where in its rank's order each op stands."""
+        return _places(self.orders, len(self.starts))
+
+    @cached_property
+    def level_bytes(self) -> list[list[int]]:
+        """Of each rank before its first op and after each of them."""
+        effects = self.graph.effect_bytes
+        return [list(accumulate((effects[op] for op in o), initial=0)) for o in self.orders]
+
+    def end_us(self, op: int) -> int:
+        """When an op ends."""
+        return self.starts[op] + self.graph.duration_us[op]
+
+    def origin_us(self, rank: int) -> int:
+        """When a rank begins."""
+        order = self.orders[rank]
+        return self.starts[order[0]] if order else 0
+
+
+def _places(orders: Sequence[Sequence[int]], count: int) -> list[int]:
+    places = [0] * count
+    for order in orders:
+        for place, op in enumerate(order):
+            places[op] = place
+    return places

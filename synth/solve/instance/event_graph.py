@@ -1,0 +1,167 @@
+"""The ops of a view by number: how long each takes, who reads what it makes, when it starts."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from synth.kinds import OpKind
+from synth.solve.instance.instance import BW, SPLIT, B, F, Node, Slot, View, W
+
+# No op, no link, no time: where there is none.
+NONE = -1
+
+
+class StuckError(Exception):
+    """Orders whose ops wait for each other."""
+
+
+class Started(NamedTuple):
+    """When each op of some orders starts, by its number, 0 for others; and these in a sequence.
+
+    In it each op comes after those before it on its rank, and after what it reads.
+    """
+
+    starts: list[int]
+    sequence: list[int]
+
+
+class Graph:
+    """F, B and W of all chunks, numbered chunk by chunk, then by kind, then by micro-batch.
+
+    Attributes:
+        first: the number of a (chunk, kind)'s first op.
+        nodes: which op has a number.
+        rank: where it runs.
+        duration_us: how long it takes.
+        effect_bytes: how it changes its rank's level for good.
+        reader: who waits for what an F or B makes, `NONE` for what nobody waits for.
+        source: who makes what an F or B reads from another chunk, or `NONE`.
+        lag_us: the time of the transfer to the reader.
+        link: which link that takes, `NONE` within a rank.
+    """
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+        self.first: dict[tuple[int, OpKind], int] = {}
+        self.nodes: list[Node] = []
+        self.rank: list[int] = []
+        self.duration_us: list[int] = []
+        self.effect_bytes: list[int] = []
+        for index, chunk in enumerate(view.chunks):
+            count = chunk.num_micro_batches
+            for kind in SPLIT:
+                self.first[index, kind] = len(self.nodes)
+                self.nodes += [(index, Slot(kind, k)) for k in range(count)]
+                self.rank += [chunk.rank] * count
+                self.duration_us += [chunk.duration_us[kind]] * count
+                self.effect_bytes += [chunk.effect_bytes[kind]] * count
+        self.reader = [NONE] * len(self.nodes)
+        self.source = [NONE] * len(self.nodes)
+        self.lag_us = [0] * len(self.nodes)
+        self.link = [NONE] * len(self.nodes)
+        self._links: dict[tuple[int, int], int] = {}
+        for index in range(len(view)):
+            self._connect(index)
+        # When the input of each op is there: not yet, or at once where it has none.
+        readers = set(self.reader)
+        self._arrivals = [NONE if op in readers else 0 for op in range(len(self.nodes))]
+
+    def _connect(self, index: int) -> None:
+        """A chunk's F's to those below, or to its own B's; its B's to those above."""
+        chunk = self.view[index]
+        if chunk.below is None:
+            self._hand_on((index, F), (index, B), 0)
+        else:
+            self._hand_on((index, F), (chunk.below, F), chunk.down_us)
+        if chunk.above is not None:
+            self._hand_on((index, B), (chunk.above, B), self.view[chunk.above].up_us)
+
+    def _hand_on(self, made: tuple[int, OpKind], read: tuple[int, OpKind], lag_us: int) -> None:
+        maker, reader = self.view[made[0]], self.view[read[0]]
+        count = maker.num_micro_batches
+        these = slice(self.first[made], self.first[made] + count)
+        those = slice(self.first[read], self.first[read] + count)
+        self.reader[these] = range(those.start, those.stop)
+        if made[0] != read[0]:
+            self.source[those] = range(these.start, these.stop)
+        if maker.rank != reader.rank:
+            link = self._links.setdefault((maker.rank, reader.rank), len(self._links))
+            self.link[these] = [link] * count
+            self.lag_us[these] = [lag_us] * count
+
+    def number(self, node: Node) -> int:
+        """The number of an op."""
+        chunk, (kind, k) = node
+        return self.first[chunk, kind] + k
+
+    def numbered(
+        self, order: Iterable[tuple[int, OpKind]]
+    ) -> tuple[list[int], list[tuple[int, int]]]:
+        """Of an order of (chunk, kind) the numbers, BW as its B; and the B and W of each BW."""
+        following = dict(self.first)
+        ops: list[int] = []
+        fused: list[tuple[int, int]] = []
+        for chunk, kind in order:
+            at = chunk, B if kind == BW else kind
+            op = following[at]
+            ops.append(op)
+            following[at] = op + 1
+            if kind == BW:
+                fused.append((op, following[chunk, W]))
+                following[chunk, W] += 1
+        return ops, fused
+
+    def last(self, chunk: int, kind: OpKind) -> int:
+        """The number of the last op of a kind."""
+        return self.first[chunk, kind] + self.view[chunk].last
+
+    def following(self, number: int) -> Iterator[int]:
+        """What runs after an op on its chunk in any case: the next kind, and the next of a kind."""
+        chunk, (kind, k) = self.nodes[number]
+        count = self.view[chunk].num_micro_batches
+        if kind != W:
+            yield number + count
+        if k + 1 < count:
+            yield number + 1
+
+    def start(
+        self, orders: Sequence[Sequence[int]], duration_us: Sequence[int] | None = None
+    ) -> Started:
+        """Start each op as early as its rank's order and its input allow, transfers in turns.
+
+        Args:
+            orders: the ops of each rank, in order; those in none are left out.
+            duration_us: of each op, where it is not what the view says.
+
+        Raises:
+            StuckError: ops wait for each other.
+        """
+        durations = self.duration_us if duration_us is None else duration_us
+        readers, links, lags_us, ranks = self.reader, self.link, self.lag_us, self.rank
+        arrivals = self._arrivals.copy()
+        starts = [0] * len(arrivals)
+        sequence: list[int] = []
+        waiting = [iter(order) for order in orders]
+        awaited = [next(order, NONE) for order in waiting]
+        free_us, link_free_us = [0] * len(orders), [0] * len(self._links)
+        ready = list(range(len(orders)))
+        while ready:
+            rank = ready.pop()
+            op, at = awaited[rank], free_us[rank]
+            while op != NONE and (arrival := arrivals[op]) != NONE:
+                starts[op] = at = arrival if arrival > at else at
+                sequence.append(op)
+                at += durations[op]
+                reader, link = readers[op], links[op]
+                if link != NONE:
+                    free = link_free_us[link]
+                    link_free_us[link] = there = (free if free > at else at) + lags_us[op]
+                    arrivals[reader] = there
+                    if awaited[ranks[reader]] == reader:
+                        ready.append(ranks[reader])
+                elif reader != NONE:
+                    arrivals[reader] = at
+                op = next(waiting[rank], NONE)
+            awaited[rank], free_us[rank] = op, at
+        if any(op != NONE for op in awaited):
+            raise StuckError
+        return Started(starts, sequence)

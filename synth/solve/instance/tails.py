@@ -1,0 +1,70 @@
+"""What each op has behind it: the longest way to the end of the makespan, or of the period."""
+
+from collections.abc import Iterator
+
+from synth.objective import Objective
+from synth.solve.instance.earliest_start import Placed
+from synth.solve.instance.event_graph import NONE
+from synth.solve.instance.instance import STEP, W
+
+
+class Tails:
+    """The longest ways through a placed order; for the period less when a rank's time began.
+
+    Attributes:
+        weight: how often this span counts in the objective.
+        from_start_us: from the start of each op.
+        behind_rank_us: from the end of a rank's last op.
+        behind_chunk_us: from the end of the last W's of those stages whose gradients are reduced.
+    """
+
+    def __init__(self, placed: Placed, weight: int, *, is_period: bool) -> None:
+        self.placed, self.view, self.weight = placed, placed.view, weight
+        ranks = range(len(placed.orders))
+        self.origins_us = [placed.origin_us(rank) if is_period else 0 for rank in ranks]
+        self.behind_rank_us = [self.view.step_us(rank) - self.origins_us[rank] for rank in ranks]
+        self.behind_chunk_us = self._behind_reductions()
+        self.from_start_us = self._from_starts()
+
+    def _behind_reductions(self) -> dict[int, int]:
+        tails: dict[int, int] = {}
+        for held in self.view.held:
+            for place, index in enumerate(held):
+                chunk = self.view[index]
+                if chunk.reduce_us == 0:
+                    continue
+                left_us = sum(self.view[c].duration_us[STEP] for c in held[place:])
+                tail = chunk.reduce_us + left_us - self.origins_us[chunk.rank]
+                for copy in self.view.copies(chunk.stage):
+                    last = self.placed.graph.last(copy, W)
+                    tails[last] = max(tail, tails.get(last, tail))
+        return tails
+
+    def _from_starts(self) -> list[int]:
+        """From the last op to the first: what its rank has left, or what waits for it."""
+        graph = self.placed.graph
+        durations, readers, lags_us, ranks = (
+            graph.duration_us,
+            graph.reader,
+            graph.lag_us,
+            graph.rank,
+        )
+        behind_us = self.behind_rank_us.copy()
+        from_start = [0] * len(durations)
+        for op in reversed(self.placed.sequence):
+            rank = ranks[op]
+            tail = behind_us[rank]
+            if op in self.behind_chunk_us:
+                tail = max(tail, self.behind_chunk_us[op])
+            reader = readers[op]
+            if reader != NONE and (way := lags_us[op] + from_start[reader]) > tail:
+                tail = way
+            from_start[op] = behind_us[rank] = tail + durations[op]
+        return from_start
+
+
+def tails_of(placed: Placed, objective: Objective) -> Iterator[Tails]:
+    """Those of each span that counts."""
+    for weight, is_period in ((objective.makespans, False), (objective.periods, True)):
+        if weight:
+            yield Tails(placed, weight, is_period=is_period)

@@ -1,0 +1,459 @@
+"""Solve: explain infeasibility, start from the best known schedule, search until proven."""
+
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from synth.certificate import Certificate, Proven, ProverName, Relaxation
+from synth.schedule.model import Buffering
+from synth.schedule.ops import Op
+from synth.solve import infeasibility
+from synth.solve.bounds import closed_form
+from synth.solve.bounds.prover import Proving
+from synth.solve.cpsat.model import Model
+from synth.solve.cpsat.run import Outcome, run
+from synth.solve.crosscheck.milp import run_milp
+from synth.solve.evaluate import evaluate
+from synth.solve.evaluate.evaluate import BUFFERINGS
+from synth.solve.improve import list_scheduling
+from synth.solve.improve.annealing import UNITS_PER_S, LocalSearch
+from synth.solve.improve.lns.turns import Turns
+from synth.solve.improve.modulo import several_micro_batches
+from synth.solve.improve.modulo.unroll import Repeats
+from synth.solve.improve.published import Starts
+from synth.solve.improve.robustness.robustness import slacken
+from synth.solve.improve.short_instance import Fewer
+from synth.solve.instance.instance import View
+from synth.solve.instance.memory_models import cautious, certain, distinct, relaxed_for_fusion
+from synth.solve.instance.timing import Solution, Unrolled
+from synth.solve.order_pool import KnownOrders
+from synth.solve.problem import (
+    Part,
+    Problem,
+    Result,
+    Rival,
+    SolveOptions,
+    SolverName,
+    StoppedBy,
+)
+from synth.solve.search_state import OnImprovement, Standing
+
+# Effort of list scheduling, in ops placed: at first, and later for each second of the time limit,
+# less where rounds are better starts; and drafts that are verified and simulated exactly.
+_QUICK_OPS = 40_000
+_OPS_PER_S = 6_000
+_OPS_PER_S_WITH_ROUNDS = 2_500
+_DRAFTS_EVALUATED = 4
+
+# The closing polish gets so long even when the time is up.
+_GRACE_S = 0.5
+
+# Shares of the time limit. Up to so many ops the exact model has all of it; up to some more it is
+# tried briefly before the others, and beyond as many as the last two, the second where ranks hold
+# several stages, it is no help, and windows get most.
+_BRIEF_SHARE = 0.15
+_ONLY_EXACT_OPS = 240
+_BRIEF_OPS = 800
+_WINDOWS_SHARE = 0.4
+_WINDOWS_SHARE_OF_MANY = 0.95
+_EXACT_OPS = 1_600
+_EXACT_OPS_OF_MANY = 800
+
+# Shares of what is left for the local search on exact memory, where boundary buffers matter: before
+# the exact model, and behind the windows. Last of all it has whatever is left. The first time it
+# also ends when it has found nothing better for as long as it took to find the last, at least for
+# such a share of the limit: most problems are proven soon, and need no more.
+_LOCAL_SHARE_FIRST = 0.5
+_LOCAL_SHARE = 0.5
+_LEAST_STALLED_SHARE = 0.02
+
+# Beyond so many, building it takes longer than it could ever repay.
+_MOST_EXACT_OPS = 12_000
+
+
+def solve(
+    problem: Problem,
+    options: SolveOptions | None = None,
+    on_improvement: OnImprovement | None = None,
+    stop: threading.Event | None = None,
+) -> Result:
+    """Find the best schedule within the caps, and prove how good it is.
+
+    Never returns a schedule that exceeds a cap, nor one worse than a published family that fits,
+    keeps what F saves where it is, and that there was time to look at. Where a cap admits the
+    serial schedule, there is an answer.
+
+    Args:
+        options: limits and seeds.
+        on_improvement: called in this thread for every better verified schedule or bound.
+        stop: set it, from any thread, to get the best so far within about a second. The MILP
+            solver heeds it only between its runs.
+    """
+    return _Search(problem, options or SolveOptions(), on_improvement, stop).run()
+
+
+class _Search:
+    """The steps that better the incumbent and the bound, in the order in which they run."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        options: SolveOptions,
+        on_improvement: OnImprovement | None,
+        stop: threading.Event | None,
+        within: Standing | None = None,
+    ) -> None:
+        self.problem, self.options = problem, options
+        self.now = Standing(problem, options, on_improvement, stop, within)
+        self.relaxed = relaxed_for_fusion(problem)
+        self.certain = certain(problem)
+        self.local: LocalSearch | None = None
+        self.rivals: list[Rival] = []
+        self.known = KnownOrders(problem.objective)
+        self.fewer_share = 0.0
+        self.proving = Proving(self.relaxed, problem.objective, options, self.now, self.known)
+
+    def run(self) -> Result:
+        shortage = infeasibility.find_shortage(self.problem)
+        starts = Starts(self.problem, self.options, self.now)
+        if self.options.hint is not None and shortage is None:
+            # First, so that nothing worse is saved in its place.
+            starts.try_hint(self.options.hint)
+        if Part.FAMILIES not in self.options.without:
+            starts.try_families()
+        self.rivals = starts.rivals
+        if shortage is not None:
+            return self._result(StoppedBy.INFEASIBLE, str(shortage))
+        if self.now.best is None:
+            starts.try_serial()
+        closed_us = closed_form.work_bound_us(self.relaxed, self.problem.objective)
+        self.now.raise_bound(Proven.by_closed_forms(closed_us))
+        try:
+            for step in self._steps():
+                if self.now.finished():
+                    break
+                step()
+            self.proving.stop()
+            if not self.now.is_within:
+                self._close()
+        finally:
+            self.proving.end()
+        return self._result(self.now.reason())
+
+    def _steps(self) -> Iterator[Callable[[], None]]:
+        """What takes a moment first, then what takes as long as there is."""
+        without = self.options.without
+        if Part.LIST_SCHEDULING not in without:
+            yield lambda: self._try_heuristics(_QUICK_OPS, (Buffering(0, 0), *BUFFERINGS))
+        yield self._improve_best
+        if self.options.solver == SolverName.MILP:
+            yield lambda: self._search(self.now.left_s())
+            return
+        local = Part.LOCAL_SEARCH not in without and self._buffers_matter
+        is_small = self._is_small
+        if Part.BOUNDS not in without:
+            # Where they take a while, the search need not wait for them.
+            is_first = is_small or not self.proving.is_beside
+            if is_first:
+                yield self.proving.one_by_one
+            yield lambda: self.proving.begin(from_one=not is_first)
+        if local:
+            if Part.EXACT not in without and self.relaxed.num_ops <= _ONLY_EXACT_OPS:
+                yield lambda: self._search(_BRIEF_SHARE * self.now.left_s())
+            yield lambda: self._improve_locally(_LOCAL_SHARE_FIRST, ends_stalled=True)
+        if not {Part.FEWER, Part.EXACT} & without and self.relaxed.num_ops > _ONLY_EXACT_OPS:
+            yield self._try_fewer
+        if Part.EXACT not in without and self.relaxed.num_ops <= _BRIEF_OPS:
+            has_all = self.relaxed.num_ops <= _ONLY_EXACT_OPS or self._is_exact_alone
+            share = _BRIEF_SHARE
+            if has_all:
+                share = _LOCAL_SHARE if local else 1
+            yield lambda: self._search(share * self.now.left_s())
+        if not (Part.LIST_SCHEDULING in without or is_small or self._is_exact_alone):
+            per_s = (
+                _OPS_PER_S_WITH_ROUNDS
+                if several_micro_batches.applies(self.relaxed)
+                else _OPS_PER_S
+            )
+            ops = round(per_s * self.options.time_limit_s)
+            yield lambda: self._try_heuristics(ops, self._best_bufferings())
+        if Part.PATTERNS not in without:
+            yield self._try_repeats
+        if Part.BOUNDS not in without:
+            yield self.proving.take_turn
+        if Part.WINDOWS not in without:
+            yield self._improve_windows
+        if local:
+            yield lambda: self._improve_locally(_LOCAL_SHARE)
+        is_done = local and self.relaxed.num_ops <= _ONLY_EXACT_OPS
+        if Part.EXACT not in without and self.relaxed.num_ops <= _MOST_EXACT_OPS and not is_done:
+            last = _LOCAL_SHARE if local else 1
+            yield lambda: self._search(last * self.now.left_s())
+        if local:
+            yield lambda: self._improve_locally(1)
+        yield self.proving.wait
+
+    @property
+    def _buffers_matter(self) -> bool:
+        """True if boundary buffers take room under a cap, which models only bracket.
+
+        A search that serves another one leaves them to that.
+        """
+        some = cautious(self.problem, Buffering(0, 0))
+        return bool(self.problem.caps_bytes) and not self.now.is_within and some != self.certain
+
+    @property
+    def _is_exact_alone(self) -> bool:
+        """Whether the exact model is all that is to better the heuristics."""
+        return {Part.PATTERNS, Part.WINDOWS} <= self.options.without
+
+    @property
+    def _is_small(self) -> bool:
+        """Whether the exact model of all may find or prove something soon."""
+        is_alone = all(len(held) == 1 for held in self.relaxed.held)
+        return self.relaxed.num_ops <= (_EXACT_OPS if is_alone else _EXACT_OPS_OF_MANY)
+
+    def _try_heuristics(self, max_ops: int, bufferings: Sequence[Buffering]) -> None:
+        """List scheduling with room for the boundary buffers of each buffering."""
+        views = distinct(cautious(self.problem, buffering) for buffering in bufferings)
+        for index, view in enumerate(views):
+            if self.now.finished():
+                return
+            share_s = (self.now.left_s() - 2 * self.now.evaluation_s) / (len(views) - index)
+            ops = max_ops // min(3, len(views))
+            self._try_list_scheduling(view, ops, self.now.elapsed_s() + share_s)
+
+    def _best_bufferings(self) -> Sequence[Buffering]:
+        """The one that the incumbent has, and the usual one."""
+        if self.now.best is None:
+            return BUFFERINGS
+        return (self.now.best.schedule.buffering, BUFFERINGS[0])
+
+    def _try_list_scheduling(self, view: View, max_ops: int, until_s: float) -> None:
+        objective, seed = self.problem.objective, self.options.seed
+        found = list_scheduling.search(
+            view,
+            objective,
+            max_ops,
+            seed,
+            lambda: self.now.finished() or self.now.too_late_by(until_s),
+        )
+        if found:
+            self.known.add(found[0][0].programs(view))
+        for draft, _ in found[: 1 if self.now.time_is_up() else _DRAFTS_EVALUATED]:
+            if self.now.best is not None and draft.value_us >= self.now.best.value_us:
+                break
+            self._try_order(draft.programs(view), "list scheduling", draft.value_us)
+
+    def _try_order(self, programs: tuple[tuple[Op, ...], ...], found_by: str, value: int) -> None:
+        """Evaluate an order exactly, with as many bufferings as there is time for."""
+        self.now.offer(
+            evaluate.evaluate_order(self.problem, programs, found_by, value, self.now.time_is_up)
+        )
+
+    def _try_repeats(self) -> None:
+        """Schedules that repeat one micro-batch or a few."""
+        for found in Repeats(self.problem, self.options, self.now, self.fewer_share):
+            self._try_unrolled(found)
+
+    def _try_unrolled(self, found: Unrolled) -> None:
+        self.known.add(found.programs)
+        if self.now.best is None or found.value_us < self.now.best.value_us:
+            self._try_order(found.programs, found.found_by, found.value_us)
+
+    def _try_fewer(self) -> None:
+        """A schedule for fewer micro-batches, found by a search of its own, lengthened."""
+        few = Fewer(self.problem, self.relaxed, self.options, self.now)
+
+        def search(problem: Problem, options: SolveOptions, tell: OnImprovement) -> Result:
+            return _Search(problem, options, tell, self.now.stop, self.now).run()
+
+        if few.is_worth:
+            self.fewer_share = few.run(search, self.proving.num_workers_left, self._try_unrolled)
+
+    def _improve_best(self) -> None:
+        """Better buffering, and BW for B W where it pays."""
+        self._polish_best(self.now.time_is_up)
+
+    def _polish_best(self, should_stop: Callable[[], bool]) -> None:
+        if self.now.best is None or self.now.is_proven() or should_stop():
+            return
+        self.now.offer(evaluate.rebuffer(self.problem, self.now.best, should_stop))
+        if self.relaxed != certain(self.problem):
+            self.now.offer(evaluate.fuse(self.problem, self.now.best, should_stop))
+
+    def _close(self) -> None:
+        """The last polish, then what costs nothing: fewer ops (BW for B W), buffers, slack."""
+        until_s = max(self.now.elapsed_s(), self.options.time_limit_s) + _GRACE_S
+
+        def should_stop() -> bool:
+            return self.now.too_late_by(until_s)
+
+        self._polish_best(should_stop)
+        if self.now.best is not None:
+            self.now.best = evaluate.fuse(self.problem, self.now.best, should_stop)
+        if self.now.best is not None and not should_stop():
+            self.now.best = evaluate.loosen(self.problem, self.now.best, should_stop)
+            if Part.SLACK not in self.options.without:
+                self.now.best = slacken(self.problem, self.now.best, should_stop)
+
+    def _improve_locally(self, share: float, *, ends_stalled: bool = False) -> None:
+        """Local search on exact memory and times, from all orders known, for a share of the time.
+
+        A deterministic search counts its effort instead.
+
+        Args:
+            ends_stalled: end when nothing better was found for a while.
+        """
+        if self.now.best is None:
+            return
+        if self.local is None:
+            self.local = LocalSearch(self.problem, self.options.seed)
+        local = self.local
+        local.add(self.now.best.schedule.programs, [self.now.best.schedule.buffering])
+        for programs in self.known.taken():
+            local.add(programs)
+        until_s = self.now.elapsed_s() + share * self.now.left_s()
+        limit_units = self.options.time_limit_s * UNITS_PER_S
+        began, improved = local.units_spent, local.units_spent
+
+        def should_stop() -> bool:
+            late = not self.options.deterministic and self.now.elapsed_s() > until_s
+            patience = max(_LEAST_STALLED_SHARE * limit_units, improved - began)
+            stalled = ends_stalled and local.units_spent - improved > patience
+            return late or stalled or self.now.finished()
+
+        effort = _LOCAL_SHARE_FIRST * limit_units if self.options.deterministic else math.inf
+        for candidate in local.run(effort, should_stop):
+            improved = local.units_spent
+            self.now.offer(candidate)
+
+    def _improve_windows(self) -> None:
+        """Large-neighbourhood search."""
+        share = _WINDOWS_SHARE if self._is_small else _WINDOWS_SHARE_OF_MANY
+        effort_share = _WINDOWS_SHARE if self.options.deterministic else 1
+        turns = Turns(
+            self.problem,
+            self.options,
+            self.now,
+            self.known,
+            self.proving.num_workers_left,
+            self._take,
+        )
+        turns.run(
+            self.now.elapsed_s() + share * self.now.left_s(),
+            effort_share * self.options.time_limit_s,
+            is_patient=not self._is_small,  # there the exact model may find what they do not
+        )
+
+    def _search(self, limit_s: float) -> None:
+        """The whole problem: the relaxation that bounds first, then, if need be, those that find.
+
+        Where BW gains nothing the first two are the same, without boundary bytes all are.
+        """
+        until_s = self.now.elapsed_s() + limit_s
+        views = [self.relaxed, certain(self.problem)]
+        if self.now.best is not None:
+            views.append(cautious(self.problem, self.now.best.schedule.buffering))
+        views = distinct([*views, cautious(self.problem, BUFFERINGS[0])])
+        for index, view in enumerate(views):
+            if self.now.finished():
+                return
+            left_s = until_s - self.now.elapsed_s()
+            if self.options.deterministic:
+                left_s = limit_s
+            limit_s -= self._search_in(view, left_s / (len(views) - index))
+
+    def _search_in(self, view: View, limit_s: float) -> float:
+        """Search in one view; what was spent of the limit, in its terms."""
+        fusible = view != self.relaxed
+        hint, value_us = self._hint_for(view, fusible)
+        # The relaxation holds for every schedule; so does what counts certain bytes only and
+        # chooses between B W and BW. The cautious views leave out schedules that would fit.
+        proves = not fusible or (view == certain(self.problem) and view.can_fuse_all)
+        if self.options.solver == SolverName.MILP:
+            proves = proves and not fusible
+            outcome = run_milp(view, self.problem.objective, value_us, limit_s)
+        else:
+            model = self._model(view, hint, value_us, proves, fusible)
+            certificate = self._certificate(view, fusible) if proves else None
+            outcome = self._run_cpsat(view, model, limit_s, certificate)
+        if proves:
+            self.now.raise_bound(Proven(outcome.bound_us, self._certificate(view, fusible)))
+            if outcome.optimal and not fusible:
+                self.proving.stop()  # no bound of the relaxed problem is higher
+            # Without any schedule the horizon is that of the slowest one there could be.
+            if outcome.infeasible and self.now.best is None:
+                self.now.deny(self._certificate(view, fusible))
+        if outcome.solution is not None:
+            self._take(view, outcome.solution, self.options.solver)
+        return outcome.spent_s
+
+    def _model(
+        self, view: View, hint: Solution | None, value_us: int, proves: bool, fusible: bool
+    ) -> Model:
+        model = Model(view, self.problem.objective, value_us, fusible=fusible)
+        model.both_at_least(closed_form.work_bounds(self.relaxed))
+        if proves:
+            model.at_least(self.now.bound_us)
+        if hint is not None:
+            model.hint(hint, value_us)
+        return model
+
+    def _certificate(self, view: View, fusible: bool) -> Certificate:
+        """Certify a bound of the exact model."""
+        return Certificate(
+            prover=ProverName.MILP if self.options.solver == SolverName.MILP else ProverName.EXACT,
+            relaxation=Relaxation.FUSIBLE if fusible else Relaxation.SPLIT,
+            num_micro_batches=max(chunk.num_micro_batches for chunk in view.chunks),
+        )
+
+    def _run_cpsat(
+        self, view: View, model: Model, limit_s: float, certificate: Certificate | None
+    ) -> Outcome:
+        """Run it and take what comes; bounds with a certificate only."""
+
+        def on_event(event: Solution | int) -> None:
+            if isinstance(event, Solution):
+                self._take(view, event, self.options.solver)
+            elif certificate is not None:
+                self.now.raise_bound(Proven(event, certificate))
+
+        options = replace(self.options, workers=self.proving.num_workers_left)
+        return run(model, options, limit_s, on_event, self.now.finished)
+
+    def _take(self, view: View, solution: Solution, found_by: str) -> None:
+        """Evaluate a solution exactly, if the model thinks that it is better."""
+        value_us = solution.value_us(view, self.problem.objective)
+        if self.now.best is None or value_us < self.now.best.value_us:
+            self._try_order(solution.programs(view), found_by, value_us)
+
+    def _best_programs(self) -> Sequence[Sequence[Op]] | None:
+        return None if self.now.best is None else self.now.best.schedule.programs
+
+    def _hint_for(self, view: View, fusible: bool) -> tuple[Solution | None, int]:
+        return self.known.hint(view, self._best_programs(), fusible)
+
+    # The answer
+
+    def _result(self, stopped_by: StoppedBy, message: str | None = None) -> Result:
+        best = self.now.best
+        if best is None and message is None:
+            message = "no schedule was found in the time given; allow more time or more memory"
+            if stopped_by == StoppedBy.INFEASIBLE:
+                message = "no schedule keeps the caps: proven by an exhausted search"
+        return Result(
+            problem=self.problem,
+            schedule=best.schedule if best else None,
+            timeline=best.timeline if best else None,
+            value_us=best.value_us if best else None,
+            lower_bound_us=self.now.bound_us,
+            peak_bytes=best.peak_bytes if best else None,
+            found_by=best.found_by if best else None,
+            stopped_by=stopped_by,
+            rivals=tuple(self.rivals),
+            wall_s=self.now.elapsed_s(),
+            message=message,
+            certificate=self.now.proven.certificate,
+        )
