@@ -1,0 +1,243 @@
+"""The architecture, read from the source by `ast`: nothing of the project is imported.
+
+The arrows between the wings are those of the table in `docs/architecture.md`. Lists of exceptions
+may only shrink: one that the code no longer needs fails too.
+"""
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "architecture.md"
+FOLDERS = ("synth", "runtime", "profiles")  # installed as synth, synth.runtime, synth.profiles
+
+# The fields of statements that hold other statements.
+_BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
+
+# Packages that take long to import, and the wings that may import them at module level.
+HEAVY = {"torch": {"runtime"}, "ortools": {"solve"}, "pulp": {"solve"}}
+
+# Layers of the solver: modules of the first folder import none of the second.
+APART = [
+    ("synth.solve.bounds", "synth.solve.improve"),
+    ("synth.solve.improve", "synth.solve.bounds"),
+    ("synth.solve.cpsat", "synth.solve.bounds"),
+    ("synth.solve.cpsat", "synth.solve.improve"),
+    ("synth.solve.evaluate", "synth.solve.bounds"),
+    ("synth.solve.evaluate", "synth.solve.improve"),
+    ("synth.solve.instance", "synth.solve.bounds"),
+    ("synth.solve.instance", "synth.solve.cpsat"),
+    ("synth.solve.instance", "synth.solve.evaluate"),
+    ("synth.solve.instance", "synth.solve.improve"),
+]
+APART_EXCEPT = {("synth.solve.evaluate.evaluate", "synth.solve.improve.robustness.scenarios")}
+
+# Public classes whose name several modules have.
+SAME_NAMES = {
+    "Block",
+    "Candidate",
+    "Chain",
+    "Choices",
+    "Clock",
+    "Comparison",
+    "Event",
+    "Known",
+    "Model",
+    "Outcome",
+    "Progress",
+    "Published",
+    "Rule",
+    "Run",
+    "Size",
+    "Span",
+    "StuckError",
+    "Target",
+    "Turns",
+    "Verdict",
+    "Watch",
+    "Way",
+}
+
+
+class Import(NamedTuple):
+    """One name that a module imports, and whether it does so when it is itself imported."""
+
+    module: str
+    at_module_level: bool
+
+
+class Source(NamedTuple):
+    """What is read of one module."""
+
+    imports: list[Import]
+    public_classes: list[str]
+
+
+def _name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    parts = parts if parts[0] == "synth" else ("synth", *parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def _modules() -> dict[str, Path]:
+    return {_name(path): path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")}
+
+
+def _statements(node: ast.AST, at_module_level: bool = True) -> Iterator[tuple[ast.AST, bool]]:
+    """Imports below a node; those in functions and under TYPE_CHECKING are not at module level."""
+    for child in (child for block in _BLOCKS for child in getattr(node, block, ())):
+        if isinstance(child, ast.Import | ast.ImportFrom):
+            yield child, at_module_level
+        else:
+            later = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) or (
+                isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
+            )
+            yield from _statements(child, at_module_level and not later)
+
+
+def _base(module: str, statement: ast.ImportFrom) -> str:
+    """The module after `from`, with leading dots resolved."""
+    if not statement.level:
+        return statement.module or ""
+    package = module.split(".")
+    if _modules()[module].name != "__init__.py":
+        package.pop()
+    parts = package[: len(package) - statement.level + 1]
+    return ".".join([*parts, statement.module] if statement.module else parts)
+
+
+@cache
+def _source(module: str) -> Source:
+    tree = ast.parse(_modules()[module].read_text(encoding="utf-8"))
+    imports = []
+    for statement, early in _statements(tree):
+        if isinstance(statement, ast.Import):
+            imports += [Import(alias.name, early) for alias in statement.names]
+        elif isinstance(statement, ast.ImportFrom):
+            base = _base(module, statement)
+            names = [f"{base}.{alias.name}" for alias in statement.names]
+            imports += [Import(name if name in _modules() else base, early) for name in names]
+    classes = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
+    return Source(imports, [name for name in classes if not name.startswith("_")])
+
+
+def _imports(module: str) -> list[Import]:
+    return _source(module).imports
+
+
+@cache
+def _wing(module: str) -> str:
+    """The folder below `synth`; `base` for the files beside the folders."""
+    if module == "synth.__main__":
+        return "cli"
+    part = module.split(".")[1] if "." in module else ""
+    is_folder = part in FOLDERS or (part != "" and (ROOT / "synth" / part).is_dir())
+    return part if is_folder else "base"
+
+
+def _is_in(module: str, folder: str) -> bool:
+    return module == folder or module.startswith(f"{folder}.")
+
+
+def _drawn_arrows() -> dict[str, set[str]]:
+    """The table under "Arrows" of the page: a wing, and those that it imports."""
+    section = PAGE.read_text(encoding="utf-8").split("## Arrows")[1].split("\n## ")[0]
+    rows = [line.split("|")[1:3] for line in section.splitlines() if line.startswith("| `")]
+    return {wing.strip(" `"): set(re.findall(r"`(\w+)`", others)) for wing, others in rows}
+
+
+def test_arrows_between_wings_are_those_of_the_page() -> None:
+    found: dict[str, set[str]] = {_wing(module): set() for module in _modules()}
+    for module in _modules():
+        targets = {name for name, _ in _imports(module) if _is_in(name, "synth")}
+        found[_wing(module)] |= {_wing(target) for target in targets} - {_wing(module)}
+
+    assert found == _drawn_arrows()
+
+
+def test_arrows_of_the_page_run_one_way() -> None:
+    try:
+        tuple(TopologicalSorter(_drawn_arrows()).static_order())
+    except CycleError as error:
+        pytest.fail(f"docs/architecture.md draws a cycle: {error.args[1]}")
+
+
+@pytest.mark.parametrize("package", HEAVY)
+def test_heavy_packages_are_imported_at_module_level_only_by_their_wing(package: str) -> None:
+    importing = {
+        module
+        for module in _modules()
+        for name, early in _imports(module)
+        if early and _is_in(name, package) and _wing(module) not in HEAVY[package]
+    }
+    assert not importing
+
+
+def test_the_instance_knows_neither_or_tools_nor_a_part_of_the_search() -> None:
+    allowed = ("synth.solve.instance", "synth.solve.problem")
+    others = {
+        (module, name)
+        for module in _modules()
+        if _is_in(module, "synth.solve.instance")
+        for name, _ in _imports(module)
+        if _is_in(name, "ortools")
+        or (_is_in(name, "synth.solve") and not any(_is_in(name, folder) for folder in allowed))
+    }
+    assert not others
+
+
+def test_layers_of_the_solver_keep_apart() -> None:
+    crossing = {
+        (module, name)
+        for source, target in APART
+        for module in _modules()
+        if _is_in(module, source)
+        for name, _ in _imports(module)
+        if _is_in(name, target)
+    }
+    assert crossing - APART_EXCEPT == set(), "new imports between layers"
+    assert APART_EXCEPT - crossing == set(), "remove these from APART_EXCEPT"
+
+
+def test_no_modules_import_each_other_in_a_cycle() -> None:
+    graph = {
+        module: {name for name, early in _imports(module) if early and name in _modules()}
+        for module in _modules()
+    }
+    try:
+        tuple(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        pytest.fail(" imported by ".join(error.args[1]))
+
+
+def test_a_public_class_name_occurs_once() -> None:
+    places = defaultdict(set)
+    for module in _modules():
+        for name in _source(module).public_classes:
+            places[name].add(module)
+    twice = {name: modules for name, modules in places.items() if len(modules) > 1}
+    new = {name: modules for name, modules in twice.items() if name not in SAME_NAMES}
+
+    assert not new, "rename one of them"
+    assert SAME_NAMES - set(twice) == set(), "remove these from SAME_NAMES"
+
+
+def test_files_that_pages_name_exist() -> None:
+    missing = set()
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
+        text = page.read_text(encoding="utf-8")
+        links = {path.split("#")[0] for path in re.findall(r"\]\(([^):]+)\)", text)}
+        paths = re.findall(r"`((?:synth|runtime|profiles|tests|benchmarks)/[\w/.]+\.\w+)`", text)
+        missing |= {(page.name, p) for p in links if p and not (page.parent / p).exists()}
+        missing |= {(page.name, p) for p in paths if not (ROOT / p).exists()}
+
+    assert not missing
