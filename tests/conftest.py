@@ -2,7 +2,6 @@
 
 import json
 import os
-from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -24,19 +23,17 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 DURATIONS = Path(__file__).with_name("durations.json")
 
-# Processor time above which one of several parameters of a test is left out by `make test`.
+# Processor time above which a test is slow: `make test` leaves it out.
 LONGEST_S = 2.0
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark parameters of a test as slow that are listed as such, if others of it remain."""
+    """Mark the tests as slow that are listed as such."""
     listed = load_durations(DURATIONS)
-    for _, same in groupby(items, key=lambda item: item.nodeid.partition("[")[0]):
-        slow = {item: listed.get(item.nodeid, 0.0) > LONGEST_S for item in same}
-        if not all(slow.values()):
-            for item in (item for item, is_listed in slow.items() if is_listed):
-                item.add_marker(pytest.mark.slow)
+    for item in items:
+        if listed.get(item.nodeid, 0.0) > LONGEST_S:
+            item.add_marker(pytest.mark.slow)
 
 
 def is_slow(item: pytest.Item) -> bool:

@@ -57,7 +57,7 @@ def test_ctrl_c_in_a_terminal_reaches_workers_too_and_leaves_none(
 ) -> None:
     process = start_long_solve(tmp_path / "plan.json")
     until = time.monotonic() + 300
-    while not (workers := workers_of(process.pid, b"cpsat_worker")) and time.monotonic() < until:
+    while not (workers := workers_of(process.pid, b"worker_program")) and time.monotonic() < until:
         time.sleep(0.02)
     assert workers
     assert process.stderr is not None

@@ -319,9 +319,10 @@ def test_messages_that_come_in_pieces_are_put_together() -> None:
 # A search that takes minutes: it tells the ids of the workers that it has once it runs.
 LONG = """
 import os, sys, threading, time
-from synth.solve import Objective, cpsat_process
-from synth.solve.cpsat import Model
-from synth.solve.run_cpsat import decide
+from synth.solve import Objective
+from synth.solve.cpsat import process
+from synth.solve.cpsat.model import Model
+from synth.solve.cpsat.run import decide
 from tests.synth.even_stages import even
 
 def search(should_stop=lambda: False):
