@@ -75,7 +75,7 @@ class Import(NamedTuple):
 
 
 class Source(NamedTuple):
-    """What is read of one module."""
+    """The imports and the public classes of one module."""
 
     imports: list[Import]
     public_classes: list[str]

@@ -1,9 +1,9 @@
-"""Whether a cap can be kept at all, in closed form, before any search.
+"""Closed-form infeasibility: memory limits that no schedule can keep, found before any search.
 
 A rank cannot need less than one micro-batch alone, in the order of its ops that needs least (see
-`alone`): whatever else it holds only adds to that. The serial schedule, one micro-batch after the
-other in that order, reaches it where a rank holds one stage, and comes close where it holds more.
-It cannot deadlock, because every rank passes the micro-batches one by one.
+`single_micro_batch`): whatever else it holds only adds to that. The serial schedule, one
+micro-batch after the other in that order, reaches it where a rank holds one stage, and comes close
+where it holds more. It cannot deadlock, because every rank passes the micro-batches one by one.
 """
 
 from dataclasses import dataclass

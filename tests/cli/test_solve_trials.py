@@ -2,11 +2,14 @@
 
 import json
 import re
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from synth.cli.read.defaults import choices
+from synth.cli.solving import trials
 from synth.families import generate
 from synth.plan.choose.candidates import placements_to_try
 from synth.profile import Profile
@@ -182,8 +185,29 @@ def test_both_may_be_left_to_the_search(synth: Synth) -> None:
     to_try = re.search("placements to try: (.*)", ended.stderr)
     assert to_try is not None and {"linear", "v", "looped:2"} <= set(to_try[1].split(", "))
     found = json.loads(ended.stdout)
+    assert {"linear", "v", "looped:2"} <= {tried["name"] for tried in found["candidates"]}
     assert found["lower_bound_us"] <= found["value_us"]
     assert max(found["peak_bytes"]) <= 18.3e9
+
+
+def test_an_answer_of_a_search_that_does_not_end_in_time_names_all_placements(
+    synth: Synth, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_late(
+        work: Callable[[threading.Event], object], until: float, late: Callable[[], object]
+    ) -> object:
+        work(threading.Event())
+        return late()
+
+    monkeypatch.setattr(trials, "run_interruptibly", too_late)
+    ended = synth(*AUTO, "--time-limit", "2s")
+    table = ended.stdout.split("\nplacement", 1)[1].split("best: ")[0]
+    rows = {line.split()[0]: line for line in table.splitlines() if line}
+    best = ended.stdout.split("best: ")[1].split(",")[0]
+    assert set(rows) >= set(NAMES)
+    assert re.search(rf"^{best} +\d+\.\d{{3}} ", rows[best])
+    others = [line for name, line in rows.items() if name in NAMES and name != best]
+    assert others and all(re.search("cannot win|no result", line) for line in others)
 
 
 def test_stages_may_recompute_in_a_partition_that_is_sought(synth: Synth) -> None:

@@ -1,7 +1,7 @@
 """The most even partition against every partition, and against the dynamic program over all runs.
 
 `oracle` keeps, for every stage and end, all partitions that may still turn out best. It is slow,
-and was what the two passes of `even_cut` have replaced.
+and was what the two passes of `bottleneck` have replaced.
 """
 
 import random

@@ -3,9 +3,9 @@
 Every send and receive is started at its place of the lowered program and never blocks there. On
 NCCL each directed link has a communicator of its own, connected before the first step, so that a
 receive that waits cannot hold up a send that is ready. On gloo one group serves all links
-and tags keep them apart; small messages within a machine have sockets of their own (`eager.py`);
-CUDA tensors are staged through host memory. What moves to the host's memory and back takes a link
-of the rank's own.
+and tags keep them apart; small messages within a machine have sockets of their own
+(`gloo/eager_sockets.py`); CUDA tensors are staged through host memory. What moves to the host's
+memory and back takes a link of the rank's own.
 """
 
 from collections import Counter

@@ -1,1 +1,1 @@
-"""What commands print: tables, sentences, JSON."""
+"""Answers of the commands: tables, sentences, JSON."""

@@ -1,6 +1,6 @@
 """`synth solve` where something is left to the search: candidates are tried, the best is told."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -179,28 +179,32 @@ def solve_candidates(request: Request, candidates: Candidates, format: Format) -
     chosen = run_interruptibly(
         lambda stop: solve_best_of(*asked, stop),
         clock.until(),
-        lambda: _chosen(so_far.result(clock.elapsed_s), names),
+        lambda: _chosen(so_far.result(clock.elapsed_s), candidates.them),
     )
     more = _table(chosen, with_cuts=request.cut == Cut.SEARCHED or request.recompute != ())
     finish(request, chosen.result, format, more, {"candidates": _tried(chosen)})
 
 
-def _chosen(found: "Result | None", names: "dict[Placement, str]") -> "Chosen | None":
-    """The best so far as if it were all that was tried."""
-    from synth.plan.choose.candidates import Candidate, Chosen, Tried
+def _chosen(found: "Result | None", candidates: "Sequence[Candidate]") -> "Chosen | None":
+    """Take the best so far for the answer; its bound holds for the other candidates too."""
+    from synth.plan.choose.candidates import Chosen, Tried
 
     if found is None:
         return None
-    name = names[found.problem.placement]
-    tried = Tried(Candidate(name, found.problem, None), found.lower_bound_us, found)
-    return Chosen(found, (tried,))
+    tried = []
+    for candidate in candidates:
+        is_best = candidate.problem.placement == found.problem.placement
+        result = found if is_best else None
+        tried.append(Tried(candidate, found.lower_bound_us, result))
+    tried.sort(key=lambda one: one.found is None)
+    return Chosen(found, tuple(tried), is_cut_short=True)
 
 
 def _table(chosen: "Chosen", *, with_cuts: bool) -> str:
     """A row for each candidate, the best one first; with the layers of each stage."""
     best, objective = chosen.result, chosen.result.problem.objective
     header = ["placement", f"{objective.words}\nms", "lower bound\nms", "gap", "peak"]
-    rows = [[tried.name, *_row(tried, best)] for tried in chosen.tried]
+    rows = [[tried.name, *_row(tried, chosen)] for tried in chosen.tried]
     if with_cuts:
         header.append("layers per stage")
         rows = [
@@ -219,24 +223,25 @@ def _sizes(problem: "Problem") -> str:
     return ",".join(map(str, problem.partition or ()))
 
 
-def _row(tried: "Tried", best: "Result") -> list[str]:
+def _row(tried: "Tried", chosen: "Chosen") -> list[str]:
     """Value, bound, gap and peak; or why there are none."""
     bound = milliseconds(tried.lower_bound_us)
     if tried.is_impossible:
         return ["nothing fits", "", "", ""]
     if tried.found is None:
-        return [_why_not_tried(tried, best.value_us), bound, "", ""]
+        return [_without_result(tried, chosen), bound, "", ""]
     value_us, peak_bytes = tried.value_us, tried.found.peak_bytes
     if tried.gap is None or value_us is None or peak_bytes is None:
         return ["none found", bound, "", ""]
     return [milliseconds(value_us), bound, percent(tried.gap), format_bytes(max(peak_bytes))]
 
 
-def _why_not_tried(tried: "Tried", best_us: int | None) -> str:
+def _without_result(tried: "Tried", chosen: "Chosen") -> str:
+    state, best_us = "no result" if chosen.is_cut_short else "not tried", chosen.result.value_us
     if best_us is None:
-        return "not tried"
+        return state
     left = 1 - tried.lower_bound_us / best_us
-    return "cannot win" if left <= 0 else f"not tried: at most {percent(left)} less"
+    return "cannot win" if left <= 0 else f"{state}: at most {percent(left)} less"
 
 
 def _tried(chosen: "Chosen") -> list[dict[str, Any]]:

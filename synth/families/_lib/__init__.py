@@ -1,1 +1,1 @@
-"""What several families share; the files of papers stand beside this folder."""
+"""Building blocks that several families share; the papers' files stand beside this folder."""

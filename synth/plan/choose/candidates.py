@@ -128,11 +128,13 @@ class Chosen(NamedTuple):
     """The best of all candidates, and what came of each of them, the best one first.
 
     The result's bound holds for all of them, each on its own placement and partition; where its
-    `bound_scope` says so, for every other partition too.
+    `bound_scope` says so, for every other partition too. With `is_cut_short` the search did not
+    answer in time: this is the best that it had told of, and of the others there is the bound only.
     """
 
     result: Result
     tried: tuple[Tried, ...]
+    is_cut_short: bool = False
 
     @property
     def name(self) -> str:

@@ -38,7 +38,7 @@ def balance(
     partition keeps the caps, the one that fits under the smallest limit for all ranks alike.
 
     With stage k on rank k that is exact, by dynamic programming over all cuts. Where ranks hold
-    more, local search: see `rebalance`.
+    more, local search: see `local_search`.
 
     Args:
         caps_bytes: one for each rank; none: memory does not matter.

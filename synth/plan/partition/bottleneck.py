@@ -6,7 +6,7 @@
 
 A pass goes through the layers from the last one to the first. It takes runs of layers that begin
 there, for all stages at once, and keeps the best end of each. So there is no table of all runs, and
-only runs near the even partition are looked at (see `cut_bands`).
+only runs near the even partition are looked at (see `bands`).
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence

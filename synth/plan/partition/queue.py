@@ -27,7 +27,7 @@ class Further(NamedTuple):
 class FurtherCuts:
     """The partitions of one placement.
 
-    Where there are bounds of all of them (`cut_bounds`), those come next of which the bounds say
+    Where there are bounds of all of them (`bounds`), those come next of which the bounds say
     least, first of those that list scheduling makes something of; elsewhere those that local search
     came by.
 

@@ -29,7 +29,7 @@ class Model:
 
     `infeasible` is set where some op never fits in memory. With `fusible` the search also decides
     which B and W to fuse, on ranks that hold one stage. With `meets` ranks outside run one F or B
-    at a time (see `meetings`).
+    at a time (see `passing_pairs`).
     """
 
     # Of so many ops of a rank the order is a literal for each two.

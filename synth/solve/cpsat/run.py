@@ -63,7 +63,7 @@ def run(
     """Solve in a worker process while this thread hands on solutions and bounds.
 
     `on_event` gets solutions and bounds in the calling thread, so it may take its time. A worker
-    that dies takes nothing with it (see `cpsat_call`).
+    that dies takes nothing with it (see `call`).
 
     Args:
         limit_s: seconds of the clock, or deterministic seconds with `options.deterministic`.

@@ -1,4 +1,4 @@
-"""The same problem as a mixed-integer program through PuLP: an independent check of `cpsat`.
+"""The same problem as a mixed-integer program through PuLP: an independent check of `cpsat.model`.
 
 Big-M order variables and memory as plain sums; it shares no constraint code with the CP-SAT model,
 only its vocabulary. It proves up to about 32 micro-batch passages (ranks · micro-batches).

@@ -1,6 +1,6 @@
 """Simulated annealing over moves of single ops, judged by the exact memory and the exact times.
 
-Models see memory from two sides only (see `memory_views`). Where boundary buffers matter, the best
+Models see memory from two sides only (see `memory_models`). Where boundary buffers matter, the best
 schedules fit in between. Here every order that is looked at is judged as the verifier and the
 simulator would judge it, at the cost of what the move changes:
 
@@ -106,9 +106,11 @@ class LocalSearch:
     @property
     def best(self) -> Schedule | None:
         """The best schedule known."""
-        if not self._starts:
-            return None
-        return min(self._starts.values(), key=lambda start: start.value_us).schedule
+        return None if (start := self._best_start) is None else start.schedule
+
+    @property
+    def _best_start(self) -> _Start | None:
+        return min(self._starts.values(), key=lambda start: start.value_us, default=None)
 
     def run(
         self, units: float, should_stop: Callable[[], bool], least_us: int = 0
@@ -122,8 +124,8 @@ class LocalSearch:
         """
         last = self.units_spent + units
         yield from self._improved()
-        while self._starts and self.units_spent < last and not should_stop():
-            if self._best_us is not None and self._best_us <= least_us:
+        while (best := self._best_start) is not None and best.value_us > least_us:
+            if self.units_spent >= last or should_stop():
                 return
             walk = self.walk(self._next_start().schedule)
             if walk is None:
@@ -133,20 +135,16 @@ class LocalSearch:
             self.add(found.programs, [found.buffering])
             yield from self._improved()
 
-    @property
-    def _best_us(self) -> int | None:
-        return min((start.value_us for start in self._starts.values()), default=None)
-
     def _improved(self) -> Iterator[Candidate]:
         """Yield the best schedule known, verified, unless one as good was yielded before.
 
         A new buffering alone may make an order that was given better than it was.
         """
-        best = self.best
-        if best is None or self._best_us == self._yielded_us:
+        best = self._best_start
+        if best is None or best.value_us == self._yielded_us:
             return
-        self._yielded_us = self._best_us
-        candidate = evaluate(self.problem, best, self.found_by)
+        self._yielded_us = best.value_us
+        candidate = evaluate(self.problem, best.schedule, self.found_by)
         if candidate is not None:
             yield candidate
 

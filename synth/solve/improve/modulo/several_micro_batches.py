@@ -1,8 +1,8 @@
 """The repeating round: several micro-batches per period, of the shortest that is found.
 
 Under caps below what 1F1B needs, the best schedules repeat bursts and not single micro-batches
-(`pattern`). Models of a fixed period (`round_model`) are decided in moments, so for each number of
-micro-batches the shortest is found by trying (`narrowing`).
+(`one_micro_batch`). Models of a fixed period (`model`) are decided in moments, so for each number
+of micro-batches the shortest is found by trying (`period_search`).
 """
 
 import math

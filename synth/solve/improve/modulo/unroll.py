@@ -36,7 +36,7 @@ class Repeats:
     """The search for them, in the strictest view of memory.
 
     Args:
-        spent_share: of the time limit, on fewer micro-batches (`fewer`).
+        spent_share: of the time limit, on fewer micro-batches (`short_instance`).
     """
 
     def __init__(

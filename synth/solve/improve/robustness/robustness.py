@@ -2,8 +2,8 @@
 
 An order that is only good where every op takes what the profile says lives on the profile's error.
 So, between turns of the windows and when the search is over, ops are moved a few places among their
-neighbours wherever that shortens the mean over worlds (see `noise`), never the worse for the value
-or the highest peak:
+neighbours wherever that shortens the mean over worlds (see `scenarios`), never the worse for the
+value or the highest peak:
 
 The best of all moves (see `moves`) is tried, and the verifier decides.
 """
