@@ -99,6 +99,23 @@ def test_a_worker_killed_in_the_middle_of_a_search_is_gone_on_from() -> None:
     assert outcome.solution.value_us(model.view, Objective.MAKESPAN) == BEST_US
 
 
+def test_an_idle_worker_that_was_killed_at_the_same_time_is_no_second_death(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, killed, small = model_of_eight(), KilledOnce(), cp_model.CpModel()
+
+    def solve_beside(event: Solution | int) -> None:
+        if killed.left:  # leaves an idle worker
+            assert decide(small, HOURS_S, seed=0).found is not None
+        killed(event)
+
+    # The death of the idle one is not known yet when it is taken.
+    monkeypatch.setattr(process._Worker, "is_alive", True)
+    outcome = run(model, counted(1000), 1000, solve_beside)
+    assert killed.left == 0
+    assert (outcome.bound_us, outcome.optimal) == (BEST_US, True)
+
+
 def test_what_two_killed_workers_told_is_the_outcome() -> None:
     model, killed = model_of_eight(), KilledOnce(times=2)
     outcome = run(model, counted(1000), 1000, killed)

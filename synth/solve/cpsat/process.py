@@ -46,6 +46,10 @@ class WorkerDied(Exception):
     """The worker ended, or was ended, before it had answered."""
 
 
+class _DiedIdle(Exception):
+    """A worker that had served other calls ended before it had taken the model."""
+
+
 def solve(
     model: cp_model.CpModelProto,
     parameters: cp_model.SatParameters,
@@ -63,8 +67,9 @@ def solve(
         WorkerDied: without an answer. All that it told until then has been handed on.
         RunFailure: no worker can be started.
     """
-    with _pool.worker() as worker:
-        return worker.solve(model, parameters, on_events, should_stop)
+    while True:
+        with suppress(_DiedIdle), _pool.worker() as worker:
+            return worker.solve(model, parameters, on_events, should_stop)
 
 
 def processes() -> tuple[int, ...]:
@@ -96,7 +101,7 @@ class _Worker:
         assert self._process.stdin is not None and self._process.stdout is not None
         self._sink, self._source = self._process.stdin, self._process.stdout
         self._messages = Messages()
-        self._has_begun = False
+        self._has_begun = self._has_answered = self._has_taken = False
         self._poll = select.poll()
         self._poll.register(self._source, select.POLLIN)
 
@@ -121,6 +126,7 @@ class _Worker:
         question = worker_program.pack_question(
             str(parameters), str(model), tells=on_events is not None
         )
+        self._has_taken = False
         self._send(worker_program.QUESTION, question)
         stopped_at: float | None = None
         while True:
@@ -149,9 +155,11 @@ class _Worker:
             is_open = self._messages.read(self._source.fileno())
             for kind, payload in self._messages.complete():
                 self._has_begun = True
+                self._has_taken |= kind == worker_program.TAKEN
                 if kind == worker_program.ANSWER:
+                    self._has_answered = True
                     return events, Answer.unpack(payload)
-                if kind != worker_program.READY:
+                if kind not in (worker_program.READY, worker_program.TAKEN):
                     events.append(_event(kind, payload))
             if not is_open:
                 if events:
@@ -168,6 +176,8 @@ class _Worker:
             return RunFailure(f"the process for CP-SAT does not start: {words or f'exit {code}'}")
         how = signal.Signals(-code).name if code and code < 0 else f"exit code {code}"
         _log.info("a process of CP-SAT ended by %s: %s", how, words)
+        if self._has_answered and not self._has_taken:
+            return _DiedIdle()
         return WorkerDied(f"{how}: {words}")
 
     def _last_words(self) -> str:

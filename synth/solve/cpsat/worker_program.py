@@ -4,7 +4,10 @@ OR-Tools 9.15 fails checks on some models and then aborts the process that it ru
 started as a file of its own and imports nothing of synth, only CP-SAT's bindings: that takes 0.1 s.
 
     parent -> worker | QUESTION: parameters and model | STOP
-    worker -> parent | READY | SOLUTION, BOUND, LOG as they come, then ANSWER, or FAILURE of our own
+    worker -> parent | READY | TAKEN | SOLUTION, BOUND, LOG as they come, then ANSWER, or FAILURE
+
+TAKEN says that a question has come, so that the death of an idle worker is told from that of one
+that solves; a FAILURE is one of our own.
 
 Models travel as text, the only form that CP-SAT's bindings can read; solutions as binary integers.
 The worker leaves SIGINT to its parent, and ends as soon as the parent is gone.
@@ -24,7 +27,8 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 QUESTION, STOP = b"Q", b"X"
-READY, SOLUTION, BOUND, LOG, ANSWER, FAILURE = b"R", b"S", b"B", b"L", b"A", b"F"
+READY, TAKEN, ANSWER, FAILURE = b"R", b"T", b"A", b"F"
+SOLUTION, BOUND, LOG = b"S", b"B", b"L"
 
 _HEAD = struct.Struct("<cQ")
 _QUESTION_HEAD = struct.Struct("<?Q")
@@ -183,16 +187,23 @@ class _Worker:
         self._outgoing.put((READY, b""))
         while True:
             question = self._questions.get()
+            tell = self._tell if question.tells else self._tell_at_once
+            tell(TAKEN, b"")
             try:
                 message = ANSWER, self._answer(question).pack()
             except MemoryError:
                 raise
             except Exception:
                 message = FAILURE, traceback.format_exc().encode()
-            if question.tells:
-                self._outgoing.put(message)
-            else:  # nothing else is on its way
-                send(self._sink, *message)
+            tell(*message)
+
+    def _tell(self, kind: bytes, payload: bytes) -> None:
+        """Send a message behind those that are on their way."""
+        self._outgoing.put((kind, payload))
+
+    def _tell_at_once(self, kind: bytes, payload: bytes) -> None:
+        """Send a message from this thread, where nothing else is on its way."""
+        send(self._sink, kind, payload)
 
     def _write(self) -> None:
         """Send messages in a thread of its own: the search need not wait for a busy parent."""
