@@ -99,9 +99,11 @@ def _run(plan: Plan, steps: int) -> Comparison:
         plan.save(path)
         results = launch(path, plan, lowered, EmulationOptions(steps=steps))
     trace = trace_of(plan, results, Source.EMULATED)
-    charts = [step.chart() for step in trace.steps]
+    executions = [step.execution() for step in trace.steps]
     step_us = [step.step_us for step in trace.steps]
-    return compare(plan, lowered, step_us, charts, [r.peak_bytes for r in results], plan.num_ranks)
+    return compare(
+        plan, lowered, step_us, executions, [r.peak_bytes for r in results], plan.num_ranks
+    )
 
 
 def _cells(found: Comparison) -> list[str]:

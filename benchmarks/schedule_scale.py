@@ -88,7 +88,7 @@ def measure(num_ranks: int, num_micro_batches: int, repeat: int) -> Row:
         num_ranks,
         num_micro_batches,
         sum(map(len, schedule.programs)),
-        len(lowered.routes),
+        len(lowered.transfer_table),
         _best_s(lambda: lower(schedule, costs), repeat),
         _best_s(lambda: simulate(lowered), repeat),
         _best_s(lambda: peak_bytes(lowered), repeat),

@@ -12,7 +12,7 @@ class OpKind(StrEnum):
 
     The last four take no time; they say where moves of `saved` begin: OFFLOAD sends it out of its
     rank, RELOAD makes room for it and lets it come back. It goes to the host's memory, unless
-    another rank has a KEEP, which makes room for it there, and a GIVE, which sends it back.
+    another rank has a HOST_FOR, which makes room for it there, and a RETURN, which sends it back.
     """
 
     F = "F"
@@ -23,8 +23,8 @@ class OpKind(StrEnum):
     R = "R"
     OFFLOAD = "O"
     RELOAD = "L"
-    KEEP = "K"
-    GIVE = "G"
+    HOST_FOR = "K"
+    RETURN = "G"
 
     @property
     def rank_in_chain(self) -> int:
@@ -34,7 +34,7 @@ class OpKind(StrEnum):
 
 # What a profile measures of every layer, and all that a schedule needs which keeps what F saved.
 MEASURED = (OpKind.F, OpKind.B, OpKind.W, OpKind.BW, OpKind.STEP)
-MOVES = (OpKind.OFFLOAD, OpKind.RELOAD, OpKind.KEEP, OpKind.GIVE)
+MOVES = (OpKind.OFFLOAD, OpKind.RELOAD, OpKind.HOST_FOR, OpKind.RETURN)
 
 _CHAIN = {OpKind.F: 0, OpKind.R: 0, OpKind.B: 1, OpKind.BW: 1, OpKind.W: 2, OpKind.STEP: 3}
 _CHAIN |= dict.fromkeys(MOVES, 0)

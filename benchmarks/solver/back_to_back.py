@@ -215,7 +215,7 @@ class _Ranks:
                 break
             if link[0] == HOST:
                 taken = arrival._replace(
-                    value=arrival.value._replace(kind=ValueKind.OUT), rank=HOST
+                    value=arrival.value._replace(kind=ValueKind.MOVED_OUT), rank=HOST
                 )
                 if taken not in self.arrived_us:
                     break

@@ -158,7 +158,7 @@ class RankEmulation:
             (op.stage, op.microbatch): (moved_bytes(costs[op.stage]),)
             for ops in lowered.ops
             for op in ops
-            if op.kind == OpKind.KEEP
+            if op.kind == OpKind.HOST_FOR
         }
         self._executor = Executor(
             lowered,

@@ -17,8 +17,8 @@ _SMALL_BYTES = 64
 _LARGE_BYTES = 8 << 20
 _WARMUP, _ROUNDS = 3, 15
 
-_OUT = Transfer(Value(ValueKind.OUT, 0, 0), 0, HOST, 0, 0)
-_BACK = Transfer(Value(ValueKind.BACK, 0, 0), HOST, 0, 0, 0)
+_OUT = Transfer(Value(ValueKind.MOVED_OUT, 0, 0), 0, HOST, 0, 0)
+_BACK = Transfer(Value(ValueKind.MOVED_BACK, 0, 0), HOST, 0, 0, 0)
 
 
 def probe_host(device: torch.device) -> Link:

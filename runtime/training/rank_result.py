@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from ..execution.core.tracer import MarkedStep
+from ..execution.core.tracer import LoggedStep
 
 
 @dataclass
@@ -32,7 +32,7 @@ class RankResult:
     extra_bytes: int = 0
     static_bytes: int = 0
     peak_bytes: int = 0
-    traced: list[MarkedStep] = field(default_factory=list)
+    traced: list[LoggedStep] = field(default_factory=list)
     remark: str | None = None
     failed_checkpoint: int | None = None
     stopped_at: int | None = None

@@ -140,13 +140,13 @@ def _report(
         shared_timeline,
     )
     from synth.report.text.gantt import render
-    from synth.schedule.measured.spans import planned_spans
+    from synth.schedule.measured.execution_trace import planned_spans
 
-    charts = [step.chart() for step in trace.steps]
+    executions = [step.execution() for step in trace.steps]
     step_us = iterations_us(trace, results)
     late = results[0].late
     peaks = [r.peak_bytes for r in results]
-    found = compare(plan, lowered, step_us, charts, peaks, plan.num_ranks, late=late)
+    found = compare(plan, lowered, step_us, executions, peaks, plan.num_ranks, late=late)
     if output_format == Format.JSON:
         answer_json({"emulated": True, **found.model_dump(mode="json")})
         return
@@ -158,5 +158,5 @@ def _report(
             f"ranks; give --sizes 0.01 for smaller transfers, or --times 10 for slower devices"
         )
     planned = planned_spans(shared_timeline(lowered, plan.num_ranks, late=late))
-    answer(render(planned, measured=charts[middle_step(step_us)].ops, width=width) + "\n")
+    answer(render(planned, measured=executions[middle_step(step_us)].ops, width=width) + "\n")
     answer(comparison_text(found))

@@ -57,13 +57,13 @@ def command(
     """
     from synth.report.explain.overlay import Laid, lay, write_charts
     from synth.report.text.gantt import render
-    from synth.schedule.measured.spans import moved_spans, planned_chart
+    from synth.schedule.measured.execution_trace import moved_spans, planned_execution
 
     check_outputs(trace, perfetto, inputs=[plan_path, measured])
     check_replaceable(trace, TRACE, "--trace", force)
     check_replaceable(perfetto, PERFETTO, "--perfetto", force)
     plan, lowered, timeline = load_checked(plan_path)
-    laid = Laid(planned_chart(timeline)) if measured is None else lay(plan, lowered, measured)
+    laid = Laid(planned_execution(timeline)) if measured is None else lay(plan, lowered, measured)
     write_charts(plan, timeline, laid, trace, perfetto)
     for path in filter(None, (trace, perfetto)):
         talk(f"written: {path}")
@@ -150,7 +150,7 @@ def as_json(plan: "Plan", lowered: "Lowered", timeline: "Timeline") -> dict[str,
 
 
 def _ranks_json(plan: "Plan", lowered: "Lowered", timeline: "Timeline") -> list[dict[str, Any]]:
-    from synth.schedule.measured.spans import planned_spans
+    from synth.schedule.measured.execution_trace import planned_spans
     from synth.schedule.memory import static_bytes
 
     spans = planned_spans(timeline)

@@ -104,13 +104,13 @@ class _Guest(NamedTuple):
 
 
 def _guests(evicting: list[Op], clock: _Clock) -> list[_Guest]:
-    """KEEP when what is evicted was made, GIVE when there is room for it again."""
+    """HOST_FOR when what is evicted was made, RETURN when there is room for it again."""
     guests, place = [], -1
     for op in evicting:
         if op.kind == OpKind.OFFLOAD:
-            guests.append(_Guest(clock.ends_us[place], op._replace(kind=OpKind.KEEP)))
+            guests.append(_Guest(clock.ends_us[place], op._replace(kind=OpKind.HOST_FOR)))
         elif op.kind == OpKind.RELOAD:
-            guests.append(_Guest(clock.ends_us[place], op._replace(kind=OpKind.GIVE)))
+            guests.append(_Guest(clock.ends_us[place], op._replace(kind=OpKind.RETURN)))
         else:
             place += 1
     return guests
@@ -120,7 +120,7 @@ def _accepting(program: Iterable[Op], clock: _Clock, guests: list[_Guest]) -> li
     """Room is made before the op that runs then, what goes back before the one that starts next."""
     before: dict[int, list[Op]] = {}
     for at_us, op in guests:
-        if op.kind == OpKind.KEEP:
+        if op.kind == OpKind.HOST_FOR:
             place = bisect_right(clock.ends_us, at_us)
         else:
             place = bisect_left(clock.starts_us, at_us)

@@ -363,8 +363,8 @@ def _entry(
     claim: Claim | None,
 ) -> Entry:
     (lowered, line), caps = simulated, question.caps_bytes
-    peaks, routes = peak_bytes(lowered), lowered.routes
-    of_host = (routes.source == HOST) | (routes.target == HOST)
+    peaks, transfer_table = peak_bytes(lowered), lowered.transfer_table
+    of_host = (transfer_table.source == HOST) | (transfer_table.target == HOST)
     return Entry(
         name=name,
         schedule=lowered.schedule,
@@ -375,10 +375,10 @@ def _entry(
         mean_work_us=line.mean_work_us,
         peak_bytes=peaks,
         static_bytes=tuple(static_bytes(lowered, rank) for rank in range(lowered.num_ranks)),
-        sent_bytes=int(routes.num_bytes[~of_host].sum()),
+        sent_bytes=int(transfer_table.num_bytes[~of_host].sum()),
         # A ring passes every byte around twice, less what each rank has of it already.
         reduced_bytes=sum(2 * (len(r.ranks) - 1) * r.num_bytes for r in lowered.reductions),
-        host_bytes=int(routes.num_bytes[of_host].sum()),
+        host_bytes=int(transfer_table.num_bytes[of_host].sum()),
         fits=None if caps is None else all(p <= c for p, c in zip(peaks, caps, strict=True)),
         claim=claim,
     )

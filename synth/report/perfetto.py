@@ -13,19 +13,19 @@ from typing import Any
 
 from synth.costs import HOST
 from synth.schedule.lowering.programs import Transfer, end_name
-from synth.schedule.measured.spans import Chart, FlowSpan
+from synth.schedule.measured.execution_trace import CommunicationSpan, ExecutionTrace
 
 Event = dict[str, Any]
 
 
-def perfetto_json(charts: Mapping[str, Chart]) -> str:
+def perfetto_json(executions: Mapping[str, ExecutionTrace]) -> str:
     """Render charts, by name ("planned", "measured"), as Chrome's trace JSON."""
     events: list[Event] = []
-    num_ranks = max((len(chart.ops) for chart in charts.values()), default=0)
+    num_ranks = max((len(execution.ops) for execution in executions.values()), default=0)
     for rank in range(num_ranks):
         events.append(_named("process_name", rank, 0, f"rank {rank}"))
         events.append(_meta("process_sort_index", rank, 0, sort_index=rank))
-        tracks = _tracks(charts, rank)
+        tracks = _tracks(executions, rank)
         for track, (name, found) in enumerate(tracks.items(), 1):
             events.append(_named("thread_name", rank, track, name))
             events.append(_meta("thread_sort_index", rank, track, sort_index=track))
@@ -41,16 +41,17 @@ def _meta(what: str, pid: int, tid: int, **arguments: Any) -> Event:
     return {"name": what, "ph": "M", "pid": pid, "tid": tid, "args": arguments}
 
 
-def _tracks(charts: Mapping[str, Chart], rank: int) -> dict[str, list[Event]]:
+def _tracks(executions: Mapping[str, ExecutionTrace], rank: int) -> dict[str, list[Event]]:
     """A rank's tracks by name: the ops of every chart, then what comes in over each link."""
     tracks: dict[str, list[Event]] = {}
-    for name, chart in charts.items():
+    for name, execution in executions.items():
         tracks[f"ops, {name}"] = [
-            _complete(str(op), op.kind, start, end - start) for op, start, end in chart.ops[rank]
+            _complete(str(op), op.kind, start, end - start)
+            for op, start, end in execution.ops[rank]
         ]
     incoming: dict[str, list[Event]] = {}
-    for name, chart in charts.items():
-        for link, spans in _incoming(chart, rank).items():
+    for name, execution in executions.items():
+        for link, spans in _incoming(execution, rank).items():
             incoming[f"{link}, {name}"] = _one_after_the_other(spans)
     return tracks | dict(sorted(incoming.items(), key=_by_link))
 
@@ -59,34 +60,42 @@ def _by_link(track: tuple[str, list[Event]]) -> str:
     return track[0].rsplit(",", 1)[0]
 
 
-def _incoming(chart: Chart, rank: int) -> dict[str, list[FlowSpan]]:
+def _incoming(execution: ExecutionTrace, rank: int) -> dict[str, list[CommunicationSpan]]:
     """What a rank receives, by the link's name, what it sends to the host, and the reductions it
     takes part in."""
-    found: defaultdict[str, list[FlowSpan]] = defaultdict(list)
-    for span in chart.flows:
-        flow = span.flow
-        if isinstance(flow, Transfer):
-            if flow.target == rank:
-                found[f"from {end_name(flow.source)}"].append(span)
-            elif flow.target == HOST and flow.source == rank:
+    found: defaultdict[str, list[CommunicationSpan]] = defaultdict(list)
+    for span in execution.communications:
+        communication = span.communication
+        if isinstance(communication, Transfer):
+            if communication.target == rank:
+                found[f"from {end_name(communication.source)}"].append(span)
+            elif communication.target == HOST and communication.source == rank:
                 found["to the host"].append(span)
-        elif rank in flow.ranks:
-            found[f"sums with {', '.join(str(r) for r in flow.ranks if r != rank)}"].append(span)
+        elif rank in communication.ranks:
+            found[
+                f"sums with {', '.join(str(r) for r in communication.ranks if r != rank)}"
+            ].append(span)
     return found
 
 
-def _one_after_the_other(spans: list[FlowSpan]) -> list[Event]:
+def _one_after_the_other(spans: list[CommunicationSpan]) -> list[Event]:
     """A link's transfers, drawn from where the one before ended, as the link serves them."""
     events = []
     free_us = 0
-    for flow, start, end, exact in sorted(spans, key=lambda span: (span.end_us, span.start_us)):
+    for communication, start, end, exact in sorted(
+        spans, key=lambda span: (span.end_us, span.start_us)
+    ):
         begins = max(start, free_us)
-        name = str(flow.value) if isinstance(flow, Transfer) else f"gradients of stage {flow.stage}"
+        name = (
+            str(communication.value)
+            if isinstance(communication, Transfer)
+            else f"gradients of stage {communication.stage}"
+        )
         event = _complete(name, "transfer", begins, max(0, end - begins))
         known = "when its reader could go on" if exact else "over by then; nobody waited for it"
         event["args"] = {
-            "bytes": flow.num_bytes,
-            "planned_us": flow.duration_us,
+            "bytes": communication.num_bytes,
+            "planned_us": communication.duration_us,
             "both ends ready at us": start,
             "end": known,
         }

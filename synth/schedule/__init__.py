@@ -1,4 +1,4 @@
-"""What a schedule is: ops, placement, file format, lowering, verification, simulation."""
+"""Schedules: ops, placement, file format, lowering, verification, simulation."""
 
 from synth.schedule.lowering.lower import Lowered, lower
 from synth.schedule.memory import MemoryCurve, peak_bytes

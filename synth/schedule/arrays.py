@@ -1,14 +1,14 @@
-"""A schedule's ops as arrays of integers: what is counted by the hundred thousand.
+"""A schedule's ops as arrays of integers, so that hundreds of thousands of them stay cheap.
 
 Numbers, with R replicas, S stages and m micro-batches:
 
-    node   an op's place among all ops, rank by rank in program order, STEPs included
+    node   an op's index among all ops, rank by rank in program order, STEPs included
     cell   (replica · S + stage) · m + micro-batch
-    class  (fate · kinds + kind) · S + stage, what costs and effects depend on; kinds in the order
-           of `OpKind`, fates in that of `FATES`
-    slot   node + rank: each rank has one slot more than ops, for what happens after its last op
+    class  (saved mode · kinds + kind) · S + stage; costs and effects depend on nothing else. Kinds
+           are in the order of `OpKind`, saved modes in that of `SAVED_MODES`
+    slot   node + rank: each rank has one slot more than ops, for events after its last op
 
-Where no op but F, B, W, BW and STEP occurs (`is_plain`), kinds are these five and fates are one.
+If there is no op but F, B, W, BW and STEP (`is_plain`), there are these five kinds and one mode.
 """
 
 from dataclasses import dataclass
@@ -32,22 +32,24 @@ Flags = npt.NDArray[np.bool_]
 Cell = tuple[int, int, int]
 
 
-class Fate(NamedTuple):
-    """What becomes of what a stage saves of a micro-batch: R rebuilds it, OFFLOAD moves it."""
+class SavedMode(NamedTuple):
+    """The fate of a micro-batch's saved activations: kept, rebuilt by R, moved by OFFLOAD."""
 
     rebuilt: bool
     moved: bool
 
 
-FATES = tuple(Fate(rebuilt, moved) for moved in (False, True) for rebuilt in (False, True))
+SAVED_MODES = tuple(
+    SavedMode(rebuilt, moved) for moved in (False, True) for rebuilt in (False, True)
+)
 
 
 @dataclass(frozen=True, eq=False)
 class OpArrays:
     """All ops of a schedule, as tuples by rank and as one array per field by node.
 
-    `first_node` has the first node of every rank, and the number of nodes at its end; `fields` has
-    `kind`, `stage`, `microbatch` and `replica` of all nodes as its rows.
+    `first_node` has the first node of every rank, followed by the number of nodes. The rows of
+    `fields` are the `kind`, `stage`, `microbatch` and `replica` of all nodes.
     """
 
     schedule: Schedule
@@ -79,7 +81,7 @@ class OpArrays:
 
     @cached_property
     def num_stages(self) -> int:
-        """Number of stages, copies not counted."""
+        """The number of stages; copies do not count."""
         return self.schedule.placement.num_stages
 
     @cached_property
@@ -90,45 +92,45 @@ class OpArrays:
 
     @cached_property
     def is_plain(self) -> bool:
-        """Whether there are no ops but F, B, W, BW and STEP."""
+        """True if there are no ops but F, B, W, BW and STEP."""
         return int(self.kind.max(initial=0)) < len(MEASURED)
 
     @property
     def num_kinds(self) -> int:
-        """How many kinds of op are told apart."""
+        """The number of op kinds that classes distinguish."""
         return len(MEASURED) if self.is_plain else len(OpKind)
 
     def listed(self, kind: OpKind) -> Flags:
-        """Which cells have an op of a kind."""
+        """A mask of the cells that have an op of a kind."""
         flags = np.zeros(self.num_cells, dtype=np.bool_)
         flags[self.cells[self.kind == KIND_CODES[kind]]] = True
         return flags
 
     @cached_property
-    def fate_codes(self) -> IntArray:
-        """By cell the place of its fate in `FATES`, where not all ops are plain."""
+    def saved_mode_codes(self) -> IntArray:
+        """The index in `SAVED_MODES` by cell; only if not all ops are plain."""
         return self.listed(OpKind.R) + 2 * self.listed(OpKind.OFFLOAD)
 
     @cached_property
-    def fates(self) -> dict[Cell, Fate]:
-        """The fates of the cells whose fate is not the first, by (stage, micro-batch, replica)."""
+    def saved_modes(self) -> dict[Cell, SavedMode]:
+        """The saved modes by (stage, micro-batch, replica), without cells that just keep."""
         if self.is_plain:
             return {}
         found = {}
-        for cell in self.fate_codes.nonzero()[0].tolist():
+        for cell in self.saved_mode_codes.nonzero()[0].tolist():
             copy, microbatch = divmod(cell, self.schedule.num_micro_batches)
             replica, stage = divmod(copy, self.num_stages)
-            found[stage, microbatch, replica] = FATES[self.fate_codes[cell]]
+            found[stage, microbatch, replica] = SAVED_MODES[self.saved_mode_codes[cell]]
         return found
 
     @cached_property
     def of_step(self) -> Flags:
-        """Which ops are STEPs."""
+        """A mask of the STEPs."""
         return np.equal(self.kind, KIND_CODES[OpKind.STEP])
 
     @cached_property
     def cells(self) -> IntArray:
-        """The cell of every op; that of a STEP is the one of micro-batch 0."""
+        """The cell of every op; a STEP has the cell of micro-batch 0."""
         first = (self.replica * self.num_stages + self.stage) * self.schedule.num_micro_batches
         cells: IntArray = first + self.microbatch * ~self.of_step
         return cells
@@ -138,12 +140,12 @@ class OpArrays:
         """The class of every op."""
         kind = self.kind
         if not self.is_plain:
-            kind = kind + len(OpKind) * self.fate_codes[self.cells]
+            kind = kind + len(OpKind) * self.saved_mode_codes[self.cells]
         return np.add(kind * self.num_stages, self.stage)
 
     @cached_property
     def counts(self) -> IntArray:
-        """How often each op stands in the programs, [kind, cell]."""
+        """The number of occurrences of each op in the programs, [kind, cell]."""
         key = self.kind * self.num_cells + self.cells
         counts = np.bincount(key, minlength=self.num_kinds * self.num_cells)
         by_kind: IntArray = counts.reshape(self.num_kinds, -1)
@@ -151,7 +153,7 @@ class OpArrays:
 
 
 def with_steps(schedule: Schedule, rank: int) -> tuple[Op, ...]:
-    """A rank's ops, with the STEPs that it does not list itself at the end."""
+    """A rank's ops; STEPs that its program does not list are appended."""
     program = schedule.programs[rank]
     held = schedule.placement.held
     expected = held[rank] if rank < len(held) else ()

@@ -1,7 +1,8 @@
-"""Memory of a lowered schedule: it follows from the order of each program alone, never from time.
+"""Memory of a lowered schedule; it depends on the order of each program alone, never on time.
 
-While an op runs, the level is what was alive at its start plus the op's measured rise; afterwards
-it is what is alive then. Receive buffers count from their posting, sent values until waited for.
+While an op runs, the level is the bytes alive at its start plus the op's measured rise. After it,
+the level is the bytes alive then. Receive buffers count from their posting, and sent values until
+the send has been waited for.
 """
 
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from synth.schedule.lowering.lower import Action, Lowered
 
 @dataclass(frozen=True)
 class MemoryCurve:
-    """A rank's level at each instruction of its program: the highest during it, and after it."""
+    """A rank's memory level at each instruction: the highest during it, and the level after it."""
 
     static_bytes: int
     highest: list[int]
@@ -22,7 +23,7 @@ class MemoryCurve:
 
     @property
     def peak_bytes(self) -> int:
-        """The highest level of all."""
+        """The highest level."""
         return max(self.highest, default=self.static_bytes)
 
 
@@ -33,7 +34,7 @@ def static_bytes(lowered: Lowered, rank: int) -> int:
 
 
 def memory_curve(lowered: Lowered, rank: int) -> MemoryCurve:
-    """Walk a rank's program and add up the bytes."""
+    """Add up the bytes along a rank's program."""
     effects = lowered.effects
     level = base = static_bytes(lowered, rank)
     highest, after = [], []
@@ -52,10 +53,10 @@ def memory_curve(lowered: Lowered, rank: int) -> MemoryCurve:
 
 
 def peak_bytes(lowered: Lowered) -> tuple[int, ...]:
-    """The peak of every rank, that is, of its memory curve; for all ranks at once.
+    """The peak of every rank's memory curve, computed for all ranks at once.
 
-    In each slot the level is highest when the receives are posted, or while the op runs; what it is
-    afterwards, the next slot starts from.
+    Within a slot the level is highest when the receives are posted or while the op runs. The level
+    at its end is the level at the start of the next slot.
     """
     arrays, num_ranks = lowered.arrays, lowered.num_ranks
     first_slot = np.array(arrays.first_node) + np.arange(num_ranks + 1)
@@ -78,23 +79,23 @@ def peak_bytes(lowered: Lowered) -> tuple[int, ...]:
 def _flows(
     lowered: Lowered, slot: IntArray, first_slot: IntArray
 ) -> tuple[IntArray, IntArray, IntArray]:
-    """By slot the bytes that receives allocate, and that die with its waits and with its op."""
-    table, uses, routes = lowered.table, lowered.uses, lowered.routes
+    """By slot, the bytes that receives allocate, that its waits free, and that its op frees."""
+    table, def_use, transfer_table = lowered.table, lowered.def_use, lowered.transfer_table
     num_micro_batches = lowered.schedule.num_micro_batches
     received = np.zeros(int(first_slot[-1]), dtype=np.int64)
-    come = routes.arriving
-    posted = first_slot[routes.target[come]] + routes.post[come]
-    np.add.at(received, posted, routes.num_bytes[come])
-    # Moments: 2 · slot when its sends were waited for, 2 · slot + 1 when its op is over.
-    made = (uses.maker >= 0).nonzero()[0]
-    death = np.empty_like(uses.maker)
-    death[made] = 2 * slot[uses.last_use[made]] + 1
-    gone = routes.leaving
-    waited = first_slot[routes.source[gone]] + routes.wait[gone]
-    np.maximum.at(death, routes.value[gone], 2 * waited)
+    come = transfer_table.arriving
+    posted = first_slot[transfer_table.target[come]] + transfer_table.post[come]
+    np.add.at(received, posted, transfer_table.num_bytes[come])
+    # Moments: 2 · slot after the slot's waits, 2 · slot + 1 after its op.
+    made = (def_use.maker >= 0).nonzero()[0]
+    death = np.empty_like(def_use.maker)
+    death[made] = 2 * slot[def_use.last_use[made]] + 1
+    gone = transfer_table.leaving
+    waited = first_slot[transfer_table.source[gone]] + transfer_table.wait[gone]
+    np.maximum.at(death, transfer_table.value[gone], 2 * waited)
     freed = np.zeros(2 * len(received), dtype=np.int64)
     np.add.at(freed, death[made], table.value_bytes[made // num_micro_batches])
-    away = uses.away
-    at = 2 * slot[away.last_read] + 1
-    np.add.at(freed, at, table.value_bytes[away.value // num_micro_batches])
+    remote_reads = def_use.remote_reads
+    at = 2 * slot[remote_reads.last_read] + 1
+    np.add.at(freed, at, table.value_bytes[remote_reads.value // num_micro_batches])
     return received, freed[0::2], freed[1::2]

@@ -1,4 +1,4 @@
-"""A schedule: a placement of stages on ranks, and the ordered ops of each. It holds no clock."""
+"""A schedule: a placement of stages on ranks, and the ordered ops of each rank, without times."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,22 +10,22 @@ from synth.schedule.ops import Op
 
 @dataclass(frozen=True)
 class Placement:
-    """Where stages live: `ranks[replica][stage]` is a rank."""
+    """The rank of each stage copy: `ranks[replica][stage]`."""
 
     ranks: tuple[tuple[int, ...], ...]
 
     @classmethod
     def linear(cls, num_ranks: int) -> "Placement":
-        """Stage s on rank s, one copy."""
+        """Place stage s on rank s, one copy."""
         return cls((tuple(range(num_ranks)),))
 
     def rank_of(self, stage: int, replica: int = 0) -> int:
-        """The rank that holds a stage."""
+        """The rank that holds a stage copy."""
         return self.ranks[replica][stage]
 
     @property
     def num_stages(self) -> int:
-        """Number of stages, copies not counted."""
+        """The number of stages; copies do not count."""
         return len(self.ranks[0])
 
     @property
@@ -45,12 +45,13 @@ class Placement:
 
 @dataclass(frozen=True)
 class Buffering:
-    """Where lowering puts the two ends of a transfer, in compute ops: moves do not count.
+    """The distance from a transfer's two ends to its ops, in compute ops; moves do not count.
 
-    A receive is posted `receive_ahead` ops before the op that reads it; a send is waited for, and
-    its value freed, `send_behind` ops after the op that made it. More costs boundary buffers, less
-    makes ranks wait for each other: with 1 and 2 every published schedule keeps its published time
-    (with 1 and 1, ZB-H2's bubble rate grows by up to 2.2 points as senders wait).
+    A receive is posted `receive_ahead` ops before the op that reads it. A send is waited for, and
+    its value freed, `send_behind` ops after the op that made it. Larger distances cost boundary
+    buffers; smaller ones make ranks wait for each other. With 1 and 2 every published schedule
+    keeps its published time. With 1 and 1, ZB-H2's bubble rate grows by up to 2.2 points, because
+    senders wait.
     """
 
     receive_ahead: int = 1
@@ -59,11 +60,11 @@ class Buffering:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Order only: one program per rank. Times come from simulating it on costs.
+    """The order of ops: one program per rank. Times come from simulating it on costs.
 
-    Transfers that follow from the placement are not listed: lowering inserts them. So it does with
-    the reductions of gradients between copies: `eager` ones begin when their stage's gradients are
-    complete, others when their ranks have run all their ops.
+    Lowering inserts the transfers that follow from the placement, and the reductions of gradients
+    between copies. `eager` reductions begin when their stage's gradients are complete, others when
+    their ranks have run all their ops.
     """
 
     placement: Placement
@@ -77,7 +78,7 @@ class Schedule:
     def linear(
         cls, name: str, num_micro_batches: int, programs: Iterable[Iterable[Op]]
     ) -> "Schedule":
-        """A schedule with stage s on rank s."""
+        """Make a schedule with stage s on rank s."""
         listed = tuple(tuple(program) for program in programs)
         return cls(Placement.linear(len(listed)), num_micro_batches, listed, name)
 
@@ -88,5 +89,5 @@ class Schedule:
 
     @property
     def keeps_saved(self) -> bool:
-        """Whether everything that F saves stays where it is until its B: no R, and no moves."""
+        """True if saved activations stay in place until their B: no R, and no moves."""
         return all(op.kind in MEASURED for program in self.programs for op in program)

@@ -1,4 +1,4 @@
-"""Compute ops, and the values that they read and make."""
+"""Compute ops, and the values that they read and produce."""
 
 import re
 from enum import StrEnum
@@ -27,7 +27,7 @@ class Op(NamedTuple):
         """Read a token of the schedule file.
 
         Raises:
-            ValueError: the token is none, with what one looks like.
+            ValueError: the token is malformed; the message shows what tokens look like.
         """
         match = _TOKEN.fullmatch(token)
         if match is None or (match[1] == "STEP") != (match[3] is None):
@@ -42,30 +42,30 @@ _TOKEN = re.compile(r"(F|BW|B|W|STEP|R|O|L|K|G)(\d{1,6})(?:\.(\d{1,9}))?(?:@(\d{
 
 
 class ValueKind(StrEnum):
-    """What a value is; see `docs/design.md`, "one model of data"."""
+    """The kind of a value; see `docs/design.md`, "one model of data"."""
 
     ACT = "act"
     GRAD = "grad"
     SAVED = "saved"
     SAVED_W = "saved_w"
     WGRAD = "wgrad"
-    REPLAY = "replay"
-    AGAIN = "again"
-    OUT = "out"
-    STORED = "stored"
-    BACK = "back"
+    REPLAY_INPUT = "replay"
+    ACT_AGAIN = "again"
+    MOVED_OUT = "out"
+    PARKED = "stored"
+    MOVED_BACK = "back"
 
 
 class Value(NamedTuple):
-    """Something that lives on a rank from the op that makes it to the last op that reads it.
+    """Data that lives on a rank from the op that makes it to the last op that reads it.
 
-    act(s, j) is the output of stage s, grad(s, j) the gradient of that output, saved(s, j) what F
-    keeps, saved_w(s, j) what is left of it for W, and wgrad(s, j) micro-batch j's contribution to
-    the accumulated weight gradient (no bytes of its own: they are static).
+    act(s, j) is the output of stage s and grad(s, j) the gradient of that output. saved(s, j) are
+    the saved activations of F, saved_w(s, j) the part of them that W needs. wgrad(s, j) is
+    micro-batch j's contribution to the accumulated weight gradient; its bytes are static.
 
-    Where R follows, F keeps its input and replay(s, j), R makes saved(s, j) and, for a layer that
-    holds on to its output, again(s, j). Where saved(s, j) moves, it leaves as out(s, j) and comes
-    back as back(s, j); stored(s, j) is the copy elsewhere, which takes nothing of its rank.
+    If R follows, F keeps its input and replay(s, j); R makes saved(s, j) and, for a layer that
+    holds its output, again(s, j). If saved(s, j) moves, it leaves as out(s, j) and returns as
+    back(s, j); stored(s, j) is the copy elsewhere, which takes no memory of its rank.
     """
 
     kind: ValueKind
@@ -74,16 +74,16 @@ class Value(NamedTuple):
     replica: int = 0
 
     def __str__(self) -> str:
-        """For people: `act(1, 3)`."""
+        """The readable form: `act(1, 3)`."""
         suffix = f"@{self.replica}" if self.replica else ""
         return f"{self.kind}({self.stage}, {self.microbatch}){suffix}"
 
     @classmethod
     def parse(cls, text: str) -> "Value":
-        """Read what `str` writes.
+        """Parse the form that `str` gives.
 
         Raises:
-            ValueError: it is no value's name.
+            ValueError: the text does not name a value.
         """
         match = _VALUE.fullmatch(text)
         if match is None:

@@ -20,10 +20,10 @@ _USUAL = ("linear", "looped:2", "v", "looped:3", "looped:4", "wave:2", _MIRROR, 
 
 
 def placement(name: str, num_ranks: int) -> Placement:
-    """The placement of that name on so many ranks.
+    """The named placement on `num_ranks` ranks.
 
     Raises:
-        SynthError: no such name, too many ranks, or a number of ranks or rounds below 1.
+        SynthError: the name is unknown, or the number of ranks or rounds is out of range.
     """
     if num_ranks < 1:
         raise SynthError(f"a placement needs at least one rank, given {num_ranks}")
@@ -37,7 +37,10 @@ def placement(name: str, num_ranks: int) -> Placement:
 
 
 def usual(num_ranks: int) -> dict[str, Placement]:
-    """What to choose from, by name: up to four stages per rank, one copy or two; no two alike."""
+    """The placements to choose from, by name: up to four stages per rank, one or two copies.
+
+    Each placement occurs once.
+    """
     found: dict[str, Placement] = {}
     for name in _USUAL:
         where = placement(name, num_ranks)
@@ -47,18 +50,21 @@ def usual(num_ranks: int) -> dict[str, Placement]:
 
 
 def looped(num_ranks: int, rounds: int) -> Placement:
-    """Stage s on rank s mod D: every round passes the ranks in order."""
+    """Place stage s on rank s mod D, so that every round passes the ranks in order."""
     return Placement((tuple(range(num_ranks)) * rounds,))
 
 
 def wave(num_ranks: int, waves: int = 1) -> Placement:
-    """Down the ranks and up again: neighbours at the turns share a rank, so nothing is sent."""
+    """Place stages down the ranks and up again.
+
+    The two stages at each turn share a rank, so that nothing is sent between them.
+    """
     down = tuple(range(num_ranks))
     return Placement(((down + down[::-1]) * waves,))
 
 
 def mirrored(one_way: Placement) -> Placement:
-    """A second copy of all stages, with rank r and rank D − 1 − r exchanged."""
+    """Add a second copy of all stages, with rank r and rank D − 1 − r exchanged."""
     last = one_way.num_ranks - 1
     return Placement(one_way.ranks + tuple(tuple(last - r for r in way) for way in one_way.ranks))
 

@@ -1,4 +1,4 @@
-"""Exact simulation: every op and transfer starts as soon as its predecessors in the DAG ended."""
+"""Exact simulation: each op and transfer starts once its predecessors in the graph have ended."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,7 +9,7 @@ from synth.schedule.lowering.lower import Lowered
 
 
 class DeadlockError(Exception):
-    """The DAG has a cycle; `nodes` are its members in waiting order."""
+    """The graph has a cycle; each of `nodes` waits for the next one."""
 
     def __init__(self, nodes: list[int]) -> None:
         super().__init__(nodes)
@@ -18,7 +18,7 @@ class DeadlockError(Exception):
 
 @dataclass(frozen=True)
 class Timeline:
-    """When each node of a lowered schedule starts and ends, in microseconds from the first op."""
+    """The start and end of each node of a lowered schedule, in microseconds from the first op."""
 
     lowered: Lowered
     start_us: list[int]
@@ -26,13 +26,16 @@ class Timeline:
 
     @cached_property
     def makespan_us(self) -> int:
-        """From the first op to the last, over all ranks."""
+        """The time from the first op to the last, over all ranks."""
         num_ops = self.lowered.first_node[-1]
         return max(self.end_us[:num_ops], default=0) - min(self.start_us[:num_ops], default=0)
 
     @cached_property
     def period_us(self) -> int:
-        """Max over ranks of (end of last op − start of first op): the zero-bubble papers' cost."""
+        """The maximum over ranks of (end of last op − start of first op).
+
+        The zero-bubble papers call it cost (arXiv 2401.10241).
+        """
         first = self.lowered.first_node
         spans = [
             self.end_us[first[rank + 1] - 1] - self.start_us[first[rank]]
@@ -43,7 +46,7 @@ class Timeline:
 
     @cached_property
     def work_us(self) -> tuple[int, ...]:
-        """Each rank's own compute time."""
+        """The compute time of each rank."""
         first, durations = self.lowered.first_node, self.lowered.durations_us
         return tuple(
             sum(durations[first[rank] : first[rank + 1]]) for rank in range(self.lowered.num_ranks)
@@ -51,11 +54,11 @@ class Timeline:
 
     @property
     def mean_work_us(self) -> float:
-        """The compute time of a rank on average."""
+        """The mean compute time of a rank."""
         return sum(self.work_us) / max(1, len(self.work_us))
 
     def mean_idle(self, span_us: int) -> float:
-        """1 − (mean work of a rank) / span: idle time, imbalance counted."""
+        """1 − (mean work of a rank) / span: the mean idle share, imbalance included."""
         return 1 - self.mean_work_us / span_us if span_us else 0.0
 
     def bubble_rate(self, span_us: int) -> float:
@@ -67,7 +70,7 @@ def simulate(lowered: Lowered) -> Timeline:
     """Run the longest-path recurrence over the DAG, in topological order (Kahn's algorithm).
 
     Raises:
-        DeadlockError: the DAG has a cycle, that is, the programs wait for each other.
+        DeadlockError: the graph has a cycle, that is, the programs wait for each other.
     """
     durations, (edge_from, edge_to) = lowered.durations_us, lowered.edges
     num_nodes = len(durations)
@@ -92,7 +95,7 @@ def simulate(lowered: Lowered) -> Timeline:
 
 
 def _find_cycle(predecessors: list[list[int]], waiting: list[int]) -> list[int]:
-    """Walk back from a stuck node through stuck predecessors until one repeats."""
+    """Follow blocked predecessors back from a blocked node until one repeats."""
     node = next(n for n, count in enumerate(waiting) if count)
     seen: dict[int, int] = {}
     path: list[int] = []

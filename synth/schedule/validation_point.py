@@ -1,10 +1,10 @@
-"""How far ranks may run into an iteration before they know whether the step before it was right.
+"""Validation points: how far a rank may run into an iteration before the last step is validated.
 
-With optimizer post-validation a rank begins an iteration while other ranks still finish the one
-before. Up to its validation point it runs only F's, moves of what these saved, and their
-transfers, which leave no trace in the gradients, so that they can be run again. What a rank runs
-before its point must not need what another rank runs behind its own: if the step was wrong, nobody
-gets that far.
+With optimizer post-validation a rank begins an iteration while other ranks still finish the
+previous one. Up to its validation point it runs only F's, moves of their saved activations, and
+their transfers. These leave the gradients unchanged, so they can be run again if the step was
+wrong. An instruction before one rank's point must not depend on an instruction behind another
+rank's point, which would not run in that case.
 """
 
 from collections.abc import Iterator
@@ -17,10 +17,10 @@ from synth.schedule.ops import Value
 
 
 @dataclass(frozen=True)
-class Strays:
-    """Transfers that one end has started before its validation point, and the other has not.
+class HalfOpenTransfers:
+    """Transfers of which only the other rank's end starts before its validation point.
 
-    If the iteration begins again, this rank must give them their other end, in this order.
+    If the iteration begins again, this rank must start its end of them, in this order.
     """
 
     to_send: tuple[Transfer, ...]
@@ -28,42 +28,44 @@ class Strays:
 
 
 @dataclass(frozen=True)
-class Prefix:
-    """The validation points: how many instructions each rank runs before it validates."""
+class ValidationPoints:
+    """The validation points; `ends` has the number of instructions before each rank's point."""
 
     ends: tuple[int, ...]
 
-    def strays(self, lowered: Lowered, rank: int) -> Strays:
-        """The transfers of a rank that are half started when all ranks stand at their points.
+    def half_open(self, lowered: Lowered, rank: int) -> HalfOpenTransfers:
+        """The transfers of a rank that are half open when all ranks stand at their points.
 
-        Those to and from the host have both ends on the rank.
+        Transfers to and from the host have both ends on the rank and are never half open.
         """
-        places = _Places.of(lowered)
+        starts = _TransferStarts.of(lowered)
 
         def started(place: dict[Transfer, int], transfer: Transfer, at: int) -> bool:
             return place[transfer] < self.ends[at]
 
         def half(ours: dict[Transfer, int], theirs: dict[Transfer, int]) -> tuple[Transfer, ...]:
-            mine = [t for t in ours if rank == (t.source if ours is places.send else t.target)]
+            mine = [t for t in ours if rank == (t.source if ours is starts.send else t.target)]
             return tuple(
                 t
                 for t in sorted(mine, key=ours.__getitem__)
                 if not started(ours, t, rank)
-                and started(theirs, t, t.target if ours is places.send else t.source)
+                and started(theirs, t, t.target if ours is starts.send else t.source)
             )
 
-        return Strays(half(places.send, places.receive), half(places.receive, places.send))
+        return HalfOpenTransfers(
+            half(starts.send, starts.receive), half(starts.receive, starts.send)
+        )
 
 
 @dataclass(frozen=True)
-class _Places:
-    """Where in the programs of its two ranks a transfer starts."""
+class _TransferStarts:
+    """The places in the programs of its two ranks at which each transfer starts."""
 
     send: dict[Transfer, int]
     receive: dict[Transfer, int]
 
     @classmethod
-    def of(cls, lowered: Lowered) -> "_Places":
+    def of(cls, lowered: Lowered) -> "_TransferStarts":
         def of_action(action: Action) -> dict[Transfer, int]:
             return {
                 instruction.moved: place
@@ -75,22 +77,22 @@ class _Places:
         return cls(of_action(Action.SEND), of_action(Action.RECV))
 
 
-def find_prefix(lowered: Lowered) -> Prefix:
+def find_validation_points(lowered: Lowered) -> ValidationPoints:
     """Find the latest validation points.
 
-    Starts before each rank's first instruction that is more than F, a move or a transfer, and goes
-    back until nothing before a point waits for something behind another.
+    Each point starts before its rank's first instruction that is not an F, a move or a transfer.
+    The points then move back until no instruction before one waits for one behind another.
     """
-    places = _Places.of(lowered)
-    arriving = {(transfer.value, transfer.target): transfer for transfer in places.receive}
+    starts = _TransferStarts.of(lowered)
+    arriving = {(transfer.value, transfer.target): transfer for transfer in starts.receive}
     ends = [_only_forward(program) for program in lowered.programs]
 
     def blocked(rank: int, instruction: Instruction) -> bool:
         if instruction.action == Action.SENT:
             moved = instruction.moved
-            return not _is_of_host(moved) and places.receive[moved] >= ends[moved.target]
+            return not _is_of_host(moved) and starts.receive[moved] >= ends[moved.target]
         return any(
-            places.send[arriving[value, rank]] >= ends[arriving[value, rank].source]
+            starts.send[arriving[value, rank]] >= ends[arriving[value, rank].source]
             for value in _reads(lowered, instruction)
             if (value, rank) in arriving
         )
@@ -103,11 +105,11 @@ def find_prefix(lowered: Lowered) -> Prefix:
             place = next(waiting, ends[rank])
             found = found or place < ends[rank]
             ends[rank] = place
-    return Prefix(tuple(ends))
+    return ValidationPoints(tuple(ends))
 
 
 def _only_forward(program: list[Instruction]) -> int:
-    """How many instructions stand before the first that is more than F, a move or a transfer."""
+    """The number of instructions before the first that is not an F, a move or a transfer."""
     for place, instruction in enumerate(program):
         if instruction.action == Action.COMPUTE:
             if instruction.compute.kind not in (OpKind.F, *MOVES):

@@ -1,4 +1,4 @@
-"""The one verifier: completeness, order, deadlock-freedom of the lowered programs, memory."""
+"""The verifier: completeness, order, freedom from deadlock, memory limits."""
 
 from collections.abc import Sequence
 from itertools import product
@@ -17,15 +17,15 @@ from synth.schedule.ops import Op, Value
 from synth.schedule.simulate import DeadlockError, Timeline, simulate
 from synth.units import format_bytes_both
 
-# What makes a micro-batch's passage through a stage whole: one set of each of the three rows.
+# A micro-batch passes a stage by F and one set of each of these three rows.
 _BACKWARDS = ({OpKind.B, OpKind.W}, {OpKind.BW})
 _REBUILDS: tuple[set[OpKind], ...] = (set(), {OpKind.R})
 _MOVES: tuple[set[OpKind], ...] = (set(), {OpKind.OFFLOAD, OpKind.RELOAD}, set(MOVES))
 
-# Those of them that stand on another rank.
-_GUESTS = (OpKind.KEEP, OpKind.GIVE)
+# The moves that stand on another rank than their stage.
+_GUESTS = (OpKind.HOST_FOR, OpKind.RETURN)
 
-# The same in bits, one for each kind of op but STEP.
+# The complete combinations as bit masks, with one bit for each kind of op but STEP.
 _BITS = np.array([0 if kind == OpKind.STEP else 1 << code for code, kind in enumerate(OpKind)])
 _WHOLE = [
     sum(1 << KIND_CODES[kind] for kind in {OpKind.F}.union(*kinds))
@@ -35,7 +35,7 @@ _IS_WHOLE = np.isin(np.arange(1 << len(OpKind)), _WHOLE)
 
 
 class ScheduleError(SynthError):
-    """A schedule that must not run; the message names the op in which it fails."""
+    """The schedule must not run; the message names the first op that is wrong."""
 
     exit_code = ExitCode.MISMATCH
 
@@ -43,16 +43,16 @@ class ScheduleError(SynthError):
 def verify(
     schedule: Schedule, costs: Costs, caps_bytes: Sequence[int] | None = None
 ) -> tuple[Lowered, Timeline]:
-    """Prove a schedule fit to run, and return its lowered form and simulation.
+    """Check that a schedule can run, and return its lowered form and simulation.
 
     Args:
-        schedule: from anywhere.
-        costs: what its stages cost.
-        caps_bytes: the most that each rank may hold at any moment; none: not checked.
+        schedule: of any origin.
+        costs: the costs of its stages.
+        caps_bytes: the memory limit of each rank; None: not checked.
 
     Raises:
-        ScheduleError: an op is missing, doubled, misplaced or out of order; programs that wait for
-            each other; a cap exceeded. The first finding is named with its rank and op.
+        ScheduleError: an op is missing, repeated, misplaced or out of order; the programs
+            deadlock; a memory limit is exceeded. The message names the first rank and op.
     """
     _check_shape(schedule, costs)
     arrays = OpArrays.of(schedule)
@@ -83,9 +83,9 @@ def _check_shape(schedule: Schedule, costs: Costs) -> None:
 
 
 def _check_ops_exist(arrays: OpArrays) -> None:
-    """Every op names a stage that its rank holds and a micro-batch that there is, once.
+    """Every op occurs once and names an existing micro-batch and a stage that its rank holds.
 
-    KEEP and GIVE name a stage of another rank, and stand on one rank only.
+    HOST_FOR and RETURN name a stage of another rank, and stand on one rank only.
     """
     if not _all_exist(arrays):
         for rank, program in enumerate(arrays.schedule.programs):
@@ -96,7 +96,7 @@ def _check_ops_exist(arrays: OpArrays) -> None:
 def _all_exist(arrays: OpArrays) -> bool:
     schedule = arrays.schedule
     holder = np.array(schedule.placement.ranks)
-    guest = arrays.kind >= KIND_CODES[OpKind.KEEP]
+    guest = arrays.kind >= KIND_CODES[OpKind.HOST_FOR]
     ends = (len(OpKind), arrays.num_stages, schedule.num_micro_batches, len(holder))
     return bool(
         _may_be_complete(arrays)
@@ -107,7 +107,7 @@ def _all_exist(arrays: OpArrays) -> bool:
 
 
 def _may_be_complete(arrays: OpArrays) -> bool:
-    """Whether there are enough ops; if so, a table of all micro-batches is not much larger."""
+    """True if there are enough ops, so that a table of all micro-batches is not much larger."""
     return arrays.num_nodes >= arrays.num_stages * arrays.schedule.num_micro_batches
 
 
@@ -131,7 +131,7 @@ def _find_bad_op(schedule: Schedule, rank: int, program: Sequence[Op]) -> None:
 
 
 def _check_guest(where: str, placement: Placement, rank: int, op: Op) -> None:
-    """KEEP and GIVE serve a stage that there is, on a rank that does not hold it."""
+    """HOST_FOR and RETURN serve an existing stage, on a rank that does not hold it."""
     if not (0 <= op.stage < placement.num_stages and 0 <= op.replica < len(placement.ranks)):
         raise ScheduleError(f"{where}: there is no such stage")
     if placement.rank_of(op.stage, op.replica) == rank:
@@ -153,7 +153,8 @@ def _find_doubled_guest(schedule: Schedule) -> None:
 def _check_complete(arrays: OpArrays) -> None:
     """Each micro-batch passes each stage once: F, and B with W, or BW, of one replica.
 
-    R may be there; and OFFLOAD with RELOAD, which KEEP and GIVE of one other rank may join.
+    Optional are R, and OFFLOAD with RELOAD, to which HOST_FOR and RETURN of one other rank may
+    belong.
     """
     if not _all_complete(arrays):
         _find_bad_passage(arrays.schedule)
@@ -172,7 +173,7 @@ def _all_complete(arrays: OpArrays) -> bool:
 
 
 def _kept_and_given_alike(arrays: OpArrays) -> bool:
-    """Whether KEEP and GIVE of every micro-batch stand on one rank."""
+    """True if HOST_FOR and RETURN of each micro-batch stand on the same rank."""
     ranks = np.full((2, arrays.num_cells), -1)
     for row, kind in enumerate(_GUESTS):
         nodes = arrays.kind == KIND_CODES[kind]
@@ -214,7 +215,7 @@ def _check_passage(schedule: Schedule, forward: Op, found: list[Op]) -> None:
 
 
 def _check_moves(found: dict[OpKind, tuple[int, Op]]) -> None:
-    """What goes out comes back, from where it is kept."""
+    """An OFFLOAD has its RELOAD, and a HOST_FOR its RETURN on the same rank."""
     if not found:
         return
     rank, op = next(iter(found.values()))
@@ -224,17 +225,17 @@ def _check_moves(found: dict[OpKind, tuple[int, Op]]) -> None:
             raise ScheduleError(
                 f"rank {rank}: {op} needs {op._replace(kind=kind)}, which is missing"
             )
-    if OpKind.KEEP in found and found[OpKind.KEEP][0] != found[OpKind.GIVE][0]:
+    if OpKind.HOST_FOR in found and found[OpKind.HOST_FOR][0] != found[OpKind.RETURN][0]:
         (keeper, kept), (giver, given) = (found[kind] for kind in _GUESTS)
         raise ScheduleError(f"rank {giver}: {given} stands here, {kept} on rank {keeper}")
 
 
 def _check_local_order(lowered: Lowered) -> None:
-    """What an op reads and its own rank makes must have been made before; STEPs come last."""
+    """An op reads values of its own rank only after they were made; STEPs come last."""
     arrays = lowered.arrays
     of_step = arrays.of_step
     goes_on = of_step[:-1] & ~of_step[1:] & (arrays.rank[:-1] == arrays.rank[1:])
-    if goes_on.any() or len(lowered.uses.late_reader):
+    if goes_on.any() or len(lowered.def_use.late_reader):
         for rank, program in enumerate(lowered.ops):
             _find_bad_order(lowered.effects, rank, program)
 

@@ -72,8 +72,12 @@ def test_a_row_of_compare_that_moves_is_run_to_the_end(
         assert 0.9 * predicted < measured <= predicted
 
     lowered, _ = plan.check()
-    chart = Trace.load(path).steps[-1].chart()
-    moved = {span.flow for span in chart.flows if isinstance(span.flow, Transfer)}
+    execution = Trace.load(path).steps[-1].execution()
+    moved = {
+        span.communication
+        for span in execution.communications
+        if isinstance(span.communication, Transfer)
+    }
     assert moved == set(lowered.transfers)
     assert lay(plan, lowered, path).difference is not None
     shown = synth("show", file, "--measured", path, "--perfetto", tmp_path / "both.json")

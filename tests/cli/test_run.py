@@ -61,10 +61,12 @@ def _check_trace(trace: Trace, plan: Plan) -> None:
     assert (trace.source, [step.step for step in trace.steps]) == (Source.MEASURED, [2, 7, 12, 17])
     lowered, _ = plan.check()
     for step in trace.steps:
-        chart = step.chart()
-        assert [[span.op for span in rank] for rank in chart.ops] == [list(r) for r in lowered.ops]
-        assert {span.flow for span in chart.flows} == set(lowered.transfers)
-        assert all(0 <= span.start_us <= span.end_us for rank in chart.ops for span in rank)
+        execution = step.execution()
+        assert [[span.op for span in rank] for rank in execution.ops] == [
+            list(r) for r in lowered.ops
+        ]
+        assert {span.communication for span in execution.communications} == set(lowered.transfers)
+        assert all(0 <= span.start_us <= span.end_us for rank in execution.ops for span in rank)
 
 
 def test_pipelines_side_by_side_learn_what_one_learns_from_as_many_mini_batches(

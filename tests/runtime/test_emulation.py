@@ -15,8 +15,8 @@ from synth.profile import Link, Links
 from synth.schedule import Op, Schedule, peak_bytes, verify
 from synth.schedule.lowering.lower import lower
 from synth.schedule.lowering.programs import Transfer
-from synth.schedule.measured.rank_log import join_marks
-from synth.schedule.measured.spans import Chart, planned_spans
+from synth.schedule.measured.execution_trace import ExecutionTrace, planned_spans
+from synth.schedule.measured.rank_log import join_logs
 from synth.schedule.model import Placement
 from synth.schedule.simulate import simulate
 
@@ -89,17 +89,22 @@ def replayed(pool: Any, cases: list[tuple[Schedule, Costs]], steps: int = 3) -> 
     for index in range(len(cases)):
         results = [rank[index][0] for rank in by_rank]
         assert [rank[index][1] for rank in by_rank] == [0] * size
-        found.append((results, join_marks([r.traced[-1].marks for r in results])))
+        found.append((results, join_logs([r.traced[-1].log for r in results])))
     return found
 
 
-def assert_replayed(schedule: Schedule, costs: Costs, results: Any, chart: Chart) -> None:
+def assert_replayed(
+    schedule: Schedule, costs: Costs, results: Any, execution: ExecutionTrace
+) -> None:
     """In order, no op before its time, in the memory planned, and every transfer was seen."""
     lowered, _ = verify(schedule, costs)
     planned = simulate(lower(schedule, costs, synchronous_step=True))
-    assert [[span.op for span in rank] for rank in chart.ops] == [list(r) for r in lowered.ops]
-    assert {span.flow for span in chart.flows} == {*lowered.transfers, *lowered.reductions}
-    for found, expected in zip(chart.ops, planned_spans(planned), strict=True):
+    assert [[span.op for span in rank] for rank in execution.ops] == [list(r) for r in lowered.ops]
+    assert {span.communication for span in execution.communications} == {
+        *lowered.transfers,
+        *lowered.reductions,
+    }
+    for found, expected in zip(execution.ops, planned_spans(planned), strict=True):
         for mine, due in zip(found, expected, strict=True):
             assert mine.end_us >= due.end_us - 1, mine.op
     assert tuple(r.peak_bytes for r in results) == peak_bytes(lowered)
@@ -112,8 +117,8 @@ def test_eight_ranks_replay_published_and_solved_schedules(many: Any) -> None:
         solved(),
     ]
     cases = [(s, costs_of(s.placement.num_stages)) for s in schedules]
-    for (schedule, costs), (results, chart) in zip(cases, replayed(many, cases), strict=True):
-        assert_replayed(schedule, costs, results, chart)
+    for (schedule, costs), (results, execution) in zip(cases, replayed(many, cases), strict=True):
+        assert_replayed(schedule, costs, results, execution)
 
 
 def test_moves_to_the_host_and_to_other_ranks_are_replayed(many: Any) -> None:
@@ -123,18 +128,22 @@ def test_moves_to_the_host_and_to_other_ranks_are_replayed(many: Any) -> None:
     for name in ("bpipe", "pipeoffload:1,full", "pipeoffload:2"):
         costs = costs_of(family_placement(name, RANKS).num_stages, host=host)
         cases.append((generate(name, RANKS, MICRO_BATCHES, costs=costs), costs))
-    for (schedule, costs), (results, chart) in zip(cases, replayed(many, cases), strict=True):
-        moved = {span.flow.value.kind for span in chart.flows if isinstance(span.flow, Transfer)}
+    for (schedule, costs), (results, execution) in zip(cases, replayed(many, cases), strict=True):
+        moved = {
+            span.communication.value.kind
+            for span in execution.communications
+            if isinstance(span.communication, Transfer)
+        }
         assert moved >= {"out", "back"}
-        assert_replayed(schedule, costs, results, chart)
+        assert_replayed(schedule, costs, results, execution)
 
 
 def test_what_comes_back_from_a_slow_host_is_waited_for(many: Any) -> None:
     # F ends at 3 ms; out takes 20 ms, and back as long.
     host = Link(latency_us=20_000.0)
     made = Schedule.linear("by hand", 1, [map(Op.parse, ["F0.0", "O0.0", "L0.0", "BW0.0"])])
-    ((_, chart),) = replayed(many, [(made, costs_of(1, host=host))])
-    backward = next(span for span in chart.ops[0] if span.op.kind == "BW")
+    ((_, execution),) = replayed(many, [(made, costs_of(1, host=host))])
+    backward = next(span for span in execution.ops[0] if span.op.kind == "BW")
     assert backward.end_us >= 3_000 + 40_000 + 6_000 - 1
 
 
@@ -142,16 +151,16 @@ def test_transfers_are_held_back_to_the_pace_of_the_plans_links(many: Any) -> No
     # 8000 bytes over 400 kB/s are 20 ms, and loopback takes far less.
     slow = Link(latency_us=0.0, bandwidth_bytes_per_s=400e3)
     schedule, costs = generate("1f1b", 2, 2), costs_of(2, slow)
-    ((_, chart),) = replayed(many, [(schedule, costs)])
-    assert chart.ops[1][0].start_us >= 3_000 + 20_000 - 1
+    ((_, execution),) = replayed(many, [(schedule, costs)])
+    assert execution.ops[1][0].start_us >= 3_000 + 20_000 - 1
 
 
 def test_a_link_serves_one_transfer_at_a_time(many: Any) -> None:
     # GPipe's rank 0 makes an activation every 3 ms; the link takes 10 ms for each.
     slow = Link(latency_us=10_000.0)
     schedule, costs = generate("gpipe", 2, 4), costs_of(2, slow)
-    ((_, chart),) = replayed(many, [(schedule, costs)])
-    read = [span for span in chart.ops[1] if span.op.kind == "F"]
+    ((_, execution),) = replayed(many, [(schedule, costs)])
+    read = [span for span in execution.ops[1] if span.op.kind == "F"]
     assert read[3].start_us >= 3_000 + 4 * 10_000 - 1
 
 
@@ -173,5 +182,5 @@ def test_ranks_that_do_not_wait_at_step_replay_the_same_ops_in_the_same_memory(m
     for rank, [(result, held)] in enumerate(by_rank):
         assert result.late and held == 0
         assert result.peak_bytes == peak_bytes(lowered)[rank]
-    chart = join_marks([result.traced[-1].marks for [(result, _)] in by_rank])
-    assert [[span.op for span in rank] for rank in chart.ops] == [list(r) for r in lowered.ops]
+    execution = join_logs([result.traced[-1].log for [(result, _)] in by_rank])
+    assert [[span.op for span in rank] for rank in execution.ops] == [list(r) for r in lowered.ops]

@@ -15,11 +15,11 @@ CPU = torch.device("cpu")
 
 
 def out(microbatch: int) -> Transfer:
-    return Transfer(Value(ValueKind.OUT, 0, microbatch), 0, HOST, 0, 0)
+    return Transfer(Value(ValueKind.MOVED_OUT, 0, microbatch), 0, HOST, 0, 0)
 
 
 def back(microbatch: int) -> Transfer:
-    return Transfer(Value(ValueKind.BACK, 0, microbatch), HOST, 0, 0, 0)
+    return Transfer(Value(ValueKind.MOVED_BACK, 0, microbatch), HOST, 0, 0, 0)
 
 
 def row(seed: int, sizes: tuple[int, ...] = (3, 100_000, 1)) -> tuple[Tensor, ...]:

@@ -16,7 +16,7 @@ from synth.profile import Link, Links
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.ops import Op, ValueKind
-from synth.schedule.validation_point import find_prefix
+from synth.schedule.validation_point import find_validation_points
 from synth.schedule.verify import ScheduleError, verify
 from tests.runtime.random_orders import random_order
 from tests.synth.plain import random_schedule
@@ -238,15 +238,17 @@ def test_moves_under_way_are_called_back(pool: Any, num_ranks: int) -> None:
         started = [list_started(lowered, rank) for rank in range(num_ranks)]
         if any(op.kind == OpKind.OFFLOAD for ops in started for op in ops):
             schedules.append(schedule)
-            prefix = find_prefix(lowered)
-            strays = [prefix.strays(lowered, rank) for rank in range(num_ranks)]
+            points = find_validation_points(lowered)
+            half_open = [points.half_open(lowered, rank) for rank in range(num_ranks)]
             half_moved += any(
-                t.value.kind == ValueKind.OUT for s in strays for t in (*s.to_send, *s.to_receive)
+                t.value.kind == ValueKind.MOVED_OUT
+                for s in half_open
+                for t in (*s.to_send, *s.to_receive)
             )
     assert_same_bits(pool, num_ranks, schedules, SPECS["sgd"], ALWAYS, (STEPS - 2, 2))
 
 
 def list_started(lowered: Lowered, rank: int) -> list[Op]:
     """The ops before a rank's validation point."""
-    before = lowered.programs[rank][: find_prefix(lowered).ends[rank]]
+    before = lowered.programs[rank][: find_validation_points(lowered).ends[rank]]
     return [instruction.op for instruction in before if instruction.op is not None]

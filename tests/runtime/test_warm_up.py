@@ -292,7 +292,7 @@ def test_the_hosts_memory_is_allocated_ahead_of_the_first_move() -> None:
     for _ in range(2):
         for j, is_out in order:
             row = (torch.full((sizes[j],), j, dtype=torch.uint8),)
-            value = Value(ValueKind.OUT if is_out else ValueKind.BACK, 0, j)
+            value = Value(ValueKind.MOVED_OUT if is_out else ValueKind.MOVED_BACK, 0, j)
             if is_out:
                 link.send(row, Transfer(value, 0, HOST, 0, 0)).wait()
             else:

@@ -16,7 +16,7 @@ from synth.schedule.ops import Op, Value, ValueKind
 from synth.schedule.placements import placement
 
 F, B, W, BW, STEP, R, O, L, K, G = OpKind  # noqa: E741 - the letters of schedule files
-ACT, GRAD, SAVED, SAVED_W, WGRAD, REPLAY, AGAIN, OUT, STORED, BACK = ValueKind
+ACT, GRAD, SAVED, SAVED_W, WGRAD, REPLAY_INPUT, ACT_AGAIN, MOVED_OUT, PARKED, MOVED_BACK = ValueKind
 HOST = -1
 
 
@@ -87,21 +87,21 @@ class Plain:
         if kind == STEP:
             return [Value(WGRAD, s, k, r) for k in range(self.schedule.num_micro_batches)]
         if kind in (O, L, K, G):
-            read = {O: [SAVED], L: [STORED], K: [], G: [OUT]}[kind]
+            read = {O: [SAVED], L: [PARKED], K: [], G: [MOVED_OUT]}[kind]
             return [Value(value, s, j, r) for value in read]
         if kind in (F, R):
             values = [Value(ACT, s - 1, j, r)] if s else []
-            return values + ([Value(REPLAY, s, j, r)] if kind == R else [])
+            return values + ([Value(REPLAY_INPUT, s, j, r)] if kind == R else [])
         # Of what is held until F, B or W: what this op needs.
         needed = {B: (B, W), BW: (B, W), W: (W,)}[kind]
         values = []
         if s > 0 and stage.input_until in needed:
             values.append(Value(ACT, s - 1, j, r))
         if s < last and stage.output_until in needed:
-            values.append(Value(AGAIN if op[1:] in self.rebuilt else ACT, s, j, r))
+            values.append(Value(ACT_AGAIN if op[1:] in self.rebuilt else ACT, s, j, r))
         if s < last and stage.gradient_until in needed:
             values.append(Value(GRAD, s, j, r))
-        kept = BACK if op[1:] in self.moved else SAVED
+        kept = MOVED_BACK if op[1:] in self.moved else SAVED
         values.append(Value(SAVED_W if kind == W else kept, s, j, r))
         return values
 
@@ -111,14 +111,16 @@ class Plain:
         last = len(self.costs.stages) - 1
         above = [Value(ACT, s, j, r)] if s < last else []
         below = [Value(GRAD, s - 1, j, r)] if s > 0 else []
-        again = [Value(AGAIN, s, j, r)] if above and self.costs.stages[s].output_until != F else []
+        again = (
+            [Value(ACT_AGAIN, s, j, r)] if above and self.costs.stages[s].output_until != F else []
+        )
         return {
-            F: [Value(REPLAY if op[1:] in self.rebuilt else SAVED, s, j, r), *above],
+            F: [Value(REPLAY_INPUT if op[1:] in self.rebuilt else SAVED, s, j, r), *above],
             R: [Value(SAVED, s, j, r), *again],
-            O: [Value(OUT, s, j, r), Value(STORED, s, j, r)],
+            O: [Value(MOVED_OUT, s, j, r), Value(PARKED, s, j, r)],
             L: [],
             K: [],
-            G: [Value(BACK, s, j, r)],
+            G: [Value(MOVED_BACK, s, j, r)],
             B: [*below, Value(SAVED_W, s, j, r)],
             BW: [*below, Value(WGRAD, s, j, r)],
             W: [Value(WGRAD, s, j, r)],
@@ -134,11 +136,11 @@ class Plain:
             SAVED: stage.saved_bytes,
             SAVED_W: stage.saved_w_bytes,
             WGRAD: 0,
-            REPLAY: stage.replay_bytes,
-            AGAIN: stage.output_bytes,
-            OUT: stage.saved_bytes,
-            STORED: 0,
-            BACK: stage.saved_bytes,
+            REPLAY_INPUT: stage.replay_bytes,
+            ACT_AGAIN: stage.output_bytes,
+            MOVED_OUT: stage.saved_bytes,
+            PARKED: 0,
+            MOVED_BACK: stage.saved_bytes,
         }[value.kind]
 
     def rise(self, op: Op) -> int:
@@ -150,12 +152,12 @@ class Plain:
         return stage.rise_bytes[op.kind]
 
     def _rooms(self) -> dict[tuple[Value, int], int]:
-        """Where on which rank a KEEP or RELOAD makes room for a value; the last one counts."""
+        """Where on which rank a HOST_FOR or RELOAD makes room for a value; the last one counts."""
         found: dict[Value, tuple[int, int]] = {}
         for rank, program in enumerate(self.ops):
             for place, op in enumerate(program):
                 if op.kind in (K, L):
-                    found[Value(OUT if op.kind == K else BACK, *op[1:])] = (rank, place)
+                    found[Value(MOVED_OUT if op.kind == K else MOVED_BACK, *op[1:])] = (rank, place)
         return {(value, rank): place for value, (rank, place) in found.items()}
 
     def _find_routes(self) -> None:
@@ -218,7 +220,7 @@ class Plain:
             assert link is not None
             size = self.costs.stages[op.stage].saved_bytes
             duration_us = link.transfer_us(size)
-            value = Value(OUT if op.kind == O else BACK, *op[1:])
+            value = Value(MOVED_OUT if op.kind == O else MOVED_BACK, *op[1:])
             if op.kind == O:
                 wait = self._behind(rank, place, self.schedule.buffering.send_behind)
                 ends = (rank, HOST, size, duration_us, place, -1, 0, wait)
@@ -318,7 +320,7 @@ class Plain:
         """What a transfer waits for: an op, or the transfer that took the value to the host."""
         if route.source != HOST:
             return self.first[route.source] + route.order
-        taken = route.value._replace(kind=OUT)
+        taken = route.value._replace(kind=MOVED_OUT)
         every = [r for routes in self.routes for r in routes]
         return self.first[-1] + [(r.value, r.target) for r in every].index((taken, HOST))
 

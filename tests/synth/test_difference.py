@@ -13,7 +13,12 @@ from synth.profile import Link, Links
 from synth.report.explain.difference import Difference, explain_difference
 from synth.report.text.difference import difference_text
 from synth.schedule.lowering.lower import Lowered, lower
-from synth.schedule.measured.spans import Chart, FlowSpan, Span, planned_chart
+from synth.schedule.measured.execution_trace import (
+    CommunicationSpan,
+    ExecutionTrace,
+    OpSpan,
+    planned_execution,
+)
 from synth.schedule.simulate import Timeline, simulate
 
 RANKS, MICRO_BATCHES = 4, 6
@@ -31,7 +36,7 @@ def plan(name: str = "1f1b") -> Lowered:
     return lower(generate(name, RANKS, MICRO_BATCHES), costs, synchronous_step=True)
 
 
-def happening(lowered: Lowered, extra_us: dict[int, int], gap_us: dict[int, int]) -> Chart:
+def happening(lowered: Lowered, extra_us: dict[int, int], gap_us: dict[int, int]) -> ExecutionTrace:
     """The chart of an iteration in which nodes take longer, or start later than they could."""
     order = sorted(
         range(len(lowered.durations_us)),
@@ -48,13 +53,13 @@ def happening(lowered: Lowered, extra_us: dict[int, int], gap_us: dict[int, int]
             start[node], end[node] = began, over
         if not changed:
             break
-    return planned_chart(Timeline(lowered, start, end))
+    return planned_execution(Timeline(lowered, start, end))
 
 
-def explain(lowered: Lowered, *charts: Chart, rest_us: int = 0) -> Difference:
+def explain(lowered: Lowered, *executions: ExecutionTrace, rest_us: int = 0) -> Difference:
     """The difference of the first chart; `rest_us` passes after its last op."""
-    length_us = max(span.end_us for rank in charts[0].ops for span in rank)
-    found = explain_difference(simulate(lowered), charts, 0, length_us + rest_us)
+    length_us = max(span.end_us for rank in executions[0].ops for span in rank)
+    found = explain_difference(simulate(lowered), executions, 0, length_us + rest_us)
     assert found.total_us == pytest.approx(found.measured_us - found.predicted_us)
     return found
 
@@ -132,8 +137,10 @@ def test_a_delay_off_the_critical_path_uses_up_room_first() -> None:
     # W of the last rank has slack: of a delay of 5 ms only what is beyond it costs time.
     lowered = plan("zb-h1")
     node = nodes_of(lowered, RANKS - 1, "W")[0]
-    chart = happening(lowered, {node: 5000}, {})
-    found = pieces(explain(lowered, chart, happening(lowered, {}, {}), happening(lowered, {}, {})))
+    execution = happening(lowered, {node: 5000}, {})
+    found = pieces(
+        explain(lowered, execution, happening(lowered, {}, {}), happening(lowered, {}, {}))
+    )
     assert found["jitter"] == 5000
     assert set(found) <= {"jitter", "room"}
 
@@ -141,20 +148,22 @@ def test_a_delay_off_the_critical_path_uses_up_room_first() -> None:
 def test_a_transfer_that_nobody_waited_for_held_up_nobody() -> None:
     # Its end is only known to be before it was asked for; taken for true it would look slow.
     lowered = plan()
-    ops, flows = happening(lowered, {}, dict.fromkeys(nodes_of(lowered, 0, "F"), 40))
+    ops, communications = happening(lowered, {}, dict.fromkeys(nodes_of(lowered, 0, "F"), 40))
     asked = {span.op: span.start_us for span in ops[1]}
     loose = [
-        FlowSpan(flow, start, asked[op], False)
-        if flow.target == 1 and (op := next(o for o in asked if reads(o, flow))) and end < asked[op]
-        else FlowSpan(flow, start, end)
-        for flow, start, end, _ in flows
+        CommunicationSpan(communication, start, asked[op], False)
+        if communication.target == 1
+        and (op := next(o for o in asked if reads(o, communication)))
+        and end < asked[op]
+        else CommunicationSpan(communication, start, end)
+        for communication, start, end, _ in communications
     ]
     assert any(not span.exact for span in loose)
-    assert "transfers" not in pieces(explain(lowered, Chart(ops, loose)))
+    assert "transfers" not in pieces(explain(lowered, ExecutionTrace(ops, loose)))
 
 
-def reads(op: object, flow: object) -> bool:
-    value = flow.value  # type: ignore[attr-defined]
+def reads(op: object, communication: object) -> bool:
+    value = communication.value  # type: ignore[attr-defined]
     kind = "F" if value.kind == "act" else "BW"
     return (op.kind, op.microbatch) == (kind, value.microbatch)  # type: ignore[attr-defined]
 
@@ -164,7 +173,7 @@ def test_the_pieces_add_up_whatever_happens(seed: int) -> None:
     draw = random.Random(seed)
     lowered = plan(draw.choice(["1f1b", "zb-h1", "zb-2p", "gpipe"]))
     nodes = range(len(lowered.durations_us))
-    charts = [
+    executions = [
         happening(
             lowered,
             {n: draw.randrange(2000) for n in nodes if draw.random() < 0.3},
@@ -172,14 +181,14 @@ def test_the_pieces_add_up_whatever_happens(seed: int) -> None:
         )
         for _ in range(3)
     ]
-    explain(lowered, *charts, rest_us=draw.randrange(1000))  # asserts the sum
+    explain(lowered, *executions, rest_us=draw.randrange(1000))  # asserts the sum
 
 
 def test_missing_ops_and_skewed_clocks_still_add_up() -> None:
     lowered = plan()
-    ops, flows = happening(lowered, {}, {})
-    early = [Span(op, start - 300, end - 300) for op, start, end in ops[2]]
-    explain(lowered, Chart([ops[0], ops[1][:-3], early, ops[3]], flows[::2]))
+    ops, communications = happening(lowered, {}, {})
+    early = [OpSpan(op, start - 300, end - 300) for op, start, end in ops[2]]
+    explain(lowered, ExecutionTrace([ops[0], ops[1][:-3], early, ops[3]], communications[::2]))
 
 
 def test_the_table_says_what_each_piece_is() -> None:

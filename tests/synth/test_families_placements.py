@@ -206,7 +206,7 @@ def test_the_v_saves_the_transfers_of_its_turn() -> None:
     # Of 2D − 1 boundaries of a copy the V crosses ranks at all but one, the loop at all.
     def crossed(name: str) -> int:
         costs = costs_of(name, 4, (1, 1, 1))
-        return len(verify(generate(name, 4, 8), costs)[0].routes)
+        return len(verify(generate(name, 4, 8), costs)[0].transfer_table)
 
     assert (crossed("bitpipe"), crossed("bitpipe-loop")) == (8 * 2 * 6, 8 * 2 * 7)
 

@@ -19,13 +19,13 @@ from synth.report.text.gantt import render
 from synth.schedule.files.fingerprint import Fingerprint, stored_fingerprint
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.files.rederive import differences
-from synth.schedule.measured.spans import planned_chart
+from synth.schedule.measured.execution_trace import planned_execution
 from synth.schedule.measured.trace import Source, Trace, TracedStep
 
 PROFILE = Profile.load(find("zb-1.5b-p8-m24"))
 PLAN = Plan.of(PROFILE, [6] * 4, generate("zb-h1", 4, 4))
 LOWERED, TIMELINE = PLAN.check()
-STEP = TracedStep.of(planned_chart(TIMELINE), 0, TIMELINE.makespan_us)
+STEP = TracedStep.of(planned_execution(TIMELINE), 0, TIMELINE.makespan_us)
 TRACE = Trace.of(PLAN, Source.SIMULATED, [STEP])
 
 # Values that are wrong nearly everywhere, and at the edges of what numbers can be.

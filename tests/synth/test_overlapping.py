@@ -8,7 +8,7 @@ from synth.report.explain.difference import Difference
 from synth.report.explain.overlapping import explain_overlapping
 from synth.report.text.difference import difference_text
 from synth.schedule.lowering.lower import Lowered, lower
-from synth.schedule.measured.spans import Chart, planned_spans
+from synth.schedule.measured.execution_trace import ExecutionTrace, planned_spans
 from synth.schedule.simulate import simulate
 from tests.synth.test_difference import happening, nodes_of, pieces, plan
 
@@ -20,13 +20,13 @@ def late_plan(name: str = "zb-h1") -> Lowered:
     return lower(plan(name).schedule, plan(name).costs)
 
 
-def explain(lowered: Lowered, *charts: Chart, rest_us: int = 0) -> Difference:
+def explain(lowered: Lowered, *executions: ExecutionTrace, rest_us: int = 0) -> Difference:
     """Of the first chart, whose iteration goes on for `rest_us` beyond the pace setter's ops."""
     timeline = simulate(lowered)
     spans_us = [ops[-1].end_us - ops[0].start_us for ops in planned_spans(timeline)]
-    mine = charts[0].ops[spans_us.index(max(spans_us))]
+    mine = executions[0].ops[spans_us.index(max(spans_us))]
     measured_us = mine[-1].end_us - mine[0].start_us + rest_us
-    found = explain_overlapping(timeline, charts, 0, measured_us, timeline.period_us)
+    found = explain_overlapping(timeline, executions, 0, measured_us, timeline.period_us)
     assert found.total_us == pytest.approx(found.measured_us - found.predicted_us)
     return found
 
@@ -77,7 +77,7 @@ def test_the_pieces_add_up_whatever_happens(seed: int) -> None:
     draw = random.Random(seed)
     lowered = late_plan(draw.choice(["1f1b", "zb-h1", "zb-2p", "gpipe"]))
     nodes = range(len(lowered.durations_us))
-    charts = [
+    executions = [
         happening(
             lowered,
             {n: draw.randrange(2000) for n in nodes if draw.random() < 0.3},
@@ -85,7 +85,7 @@ def test_the_pieces_add_up_whatever_happens(seed: int) -> None:
         )
         for _ in range(2)
     ]
-    explain(lowered, *charts, rest_us=draw.randrange(1000))  # asserts the sum
+    explain(lowered, *executions, rest_us=draw.randrange(1000))  # asserts the sum
 
 
 def test_the_table_says_of_which_rank_it_speaks() -> None:

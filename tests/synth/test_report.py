@@ -11,10 +11,16 @@ from synth.report.text.baselines import Contender, rivals_table
 from synth.report.text.gantt import gantt, render
 from synth.report.text.tables import table
 from synth.schedule import Op, Schedule, verify
-from synth.schedule.measured.spans import Span, Spans, moved_spans, planned_chart, planned_spans
+from synth.schedule.measured.execution_trace import (
+    OpSpan,
+    OpSpans,
+    moved_spans,
+    planned_execution,
+    planned_spans,
+)
 
 
-def spans_of(name: str, num_ranks: int = 4, num_micro_batches: int = 4) -> Spans:
+def spans_of(name: str, num_ranks: int = 4, num_micro_batches: int = 4) -> OpSpans:
     costs = uniform_costs(
         num_ranks, forward_us=1000, backward_input_us=1000, backward_weight_us=1000
     )
@@ -41,8 +47,8 @@ def test_a_chart_is_true_to_scale_and_readable_without_colour() -> None:
 
 
 def test_measured_stands_under_planned_on_one_scale() -> None:
-    planned = [[Span(Op.parse("F0.0"), 0, 1000), Span(Op.parse("BW0.0"), 1000, 3000)]]
-    measured = [[Span(Op.parse("F0.0"), 0, 2000), Span(Op.parse("BW0.0"), 2000, 4000)]]
+    planned = [[OpSpan(Op.parse("F0.0"), 0, 1000), OpSpan(Op.parse("BW0.0"), 1000, 3000)]]
+    measured = [[OpSpan(Op.parse("F0.0"), 0, 2000), OpSpan(Op.parse("BW0.0"), 2000, 4000)]]
     expected = """
         rank 0  planned   F0░░░░░░BW0▒▒▒▒▒▒▒▒▒▒▒▒▒········
                 measured  F0░░░░░░░░░░░░░░BW0▒▒▒▒▒▒▒▒▒▒▒▒▒
@@ -54,7 +60,7 @@ def test_measured_stands_under_planned_on_one_scale() -> None:
 def test_an_op_of_one_cell_is_its_letter_and_bw_is_told_from_b() -> None:
     # What is written into ops is decided for a kind as a whole: no F here has its number.
     times = [("F0.0", 0, 10), ("BW0.0", 10, 20), ("F0.1", 20, 200)]
-    spans = [[Span(Op.parse(token), start, end) for token, start, end in times]]
+    spans = [[OpSpan(Op.parse(token), start, end) for token, start, end in times]]
     chart = screen(gantt(spans, 28).plain)
     assert chart[0] == "rank 0  FXF░░░░░░░░░░░░░░░░░"
     assert "X▒ BW, both gradients" in "\n".join(chart)
@@ -157,10 +163,10 @@ def test_what_moves_has_rows_of_its_own_under_each_rank() -> None:
         links=Links(host=Link(latency_us=1)),
     )
     program = map(Op.parse, ["F0.0", "O0.0", "F0.1", "BW0.1", "L0.0", "BW0.0"])
-    chart = planned_chart(verify(Schedule.linear("by hand", 2, [program]), costs)[1])
+    chart = planned_execution(verify(Schedule.linear("by hand", 2, [program]), costs)[1])
     assert moved_spans(chart) == {
-        "out": [[Span(Op.parse("O0.0"), 1, 2)]],
-        "back": [[Span(Op.parse("L0.0"), 4, 5)]],
+        "out": [[OpSpan(Op.parse("O0.0"), 1, 2)]],
+        "back": [[OpSpan(Op.parse("L0.0"), 4, 5)]],
     }
     expected = """
         rank 0  planned  F0░░F1░░BW1▒▒▒▒▒····BW0▒▒▒▒▒
@@ -174,8 +180,8 @@ def test_measured_moves_are_not_drawn_as_ops_though_they_take_a_moment() -> None
     program = "F0.0 O0.0 K3.0 L0.0 G3.0 BW0.0"
     ends = [10, 11, 12, 13, 14, 34]
     pairs = zip(map(Op.parse, program.split()), [0, *ends], ends, strict=False)
-    measured = [[Span(op, start, end) for op, start, end in pairs]]
-    planned = [[Span(Op.parse("F0.0"), 0, 10), Span(Op.parse("BW0.0"), 10, 30)]]
+    measured = [[OpSpan(op, start, end) for op, start, end in pairs]]
+    planned = [[OpSpan(Op.parse("F0.0"), 0, 10), OpSpan(Op.parse("BW0.0"), 10, 30)]]
     shown = render(planned, measured=measured, width=60)
     row = screen(shown)[1].removeprefix("measured").strip()
     assert set(row) == set("F0░·BW▒") and "░·····BW0▒" in row

@@ -11,7 +11,7 @@ from synth.families import generate
 from synth.kinds import OpKind
 from synth.profile import Link, Links, PairLink
 from synth.schedule import Op, Placement, Schedule, Timeline, lower, simulate, verify
-from synth.schedule.contention import shared_period_us, simulate_shared
+from synth.schedule.processor_sharing import shared_period_us, simulate_shared
 from synth.schedule.simulate import DeadlockError
 from synth.schedule.verify import ScheduleError
 from tests.synth import plain

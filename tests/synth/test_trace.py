@@ -13,8 +13,13 @@ from synth.report.perfetto import perfetto_json
 from synth.schedule import Op
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Transfer, lower
-from synth.schedule.measured.rank_log import RankMarks, Ready, Wait, join_marks
-from synth.schedule.measured.spans import Chart, FlowSpan, Span, planned_chart
+from synth.schedule.measured.execution_trace import (
+    CommunicationSpan,
+    ExecutionTrace,
+    OpSpan,
+    planned_execution,
+)
+from synth.schedule.measured.rank_log import RankLog, Ready, Wait, join_logs
 from synth.schedule.measured.trace import Source, Trace, TracedStep
 from synth.schedule.ops import Value, ValueKind
 from synth.schedule.simulate import simulate
@@ -28,33 +33,33 @@ def make_plan(name: str = "zb-h1", num_micro_batches: int = 4) -> Plan:
     return Plan.of(profile, [6] * 4, generate(name, 4, num_micro_batches))
 
 
-def chart_of(plan: Plan) -> Chart:
-    return planned_chart(simulate(lower(plan.schedule(), plan.costs)))
+def chart_of(plan: Plan) -> ExecutionTrace:
+    return planned_execution(simulate(lower(plan.schedule(), plan.costs)))
 
 
-def transfer_span(*, sent: int, posted: int, waits: dict[int, Wait]) -> FlowSpan:
+def transfer_span(*, sent: int, posted: int, waits: dict[int, Wait]) -> CommunicationSpan:
     """The span of one transfer from rank 0 to rank 1, whose clocks began 1 ms apart."""
-    marks = [
-        RankMarks(5_000_000, [], [Ready(SENT, sent)], [waits[0]] if 0 in waits else []),
-        RankMarks(6_000_000, [], [Ready(SENT, posted)], [waits[1]] if 1 in waits else []),
+    log = [
+        RankLog(5_000_000, [], [Ready(SENT, sent)], [waits[0]] if 0 in waits else []),
+        RankLog(6_000_000, [], [Ready(SENT, posted)], [waits[1]] if 1 in waits else []),
     ]
-    return join_marks(marks).flows[0]
+    return join_logs(log).communications[0]
 
 
 def test_ranks_are_laid_on_the_clock_of_the_first_to_begin() -> None:
-    marks = [RankMarks(6_000_000, [Span(F0, 0, 10)]), RankMarks(5_000_000, [Span(F1, 0, 10)])]
-    assert join_marks(marks).ops == [[Span(F0, 1000, 1010)], [Span(F1, 0, 10)]]
+    log = [RankLog(6_000_000, [OpSpan(F0, 0, 10)]), RankLog(5_000_000, [OpSpan(F1, 0, 10)])]
+    assert join_logs(log).ops == [[OpSpan(F0, 1000, 1010)], [OpSpan(F1, 0, 10)]]
 
 
 @pytest.mark.parametrize(("sent", "posted", "start"), [(1500, 300, 1500), (1200, 700, 1700)])
 def test_a_transfer_starts_when_both_ends_are_ready(sent: int, posted: int, start: int) -> None:
     found = transfer_span(sent=sent, posted=posted, waits={1: Wait(SENT, 650, 900, True)})
-    assert found == FlowSpan(SENT, start, 1900, exact=True)
+    assert found == CommunicationSpan(SENT, start, 1900, exact=True)
 
 
 def test_a_transfer_that_held_nobody_up_was_over_when_it_was_asked_for() -> None:
     found = transfer_span(sent=100, posted=0, waits={1: Wait(SENT, 800, 950, False)})
-    assert found == FlowSpan(SENT, 1000, 1800, exact=False)
+    assert found == CommunicationSpan(SENT, 1000, 1800, exact=False)
 
 
 def test_the_receivers_wait_counts_before_the_senders() -> None:
@@ -62,19 +67,19 @@ def test_the_receivers_wait_counts_before_the_senders() -> None:
     waits = {0: Wait(SENT, 1100, 1200, True), 1: Wait(SENT, 200, 400, True)}
     assert transfer_span(sent=1000, posted=0, waits=waits).end_us == 1400
     waits[1] = Wait(SENT, 900, 910, False)
-    assert transfer_span(sent=1000, posted=0, waits=waits) == FlowSpan(SENT, 1000, 1200)
+    assert transfer_span(sent=1000, posted=0, waits=waits) == CommunicationSpan(SENT, 1000, 1200)
 
 
 @pytest.mark.parametrize("name", ["zb-h1", "chimera"])
 def test_a_chart_survives_the_file(tmp_path: Path, name: str) -> None:
     plan = make_plan(name)
-    chart = chart_of(plan)
-    trace = Trace.of(plan, Source.SIMULATED, [TracedStep.of(chart, 7, 123.4)])
+    execution = chart_of(plan)
+    trace = Trace.of(plan, Source.SIMULATED, [TracedStep.of(execution, 7, 123.4)])
     trace.save(tmp_path / "trace.json")
     found = Trace.load(tmp_path / "trace.json")
     assert found == trace
     assert (found.steps[0].step, found.steps[0].step_us) == (7, 123)
-    assert found.steps[0].chart() == chart
+    assert found.steps[0].execution() == execution
     found.check_of(plan)
 
 
@@ -93,8 +98,8 @@ def test_a_trace_with_an_unknown_name_is_refused(old: str, new: str) -> None:
 
 
 def test_perfetto_shows_ranks_as_processes_and_charts_side_by_side() -> None:
-    chart = chart_of(make_plan())
-    events = json.loads(perfetto_json({"planned": chart, "measured": chart}))["traceEvents"]
+    execution = chart_of(make_plan())
+    events = json.loads(perfetto_json({"planned": execution, "measured": execution}))["traceEvents"]
     names = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
     assert {e["args"]["name"] for e in events if e["name"] == "process_name"} == {
         f"rank {rank}" for rank in range(4)
@@ -108,15 +113,21 @@ def test_perfetto_shows_ranks_as_processes_and_charts_side_by_side() -> None:
         "from rank 2, measured",
     ]
     drawn = [e for e in events if e["ph"] == "X"]
-    assert len(drawn) == 2 * (sum(map(len, chart.ops)) + len(chart.flows))
+    assert len(drawn) == 2 * (sum(map(len, execution.ops)) + len(execution.communications))
     first = next(e for e in drawn if (e["pid"], e["name"]) == (1, "F1.0"))
-    assert first["ts"] == chart.ops[1][0].start_us
+    assert first["ts"] == execution.ops[1][0].start_us
 
 
 def test_events_of_a_perfetto_track_do_not_overlap() -> None:
     # Two transfers of a link that were under way together, the first not waited for.
     second = SENT._replace(value=Value(ValueKind.ACT, 0, 4))
-    flows = [FlowSpan(SENT, 0, 90, False), FlowSpan(second, 30, 100), FlowSpan(second, 40, 80)]
-    events = json.loads(perfetto_json({"measured": Chart([[], []], flows)}))["traceEvents"]
+    communications = [
+        CommunicationSpan(SENT, 0, 90, False),
+        CommunicationSpan(second, 30, 100),
+        CommunicationSpan(second, 40, 80),
+    ]
+    events = json.loads(perfetto_json({"measured": ExecutionTrace([[], []], communications)}))[
+        "traceEvents"
+    ]
     drawn = sorted((e["ts"], e["ts"] + e["dur"]) for e in events if e["ph"] == "X")
     assert drawn == [(40, 80), (80, 90), (90, 100)]

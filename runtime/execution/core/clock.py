@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from synth.schedule.measured.rank_log import RankMarks, Ready, Wait
-from synth.schedule.measured.spans import Flow, Span
+from synth.schedule.measured.execution_trace import Communication, OpSpan
+from synth.schedule.measured.rank_log import RankLog, Ready, Wait
 from synth.schedule.ops import Op
 
 # Where it cannot be seen whether a thread slept: a wait shorter than this was the cost of asking.
@@ -39,8 +39,8 @@ class Clock:
 
     def _forget(self) -> None:
         self._ops: list[tuple[Op, Any, Any]] = []
-        self._ready: list[tuple[Flow, Any]] = []
-        self._waits: list[tuple[Flow, Any, Any, bool | None]] = []
+        self._ready: list[tuple[Communication, Any]] = []
+        self._waits: list[tuple[Communication, Any, Any, bool | None]] = []
         self._num_events = 0
 
     def begin(self) -> None:
@@ -54,13 +54,13 @@ class Clock:
         """Record one op: what the `with` block does."""
         return _Measured(self, self._ops, op)
 
-    def ready(self, flow: Flow) -> None:
+    def ready(self, communication: Communication) -> None:
         """This rank's end of a transfer or reduction is ready now."""
         if self.recording:
-            self._ready.append((flow, self._now()))
+            self._ready.append((communication, self._now()))
 
     @contextmanager
-    def wait(self, flow: Flow) -> Iterator[None]:
+    def wait(self, communication: Communication) -> Iterator[None]:
         """Record the wait for a transfer or reduction: the `with` block."""
         if not self.recording:
             yield
@@ -69,7 +69,7 @@ class Clock:
         yield
         end = self._now()
         blocked = None if slept is None else self._times_slept() != slept
-        self._waits.append((flow, start, end, blocked))
+        self._waits.append((communication, start, end, blocked))
 
     @property
     def zero_ns(self) -> int:
@@ -82,22 +82,24 @@ class Clock:
             torch.cuda.synchronize()
         return [(op, self._since(start), self._since(end)) for op, start, end in self._ops]
 
-    def marks(self) -> RankMarks:
+    def log(self) -> RankLog:
         """All that was recorded since `begin`, in whole microseconds."""
-        return RankMarks(
+        return RankLog(
             self._zero_ns,
-            [Span(op, round(start), round(end)) for op, start, end in self.moments_us()],
-            [Ready(flow, round(self._since(at))) for flow, at in self._ready],
+            [OpSpan(op, round(start), round(end)) for op, start, end in self.moments_us()],
+            [Ready(communication, round(self._since(at))) for communication, at in self._ready],
             [
-                self._wait_of(flow, self._since(start), self._since(end), blocked)
-                for flow, start, end, blocked in self._waits
+                self._wait_of(communication, self._since(start), self._since(end), blocked)
+                for communication, start, end, blocked in self._waits
             ],
         )
 
-    def _wait_of(self, flow: Flow, start: float, end: float, blocked: bool | None) -> Wait:
+    def _wait_of(
+        self, communication: Communication, start: float, end: float, blocked: bool | None
+    ) -> Wait:
         if blocked is None:
             blocked = end - start >= _ASKING_US
-        return Wait(flow, round(start), round(end), blocked)
+        return Wait(communication, round(start), round(end), blocked)
 
     def _times_slept(self) -> int | None:
         """How often this thread gave up its processor to wait; none: not known.

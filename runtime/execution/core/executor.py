@@ -14,7 +14,7 @@ from synth.errors import RunFailure, SynthError
 from synth.kinds import OpKind
 from synth.schedule.lowering.lower import Action, Instruction, Lowered, Transfer
 from synth.schedule.ops import Op, ValueKind
-from synth.schedule.validation_point import Strays, find_prefix
+from synth.schedule.validation_point import HalfOpenTransfers, find_validation_points
 
 from ...batch import Batch
 from ..gradients.data_parallel import DataParallel
@@ -32,7 +32,7 @@ from .step_table import SavedSizes, Shapes, Slots, StepTable
 from .stepper import Stepper
 
 # The values that cross between ranks, or to the host and back.
-_TRANSFERRED = (ValueKind.ACT, ValueKind.GRAD, ValueKind.OUT, ValueKind.BACK)
+_TRANSFERRED = (ValueKind.ACT, ValueKind.GRAD, ValueKind.MOVED_OUT, ValueKind.MOVED_BACK)
 _NONE_KEPT: SavedSizes = {}
 
 
@@ -84,7 +84,7 @@ class Executor:
         self._on_gradients = on_gradients
         self._stepper: Stepper | None = None
         self._point = 0
-        self._strays = Strays((), ())
+        self._half_open = HalfOpenTransfers((), ())
         self._progress = progress
         self._on_failure = on_failure
         self._mean = LossTerms.of(lowered.schedule.num_micro_batches)
@@ -184,11 +184,11 @@ class Executor:
     @stepper.setter
     def stepper(self, stepper: Stepper | None) -> None:
         self._stepper = stepper
-        self._point, self._strays = 0, Strays((), ())
+        self._point, self._half_open = 0, HalfOpenTransfers((), ())
         if stepper is not None and stepper.late:
-            prefix = find_prefix(self._lowered)
-            self._point = prefix.ends[self._rank]
-            self._strays = prefix.strays(self._lowered, self._rank)
+            points = find_validation_points(self._lowered)
+            self._point = points.ends[self._rank]
+            self._half_open = points.half_open(self._lowered, self._rank)
 
     @property
     def held_values(self) -> int:
@@ -217,11 +217,11 @@ class Executor:
         for stage in self._stages.values():
             stage.forget()
         open_ones = [pending for pending in step.leaving if pending is not None]
-        open_ones += [self._channels.send(self._buffers(t), t) for t in self._strays.to_send]
+        open_ones += [self._channels.send(self._buffers(t), t) for t in self._half_open.to_send]
         for pending in step.arriving:
             if pending is not None:
                 pending.wait()
-        for transfer in self._strays.to_receive:
+        for transfer in self._half_open.to_receive:
             self._channels.receive(self._buffers(transfer), transfer).wait()
         for pending in open_ones:
             pending.wait()
@@ -268,8 +268,8 @@ class Executor:
             OpKind.STEP: self._compile_step,
             OpKind.OFFLOAD: self._moves.offload,
             OpKind.RELOAD: self._moves.make_room,
-            OpKind.KEEP: self._moves.make_room,
-            OpKind.GIVE: self._moves.give,
+            OpKind.HOST_FOR: self._moves.make_room,
+            OpKind.RETURN: self._moves.give,
         }
         run = partial(self._compute, op, arrivals, handlers[op.kind](op))
         return partial(self._complete, op.stage, run) if op in self._last_backwards else run
@@ -281,7 +281,7 @@ class Executor:
     def _buffers(self, transfer: Transfer) -> Tensors:
         """Empty tensors of a transfer's shapes."""
         kind, stage, microbatch, _ = transfer.value
-        if kind in (ValueKind.OUT, ValueKind.BACK):
+        if kind in (ValueKind.MOVED_OUT, ValueKind.MOVED_BACK):
             return self._moves.buffers(stage, microbatch, self._device)
         boundary = self._table.shapes[microbatch][stage]
         if kind == ValueKind.ACT:

@@ -3,7 +3,7 @@
 from collections import deque
 from typing import NamedTuple
 
-from synth.schedule.measured.rank_log import RankMarks
+from synth.schedule.measured.rank_log import RankLog
 
 from .clock import Clock
 
@@ -11,19 +11,19 @@ from .clock import Clock
 MOST_STEPS = 64
 
 
-class MarkedStep(NamedTuple):
+class LoggedStep(NamedTuple):
     """One traced step as one rank saw it; `step_us` is all of it, on the host's clock."""
 
     step: int
     step_us: float
-    marks: RankMarks
+    log: RankLog
 
 
 class Tracer:
     """Switches a clock on for one step in `every`."""
 
     def __init__(self, clock: Clock, every: int = 1) -> None:
-        self.steps: deque[MarkedStep] = deque(maxlen=MOST_STEPS)
+        self.steps: deque[LoggedStep] = deque(maxlen=MOST_STEPS)
         self._clock = clock
         self._every = every
         self._seen = 0
@@ -37,4 +37,4 @@ class Tracer:
     def end(self, step: int, step_us: float) -> None:
         """A step has ended."""
         if self._clock.recording:
-            self.steps.append(MarkedStep(step, step_us, self._clock.marks()))
+            self.steps.append(LoggedStep(step, step_us, self._clock.log()))

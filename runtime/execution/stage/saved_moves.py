@@ -54,7 +54,7 @@ class Moves:
 
     def offload(self, op: Op) -> Work:
         """O."""
-        return partial(self._offload, op, self._slots.of(ValueKind.OUT, op.stage, op))
+        return partial(self._offload, op, self._slots.of(ValueKind.MOVED_OUT, op.stage, op))
 
     def make_room(self, op: Op) -> Work:
         """K and L."""
@@ -62,12 +62,12 @@ class Moves:
 
     def give(self, op: Op) -> Work:
         """G."""
-        out = self._slots.of(ValueKind.OUT, op.stage, op)
-        return partial(self._give, out, self._slots.of(ValueKind.BACK, op.stage, op))
+        out = self._slots.of(ValueKind.MOVED_OUT, op.stage, op)
+        return partial(self._give, out, self._slots.of(ValueKind.MOVED_BACK, op.stage, op))
 
     def backward(self, op: Op, run: Work) -> Work:
         """B or BW of what came back."""
-        back = self._slots.of(ValueKind.BACK, op.stage, op)
+        back = self._slots.of(ValueKind.MOVED_BACK, op.stage, op)
         return partial(self._backward, op, back, run)
 
     def _offload(self, op: Op, out: int) -> None:

@@ -97,7 +97,7 @@ def _kept(lowered: Lowered) -> list[_Kept]:
             op._replace(kind=OpKind.BW) in listed,
         )
         for op in listed
-        if op.kind == OpKind.KEEP
+        if op.kind == OpKind.HOST_FOR
     )
 
 

@@ -66,11 +66,11 @@ def _show(plan: "Plan", lowered: "Lowered", results: "list[RankResult]", outputs
         shared_timeline,
     )
     from synth.report.text.gantt import render
-    from synth.schedule.measured.spans import planned_spans
+    from synth.schedule.measured.execution_trace import planned_spans
     from synth.schedule.measured.trace import Source
 
     trace = trace_of(plan, results, Source.MEASURED)
-    charts = [step.chart() for step in trace.steps]
+    executions = [step.execution() for step in trace.steps]
     programs_us = [seconds * 1e6 for seconds in results[0].program_seconds]
     step_us = iterations_us(trace, results) or programs_us
     peaks = [r.peak_bytes for r in results]
@@ -78,7 +78,7 @@ def _show(plan: "Plan", lowered: "Lowered", results: "list[RankResult]", outputs
         plan,
         lowered,
         step_us,
-        charts,
+        executions,
         peaks,
         results[0].processors,
         late=results[0].late,
@@ -95,9 +95,9 @@ def _show(plan: "Plan", lowered: "Lowered", results: "list[RankResult]", outputs
     per_second = tokens_per_second(results[0])
     if per_second is not None:
         answer(f"{per_second:.0f} tokens per second, of all ranks together (the median step)\n")
-    if charts:
+    if executions:
         planned = planned_spans(shared_timeline(lowered, found.processors, late=results[0].late))
-        middle = charts[middle_step(step_us)]
+        middle = executions[middle_step(step_us)]
         answer(render(planned, measured=middle.ops, width=outputs.width) + "\n")
         answer(comparison_text(found))
     else:
@@ -126,15 +126,15 @@ def trace_of(
     plan: "Plan", results: "list[RankResult]", source: "Source", times: float = 1.0
 ) -> "Trace":
     """What the ranks saw of the traced steps, laid over each other."""
-    from synth.schedule.measured.rank_log import join_marks
+    from synth.schedule.measured.rank_log import join_logs
     from synth.schedule.measured.trace import Trace, TracedStep
 
     by_step = zip(*(result.traced for result in results), strict=True)
     steps = []
     for ranks in by_step:
-        chart = join_marks([seen.marks for seen in ranks])
-        step_us = max(ranks[0].step_us, *(span.end_us for spans in chart.ops for span in spans))
-        steps.append(TracedStep.of(chart, ranks[0].step, step_us))
+        execution = join_logs([seen.log for seen in ranks])
+        step_us = max(ranks[0].step_us, *(span.end_us for spans in execution.ops for span in spans))
+        steps.append(TracedStep.of(execution, ranks[0].step, step_us))
     return Trace.of(plan, source, steps, results[0].processors, times, results[0].late)
 
 

@@ -11,10 +11,10 @@ from synth.report.explain.difference import Difference, explain_difference
 from synth.report.explain.overlapping import explain_overlapping
 from synth.report.text.difference import difference_text
 from synth.report.text.tables import table
-from synth.schedule.contention import shared_period_us, simulate_shared
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Lowered, lower
-from synth.schedule.measured.spans import Chart, Spans, planned_spans
+from synth.schedule.measured.execution_trace import ExecutionTrace, OpSpans, planned_spans
+from synth.schedule.processor_sharing import shared_period_us, simulate_shared
 from synth.schedule.simulate import Timeline, simulate
 
 
@@ -58,7 +58,7 @@ def compare(
     plan: Plan,
     lowered: Lowered,
     step_us: Sequence[float],
-    charts: Sequence[Chart],
+    executions: Sequence[ExecutionTrace],
     peak_bytes: Sequence[int],
     processors: int,
     *,
@@ -97,24 +97,24 @@ def compare(
             )
         ),
         measured_peak_bytes=tuple(peak_bytes),
-        ops=_compare_ops(lowered, planned, [chart.ops for chart in charts]),
-        difference=_explain(shared, charts, middle, step_us[middle], predicted_shared_us, late)
-        if charts
+        ops=_compare_ops(lowered, planned, [execution.ops for execution in executions]),
+        difference=_explain(shared, executions, middle, step_us[middle], predicted_shared_us, late)
+        if executions
         else None,
     )
 
 
 def _explain(
     planned: Timeline,
-    charts: Sequence[Chart],
+    executions: Sequence[ExecutionTrace],
     index: int,
     measured_us: float,
     predicted_us: int,
     late: bool,
 ) -> Difference:
     if late:
-        return explain_overlapping(planned, charts, index, measured_us, predicted_us)
-    return explain_difference(planned, charts, index, measured_us)
+        return explain_overlapping(planned, executions, index, measured_us, predicted_us)
+    return explain_difference(planned, executions, index, measured_us)
 
 
 def _predict(lowered: Lowered, shared: Timeline, processors: int, late: bool) -> tuple[int, int]:
@@ -149,7 +149,7 @@ def shared_timeline(lowered: Lowered, processors: int, *, late: bool = False) ->
 
 
 def _compare_ops(
-    lowered: Lowered, planned: Spans, measured: Sequence[Spans]
+    lowered: Lowered, planned: OpSpans, measured: Sequence[OpSpans]
 ) -> tuple[OpComparison, ...]:
     predicted, found = _durations([planned]), _durations(measured)
     return tuple(
@@ -167,11 +167,11 @@ def _compare_ops(
     )
 
 
-def _durations(charts: Sequence[Spans]) -> dict[tuple[int, OpKind], list[int]]:
+def _durations(executions: Sequence[OpSpans]) -> dict[tuple[int, OpKind], list[int]]:
     """All durations of each op kind of each stage."""
     found: defaultdict[tuple[int, OpKind], list[int]] = defaultdict(list)
-    for chart in charts:
-        for span in (span for rank in chart for span in rank):
+    for execution in executions:
+        for span in (span for rank in execution for span in rank):
             found[span.op.stage, span.op.kind].append(span.end_us - span.start_us)
     return found
 

@@ -22,15 +22,15 @@ from typing import NamedTuple
 from synth.record import Record
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.lowering.programs import Transfer, end_name
-from synth.schedule.measured.spans import Chart, Flow
+from synth.schedule.measured.execution_trace import Communication, ExecutionTrace
 from synth.schedule.ops import ValueKind
 from synth.schedule.simulate import Timeline
 
 _CARRIED = {
     ValueKind.ACT: "activations",
     ValueKind.GRAD: "gradients",
-    ValueKind.OUT: "moves out",
-    ValueKind.BACK: "moves back",
+    ValueKind.MOVED_OUT: "moves out",
+    ValueKind.MOVED_BACK: "moves back",
 }
 
 
@@ -99,7 +99,7 @@ class Measured:
 
 
 def explain_difference(
-    planned: Timeline, charts: Sequence[Chart], index: int, measured_us: float
+    planned: Timeline, executions: Sequence[ExecutionTrace], index: int, measured_us: float
 ) -> Difference:
     """Take one measured iteration's difference from its plan apart.
 
@@ -111,7 +111,7 @@ def explain_difference(
     """
     lowered = planned.lowered
     nodes = number_nodes(lowered)
-    every = [by_node(nodes, chart) for chart in charts]
+    every = [by_node(nodes, execution) for execution in executions]
     classes = classes_of(lowered)
     typical = typical_us_of(classes, every)
     path = _critical_path(lowered, every[index])
@@ -148,28 +148,28 @@ def number_nodes(lowered: Lowered) -> dict[object, int]:
     for rank, ops in enumerate(lowered.ops):
         for node, op in enumerate(ops, lowered.first_node[rank]):
             nodes[rank, op] = node
-    flows: list[Flow] = [*lowered.transfers, *lowered.reductions]
-    for node, flow in enumerate(flows, lowered.first_node[-1]):
-        nodes[_name_of(flow)] = node
+    communications: list[Communication] = [*lowered.transfers, *lowered.reductions]
+    for node, communication in enumerate(communications, lowered.first_node[-1]):
+        nodes[_name_of(communication)] = node
     return nodes
 
 
-def _name_of(flow: Flow) -> object:
+def _name_of(communication: Communication) -> object:
     """What tells a flow from others, whatever it was planned to take."""
-    if isinstance(flow, Transfer):
-        return flow.value, flow.source, flow.target
-    return flow.stage, flow.ranks
+    if isinstance(communication, Transfer):
+        return communication.value, communication.source, communication.target
+    return communication.stage, communication.ranks
 
 
-def by_node(nodes: Mapping[object, int], chart: Chart) -> Measured:
+def by_node(nodes: Mapping[object, int], execution: ExecutionTrace) -> Measured:
     """What a chart says of each node."""
     start_us, end_us, inexact = {}, {}, set()
-    for rank, spans in enumerate(chart.ops):
+    for rank, spans in enumerate(execution.ops):
         for op, start, end in spans:
             if (node := nodes.get((rank, op))) is not None:
                 start_us[node], end_us[node] = start, end
-    for flow, start, end, exact in chart.flows:
-        if (node := nodes.get(_name_of(flow))) is not None:
+    for communication, start, end, exact in execution.communications:
+        if (node := nodes.get(_name_of(communication))) is not None:
             start_us[node], end_us[node] = start, end
             if not exact:
                 inexact.add(node)

@@ -30,7 +30,7 @@ from synth.report.explain.difference import (
     typical_us_of,
 )
 from synth.schedule.lowering.lower import Lowered
-from synth.schedule.measured.spans import Chart
+from synth.schedule.measured.execution_trace import ExecutionTrace
 from synth.schedule.simulate import Timeline
 
 
@@ -46,7 +46,7 @@ class _Ran(NamedTuple):
 
 def explain_overlapping(
     planned: Timeline,
-    charts: Sequence[Chart],
+    executions: Sequence[ExecutionTrace],
     index: int,
     measured_us: float,
     predicted_us: float,
@@ -62,7 +62,7 @@ def explain_overlapping(
     """
     lowered, rank = planned.lowered, _pace_setter(planned)
     nodes = number_nodes(lowered)
-    every = [by_node(nodes, chart) for chart in charts]
+    every = [by_node(nodes, execution) for execution in executions]
     classes = classes_of(lowered)
     typical = typical_us_of(classes, every)
     ran = list(_ran_on(lowered, rank, every[index]))

@@ -13,7 +13,7 @@ from synth.report.text.difference import difference_text
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.files.scaled import scaled
 from synth.schedule.lowering.lower import Lowered
-from synth.schedule.measured.spans import Chart, planned_chart
+from synth.schedule.measured.execution_trace import ExecutionTrace, planned_execution
 from synth.schedule.measured.trace import Source, Trace, TracedStep
 from synth.schedule.simulate import Timeline
 
@@ -22,8 +22,8 @@ from synth.schedule.simulate import Timeline
 class Laid:
     """What is drawn: the plan, and the median iteration of a trace of it with its difference."""
 
-    planned: Chart
-    measured: Chart | None = None
+    planned: ExecutionTrace
+    measured: ExecutionTrace | None = None
     source: Source = Source.SIMULATED
     step: int = 0
     difference: Difference | None = None
@@ -60,13 +60,13 @@ def lay(plan: Plan, lowered: Lowered, path: Path) -> Laid:
     if trace.times != 1.0:
         lowered, _ = scaled(plan, times=trace.times).check()
     timeline = shared_timeline(lowered, trace.processors or lowered.num_ranks, late=trace.late)
-    charts = [step.chart() for step in trace.steps]
+    executions = [step.execution() for step in trace.steps]
     middle = middle_step([step.step_us for step in trace.steps])
     step = trace.steps[middle]
-    chart, difference = charts[middle], None
+    execution, difference = executions[middle], None
     if not trace.late:
-        difference = explain_difference(timeline, charts, middle, step.step_us)
-    return Laid(planned_chart(timeline), chart, trace.source, step.step, difference)
+        difference = explain_difference(timeline, executions, middle, step.step_us)
+    return Laid(planned_execution(timeline), execution, trace.source, step.step, difference)
 
 
 def write_charts(
@@ -74,10 +74,10 @@ def write_charts(
 ) -> None:
     """Write the simulation as a trace, and what is shown for Perfetto."""
     if trace is not None:
-        step = TracedStep.of(planned_chart(timeline), 0, timeline.makespan_us)
+        step = TracedStep.of(planned_execution(timeline), 0, timeline.makespan_us)
         Trace.of(plan, Source.SIMULATED, [step]).save(trace)
     if perfetto is not None:
-        charts = {"planned": laid.planned}
+        executions = {"planned": laid.planned}
         if laid.measured is not None:
-            charts[str(laid.source)] = laid.measured
-        write_atomically(perfetto, perfetto_json(charts))
+            executions[str(laid.source)] = laid.measured
+        write_atomically(perfetto, perfetto_json(executions))

@@ -18,12 +18,14 @@ from rich.text import Text
 from synth.kinds import MOVES, OpKind
 from synth.report.text.axis import axis
 from synth.report.text.drawing import IDLE, LOOKS, Drawing
-from synth.schedule.measured.spans import Span, Spans
+from synth.schedule.measured.execution_trace import OpSpan, OpSpans
 from synth.schedule.ops import Op
 from synth.units import format_us
 
 
-def gantt(charts: Spans | Mapping[str, Spans], width: int = 100, *, colour: bool = False) -> Text:
+def gantt(
+    charts: OpSpans | Mapping[str, OpSpans], width: int = 100, *, colour: bool = False
+) -> Text:
     """Draw charts on one scale.
 
     Args:
@@ -46,10 +48,10 @@ def gantt(charts: Spans | Mapping[str, Spans], width: int = 100, *, colour: bool
 
 
 def render(
-    planned: Spans,
+    planned: OpSpans,
     *,
-    measured: Spans | None = None,
-    moves: Mapping[str, Spans] | None = None,
+    measured: OpSpans | None = None,
+    moves: Mapping[str, OpSpans] | None = None,
     width: int | None = None,
 ) -> str:
     """Draw for stdout, ready to print: in colour on a terminal unless NO_COLOR is set.
@@ -73,12 +75,12 @@ def render(
     return captured.get().rstrip("\n")
 
 
-def _without_moves(spans: Spans) -> Spans:
+def _without_moves(spans: OpSpans) -> OpSpans:
     """Ops that take time: what moves begin are transfers, with rows of their own."""
     return [[span for span in rank if span.op.kind not in MOVES] for rank in spans]
 
 
-def _plan_drawing(named: Mapping[str, Spans], cells: int, colour: bool) -> Drawing:
+def _plan_drawing(named: Mapping[str, OpSpans], cells: int, colour: bool) -> Drawing:
     every = [span for chart in named.values() for rank in chart for span in rank]
     lengths_us: defaultdict[OpKind, list[int]] = defaultdict(list)
     for span in every:
@@ -96,7 +98,7 @@ def _plan_drawing(named: Mapping[str, Spans], cells: int, colour: bool) -> Drawi
     )
 
 
-def _places(named: Mapping[str, Spans]) -> dict[tuple[int, int], int]:
+def _places(named: Mapping[str, OpSpans]) -> dict[tuple[int, int], int]:
     """The (stage, replica) pairs, numbered on each rank; nothing if no rank holds several."""
     places: dict[tuple[int, int], int] = {}
     for chart in named.values():
@@ -108,7 +110,7 @@ def _places(named: Mapping[str, Spans]) -> dict[tuple[int, int], int]:
     return places if any(places.values()) else {}
 
 
-def _row_heads(named: Mapping[str, Spans]) -> list[str]:
+def _row_heads(named: Mapping[str, OpSpans]) -> list[str]:
     """`rank 10  `, or `rank 10  measured  `, all equally wide."""
     num_ranks = len(next(iter(named.values())))
     digits = len(str(num_ranks - 1))
@@ -121,7 +123,7 @@ def _row_heads(named: Mapping[str, Spans]) -> list[str]:
     return heads
 
 
-def _row(spans: Sequence[Span], drawing: Drawing) -> Text:
+def _row(spans: Sequence[OpSpan], drawing: Drawing) -> Text:
     text = Text()
     for op, run in groupby(_sample(spans, drawing)):
         length = len(list(run))
@@ -136,7 +138,7 @@ def _row(spans: Sequence[Span], drawing: Drawing) -> Text:
     return text
 
 
-def _sample(spans: Sequence[Span], drawing: Drawing) -> list[Op | None]:
+def _sample(spans: Sequence[OpSpan], drawing: Drawing) -> list[Op | None]:
     """The op that runs at the middle of each cell."""
     sampled: list[Op | None] = [None] * drawing.cells
     for op, *ends_us in spans:

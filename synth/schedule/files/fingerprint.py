@@ -14,21 +14,21 @@ from pydantic import ValidationError
 from synth.errors import SynthError
 from synth.record import Record
 
-# The key of the file that holds it.
+# The key of the fingerprint in the file.
 KEY = "fingerprint"
 
-# Not covered: they say what kind of file it is, and nothing of the plan.
+# Keys that are not covered: they name the kind of file and say nothing of the plan.
 _NOT_COVERED = ("format", "schema_version", KEY)
 
-# Fields that are named of those that were changed.
+# The most changed fields that a message names.
 _MOST_NAMED = 4
 
-# Hexadecimal digits of the hash of a part, which only names what changed.
+# Hexadecimal digits of the hash of a part, which only has to tell versions of one part apart.
 _PART_DIGITS = 12
 
 
 class Fingerprint(Record):
-    """The hash of a whole file, and those of its parts, by their path in the file."""
+    """The hash of a whole file, and the hashes of its parts by their path in the file."""
 
     sha256: str
     parts: dict[str, str]
@@ -50,10 +50,10 @@ class Fingerprint(Record):
 
 
 def stored_fingerprint(data: Mapping[str, Any]) -> Fingerprint | None:
-    """Return the fingerprint in the parsed JSON of a file; None in files of before there was one.
+    """Return the fingerprint in the parsed JSON of a file; None in files older than version 3.
 
     Raises:
-        SynthError: what is there is no fingerprint.
+        SynthError: the entry is malformed.
     """
     if KEY not in data:
         return None
@@ -66,13 +66,13 @@ def stored_fingerprint(data: Mapping[str, Any]) -> Fingerprint | None:
 
 
 def misfit(data: Mapping[str, Any]) -> str | None:
-    """Say in words where the parsed JSON of a file does not fit the fingerprint in it.
+    """Return a message if the parsed JSON of a file does not fit the fingerprint in it.
 
     Returns:
-        None if it fits, or if there is none in the file.
+        None if it fits, or if the file has no fingerprint.
 
     Raises:
-        SynthError: what is there is no fingerprint.
+        SynthError: the fingerprint is malformed.
     """
     stored = stored_fingerprint(data)
     changed = [] if stored is None else Fingerprint.of(data).changed_since(stored)
@@ -87,7 +87,7 @@ def misfit(data: Mapping[str, Any]) -> str | None:
 
 
 def _parts(data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Every entry of a file, and those of its objects one by one."""
+    """Yield the entries of a file by path; an entry that is an object gives its entries instead."""
     for key, value in data.items():
         if isinstance(value, dict):
             for name, inner in value.items():

@@ -1,4 +1,4 @@
-"""The schedule file (a plan): one portable JSON with order, costs, workload and what is claimed."""
+"""The plan file: one portable JSON with the schedule, its costs, the workload and the claim."""
 
 import hashlib
 from collections.abc import Collection, Sequence
@@ -34,15 +34,15 @@ _Number = Annotated[int, Field(ge=0, lt=10**9, strict=True)]
 _Cap = Annotated[int, Field(gt=0, lt=2**62, strict=True)]
 
 
-# How a claim says that its schedule comes from no search; its bound is the largest work of a rank.
+# `stopped_by` of a schedule that no search found; its bound is the largest work of a rank.
 NOT_SEARCHED = "not searched"
 
 
 class Claim(Record):
-    """What the solver says of the schedule; `check` simulates it again and compares.
+    """The solver's claim about a schedule; `check` simulates the schedule again and compares.
 
-    `bound_holds_for` is which cuts of the model `lower_bound_us` is proven for; a bound of several
-    holds for this one too, which is all that files say that name none. `certificate` says how it
+    `bound_holds_for` names the partitions for which `lower_bound_us` is proven; a bound for several
+    also holds for this one. Files without it mean this partition. `certificate` says how the bound
     was proven; files before version 4 have none.
     """
 
@@ -62,10 +62,10 @@ class Claim(Record):
 
     @classmethod
     def of(cls, schedule: Schedule, costs: Costs, caps_bytes: Sequence[int] | None = None) -> Self:
-        """What simulating a schedule shows, with the largest work of a rank as the bound.
+        """Make the claim that the simulation supports, with the largest work of a rank as bound.
 
         Raises:
-            ScheduleError: it is not fit to run.
+            ScheduleError: the schedule cannot run.
         """
         lowered, timeline = verify(schedule, costs, caps_bytes)
         value_us, bound_us = timeline.makespan_us, max(timeline.work_us)
@@ -83,10 +83,10 @@ class Claim(Record):
 
     @property
     def judged_by(self) -> Objective:
-        """What the bound and the gap are of.
+        """The objective of the bound and of the gap.
 
         Raises:
-            ValueError: the file names an objective that is not known.
+            ValueError: the objective in the file is unknown.
         """
         return Objective.parse(self.objective)
 
@@ -96,7 +96,7 @@ class Claim(Record):
         return self.judged_by.value_us(self)
 
     def check_proof(self) -> None:
-        """The bound and the gap must be possible for the value claimed.
+        """Check that the bound and the gap are possible for the claimed value.
 
         Raises:
             ScheduleError: they contradict it.
@@ -116,10 +116,10 @@ class Claim(Record):
 
 
 class Plan(FileRecord):
-    """A whole schedule file. It needs no other file to be shown, checked or run.
+    """A plan file. It needs no other file to be shown, checked or run.
 
-    Version 2 has R, O, L, K and G among the ops, and what F costs where R follows. Version 3 has a
-    fingerprint. Version 4 has a certificate of the bound, version 5 layers that B recomputes.
+    Version 2 added the ops R, O, L, K and G, and the cost of an F that R follows. Version 3 added a
+    fingerprint, version 4 a certificate of the bound, version 5 layers that B recomputes.
     """
 
     FORMAT: ClassVar[str] = "synth-schedule"
@@ -187,19 +187,19 @@ class Plan(FileRecord):
         arguments: dict[str, str] | None = None,
         recomputed_layers: Collection[int] = (),
     ) -> Self:
-        """Make the file of a schedule from anywhere, such as a published family.
+        """Make the plan of a schedule of any origin, such as a published family.
 
         Args:
-            profile: what was measured.
+            profile: the measured costs of the layers.
             sizes: layers per stage.
             schedule: an order for these stages.
-            claim: what is proven of it; none: what simulating it shows.
-            caps_bytes: of each rank.
-            arguments: what was asked for, to be told.
+            claim: its times, peaks and bound; None: those that the simulation shows.
+            caps_bytes: the memory limit of each rank.
+            arguments: the request, for display.
             recomputed_layers: places of the layers of which F keeps only the input.
 
         Raises:
-            ScheduleError: there is no claim, and the schedule is not fit to run.
+            ScheduleError: there is no claim, and the schedule cannot run.
         """
         costs = cut(recomputing(profile, recomputed_layers), sizes)
         return cls(
@@ -225,13 +225,13 @@ class Plan(FileRecord):
         )
 
     def to_data(self) -> dict[str, Any]:
-        """Return the file as parsed JSON, with the fingerprint of all else in it."""
+        """Return the file as parsed JSON, with the fingerprint of the rest of it."""
         data = super().to_data()
         return {**data, FINGERPRINT: Fingerprint.of(data).model_dump()}
 
     @property
     def num_ranks(self) -> int:
-        """Number of ranks, that is, of processes that `synth run` needs."""
+        """The number of ranks, that is, of processes per pipeline."""
         return len(self.programs)
 
     def layers_of(self, stage: int) -> range:
@@ -240,10 +240,10 @@ class Plan(FileRecord):
         return range(first, first + self.partition[stage])
 
     def schedule(self) -> Schedule:
-        """The order that the file holds.
+        """Parse the schedule.
 
         Raises:
-            ScheduleError: an op is not understood; names its rank and place.
+            ScheduleError: an op cannot be parsed; names its rank and place.
         """
         return Schedule(
             Placement(self.placement),
@@ -255,10 +255,10 @@ class Plan(FileRecord):
         )
 
     def check(self) -> tuple[Lowered, Timeline]:
-        """Verify the schedule, and that it is what the file claims.
+        """Verify the schedule and compare it with the claim.
 
         Raises:
-            ScheduleError: see `verify`; or a claimed figure is not what the simulation gives.
+            ScheduleError: see `verify`; or a claimed figure differs from the simulated one.
         """
         lowered, timeline = verify(self.schedule(), self.costs, self.caps_bytes)
         claimed = (self.claim.makespan_us, self.claim.period_us, self.claim.peak_bytes)
@@ -276,9 +276,9 @@ class Plan(FileRecord):
 
 
 def check_replaceable(path: Path | None) -> None:
-    """Refuse to write a schedule over a file, if one is given, that holds something else.
+    """Refuse to overwrite a file that is not a plan, if a path is given.
 
-    A schedule file of any version may be replaced, and so may an empty file.
+    A plan of any version may be replaced, and so may an empty file.
 
     Raises:
         SynthError: the file is something else, or cannot be read.
@@ -298,12 +298,13 @@ def check_replaceable(path: Path | None) -> None:
 
 
 def program_text(program: tuple[Op, ...]) -> str:
-    """One rank's ops as a line of tokens."""
+    """Write one rank's ops as a line of tokens."""
     return " ".join(map(str, program))
 
 
 def schedule_fingerprint(schedule: Schedule) -> str:
-    """A short hash of everything in a schedule but its name."""
+    """Hash everything in a schedule except its name, as 16 hexadecimal digits."""
+
     rules = (schedule.placement, schedule.num_micro_batches, schedule.buffering, schedule.eager)
     lines = [repr(rules), *map(program_text, schedule.programs)]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Comparing a plan with the profile that it was made from: the costs are derived once more."""
+"""Comparing a plan with the profile from which it was made, by deriving the costs again."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -11,9 +11,9 @@ from synth.schedule.files.plan_file import Plan
 
 
 def differences(plan: Plan, profile: Profile) -> Iterator[str]:
-    """Yield in words whatever a plan has from its profile and has otherwise than the profile.
+    """Yield a description of each difference between a plan and the profile that it was made from.
 
-    Fields that the plan's file does not have, as it is of an older version, are not compared.
+    Fields that are absent from the plan, because its version is older, are not compared.
     """
     names = [layer.name for layer in profile.layers]
     if list(plan.layers) != names:
@@ -42,7 +42,7 @@ def differences(plan: Plan, profile: Profile) -> Iterator[str]:
 
 
 def _compared(path: str, found: Mapping[str, Any], made: Mapping[str, Any]) -> Iterator[str]:
-    """The entries of one that the other has not, or otherwise."""
+    """Yield the differences of entries of `found` from those of `made`."""
     for key, value in found.items():
         other = made.get(key)
         if isinstance(value, dict) and isinstance(other, dict):

@@ -9,12 +9,12 @@ from synth.record import describe
 from synth.schedule.files.plan_file import Claim, Plan
 from synth.schedule.lowering.lower import Lowered
 
-# Of a factor, either way: beyond, times and bytes are those of no machine.
+# The largest factor, and the inverse of the smallest; no machine differs more from another.
 _MOST = 1e9
 
 
 def scaled(plan: Plan, *, times: float = 1.0, sizes: float = 1.0) -> Plan:
-    """Multiply times and bytes; what is claimed is simulated anew, limits of memory are dropped.
+    """Multiply times and bytes; the claim is simulated anew, and memory limits are dropped.
 
     Links are scaled with both, so that a transfer takes `times` as long as it did.
 
@@ -41,8 +41,11 @@ def scaled(plan: Plan, *, times: float = 1.0, sizes: float = 1.0) -> Plan:
 
 
 def moved_bytes(lowered: Lowered) -> int:
-    """What all ranks together send each other in one iteration; a ring sum sends 2 (n − 1) times
-    its bytes."""
+    """The bytes that all ranks together send to each other in one iteration.
+
+    A ring all-reduce among n ranks sends 2 (n − 1) times its bytes.
+    """
+
     sums = sum(2 * (len(r.ranks) - 1) * r.num_bytes for r in lowered.reductions)
     sent = (t.num_bytes for t in lowered.transfers if HOST not in (t.source, t.target))
     return sum(sent) + sums

@@ -1,4 +1,4 @@
-"""Who makes and who reads each value: by value's number and by node, for all ops at once."""
+"""Def-use: the node that makes and the nodes that read each value, for all ops at once."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -10,11 +10,11 @@ from synth.schedule.arrays import Flags, OpArrays
 from synth.schedule.lowering.effects import EffectTable
 
 
-class Away(NamedTuple):
-    """Values read on a rank that did not make them, once per value and rank.
+class RemoteReads(NamedTuple):
+    """Values that are read on a rank that did not make them, once per value and rank.
 
-    `first_read` and `last_read` are nodes; `seen` numbers them in the order in which the programs,
-    one after the other, first read them. A value that nobody makes has the source −1.
+    `first_read` and `last_read` are nodes. `seen` orders the entries by their first read, program
+    after program. A value that no op makes has the source −1.
     """
 
     value: IntArray
@@ -26,23 +26,23 @@ class Away(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Uses:
-    """What follows from the effects of all ops.
+class DefUse:
+    """The makers and readers of all values.
 
-    `maker[v]` is the node that makes value v, or −1; `last_use[v]` the last node on its rank that
-    reads it, at least its maker. `late_reader` reads what `late_maker` makes on the same rank, not
-    before it.
+    `maker[v]` is the node that makes value v, or −1. `last_use[v]` is the last node on the maker's
+    rank that reads v, or the maker itself. `late_reader[i]` reads a value that `late_maker[i]`
+    makes on the same rank and not before it.
     """
 
     maker: IntArray
     last_use: IntArray
     late_reader: IntArray
     late_maker: IntArray
-    away: Away
+    remote_reads: RemoteReads
 
 
-def find_uses(arrays: OpArrays, table: EffectTable) -> Uses:
-    """Match the reads of all ops with their makers; the last of several makers counts."""
+def find_def_use(arrays: OpArrays, table: EffectTable) -> DefUse:
+    """Match the reads of all ops with their makers; of several makers the last one counts."""
     cells, classes = arrays.cells, arrays.classes
     makes = table.makes.pairs(classes, cells)
     node, value = table.reads.pairs(classes, cells)
@@ -58,26 +58,26 @@ def find_uses(arrays: OpArrays, table: EffectTable) -> Uses:
     if len(late):
         np.maximum(last_use, maker, out=last_use)
     elsewhere = (~home).nonzero()[0]
-    away = _first_and_last(
+    remote_reads = _first_and_last(
         len(arrays.ops), value[elsewhere], source[elsewhere], target[elsewhere], node[elsewhere]
     )
-    return Uses(maker, last_use, node[late], made[late], away)
+    return DefUse(maker, last_use, node[late], made[late], remote_reads)
 
 
 def _first_and_last(
     num_ranks: int, value: IntArray, source: IntArray, target: IntArray, node: IntArray
-) -> Away:
-    """Of all reads of a value on a rank, which stand in order, the first and the last one."""
+) -> RemoteReads:
+    """The first and the last read of each value on each rank, from reads in program order."""
     key = value * num_ranks + target
     order = key.argsort(kind="stable")
     first = group_starts(key[order]).nonzero()[0]
     last = np.append(first[1:], len(order))[: len(first)] - 1
     seen = order[first]
-    return Away(value[seen], source[seen], target[seen], node[seen], node[order[last]], seen)
+    return RemoteReads(value[seen], source[seen], target[seen], node[seen], node[order[last]], seen)
 
 
 def group_starts(sorted_keys: IntArray) -> Flags:
-    """Where in a sorted array another key begins."""
+    """A mask of the positions in a sorted array at which a new key begins."""
     starts = np.ones(len(sorted_keys), dtype=np.bool_)
     np.not_equal(sorted_keys[1:], sorted_keys[:-1], out=starts[1:])
     return starts

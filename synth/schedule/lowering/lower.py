@@ -1,7 +1,7 @@
 r"""Lowering: from an order of compute ops to each rank's full program and the op DAG.
 
 Everything that reads a schedule (solver, simulator, verifier, executor) reads this form, so they
-cannot disagree about what it means. One transfer, with the default buffering (1, 2):
+cannot disagree about its meaning. One transfer, with the default buffering (1, 2):
 
     sender    | op k, makes v | op k+1        | op k+2        | (1) op k+3
               |               \ SEND v                       ^ SENT v: waits, then frees v
@@ -14,9 +14,8 @@ transfers in the order in which they were made, and receives are posted in that 
 in-order communicators (NCCL) demand. (1) and (2) sit at fixed places of the programs, so a rank's
 memory follows from the order of its ops alone, never from timing.
 
-What a schedule of hundreds of thousands of ops needs in order to be judged is kept in arrays; the
-objects that an executor or a report reads (`ops`, `transfers`, `programs`, `predecessors`) are
-made when they are asked for.
+The solver judges schedules of hundreds of thousands of ops by arrays alone. The objects that an
+executor or a report reads (`ops`, `transfers`, `programs`, `predecessors`) are made on demand.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,11 +27,17 @@ import numpy as np
 
 from synth.costs import HOST, Costs, IntArray
 from synth.schedule.arrays import OpArrays
-from synth.schedule.lowering.def_use import Uses, find_uses
+from synth.schedule.lowering.def_use import DefUse, find_def_use
 from synth.schedule.lowering.effects import VALUE_KINDS, Effects, EffectTable
-from synth.schedule.lowering.programs import Action, Attached, Instruction, Transfer, weave
-from synth.schedule.lowering.reductions import Reduction, Turn, find_turns
-from synth.schedule.lowering.routes import Routes, find_routes
+from synth.schedule.lowering.programs import (
+    Action,
+    CommunicationSlots,
+    Instruction,
+    Transfer,
+    insert_communication,
+)
+from synth.schedule.lowering.reductions import PlacedReduction, Reduction, find_reductions
+from synth.schedule.lowering.transfers import TransferTable, find_transfers
 from synth.schedule.model import Schedule
 from synth.schedule.ops import Op, Value
 
@@ -63,9 +68,9 @@ class Lowered:
     costs: Costs
     arrays: OpArrays
     table: EffectTable
-    uses: Uses
-    routes: Routes
-    turns: list[list[Turn]]
+    def_use: DefUse
+    transfer_table: TransferTable
+    reduction_groups: list[list[PlacedReduction]]
     durations: IntArray
     edges: Edges
 
@@ -81,23 +86,23 @@ class Lowered:
 
     @property
     def first_node(self) -> list[int]:
-        """The first node of every rank, and at the end the first that is no op."""
+        """The first node of every rank, followed by the first node that is not an op."""
         return self.arrays.first_node
 
     @cached_property
     def effects(self) -> Effects:
-        """What the ops read and make."""
-        return Effects(self.costs, self.schedule.num_micro_batches, self.arrays.fates)
+        """The reads and writes of the ops."""
+        return Effects(self.costs, self.schedule.num_micro_batches, self.arrays.saved_modes)
 
     @cached_property
     def durations_us(self) -> list[int]:
-        """How long each node takes."""
+        """The duration of each node."""
         durations: list[int] = self.durations.tolist()
         return durations
 
     @cached_property
     def predecessors(self) -> list[list[int]]:
-        """For each node, those that must end before it starts."""
+        """For each node, the nodes that must end before it starts."""
         lists: list[list[int]] = [[] for _ in range(len(self.durations))]
         for before, after in zip(*(ends.tolist() for ends in self.edges), strict=True):
             lists[after].append(before)
@@ -106,18 +111,23 @@ class Lowered:
     @cached_property
     def transfers(self) -> list[Transfer]:
         """All transfers, in the order of their nodes."""
-        routes = self.routes
-        columns = (routes.source, routes.target, routes.num_bytes, routes.duration_us)
+        transfer_table = self.transfer_table
+        columns = (
+            transfer_table.source,
+            transfer_table.target,
+            transfer_table.num_bytes,
+            transfer_table.duration_us,
+        )
         rows = zip(*(column.tolist() for column in columns), strict=True)
         return [
             Transfer(self._value(v), *row)
-            for v, row in zip(routes.value.tolist(), rows, strict=True)
+            for v, row in zip(transfer_table.value.tolist(), rows, strict=True)
         ]
 
     @property
     def reductions(self) -> list[Reduction]:
         """All reductions, in the order of their nodes."""
-        return [turn.reduction for turns in self.turns for turn in turns]
+        return [placed.reduction for group in self.reduction_groups for placed in group]
 
     @cached_property
     def programs(self) -> "Programs":
@@ -125,18 +135,18 @@ class Lowered:
         return Programs(self)
 
     def node_name(self, node: int) -> str:
-        """Name a node for people: the op and its rank, the transfer or the reduction."""
+        """A readable name of a node: the op and its rank, the transfer or the reduction."""
         first = self.first_node
         beyond = node - first[-1]
-        if beyond >= len(self.routes):
-            return f"reduction of the {self.reductions[beyond - len(self.routes)]}"
+        if beyond >= len(self.transfer_table):
+            return f"reduction of the {self.reductions[beyond - len(self.transfer_table)]}"
         if beyond >= 0:
             return f"transfer of {self.transfers[beyond]}"
         rank = max(r for r in range(self.num_ranks) if first[r] <= node)
         return f"{self.ops[rank][node - first[rank]]} on rank {rank}"
 
     def _value(self, number: int) -> Value:
-        """The value of a number; see `EffectTable`."""
+        """The value with a number; see `EffectTable`."""
         kind, cell = divmod(number, self.table.num_cells)
         copy, microbatch = divmod(cell, self.schedule.num_micro_batches)
         replica, stage = divmod(copy, self.arrays.num_stages)
@@ -144,11 +154,11 @@ class Lowered:
 
 
 class Programs:
-    """The full programs of all ranks, each woven when it is first asked for."""
+    """The full programs of all ranks, each made on first access."""
 
     def __init__(self, lowered: Lowered) -> None:
         self._lowered = lowered
-        self._woven: dict[int, list[Instruction]] = {}
+        self._made: dict[int, list[Instruction]] = {}
 
     def __len__(self) -> int:
         """Number of ranks."""
@@ -161,35 +171,41 @@ class Programs:
     def __getitem__(self, rank: int) -> list[Instruction]:
         """One rank's program."""
         rank = range(len(self))[rank]
-        if rank not in self._woven:
-            attached = _attached(self._lowered, rank)
-            self._woven[rank] = weave(self._lowered.ops[rank], attached, self._lowered.effects)
-        return self._woven[rank]
+        if rank not in self._made:
+            slots = _communication_slots(self._lowered, rank)
+            self._made[rank] = insert_communication(
+                self._lowered.ops[rank], slots, self._lowered.effects
+            )
+        return self._made[rank]
 
 
-def _attached(lowered: Lowered, rank: int) -> Attached:
-    """What a rank receives, sends, waits for and reduces."""
-    attached, routes, transfers = Attached.nothing(), lowered.routes, lowered.transfers
+def _communication_slots(lowered: Lowered, rank: int) -> CommunicationSlots:
+    """The receives, sends, waits and reductions of a rank, by place."""
+    slots, transfer_table, transfers = (
+        CommunicationSlots.nothing(),
+        lowered.transfer_table,
+        lowered.transfers,
+    )
     first = lowered.first_node[rank]
-    for i in (routes.target == rank).nonzero()[0].tolist():
-        attached.posts[int(routes.post[i])].append(transfers[i])
-    for i in (routes.source == rank).nonzero()[0].tolist():
-        attached.sends[int(routes.made[i]) - first].append(transfers[i])
-        attached.waits[int(routes.wait[i])].append(transfers[i])
-    for turns in lowered.turns:
-        for reduction, places, *_ in turns:
+    for i in (transfer_table.target == rank).nonzero()[0].tolist():
+        slots.posts[int(transfer_table.post[i])].append(transfers[i])
+    for i in (transfer_table.source == rank).nonzero()[0].tolist():
+        slots.sends[int(transfer_table.made[i]) - first].append(transfers[i])
+        slots.waits[int(transfer_table.wait[i])].append(transfers[i])
+    for group in lowered.reduction_groups:
+        for reduction, places, *_ in group:
             if rank in reduction.ranks:
                 place = places[reduction.ranks.index(rank)]
-                attached.reductions[place].append(reduction)
-    return attached
+                slots.reductions[place].append(reduction)
+    return slots
 
 
 def lower(schedule: Schedule, costs: Costs, *, synchronous_step: bool = False) -> Lowered:
-    """Insert what the order implies: STEPs, transfers, waits, reductions, and the death of values.
+    """Insert what the order implies: STEPs, transfers, waits, reductions, and the ends of lives.
 
     Args:
-        schedule: any schedule whose ops exist; `verify` says whether it is a good one.
-        costs: as many stages as the placement has.
+        schedule: a schedule whose ops exist; `verify` checks the rest.
+        costs: of as many stages as the placement has.
         synchronous_step: every STEP waits for all ranks (a global gradient norm), as training
             without optimizer post-validation does.
 
@@ -200,66 +216,76 @@ def lower(schedule: Schedule, costs: Costs, *, synchronous_step: bool = False) -
 
 
 def lower_arrays(arrays: OpArrays, costs: Costs, *, synchronous_step: bool = False) -> Lowered:
-    """Lower a schedule whose ops are arrays already."""
+    """Lower a schedule that is given as arrays."""
     schedule = arrays.schedule
     num_replicas = len(schedule.placement.ranks)
     table = EffectTable.of(
         costs, num_replicas, schedule.num_micro_batches, is_plain=arrays.is_plain
     )
-    uses = find_uses(arrays, table)
-    routes = find_routes(arrays, uses, table, costs)
-    turns = find_turns(arrays, costs)
-    reduction_us = [turn.reduction.duration_us for each in turns for turn in each]
+    def_use = find_def_use(arrays, table)
+    transfer_table = find_transfers(arrays, def_use, table, costs)
+    groups = find_reductions(arrays, costs)
+    reduction_us = [placed.reduction.duration_us for each in groups for placed in each]
     op_us = table.duration_us[arrays.classes]
-    durations_us = np.concatenate([op_us, routes.duration_us, np.array(reduction_us, dtype=int)])
-    edges = [_op_edges(arrays, uses), _transfer_edges(arrays, routes)]
-    if turns:
-        edges.append(_reduction_edges(turns, arrays.num_nodes + len(routes)))
+    durations_us = np.concatenate(
+        [op_us, transfer_table.duration_us, np.array(reduction_us, dtype=int)]
+    )
+    edges = [_op_edges(arrays, def_use), _transfer_edges(arrays, transfer_table)]
+    if groups:
+        edges.append(_reduction_edges(groups, arrays.num_nodes + len(transfer_table)))
     if synchronous_step:
         ended = range(len(durations_us) - len(reduction_us), len(durations_us))
         edges.append(_barrier_edges(arrays, ended))
     joined = Edges(*(np.concatenate(ends) for ends in zip(*edges, strict=True)))
-    return Lowered(schedule, costs, arrays, table, uses, routes, turns, durations_us, joined)
-
-
-def _op_edges(arrays: OpArrays, uses: Uses) -> Edges:
-    """An op waits for the one before it on its rank, and for what it reads that stands later."""
-    node = np.arange(1, arrays.num_nodes)
-    inner = node[arrays.rank[1:] == arrays.rank[:-1]]
-    return Edges(
-        np.concatenate([inner - 1, uses.late_maker]), np.concatenate([inner, uses.late_reader])
+    return Lowered(
+        schedule, costs, arrays, table, def_use, transfer_table, groups, durations_us, joined
     )
 
 
-def _transfer_edges(arrays: OpArrays, routes: Routes) -> Edges:
-    """A transfer's two ends, in the order in which its node, reader and waiting op list them."""
+def _op_edges(arrays: OpArrays, def_use: DefUse) -> Edges:
+    """An op waits for its predecessor on its rank, and for makers of its reads that stand later.
+
+    The latter make a cycle, which the verifier reports.
+    """
+    node = np.arange(1, arrays.num_nodes)
+    inner = node[arrays.rank[1:] == arrays.rank[:-1]]
+    return Edges(
+        np.concatenate([inner - 1, def_use.late_maker]),
+        np.concatenate([inner, def_use.late_reader]),
+    )
+
+
+def _transfer_edges(arrays: OpArrays, transfer_table: TransferTable) -> Edges:
+    """The edges of transfers: to reader and waiting op, from maker, posting op and predecessor."""
     first = np.array(arrays.first_node)
-    at_source, at_target = first[routes.source], first[routes.target]
-    node = np.arange(arrays.num_nodes, arrays.num_nodes + len(routes))
-    before = np.array([node, node, routes.made, at_target + routes.post - 1, node - 1])
-    after = np.array([routes.read, at_source + routes.wait, node, node, node])
-    exists = np.ones((5, len(routes)), dtype=np.bool_)
-    exists[0] = routes.target != HOST
-    exists[1] = (after[1] < first[routes.source + 1]) & (routes.source != HOST)
-    exists[3] = routes.post > 0
-    exists[4] = ~routes.opens_link
+    at_source, at_target = first[transfer_table.source], first[transfer_table.target]
+    node = np.arange(arrays.num_nodes, arrays.num_nodes + len(transfer_table))
+    before = np.array(
+        [node, node, transfer_table.made, at_target + transfer_table.post - 1, node - 1]
+    )
+    after = np.array([transfer_table.read, at_source + transfer_table.wait, node, node, node])
+    exists = np.ones((5, len(transfer_table)), dtype=np.bool_)
+    exists[0] = transfer_table.target != HOST
+    exists[1] = (after[1] < first[transfer_table.source + 1]) & (transfer_table.source != HOST)
+    exists[3] = transfer_table.post > 0
+    exists[4] = ~transfer_table.opens_link
     return Edges(before.T[exists.T], after.T[exists.T])
 
 
-def _reduction_edges(turns: list[list[Turn]], node: int) -> Edges:
+def _reduction_edges(groups: list[list[PlacedReduction]], node: int) -> Edges:
     """A reduction waits for every copy's last W and the one before it; its STEPs wait for it."""
     edges: list[tuple[int, int]] = []
-    for each in turns:
-        for k, turn in enumerate(each):
-            edges += [(last, node) for last in turn.waits_for]
+    for each in groups:
+        for k, placed in enumerate(each):
+            edges += [(last, node) for last in placed.waits_for]
             edges += [(node - 1, node)] if k else []
-            edges += [(node, step) for step in turn.steps]
+            edges += [(node, step) for step in placed.steps]
             node += 1
     return Edges.of(edges)
 
 
 def _barrier_edges(arrays: OpArrays, reductions: Sequence[int]) -> Edges:
-    """Every STEP waits for all ranks to have come to their first one, and for all reductions."""
+    """Every STEP waits until all ranks have reached their first one, and for all reductions."""
     edges: list[tuple[int, int]] = []
     steps = arrays.of_step.nonzero()[0]
     ranks, index = np.unique(arrays.rank[steps], return_index=True)

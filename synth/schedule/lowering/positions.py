@@ -1,4 +1,4 @@
-"""Places so many ops ahead of or behind another one; moves, which take no time, do not count."""
+"""Places a number of ops ahead of or behind another op; moves take no time and do not count."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from synth.schedule.arrays import KIND_CODES, OpArrays
 
 
 def ahead(arrays: OpArrays, node: IntArray, rank: IntArray, count: int) -> IntArray:
-    """The place of the op `count` before each node on its rank, or of the first one."""
+    """The place of the op `count` ops before each node on its rank, or of the rank's first op."""
     first = np.array(arrays.first_node)
     at: IntArray = np.maximum(node - count, first[rank])
     if not arrays.is_plain:
@@ -20,7 +20,7 @@ def ahead(arrays: OpArrays, node: IntArray, rank: IntArray, count: int) -> IntAr
 
 
 def behind(arrays: OpArrays, node: IntArray, rank: IntArray, count: int) -> IntArray:
-    """The place of the op with `count` others between each node and it, or the program's end."""
+    """The place of the op with `count` ops between each node and itself, or the program's end."""
     first = np.array(arrays.first_node)
     ends = first[rank + 1]
     at: IntArray = np.minimum(node + 1 + count, ends)
@@ -34,6 +34,6 @@ def behind(arrays: OpArrays, node: IntArray, rank: IntArray, count: int) -> IntA
 
 
 def _counted(arrays: OpArrays) -> tuple[IntArray, IntArray]:
-    """The nodes that count, and by rank where its own begin among them."""
+    """The nodes that count, and for each rank the index of its first one among them."""
     counted = (arrays.kind < KIND_CODES[OpKind.OFFLOAD]).nonzero()[0]
     return counted, np.searchsorted(counted, np.array(arrays.first_node))

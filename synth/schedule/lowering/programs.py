@@ -13,7 +13,7 @@ from synth.schedule.ops import Op, Value
 
 
 class Transfer(NamedTuple):
-    """A value's way from one rank to another, or to or from `HOST`; `duration_us` has latency."""
+    """The move of a value between two ranks, or a rank and `HOST`; `duration_us` has latency."""
 
     value: Value
     source: int
@@ -22,17 +22,17 @@ class Transfer(NamedTuple):
     duration_us: int
 
     def __str__(self) -> str:
-        """For people: `act(0, 3) from rank 0 to rank 1`."""
+        """The readable form: `act(0, 3) from rank 0 to rank 1`."""
         return f"{self.value} from {end_name(self.source)} to {end_name(self.target)}"
 
 
 def end_name(end: int) -> str:
-    """One end of a transfer, for people."""
+    """The readable name of one end of a transfer."""
     return "the host" if end == HOST else f"rank {end}"
 
 
 class Action(StrEnum):
-    """What an instruction does."""
+    """The action of an instruction."""
 
     RECV = "RECV"
     SENT = "SENT"
@@ -45,9 +45,9 @@ class Action(StrEnum):
 class Instruction:
     """One step of a rank's full program.
 
-    RECV allocates and posts a receive, COMPUTE first waits for the receives of what it reads, SEND
-    starts a send, SENT waits for it. REDUCE starts a reduction, which the STEPs of its stage wait
-    for. `frees` are the values whose last use on this rank this was.
+    RECV allocates a buffer and posts a receive. COMPUTE first waits for the receives of its inputs.
+    SEND starts a send, SENT waits for it. REDUCE starts a reduction, for which the STEPs of its
+    stage wait. `frees` are the values whose last use on this rank this is.
     """
 
     action: Action
@@ -75,18 +75,18 @@ class Instruction:
         return self.reduction
 
     def __str__(self) -> str:
-        """For people and error messages."""
+        """The readable form, for messages."""
         if self.action == Action.COMPUTE:
             return str(self.op)
         return f"{self.action} {self.reduction or self.transfer}"
 
 
 @dataclass(frozen=True)
-class Attached:
-    """What stands beside one rank's ops, by place.
+class CommunicationSlots:
+    """The communication of one rank, by the place of an op in its program.
 
-    Before the op at a place its posts and waits, behind it its sends; behind the op at a place
-    (−1: before the first) the reductions that start there.
+    Posts and waits stand before the op at their place, sends behind it. Reductions start behind
+    the op at their place, or before the first op if the place is −1.
     """
 
     posts: defaultdict[int, list[Transfer]]
@@ -95,21 +95,23 @@ class Attached:
     reductions: defaultdict[int, list[Reduction]]
 
     @classmethod
-    def nothing(cls) -> "Attached":
-        """A rank without neighbours."""
+    def nothing(cls) -> "CommunicationSlots":
+        """A rank without communication."""
         return cls(defaultdict(list), defaultdict(list), defaultdict(list), defaultdict(list))
 
 
-def weave(ops: Sequence[Op], attached: Attached, effects: Effects) -> list[Instruction]:
-    """Put what is attached between a rank's ops, then mark the deaths."""
-    program = list(_started(attached.reductions[-1]))
+def insert_communication(
+    ops: Sequence[Op], slots: CommunicationSlots, effects: Effects
+) -> list[Instruction]:
+    """Insert communication between a rank's ops, then mark the last use of each value."""
+    program = list(_started(slots.reductions[-1]))
     for place in range(len(ops) + 1):
-        program += [Instruction(Action.RECV, transfer=t) for t in attached.posts[place]]
-        program += [Instruction(Action.SENT, transfer=t) for t in attached.waits[place]]
+        program += [Instruction(Action.RECV, transfer=t) for t in slots.posts[place]]
+        program += [Instruction(Action.SENT, transfer=t) for t in slots.waits[place]]
         if place < len(ops):
             program.append(Instruction(Action.COMPUTE, op=ops[place]))
-            program += [Instruction(Action.SEND, transfer=t) for t in attached.sends[place]]
-            program += _started(attached.reductions[place])
+            program += [Instruction(Action.SEND, transfer=t) for t in slots.sends[place]]
+            program += _started(slots.reductions[place])
     _mark_deaths(program, effects)
     return program
 
@@ -119,7 +121,7 @@ def _started(reductions: Iterable[Reduction]) -> Iterable[Instruction]:
 
 
 def _mark_deaths(program: list[Instruction], effects: Effects) -> None:
-    """A value dies after its last reader and its last SENT; one that nobody wants, at once."""
+    """Free a value after its last reader and its last SENT; without readers, right away."""
     death: dict[Value, int] = {}
     for index, instruction in enumerate(program):
         if instruction.action == Action.COMPUTE:

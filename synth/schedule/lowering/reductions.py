@@ -1,14 +1,14 @@
 """Gradient reduction: copies of a stage on different ranks add up their gradients before STEP.
 
 Bidirectional pipelines hold several replicas of the stages. When every copy of a stage has done its
-last W, the ranks that hold one reduce its gradient in a ring, in place, while they go on computing;
-the STEP of each copy waits for that. Copies on one rank share that rank's part of it.
+last W, the ranks that hold copies reduce the gradient in a ring, in place, and compute meanwhile.
+The STEP of each copy waits for the reduction. Copies on one rank share that rank's part of it.
 
-Reductions among the same set of ranks take turns, as the collectives of one communicator do, so
-their order must be the same on all of them. It is by the place of the last W of the stage in its
-rank's program, the largest over the ranks, then by stage: known from the order of ops alone. It
-cannot deadlock: a reduction waits for ops before STEPs and for earlier reductions, and only STEPs,
-with which programs end, wait for it.
+Reductions among the same set of ranks run one after another, as the collectives of a communicator
+do, so their order must be the same on all of these ranks. They are ordered by the place of the
+stage's last W in its rank's program (the largest over the ranks), then by stage. This follows from
+the order of ops alone. It cannot deadlock: a reduction waits for ops before STEPs and for earlier
+reductions, and only STEPs, with which programs end, wait for it.
 
 In a schedule that is not `eager` every reduction waits until its ranks have run all their ops.
 """
@@ -32,16 +32,16 @@ class Reduction(NamedTuple):
     duration_us: int
 
     def __str__(self) -> str:
-        """For people: `gradient of stage 2 among ranks 1, 2`."""
+        """The readable form: `gradient of stage 2 among ranks 1, 2`."""
         return f"gradient of stage {self.stage} among ranks {', '.join(map(str, self.ranks))}"
 
 
-class Turn(NamedTuple):
-    """A reduction with its places.
+class PlacedReduction(NamedTuple):
+    """A reduction with its places in the programs.
 
-    `after` has, for each of its ranks, the place of the op behind which it starts there, −1 where
-    it starts before the first one. `waits_for` are the nodes of the last W (or BW) of each copy, or
-    of the last op of each rank; `steps` those of the STEPs that wait for it.
+    `after` has, for each of its ranks, the place of the op behind which it starts there; −1: it
+    starts before the first op. `waits_for` are the nodes of the last W (or BW) of each copy, or of
+    the last op of each rank. `steps` are the nodes of the STEPs that wait for it.
     """
 
     reduction: Reduction
@@ -51,7 +51,7 @@ class Turn(NamedTuple):
 
 
 class _Copies(NamedTuple):
-    """A stage's copies: the ranks, what their reduction waits for, and the STEPs of the copies."""
+    """A stage's copies: their ranks, the nodes that their reduction waits for, and their STEPs."""
 
     stage: int
     ranks: tuple[int, ...]
@@ -59,28 +59,28 @@ class _Copies(NamedTuple):
     steps: list[int]
 
 
-def find_turns(arrays: OpArrays, costs: Costs) -> list[list[Turn]]:
-    """The reductions of a schedule: for each set of ranks those among it, in turn.
+def find_reductions(arrays: OpArrays, costs: Costs) -> list[list[PlacedReduction]]:
+    """The reductions of a schedule: one list for each set of ranks, in order.
 
     On a rank a reduction starts behind its copies' last W (if the schedule is not eager, behind all
-    ops), or behind the start of the reduction before it in turn, if that is later. A stage whose
-    copies are all on one rank has none: in programs that end with their STEPs, order is enough.
+    ops), or behind the start of the previous reduction, if that is later. A stage whose copies are
+    all on one rank needs none, because programs end with their STEPs.
     """
-    turns: defaultdict[tuple[int, ...], list[Turn]] = defaultdict(list)
+    groups: defaultdict[tuple[int, ...], list[PlacedReduction]] = defaultdict(list)
     drafts = []
     for copies in _all_copies(arrays):
         after = _places(arrays, copies)
         drafts.append((max(after), copies.stage, copies, after))
     for _, stage, copies, after in sorted(drafts):
         if len(copies.ranks) > 1:
-            others = turns[copies.ranks]
+            others = groups[copies.ranks]
             if others:
                 after = tuple(map(max, after, others[-1].after))
             num_bytes = costs.stages[stage].gradient_bytes
             duration_us = costs.reduction_us(stage, copies.ranks)
             reduction = Reduction(stage, copies.ranks, num_bytes, duration_us)
-            others.append(Turn(reduction, after, copies.lasts, copies.steps))
-    return list(turns.values())
+            others.append(PlacedReduction(reduction, after, copies.lasts, copies.steps))
+    return list(groups.values())
 
 
 def _all_copies(arrays: OpArrays) -> list[_Copies]:
@@ -100,7 +100,7 @@ def _all_copies(arrays: OpArrays) -> list[_Copies]:
 
 
 def _last_of_ranks(arrays: OpArrays) -> list[int]:
-    """The last op of every rank that is no STEP, or −1."""
+    """The last op of every rank that is not a STEP, or −1."""
     last = np.full(len(arrays.ops), -1)
     node = (~arrays.of_step).nonzero()[0]
     last[arrays.rank[node]] = node
@@ -109,7 +109,7 @@ def _last_of_ranks(arrays: OpArrays) -> list[int]:
 
 
 def _last_nodes(arrays: OpArrays, *kinds: OpKind) -> list[list[int]]:
-    """The last op of these kinds of every stage's copies, [stage][replica], or −1."""
+    """The last op of some kinds for every stage copy, [stage][replica], or −1."""
     num_replicas = len(arrays.schedule.placement.ranks)
     last = np.full((arrays.num_stages, num_replicas), -1)
     node = np.isin(arrays.kind, [KIND_CODES[kind] for kind in kinds]).nonzero()[0]

@@ -1,14 +1,14 @@
-"""Moves of what a stage saved: the rooms that a schedule makes for them, and the host's part.
+"""Moves of saved activations: the buffers that a schedule allocates for them, and the host's part.
 
-    OFFLOAD   its rank      reads saved, makes out        the transfer of out starts
-    KEEP      another rank  room for out is made there    its receive is posted before it
-    GIVE      that rank     reads out, makes back         the transfer of back starts
-    RELOAD    its rank      room for back is made         its receive is posted before it
+    OFFLOAD   its rank      reads saved, makes out          the transfer of out starts
+    HOST_FOR  another rank  a buffer for out is allocated   its receive is posted before it
+    RETURN    that rank     reads out, makes back           the transfer of back starts
+    RELOAD    its rank      a buffer for back is allocated  its receive is posted before it
     B or BW   its rank      reads back
 
-With KEEP and GIVE all transfers follow from what is read and made where, as others do; only the
-receives stand where the schedule says. Without them the host takes their part: it keeps out and
-gives it back when it came and the room for it is made.
+With HOST_FOR and RETURN the transfers follow from the reads and writes, as others do; only the
+places of their receives are those that the schedule says. Without them the host stands in for the
+other rank: it stores out, and returns it once it has arrived and the buffer for back exists.
 """
 
 from typing import NamedTuple, Self
@@ -18,13 +18,16 @@ import numpy as np
 from synth.costs import HOST, IntArray
 from synth.kinds import OpKind
 from synth.schedule.arrays import KIND_CODES, OpArrays
-from synth.schedule.lowering.def_use import Uses
-from synth.schedule.lowering.effects import BACK, OUT, VALUE_CODES, EffectTable
-from synth.schedule.lowering.transfers import Ways
+from synth.schedule.lowering.def_use import DefUse
+from synth.schedule.lowering.effects import MOVED_BACK, MOVED_OUT, VALUE_CODES, EffectTable
+from synth.schedule.lowering.required_transfers import RequiredTransfers
 
 
-class Rooms(NamedTuple):
-    """Where KEEP (row 0, for out) and RELOAD (row 1, for back) stand, by cell; −1: nowhere."""
+class MoveBuffers(NamedTuple):
+    """The rank and place of HOST_FOR (row 0, for out) and RELOAD (row 1, for back), by cell.
+
+    −1 stands for none.
+    """
 
     rank: IntArray
     place: IntArray
@@ -34,39 +37,39 @@ class Rooms(NamedTuple):
         """Find them in the programs."""
         rank = np.full((2, arrays.num_cells), -1)
         place = np.full((2, arrays.num_cells), -1)
-        for row, kind in enumerate((OpKind.KEEP, OpKind.RELOAD)):
+        for row, kind in enumerate((OpKind.HOST_FOR, OpKind.RELOAD)):
             nodes = (arrays.kind == KIND_CODES[kind]).nonzero()[0]
             cells = arrays.cells[nodes]
             rank[row, cells] = arrays.rank[nodes]
             place[row, cells] = nodes - np.array(arrays.first_node)[arrays.rank[nodes]]
         return cls(rank, place)
 
-    def of_ways(self, table: EffectTable, ways: Ways) -> IntArray:
-        """For each way the place at its target where its room is made, or −1."""
-        kind, cell = np.divmod(ways.value, table.num_cells)
+    def places_of(self, table: EffectTable, required: RequiredTransfers) -> IntArray:
+        """For each transfer, the place at its target at which its buffer is allocated, or −1."""
+        kind, cell = np.divmod(required.value, table.num_cells)
         place = np.full(len(kind), -1)
-        for row, value in enumerate((OUT, BACK)):
-            here = (kind == VALUE_CODES[value]) & (self.rank[row, cell] == ways.target)
+        for row, value in enumerate((MOVED_OUT, MOVED_BACK)):
+            here = (kind == VALUE_CODES[value]) & (self.rank[row, cell] == required.target)
             place[here] = self.place[row, cell[here]]
         return place
 
 
-def host_ways(arrays: OpArrays, uses: Uses, table: EffectTable) -> Ways:
-    """What goes to the host's memory and comes back, in the order of OFFLOADs and of RELOADs."""
-    given = arrays.listed(OpKind.GIVE)
+def host_transfers(arrays: OpArrays, def_use: DefUse, table: EffectTable) -> RequiredTransfers:
+    """The transfers to and from the host's memory, in the order of OFFLOADs and of RELOADs."""
+    given = arrays.listed(OpKind.RETURN)
     offloads = (arrays.kind == KIND_CODES[OpKind.OFFLOAD]).nonzero()[0]
     out_node = offloads[~given[arrays.cells[offloads]]]
-    out_value = VALUE_CODES[OUT] * table.num_cells + arrays.cells[out_node]
+    out_value = VALUE_CODES[MOVED_OUT] * table.num_cells + arrays.cells[out_node]
     out_rank = arrays.rank[out_node]
     back_node = np.full(arrays.num_cells, -1)
     reloads = (arrays.kind == KIND_CODES[OpKind.RELOAD]).nonzero()[0]
     back_node[arrays.cells[reloads]] = reloads
-    away = uses.away
-    kind, cell = np.divmod(away.value, table.num_cells)
-    is_back = (kind == VALUE_CODES[BACK]) & (back_node[cell] >= 0) & ~given[cell]
-    value, _, rank, read, *_ = (field[is_back] for field in away)
+    remote_reads = def_use.remote_reads
+    kind, cell = np.divmod(remote_reads.value, table.num_cells)
+    is_back = (kind == VALUE_CODES[MOVED_BACK]) & (back_node[cell] >= 0) & ~given[cell]
+    value, _, rank, read, *_ = (field[is_back] for field in remote_reads)
     nowhere, host = np.full(len(out_node), -1), np.full(len(out_node) + len(read), HOST)
-    return Ways(
+    return RequiredTransfers(
         value=np.concatenate([out_value, value]),
         source=np.concatenate([out_rank, host[len(out_node) :]]),
         target=np.concatenate([host[: len(out_node)], rank]),

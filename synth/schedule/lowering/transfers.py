@@ -1,16 +1,33 @@
-"""Which values go from where to where, before their order on the links is known."""
+"""All transfers between ranks: their order on the links, and the places of their two ends."""
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from synth.costs import IntArray
+from synth.costs import HOST, Costs, IntArray
+from synth.schedule.arrays import Flags, OpArrays
+from synth.schedule.lowering import positions
+from synth.schedule.lowering.def_use import DefUse, group_starts
+from synth.schedule.lowering.effects import EffectTable
+from synth.schedule.lowering.required_transfers import RequiredTransfers
+from synth.schedule.lowering.saved_moves import MoveBuffers, host_transfers
+
+# Indices into an array, or all of it.
+Index = IntArray | slice
 
 
-class Ways(NamedTuple):
-    """Ways of values: `made` and `read` are nodes, by `made` those of a link stand in order.
+@dataclass(frozen=True, eq=False)
+class TransferTable:
+    """All transfers as arrays, link by link, on each link in the order in which values were made.
 
-    `seen` orders the links, by the smallest of each.
+    `made` and `read` are nodes: the op that makes the value, and the first op that reads it at the
+    target. `post` and `wait` are places: the receive is posted before the op at `post` of the
+    target, and the send is waited for before the op at `wait` of the source, or after the last op.
+    `opens_link` marks the first transfer of each link.
+
+    The host's memory is `HOST` as a source or target, and neither posts nor waits. A transfer to it
+    has `read` −1; a transfer from it was `made` by the node of the transfer to it.
     """
 
     value: IntArray
@@ -18,9 +35,126 @@ class Ways(NamedTuple):
     target: IntArray
     made: IntArray
     read: IntArray
-    seen: IntArray
+    post: IntArray
+    wait: IntArray
+    num_bytes: IntArray
+    duration_us: IntArray
+    opens_link: Flags
 
-    def joined(self, other: "Ways") -> "Ways":
-        """These, then the others, whose links are seen later."""
-        later = other._replace(seen=other.seen + int(self.seen.max(initial=-1)) + 1)
-        return Ways(*(np.concatenate(fields) for fields in zip(self, later, strict=True)))
+    def __len__(self) -> int:
+        """Number of transfers."""
+        return len(self.value)
+
+    @cached_property
+    def leaving(self) -> Index:
+        """The transfers that leave a rank's memory."""
+        return _where_not_host(self.source)
+
+    @cached_property
+    def arriving(self) -> Index:
+        """The transfers that enter a rank's memory."""
+        return _where_not_host(self.target)
+
+
+def _where_not_host(ends: IntArray) -> Index:
+    of_host = ends == HOST
+    return (~of_host).nonzero()[0] if of_host.any() else slice(None)
+
+
+def find_transfers(
+    arrays: OpArrays, def_use: DefUse, table: EffectTable, costs: Costs
+) -> TransferTable:
+    """Make one transfer for every value read on a rank that did not make it, and the host's.
+
+    Links are ordered by the first read from them, program after program; then come the links to and
+    from the host, rank by rank. Receives of a link are posted in its order, so one is posted early
+    if a later one needs it.
+    """
+    required = _implied_transfers(def_use)
+    if not arrays.is_plain:
+        required = required.joined(host_transfers(arrays, def_use, table))
+    order, opens_link = _link_order(arrays, required)
+    value, source, target, made, read, *_ = required = RequiredTransfers(
+        *(field[order] for field in required)
+    )
+    link = opens_link.cumsum()
+    post = _posts(arrays, table, required, link)
+    wait = positions.behind(arrays, made, source, arrays.schedule.buffering.send_behind)
+    copy = value // arrays.schedule.num_micro_batches
+    num_bytes = table.value_bytes[copy]
+    duration_us = _durations_us(costs, link, copy, num_bytes, required)
+    if not arrays.is_plain:
+        wait[source == HOST] = 0
+        made = _made_by_transfer(arrays, required)
+    return TransferTable(
+        value, source, target, made, read, post, wait, num_bytes, duration_us, opens_link
+    )
+
+
+def _implied_transfers(def_use: DefUse) -> RequiredTransfers:
+    """The transfers of values that one rank makes and another one reads."""
+    remote_reads = def_use.remote_reads
+    made = def_use.maker[remote_reads.value]
+    known = (made >= 0).nonzero()[0]
+    value, source, target, read, _, seen = (field[known] for field in remote_reads)
+    return RequiredTransfers(value, source, target, made[known], read, seen)
+
+
+def _link_order(arrays: OpArrays, required: RequiredTransfers) -> tuple[IntArray, Flags]:
+    """The order of transfers, link by link and by `made`, and a mask of the first of each link."""
+    # HOST, −1, has the last row and column.
+    num_ends = len(arrays.ops) + 1
+    link = required.source % num_ends * num_ends + required.target % num_ends
+    link_seen = np.full(num_ends * num_ends, np.iinfo(np.int64).max)
+    np.minimum.at(link_seen, link, required.seen)
+    of_link = link_seen[link]
+    order = (of_link * arrays.num_nodes + required.made).argsort(kind="stable")
+    return order, group_starts(of_link[order])
+
+
+def _posts(
+    arrays: OpArrays, table: EffectTable, required: RequiredTransfers, link: IntArray
+) -> IntArray:
+    """The place of each receive: the smallest from its transfer to the end of its link.
+
+    A running minimum finds it for all links at once, with each link lifted above those before it.
+    If an op allocates the buffer, the receive is not posted before that op.
+    """
+    lift = link * (arrays.num_nodes + 1)
+    place = positions.ahead(
+        arrays, required.read, required.target, arrays.schedule.buffering.receive_ahead
+    )
+    if arrays.is_plain:
+        lifted: IntArray = np.minimum.accumulate((place + lift)[::-1])[::-1]
+        return lifted - lift
+    buffer_place = MoveBuffers.of(arrays).places_of(table, required)
+    place = np.where(required.target == HOST, 0, np.where(buffer_place >= 0, buffer_place, place))
+    pulled = np.minimum.accumulate((place + lift)[::-1])[::-1]
+    floor = np.maximum.accumulate(np.where(buffer_place >= 0, buffer_place + lift, 0))
+    post: IntArray = np.maximum(pulled, floor) - lift
+    return post
+
+
+def _made_by_transfer(arrays: OpArrays, required: RequiredTransfers) -> IntArray:
+    """A transfer from the host was made by the transfer to it."""
+    cell = required.value % arrays.num_cells
+    outwards = (required.target == HOST).nonzero()[0]
+    taken = np.full(arrays.num_cells, -1)
+    taken[cell[outwards]] = arrays.num_nodes + outwards
+    made: IntArray = np.where(required.source == HOST, taken[cell], required.made)
+    return made
+
+
+def _durations_us(
+    costs: Costs, link: IntArray, copy: IntArray, num_bytes: IntArray, required: RequiredTransfers
+) -> IntArray:
+    """Every transfer's time, computed once per link and stage copy."""
+    key = link * (int(copy.max(initial=0)) + 1) + copy
+    sample = np.full(int(key.max(initial=0)) + 1, -1)
+    sample[key] = np.arange(len(key))
+    times_us = np.zeros(len(sample), dtype=np.int64)
+    for k in (sample >= 0).nonzero()[0].tolist():
+        i = sample[k]
+        ends = int(required.source[i]), int(required.target[i])
+        times_us[k] = costs.transfer_us(int(num_bytes[i]), *ends)
+    return np.take(times_us, key)

@@ -1,9 +1,9 @@
-"""What one rank sees of an iteration while it runs, and how all ranks' views become one chart.
+"""Rank logs: what each rank records of an iteration, and how the logs join to one trace.
 
-Nothing is asked of a transfer beyond what the program does with it anyway: each end says when it
-was ready, and how long it then had to wait. A transfer starts when both ends are ready. It has
-ended when whoever waited for it could go on; where nobody had to wait, it ended at some time
-before it was asked for.
+Logging calls nothing that the program would not call anyway: each end of a transfer records when it
+was ready, and how long it then waited. A transfer starts when both ends are ready. It has ended
+when the rank that waited for it could go on. If no rank had to wait, it ended at an unknown time
+before its reader asked.
 """
 
 from collections import defaultdict
@@ -12,64 +12,74 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from synth.schedule.lowering.programs import Transfer
-from synth.schedule.measured.spans import Chart, Flow, FlowSpan, Span
+from synth.schedule.measured.execution_trace import (
+    Communication,
+    CommunicationSpan,
+    ExecutionTrace,
+    OpSpan,
+)
 
 
 class Ready(NamedTuple):
-    """When this rank's end of a transfer (or its part of a reduction) was ready."""
+    """The time at which this rank's end of a transfer, or part of a reduction, was ready."""
 
-    flow: Flow
+    communication: Communication
     at_us: int
 
 
 class Wait(NamedTuple):
-    """From when to when a rank waited for a transfer or a reduction; not `blocked`: it was over."""
+    """A rank's wait for a transfer or a reduction; not `blocked`: it had ended already."""
 
-    flow: Flow
+    communication: Communication
     start_us: int
     end_us: int
     blocked: bool
 
 
 @dataclass
-class RankMarks:
+class RankLog:
     """One rank's iteration, in microseconds from its own zero.
 
     `zero_ns` is that zero on the host's monotonic clock, which ranks of one host share.
     """
 
     zero_ns: int = 0
-    ops: list[Span] = field(default_factory=list)
+    ops: list[OpSpan] = field(default_factory=list)
     ready: list[Ready] = field(default_factory=list)
     waits: list[Wait] = field(default_factory=list)
 
 
-def join_marks(marks: Sequence[RankMarks]) -> Chart:
-    """Lay the ranks' views, in rank order, over each other, from the earliest rank's zero on."""
-    zero_ns = min(mark.zero_ns for mark in marks)
-    ready: defaultdict[Flow, list[int]] = defaultdict(list)
-    ends: defaultdict[Flow, list[_End]] = defaultdict(list)
+def join_logs(log: Sequence[RankLog]) -> ExecutionTrace:
+    """Join the logs of all ranks, in rank order, on the time scale of the earliest zero."""
+    zero_ns = min(mark.zero_ns for mark in log)
+    ready: defaultdict[Communication, list[int]] = defaultdict(list)
+    ends: defaultdict[Communication, list[_End]] = defaultdict(list)
     ops = []
-    for rank, mark in enumerate(marks):
+    for rank, mark in enumerate(log):
         shift = round((mark.zero_ns - zero_ns) / 1000)
-        ops.append([Span(op, start + shift, end + shift) for op, start, end in mark.ops])
-        for flow, at in mark.ready:
-            ready[flow].append(at + shift)
-        for flow, start, end, blocked in mark.waits:
-            of_sender = isinstance(flow, Transfer) and flow.target != rank
+        ops.append([OpSpan(op, start + shift, end + shift) for op, start, end in mark.ops])
+        for communication, at in mark.ready:
+            ready[communication].append(at + shift)
+        for communication, start, end, blocked in mark.waits:
+            of_sender = isinstance(communication, Transfer) and communication.target != rank
             known_us = end if blocked else start
-            ends[flow].append(_End(not blocked, blocked and of_sender, known_us + shift))
-    flows = []
-    for flow, found in ends.items():
-        if ready[flow]:
-            began, over = max(ready[flow]), min(found)
-            flows.append(FlowSpan(flow, began, max(began, over.at_us), not over.unwaited))
-    return Chart(ops, sorted(flows, key=lambda span: span.start_us))
+            ends[communication].append(_End(not blocked, blocked and of_sender, known_us + shift))
+    communications = []
+    for communication, found in ends.items():
+        if ready[communication]:
+            began, over = max(ready[communication]), min(found)
+            communications.append(
+                CommunicationSpan(communication, began, max(began, over.at_us), not over.unwaited)
+            )
+    return ExecutionTrace(ops, sorted(communications, key=lambda span: span.start_us))
 
 
 class _End(NamedTuple):
-    """When a wait was over. The smallest one counts: a wait that blocked, a receiver's before a
-    sender's (who may be done when the data is in a buffer), and the earliest of those."""
+    """The end of a wait, ordered by how well it tells the end of the transfer: the smallest counts.
+
+    Waits that blocked come first; among them receivers before senders, which may be done when the
+    data is in a buffer; then the earliest.
+    """
 
     unwaited: bool
     of_sender: bool

@@ -1,7 +1,6 @@
-"""The trace file: when every op and transfer of some iterations started and ended.
+"""The trace file: the start and end of every op and transfer of some iterations.
 
-The simulation of a plan and a run of it are written in the same form, so that they can be laid over
-each other.
+The simulation of a plan and a run of it have the same form, so that they can be compared.
 """
 
 import json
@@ -17,7 +16,7 @@ from synth.record import FileRecord, Record
 from synth.schedule.files.plan_file import Plan, schedule_fingerprint
 from synth.schedule.lowering.programs import Transfer
 from synth.schedule.lowering.reductions import Reduction
-from synth.schedule.measured.spans import Chart, FlowSpan, Span
+from synth.schedule.measured.execution_trace import CommunicationSpan, ExecutionTrace, OpSpan
 from synth.schedule.ops import Op, Value
 from synth.units import MOST_SUMMABLE
 
@@ -27,7 +26,7 @@ _Count = Annotated[int, Field(ge=0, le=MOST_SUMMABLE)]
 
 
 class Source(StrEnum):
-    """Where the times come from; `emulated` is a run whose ops only take their time."""
+    """The origin of the times; `emulated` is a run on simulated devices."""
 
     SIMULATED = "simulated"
     MEASURED = "measured"
@@ -53,10 +52,10 @@ class TracedOp(Record):
 
 
 class TracedTransfer(Record):
-    """A value's way to another rank, or to or from the host (−1): `start_us` is when both ends
-    were ready.
+    """The move of a value to another rank, or to or from the host (−1).
 
-    Not `exact`: nobody waited for it, and it was over by `end_us`.
+    `start_us` is when both ends were ready. Not `exact`: no rank waited for it, and it had ended
+    by `end_us`.
     """
 
     value: Annotated[str, AfterValidator(_is_value)]
@@ -70,7 +69,7 @@ class TracedTransfer(Record):
 
 
 class TracedReduction(Record):
-    """The sum of a stage's gradients over ranks; the times mean what they mean of a transfer."""
+    """The sum of a stage's gradients over ranks; the times are defined as for a transfer."""
 
     stage: NonNegativeInt
     ranks: tuple[NonNegativeInt, ...]
@@ -82,7 +81,7 @@ class TracedReduction(Record):
 
 
 class TracedStep(Record):
-    """One iteration; `step_us` is all of it, with what belongs to no op."""
+    """One iteration; `step_us` is its whole time, including time outside of ops."""
 
     step: _Count
     step_us: _Count
@@ -91,34 +90,38 @@ class TracedStep(Record):
     reductions: tuple[TracedReduction, ...] = ()
 
     @classmethod
-    def of(cls, chart: Chart, step: int, step_us: float) -> Self:
-        """Write down a chart."""
+    def of(cls, execution: ExecutionTrace, step: int, step_us: float) -> Self:
+        """Make the record of an execution."""
         transfers, reductions = [], []
-        for flow, start, end, exact in chart.flows:
+        for communication, start, end, exact in execution.communications:
             times = {"start_us": start, "end_us": end, "exact": exact}
-            sizes = {"num_bytes": flow.num_bytes, "planned_us": flow.duration_us}
-            if isinstance(flow, Transfer):
-                ends = {"value": str(flow.value), "source": flow.source, "target": flow.target}
+            sizes = {"num_bytes": communication.num_bytes, "planned_us": communication.duration_us}
+            if isinstance(communication, Transfer):
+                ends = {
+                    "value": str(communication.value),
+                    "source": communication.source,
+                    "target": communication.target,
+                }
                 transfers.append(TracedTransfer.model_validate({**ends, **sizes, **times}))
             else:
-                whose = {"stage": flow.stage, "ranks": flow.ranks}
+                whose = {"stage": communication.stage, "ranks": communication.ranks}
                 reductions.append(TracedReduction.model_validate({**whose, **sizes, **times}))
         return cls(
             step=step,
             step_us=round(step_us),
             ops=tuple(
                 tuple(TracedOp(op=str(op), start_us=start, end_us=end) for op, start, end in spans)
-                for spans in chart.ops
+                for spans in execution.ops
             ),
             transfers=tuple(transfers),
             reductions=tuple(reductions),
         )
 
-    def chart(self) -> Chart:
-        """What was written down."""
-        ops = [[Span(Op.parse(t.op), t.start_us, t.end_us) for t in rank] for rank in self.ops]
+    def execution(self) -> ExecutionTrace:
+        """The execution that was recorded."""
+        ops = [[OpSpan(Op.parse(t.op), t.start_us, t.end_us) for t in rank] for rank in self.ops]
         moved = [
-            FlowSpan(
+            CommunicationSpan(
                 Transfer(Value.parse(t.value), t.source, t.target, t.num_bytes, t.planned_us),
                 t.start_us,
                 t.end_us,
@@ -127,7 +130,7 @@ class TracedStep(Record):
             for t in self.transfers
         ]
         summed = [
-            FlowSpan(
+            CommunicationSpan(
                 Reduction(t.stage, t.ranks, t.num_bytes, t.planned_us),
                 t.start_us,
                 t.end_us,
@@ -135,7 +138,7 @@ class TracedStep(Record):
             )
             for t in self.reductions
         ]
-        return Chart(ops, moved + summed)
+        return ExecutionTrace(ops, moved + summed)
 
 
 class Trace(FileRecord):
@@ -167,7 +170,7 @@ class Trace(FileRecord):
         times: float = 1.0,
         late: bool = False,
     ) -> Self:
-        """Make the file of some iterations of a plan."""
+        """Make the trace of some iterations of a plan."""
         return cls(
             source=source,
             plan=plan.name,
@@ -180,15 +183,16 @@ class Trace(FileRecord):
         )
 
     def to_json(self) -> str:
-        """Render the file's text, on one line: it has a record per op."""
+        """Render the file's text, on one line, because it has a record per op."""
         return json.dumps(self.to_data(), separators=(",", ":")) + "\n"
 
     def check_of(self, plan: Plan) -> None:
-        """The trace must be of this plan's schedule, with all its ranks and no others.
+        """Check that the trace is of this plan's schedule, with all its ranks and no others.
 
         Raises:
-            Mismatch: it is of another one, or ranks are missing or too many.
+            Mismatch: the schedule is another one, or the ranks differ.
         """
+
         if self.schedule != schedule_fingerprint(plan.schedule()):
             raise Mismatch(
                 f"the trace is of plan {self.plan!r} on {self.profile!r}, whose schedule is not "

@@ -72,7 +72,7 @@ class Luck:
         """How long each node takes in each world."""
         arrays = lowered.arrays
         of_ops = self._of_ops[arrays.kind * self._num_cells + arrays.cells]
-        of_values = self._of_values[lowered.routes.value]
+        of_values = self._of_values[lowered.transfer_table.value]
         stages = np.array([reduction.stage for reduction in lowered.reductions], dtype=int)
         m = lowered.schedule.num_micro_batches
         of_sums = self._of_ops[len(KIND_CODES) * self._num_cells + stages * m]

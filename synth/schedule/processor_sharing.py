@@ -1,7 +1,7 @@
-"""Simulation of ranks that share processors: what a small machine can make of a schedule.
+"""Processor sharing: simulation of ranks that share fewer processors than there are ranks.
 
-The plan assumes a device per rank. Where several ranks share processors (four processes on two
-cores, two ranks on one GPU) their ops slow each other down: with n ops running on P processors
+The plan assumes one device per rank. If several ranks share processors (four processes on two
+cores, two ranks on one GPU), their ops slow each other down: with n ops running on P processors
 each progresses at rate min(1, P / n). Transfers are not slowed.
 """
 
@@ -12,7 +12,7 @@ from synth.schedule.simulate import Timeline
 
 
 def simulate_shared(lowered: Lowered, num_processors: int) -> Timeline:
-    """Simulate with fair sharing of `num_processors` among the compute ops that run.
+    """Simulate with `num_processors` shared fairly among the compute ops that run.
 
     With at least as many processors as ranks this equals `simulate`, up to rounding. The lowered
     form must be free of deadlock (`verify` proves it).
@@ -22,10 +22,10 @@ def simulate_shared(lowered: Lowered, num_processors: int) -> Timeline:
 
 
 def shared_period_us(lowered: Lowered, num_processors: int, num_iterations: int = 4) -> int:
-    """What an iteration takes in the long run when ranks that share processors need not wait for
-    each other between iterations: the distance of the last two ends of several back to back.
+    """The time of an iteration in steady state, if ranks share processors and iterations overlap.
 
-    With a processor for each rank this is at most `Timeline.period_us`.
+    It is measured between the ends of the last two of `num_iterations` back-to-back iterations.
+    With a processor for each rank it is at most `Timeline.period_us`.
     """
     work = _Work.of(lowered)
     _, end = _Fluid(work.repeated(lowered, num_iterations), num_processors).run()
@@ -39,7 +39,7 @@ def shared_period_us(lowered: Lowered, num_processors: int, num_iterations: int 
 
 @dataclass(frozen=True)
 class _Work:
-    """Nodes with their durations, what each waits for, and which of them need a processor."""
+    """Nodes with their durations and predecessors, and a flag for those that need a processor."""
 
     durations_us: list[int]
     predecessors: list[list[int]]
@@ -53,8 +53,11 @@ class _Work:
         return cls(lowered.durations_us, lowered.predecessors, computes)
 
     def repeated(self, lowered: Lowered, times: int) -> "_Work":
-        """Several iterations: a rank's first op waits for its last op of the one before, and a
-        transfer or reduction for the same one."""
+        """Several iterations back to back.
+
+        A rank's first op waits for its last op of the previous iteration, a transfer or reduction
+        for the same one there.
+        """
         first, size = lowered.first_node, len(self.durations_us)
         before = {
             first[r]: first[r + 1] - 1 for r in range(lowered.num_ranks) if first[r] < first[r + 1]
@@ -70,7 +73,7 @@ class _Work:
 
 
 class _Fluid:
-    """Event by event: the next event is the first node to have no work left."""
+    """A fluid simulation; each event is the end of the node that runs out of work first."""
 
     def __init__(self, work: _Work, num_processors: int) -> None:
         self.num_processors = num_processors
@@ -84,7 +87,7 @@ class _Fluid:
         self.running: set[int] = {n for n, count in enumerate(self.waiting) if count == 0}
 
     def run(self) -> tuple[list[int], list[int]]:
-        """When each node starts and ends."""
+        """Return the start and the end of each node, in microseconds."""
         now = 0.0
         start = [0] * len(self.left)
         end = [0] * len(self.left)
@@ -105,7 +108,7 @@ class _Fluid:
         return start, end
 
     def _next_event(self) -> tuple[float, float]:
-        """Time until the first running node ends, and the rate at which ops progress until then."""
+        """Return the time to the first end of a running node, and the rate of ops until then."""
         active = sum(1 for n in self.running if self.computes[n] and self.left[n] > 0)
         rate = min(1.0, self.num_processors / active) if active else 1.0
         step = min(self.left[n] / (rate if self.computes[n] else 1.0) for n in self.running)

@@ -12,7 +12,11 @@ from synth.profile import Link, Links
 from synth.schedule.lowering.lower import Action, Lowered, lower
 from synth.schedule.model import Buffering, Placement, Schedule
 from synth.schedule.ops import Op
-from synth.schedule.validation_point import Prefix, Strays, find_prefix
+from synth.schedule.validation_point import (
+    HalfOpenTransfers,
+    ValidationPoints,
+    find_validation_points,
+)
 from synth.schedule.verify import verify
 
 FAMILIES = ("gpipe", "1f1b", "zb-h1", "zb-h2", "zb-v", "dualpipe-v", "hanayo:1", "chimera")
@@ -34,34 +38,36 @@ def lowered_of(
     return lower(schedule, costs)
 
 
-def forwards(lowered: Lowered, prefix: Prefix) -> list[int]:
+def forwards(lowered: Lowered, points: ValidationPoints) -> list[int]:
     """How many F's each rank runs before its point."""
     return [
         sum(i.action == Action.COMPUTE for i in program[:end])
-        for program, end in zip(lowered.programs, prefix.ends, strict=True)
+        for program, end in zip(lowered.programs, points.ends, strict=True)
     ]
 
 
 def test_1f1b_validates_behind_its_warm_up() -> None:
     # Ranks 0 to 3 run 4, 3, 2 and 1 F's before their first backward.
     lowered = lowered_of("1f1b", 4, 8)
-    assert forwards(lowered, find_prefix(lowered)) == [4, 3, 2, 1]
+    assert forwards(lowered, find_validation_points(lowered)) == [4, 3, 2, 1]
 
 
 def test_zb_h2_validates_behind_its_longer_warm_up() -> None:
     lowered = lowered_of("zb-h2", 4, 8)
-    assert forwards(lowered, find_prefix(lowered)) == [7, 5, 3, 1]
+    assert forwards(lowered, find_validation_points(lowered)) == [7, 5, 3, 1]
 
 
 def test_gpipe_validates_behind_all_its_forwards() -> None:
     lowered = lowered_of("gpipe", 3, 5)
-    assert forwards(lowered, find_prefix(lowered)) == [5, 5, 5]
+    assert forwards(lowered, find_validation_points(lowered)) == [5, 5, 5]
 
 
 def test_before_the_points_there_are_only_forwards() -> None:
     for name in FAMILIES:
         lowered = lowered_of(name, 4, 8)
-        for program, end in zip(lowered.programs, find_prefix(lowered).ends, strict=True):
+        for program, end in zip(
+            lowered.programs, find_validation_points(lowered).ends, strict=True
+        ):
             kinds = {i.compute.kind for i in program[:end] if i.action == Action.COMPUTE}
             assert kinds <= {OpKind.F}, name
 
@@ -73,14 +79,14 @@ def test_1f1b_s_half_started_transfers_worked_by_hand() -> None:
     # has grad(0, 0); with no op ahead that is posted just before B0, where the point is.
     ahead, late = (lowered_of("1f1b", 2, 4, Buffering(ops, 2)) for ops in (1, 0))
 
-    def strays(lowered: Lowered, rank: int) -> tuple[list[str], list[str]]:
-        found = find_prefix(lowered).strays(lowered, rank)
+    def half_open(lowered: Lowered, rank: int) -> tuple[list[str], list[str]]:
+        found = find_validation_points(lowered).half_open(lowered, rank)
         return [str(t.value) for t in found.to_send], [str(t.value) for t in found.to_receive]
 
-    assert strays(ahead, 0) == ([], [])
-    assert strays(ahead, 1) == (["grad(0, 0)"], [])
-    assert strays(late, 0) == ([], [])
-    assert strays(late, 1) == (["grad(0, 0)"], ["act(0, 1)"])
+    assert half_open(ahead, 0) == ([], [])
+    assert half_open(ahead, 1) == (["grad(0, 0)"], [])
+    assert half_open(late, 0) == ([], [])
+    assert half_open(late, 1) == (["grad(0, 0)"], ["act(0, 1)"])
 
 
 @pytest.mark.parametrize("num_ranks", [2, 4])
@@ -89,15 +95,15 @@ def test_when_it_begins_again_every_link_has_as_many_sends_as_receives(
     name: str, num_ranks: int
 ) -> None:
     lowered = lowered_of(name, num_ranks, 8)
-    prefix = find_prefix(lowered)
+    points = find_validation_points(lowered)
     sends: list[object] = []
     receives: list[object] = []
-    for rank, (program, end) in enumerate(zip(lowered.programs, prefix.ends, strict=True)):
-        strays = prefix.strays(lowered, rank)
+    for rank, (program, end) in enumerate(zip(lowered.programs, points.ends, strict=True)):
+        half_open = points.half_open(lowered, rank)
         sends += [i.moved for i in program[:end] if i.action == Action.SEND]
         receives += [i.moved for i in program[:end] if i.action == Action.RECV]
-        sends += strays.to_send
-        receives += strays.to_receive
+        sends += half_open.to_send
+        receives += half_open.to_receive
     assert sorted(map(str, sends)) == sorted(map(str, receives))
 
 
@@ -105,7 +111,7 @@ def test_when_it_begins_again_every_link_has_as_many_sends_as_receives(
 def test_all_ranks_reach_their_points_whoever_runs_first(name: str) -> None:
     """Run the programs with rendezvous: a send is done when it is posted, in any order of turns."""
     lowered = lowered_of(name, 4, 8)
-    ends = find_prefix(lowered).ends
+    ends = find_validation_points(lowered).ends
     draw = random.Random(name)
     at = [0] * 4
     sent: set[object] = set()
@@ -142,7 +148,7 @@ def test_a_point_goes_back_where_a_forward_needs_what_another_rank_makes_behind_
     schedule = Schedule(Placement(((0, 1), (1, 0))), 3, programs, "two ways")
     costs = uniform_costs(2, forward_us=1, backward_input_us=1, backward_weight_us=1)
     lowered, _ = verify(schedule, costs)
-    ends = find_prefix(lowered).ends
+    ends = find_validation_points(lowered).ends
     nexts = [str(program[end]) for program, end in zip(lowered.programs, ends, strict=True)]
     assert nexts == ["BW1.2@1", "F1.1"]
 
@@ -163,10 +169,10 @@ def by_hand(*lines: str) -> Lowered:
 
 def test_moves_to_the_host_stand_before_a_point_and_leave_nothing_half_started() -> None:
     lowered = by_hand("F0.0 O0.0 F0.1 O0.1 L0.0 BW0.0 L0.1 BW0.1")
-    prefix = find_prefix(lowered)
-    last = [i.op for i in lowered.programs[0][: prefix.ends[0]] if i.op is not None][-1]
+    points = find_validation_points(lowered)
+    last = [i.op for i in lowered.programs[0][: points.ends[0]] if i.op is not None][-1]
     assert last == Op.parse("L0.0")
-    assert prefix.strays(lowered, 0) == Strays((), ())
+    assert points.half_open(lowered, 0) == HalfOpenTransfers((), ())
 
 
 def test_a_move_to_another_rank_may_be_half_started() -> None:
@@ -176,7 +182,7 @@ def test_a_move_to_another_rank_may_be_half_started() -> None:
         "F0.0 F0.1 BW0.0 O0.1 L0.1 BW0.1",
         "F1.0 K0.1 BW1.0 F1.1 G0.1 BW1.1",
     )
-    prefix = find_prefix(lowered)
-    assert [str(t.value) for t in prefix.strays(lowered, 0).to_send] == ["out(0, 1)"]
+    points = find_validation_points(lowered)
+    assert [str(t.value) for t in points.half_open(lowered, 0).to_send] == ["out(0, 1)"]
     # act(0, 1) stands before it on the link, so that its receive is posted too.
-    assert prefix.strays(lowered, 1).to_receive == ()
+    assert points.half_open(lowered, 1).to_receive == ()
