@@ -13,7 +13,7 @@ import torch
 
 from synth.kinds import OpKind
 from synth.report.text.tables import table
-from synth.runtime.execution.core.clock import Clock
+from synth.runtime.execution.core.clock import OpClock
 from synth.schedule.lowering.lower import Transfer
 from synth.schedule.ops import Op, Value, ValueKind
 
@@ -23,15 +23,15 @@ _ROUNDS, _CALLS = 7, 2000
 def main() -> None:
     """Print microseconds per call, medians of rounds that alternate."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    clocks = {"on": Clock(device), "off": Clock(device, recording=False)}
+    clocks = {"on": OpClock(device), "off": OpClock(device, recording=False)}
     op = Op(OpKind.F, 0)
     transfer = Transfer(Value(ValueKind.ACT, 0, 0), 0, 1, 8, 1)
 
-    def measure(clock: Clock) -> None:
+    def measure(clock: OpClock) -> None:
         with clock.measure(op):
             pass
 
-    def move(clock: Clock) -> None:
+    def move(clock: OpClock) -> None:
         clock.ready(transfer)
         if clock.recording:  # as the traced channels do
             with clock.wait(transfer):
@@ -48,7 +48,7 @@ def main() -> None:
     print(table(("traced", "on\nµs", "off\nµs"), rows))
 
 
-def _per_call_us(call: Callable[[Clock], None], clock: Clock) -> float:
+def _per_call_us(call: Callable[[OpClock], None], clock: OpClock) -> float:
     clock.begin()
     start = time.perf_counter_ns()
     for _ in range(_CALLS):

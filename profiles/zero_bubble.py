@@ -48,7 +48,7 @@ NOTES = (
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedModel:
     """One row of the paper's tables; times are of one stage and one micro-batch."""
 
     size: str
@@ -85,15 +85,15 @@ class Published:
 
 #   size   ranks  m blocks hidden heads seq  b   F µs   B µs   W µs  transfer µs
 ROWS = (
-    Published("1.5B", 8, 24, 22, 2304, 24, 1024, 6, 18522, 18086, 9337, 601),
-    Published("1.5B", 8, 64, 22, 2304, 24, 1024, 6, 18546, 18097, 9321, 762),
-    Published("6.2B", 8, 24, 30, 4096, 32, 1024, 3, 29718, 29444, 19927, 527),
-    Published("14.6B", 16, 48, 46, 5120, 40, 1024, 1, 11347, 11248, 8132, 377),
-    Published("28.3B", 32, 96, 62, 6144, 48, 1024, 1, 10419, 10207, 7715, 408),
+    PublishedModel("1.5B", 8, 24, 22, 2304, 24, 1024, 6, 18522, 18086, 9337, 601),
+    PublishedModel("1.5B", 8, 64, 22, 2304, 24, 1024, 6, 18546, 18097, 9321, 762),
+    PublishedModel("6.2B", 8, 24, 30, 4096, 32, 1024, 3, 29718, 29444, 19927, 527),
+    PublishedModel("14.6B", 16, 48, 46, 5120, 40, 1024, 1, 11347, 11248, 8132, 377),
+    PublishedModel("28.3B", 32, 96, 62, 6144, 48, 1024, 1, 10419, 10207, 7715, 408),
 )
 
 
-def profile(row: Published) -> Profile:
+def profile(row: PublishedModel) -> Profile:
     """Derive the profile file of one row; see the module's docstring."""
     blocks = [Layer(name=f"block.{i}", profile="block") for i in range(row.num_blocks)]
     return Profile(
@@ -117,7 +117,7 @@ def profile(row: Published) -> Profile:
     )
 
 
-def _workload(row: Published) -> Workload:
+def _workload(row: PublishedModel) -> Workload:
     return Workload(
         model=f"GPT {row.size}",
         arguments={
@@ -132,7 +132,7 @@ def _workload(row: Published) -> Workload:
     )
 
 
-def _layer(row: Published, *, is_first: bool = False, is_last: bool = False) -> LayerProfile:
+def _layer(row: PublishedModel, *, is_first: bool = False, is_last: bool = False) -> LayerProfile:
     tokens = row.sequence_length * row.micro_batch_size
     hidden = row.hidden_size
     boundary = tokens * hidden * 2

@@ -27,10 +27,10 @@ from synth.schedule.lowering.lower import Lowered
 from synth.schedule.model import Schedule
 
 from .batch import Batch
-from .execution.core.clock import Clock
+from .execution.core.clock import OpClock
 from .execution.core.executor import Executor
 from .execution.core.forward_only import forward_only
-from .execution.core.progress import Progress
+from .execution.core.progress import RankProgress
 from .execution.core.stepper import Stepper
 from .execution.gradients.data_parallel import DataParallel
 from .execution.gradients.layout import GradientLayout
@@ -74,8 +74,8 @@ class Pipeline:
         device: torch.device | str | None = None,
         changing_shapes: bool = False,
         timeout_s: float = 300.0,
-        clock: Clock | None = None,
-        progress: Progress | None = None,
+        clock: OpClock | None = None,
+        progress: RankProgress | None = None,
         warm_up: bool | None = None,
     ) -> None:
         """Verify the schedule, open its channels, and prepare this rank.
@@ -114,7 +114,7 @@ class Pipeline:
         """
         self._timeout_s = timeout_s
         self._groups = PipelineGroups.of(group, data_parallel, timeout_s)
-        self._group = self._groups.own
+        self._group = self._groups.pipeline
         self._is_broken = False
         self._norm_group: Any = None
         with self._groups.building():
@@ -123,9 +123,9 @@ class Pipeline:
             self.stages = make_stages(self.lowered, self._group.rank, stages, loss)
             self.device = torch.device(device) if device is not None else device_of(self.stages)
             self._groups = self._groups.on(self.device)
-            self._group = self._groups.own
+            self._group = self._groups.pipeline
             check_same(self.lowered.schedule, self._group)
-            self.clock = clock or Clock(self.device, recording=False)
+            self.clock = clock or OpClock(self.device, recording=False)
             modules = [stage.module for stage in self.stages.values()]
             layout = GradientLayout(modules, tied or {})
             self._reducer = GradientReducer(
@@ -381,7 +381,7 @@ class Pipeline:
                 self.stages,
                 self._channels,
                 device=self.device,
-                clock=Clock(self.device, recording=False),
+                clock=OpClock(self.device, recording=False),
                 reducer=self._reducer,
                 on_failure=self._groups.tell,
             )
@@ -438,7 +438,7 @@ class Pipeline:
         except BaseException as error:
             self._is_broken = True
             self._groups.tell(error)
-            self._channels.cut()
+            self._channels.abort()
             explained = self._groups.explain(error)
             if explained is not error:
                 raise explained from error

@@ -21,7 +21,7 @@ Ranks = ProcessGroup | DeviceMesh | InProcessGroup
 class PipelineGroups:
     """Both groups at once: a failure is told to the ranks of both, and explained by either."""
 
-    own: Group | InProcessGroup
+    pipeline: Group | InProcessGroup
     peers: Group | InProcessGroup | None
 
     @classmethod
@@ -31,23 +31,25 @@ class PipelineGroups:
         Raises:
             SynthError: there is no such group, or this process is not in it.
         """
-        own = group_of(group, timeout_s)
+        pipeline = group_of(group, timeout_s)
         if data_parallel is None:
-            return cls(own, None)
-        return cls(own, group_of(data_parallel, timeout_s, "data-parallel rank"))
+            return cls(pipeline, None)
+        return cls(pipeline, group_of(data_parallel, timeout_s, "data-parallel rank"))
 
     def on(self, device: torch.device) -> Self:
         """The same groups, which move tensors of this device."""
-        return replace(self, own=self.own.on(device), peers=self.peers and self.peers.on(device))
+        return replace(
+            self, pipeline=self.pipeline.on(device), peers=self.peers and self.peers.on(device)
+        )
 
     @contextmanager
     def building(self) -> Iterator[None]:
         """Guard what all ranks prepare together: a failure also ends what the peers prepare."""
-        with self.own.building():
+        with self.pipeline.building():
             if self.peers is None:
                 yield
                 return
-            self.own.also_cut(self.peers.cut)
+            self.pipeline.on_abort(self.peers.abort)
             with self.peers.building():
                 yield
 
@@ -78,7 +80,7 @@ class PipelineGroups:
 
     @property
     def _each(self) -> list[Group | InProcessGroup]:
-        return [self.own] if self.peers is None else [self.own, self.peers]
+        return [self.pipeline] if self.peers is None else [self.pipeline, self.peers]
 
 
 def group_of(given: Ranks | None, timeout_s: float, noun: str = "rank") -> Group | InProcessGroup:

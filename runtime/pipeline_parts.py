@@ -63,7 +63,7 @@ def check_same(schedule: Schedule, group: RankGroup) -> None:
         Mismatch: they differ; names the ranks.
     """
     mine = schedule_fingerprint(schedule)
-    found = group.meeting.meet("schedule", range(group.size), mine)
+    found = group.rendezvous.meet("schedule", range(group.size), mine)
     others = [str(rank) for rank, theirs in enumerate(found) if theirs != found[0]]
     if others:
         raise Mismatch(

@@ -42,28 +42,13 @@ APART_EXCEPT = {("synth.solve.evaluate.evaluate", "synth.solve.improve.robustnes
 
 # Public classes whose name several modules have.
 SAME_NAMES = {
-    "Block",
     "Candidate",
-    "Chain",
-    "Choices",
-    "Clock",
     "Comparison",
-    "Event",
     "Known",
-    "Model",
     "Outcome",
-    "Progress",
-    "Published",
     "Rule",
-    "Run",
-    "Size",
     "Span",
-    "StuckError",
     "Target",
-    "Turns",
-    "Verdict",
-    "Watch",
-    "Way",
 }
 
 

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.executor.case import Case
-from synth.runtime.models.block import Block
+from synth.runtime.models.block import CheckpointedBlock
 from synth.runtime.models.gpt import GptBlock
 
 _HEAD_WIDTH = 32
@@ -15,7 +15,7 @@ _HEAD_WIDTH = 32
 WholeBatch = tuple[Tensor, Tensor]
 
 
-class MlpBlock(Block):
+class MlpBlock(CheckpointedBlock):
     """Width to four times the width and back, added to its input."""
 
     def __init__(self, width: int, checkpoint: bool) -> None:

@@ -17,10 +17,10 @@ from ..optimize import StageSteps
 from .agreement import agree, together
 from .damage import Damaged
 from .folder import CheckpointFolder
-from .kept import kept_by
 from .loading import find_targets, load_tensors
 from .manifest import Manifest
 from .named import named_tensors
+from .optimizer_state import optimizer_state_of
 from .options import LAST_GOOD, CheckpointOptions
 from .regular import read_regular
 from .saving import NotWritten, Saving, reason, stage
@@ -70,7 +70,11 @@ class Checkpointer:
         """
         if restarted and options.resume_from != LAST_GOOD:
             options = options.replace(resume=True, resume_from=None)
-        self._options, self._layers, self._kept = options, layers, kept_by(optimizer)
+        self._options, self._layers, self._optimizer_state = (
+            options,
+            layers,
+            optimizer_state_of(optimizer),
+        )
         self._folder = CheckpointFolder(options.folder)
         self._tell = tell
         self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
@@ -115,7 +119,7 @@ class Checkpointer:
                 self._tell(f"no checkpoint in {self._folder.path} yet; starting at step 0")
             return None
         step, state = self._load_first_good(check)
-        self._kept.loaded()
+        self._optimizer_state.loaded()
         if self._is_first:
             self._tell(f"resumed from {self._folder.of(step)}, made under plan {state.plan!r}")
         for path in self._agree(lambda: self._folder.set_aside(after=step)):
@@ -193,7 +197,9 @@ class Checkpointer:
 
     def _targets(self, saved: set[str], step: int) -> dict[str, Tensor]:
         ignore = self._options.ignore_optimizer
-        return find_targets(self._layers, self._kept, saved, step=step, ignore_optimizer=ignore)
+        return find_targets(
+            self._layers, self._optimizer_state, saved, step=step, ignore_optimizer=ignore
+        )
 
     def save(self, state: TrainingState) -> None:
         """Start writing a checkpoint; waits for the one before.
@@ -203,8 +209,8 @@ class Checkpointer:
             SynthError: a tensor is of a kind that cannot be stored.
         """
         self.wait()
-        self._kept.finish()
-        tensors = named_tensors(self._layers, self._kept)
+        self._optimizer_state.finish()
+        tensors = named_tensors(self._layers, self._optimizer_state)
         shares = self._share(holding_of(tensors), state.step)
         if isinstance(shares, NotWritten):
             written: Future[None] = Future()

@@ -10,15 +10,15 @@ from torch import Tensor, nn
 from synth.errors import Mismatch
 
 from ..optimize.multi_tensor import is_sharded
-from .kept import Kept
 from .manifest import Manifest
 from .named import named_tensors, optimizer_prefixes
+from .optimizer_state import OptimizerState
 from .tensor_file import TensorFile
 
 
 def find_targets(
     layers: Mapping[str, nn.Module],
-    kept: Kept,
+    optimizer_state: OptimizerState,
     saved: Set[str],
     *,
     step: int,
@@ -37,9 +37,9 @@ def find_targets(
     Raises:
         Mismatch: the checkpoint has other tensors, or another optimizer made it.
     """
-    kept.finish()
-    kept.allocate()
-    tensors = named_tensors(layers, kept)
+    optimizer_state.finish()
+    optimizer_state.allocate()
+    tensors = named_tensors(layers, optimizer_state)
     ours, theirs = _state_keys(tensors), _state_keys(saved)
     fresh = set()
     for prefix, parameter in optimizer_prefixes(layers).items():
@@ -48,7 +48,7 @@ def find_targets(
             continue
         if not ignore_optimizer and (other or (step > 0 and not theirs)):
             raise _other_optimizer(prefix, own, other)
-        kept.forget(parameter)
+        optimizer_state.forget(parameter)
         fresh.add(prefix)
     targets = {name: t for name, t in tensors.items() if name.rpartition(".")[0] not in fresh}
     lacking = next((name for name in targets if name not in saved), None)

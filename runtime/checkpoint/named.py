@@ -11,17 +11,21 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
-from .kept import Kept
+from .optimizer_state import OptimizerState
 
 
-def named_tensors(layers: Mapping[str, nn.Module], kept: Kept) -> dict[str, Tensor]:
+def named_tensors(
+    layers: Mapping[str, nn.Module], optimizer_state: OptimizerState
+) -> dict[str, Tensor]:
     """The live tensors of some layers: parameters, persistent buffers and optimizer state."""
     found: dict[str, Tensor] = {}
     for layer_name, layer in layers.items():
         for name, tensor in layer.state_dict(keep_vars=True).items():
             if not isinstance(tensor, Tensor):
                 continue  # extra state that a module packs by itself: not supported
-            value, state = kept.of(tensor) if isinstance(tensor, nn.Parameter) else (tensor, {})
+            value, state = (
+                optimizer_state.of(tensor) if isinstance(tensor, nn.Parameter) else (tensor, {})
+            )
             found[f"model.{layer_name}.{name}"] = value.detach()
             for key, moment in state.items():
                 found[f"optimizer.{layer_name}.{name}.{key}"] = moment

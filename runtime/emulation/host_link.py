@@ -11,7 +11,7 @@ from .device_time import DeviceTime, after
 
 
 class EmulatedHostLink:
-    """Meets `Way`, for transfers whose other end is the host."""
+    """Meets `Transport`, for transfers whose other end is the host."""
 
     def __init__(self, device: DeviceTime) -> None:
         self._device = device

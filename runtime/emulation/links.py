@@ -49,9 +49,9 @@ class EmulatedLinks:
         self._open[transfer.source, transfer.target].append(arriving)
         return arriving
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """Let go of all other ranks."""
-        self._channels.cut()
+        self._channels.abort()
 
     def settle(self, last: "_Arriving") -> None:
         """Find when a transfer ends, and all before it on its link, which were sent before it."""

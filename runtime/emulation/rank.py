@@ -14,9 +14,9 @@ from synth.schedule.lowering.lower import Lowered
 from synth.schedule.memory import static_bytes
 
 from ..batch import Batch
-from ..execution.core.clock import Clock
+from ..execution.core.clock import OpClock
 from ..execution.core.executor import Executor
-from ..execution.core.progress import Progress
+from ..execution.core.progress import RankProgress
 from ..execution.core.stepper import Stepper
 from ..execution.core.tracer import Tracer
 from ..execution.transport.channels import WithHost, open_channels
@@ -127,7 +127,7 @@ class RankEmulation:
         lowered: Lowered,
         options: EmulationOptions,
         world: World,
-        progress: Progress | None = None,
+        progress: RankProgress | None = None,
     ) -> None:
         """Prepare a rank; every rank must call this at the same time.
 
@@ -149,7 +149,7 @@ class RankEmulation:
             for s, _ in lowered.schedule.placement.held[world.rank]
         }
         self._shapes = [[boundary_of(c.output_bytes) for c in costs]] * self._num_micro_batches
-        self._clock = Clock(_CPU)
+        self._clock = OpClock(_CPU)
         self._tracer = Tracer(self._clock, options.trace_every)
         between = [t for t in lowered.transfers if HOST not in (t.source, t.target)]
         channels = open_channels(_CPU, between, options.timeout_s, group, lowered)

@@ -10,7 +10,7 @@ from torch import Tensor
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.lowering.reductions import Reduction
 
-from ..execution.core.clock import Clock
+from ..execution.core.clock import OpClock
 from ..execution.transport.groups import Group
 from .device_time import DeviceTime, after, now_ns
 
@@ -27,7 +27,7 @@ class _Working(NamedTuple):
 class EmulatedReducer:
     """One rank's part of all reductions; takes the plan's time, or longer if it really does."""
 
-    def __init__(self, lowered: Lowered, group: Group, clock: Clock, device: DeviceTime) -> None:
+    def __init__(self, lowered: Lowered, group: Group, clock: OpClock, device: DeviceTime) -> None:
         """Make the process groups; every rank calls this at the same time."""
         self._clock = clock
         self._device = device

@@ -9,7 +9,7 @@ from synth.costs import StageCosts
 from synth.errors import RunFailure
 from synth.kinds import OpKind
 
-from ..execution.core.stage_protocol import Given
+from ..execution.core.stage_protocol import ForwardInput
 from ..execution.stage.boundary import Boundary, Leaf, Tensors
 from .device_time import DeviceTime
 
@@ -28,7 +28,7 @@ def moved_bytes(costs: StageCosts) -> int:
 
 
 class EmulatedStage:
-    """Meets the executor's `Passages`; micro-batches hold what the costs say they hold.
+    """Meets the executor's `StageProtocol`; micro-batches hold what the costs say they hold.
 
     Inputs, outputs and their gradients are held by the executor, as those of a real stage are.
     """
@@ -63,23 +63,23 @@ class EmulatedStage:
     def end(self) -> None:
         """The step is over."""
 
-    def forward(self, microbatch: int, given: Given) -> Tensors:
+    def forward(self, microbatch: int, forward_input: ForwardInput) -> Tensors:
         """F: afterwards `saved_bytes` are held."""
         self._take(OpKind.F)
-        self._held[microbatch] = self._saved(given)
+        self._held[microbatch] = self._saved(forward_input)
         return (self._loss,) if self.is_last else self._output.activations("cpu")
 
-    def forward_light(self, microbatch: int, given: Given) -> Tensors:
+    def forward_light(self, microbatch: int, forward_input: ForwardInput) -> Tensors:
         """F that R follows: afterwards `replay_bytes` are held."""
         self._take(OpKind.F, self._costs.light_rise)
         self._held[microbatch] = _hold(self._costs.replay_bytes)
         return (self._loss,) if self.is_last else self._output.activations("cpu")
 
-    def rebuild(self, microbatch: int, given: Given) -> None:
+    def rebuild(self, microbatch: int, forward_input: ForwardInput) -> None:
         """R: afterwards `saved_bytes` are held, and what is kept of the output."""
         self._take(OpKind.R)
         del self._held[microbatch]
-        self._held[microbatch] = self._saved(given)
+        self._held[microbatch] = self._saved(forward_input)
         if self._costs.output_until != OpKind.F:
             self._again[microbatch] = _hold(self._costs.output_bytes)
 
@@ -134,8 +134,8 @@ class EmulatedStage:
         self._held.clear()
         self._again.clear()
 
-    def _saved(self, given: Given) -> Tensor:
-        return _hold(self._moved_bytes if given.moved else self._costs.saved_bytes)
+    def _saved(self, forward_input: ForwardInput) -> Tensor:
+        return _hold(self._moved_bytes if forward_input.moved else self._costs.saved_bytes)
 
     def _gradients(self) -> Tensors:
         return () if self._input is None else self._input.gradients("cpu")

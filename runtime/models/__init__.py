@@ -7,12 +7,12 @@ Layers may share parameters; where they end up on different ranks, these are kep
 """
 
 from .layers import layer_names, layer_signature, num_safe_ids, vocabulary_size
-from .loading import Model, build_layers, build_model, check_spec, load_layers
+from .loading import BuiltModel, build_layers, build_model, check_spec, load_layers
 from .spec import ModelSpec
 from .trust import is_built_in, trusted_spec
 
 __all__ = [
-    "Model",
+    "BuiltModel",
     "ModelSpec",
     "build_layers",
     "build_model",

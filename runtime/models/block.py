@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 
-class Block(nn.Module):
+class CheckpointedBlock(nn.Module):
     """A block [B, T, D] -> [B, T, D] that, with `checkpoint`, keeps only its input in F and is
     recomputed in B. Subclasses define `run`."""
 

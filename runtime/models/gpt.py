@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .block import Block
+from .block import CheckpointedBlock
 from .checks import check_divides, check_sizes, check_tokens
 from .head import STD, Head
 
@@ -37,7 +37,7 @@ class GptEmbedding(nn.Module):
         return x_BTD
 
 
-class GptBlock(Block):
+class GptBlock(CheckpointedBlock):
     """x_BTD -> x_BTD: causal self-attention, then the MLP, each added to its input."""
 
     def __init__(

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 import torch
 from torch import nn
 
-from .block import Block
+from .block import CheckpointedBlock
 from .gpt import GptEmbedding
 from .head import Head
 from .llama import LlamaEmbedding
@@ -21,7 +21,7 @@ def layer_names(layers: Sequence[nn.Module]) -> list[str]:
     """Unique, readable names: "embedding", "block.0", …, "head"; a user's by class and index."""
     names, blocks = [], 0
     for index, layer in enumerate(layers):
-        if isinstance(layer, Block):
+        if isinstance(layer, CheckpointedBlock):
             names.append(f"block.{blocks}")
             blocks += 1
         else:

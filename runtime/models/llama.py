@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .block import Block
+from .block import CheckpointedBlock
 from .checks import check_divides, check_sizes, check_tokens
 from .head import STD, Head
 
@@ -53,7 +53,7 @@ def rotations(time: int, head_width: int, base: float, like: Tensor) -> tuple[Te
     return angles_T1R.cos().to(like.dtype), angles_T1R.sin().to(like.dtype)
 
 
-class LlamaBlock(Block):
+class LlamaBlock(CheckpointedBlock):
     """x_BTD -> x_BTD: causal grouped-query attention, then SwiGLU, each added to its input."""
 
     def __init__(

@@ -49,7 +49,7 @@ def check_spec(spec: ModelSpec) -> None:
 
 
 @dataclass(frozen=True)
-class Model:
+class BuiltModel:
     """Some of a model's layers by index, and of the parameters that layers share those they have.
 
     A shared parameter's name is the same whichever layers are built.
@@ -82,7 +82,7 @@ def build_model(
     names: Sequence[str] | None = None,
     device: torch.device | str = "cpu",
     dtype: torch.dtype | None = None,
-) -> Model:
+) -> BuiltModel:
     """The layers at `indices` (all if None) by index, on `device`, the same for the same seed.
 
     Layers do not depend on which others are built, nor on the device. Of a built-in model no
@@ -108,7 +108,7 @@ def build_model(
         )
         for index in chosen
     }
-    return Model(built, keep_tied(built, ties))
+    return BuiltModel(built, keep_tied(built, ties))
 
 
 def _materialise(layer: nn.Module, seed: int, index: int) -> nn.Module:

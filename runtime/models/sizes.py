@@ -10,20 +10,20 @@ from .spec import Argument
 
 
 @dataclass(frozen=True)
-class Size:
+class ModelSize:
     """A factory with the arguments that make it this size; a user's own override them."""
 
     factory: Callable[..., list[nn.Module]]
     arguments: Mapping[str, Argument] = field(default_factory=dict)
 
 
-def _gpt2(num_blocks: int, width: int, num_heads: int) -> Size:
-    return Size(gpt.gpt, {"num_blocks": num_blocks, "width": width, "num_heads": num_heads})
+def _gpt2(num_blocks: int, width: int, num_heads: int) -> ModelSize:
+    return ModelSize(gpt.gpt, {"num_blocks": num_blocks, "width": width, "num_heads": num_heads})
 
 
-SIZES: Mapping[str, Size] = {
-    "gpt": Size(gpt.gpt),
-    "gpt-bytes": Size(
+SIZES: Mapping[str, ModelSize] = {
+    "gpt": ModelSize(gpt.gpt),
+    "gpt-bytes": ModelSize(
         gpt.gpt,
         {
             "vocabulary_size": 256,
@@ -37,8 +37,8 @@ SIZES: Mapping[str, Size] = {
     "gpt2-medium": _gpt2(24, 1024, 16),
     "gpt2-large": _gpt2(36, 1280, 20),
     "gpt2-xl": _gpt2(48, 1600, 25),
-    "llama": Size(llama.llama),
-    "llama-7b": Size(
+    "llama": ModelSize(llama.llama),
+    "llama-7b": ModelSize(
         llama.llama,
         {
             "vocabulary_size": 32000,
@@ -51,7 +51,7 @@ SIZES: Mapping[str, Size] = {
             "epsilon": 1e-6,
         },
     ),
-    "llama3-8b": Size(
+    "llama3-8b": ModelSize(
         llama.llama,
         {
             "vocabulary_size": 128256,

@@ -2,7 +2,7 @@
 
 from .build import StageSteps, build_steps, held_bytes
 from .gradients import widen_gradients, zero_gradient
-from .norm import GradientNorm, Verdict
+from .norm import GradientNorm, NormVerdict
 from .post_validation import PostValidatedStep
 from .settings import StepSettings
 from .stage import StageOptimizer, commit_bytes, static_bytes, workspace_bytes
@@ -10,12 +10,12 @@ from .synchronous import SynchronousStep
 
 __all__ = [
     "GradientNorm",
+    "NormVerdict",
     "PostValidatedStep",
     "StageOptimizer",
     "StageSteps",
     "StepSettings",
     "SynchronousStep",
-    "Verdict",
     "build_steps",
     "commit_bytes",
     "held_bytes",

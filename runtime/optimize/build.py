@@ -11,9 +11,9 @@ from synth.optimizer import OptimizerSpec
 
 from .gradients import Gradients, Owned, widen_gradients
 from .norm import GradientNorm
-from .origin import Origin
 from .post_validation import PostValidatedStep
 from .settings import StepSettings
+from .snapshot import IterationSnapshot
 from .stage import StageOptimizer
 from .synchronous import SynchronousStep
 
@@ -25,7 +25,7 @@ def held_bytes(modules: Iterable[nn.Module], steps: StageSteps) -> int:
     tensors = {t for module in modules for t in (*module.parameters(), *module.buffers())}
     tensors |= {t.grad for t in tensors if t.grad is not None}
     own = sum(t.numel() * t.element_size() for t in tensors)
-    return own + sum(optimizer.kept_bytes() for optimizer in steps.optimizers.values())
+    return own + sum(optimizer.state_bytes() for optimizer in steps.optimizers.values())
 
 
 def build_steps(
@@ -68,8 +68,8 @@ def build_steps(
             "post-validation was asked for, and there is nothing to validate: neither clipping nor "
             "skipping; steps do not wait for each other then anyway, so leave it out"
         )
-    origin = Origin(modules.values(), device)
-    return PostValidatedStep(optimizers, gradients, settings, norm, origin)
+    snapshot = IterationSnapshot(modules.values(), device)
+    return PostValidatedStep(optimizers, gradients, settings, norm, snapshot)
 
 
 def _optimizers(modules: Mapping[int, nn.Module], spec: OptimizerSpec) -> dict[int, StageOptimizer]:

@@ -12,7 +12,7 @@ from .multi_tensor import squared_norm
 
 
 @dataclass(frozen=True)
-class Verdict:
+class NormVerdict:
     """What the global norm means for a step; the same numbers on every rank.
 
     `norm` is a float64 scalar, `scale` the float32 scalar that clips (none: there is no clipping),
@@ -71,7 +71,7 @@ class GradientNorm:
         else:
             self._work = self._group.allgather([self._places], [self._own])
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> NormVerdict:
         """Wait for the others' contributions, and judge."""
         if self._work is not None:
             self._work.wait()
@@ -82,7 +82,7 @@ class GradientNorm:
         norm = squared.sqrt()
         found_inf = (~norm.isfinite()).float()
         if self._clip_norm is None:
-            return Verdict(norm, None, found_inf)
+            return NormVerdict(norm, None, found_inf)
         # As torch.nn.utils.clip_grad_norm_ has it.
         scale = (self._clip_norm / (norm + 1e-6)).clamp(max=1.0).float()
-        return Verdict(norm, scale, found_inf)
+        return NormVerdict(norm, scale, found_inf)

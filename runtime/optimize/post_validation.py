@@ -14,8 +14,8 @@ from collections.abc import Mapping
 
 from .gradients import Gradients
 from .norm import GradientNorm
-from .origin import Origin
 from .settings import StepSettings
+from .snapshot import IterationSnapshot
 from .stage import StageOptimizer
 
 
@@ -33,7 +33,7 @@ class PostValidatedStep:
         gradients: Gradients,
         settings: StepSettings,
         norm: GradientNorm,
-        origin: Origin,
+        snapshot: IterationSnapshot,
     ) -> None:
         """Prepare a rank.
 
@@ -47,7 +47,7 @@ class PostValidatedStep:
         self.optimizers = optimizers
         self._gradients = gradients
         self._norm = norm
-        self._origin = origin
+        self._snapshot = snapshot
         self.settings = settings
         self._taken: StepSettings | None = None
         self.num_redone = 0
@@ -55,13 +55,13 @@ class PostValidatedStep:
 
     def begin(self) -> None:
         """See `Stepper`."""
-        self._origin.mark()
+        self._snapshot.mark()
 
     def validate(self) -> bool:
         """See `Stepper`."""
         was_right = self.finish()
         if not was_right:
-            self._origin.restore()
+            self._snapshot.restore()
         self._gradients.open()
         return was_right
 

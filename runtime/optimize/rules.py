@@ -17,7 +17,7 @@ from synth.optimizer import OptimizerKind, OptimizerSpec
 from .settings import StepSettings
 
 
-class Rule(Protocol):
+class UpdateRule(Protocol):
     """How parameters follow from gradients and moments."""
 
     moments: tuple[str, ...]
@@ -63,7 +63,7 @@ class AdamWRule:
         settings: StepSettings,
         found_inf: Tensor | None = None,
     ) -> None:
-        """See `Rule`."""
+        """See `UpdateRule`."""
         adamw(
             list(parameters),
             list(gradients),
@@ -101,7 +101,7 @@ class SgdRule:
         settings: StepSettings,
         found_inf: Tensor | None = None,
     ) -> None:
-        """See `Rule`."""
+        """See `UpdateRule`."""
         buffers: list[Tensor | None] = list(moments[0]) if moments else [None] * len(parameters)
         sgd(
             list(parameters),
@@ -118,14 +118,14 @@ class SgdRule:
         )
 
 
-def rule_of(spec: OptimizerSpec) -> Rule:
+def rule_of(spec: OptimizerSpec) -> UpdateRule:
     """The arithmetic of an optimizer."""
     if spec.kind == OptimizerKind.ADAMW:
         return AdamWRule()
     return SgdRule(spec.momentum)
 
 
-def new_state(rule: Rule, updated: Tensor) -> Mapping[str, Tensor]:
+def new_state(rule: UpdateRule, updated: Tensor) -> Mapping[str, Tensor]:
     """All that a rule keeps of a tensor before its first step: zeros."""
     state = {name: torch.zeros_like(updated) for name in rule.moments}
     if rule.counts:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from synth.optimizer import OptimizerSpec
 
-from .rules import Rule, new_state, rule_of
+from .rules import UpdateRule, new_state, rule_of
 from .settings import StepSettings
 
 # What is copied or widened is so piece by piece, so that the workspace stays small. On a device
@@ -20,12 +20,12 @@ _PIECE_ELEMENTS = {"cpu": 1 << 17, "cuda": 1 << 21}
 class Weight:
     """A trainable parameter, what is updated for it, and what the rule keeps of it.
 
-    `kept` is the parameter itself; or its float32 master copy; or, for steps that can be taken
+    `master` is the parameter itself; or its float32 master copy; or, for steps that can be taken
     back, the copy that holds the last step that was valid.
     """
 
     live: nn.Parameter
-    kept: Tensor
+    master: Tensor
     state: Mapping[str, Tensor]
 
     @property
@@ -41,7 +41,7 @@ class Weight:
     @property
     def widened(self) -> bool:
         """Whether the update is done in another dtype than the layers compute in."""
-        return self.kept.dtype != self.live.dtype
+        return self.master.dtype != self.live.dtype
 
 
 class StageOptimizer:
@@ -77,7 +77,7 @@ class StageOptimizer:
         """Show the layers what `step` would give; what is kept and its moments stay."""
         for weight in self._weights:
             for piece in _pieces(weight, self._rule):
-                updated = piece.kept.clone() if weight.widened else piece.live.copy_(piece.kept)
+                updated = piece.master.clone() if weight.widened else piece.live.copy_(piece.master)
                 gradient = piece.gradient.to(updated.dtype)
                 moments = [[moment.clone()] for moment in piece.moments]
                 self._rule.update([updated], [gradient], moments, weight.copied_count(), settings)
@@ -88,12 +88,12 @@ class StageOptimizer:
     def show(self) -> None:
         """Show the layers what is kept."""
         for weight in self._weights:
-            if weight.kept is not weight.live:
-                weight.live.copy_(weight.kept)
+            if weight.master is not weight.live:
+                weight.live.copy_(weight.master)
 
-    def kept_bytes(self) -> int:
+    def state_bytes(self) -> int:
         """Bytes of all that is kept besides parameters and gradients, as allocated."""
-        tensors = [w.kept for w in self._weights if w.kept is not w.live]
+        tensors = [w.master for w in self._weights if w.master is not w.live]
         tensors += [t for w in self._weights for t in w.state.values()]
         return sum(t.numel() * t.element_size() for t in tensors)
 
@@ -103,7 +103,7 @@ class StageOptimizer:
         rule = self._rule
         if weights:
             rule.update(
-                [weight.kept for weight in weights],
+                [weight.master for weight in weights],
                 [weight.gradient for weight in weights],
                 [[weight.state[name] for weight in weights] for name in rule.moments],
                 [weight.state["step"] for weight in weights] if rule.counts else [],
@@ -117,9 +117,9 @@ class StageOptimizer:
         count = weight.copied_count()
         for piece in _pieces(weight, self._rule):
             count = weight.copied_count()
-            gradient = piece.gradient.to(piece.kept.dtype)
+            gradient = piece.gradient.to(piece.master.dtype)
             moments = [[moment] for moment in piece.moments]
-            self._rule.update([piece.kept], [gradient], moments, count, settings, found_inf)
+            self._rule.update([piece.master], [gradient], moments, count, settings, found_inf)
         for counted in count:
             weight.state["step"].copy_(counted)
 
@@ -129,21 +129,21 @@ class _Piece:
     """A part of a weight's tensors."""
 
     live: Tensor
-    kept: Tensor
+    master: Tensor
     gradient: Tensor
     moments: list[Tensor]
 
 
-def _pieces(weight: Weight, rule: Rule) -> Iterator[_Piece]:
+def _pieces(weight: Weight, rule: UpdateRule) -> Iterator[_Piece]:
     moments = [weight.state[name] for name in rule.moments]
-    tensors = [weight.live.detach(), weight.kept, weight.gradient, *moments]
+    tensors = [weight.live.detach(), weight.master, weight.gradient, *moments]
     if all(tensor.is_contiguous() for tensor in tensors):
         size = piece_elements(weight.live.device)
         parts = zip(*(torch.split(tensor.view(-1), size) for tensor in tensors), strict=True)
     else:
         parts = zip(*([tensor] for tensor in tensors), strict=True)
-    for live, kept, gradient, *rest in parts:
-        yield _Piece(live, kept, gradient, rest)
+    for live, master, gradient, *rest in parts:
+        yield _Piece(live, master, gradient, rest)
 
 
 def piece_elements(device: torch.device) -> int:
@@ -151,15 +151,15 @@ def piece_elements(device: torch.device) -> int:
     return _PIECE_ELEMENTS["cpu" if device.type == "cpu" else "cuda"]
 
 
-def _weight_of(parameter: nn.Parameter, spec: OptimizerSpec, rule: Rule) -> Weight:
-    kept = parameter.detach()
+def _weight_of(parameter: nn.Parameter, spec: OptimizerSpec, rule: UpdateRule) -> Weight:
+    master = parameter.detach()
     if spec.master_weights and parameter.dtype != torch.float32:
-        kept = kept.float()
+        master = master.float()
     elif spec.post_validation:
-        kept = kept.clone()
+        master = master.clone()
     else:
-        kept = parameter
-    return Weight(parameter, kept, new_state(rule, kept.detach()))
+        master = parameter
+    return Weight(parameter, master, new_state(rule, master.detach()))
 
 
 def commit_bytes(modules: Iterable[nn.Module], spec: OptimizerSpec) -> int:

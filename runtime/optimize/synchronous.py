@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from .gradients import Gradients
-from .norm import GradientNorm, Verdict
+from .norm import GradientNorm, NormVerdict
 from .settings import StepSettings
 from .stage import StageOptimizer
 
@@ -32,7 +32,7 @@ class SynchronousStep:
         self._gradients = gradients
         self._norm = norm
         self.settings = settings
-        self._verdict: Verdict | None = None
+        self._verdict: NormVerdict | None = None
 
     def begin(self) -> None:
         """See `Stepper`."""

@@ -33,7 +33,7 @@ def held_bytes(sample: Sample) -> HeldBytes:
 
     The two Fs hold the same; should they not, the larger counts.
     """
-    passage = _MeasuredPassage(sample)
+    passage = _MeasuredMicroBatch(sample)
     passage.forward()
     after_f = passage.drop("x", "y")
     alive_after_f = set(passage.alive())
@@ -41,7 +41,7 @@ def held_bytes(sample: Sample) -> HeldBytes:
     after_b = passage.drop("gradient", "returned")
     alive_after_b = set(passage.alive())
     passage.backward_weight()
-    fused = _MeasuredPassage(sample, fused=True)
+    fused = _MeasuredMicroBatch(sample, fused=True)
     fused.forward()
     fused_after_f = fused.drop("x", "y")
     alive_after_f |= set(fused.alive())
@@ -71,7 +71,7 @@ def allocated_bytes(tensor: Tensor) -> int:
     return -(-size // 512) * 512 if tensor.is_cuda else size
 
 
-class _MeasuredPassage:
+class _MeasuredMicroBatch:
     """One micro-batch through one layer, every allocation inside a measuring window.
 
     `level` is what is allocated now. A boundary tensor (input x, output y, the gradient of y) that

@@ -19,9 +19,9 @@ from ..models import ModelSpec, build_layers, layer_names
 from ..optimize import commit_bytes
 from ..training.building import calls_of, prepare_device
 from ..world import describe_device
+from .layer_walk import walk_layers
 from .machine_watch import MachineWatch
 from .profiler import profile_layer
-from .walk import walk
 
 _HOST_IS_CPU = "links.host is a copy within the CPU's own memory: there is no other to move to"
 _SEED = 0
@@ -64,19 +64,19 @@ def profile_model(
     profiles: dict[str, LayerProfile] = {}
     entries = []
     rise_bytes = 0
-    for met in walk(calls, names, workload, device, _SEED):
-        entries.append(Layer(name=met.name, profile=met.same_as))
-        if met.sample is None:
+    for visited in walk_layers(calls, names, workload, device, _SEED):
+        entries.append(Layer(name=visited.name, profile=visited.same_as))
+        if visited.sample is None:
             continue
         with watch.measuring():
             profile = profile_layer(
-                met.sample, workload.optimizer, warmup=warmup, iterations=iterations
+                visited.sample, workload.optimizer, warmup=warmup, iterations=iterations
             )
-        profiles[met.name] = profile
+        profiles[visited.name] = profile
         if workload.optimizer.post_validation:
-            own_bytes = commit_bytes([met.sample.layer], workload.optimizer)
+            own_bytes = commit_bytes([visited.sample.layer], workload.optimizer)
             rise_bytes = max(rise_bytes, own_bytes)
-        tell(f"measured {met.name}: {profile.work_us() / 1000:.3f} ms for F + B + W")
+        tell(f"measured {visited.name}: {profile.work_us() / 1000:.3f} ms for F + B + W")
     if workload.optimizer.post_validation:
         profiles = _with_commits(profiles, rise_bytes)
     if device.type == "cuda":

@@ -11,7 +11,7 @@ from synth.optimizer import OptimizerSpec
 from synth.profile import LayerProfile, Timing
 from synth.schedule.ops import Op
 
-from ..execution.core.clock import Clock
+from ..execution.core.clock import OpClock
 from ..optimize import StageOptimizer, StepSettings, widen_gradients, zero_gradient
 from .held_bytes import held_bytes
 from .meter import measure
@@ -43,7 +43,7 @@ def profile_layer(
         time_us={kind: _timing(times.get(kind, [])) for kind in MEASURED},
         parameter_bytes=_bytes([*sample.layer.parameters(), *sample.layer.buffers()]),
         gradient_bytes=_bytes(gradients),
-        optimizer_bytes=update.kept_bytes,
+        optimizer_bytes=update.state_bytes,
         output_bytes=held.output_bytes,
         saved_bytes=held.saved_bytes,
         saved_w_bytes=held.saved_w_bytes,
@@ -62,7 +62,7 @@ def _measure_times(
     sample: Sample, update: Callable[[], None] | None, warmup: int, iterations: int
 ) -> Mapping[OpKind, list[float]]:
     """Alternate F+B+W and F+BW, so that drift of the machine hits both alike."""
-    stage, clock = sample.stage(), Clock(sample.x.device)
+    stage, clock = sample.stage(), OpClock(sample.x.device)
     gradient = _output_gradient(sample)
     for round_number in range(warmup + iterations):
         if round_number in (0, warmup):
@@ -110,7 +110,7 @@ class _Update:
     def __init__(self, layer: nn.Module, spec: OptimizerSpec) -> None:
         self._optimizer = StageOptimizer(layer.parameters(), spec)
         self._late = spec.post_validation
-        self.kept_bytes = self._optimizer.kept_bytes()
+        self.state_bytes = self._optimizer.state_bytes()
 
     def __call__(self) -> None:
         settings = StepSettings(learning_rate=0.0)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from ..execution.core.stage_protocol import Given
+from ..execution.core.stage_protocol import ForwardInput
 from ..execution.stage.boundary import Boundary, Tensors
 from ..execution.stage.stage import Stage
 from ..training.layered import LayerCall, LayeredStage
@@ -30,9 +30,9 @@ class Sample:
 
     def forward(self, stage: Stage, x: Tensor, *, fused: bool = False) -> Tensors:
         """F of the layer, of a micro-batch like `x`, as in the middle of a pipeline; `fused` as
-        `Given` means it."""
+        `ForwardInput` means it."""
         entry = None if self.is_first else Boundary.of(x, trained=True)
-        return stage.forward(0, Given((x,), entry, self.targets, fused=fused))
+        return stage.forward(0, ForwardInput((x,), entry, self.targets, fused=fused))
 
     def output_like(self, stage: Stage) -> Tensor:
         """What F gives, made without autograd."""

@@ -24,7 +24,7 @@ from .layered import Randomness
 
 
 @dataclass(frozen=True)
-class Outcome:
+class StepOutcome:
     """The same on all ranks but for the seconds; `program_seconds` are of the last program, the
     one with STEPs, which is what a plan predicts.
 
@@ -90,7 +90,7 @@ class Iteration:
         *,
         stops: bool = False,
         window: AbstractContextManager[object] | None = None,
-    ) -> Outcome:
+    ) -> StepOutcome:
         """Take one step.
 
         Args:
@@ -126,7 +126,7 @@ class Iteration:
         if self._steps.late:  # what is paid is from end to end; ranks begin when they like
             start, self._last_end = self._last_end or start, end
             last_start = start if len(batches) == 1 else last_start
-        return Outcome(told.losses, told.stops, end - start, end - last_start)
+        return StepOutcome(told.losses, told.stops, end - start, end - last_start)
 
     def settle(self) -> dict[int, float]:
         """Make the last step final, waiting for all ranks; the loss that was not yet told."""

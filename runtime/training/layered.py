@@ -14,10 +14,10 @@ from torch.utils.checkpoint import checkpoint
 from synth.errors import SynthError
 
 from ..dtypes import dtype_of
-from ..execution.core.stage_protocol import Given
+from ..execution.core.stage_protocol import ForwardInput
 from ..execution.stage.boundary import Tensors
 from ..execution.stage.running_statistics import RunningStatistics
-from ..execution.stage.stage import Chain, Stage
+from ..execution.stage.stage import LayerChain, Stage
 
 
 @dataclass
@@ -113,7 +113,7 @@ class LayeredStage(Stage):
         self._randomness = randomness
         super().__init__(self._chain, is_first=is_first, is_last=is_last)
 
-    def forward(self, microbatch: int, given: Given) -> Tensors:
+    def forward(self, microbatch: int, given: ForwardInput) -> Tensors:
         """See `Stage.forward`."""
         with self._seeded(microbatch):
             return super().forward(microbatch, given)
@@ -125,7 +125,7 @@ class LayeredStage(Stage):
             layers, is_first=self.is_first, is_last=self.is_last, randomness=self._randomness
         )
 
-    def forward_light(self, microbatch: int, given: Given) -> Tensors:
+    def forward_light(self, microbatch: int, given: ForwardInput) -> Tensors:
         """See `Stage.forward_light`."""
         with self._seeded(microbatch):
             return super().forward_light(microbatch, given)
@@ -142,7 +142,7 @@ class LayeredStage(Stage):
             self._chain.seed_of = None
 
 
-class _LayerChain(Chain):
+class _LayerChain(LayerChain):
     """The layers one after another, each called its way."""
 
     def __init__(self, layers: Sequence[LayerCall]) -> None:

@@ -1,7 +1,7 @@
 """What the ranks of a failed run left behind, and the one message that is made of it.
 
 Every start of the ranks has a folder of its own, `attempt-N`, in which each rank keeps its place
-and, if it fails, leaves word.
+and, if it fails, writes a failure report.
 """
 
 import json
@@ -21,7 +21,7 @@ from .place import place_name
 
 
 def attempt_folder(folder: Path, attempt: int) -> Path:
-    """Where the ranks of this start (0: the first) leave word."""
+    """Return the folder of one start of the ranks (0: the first), made if absent."""
     path = folder / f"attempt-{attempt}"
     path.mkdir(exist_ok=True)
     return path
@@ -33,20 +33,20 @@ def last_attempt(folder: Path) -> Path:
     return attempts[-1] if attempts else folder
 
 
-def leave_word(folder: Path, rank: int, error: Exception, exit_code: int) -> None:
+def write_failure_report(folder: Path, rank: int, error: Exception, exit_code: int) -> None:
     """Say how this rank failed, for the launcher to read."""
     is_told = isinstance(error, SynthError)
-    word = {
+    report = {
         "message": str(error) if is_told else f"{type(error).__name__}: {error}",
         "exit_code": exit_code,
         "hopeless": isinstance(error, TrainingDiverged)
         or (is_told and not isinstance(error, RunFailure)),
         "time": time.time(),
     }
-    write_atomically(folder / f"failure-{rank}.json", json.dumps(word))
+    write_atomically(folder / f"failure-{rank}.json", json.dumps(report))
 
 
-def has_word(folder: Path) -> bool:
+def failure_report_exists(folder: Path) -> bool:
     """Whether a rank has failed already, of which what others meet is the consequence."""
     return any(folder.glob("failure-*.json"))
 
@@ -58,9 +58,9 @@ def note_ended(folder: Path, rank: int, why: str) -> None:
 
 def hopeless(folder: Path, num_ranks: int) -> SynthError | None:
     """Why the ranks of this attempt would fail again if they were started again, if they would."""
-    for word in _words(folder, num_ranks).values():
-        if word["hopeless"]:
-            return _refusal(word)
+    for report in _reports(folder, num_ranks).values():
+        if report["hopeless"]:
+            return _refusal(report)
     return None
 
 
@@ -76,25 +76,25 @@ def explain(
         num_pipelines: that ran side by side.
     """
     num_processes = lowered.num_ranks * num_pipelines
-    words = _words(folder, num_processes)
-    refusals = [w for w in words.values() if w["exit_code"] not in (0, 1)]
+    reports = _reports(folder, num_processes)
+    refusals = [w for w in reports.values() if w["exit_code"] not in (0, 1)]
     if refusals:
         return _refusal(refusals[0])
-    timed_out = any("timed out" in word["message"].lower() for word in words.values())
+    timed_out = any("timed out" in report["message"].lower() for report in reports.values())
     places = places_of_all(folder, lowered, num_pipelines)
     ended = {
         process: _ended_by(folder, process, -code, timed_out)
         for process, code in exit_codes.items()
-        if code < 0 and code != -signal.SIGTERM and process not in words
+        if code < 0 and code != -signal.SIGTERM and process not in reports
     }
     lines = [places[process].how(how) for process, how in ended.items()]
-    for process, word in sorted(words.items(), key=lambda item: item[1]["time"]):
-        lines.append(places[process].said(word))
+    for process, report in sorted(reports.items(), key=lambda item: item[1]["time"]):
+        lines.append(places[process].said(report))
     if not lines and exit_codes:
         lines = [f"ranks {sorted(exit_codes)} ended with exit codes {exit_codes}"]
-    others = [process for process in range(num_processes) if process not in {*words, *ended}]
+    others = [process for process in range(num_processes) if process not in {*reports, *ended}]
     # Before a restart nobody tells who was killed and who was only ended for that.
-    how = "was stopped" if exit_codes else "left no word: killed, or ended with the others,"
+    how = "was stopped" if exit_codes else "left no report: killed, or ended with the others,"
     lines += [places[process].how(how) for process in others]
     told = (line.replace("\n", "\n    ") for line in dict.fromkeys(lines))
     return RunFailure("the run ended early:\n  " + "\n  ".join(told))
@@ -112,10 +112,10 @@ class LastSeen:
         """Say how it ended, and where."""
         return f"{self.name} {ended} {self.where}"
 
-    def said(self, word: dict[str, Any]) -> str:
+    def said(self, report: dict[str, Any]) -> str:
         """Its last message; named by it where it did not name itself."""
-        message = word["message"]
-        if word["hopeless"]:
+        message = report["message"]
+        if report["hopeless"]:
             return str(message)
         if message.startswith("rank"):
             return str(message) if self.pipeline is None else f"pipeline {self.pipeline}: {message}"
@@ -148,15 +148,15 @@ def _where(place: tuple[int, int] | None, program: Sequence[Instruction]) -> str
     return f"in step {step}, at {program[instruction]}"
 
 
-def _words(folder: Path, num_ranks: int) -> dict[int, dict[str, Any]]:
+def _reports(folder: Path, num_ranks: int) -> dict[int, dict[str, Any]]:
     """What ranks said when they failed."""
     paths = {rank: folder / f"failure-{rank}.json" for rank in range(num_ranks)}
     return {rank: json.loads(path.read_text()) for rank, path in paths.items() if path.exists()}
 
 
-def _refusal(word: dict[str, Any]) -> SynthError:
-    refusal = SynthError(word["message"])
-    refusal.exit_code = word["exit_code"]
+def _refusal(report: dict[str, Any]) -> SynthError:
+    refusal = SynthError(report["message"])
+    refusal.exit_code = report["exit_code"]
     return refusal
 
 

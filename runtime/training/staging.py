@@ -10,7 +10,7 @@ from torch import Tensor
 Copy = Callable[[Tensor], Tensor]
 
 
-class Event(Protocol):
+class StreamEvent(Protocol):
     """A point of the device's current stream."""
 
     def record(self) -> None:
@@ -42,7 +42,7 @@ class PinnedStaging:
         per_step: int,
         *,
         allocate: Callable[[tuple[int, ...]], Tensor] = _pinned,
-        make_event: Callable[[], Event] = torch.cuda.Event,
+        make_event: Callable[[], StreamEvent] = torch.cuda.Event,
     ) -> None:
         """Allocate.
 

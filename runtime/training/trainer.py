@@ -12,8 +12,8 @@ from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Lowered
 
 from ..checkpoint import CheckpointOptions, TrainingState
-from ..execution.core.clock import Clock
-from ..execution.core.progress import Progress
+from ..execution.core.clock import OpClock
+from ..execution.core.progress import RankProgress
 from ..execution.core.tracer import Tracer
 from ..models import vocabulary_size
 from ..optimize import StepSettings, build_steps, held_bytes
@@ -23,11 +23,11 @@ from ..world import World
 from .batches import Batches, MiniBatch
 from .building import build_stages, prepare_device
 from .data import TokenData, check_ids, load_tokens
-from .iteration import Iteration, Outcome
+from .iteration import Iteration, StepOutcome
 from .layered import Randomness
+from .optimizer_headroom import extra_bytes
 from .place import Place
 from .rank_result import RankResult
-from .room import extra_bytes
 from .train_options import DEFAULT_STEPS, TrainOptions
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class RankTrainer:
         lowered: Lowered,
         options: TrainOptions,
         world: World,
-        progress: Progress | None = None,
+        progress: RankProgress | None = None,
         stop_asked: Callable[[], bool] = lambda: False,
     ) -> None:
         """Build this rank's layers on its device; every rank must call this at the same time.
@@ -71,7 +71,7 @@ class RankTrainer:
         )
         self._stages = built.stages
         self._data = self._load_data()
-        self._clock = Clock(world.device)
+        self._clock = OpClock(world.device)
         self._tracer = Tracer(self._clock, options.trace_every)
         self._pipeline = Pipeline(
             lowered,
@@ -167,7 +167,7 @@ class RankTrainer:
             result.failed_checkpoint = self._checkpointer.failed_step
         return result
 
-    def _run(self, step: int, batches: list[MiniBatch], result: RankResult) -> Outcome:
+    def _run(self, step: int, batches: list[MiniBatch], result: RankResult) -> StepOutcome:
         """Take one step, in all that measures it."""
         start = self._start
         measured_step = min(start.step + 1, self._num_steps - 1)
@@ -185,7 +185,7 @@ class RankTrainer:
         return outcome
 
     def _account(
-        self, outcome: Outcome, saves: bool, result: RankResult, on_step: OnStep | None
+        self, outcome: StepOutcome, saves: bool, result: RankResult, on_step: OnStep | None
     ) -> None:
         """Write down what came of a step, and save where that is due."""
         losses = outcome.losses

@@ -1,4 +1,4 @@
-"""What every process of `synth run` does: join, train, gather, and leave word of how it ended."""
+"""The process of one rank of `synth run`: join, train, gather, and report how it ended."""
 
 import math
 import os
@@ -20,16 +20,23 @@ from synth.schedule.lowering.lower import Lowered
 from synth.terminal import as_message
 
 from ..emulation.rank import EmulationOptions, RankEmulation
-from ..execution.core.progress import Progress, counted_place
+from ..execution.core.progress import RankProgress, counted_place
 from ..world import World, join_world, restarts
+from .hang_detector import HangDetector
 from .place import place_name
-from .post_mortem import attempt_folder, explain, has_word, hopeless, leave_word, note_ended
+from .post_mortem import (
+    attempt_folder,
+    explain,
+    failure_report_exists,
+    hopeless,
+    note_ended,
+    write_failure_report,
+)
 from .rank_result import RankResult, of_first_pipeline
 from .stopping import StopRequest
-from .stuck import StuckRanks
 from .train_options import TrainOptions
 from .trainer import OnStep, RankTrainer
-from .watch import Watch, end_without, local_pids, sibling_pids
+from .watchdog import ProcessWatchdog, end_without, local_pids, sibling_pids
 
 RESULTS = "results.pickle"
 _MOST_LINES = 20
@@ -57,13 +64,13 @@ def work(order: WorkerOrder, attempt: Path) -> list[RankResult] | None:
     lowered, _ = plan.check()
     on_end = partial(_end, attempt, order.options.data_parallel, lowered.num_ranks)
     # Whoever has not joined yet may still import: only a process that is stopped counts.
-    watch = Watch(sibling_pids(), int(os.environ["RANK"]), on_end)
+    watchdog = ProcessWatchdog(sibling_pids(), int(os.environ["RANK"]), on_end)
     with join_world(order.options.device, order.options.timeout_s) as world:
         pids = local_pids()
-        watch.close()
-        stuck = _stuck_processes(lowered, order.options, attempt)
-        watch = Watch(pids, world.rank, on_end, stuck)
-        with Progress(attempt, world.rank) as progress:
+        watchdog.close()
+        hanging = _hanging_processes(lowered, order.options, attempt)
+        watchdog = ProcessWatchdog(pids, world.rank, on_end, hanging)
+        with RankProgress(attempt, world.rank) as progress:
             if isinstance(order.options, EmulationOptions):
                 emulation = RankEmulation(lowered, order.options, world, progress)
                 result = emulation.run(_telling(world, order.options.steps))
@@ -71,12 +78,12 @@ def work(order: WorkerOrder, attempt: Path) -> list[RankResult] | None:
                 result = _train(plan, lowered, order, world, progress)
         gathered: list[RankResult | None] = [None] * world.size
         dist.all_gather_object(gathered, result)
-        watch.close()
+        watchdog.close()
     complete = [r for r in gathered if r is not None]
     return of_first_pipeline(complete, plan.num_ranks) if result.rank == 0 else None
 
 
-def _stuck_processes(
+def _hanging_processes(
     lowered: Lowered, options: TrainOptions | EmulationOptions, attempt: Path
 ) -> Callable[[], dict[int, float]]:
     """Tells which processes hang, of any pipeline, and for how many seconds."""
@@ -85,7 +92,7 @@ def _stuck_processes(
         return lambda rank: counted_place(attempt, first + rank)
 
     pipelines = {
-        first: StuckRanks(
+        first: HangDetector(
             lowered,
             place_of(first),
             patience_s=options.patience_s,
@@ -95,8 +102,8 @@ def _stuck_processes(
     }
     return lambda: {
         first + rank: seconds
-        for first, stuck in pipelines.items()
-        for rank, seconds in stuck.look().items()
+        for first, hanging in pipelines.items()
+        for rank, seconds in hanging.look().items()
     }
 
 
@@ -105,7 +112,7 @@ def _train(
     lowered: Lowered,
     order: WorkerOrder,
     world: World,
-    progress: Progress,
+    progress: RankProgress,
 ) -> RankResult:
     """With checkpoints to go on from, SIGTERM ends training in good order."""
     assert isinstance(order.options, TrainOptions)
@@ -191,14 +198,14 @@ def main() -> None:
         exit_code = 0
     except SynthError as error:
         exit_code = int(error.exit_code)
-        leave_word(attempt, rank, error, exit_code)
+        write_failure_report(attempt, rank, error, exit_code)
     except KeyboardInterrupt:
         exit_code = 130
     except Exception as error:
         exit_code = 1
-        if not has_word(attempt):
+        if not failure_report_exists(attempt):
             traceback.print_exc()
-        leave_word(attempt, rank, error, exit_code)
+        write_failure_report(attempt, rank, error, exit_code)
     sys.stdout.flush()
     sys.stderr.flush()
     # All is written. C++ teardown at interpreter exit now and then aborts in torch's own threads

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from itertools import product
 
 from synth.families._lib.buffers import patient
-from synth.families._lib.early import First, Listed, Rule, Turns, list_schedule
+from synth.families._lib.early import Alternation, First, Listed, RunAheadRule, list_schedule
 from synth.families._lib.family import Family, Programs, Setting
-from synth.families._lib.options import SYNC, Way, rounds
+from synth.families._lib.options import SYNC, ChoiceOption, rounds
 from synth.families._lib.units import check_even, concatenated
 from synth.schedule.model import Buffering, Schedule
 
@@ -51,17 +51,19 @@ def _early(setting: Setting) -> Programs:
     return best.programs if best else concatenated(setting)
 
 
-def _rules(setting: Setting) -> Iterator[Rule]:
+def _rules(setting: Setting) -> Iterator[RunAheadRule]:
     """None of them is the best for all numbers; those that often are come first."""
     num_ranks = setting.num_ranks
     waves = setting.num_stages // (2 * num_ranks)
     most_held = waves * max(3 * num_ranks - 3, 2 * num_ranks)
     in_flight = (num_ranks, num_ranks + 1)
     orders = (First.SECOND_HALF, First.HIGHEST, First.LOWEST)
-    for turns, order, number in product(Turns, orders, in_flight):
-        yield Rule(number, most_held, False, First.HIGHEST, order, Turns.NONE, turns)
-    for turns in (Turns.COPIES, Turns.NONE):
-        yield Rule(num_ranks, most_held, True, First.HIGHEST, First.LOWEST, Turns.NONE, turns)
+    for turns, order, number in product(Alternation, orders, in_flight):
+        yield RunAheadRule(number, most_held, False, First.HIGHEST, order, Alternation.NONE, turns)
+    for turns in (Alternation.COPIES, Alternation.NONE):
+        yield RunAheadRule(
+            num_ranks, most_held, True, First.HIGHEST, First.LOWEST, Alternation.NONE, turns
+        )
 
 
 def buffering(setting: Setting, schedule: Schedule) -> Buffering:
@@ -75,6 +77,6 @@ FAMILY = Family(
     "Wu et al. 2024, arXiv 2410.19367",
     make,
     "bidirectional-wave:{rounds}",
-    options=(rounds(1), Way("forwarding", ("direct", "early")), SYNC),
+    options=(rounds(1), ChoiceOption("forwarding", ("direct", "early")), SYNC),
     buffering=buffering,
 )

@@ -16,7 +16,7 @@ from math import gcd
 
 from synth.families._lib.buffers import patient
 from synth.families._lib.family import Family, Programs, Setting
-from synth.families._lib.options import Way, rounds
+from synth.families._lib.options import ChoiceOption, rounds
 from synth.families.interleaved import even_groups, in_groups
 from synth.kinds import OpKind
 from synth.schedule.ops import Op
@@ -82,6 +82,6 @@ FAMILY = Family(
     "Wan et al. 2025, arXiv 2503.01328, sections 3.1 and 3.2",
     make,
     "looped:{rounds}",
-    options=(rounds(2, 2), Way("memory", (_FULL, _HALF, _UNIFORM))),
+    options=(rounds(2, 2), ChoiceOption("memory", (_FULL, _HALF, _UNIFORM))),
     buffering=patient,
 )

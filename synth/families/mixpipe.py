@@ -9,7 +9,7 @@ rank can run until its first B, beside what it does for the other direction.
 """
 
 from synth.families._lib.buffers import patient
-from synth.families._lib.early import First, Rule, Turns, list_schedule
+from synth.families._lib.early import Alternation, First, RunAheadRule, list_schedule
 from synth.families._lib.family import Family, Programs, Setting
 from synth.families._lib.options import Count
 
@@ -21,10 +21,10 @@ def make(setting: Setting) -> Programs:
     Smaller K hold fewer activations and wait more; with one copy's share all are in flight.
     """
     asked = setting.count("inject") or max(1, 3 * setting.num_ranks // 2 - 2)
-    by_turns = (Turns.COPIES, Turns.COPIES)
+    by_turns = (Alternation.COPIES, Alternation.COPIES)
     everything = 2 * setting.num_micro_batches
     listed = list_schedule(
-        setting, Rule(asked, everything, True, First.LOWEST, First.HIGHEST, *by_turns)
+        setting, RunAheadRule(asked, everything, True, First.LOWEST, First.HIGHEST, *by_turns)
     )
     assert listed is not None, "with room for everything nobody waits for room"
     return listed.programs

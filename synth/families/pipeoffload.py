@@ -22,7 +22,7 @@ from synth.errors import SynthError
 from synth.families import gis, interleaved, one_f_one_b
 from synth.families._lib.buffers import patient
 from synth.families._lib.family import Family, Programs, Setting
-from synth.families._lib.options import Way, rounds
+from synth.families._lib.options import ChoiceOption, rounds
 from synth.kinds import MOVES, OpKind
 from synth.schedule.lowering.lower import lower
 from synth.schedule.memory import peak_bytes
@@ -183,7 +183,11 @@ FAMILY = Family(
     "Wan et al. 2025, arXiv 2503.01328, sections 2 and 3",
     make,
     "looped:{rounds}",
-    options=(rounds(2), Way("amount", (_HALF, _FULL)), Way("block", (_GROUPS, _UNIFORM))),
+    options=(
+        rounds(2),
+        ChoiceOption("amount", (_HALF, _FULL)),
+        ChoiceOption("block", (_GROUPS, _UNIFORM)),
+    ),
     timed=True,
     buffering=buffering,
 )

@@ -9,7 +9,7 @@ from synth.errors import SynthError
 from synth.families._lib.buffers import patient
 from synth.families._lib.capped import left_bytes, over_bytes
 from synth.families._lib.family import Family, Programs, Setting
-from synth.families._lib.v_greedy import ALL_CHOICES, StuckError, repeated_run
+from synth.families._lib.v_greedy import ALL_CHOICES, NoRoomError, repeated_run
 from synth.families._lib.v_passes import PassCosts, averaged, costs_by_pass, units_bytes
 
 # Limits tried within caps: boundary values and uneven stages take room that the averages miss.
@@ -54,7 +54,7 @@ def released(pass_costs: PassCosts, count: int) -> Programs:
     for choices in ALL_CHOICES:
         try:
             runs.append(repeated_run(pass_costs, limits, choices))
-        except StuckError:
+        except NoRoomError:
             continue
     if not runs:
         raise SynthError(f"zb-v-greedy finds no schedule within {count} activations")

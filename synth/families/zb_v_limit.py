@@ -22,7 +22,13 @@ from synth.families._lib.capped import left_bytes
 from synth.families._lib.family import Family, Programs, Setting
 from synth.families._lib.kept import most_kept_bytes
 from synth.families._lib.reorder import fitted_below
-from synth.families._lib.v_greedy import ALL_CHOICES, Choices, Run, StuckError, repeated_run
+from synth.families._lib.v_greedy import (
+    ALL_CHOICES,
+    NoRoomError,
+    VGreedyChoices,
+    VGreedyRun,
+    repeated_run,
+)
 from synth.families._lib.v_passes import PassCosts, averaged, costs_by_pass, units_bytes
 from synth.families._lib.v_shape import Drawn, drawn
 from synth.families.zb_v_greedy import most_activations
@@ -77,28 +83,28 @@ class _Search:
             for choices in ALL_CHOICES:
                 self._try_on_true_costs(choices)
 
-    def _try_released(self, pass_costs: PassCosts, choices: Choices) -> None:
+    def _try_released(self, pass_costs: PassCosts, choices: VGreedyChoices) -> None:
         """All runs to their end: only then the next one of a limit is known."""
 
-        def attempt(limits_bytes: Sequence[int]) -> Run:
+        def attempt(limits_bytes: Sequence[int]) -> VGreedyRun:
             run = repeated_run(pass_costs, limits_bytes, choices)
             self._offer(run.ops())
             return run
 
         self._go_up(units_bytes(pass_costs), attempt)
 
-    def _try_on_true_costs(self, choices: Choices) -> None:
+    def _try_on_true_costs(self, choices: VGreedyChoices) -> None:
         """Runs that are no shorter than the best are given up."""
 
-        def attempt(limits_bytes: Sequence[int]) -> Run:
-            run = Run(self.pass_costs, limits_bytes, choices)
+        def attempt(limits_bytes: Sequence[int]) -> VGreedyRun:
+            run = VGreedyRun(self.pass_costs, limits_bytes, choices)
             if run.run(self.period_us):
                 self._offer(run.ops())
             return run
 
         self._go_up(units_bytes(self.pass_costs), attempt)
 
-    def _go_up(self, units: Sequence[int], attempt: Callable[[Sequence[int]], Run]) -> None:
+    def _go_up(self, units: Sequence[int], attempt: Callable[[Sequence[int]], VGreedyRun]) -> None:
         """Try the limits within the caps, less those at which the run would be the same."""
         new_from = 0
         for count in _greedy_counts(self.setting):
@@ -109,7 +115,7 @@ class _Search:
                 continue
             try:
                 run = attempt(limits)
-            except StuckError:
+            except NoRoomError:
                 continue
             if run.short_bytes is None:
                 return

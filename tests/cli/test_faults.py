@@ -237,7 +237,9 @@ def test_ranks_started_again_go_on_from_the_checkpoint_with_the_same_losses(
     assert process.returncode == 0, stderr
     assert "resumed from" in stderr
     if launcher is COMMAND:
-        assert re.search(rf"restart 1 of 1:.*rank 1 left no word: killed, .* {WHERE}", stderr, re.S)
+        assert re.search(
+            rf"restart 1 of 1:.*rank 1 left no report: killed, .* {WHERE}", stderr, re.S
+        )
 
     first_step, losses = losses_of(tmp_path / "run.json")
     assert first_step >= 5

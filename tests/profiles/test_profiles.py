@@ -8,16 +8,16 @@ from synth.costs import cut
 from synth.errors import SynthError
 from synth.profile import Profile
 from synth.profiles import find, names, zero_bubble
-from synth.profiles.zero_bubble import ROWS, Published
+from synth.profiles.zero_bubble import ROWS, PublishedModel
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_the_shipped_file_is_what_the_derivation_gives(row: Published) -> None:
+def test_the_shipped_file_is_what_the_derivation_gives(row: PublishedModel) -> None:
     assert find(row.name).read_text() == zero_bubble.profile(row).to_json()
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_cutting_equally_gives_the_published_stage_times(row: Published) -> None:
+def test_cutting_equally_gives_the_published_stage_times(row: PublishedModel) -> None:
     costs = cut(Profile.load(find(row.name)), [row.layers_per_stage] * row.num_ranks)
     for stage in costs.stages:
         assert {kind: stage.duration_us[kind] for kind in row.stage_us} == row.stage_us
@@ -25,7 +25,7 @@ def test_cutting_equally_gives_the_published_stage_times(row: Published) -> None
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_layers_and_head_and_embedding_lie_equally_on_the_ranks(row: Published) -> None:
+def test_layers_and_head_and_embedding_lie_equally_on_the_ranks(row: PublishedModel) -> None:
     assert row.num_blocks + 2 == row.layers_per_stage * row.num_ranks
 
 

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from synth.families import generate
-from synth.runtime.execution.transport.rendezvous import Meeting
+from synth.runtime.execution.transport.rendezvous import Rendezvous
 
 SOON_S = 10.0  # ranks would wait for each other for 60
 
@@ -169,10 +169,10 @@ def test_who_does_not_come_is_named_when_time_has_run_out(pool: Any) -> None:
 
 def test_of_several_causes_the_first_one_stands_and_any_text_is_one() -> None:
     store = dist.HashStore()
-    meetings = [Meeting(store, rank, 1.0) for rank in range(3)]
+    meetings = [Rendezvous(store, rank, 1.0) for rank in range(3)]
     meetings[1].fail("cannot read \udcff")
     meetings[0].fail("another")
-    assert [meeting.failure() for meeting in meetings] == [
+    assert [rendezvous.failure() for rendezvous in meetings] == [
         "rank 1 failed: cannot read ?",
         None,
         "rank 1 failed: cannot read ?",
@@ -189,7 +189,7 @@ class Slow(dist.HashStore):
 
 
 def test_who_comes_when_time_has_just_run_out_has_come() -> None:
-    assert Meeting(Slow(), 0, -1.0).meet("here", [0, 1]) == ["", "word"]
+    assert Rendezvous(Slow(), 0, -1.0).meet("here", [0, 1]) == ["", "word"]
 
 
 def fail_with_sockets(rank: int, size: int) -> None:

@@ -167,12 +167,12 @@ def test_a_link_serves_one_transfer_at_a_time(many: Any) -> None:
 def test_memory_that_the_system_refuses_is_explained() -> None:
     from synth.runtime.emulation.device_time import DeviceTime
     from synth.runtime.emulation.stage import EmulatedStage
-    from synth.runtime.execution.core.stage_protocol import Given
+    from synth.runtime.execution.core.stage_protocol import ForwardInput
 
     huge = costs_of(2).stages[0].replace(saved_bytes=2**49)
     stage = EmulatedStage(huge, None, DeviceTime(), is_last=False)
     with pytest.raises(RunFailure, match=r"could not get \d+ bytes .* give --sizes 0.01"):
-        stage.forward(0, Given(()))
+        stage.forward(0, ForwardInput(()))
 
 
 def test_ranks_that_do_not_wait_at_step_replay_the_same_ops_in_the_same_memory(many: Any) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from synth.errors import SynthError
 from synth.families import generate
 from synth.profile import Profile, Workload
-from synth.runtime.execution.core.stage_protocol import Given
+from synth.runtime.execution.core.stage_protocol import ForwardInput
 from synth.runtime.profiling.profile_model import profile_model
 from synth.runtime.training.layered import LayeredStage, Randomness, layer_calls
 from synth.runtime.training.rank_result import RankResult
@@ -128,7 +128,7 @@ def test_a_recomputed_layer_draws_the_same_numbers_again(fused: bool) -> None:
             list(calls.values()), is_first=True, is_last=False, randomness=Randomness(1, 1)
         )
         for microbatch in range(3):  # the first finds out whether the layer draws numbers
-            stage.forward(microbatch, Given((x,), fused=fused))
+            stage.forward(microbatch, ForwardInput((x,), fused=fused))
         for microbatch in (1, 0, 2):
             torch.manual_seed(99)  # nothing may depend on the generator's state
             gradient = (torch.ones(4, 8),)
@@ -146,15 +146,15 @@ def test_what_a_schedule_rebuilds_has_the_dropout_of_its_forward() -> None:
     layer, x = Dropped(), torch.randn(4, 8)
     calls = list(layer_calls({0: layer}, ["dropped"], autocast=None, recomputed=()).values())
     stage = LayeredStage(calls, is_first=True, is_last=False, randomness=Randomness(1, 1))
-    (plain,) = stage.forward(0, Given((x,)))
-    (light,) = stage.forward_light(1, Given((x,)))
-    (again,) = stage.forward(0, Given((x,)))
+    (plain,) = stage.forward(0, ForwardInput((x,)))
+    (light,) = stage.forward_light(1, ForwardInput((x,)))
+    (again,) = stage.forward(0, ForwardInput((x,)))
     assert torch.equal(plain, again)
     assert not torch.equal(plain, light)
 
     rebuilt: list[Tensor] = []
     layer.register_forward_hook(lambda module, given, output: rebuilt.append(output.detach()))
-    stage.rebuild(1, Given((x,)))
+    stage.rebuild(1, ForwardInput((x,)))
     assert torch.equal(rebuilt[0], light)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from synth.errors import SynthError
 from synth.kinds import OpKind
 from synth.runtime.batch import Batch
-from synth.runtime.execution.core.stage_protocol import Given
+from synth.runtime.execution.core.stage_protocol import ForwardInput
 from synth.runtime.execution.core.step_table import Slots, StepTable
 from synth.runtime.execution.stage.loss_terms import LossTerms
 from synth.runtime.execution.stage.saved_moves import Moves
@@ -83,7 +83,7 @@ def test_moves_leave_no_trace_in_statistics_random_numbers_and_shapes_that_chang
 def test_sizes_other_than_those_of_the_trial_are_told_with_the_stage() -> None:
     offload = Op(OpKind.OFFLOAD, 0, 0)
     stage = Stage(nn.Sequential(nn.Linear(WIDTH, WIDTH), Sines()), is_first=True, is_last=False)
-    stage.forward(0, Given((torch.ones(BATCH, WIDTH),), fused=True, moved=True))
+    stage.forward(0, ForwardInput((torch.ones(BATCH, WIDTH),), fused=True, moved=True))
     table = StepTable()
     table.begin(Batch(), (), {(0, 0): (4 * BATCH * WIDTH,)}, LossTerms((1.0,)), 1)
     moves = Moves([offload], {0: stage}, Slots(), table)

@@ -106,7 +106,7 @@ def make_gloo(
 
 def as_on_nccl(group: Any, make: Any) -> Any:
     """The group with communicators of its own, and what says that these are NCCL's."""
-    nccl = NcclGroups(group.own._store, group.ranks, group.rank, 60.0, make=make)
+    nccl = NcclGroups(group.private._store, group.ranks, group.rank, 60.0, make=make)
     nccl.device = torch.device("cpu")
     return replace(group, nccl=nccl)
 
@@ -246,13 +246,13 @@ def leave_one_after_the_other(rank: int, size: int) -> list[str]:
 
     group = as_on_nccl(Group.world(60.0), make_gloo)
     group.subgroup((0, 1))
-    store: Any = group.own._store
+    store: Any = group.private._store
     if rank == 1:
         time.sleep(0.3)
         store.append("said", "1 comes, ")
     group.close()
     store.append("said", f"{rank} left, ")
-    group.own.meeting.meet("left", (0, 1))
+    group.private.rendezvous.meet("left", (0, 1))
     return str(store.get("said").decode()).split(", ")[:-1]
 
 

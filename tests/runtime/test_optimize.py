@@ -177,7 +177,7 @@ def test_the_bytes_said_are_the_bytes_held(
             parameter.grad = torch.zeros_like(parameter)
     tensors = [*module.parameters(), *module.buffers()]
     tensors += [p.grad for p in module.parameters() if p.grad is not None]
-    held = sum(t.numel() * t.element_size() for t in tensors) + optimizer.kept_bytes()
+    held = sum(t.numel() * t.element_size() for t in tensors) + optimizer.state_bytes()
     assert static_bytes([module], spec) == held
 
 

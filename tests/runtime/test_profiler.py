@@ -10,7 +10,7 @@ from synth.costs import cut
 from synth.errors import SynthError
 from synth.kinds import OpKind
 from synth.profile import Profile, Workload
-from synth.runtime.execution.stage.stage import Chain
+from synth.runtime.execution.stage.stage import LayerChain
 from synth.runtime.models import ModelSpec, build_layers
 from synth.runtime.profiling.held_bytes import held_bytes
 from synth.runtime.profiling.profile_model import profile_model, reserve_advice
@@ -34,7 +34,7 @@ def test_what_the_allocator_does_not_hold_is_advised_as_a_reserve() -> None:
     assert "--mem-reserve 0.0GB" in reserve_advice(1, 2)
 
 
-class Whole(Chain):
+class Whole(LayerChain):
     """All layers as if they were the last one."""
 
     def forward(self, x: Tensor, targets: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from synth.errors import SynthError
-from synth.runtime.execution.core.stage_protocol import Given
+from synth.runtime.execution.core.stage_protocol import ForwardInput
 from synth.runtime.execution.stage.boundary import Boundary, Leaf
 from synth.runtime.execution.stage.stage import Stage
 from synth.runtime.profiling.meter import measure
@@ -44,21 +44,21 @@ def gradients(stage: Stage, fused: bool, microbatch: int = 0) -> list[Tensor]:
 def test_r_drops_out_what_f_did_and_others_draw_as_if_it_had_not_run(fused: bool) -> None:
     stage, (row, entry) = dropping(), received()
     torch.manual_seed(9)
-    (kept,) = stage.forward(0, Given(row, entry=entry, fused=fused))
+    (kept,) = stage.forward(0, ForwardInput(row, entry=entry, fused=fused))
     after_f = torch.rand(4)
     expected = gradients(stage, fused)
     torch.manual_seed(9)
-    (light,) = stage.forward_light(0, Given(row, entry=entry))
+    (light,) = stage.forward_light(0, ForwardInput(row, entry=entry))
     torch.rand(7)
     torch.manual_seed(21)
-    stage.rebuild(0, Given(row, entry=entry, fused=fused))
+    stage.rebuild(0, ForwardInput(row, entry=entry, fused=fused))
     drawn = torch.rand(4)
     assert torch.equal(light, kept)
     assert all(map(torch.equal, gradients(stage, fused), expected))
     torch.manual_seed(21)
     assert torch.equal(drawn, torch.rand(4))
     torch.manual_seed(9)
-    stage.forward_light(0, Given(row, entry=entry))
+    stage.forward_light(0, ForwardInput(row, entry=entry))
     assert torch.equal(torch.rand(4), after_f)
 
 
@@ -66,13 +66,13 @@ def test_a_light_forward_holds_its_output_alone() -> None:
     stage, (row, entry) = dropping(), received()
     held: list[Any] = []
     with measure(torch.device("cpu")) as light:
-        held.append(stage.forward_light(0, Given(row, entry=entry)))
+        held.append(stage.forward_light(0, ForwardInput(row, entry=entry)))
     with measure(torch.device("cpu")) as rebuilt:
-        stage.rebuild(0, Given(row, entry=entry))
+        stage.rebuild(0, ForwardInput(row, entry=entry))
     assert light.net_bytes == ROWS * WIDTH * 4
     assert rebuilt.net_bytes > 0
     with measure(torch.device("cpu")) as usual:
-        held.append(stage.forward(1, Given(row, entry=entry)))
+        held.append(stage.forward(1, ForwardInput(row, entry=entry)))
     # R makes no output for others; what F keeps besides it is the same.
     assert rebuilt.net_bytes == usual.net_bytes - light.net_bytes
 
@@ -80,12 +80,12 @@ def test_a_light_forward_holds_its_output_alone() -> None:
 def test_a_stage_that_changes_its_input_cannot_be_run_once_more() -> None:
     stage, (row, entry) = Stage([nn.ReLU(inplace=True)], is_first=False, is_last=False), received()
     with pytest.raises(SynthError, match="changes its input in place"):
-        stage.forward_light(0, Given(row, entry=entry))
+        stage.forward_light(0, ForwardInput(row, entry=entry))
 
 
 def test_micro_batches_under_way_are_forgotten() -> None:
     stage, (row, entry) = dropping(), received()
-    stage.forward_light(0, Given(row, entry=entry))
+    stage.forward_light(0, ForwardInput(row, entry=entry))
     stage.forget()
     with pytest.raises(KeyError):
-        stage.rebuild(0, Given(row, entry=entry))
+        stage.rebuild(0, ForwardInput(row, entry=entry))

@@ -15,7 +15,7 @@ from synth.kinds import OpKind
 from synth.plan.recompute.choice import needs_bytes, solve_with
 from synth.profile import Link, Links, Profile, Timing, Workload
 from synth.recomputing import recomputing
-from synth.runtime.execution.core.stage_protocol import Given
+from synth.runtime.execution.core.stage_protocol import ForwardInput
 from synth.runtime.execution.stage.stage import Stage
 from synth.runtime.profiling.profile_model import profile_model
 from synth.runtime.training.layered import LayeredStage, Randomness, layer_calls
@@ -139,7 +139,7 @@ def test_gradients_and_running_statistics_are_those_without(fused: bool) -> None
         stage = LayeredStage(listed, is_first=True, is_last=False, randomness=own)
         for microbatch in range(3):
             x = torch.randn(4, 8, generator=torch.Generator().manual_seed(microbatch))
-            stage.forward(microbatch, Given((x,), fused=fused))
+            stage.forward(microbatch, ForwardInput((x,), fused=fused))
         for microbatch in (1, 0, 2):
             gradient = (torch.ones(4, 8),)
             if fused:
@@ -164,10 +164,10 @@ def test_r_of_a_whole_stage_changes_running_statistics_once() -> None:
         stage = Stage([norm], is_first=True, is_last=False)
         x = torch.randn(4, 8)
         if rebuilt:
-            stage.forward_light(0, Given((x,), fused=True))
-            stage.rebuild(0, Given((x,), fused=True))
+            stage.forward_light(0, ForwardInput((x,), fused=True))
+            stage.rebuild(0, ForwardInput((x,), fused=True))
         else:
-            stage.forward(0, Given((x,), fused=True))
+            stage.forward(0, ForwardInput((x,), fused=True))
         stage.backward(0, (torch.ones(4, 8),))
         after.append((norm.running_mean, norm.running_var, norm.num_batches_tracked, norm.weight))
     for mine, plain in zip(*after, strict=True):
@@ -188,7 +188,7 @@ def test_running_statistics_change_once_though_the_first_forward_was_in_eval_mod
     stage = LayeredStage([call], is_first=True, is_last=False)
     for microbatch, is_training in enumerate((False, True, True)):
         norm.train(is_training)
-        given = Given((torch.randn(4, 8),), fused=True)
+        given = ForwardInput((torch.randn(4, 8),), fused=True)
         if is_rebuilt:
             stage.forward_light(microbatch, given)
             stage.rebuild(microbatch, given)

@@ -10,12 +10,12 @@ from torch.utils.checkpoint import checkpoint
 
 from synth.errors import SynthError
 from synth.kinds import OpKind
-from synth.runtime.execution.core.stage_protocol import Given
+from synth.runtime.execution.core.stage_protocol import ForwardInput
 from synth.runtime.execution.core.step_table import Slots, StepTable
 from synth.runtime.execution.stage.boundary import Boundary, Leaf
 from synth.runtime.execution.stage.saved_moves import Moves
 from synth.runtime.execution.stage.stage import Stage
-from synth.runtime.execution.stage.storage_refcount import num_holders
+from synth.runtime.execution.stage.storage_refcount import num_references
 from synth.runtime.profiling.meter import measure
 from synth.schedule.ops import Op
 
@@ -101,9 +101,9 @@ def test_gradients_from_a_copy_are_the_same_bits(
     layer: Callable[[], nn.Module], fused: bool
 ) -> None:
     stage, (row, entry) = stage_of(linear, layer, linear), received()
-    stage.forward(0, Given(row, entry=entry, fused=fused))
+    stage.forward(0, ForwardInput(row, entry=entry, fused=fused))
     expected = gradients(stage, fused)
-    stage.forward(0, Given(row, entry=entry, fused=fused, moved=True))
+    stage.forward(0, ForwardInput(row, entry=entry, fused=fused, moved=True))
     taken = stage.take_saved(0)
     copies = tuple(part.clone() for part in taken)
     for part in taken:
@@ -115,7 +115,7 @@ def test_gradients_from_a_copy_are_the_same_bits(
 
 def test_a_storage_leaves_once_however_many_views_of_it_were_saved() -> None:
     stage, (row, entry) = stage_of(Thirds), received()
-    stage.forward(0, Given(row, entry=entry, fused=True, moved=True))
+    stage.forward(0, ForwardInput(row, entry=entry, fused=True, moved=True))
     stage.take_saved(0)
     # The product of two thirds is saved besides the three.
     assert sorted(stage.saved_sizes(0)) == [ROW_BYTES, 3 * ROW_BYTES]
@@ -123,7 +123,7 @@ def test_a_storage_leaves_once_however_many_views_of_it_were_saved() -> None:
 
 def test_input_output_parameters_and_tables_of_a_module_stay() -> None:
     stage, (row, entry) = stage_of(linear, Table, nn.Tanh), received()
-    outputs = stage.forward(0, Given(row, entry=entry, fused=True, moved=True))
+    outputs = stage.forward(0, ForwardInput(row, entry=entry, fused=True, moved=True))
     # The first layer saves its input and its weight, Table its table and, of the linear's output,
     # nothing; Tanh the stage's output.
     assert stage.take_saved(0) == ()
@@ -134,7 +134,7 @@ def test_input_output_parameters_and_tables_of_a_module_stay() -> None:
 def test_what_was_taken_is_freed_when_its_taker_lets_go(fused: bool) -> None:
     stage, (row, entry) = stage_of(block, block), received()
     with measure(CPU) as held:
-        outputs = stage.forward(0, Given(row, entry=entry, fused=fused, moved=True))
+        outputs = stage.forward(0, ForwardInput(row, entry=entry, fused=fused, moved=True))
         taken = stage.take_saved(0)
         total = sum(stage.saved_sizes(0))
         del outputs, taken
@@ -155,7 +155,7 @@ def test_what_w_needs_and_was_changed_in_place_is_noticed_in_the_backward(fused:
             return y
 
     stage, (row, entry) = stage_of(linear, Careless), received()
-    stage.forward(0, Given(row, entry=entry, fused=fused, moved=True))
+    stage.forward(0, ForwardInput(row, entry=entry, fused=fused, moved=True))
     stage.put_back(0, stage.take_saved(0))
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         gradients(stage, fused)
@@ -169,7 +169,7 @@ def test_a_tensor_changed_in_place_before_it_leaves_is_noticed_in_the_backward()
             return y * 2
 
     stage, (row, entry) = stage_of(linear, Careless), received()
-    stage.forward(0, Given(row, entry=entry, fused=True, moved=True))
+    stage.forward(0, ForwardInput(row, entry=entry, fused=True, moved=True))
     stage.put_back(0, stage.take_saved(0))
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         stage.backward(0, (torch.ones(ROWS, WIDTH),))
@@ -178,11 +178,11 @@ def test_a_tensor_changed_in_place_before_it_leaves_is_noticed_in_the_backward()
 def test_holders_of_a_storage_are_counted() -> None:
     tensor = torch.ones(3)
     storage = tensor.untyped_storage()
-    alone = num_holders(storage)
+    alone = num_references(storage)
     view = tensor[1:]
-    assert num_holders(storage) == alone + 1
+    assert num_references(storage) == alone + 1
     del view
-    assert num_holders(storage) == alone
+    assert num_references(storage) == alone
 
 
 def test_a_torch_that_does_not_count_holders_is_refused_before_the_first_step(

@@ -123,7 +123,7 @@ def wait_alone(rank: int, *, alone: int, length: int) -> str:
     start = channels.receive if alone else channels.send
     with pytest.raises(RuntimeError) as failed:
         start((torch.ones(length),), one).wait()
-    channels.cut()
+    channels.abort()
     return str(failed.value)
 
 
@@ -147,12 +147,12 @@ def let_go(rank: int, size: int, length: int) -> str:
     transfers = [transfer(0, 0, 1, length), transfer(0, 1, 2, length)]
     channels = opened(transfers)
     if rank == 0:
-        channels.cut()
+        channels.abort()
         return ""
     try:
         channels.receive((torch.empty(length),), transfers[rank - 1]).wait()
     except RuntimeError as error:
-        channels.cut()
+        channels.abort()
         return str(error)
     return "nothing failed"
 

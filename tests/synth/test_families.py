@@ -178,9 +178,9 @@ def test_a_file_in_the_folder_is_a_family(tmp_path: Path, monkeypatch: pytest.Mo
     text = (
         "from synth.families._lib.family import Family\n"
         "from synth.families.zb_h1 import make\n"
-        "from synth.families._lib.options import Way\n"
-        "ways = (Way('way', ('this', 'that')),)\n"
-        "FAMILY = Family('mine', 'arXiv 0000.00000', make, options=ways)\n"
+        "from synth.families._lib.options import ChoiceOption\n"
+        "options = (ChoiceOption('which', ('this', 'that')),)\n"
+        "FAMILY = Family('mine', 'arXiv 0000.00000', make, options=options)\n"
     )
     (tmp_path / "of_my_own.py").write_text(text)
     monkeypatch.setattr(synth.families, "__path__", [*synth.families.__path__, str(tmp_path)])

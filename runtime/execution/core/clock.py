@@ -22,7 +22,7 @@ _ASKING_US = 50
 _THREAD = getattr(resource, "RUSAGE_THREAD", None)
 
 
-class Clock:
+class OpClock:
     """Records what happens between one `begin` and the next.
 
     `recording` may be changed between steps.
@@ -134,7 +134,7 @@ class _Measured:
 
     __slots__ = ("_clock", "_records", "_start", "_what")
 
-    def __init__(self, clock: Clock, records: list[Any], what: Any) -> None:
+    def __init__(self, clock: OpClock, records: list[Any], what: Any) -> None:
         self._clock = clock
         self._records = records
         self._what = what

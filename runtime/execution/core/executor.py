@@ -24,10 +24,10 @@ from ..stage.loss_terms import LossTerms
 from ..stage.saved_moves import Moves
 from ..stage.stage_ops import StageOps
 from ..transport.channels import Channels
-from .clock import Clock
+from .clock import OpClock
 from .failure import describe_failure
-from .progress import Progress
-from .stage_protocol import Passages
+from .progress import RankProgress
+from .stage_protocol import StageProtocol
 from .step_table import SavedSizes, Shapes, Slots, StepTable
 from .stepper import Stepper
 
@@ -43,15 +43,15 @@ class Executor:
         self,
         lowered: Lowered,
         rank: int,
-        stages: Mapping[int, Passages],
+        stages: Mapping[int, StageProtocol],
         channels: Channels,
         *,
         device: torch.device,
-        clock: Clock,
+        clock: OpClock,
         reducer: Reducer | None = None,
         data_parallel: DataParallel | None = None,
         on_gradients: Callable[[int], None] | None = None,
-        progress: Progress | None = None,
+        progress: RankProgress | None = None,
         on_failure: Callable[[BaseException], None] | None = None,
     ) -> None:
         """Prepare a rank.
@@ -143,7 +143,7 @@ class Executor:
             self._forget()
             if self._on_failure is not None:
                 self._on_failure(error)
-            self._channels.cut()  # or those who wait for this rank would, as long as it lives
+            self._channels.abort()  # or those who wait for this rank would, as long as it lives
             if isinstance(error, SynthError) or not isinstance(error, Exception):
                 raise
             raise RunFailure(

@@ -9,7 +9,7 @@ from typing import Self
 _PLACE = struct.Struct("<qqq")
 
 
-class Progress:
+class RankProgress:
     """Writes where one rank is into a memory-mapped file; costs a store, no system call. The file
     outlives a killed process."""
 

@@ -20,7 +20,7 @@ class OutputTap(NamedTuple):
     with_loss: bool = True
 
 
-class Given(NamedTuple):
+class ForwardInput(NamedTuple):
     """What F of a micro-batch is given, and R once more.
 
     Attributes:
@@ -42,7 +42,7 @@ class Given(NamedTuple):
     tap: OutputTap | None = None
 
 
-class Passages(Protocol):
+class StageProtocol(Protocol):
     """What the executor needs of a stage: F, R, B, W and BW of its micro-batches.
 
     Tensors go in and out as rows; gradients are those of the differentiable ones of a row.
@@ -68,15 +68,15 @@ class Passages(Protocol):
         """The step is over, or has failed."""
         ...
 
-    def forward(self, microbatch: int, given: Given) -> Tensors:
+    def forward(self, microbatch: int, forward_input: ForwardInput) -> Tensors:
         """F."""
         ...
 
-    def forward_light(self, microbatch: int, given: Given) -> Tensors:
+    def forward_light(self, microbatch: int, forward_input: ForwardInput) -> Tensors:
         """F of a micro-batch that R will rebuild: it keeps nothing for the backward."""
         ...
 
-    def rebuild(self, microbatch: int, given: Given) -> None:
+    def rebuild(self, microbatch: int, forward_input: ForwardInput) -> None:
         """R: F once more, from the same input, now keeping what the backward needs."""
         ...
 

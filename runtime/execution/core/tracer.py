@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from synth.schedule.measured.rank_log import RankLog
 
-from .clock import Clock
+from .clock import OpClock
 
 # Of a long run the last ones are kept.
 MOST_STEPS = 64
@@ -22,7 +22,7 @@ class LoggedStep(NamedTuple):
 class Tracer:
     """Switches a clock on for one step in `every`."""
 
-    def __init__(self, clock: Clock, every: int = 1) -> None:
+    def __init__(self, clock: OpClock, every: int = 1) -> None:
         self.steps: deque[LoggedStep] = deque(maxlen=MOST_STEPS)
         self._clock = clock
         self._every = every

@@ -16,8 +16,8 @@ from synth.errors import SynthError
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.lowering.reductions import Reduction
 
-from ..core.clock import Clock
-from ..core.stage_protocol import Passages
+from ..core.clock import OpClock
+from ..core.stage_protocol import StageProtocol
 from ..transport.rank_group import RankGroup
 from .all_reduce import spread, start_all_reduce
 from .layout import GradientLayout
@@ -49,11 +49,11 @@ class GradientReducer:
         self,
         lowered: Lowered,
         group: RankGroup,
-        stages: Mapping[int, Passages],
+        stages: Mapping[int, StageProtocol],
         tied: Mapping[str, Tensor],
         *,
         layout: GradientLayout,
-        clock: Clock | None = None,
+        clock: OpClock | None = None,
     ) -> None:
         """Make the process groups; every rank of the pipeline calls this at the same time.
 
@@ -74,7 +74,7 @@ class GradientReducer:
                 not named as tied.
         """
         self._group, self._layout = group, layout
-        self._clock = clock or Clock(torch.device("cpu"), recording=False)
+        self._clock = clock or OpClock(torch.device("cpu"), recording=False)
         holders = _holders(group, tied)
         self._tied = [_Tied(tied[n], r) for n, r in holders.items() if group.rank in r]
         self._tied_ids = {id(parameter) for parameter, _ in self._tied}
@@ -145,7 +145,7 @@ def _wait(works: list[dist.Work]) -> None:
         work.wait()
 
 
-def _check_told_apart(copied: Mapping[int, Passages], tied_ids: set[int]) -> None:
+def _check_told_apart(copied: Mapping[int, StageProtocol], tied_ids: set[int]) -> None:
     """A parameter of two stages would be reduced with both."""
     seen: dict[int, int] = {}
     for number, stage in copied.items():
@@ -158,7 +158,9 @@ def _check_told_apart(copied: Mapping[int, Passages], tied_ids: set[int]) -> Non
                 )
 
 
-def _check_alike(group: RankGroup, copied: Mapping[int, Passages], layout: GradientLayout) -> None:
+def _check_alike(
+    group: RankGroup, copied: Mapping[int, StageProtocol], layout: GradientLayout
+) -> None:
     """Copies that differ would wait for each other for ever."""
     seen: dict[int, tuple[int, list[str]]] = {}
     mine = {n: layout.kinds_of(s.state()) for n, s in copied.items()}

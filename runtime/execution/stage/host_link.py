@@ -70,7 +70,7 @@ class _Moving:
 
 
 class HostLink:
-    """Keeps what is sent to the host until it is asked for; meets `Way`."""
+    """Keeps what is sent to the host until it is asked for; meets `Transport`."""
 
     def __init__(self, device: torch.device) -> None:
         """For a rank that computes on a device."""

@@ -51,7 +51,7 @@ class Replay:
             interrupted.put_back()
 
 
-class Watch:
+class ReplayRecorder:
     """Looks at what an F that will be run once more does besides giving its outputs."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:

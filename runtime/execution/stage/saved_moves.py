@@ -16,7 +16,7 @@ from synth.errors import SynthError
 from synth.kinds import OpKind
 from synth.schedule.ops import Op, ValueKind
 
-from ..core.stage_protocol import Passages
+from ..core.stage_protocol import StageProtocol
 from ..core.step_table import Slots, StepTable
 from .boundary import Tensors
 from .storage_refcount import check_countable
@@ -30,7 +30,7 @@ class Moves:
     def __init__(
         self,
         ops: Iterable[Op],
-        stages: Mapping[int, Passages],
+        stages: Mapping[int, StageProtocol],
         slots: Slots,
         table: StepTable,
     ) -> None:

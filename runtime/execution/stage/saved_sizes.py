@@ -15,7 +15,7 @@ from synth.kinds import OpKind
 from synth.schedule.lowering.lower import Lowered
 
 from ...batch import Batch
-from ..core.stage_protocol import Given
+from ..core.stage_protocol import ForwardInput
 from ..core.step_table import SavedSizes, Shapes
 from ..transport.rank_group import RankGroup
 from .boundary import Boundary
@@ -110,7 +110,7 @@ def _try_out(stage: Stage, kept: _Kept, batch: Batch, entry: Boundary | None) ->
     random = torch.random.fork_rng(devices=drawn)
     with random, unchanged(stage.module), same_buffers(stage.module):
         stage.forward(
-            j, Given(arguments, entry, targets, batch.named(j), fused=kept.fused, moved=True)
+            j, ForwardInput(arguments, entry, targets, batch.named(j), fused=kept.fused, moved=True)
         )
         stage.take_saved(j)
         sizes = stage.saved_sizes(j)

@@ -19,7 +19,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from synth.errors import SynthError
 
 from .boundary import Tensors
-from .storage_refcount import num_holders
+from .storage_refcount import num_references
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 
@@ -178,7 +178,7 @@ def _take(handles: list[_Handle]) -> Tensor | None:
     """The bytes of the storage that handles share, which they let go of; none: others hold it."""
     storage = handles[0].tensor.untyped_storage()
     ours = len(handles) + 1  # and `storage`
-    if num_holders(storage) > ours or not storage.nbytes():
+    if num_references(storage) > ours or not storage.nbytes():
         return None
     device = handles[0].tensor.device
     storage_bytes = torch.empty(0, dtype=torch.uint8, device=device).set_(storage)

@@ -13,10 +13,10 @@ from torch.utils import _pytree as pytree
 from synth.errors import SynthError
 
 from ...split import GradientBox, Recorder, SplitTape, enter, run_backward
-from ..core.stage_protocol import Given, OutputTap
+from ..core.stage_protocol import ForwardInput, OutputTap
 from ..gradients.sync import GradientSync
 from .boundary import Boundary, Tensors, can_have_gradient, flatten, settled
-from .replay_input import Replay, Watch
+from .replay_input import Replay, ReplayRecorder
 from .running_statistics import RunningStatistics
 from .saved_store import SavedStore
 
@@ -24,7 +24,7 @@ Loss = Callable[[Any, Any], Tensor]
 
 
 @dataclass(slots=True)
-class _Passage:
+class _MicroBatchState:
     """A micro-batch between its F and its W: what autograd needs, and nothing else.
 
     `wanted` are the places, among the gradients that come back, of the outputs that have an edge.
@@ -39,7 +39,7 @@ class _Passage:
     store: SavedStore | None = None
 
 
-class Chain(nn.Module):
+class LayerChain(nn.Module):
     """Layers one after another, each given what the one before gave, as stages are."""
 
     def __init__(self, layers: Sequence[nn.Module]) -> None:
@@ -84,13 +84,13 @@ class Stage:
             is_last: whether it ends in the loss.
             loss: of the last stage's output and the targets, a scalar.
         """
-        self.module = module if isinstance(module, nn.Module) else Chain(module)
+        self.module = module if isinstance(module, nn.Module) else LayerChain(module)
         self.is_first = is_first
         self.is_last = is_last
         self._loss = loss
         self._recorder = Recorder(self.module)
         self._sync = GradientSync(self.module)
-        self._passages: dict[int, _Passage] = {}
+        self._states: dict[int, _MicroBatchState] = {}
         self._replays: dict[int, Replay] = {}
         self._statistics = RunningStatistics(self.module)
 
@@ -117,7 +117,7 @@ class Stage:
         """True if FSDP2 holds its parameters."""
         return self._sync.is_sharded
 
-    def forward(self, microbatch: int, given: Given) -> Tensors:
+    def forward(self, microbatch: int, given: ForwardInput) -> Tensors:
         """F: run the module; where BW will follow it needs no rules, being autograd's own.
 
         Returns:
@@ -142,26 +142,26 @@ class Stage:
         floating = [t for t in tensors if can_have_gradient(t)]
         wanted = [i for i, t in enumerate(floating) if t.requires_grad]
         edges = [get_gradient_edge(floating[i]) for i in wanted]
-        self._passages[microbatch] = _Passage(tape, edges, wanted, boxes, entry, store)
+        self._states[microbatch] = _MicroBatchState(tape, edges, wanted, boxes, entry, store)
         return tuple(settled(t.detach()) for t in tensors)
 
-    def forward_light(self, microbatch: int, given: Given) -> Tensors:
+    def forward_light(self, microbatch: int, given: ForwardInput) -> Tensors:
         """F without a graph; `rebuild` makes it later, from the same arguments.
 
         Raises:
             SynthError: the module changes its input in place.
         """
-        watch = Watch(_tensors(given))
+        recorder = ReplayRecorder(_tensors(given))
         arguments = given.arguments
         if given.entry is not None:
             arguments = given.entry.arguments(list(arguments))
         with torch.no_grad(), self._statistics.watched():
             output = self._run(arguments, given.targets, given.keywords, given.tap)
         tensors, _ = flatten(output)
-        self._replays[microbatch] = watch.replay()
+        self._replays[microbatch] = recorder.replay()
         return tuple(settled(t.detach()) for t in tensors)
 
-    def rebuild(self, microbatch: int, given: Given) -> None:
+    def rebuild(self, microbatch: int, given: ForwardInput) -> None:
         """R: F with its graph; dropout falls as it fell in F."""
         again = self._replays.pop(microbatch).again(_tensors(given))
         with again, self._statistics.stood_in_for():
@@ -180,7 +180,7 @@ class Stage:
         self._store_of(microbatch).put_back(saved)
 
     def _store_of(self, microbatch: int) -> SavedStore:
-        store = self._passages[microbatch].store
+        store = self._states[microbatch].store
         assert store is not None, "O of a micro-batch whose F was not told of it"
         return store
 
@@ -192,13 +192,13 @@ class Stage:
         tap: OutputTap | None = None,
     ) -> Any:
         keywords = keywords or {}
-        if keywords and isinstance(self.module, Chain):
+        if keywords and isinstance(self.module, LayerChain):
             raise SynthError(
                 f"a sequence of layers takes no keywords ({', '.join(keywords)}): give the stage "
                 f"as one module that passes them on"
             )
         if self.is_last and self._loss is None and targets is not None:
-            if isinstance(self.module, Chain):
+            if isinstance(self.module, LayerChain):
                 return self.module(*arguments, targets=targets)
             return self.module(*arguments, targets, **keywords)
         output = self.module(*arguments, **keywords)
@@ -214,31 +214,31 @@ class Stage:
 
     def backward_input(self, microbatch: int, gradients: Tensors) -> Tensors:
         """B: the gradients of the inputs (none on the first stage); weight gradients wait for W."""
-        passage = self._passages[microbatch]
-        edges, passage.edges = passage.edges, []
-        assert passage.tape is not None, "B of a micro-batch whose F was told that BW would follow"
+        state = self._states[microbatch]
+        edges, state.edges = state.edges, []
+        assert state.tape is not None, "B of a micro-batch whose F was told that BW would follow"
         if edges:
-            picked = _picked(gradients, passage.wanted)
-            self._recorder.backward_input(passage.tape, edges, picked)
-        return _leave(passage)
+            picked = _picked(gradients, state.wanted)
+            self._recorder.backward_input(state.tape, edges, picked)
+        return _leave(state)
 
     def backward_weight(self, microbatch: int) -> None:
         """W: accumulate what B put off into the parameters' gradients."""
-        tape = self._passages.pop(microbatch).tape
+        tape = self._states.pop(microbatch).tape
         assert tape is not None
         tape.backward_weight()
 
     def backward(self, microbatch: int, gradients: Tensors) -> Tensors:
         """BW: an ordinary backward."""
-        passage = self._passages.pop(microbatch)
-        assert passage.tape is None, "BW of a micro-batch whose F was not told of it"
-        if passage.edges:
-            run_backward(passage.edges, _picked(gradients, passage.wanted))
-        return _leave(passage)
+        state = self._states.pop(microbatch)
+        assert state.tape is None, "BW of a micro-batch whose F was not told of it"
+        if state.edges:
+            run_backward(state.edges, _picked(gradients, state.wanted))
+        return _leave(state)
 
     def deferred(self, microbatch: int) -> tuple[Tensor, ...]:
         """The parameters whose gradients wait for W, between a micro-batch's B and W."""
-        tape = self._passages[microbatch].tape
+        tape = self._states[microbatch].tape
         return () if tape is None else tape.deferred
 
     @property
@@ -258,7 +258,7 @@ class Stage:
     @property
     def layers(self) -> Sequence[nn.Module]:
         """The layers that it runs one after another; a lone module is one."""
-        return list(self.module.layers) if isinstance(self.module, Chain) else [self.module]
+        return list(self.module.layers) if isinstance(self.module, LayerChain) else [self.module]
 
     @property
     def device(self) -> torch.device:
@@ -276,7 +276,7 @@ class Stage:
 
     def forget(self) -> None:
         """Drop the micro-batches under way."""
-        self._passages.clear()
+        self._states.clear()
         self._replays.clear()
 
     @torch.no_grad()
@@ -290,7 +290,7 @@ class Stage:
         return self._run(arguments, targets, keywords)
 
 
-def _tensors(given: Given) -> Tensors:
+def _tensors(given: ForwardInput) -> Tensors:
     """What the stage before gave, or the batch."""
     tensors, _ = flatten(given.arguments)
     return tensors
@@ -316,20 +316,20 @@ def _enter(tensors: Tensors, entry: Boundary) -> tuple[tuple[Any, ...], list[Gra
     return entry.arguments(twins), boxes
 
 
-def _leave(passage: _Passage) -> Tensors:
+def _leave(state: _MicroBatchState) -> Tensors:
     """The gradients that came; an input among several that was not used has zeros."""
-    boxes = passage.boxes
+    boxes = state.boxes
     came = [box.gradient for box in boxes if box.gradient is not None]
     if len(came) < len(boxes):
         if not came:
             boxes[0].take()  # raises, saying that none came
-        _fill(passage, came[0].device)
+        _fill(state, came[0].device)
     return tuple(settled(box.take()).contiguous() for box in boxes)
 
 
-def _fill(passage: _Passage, device: torch.device) -> None:
-    assert passage.entry is not None
-    leaves = (leaf for leaf in passage.entry.leaves if leaf.differentiable)
-    for box, leaf in zip(passage.boxes, leaves, strict=True):
+def _fill(state: _MicroBatchState, device: torch.device) -> None:
+    assert state.entry is not None
+    leaves = (leaf for leaf in state.entry.leaves if leaf.differentiable)
+    for box, leaf in zip(state.boxes, leaves, strict=True):
         if box.gradient is None:
             box.put(torch.zeros(leaf.shape, dtype=leaf.dtype, device=device))

@@ -17,13 +17,13 @@ from synth.errors import SynthError
 from synth.kinds import OpKind
 from synth.schedule.ops import Op, ValueKind
 
-from ..core.stage_protocol import Given, Passages
+from ..core.stage_protocol import ForwardInput, StageProtocol
 from ..core.step_table import Slots, StepTable
 from .boundary import Boundary, Tensors
 from .loss_terms import LossTerms
 from .saved_moves import Moves, Work
 
-_Run = Callable[[int, Given], Any]
+_Run = Callable[[int, ForwardInput], Any]
 
 
 class StageOps:
@@ -32,7 +32,7 @@ class StageOps:
     def __init__(
         self,
         ops: Iterable[Op],
-        stages: Mapping[int, Passages],
+        stages: Mapping[int, StageProtocol],
         moves: Moves,
         slots: Slots,
         table: StepTable,
@@ -85,14 +85,14 @@ class StageOps:
         """W."""
         return partial(self._stages[op.stage].backward_weight, op.microbatch)
 
-    def _giving(self, op: Op) -> Callable[[], Given]:
+    def _giving(self, op: Op) -> Callable[[], ForwardInput]:
         """What makes that which F or R is given."""
         source = self._slots.of(ValueKind.ACT, op.stage - 1, op) if op.stage else None
         is_last, fused = self._stages[op.stage].is_last, op[1:] in self._fused
         moved, microbatch = self._moves.moves(op), op.microbatch
         table, tapped = self._table, is_last and op.kind == OpKind.F
 
-        def give() -> Given:
+        def give() -> ForwardInput:
             arguments, entry = _input(table, microbatch, source, op.stage)
             batch = table.batch
             targets = batch.targets if is_last else None
@@ -100,16 +100,20 @@ class StageOps:
                 targets = targets[microbatch]
             # Kept by nobody else, or it would stay behind when what is saved moves.
             tap = table.terms.tap(microbatch, copied=moved) if tapped else None
-            return Given(arguments, entry, targets, batch.named(microbatch), fused, moved, tap)
+            return ForwardInput(
+                arguments, entry, targets, batch.named(microbatch), fused, moved, tap
+            )
 
         return give
 
-    def _forward(self, op: Op, run: _Run, give: Callable[[], Given], made: int) -> None:
+    def _forward(self, op: Op, run: _Run, give: Callable[[], ForwardInput], made: int) -> None:
         outputs = run(op.microbatch, give())
         self._table.shapes[op.microbatch][op.stage].check(outputs, op.stage)
         self._table.values[made] = tuple([y.contiguous() for y in outputs])
 
-    def _forward_to_loss(self, microbatch: int, run: _Run, give: Callable[[], Given]) -> None:
+    def _forward_to_loss(
+        self, microbatch: int, run: _Run, give: Callable[[], ForwardInput]
+    ) -> None:
         found, terms = run(microbatch, give()), self._table.terms
         if not terms.with_loss:
             return

@@ -13,7 +13,7 @@ def check_countable() -> None:
     """
     try:
         storage = torch.empty(1).untyped_storage()
-        counts = num_holders(storage) == 1
+        counts = num_references(storage) == 1
     except (AttributeError, TypeError):
         counts = False
     if not counts:
@@ -24,7 +24,7 @@ def check_countable() -> None:
         )
 
 
-def num_holders(storage: torch.UntypedStorage) -> int:
+def num_references(storage: torch.UntypedStorage) -> int:
     """How many tensors and handles hold a storage, the one given included."""
     found: int = torch._C._storage_Use_Count(storage._cdata)
     return found

@@ -28,7 +28,7 @@ from synth.schedule.lowering.lower import Action, Lowered
 from ...batch import Batch
 from ...split import gradient_dtype
 from ...split.listeners import find_listened
-from ..core.stage_protocol import Given, OutputTap
+from ..core.stage_protocol import ForwardInput, OutputTap
 from ..core.step_table import Shapes
 from .host_link import HostMove
 from .loss_terms import LossTerms
@@ -39,7 +39,7 @@ from .stage import Stage
 _NUM_PASSES = 2
 
 
-class _Way(NamedTuple):
+class _MicroBatchPath(NamedTuple):
     """The ops of a micro-batch in a stage."""
 
     stage: int
@@ -58,7 +58,7 @@ class WarmUp:
         self.active = False
         self._stages = stages
         self._device = device
-        self._ways = _ways(lowered, rank)
+        self._paths = _paths(lowered, rank)
         self._host_moves = _host_moves(lowered, rank)
         self._is_over = {"step": False, "evaluate": False}
 
@@ -78,11 +78,11 @@ class WarmUp:
         if not self._begins("step"):
             return []
         sizes: dict[Hashable, int] = {}
-        for (way, kind), j in self._distinct(kinds).items():
-            sizes[way, kind] = self._run(way, j, batch, shapes, trains=True)
+        for (path, kind), j in self._distinct(kinds).items():
+            sizes[path, kind] = self._run(path, j, batch, shapes, trains=True)
         self._synchronize()
         return [
-            HostMove(whose, is_out, sizes[self._ways[whose[:2]], kinds[whose[1]]])
+            HostMove(whose, is_out, sizes[self._paths[whose[:2]], kinds[whose[1]]])
             for whose, is_out in self._host_moves
         ]
 
@@ -93,10 +93,10 @@ class WarmUp:
         if not self._begins("evaluate"):
             return
         done = set()
-        for (way, kind), j in self._distinct(kinds).items():
-            if (way.stage, kind) not in done:
-                done.add((way.stage, kind))
-                light = _Way(way.stage, fused=True, rebuilt=False, moved=False)
+        for (path, kind), j in self._distinct(kinds).items():
+            if (path.stage, kind) not in done:
+                done.add((path.stage, kind))
+                light = _MicroBatchPath(path.stage, fused=True, rebuilt=False, moved=False)
                 self._run(light, j, batch, shapes, trains=False, with_loss=with_loss)
         self._synchronize()
 
@@ -105,16 +105,16 @@ class WarmUp:
         self._is_over[what] = True
         return begins
 
-    def _distinct(self, kinds: Sequence[Hashable]) -> dict[tuple[_Way, Hashable], int]:
+    def _distinct(self, kinds: Sequence[Hashable]) -> dict[tuple[_MicroBatchPath, Hashable], int]:
         """A micro-batch for each way and kind; on all ranks that share a stage the same ones."""
-        found: dict[tuple[_Way, Hashable], int] = {}
-        for (_, microbatch), way in sorted(self._ways.items()):
-            found.setdefault((way, kinds[microbatch]), microbatch)
+        found: dict[tuple[_MicroBatchPath, Hashable], int] = {}
+        for (_, microbatch), path in sorted(self._paths.items()):
+            found.setdefault((path, kinds[microbatch]), microbatch)
         return found
 
     def _run(
         self,
-        way: _Way,
+        path: _MicroBatchPath,
         microbatch: int,
         batch: Batch,
         shapes: Shapes,
@@ -123,21 +123,21 @@ class WarmUp:
         with_loss: bool = True,
     ) -> int:
         """Run a stage; the bytes that moved."""
-        stage = self._stages[way.stage]
+        stage = self._stages[path.stage]
         if stage.is_sharded:  # FSDP2's own gradients could not be put back
             return 0
         try:
             with _untouched(stage, self._device):
                 trial = stage.twin()
                 trial.begin()
-                passes = _Passes(trial, way, microbatch, batch, shapes, self._device)
+                passes = _Passes(trial, path, microbatch, batch, shapes, self._device)
                 for _ in range(_NUM_PASSES):
                     moved_bytes = passes.run(trains, with_loss)
                 trial.end()
                 return moved_bytes
         except Exception as error:
             warnings.warn(
-                f"stage {way.stage} could not be run ahead of the first step, which on NCCL may "
+                f"stage {path.stage} could not be run ahead of the first step, which on NCCL may "
                 f"now wait for ever where a kernel is loaded: {type(error).__name__}: {error}",
                 stacklevel=4,
             )
@@ -154,17 +154,17 @@ class _Passes:
     def __init__(
         self,
         stage: Stage,
-        way: _Way,
+        path: _MicroBatchPath,
         microbatch: int,
         batch: Batch,
         shapes: Shapes,
         device: torch.device,
     ) -> None:
-        self._stage, self._way, self._microbatch = stage, way, microbatch
+        self._stage, self._way, self._microbatch = stage, path, microbatch
         self._batch, self._device = batch, device
         boundaries = shapes[microbatch]
-        self._entry = boundaries[way.stage - 1] if way.stage else None
-        self._exit = None if stage.is_last else boundaries[way.stage]
+        self._entry = boundaries[path.stage - 1] if path.stage else None
+        self._exit = None if stage.is_last else boundaries[path.stage]
 
     def run(self, trains: bool, with_loss: bool) -> int:
         """Run F to W once; the bytes that moved."""
@@ -185,7 +185,7 @@ class _Passes:
         stage.forget()
         return moved_bytes
 
-    def _given(self, with_loss: bool) -> Given:
+    def _given(self, with_loss: bool) -> ForwardInput:
         """Copies, as a stage may change what it is given."""
         j, batch, entry = self._microbatch, self._batch, self._entry
         if entry is None:
@@ -195,7 +195,7 @@ class _Passes:
         targets = batch.targets[j] if self._stage.is_last and batch.targets is not None else None
         tap = None if with_loss else OutputTap(lambda _: None, with_loss=False)
         named = _copied(dict(batch.named(j)))
-        return Given(
+        return ForwardInput(
             arguments, entry, _copied(targets), named, self._way.fused, self._way.moved, tap
         )
 
@@ -215,13 +215,13 @@ class _Passes:
             self._stage.backward_weight(self._microbatch)
 
 
-def _ways(lowered: Lowered, rank: int) -> dict[tuple[int, int], _Way]:
+def _paths(lowered: Lowered, rank: int) -> dict[tuple[int, int], _MicroBatchPath]:
     """By stage and micro-batch, how the rank's program has it pass."""
     having: dict[OpKind, set[tuple[int, int]]] = {kind: set() for kind in OpKind}
     for op in lowered.ops[rank]:
         having[op.kind].add((op.stage, op.microbatch))
     return {
-        each: _Way(
+        each: _MicroBatchPath(
             each[0],
             fused=each in having[OpKind.BW],
             rebuilt=each in having[OpKind.R],

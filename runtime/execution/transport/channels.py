@@ -40,7 +40,7 @@ class Pending(Protocol):
         ...
 
 
-class Way(Protocol):
+class Transport(Protocol):
     """Starts transfers. A transfer's tensors are the same row at both ends."""
 
     def send(self, tensors: Tensors, transfer: Transfer) -> Pending:
@@ -52,10 +52,10 @@ class Way(Protocol):
         ...
 
 
-class Channels(Way, Protocol):
+class Channels(Transport, Protocol):
     """The ways of one rank."""
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """After a failure: let go of all other ranks, so that those who wait for this one fail
         too. Nothing can be sent or received any more."""
         ...
@@ -96,7 +96,7 @@ def open_channels(
 class WithHost:
     """Channels between ranks, and the link to this rank's host."""
 
-    def __init__(self, between: Channels, host: Way) -> None:
+    def __init__(self, between: Channels, host: Transport) -> None:
         self._between = between
         self._host = host
 
@@ -107,17 +107,17 @@ class WithHost:
 
     def send(self, tensors: Tensors, transfer: Transfer) -> Pending:
         """Start sending, to a rank or to the host."""
-        return self._way(transfer).send(tensors, transfer)
+        return self._transport(transfer).send(tensors, transfer)
 
     def receive(self, buffers: Tensors, transfer: Transfer) -> Pending:
         """Post a receive, from a rank or from the host."""
-        return self._way(transfer).receive(buffers, transfer)
+        return self._transport(transfer).receive(buffers, transfer)
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """Let go of other ranks; the host waits for nobody."""
-        self._between.cut()
+        self._between.abort()
 
-    def _way(self, transfer: Transfer) -> Way:
+    def _transport(self, transfer: Transfer) -> Transport:
         return self._host if HOST in (transfer.source, transfer.target) else self._between
 
 
@@ -193,10 +193,10 @@ class NcclChannels:
         link = self._links[transfer.source, transfer.target]
         return _Plain([link.recv([b], 0, 0) for b in buffers], buffers)
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """Abort the communicators, so that this rank can leave. NCCL does not tell the other end of
         it: who waits there only on the device is ended by the launcher, or by a time-out."""
-        self._group.cut()
+        self._group.abort()
 
 
 class GlooChannels:
@@ -206,8 +206,8 @@ class GlooChannels:
     """
 
     def __init__(self, group: Group, device: torch.device, eager: EagerLinks) -> None:
-        self._own = group.own
-        self._ends: Any = group.own.among(range(group.size))
+        self._private = group.private
+        self._ends: Any = group.private.among(range(group.size))
         self._staged = device.type != "cpu"
         self._eager = eager
         self._count: Counter[tuple[int, int]] = Counter()
@@ -237,9 +237,9 @@ class GlooChannels:
         works = [self._ends.recv([b], source, self._next_tag(transfer)) for b in buffers]
         return _Plain(works, buffers)
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """Close the sockets, and all connections of the pipeline's gloo groups."""
-        self._own.cut()
+        self._private.abort()
 
     def _next_tag(self, transfer: Transfer) -> int:
         link = (transfer.source, transfer.target)

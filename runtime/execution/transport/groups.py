@@ -14,24 +14,24 @@ from torch.distributed.device_mesh import DeviceMesh
 from synth.errors import SynthError
 
 from .gloo import private_groups
-from .gloo.private_groups import OwnGroups
+from .gloo.private_groups import PrivateGroups
 from .nccl_groups import NcclGroups, load_kernels_eagerly
 from .rank_group import RankGroup, named_failure, without_warnings_of_trees
-from .rendezvous import Meeting
+from .rendezvous import Rendezvous
 
 
 @dataclass(frozen=True)
 class Group(RankGroup):
-    """Pipeline rank r is the process with the global rank `ranks[r]`.
+    """A group whose rank r is the process with the global rank `ranks[r]`.
 
-    `own` and `nccl` are made for this pipeline alone. Host memory travels by gloo on any backend;
-    `nccl` is None where the backend is another one.
+    `private` and `nccl` are made for this pipeline alone. Host memory travels by gloo on any
+    backend. `nccl` is None if the backend is another one.
     """
 
     handle: dist.ProcessGroup | None
     ranks: tuple[int, ...]
     rank: int
-    own: OwnGroups
+    private: PrivateGroups
     nccl: NcclGroups | None = None
     noun: str = "rank"
     """For one of them, in messages."""
@@ -86,12 +86,12 @@ class Group(RankGroup):
         world: Any = dist.group.WORLD
         store = PrefixStore(name[0], (given or world).get_group_store())
         nccl = NcclGroups(store, ranks, rank, timeout_s) if on_nccl else None
-        return cls(given, ranks, rank, OwnGroups(store, rank, timeout_s, noun), nccl, noun)
+        return cls(given, ranks, rank, PrivateGroups(store, rank, timeout_s, noun), nccl, noun)
 
     @property
-    def meeting(self) -> Meeting:
+    def rendezvous(self) -> Rendezvous:
         """The rendezvous of the ranks, usable before they are connected."""
-        return self.own.meeting
+        return self.private.rendezvous
 
     def backend(self, device: torch.device) -> str:
         """Name the transport of a device's tensors: `nccl` or `gloo`."""
@@ -113,17 +113,17 @@ class Group(RankGroup):
         """
         places = list(ranks)
         if self.nccl is None:
-            return self.own.among(places, purpose)
+            return self.private.among(places, purpose)
         return self.nccl.among(places, purpose, timeout)
 
-    def also_cut(self, cut: Callable[[], None]) -> None:
+    def on_abort(self, abort: Callable[[], None]) -> None:
         """Whenever this rank lets go of the others, first cut what else connects it to them."""
-        self.own.also_cut(cut)
+        self.private.on_abort(abort)
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """Let go of all other ranks: first tell those that wait on the host, then end what waits on
         this rank's device."""
-        self.own.cut()
+        self.private.abort()
         if self.nccl is not None:
             self.nccl.abort()
 
@@ -138,7 +138,7 @@ class Group(RankGroup):
         Raises:
             RunFailure: another rank is gone.
         """
-        with named_failure(self.rank, self.meeting), without_warnings_of_trees():
+        with named_failure(self.rank, self.rendezvous), without_warnings_of_trees():
             return private_groups.share(self._whole, value, source)
 
     def gather(self, value: object) -> list[Any]:
@@ -147,13 +147,13 @@ class Group(RankGroup):
         Raises:
             RunFailure: another rank is gone.
         """
-        with named_failure(self.rank, self.meeting), without_warnings_of_trees():
+        with named_failure(self.rank, self.rendezvous), without_warnings_of_trees():
             return private_groups.gather(self._whole, value)
 
     @property
     def _whole(self) -> dist.ProcessGroupGloo | None:
         """All ranks, by gloo: through NCCL what the host tells would wait for the device."""
-        return self.own.among(range(self.size))
+        return self.private.among(range(self.size))
 
 
 def _backends(handle: dist.ProcessGroup | None) -> dict[str, str]:

@@ -23,7 +23,7 @@ from torch._C._distributed_c10d import PrefixStore, Store
 
 from synth.errors import RunFailure, SynthError
 
-from .rendezvous import Meeting
+from .rendezvous import Rendezvous
 
 LINK = "link"
 """The purpose of a group of two ranks that is one directed link."""
@@ -76,8 +76,8 @@ class NcclGroups:
         self._ranks = ranks
         self._rank = rank
         self._timeout = timedelta(seconds=timeout_s)
-        self._meeting = Meeting(store, rank, timeout_s)
-        self._leaving = Meeting(store, rank, min(timeout_s, _LONGEST_EXIT_S))
+        self._rendezvous = Rendezvous(store, rank, timeout_s)
+        self._leaving = Rendezvous(store, rank, min(timeout_s, _LONGEST_EXIT_S))
         self.device = torch.device("cuda")
         self._make = make or _make_nccl
         self._made: dict[tuple[tuple[int, ...], str], Any] = {}
@@ -99,8 +99,8 @@ class NcclGroups:
             if not self._made:
                 atexit.register(self.close)
             name = f"nccl-{'-'.join(map(str, named))}-{purpose}"
-            self._meeting.meet(f"group-{name}", named)
-            cause = self._meeting.failure()
+            self._rendezvous.meet(f"group-{name}", named)
+            cause = self._rendezvous.failure()
             if cause is not None:  # who came here may have left again for it
                 raise RunFailure(f"rank {self._rank} cannot go on: {cause}")
             group = self._make(

@@ -12,7 +12,7 @@ import torch
 from synth.errors import RunFailure, SynthError
 
 from ..core.failure import describe_failure
-from .rendezvous import Meeting
+from .rendezvous import Rendezvous
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ class RankGroup(ABC):
 
     @property
     @abstractmethod
-    def meeting(self) -> Meeting:
+    def rendezvous(self) -> Rendezvous:
         """The rendezvous of the ranks, usable before they are connected."""
 
     @property
@@ -75,11 +75,11 @@ class RankGroup(ABC):
         """
 
     @abstractmethod
-    def also_cut(self, cut: Callable[[], None]) -> None:
+    def on_abort(self, abort: Callable[[], None]) -> None:
         """Whenever this rank lets go of the others, first cut what else connects it to them."""
 
     @abstractmethod
-    def cut(self) -> None:
+    def abort(self) -> None:
         """Let go of all other ranks: whoever waits for this one fails."""
 
     @abstractmethod
@@ -96,11 +96,11 @@ class RankGroup(ABC):
         try:
             yield
         except BaseException as error:
-            before = self.meeting.failure()
+            before = self.rendezvous.failure()
             try:
                 self.tell(error)
             finally:
-                self.cut()
+                self.abort()
             told = isinstance(error, RuntimeError | RunFailure | ConnectionError)
             if told and before is not None and before not in str(error):
                 raise RunFailure(f"{self.noun} {self.rank} cannot go on: {before}") from error
@@ -109,17 +109,17 @@ class RankGroup(ABC):
 
     def tell(self, error: BaseException) -> None:
         """Say why this rank is going to let go of the others."""
-        self.meeting.fail(_words(error))
+        self.rendezvous.fail(_words(error))
 
     def recover(self) -> None:
         """Take back what `tell` said: this rank goes on."""
-        self.meeting.recover()
+        self.rendezvous.recover()
 
     def explain(self, error: RuntimeError | RunFailure) -> RunFailure:
         """Say which rank it was that this error ended, and which other one failed before it."""
         named = isinstance(error, RunFailure)
         said = str(error) if named else f"{self.noun} {self.rank} failed: {describe_failure(error)}"
-        cause = self.meeting.failure()
+        cause = self.rendezvous.failure()
         return RunFailure(said if cause is None or cause in said else f"{said}; {cause}")
 
     def agree(self, source: int, make: Callable[[], T]) -> T:
@@ -143,12 +143,12 @@ class RankGroup(ABC):
 
 
 @contextmanager
-def named_failure(rank: int, meeting: Meeting | None = None) -> Iterator[None]:
+def named_failure(rank: int, rendezvous: Rendezvous | None = None) -> Iterator[None]:
     """Say which rank it was that others were gone for, and why if they said so."""
     try:
         yield
     except RuntimeError as error:
-        cause = meeting.failure() if meeting is not None else None
+        cause = rendezvous.failure() if rendezvous is not None else None
         if cause is not None:
             raise RunFailure(f"rank {rank} cannot go on: {cause}") from error
         raise RunFailure(

@@ -16,7 +16,7 @@ _FAILED = "failed"
 _SHORTEST_S, _LONGEST_S = 0.001, 0.05
 
 
-class Meeting:
+class Rendezvous:
     """One rank's view of a store that all ranks of one pipeline, and only they, write to."""
 
     def __init__(self, store: Store, rank: int, timeout_s: float, noun: str = "rank") -> None:
@@ -28,14 +28,14 @@ class Meeting:
         self._failed = f"{noun} {rank} failed"
         self._told = ""
 
-    def meet(self, where: str, ranks: Iterable[int], word: str = "") -> list[str]:
+    def meet(self, where: str, ranks: Iterable[int], message: str = "") -> list[str]:
         """Wait until all these ranks have come to a place; their words, in the order of `ranks`.
 
         Raises:
             RunFailure: one of the pipeline's ranks has failed, or did not come in time.
         """
         keys = {rank: f"{where}-{rank}" for rank in ranks}
-        self._store.set(keys[self._rank], word)
+        self._store.set(keys[self._rank], message)
         until, pause_s = time.monotonic() + self._timeout_s, _SHORTEST_S
         while not self._store.check(list(keys.values())):
             cause = self.failure()
@@ -57,11 +57,11 @@ class Meeting:
 
     def fail(self, cause: str) -> None:
         """Tell all who meet, now or later, that this rank failed; the first one's cause stands."""
-        words = cause if cause.startswith(self._failed) else f"{self._failed}: {cause}"
-        words = words.encode(errors="replace").decode()  # a path may be no UTF-8
+        report = cause if cause.startswith(self._failed) else f"{self._failed}: {cause}"
+        report = report.encode(errors="replace").decode()  # a path may be no UTF-8
         with suppress(RuntimeError):  # who keeps the store is gone
-            self._store.compare_set(_FAILED, "", words)
-            self._told = words
+            self._store.compare_set(_FAILED, "", report)
+            self._told = report
 
     def recover(self) -> None:
         """Take back what this rank told: it did not end for it."""
@@ -78,6 +78,6 @@ class Meeting:
         """
         with suppress(RuntimeError):
             if self._store.check([_FAILED]):
-                words = self._store.get(_FAILED).decode()
-                return None if not words or words.startswith(self._failed) else words
+                report = self._store.get(_FAILED).decode()
+                return None if not report or report.startswith(self._failed) else report
         return None

@@ -2,7 +2,7 @@
 
 from synth.schedule.lowering.lower import Transfer
 
-from ..core.clock import Clock
+from ..core.clock import OpClock
 from ..stage.boundary import Tensors
 from .channels import Channels, Pending
 
@@ -10,7 +10,7 @@ from .channels import Channels, Pending
 class TracedChannels:
     """Passes everything on to other channels; the executor knows nothing of it."""
 
-    def __init__(self, channels: Channels, clock: Clock) -> None:
+    def __init__(self, channels: Channels, clock: OpClock) -> None:
         self._channels = channels
         self._clock = clock
 
@@ -24,9 +24,9 @@ class TracedChannels:
         self._clock.ready(transfer)
         return self._traced(self._channels.receive(buffers, transfer), transfer)
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """Let go of all other ranks."""
-        self._channels.cut()
+        self._channels.abort()
 
     def _traced(self, pending: Pending, transfer: Transfer) -> Pending:
         return _Traced(pending, transfer, self._clock) if self._clock.recording else pending
@@ -37,7 +37,7 @@ class _Traced:
 
     __slots__ = ("_clock", "_pending", "_transfer")
 
-    def __init__(self, pending: Pending, transfer: Transfer, clock: Clock) -> None:
+    def __init__(self, pending: Pending, transfer: Transfer, clock: OpClock) -> None:
         self._pending = pending
         self._transfer = transfer
         self._clock = clock

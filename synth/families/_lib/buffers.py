@@ -35,14 +35,14 @@ def patient(setting: Setting, schedule: Schedule) -> Buffering:
     return found
 
 
-class Outcome(NamedTuple):
+class BufferingOutcome(NamedTuple):
     """How a schedule does with a buffering; less is better."""
 
     exceeds_caps: bool
     period_us: int
     makespan_us: int
 
-    def without_waiting(self, fastest: "Outcome") -> bool:
+    def without_waiting(self, fastest: "BufferingOutcome") -> bool:
         """Whether this fits, and takes no longer than without a limit on buffers."""
         return not self.exceeds_caps and self[1:] <= fastest[1:]
 
@@ -63,7 +63,9 @@ def unlimited(schedule: Schedule) -> Buffering:
     return Buffering(longest, longest)
 
 
-def outcome_of(setting: Setting, schedule: Schedule, buffering: Buffering) -> Outcome | None:
+def outcome_of(
+    setting: Setting, schedule: Schedule, buffering: Buffering
+) -> BufferingOutcome | None:
     """Simulate; none where the ranks wait for each other."""
     lowered = lower(replace(schedule, buffering=buffering), setting.costs)
     try:
@@ -74,4 +76,4 @@ def outcome_of(setting: Setting, schedule: Schedule, buffering: Buffering) -> Ou
     exceeds = caps is not None and any(
         peak > cap for peak, cap in zip(peak_bytes(lowered), caps, strict=True)
     )
-    return Outcome(exceeds, line.period_us, line.makespan_us)
+    return BufferingOutcome(exceeds, line.period_us, line.makespan_us)

@@ -29,7 +29,7 @@ class First(Enum):
     SECOND_HALF = auto()  # then the oldest micro-batch
 
 
-class Turns(Enum):
+class Alternation(Enum):
     """Between what a rank changes from op to op of a kind, as long as there is both."""
 
     NONE = auto()
@@ -38,7 +38,7 @@ class Turns(Enum):
 
 
 @dataclass(frozen=True)
-class Rule:
+class RunAheadRule:
     """What a free rank takes.
 
     `in_flight` micro-batches of each copy may have begun and not ended; an F may not make a rank
@@ -52,8 +52,8 @@ class Rule:
     in_turn: bool
     forwards: First
     backwards: First
-    forward_turns: Turns = Turns.NONE
-    backward_turns: Turns = Turns.NONE
+    forward_turns: Alternation = Alternation.NONE
+    backward_turns: Alternation = Alternation.NONE
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Listed:
     most_held: int
 
 
-def list_schedule(setting: Setting, rule: Rule) -> Listed | None:
+def list_schedule(setting: Setting, rule: RunAheadRule) -> Listed | None:
     """Run a rule; none where all ranks wait for room."""
     return _Run(setting, rule).run()
 
@@ -73,7 +73,7 @@ def list_schedule(setting: Setting, rule: Rule) -> Listed | None:
 class _Run:
     """All ranks in one event loop."""
 
-    def __init__(self, setting: Setting, rule: Rule) -> None:
+    def __init__(self, setting: Setting, rule: RunAheadRule) -> None:
         self.ranks, self.rule = setting.placement.ranks, rule
         self.num_stages, num_ranks = setting.num_stages, setting.num_ranks
         self.programs: list[list[Op]] = [[] for _ in range(num_ranks)]
@@ -157,7 +157,9 @@ class _Run:
         turns, half = self.last_turn[rank], self.num_stages // 2
 
         def key(op: Op) -> tuple[int, int, int, int]:
-            has_to_wait = turns.get(self._turn(op), -1) if self._turns_of(op) != Turns.NONE else -1
+            has_to_wait = (
+                turns.get(self._turn(op), -1) if self._turns_of(op) != Alternation.NONE else -1
+            )
             if first == First.SECOND_HALF:
                 return has_to_wait, op.stage < half, op.microbatch, op.stage
             stage = op.stage if first == First.LOWEST else -op.stage
@@ -165,11 +167,11 @@ class _Run:
 
         return key
 
-    def _turns_of(self, op: Op) -> Turns:
+    def _turns_of(self, op: Op) -> Alternation:
         return self.rule.forward_turns if op.kind == F else self.rule.backward_turns
 
     def _turn(self, op: Op) -> tuple[OpKind, int]:
         """What of its kind an op is by turns."""
-        if self._turns_of(op) == Turns.HALVES:
+        if self._turns_of(op) == Alternation.HALVES:
             return op.kind, int(op.stage >= self.num_stages // 2)
         return op.kind, op.replica

@@ -35,7 +35,7 @@ class Count:
 
 
 @dataclass(frozen=True)
-class Way:
+class ChoiceOption:
     """One of several words, the first of which is the default.
 
     `untried` are words that need not be compared with the others: the same schedule by another
@@ -56,10 +56,10 @@ class Way:
         return " or ".join(self.words)
 
 
-Option = Count | Way
+Option = Count | ChoiceOption
 
 # Whether copies add up a stage's gradients as soon as they are complete, or after all computing.
-SYNC = Way("sync", ("eager", "late-sync"), untried=("late-sync",))
+SYNC = ChoiceOption("sync", ("eager", "late-sync"), untried=("late-sync",))
 
 
 def rounds(default: int, least: int = 1) -> Count:
@@ -103,7 +103,7 @@ def _parse_part(options: Sequence[Option], part: str) -> tuple[str, int | str] |
     name, equals, number = part.rpartition("=")
     wanted = name if equals else ROUNDS
     for option in options:
-        if isinstance(option, Way) and part in option.words:
+        if isinstance(option, ChoiceOption) and part in option.words:
             return option.name, part
         is_number = isinstance(option, Count) and re.fullmatch(r"\d{1,4}", number)
         if is_number and option.name == wanted and not (equals and name == ROUNDS):
@@ -119,7 +119,9 @@ def spelled(family: str, options: Sequence[Option], chosen: Options) -> str:
         if option.name == ROUNDS:
             parts.append(str(value))
         elif value != option.default:
-            parts.append(str(value) if isinstance(option, Way) else f"{option.name}={value}")
+            parts.append(
+                str(value) if isinstance(option, ChoiceOption) else f"{option.name}={value}"
+            )
     return f"{family}:{','.join(parts)}" if parts else family
 
 
@@ -131,7 +133,7 @@ def variants(options: Sequence[Option], most_rounds: int = 0) -> Iterator[dict[s
     """
     values: list[Sequence[int | str]] = []
     for option in options:
-        if isinstance(option, Way):
+        if isinstance(option, ChoiceOption):
             values.append([word for word in option.words if word not in option.untried])
         elif isinstance(option, Count) and option.name == ROUNDS and most_rounds:
             values.append(range(option.least, most_rounds + 1))

@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Iterator
 
 from synth.families._lib.family import Programs, Setting
-from synth.families._lib.options import Way
+from synth.families._lib.options import ChoiceOption
 from synth.kinds import OpKind
 from synth.schedule.ops import Op
 
 _KEPT, _REBUILT = "kept", "recompute"
 
-RECOMPUTE = Way("recompute", (_KEPT, _REBUILT))
+RECOMPUTE = ChoiceOption("recompute", (_KEPT, _REBUILT))
 
 
 def recomputed(setting: Setting, programs: Programs) -> Programs:

@@ -10,10 +10,11 @@ The passes 0 to 3 of a micro-batch are those of `v_passes.py`.
    longer than any rank has so far; W's also make room within the limit.
 3. At the end what is left of the W's.
 
-The released program tries both answers to two questions (`Choices`). It runs each again with the
-idle time that every rank could have had in addition, as long as that is shorter. It takes one time
-for all stages, and one for all transfers. Here stages and links may have their own; then a rank
-with less work than the others may idle by so much more.
+The released program tries both answers to two questions (`VGreedyChoices`). It runs each again with
+the idle time that every rank could have had in addition, as long as that is shorter. It takes one
+time for all stages, and one for all transfers. Here each stage and link may have its own; a rank
+with less work than the others may then idle longer by the difference.
+
 """
 
 from collections import deque
@@ -38,7 +39,7 @@ W = OpKind.W
 
 
 @dataclass(frozen=True)
-class Choices:
+class VGreedyChoices:
     """Let one more W fill a gap that is too small for it: before F, and before pass 2."""
 
     fill_before_f: bool
@@ -46,20 +47,22 @@ class Choices:
 
 
 # The order in which the authors try them; of equals the first is taken.
-ALL_CHOICES = tuple(Choices(f, b) for b in (True, False) for f in (True, False))
+ALL_CHOICES = tuple(VGreedyChoices(f, b) for b in (True, False) for f in (True, False))
 
 
-class StuckError(SynthError):
+class NoRoomError(SynthError):
     """The next op has no room within the limit."""
 
 
-def repeated_run(pass_costs: PassCosts, limits_bytes: Sequence[int], choices: Choices) -> "Run":
+def repeated_run(
+    pass_costs: PassCosts, limits_bytes: Sequence[int], choices: VGreedyChoices
+) -> "VGreedyRun":
     """Run the greedy, and again with the idle time left over, for as long as that is shorter.
 
     Raises:
         StuckError: a limit leaves no room.
     """
-    best = Run(pass_costs, limits_bytes, choices)
+    best = VGreedyRun(pass_costs, limits_bytes, choices)
     best.run()
     shortages = [best.short_bytes]
     while True:
@@ -68,10 +71,10 @@ def repeated_run(pass_costs: PassCosts, limits_bytes: Sequence[int], choices: Ch
             work + top - spent
             for work, spent in zip(pass_costs.work_us, best.spent_us, strict=True)
         ]
-        again = Run(pass_costs, limits_bytes, choices, allowed)
+        again = VGreedyRun(pass_costs, limits_bytes, choices, allowed)
         try:
             is_shorter = again.run(top)
-        except StuckError:
+        except NoRoomError:
             is_shorter = False
         shortages.append(again.short_bytes)
         if not is_shorter:
@@ -80,7 +83,7 @@ def repeated_run(pass_costs: PassCosts, limits_bytes: Sequence[int], choices: Ch
         best = again
 
 
-class Run:
+class VGreedyRun:
     """One run of the greedy.
 
     Attributes:
@@ -94,7 +97,7 @@ class Run:
         self,
         pass_costs: PassCosts,
         limits_bytes: Sequence[int],
-        choices: Choices,
+        choices: VGreedyChoices,
         allowed_us: Sequence[int] | None = None,
     ) -> None:
         self.limits = limits_bytes
@@ -156,7 +159,7 @@ class Run:
                     self._put(rank, number)
                     left -= 1
             if not self._forwards() and left == before:
-                raise StuckError("the greedy is stuck: no rank has an op whose input is placed")
+                raise NoRoomError("the greedy is stuck: no rank has an op whose input is placed")
         for rank in range(self.d):
             while self._owed[rank]:
                 self._put_w(rank)
@@ -292,7 +295,7 @@ class Run:
         """Run a rank's next op of a pass as soon as its input is there."""
         grows, program = self.growth_bytes[number][rank], self.programs[rank]
         if not self._has_room(rank, grows):
-            raise StuckError(
+            raise NoRoomError(
                 f"the greedy has no room for {KINDS[number]} on rank {rank} within "
                 f"{self.limits[rank]} bytes of activations"
             )

@@ -9,8 +9,9 @@ One stage per rank, measured times, a limit on what a rank keeps between its F's
 3. At the end what is left of the W's.
 
 Three decisions cut both ways, so the paper tries both answers to each and takes the best of the
-eight schedules (`Choices`). Unlike the released code, every stage has its own times and bytes, and
-every link its own.
+eight schedules (`ZbGreedyChoices`). Unlike the released code, every stage has its own times and
+bytes, and every link its own.
+
 """
 
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ F, B, W = OpKind.F, OpKind.B, OpKind.W
 
 
 @dataclass(frozen=True)
-class Choices:
+class ZbGreedyChoices:
     """One answer to each decision that cuts both ways."""
 
     forward_may_delay_first_b: bool
@@ -49,7 +50,7 @@ def greedy(name: str, setting: Setting, limits_bytes: Sequence[int]) -> Programs
     done: list[_Greedy] = []
     refused: list[SynthError] = []
     for answers in product((False, True), (True, False), (True, False)):  # the authors' order
-        attempt = _Greedy(name, setting, limits_bytes, Choices(*answers))
+        attempt = _Greedy(name, setting, limits_bytes, ZbGreedyChoices(*answers))
         try:
             attempt.run()
             done.append(attempt)
@@ -70,7 +71,7 @@ class _Greedy:
     """One run of the greedy with given choices: clocks, counts and memory of all ranks."""
 
     def __init__(
-        self, name: str, setting: Setting, limits_bytes: Sequence[int], choices: Choices
+        self, name: str, setting: Setting, limits_bytes: Sequence[int], choices: ZbGreedyChoices
     ) -> None:
         p = setting.num_ranks
         self.name, self.choices, self.limits = name, choices, limits_bytes

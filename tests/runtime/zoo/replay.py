@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from synth.runtime.execution.core.stage_protocol import Given
+from synth.runtime.execution.core.stage_protocol import ForwardInput
 from synth.runtime.execution.stage.boundary import Boundary
 from synth.runtime.execution.stage.stage import Stage
 from tests.runtime.zoo.case import Case, squared
@@ -31,7 +31,7 @@ def by_stage(stage: Stage, inputs: list[tuple[Any, ...]]) -> tuple[list[Any], fl
             entry = (
                 Boundary.of(x, trained=True) if x.is_floating_point() or x.is_complex() else None
             )
-            stage.forward(j, Given(inputs[j], entry))
+            stage.forward(j, ForwardInput(inputs[j], entry))
         elif kind == "B":
             found[j] = stage.backward_input(j, (torch.ones(()),))
             deferred = sum(p.numel() for p in stage.deferred(j))

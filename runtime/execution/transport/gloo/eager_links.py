@@ -61,7 +61,7 @@ class EagerLinks:
         self._timeout_s = timeout_s
         self.senders: dict[Link, EagerSender] = {}
         self.receivers: dict[Link, EagerReceiver] = {}
-        group.own.also_cut(self.cut)
+        group.private.on_abort(self.abort)
         links = list(links)
         if not links or not hasattr(socket, "AF_UNIX"):
             return
@@ -115,12 +115,12 @@ class EagerLinks:
             (most,) = _MOST.unpack(self._read(end, _MOST.size))
             self.senders[link] = EagerSender(end, link[1], self._timeout_s, most)
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """Let go of all other ranks."""
         for sender in self.senders.values():
-            sender.cut()
+            sender.abort()
         for receiver in self.receivers.values():
-            receiver.cut()
+            receiver.abort()
 
     def _read(self, end: socket.socket, num_bytes: int) -> bytes:
         end.settimeout(self._timeout_s)

@@ -116,7 +116,7 @@ class EagerSender:
         if not over:
             raise RuntimeError(f"Timed out waiting for rank {self._target} to receive")
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """Send no more; the other end is told."""
         _shut(self._end)
 
@@ -194,7 +194,7 @@ class EagerReceiver:
             if not first.unfilled:
                 self._posted.popleft()
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """Receive no more; the other end is told."""
         _shut(self._end)
 

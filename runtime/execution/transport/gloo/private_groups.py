@@ -21,7 +21,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed import BroadcastOptions, ProcessGroupGloo
 
-from ..rendezvous import Meeting
+from ..rendezvous import Rendezvous
 
 # Beyond those that channels count with: nothing is ever sent under it.
 _UNUSED_TAG = 2**20
@@ -33,10 +33,10 @@ _KNOWN = {
 }
 
 
-class OwnGroups:
+class PrivateGroups:
     """This rank's groups with others, by their ranks."""
 
-    meeting: Meeting
+    rendezvous: Rendezvous
     """Where its ranks wait for each other until a group is made."""
 
     def __init__(self, store: Store, rank: int, timeout_s: float, noun: str = "rank") -> None:
@@ -48,7 +48,7 @@ class OwnGroups:
             timeout_s: after which whoever waits in one of the groups gives up.
             noun: for a rank, in messages.
         """
-        self.meeting = Meeting(store, rank, timeout_s, noun)
+        self.rendezvous = Rendezvous(store, rank, timeout_s, noun)
         self._store = store
         self._rank = rank
         self._timeout = timedelta(seconds=timeout_s)
@@ -68,25 +68,25 @@ class OwnGroups:
             return None
         if (named, purpose) not in self._made:
             name = f"{'-'.join(map(str, named))}-{purpose}"
-            self.meeting.meet(f"group-{name}", named)
+            self.rendezvous.meet(f"group-{name}", named)
             store = PrefixStore(name, self._store)
             self._made[named, purpose] = ProcessGroupGloo(
                 store, named.index(self._rank), len(named), self._timeout
             )
         return self._made[named, purpose]
 
-    def also_cut(self, cut: Callable[[], None]) -> None:
+    def on_abort(self, abort: Callable[[], None]) -> None:
         """Whenever these groups are cut, first cut what else connects this rank to the others."""
-        self._others.append(cut)
+        self._others.append(abort)
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """Close all connections: who waits in these groups, here or at the other end, is told.
 
         Gloo has no call for that. But when a receive runs out of time, it closes all connections of
         its group (gloo/transport/tcp/unbound_buffer.cc); one to a rank that is gone fails at once.
         """
-        for cut in self._others:
-            cut()
+        for abort in self._others:
+            abort()
         for (ranks, _), group in self._made.items():
             for peer in range(len(ranks)):
                 if ranks[peer] != self._rank:

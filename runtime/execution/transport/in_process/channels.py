@@ -60,12 +60,12 @@ class InProcessChannels:
         rank: int,
         timeout_s: float,
         eager_bytes: int,
-        cut: Callable[[], None],
+        abort: Callable[[], None],
     ) -> None:
         """Of a rank; messages of at most `eager_bytes` do not wait for their receive."""
         self._exchanges, self._rank, self._timeout_s = exchanges, rank, timeout_s
         self._eager_bytes = eager_bytes
-        self._cut = cut
+        self._abort = abort
 
     def send(self, tensors: Tensors, transfer: Transfer) -> _Sent | _Sending:
         """Start sending; the tensors are read when the receive is posted, small ones now."""
@@ -79,9 +79,9 @@ class InProcessChannels:
         exchange = self._join(buffers, transfer, outlives=False)
         return _Receiving(exchange, self._rank, self._timeout_s, buffers)
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """Let go of all other ranks."""
-        self._cut()
+        self._abort()
 
     def _join(self, tensors: Tensors, transfer: Transfer, *, outlives: bool) -> Exchange:
         link = transfer.source, transfer.target

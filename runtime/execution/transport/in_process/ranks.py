@@ -27,7 +27,7 @@ from torch._C._distributed_c10d import HashStore
 from synth.errors import SynthError
 
 from ..rank_group import RankGroup, named_failure, without_warnings_of_trees
-from ..rendezvous import Meeting
+from ..rendezvous import Rendezvous
 from .channels import InProcessChannels
 from .collectives import InProcessCollectives
 from .exchange import Exchange, Exchanges, Parts
@@ -93,7 +93,7 @@ class _Process:
     def _tell(self, shared: _Ranks, ranks: tuple[int, ...], ended: int) -> None:
         index, cause = ranks.index(ended), self._ended[ended]
         if cause is not None:
-            Meeting(shared.store, index, self.timeout_s).fail(cause)
+            Rendezvous(shared.store, index, self.timeout_s).fail(cause)
         shared.exchanges.leave(index)
 
 
@@ -113,7 +113,7 @@ class InProcessGroup(RankGroup):
         self.ranks, self.rank, self.noun = ranks, ranks.index(own), noun
         self._timeout_s = timeout_s
         self._shared = process.join(own, ranks)
-        self._meeting = Meeting(self._shared.store, self.rank, timeout_s, noun)
+        self._rendezvous = Rendezvous(self._shared.store, self.rank, timeout_s, noun)
         self._others: list[Callable[[], None]] = []
 
     def renewed(self, timeout_s: float, noun: str = "rank") -> Self:
@@ -126,14 +126,18 @@ class InProcessGroup(RankGroup):
         return type(self)(self._process, self._own, chosen, self._timeout_s, self.noun)
 
     @property
-    def meeting(self) -> Meeting:
+    def rendezvous(self) -> Rendezvous:
         """The rendezvous of the ranks."""
-        return self._meeting
+        return self._rendezvous
 
     def channels(self) -> InProcessChannels:
         """Open the channels of this rank."""
         return InProcessChannels(
-            self._shared.exchanges, self.rank, self._timeout_s, self._process.eager_bytes, self.cut
+            self._shared.exchanges,
+            self.rank,
+            self._timeout_s,
+            self._process.eager_bytes,
+            self.abort,
         )
 
     def backend(self, device: torch.device) -> str:
@@ -164,14 +168,14 @@ class InProcessGroup(RankGroup):
         told = self._all_told("gather", pickle.dumps(value))
         return [pickle.loads(told[rank]) for rank in range(self.size)]
 
-    def also_cut(self, cut: Callable[[], None]) -> None:
+    def on_abort(self, abort: Callable[[], None]) -> None:
         """Whenever this rank lets go of the others, first cut what else connects it to them."""
-        self._others.append(cut)
+        self._others.append(abort)
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """Let go of all other ranks: whoever waits for this one fails."""
-        for cut in self._others:
-            cut()
+        for abort in self._others:
+            abort()
         self._shared.was_cut = True
         self._shared.exchanges.leave(self.rank)
 
@@ -180,7 +184,7 @@ class InProcessGroup(RankGroup):
 
     def _all_told(self, place: Hashable, given: bytes | None) -> Parts:
         ranks = range(self.size)
-        with named_failure(self.rank, self.meeting):
+        with named_failure(self.rank, self.rendezvous):
             exchange: Exchange = self._shared.exchanges.join(
                 place, ranks, self.rank, given, lambda parts: {r: dict(parts) for r in parts}
             )

@@ -125,11 +125,11 @@ def test_a_rank_that_waits_for_the_norm_of_one_that_failed_and_lives_fails_too(
 def cut_in_a_collective(rank: int, size: int) -> str:
     from synth.runtime.execution.transport.groups import Group
 
-    own = Group.world().own
+    own = Group.world().private
     pair: Any = own.among((0, 1)) if rank < 2 else None
     if rank == 1:
         working = pair.allreduce([torch.ones(3)])  # which the others never begin
-        own.cut()
+        own.abort()
         waits = working.wait
     elif rank == 0:
         waits = pair.recv([torch.ones(3)], 1, 7).wait

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from synth.errors import SynthError
 from synth.profile import Workload
-from synth.runtime.profiling.walk import Met, walk
+from synth.runtime.profiling.layer_walk import VisitedLayer, walk_layers
 from synth.runtime.training.layered import LayerCall
 
 DEVICE = torch.device("meta")  # stands for one with too little memory for all layers
@@ -33,16 +33,19 @@ class Recorded(nn.Module):
         return x.float().repeat(1, self.times) if targets is None else x.sum() + targets.sum()
 
 
-def walked(layers: list[Recorded]) -> list[Met]:
+def walked(layers: list[Recorded]) -> list[VisitedLayer]:
     """Every step of the walk, looking at where the layers are at each."""
     calls = [LayerCall(index, layer) for index, layer in enumerate(layers)]
     names = [str(index) for index in range(len(layers))]
     steps = []
-    for met in walk(calls, names, WORKLOAD, DEVICE, seed=0):
+    for visited in walk_layers(calls, names, WORKLOAD, DEVICE, seed=0):
         there = [layer for layer in layers if layer._device == "meta"]
-        assert there in ([], [layers[int(met.name)]])
-        assert met.sample is None or (there, met.sample.layer) == ([met.sample.layer], there[0])
-        steps.append(met)
+        assert there in ([], [layers[int(visited.name)]])
+        assert visited.sample is None or (there, visited.sample.layer) == (
+            [visited.sample.layer],
+            there[0],
+        )
+        steps.append(visited)
     assert all(layer._device == "cpu" for layer in layers)
     return steps
 
@@ -50,15 +53,22 @@ def walked(layers: list[Recorded]) -> list[Met]:
 def test_one_layer_is_on_the_device_at_a_time_and_identical_ones_are_run_once() -> None:
     layers = [Recorded() for _ in range(6)]
     steps = walked(layers)
-    assert [met.same_as for met in steps] == ["0", "1", "1", "1", "1", "5"]
-    assert [met.sample is not None for met in steps] == [True, True, False, False, False, True]
+    assert [visited.same_as for visited in steps] == ["0", "1", "1", "1", "1", "5"]
+    assert [visited.sample is not None for visited in steps] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+        True,
+    ]
     assert [layer._runs for layer in layers] == [1, 1, 0, 0, 0, 1]
 
 
 def test_an_identical_layer_that_gives_another_shape_than_it_takes_is_run_for_it() -> None:
     layers = [Recorded(), Recorded(2), Recorded(2), Recorded(1), Recorded(1), Recorded()]
     steps = walked(layers)
-    shapes = [tuple(met.sample.x.shape) for met in steps if met.sample is not None]
+    shapes = [tuple(visited.sample.x.shape) for visited in steps if visited.sample is not None]
     assert shapes == [(2, 4), (2, 4), (2, 8), (2, 16), (2, 16)]
     assert [layer._runs for layer in layers] == [1, 1, 1, 1, 0, 1]
 
@@ -70,7 +80,7 @@ def test_identical_layers_that_take_turns_with_others_are_run_but_not_measured_a
 
     layers = [Recorded(), Recorded(2), Halved(), Recorded(2), Halved(), Recorded()]
     steps = walked(layers)
-    assert [met.same_as for met in steps] == ["0", "1", "2", "1", "2", "5"]
+    assert [visited.same_as for visited in steps] == ["0", "1", "2", "1", "2", "5"]
     assert [layer._runs for layer in layers] == [1] * 6
     assert tuple(steps[-1].sample.x.shape) == (2, 4)
 

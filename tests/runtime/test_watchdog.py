@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from synth.runtime.training.watch import is_stopped
+from synth.runtime.training.watchdog import is_stopped
 
 TRACED = "import ctypes, os; ctypes.CDLL(None).ptrace(0, 0, 0, 0); os.kill(os.getpid(), 19)"
 
@@ -22,7 +22,7 @@ TRACED = "import ctypes, os; ctypes.CDLL(None).ptrace(0, 0, 0, 0); os.kill(os.ge
 def test_held_by_a_signal_or_by_a_debugger_is_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, stopped: bool
 ) -> None:
-    monkeypatch.setattr("synth.runtime.training.watch._PROC", tmp_path)
+    monkeypatch.setattr("synth.runtime.training.watchdog._PROC", tmp_path)
     (tmp_path / "12").mkdir()
     (tmp_path / "12" / "stat").write_text(f"12 (a T) b) {state} 1 12 12 0")
     assert is_stopped(12) is stopped
@@ -60,7 +60,7 @@ def test_the_ranks_of_one_start_find_each_other_before_they_have_joined() -> Non
     try:
         for other in others:
             assert other.stdout is not None and other.stdout.readline() == "here\n"
-        look = "from synth.runtime.training.watch import sibling_pids; print(sibling_pids())"
+        look = "from synth.runtime.training.watchdog import sibling_pids; print(sibling_pids())"
         process = start(look, 0, "a", 1)
         stdout, _ = process.communicate(timeout=300)
         assert ast.literal_eval(stdout) == {0: process.pid, 1: others[0].pid}

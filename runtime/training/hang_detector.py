@@ -23,7 +23,7 @@ Place = tuple[int, int]
 _BEFORE_ALL: Place = (-1, -1)
 
 
-class StuckRanks:
+class HangDetector:
     """Looks at the places of all ranks again and again, and remembers since when they stand."""
 
     def __init__(

@@ -2,7 +2,7 @@
 
 A process that SIGSTOP or a debugger holds answers no signal but SIGKILL. Its neighbours on the same
 machine see its state in /proc. Stopped together, as by Ctrl-Z, ranks do not watch, and nobody is
-ended. Which ranks hang, `stuck` says.
+ended. Which ranks hang, `hanging` says.
 """
 
 import os
@@ -25,7 +25,7 @@ _STOPPED = ("T", "t")
 _OF_ONE_START = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "WORLD_SIZE")
 
 
-class Watch:
+class ProcessWatchdog:
     """A thread that looks at the other ranks of this machine twice a second."""
 
     def __init__(
@@ -33,7 +33,7 @@ class Watch:
         pids: Mapping[int, int],
         own: int,
         on_end: Callable[[int, str], None],
-        stuck: Callable[[], Mapping[int, float]] = dict,
+        hanging: Callable[[], Mapping[int, float]] = dict,
     ) -> None:
         """Prepare to watch.
 
@@ -44,7 +44,7 @@ class Watch:
             stuck: the ranks that hang, and for how many seconds.
         """
         self._pids, self._own, self._on_end = dict(pids), own, on_end
-        self._stuck = stuck
+        self._hanging = hanging
         self._patience = {rank: 0 for rank in pids}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="synth-watch", daemon=True)
@@ -67,13 +67,13 @@ class Watch:
         stopped = {rank for rank, pid in self._pids.items() if is_stopped(pid)}
         for rank in list(self._pids):
             self._patience[rank] = self._patience[rank] + 1 if rank in stopped else 0
-        stuck = {rank: s for rank, s in self._stuck().items() if rank in self._pids}
-        if self._own != min(self._pids.keys() - stopped - stuck.keys(), default=None):
+        hanging = {rank: s for rank, s in self._hanging().items() if rank in self._pids}
+        if self._own != min(self._pids.keys() - stopped - hanging.keys(), default=None):
             return
         for rank in stopped:
             if self._patience[rank] * _POLL_S >= PATIENCE_S:
                 self._end(rank, f"had been stopped for {PATIENCE_S:.0f} s")
-        for rank, seconds in stuck.items():
+        for rank, seconds in hanging.items():
             if rank not in stopped:
                 self._end(rank, f"had stood still for {seconds:.0f} s, with all it needs there,")
 

@@ -12,7 +12,7 @@ from synth.errors import SynthError
 from ..optimize import StageSteps, zero_gradient
 
 
-class Kept(Protocol):
+class OptimizerState(Protocol):
     """Parameters as their optimizer keeps them."""
 
     def finish(self) -> None:
@@ -36,7 +36,7 @@ class Kept(Protocol):
         ...
 
 
-def kept_by(optimizer: StageSteps | Optimizer) -> Kept:
+def optimizer_state_of(optimizer: StageSteps | Optimizer) -> OptimizerState:
     """What a rank's optimizer keeps."""
     return _OfTorch(optimizer) if isinstance(optimizer, Optimizer) else _OfSteps(optimizer)
 
@@ -51,7 +51,7 @@ class _OfSteps:
 
     def of(self, parameter: nn.Parameter) -> tuple[Tensor, Mapping[str, Tensor]]:
         weight = self._weights.get(parameter)
-        return (parameter, {}) if weight is None else (weight.kept, weight.state)
+        return (parameter, {}) if weight is None else (weight.master, weight.state)
 
     def allocate(self) -> None:
         """It was there from the start."""

@@ -5,8 +5,8 @@ from pathlib import Path
 from synth.costs import uniform_costs
 from synth.families import generate
 from synth.kinds import OpKind
-from synth.runtime.execution.core.progress import Progress, counted_place, last_place
-from synth.runtime.training.stuck import StuckRanks
+from synth.runtime.execution.core.progress import RankProgress, counted_place, last_place
+from synth.runtime.training.hang_detector import HangDetector
 from synth.runtime.training.train_options import TrainOptions
 from synth.schedule.lowering.lower import Action, lower
 from synth.schedule.ops import Op
@@ -35,7 +35,7 @@ class World:
     def __init__(self, patience_s: float = PATIENCE_S, timeout_s: float = TIMEOUT_S) -> None:
         self.now_s = 100.0
         self.places: dict[int, tuple[int, int]] = {0: (0, 0), 1: (0, 0)}
-        self.ranks = StuckRanks(
+        self.ranks = HangDetector(
             LOWERED,
             lambda rank: self.places.get(rank),
             patience_s=patience_s,
@@ -147,7 +147,7 @@ def test_a_hang_that_is_there_at_the_first_look_is_found() -> None:
 
 
 def test_the_first_step_of_a_resumed_run_is_a_first_step(tmp_path: Path) -> None:
-    with Progress(tmp_path, 0) as progress:
+    with RankProgress(tmp_path, 0) as progress:
         assert (last_place(tmp_path, 0), counted_place(tmp_path, 0)) == ((-1, -1), (-1, -1))
         progress.begin_step(500)
         progress.at(3)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 
-class Origin:
+class IterationSnapshot:
     """The random state, and the buffers that forward passes change (running statistics).
 
     Which buffers those are is found in the first iteration, which has no step before it that could

@@ -18,7 +18,7 @@ _CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
-class Met:
+class VisitedLayer:
     """A layer as it was met: `same_as` names the first one identical to it, which may be itself;
     only that one has a `sample`, whose layer is on the device until the next one is asked for."""
 
@@ -27,13 +27,13 @@ class Met:
     sample: Sample | None
 
 
-def walk(
+def walk_layers(
     calls: Sequence[LayerCall],
     names: Sequence[str],
     workload: Workload,
     device: torch.device,
     seed: int,
-) -> Iterator[Met]:
+) -> Iterator[VisitedLayer]:
     """Walk the model with one random micro-batch, so that each layer meets a real input.
 
     A layer is moved to the device to be run, and away again. One that is identical to another is
@@ -57,12 +57,12 @@ def walk(
         sample = Sample(call.module, x, targets if is_last else None, is_first, call)
         same_as = first.setdefault(_signature(sample, call), name)
         if same_as != name and given[same_as] == _look(x):
-            yield Met(name, same_as, None)
+            yield VisitedLayer(name, same_as, None)
             continue
         call.module.to(device)
         x = _output(name, sample, call)
         given[name] = _look(x)
-        yield Met(name, same_as, sample if same_as == name else None)
+        yield VisitedLayer(name, same_as, sample if same_as == name else None)
         call.module.to(_CPU)
 
 
