@@ -5,17 +5,19 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.auto_placement import question
+from synth.cli.read.options import load_profile
 from synth.costs import cut
 from synth.errors import SynthError
 from synth.plan.choose import trials
 from synth.plan.choose.candidates import Candidate, Tried, placements_to_try
 from synth.plan.choose.judging import fixed, judge
-from synth.plan.choose.published import Published
+from synth.plan.choose.published import NUM_PASSES, Published
 from synth.plan.choose.race import Contest
 from synth.plan.choose.trials import solve_best_of
 from synth.plan.compare import Question, compare
 from synth.plan.partition.balance import balance
 from synth.plan.recompute.choice import Choice
+from synth.plan.recompute.layer_choice import without_layers
 from synth.plan.recompute.stages import recomputed, without_recompute
 from synth.profile import Link, Links
 from synth.schedule.verify import verify
@@ -95,12 +97,54 @@ def test_more_memory_leaves_what_was_judged_no_slower() -> None:
         before = value_us
 
 
+def layered_candidates(cap_bytes: int) -> list[Candidate]:
+    """The shipped 1.5B model on 8 ranks, with its profile, so that layers may be recomputed."""
+    profile, found = load_profile("zb-1.5b-p8-m24"), []
+    for name in ("linear", "looped:3"):
+        where = placements_to_try(8, 24)[name]
+        sizes = balance(profile, where, (cap_bytes,) * 8, 24)
+        costs = cut(profile, sizes)
+        problem = Problem(
+            costs, where, 24, (cap_bytes,) * 8, partition=tuple(sizes), profile=profile
+        )
+        found.append(Candidate(name, problem, None))
+    return found
+
+
+def test_layers_are_chosen_and_orders_are_kept_with_the_fewest_stages_recomputing() -> None:
+    linear, looped = judged(layered_candidates(18_000_000_000))
+    assert linear.found is not None and linear.found.schedule is not None
+    assert linear.problem.recomputed_layers and not recomputed(linear.found.schedule)
+    _, line = verify(linear.found.schedule, linear.problem.costs, linear.problem.caps_bytes)
+    assert line.makespan_us == linear.value_us
+    whole = judged([replaced_profile(linear)])[0]
+    assert whole.value_us is not None and linear.value_us is not None
+    assert linear.value_us < whole.value_us
+    assert looped.found is not None and looped.found.schedule is not None
+    assert 0 < len(recomputed(looped.found.schedule)) < 24
+
+
+def replaced_profile(tried: Tried) -> Candidate:
+    """The same candidate without a profile: only whole stages may be recomputed."""
+    problem = without_layers(tried.candidate.problem)
+    return tried.candidate.on(replace(problem, profile=None))
+
+
+@pytest.mark.slow
+def test_more_memory_leaves_what_was_judged_of_a_real_model_no_slower() -> None:
+    before: int | None = None
+    for cap_gb in (16, 18, 20, 22, 24, 28):
+        value_us = least_us(judged(layered_candidates(cap_gb * 10**9)))
+        assert before is None or (value_us is not None and value_us <= before)
+        before = value_us
+
+
 def test_without_a_choice_what_rebuilds_or_moves_is_a_row_and_no_answer() -> None:
     asked = question(4)
     for candidate in candidates(asked, ()):
         published = Published(candidate.problem, ())
-        for number in range(5):
-            published.run(number, lambda: False)
+        for number in range(NUM_PASSES):
+            published.run(number, lambda schedules=1: False)
         assert published.moved is None
         assert published.best is None or not recomputed(published.best.schedule)
 

@@ -1,7 +1,7 @@
 """The published schedules of all candidates, judged before the first trial.
 
 The passes (see `published`) of all candidates are taken in the order of what they cost: first those
-of the schedules as they were published, then those with stages that recompute besides. Last come
+of the schedules as they were published, then those with stages or layers that recompute. Last come
 the candidates on which nothing can fit, which have rows in the table and no more. Then the
 model is cut again, R counted as work, for the stages that recompute in the best schedules, and
 these cuts are judged too.
@@ -23,7 +23,7 @@ from synth.solve.instance.memory_models import relaxed_for_fusion
 from synth.solve.problem import Problem, Result, StoppedBy
 
 # The time of each pass, relative to the first one's, about.
-_COSTS = (1, 3, 3, 4, 5)
+_COSTS = (1, 3, 3, 1, 4, 12, 12)
 
 # Schedules so many times as long as the best at most have the model cut again for their stages.
 _NEAR = 1.15
@@ -50,11 +50,11 @@ def judge(those: Sequence[Tried], is_late: IsLate, on_found: Callable[[Tried], N
         tried.is_judged = published.is_complete
 
 
-def _cost(step: tuple[Tried, Published, int]) -> tuple[bool, bool, int]:
+def _cost(step: tuple[Tried, Published, int]) -> tuple[bool, int, int]:
     """Squares of sizes: a size is what a schedule takes, and large ones serve less often."""
     tried, published, number = step
-    is_later = number >= NUM_PLAIN_PASSES
-    return published.is_hopeless, is_later, num_ops(tried.problem) ** 2 * _COSTS[number]
+    tier = (number >= NUM_PLAIN_PASSES) + (number > NUM_PLAIN_PASSES)
+    return published.is_hopeless, tier, num_ops(tried.problem) ** 2 * _COSTS[number]
 
 
 def _pass(
@@ -62,10 +62,10 @@ def _pass(
 ) -> None:
     size = num_ops(tried.problem)
     is_plain = number < NUM_PLAIN_PASSES
-    published.run(number, lambda: is_late(size, is_plain), best_us)
+    published.run(number, lambda schedules=1: is_late(schedules * size, is_plain), best_us)
     best = published.best
     if best is not None and (tried.value_us is None or best.value_us < tried.value_us):
-        tried.found = _result(tried.problem, best, tried.lower_bound_us)
+        tried.found = _result(published.best_problem, best, tried.lower_bound_us)
 
 
 def fixed(tried: Tried) -> Tried | None:

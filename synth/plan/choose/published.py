@@ -1,12 +1,14 @@
 """Published schedules of a candidate, made and judged before any search.
 
-Five passes, each over all candidates before the next one begins, so that the cheap ones come first:
+Seven passes. Those of all candidates are taken in the order of their cost (see `judging`):
 
     1. families that read no times
     2. families that read times
     3. those again, made from the averages of all stages, as their authors make them
-    4. with stages that recompute, each number of the first ones that `--recompute auto` tries
-    5. of these, those that read times, made from averages
+    4. the first with stages that recompute, each number of them that `--recompute auto` tries
+    5. all with single layers recomputed, as `LayerSearch` chooses them
+    6. the second with stages that recompute
+    7. the third with stages that recompute
 
 A pass ends where its time does. What was not judged then is for the trials.
 """
@@ -14,11 +16,12 @@ A pass ends where its time does. What was not judged then is for the trials.
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from itertools import chain
+from typing import Protocol
 
 from synth.costs import Costs
 from synth.families import generate_for
 from synth.plan.recompute.choice import Choice, why_infeasible
+from synth.plan.recompute.layer_choice import LayerSearch, applies
 from synth.plan.recompute.solve import counts_tried
 from synth.plan.recompute.stages import bounds, merged, without_recompute, written_out
 from synth.schedule.model import Buffering, Schedule
@@ -27,7 +30,16 @@ from synth.solve.improve.published import with_mean_times
 from synth.solve.infeasibility import find_shortage
 from synth.solve.problem import Problem, Rival
 
-NUM_PASSES, NUM_PLAIN_PASSES = 5, 3
+NUM_PASSES, NUM_PLAIN_PASSES = 7, 3
+_UNTIMED_WITH_R, _WITH_LAYERS, _TIMED_WITH_R = 3, 4, 5
+
+# Choices of layers on which families are judged. List scheduling, which makes that choice, places
+# as many ops as this number of schedules has; for the deadline it counts as fewer of them, since an
+# op is placed in less time than it is judged.
+_LAYER_CHOICES = 3
+_LAYER_SEARCH_SCHEDULES = 96
+_LAYER_SEARCH_OPS_PER_S = 100_000
+_LAYER_SEARCH_COUNTS_AS = 20
 
 # Tried where a schedule with R's does not fit with its own buffers: the usual ones, then those that
 # take the least memory.
@@ -36,11 +48,18 @@ _BUFFERINGS = (BUFFERINGS[0], Buffering(0, 0))
 _Made = Iterator[tuple[str, Schedule]]
 
 
+class IsLate(Protocol):
+    """True if there is no time to make and judge some more schedules; asked before each."""
+
+    def __call__(self, schedules: int = 1) -> bool: ...
+
+
 class Published:
     """The published schedules on one problem, as far as they were judged.
 
     Attributes:
         best: the best one that fits and that a search can start from; R's right before B count.
+        best_problem: the problem that it solves, which says what layers are recomputed.
         moved: the best one that fits and that no search starts from, as it moves what F saves.
         rivals: the figures of all, fitting or not.
         is_complete: all passes so far went to their end.
@@ -57,19 +76,26 @@ class Published:
         """
         self.problem, self.choice = problem, choice
         self.best: Candidate | None = None
+        self.best_problem = problem
         self.moved: Candidate | None = None
         self.rivals: list[Rival] = []
         self.is_complete = True
         self.is_hopeless = why_infeasible(problem, choice) is not None
         self._orders: list[tuple[str, Schedule]] = []  # of families that read no times
 
-    def run(self, number: int, is_late: Callable[[], bool], best_us: int | None = None) -> None:
+    def run(self, number: int, is_late: IsLate, best_us: int | None = None) -> None:
         """Judge what belongs to one of the passes, counted from 0.
 
         Args:
             is_late: asked before each schedule is made.
             best_us: of all candidates; what cannot be less is left out in the last pass.
         """
+        if number == _UNTIMED_WITH_R:
+            self._run_untimed_with_r(is_late, best_us)
+            return
+        if number == _WITH_LAYERS:
+            self._run_with_layers(is_late)
+            return
         for made, judge in self._work(number, is_late, best_us):
             while not (is_over := is_late()) and (one := next(made, None)) is not None:
                 judge(*one)
@@ -78,8 +104,8 @@ class Published:
                 return
 
     def _work(
-        self, number: int, is_late: Callable[[], bool], best_us: int | None
-    ) -> Iterator[tuple[_Made, Callable[[str, Schedule], None]]]:
+        self, number: int, is_late: IsLate, best_us: int | None
+    ) -> Iterator[tuple[_Made, Callable[[str, Schedule], object]]]:
         """The schedules of a pass, and how each group of them is judged."""
         problem = self.problem
         if number >= NUM_PLAIN_PASSES:
@@ -91,17 +117,13 @@ class Published:
                     return
                 if self._can_win(stages, best_us):
                     seen = replace(problem, costs=merged(problem.costs, stages))
-                    yield self._made_with_r(seen, number), partial(self._judge_with_r, stages)
+                    made = _timed(seen) if number == _TIMED_WITH_R else _averaged(seen)
+                    yield made, partial(self._judge_with_r, stages)
         elif self.choice in ((), None):
             made = (_untimed, _timed, _averaged)[number](problem)
             yield made, partial(self._judge, is_order=number == 0)
         elif number == 0:
             yield _untimed(problem), self._keep_order
-
-    def _made_with_r(self, seen: Problem, number: int) -> _Made:
-        if number > NUM_PLAIN_PASSES:
-            return _averaged(seen)
-        return chain(iter(self._orders), _timed(seen))
 
     def _keep_order(self, name: str, schedule: Schedule) -> None:
         if schedule.keeps_saved:
@@ -138,11 +160,51 @@ class Published:
         if found is None:
             return
         if without_recompute(found.schedule).keeps_saved:
-            self.best = _better(self.best, found)
+            if _better(self.best, found) is found:
+                self.best, self.best_problem = found, self.problem
         else:
             self.moved = _better(self.moved, found)
 
+    # With layers recomputed
+
+    def _run_with_layers(self, is_late: IsLate) -> None:
+        """Judge all families on the choices of layers that list scheduling finds best."""
+        problem = self.problem
+        is_asked = self.choice is None and problem.caps_bytes is not None and applies(problem)
+        if not is_asked or self.is_hopeless:
+            return
+        if is_late(_LAYER_SEARCH_COUNTS_AS):
+            self.is_complete = False
+            return
+        num_ops = 3 * problem.num_micro_batches * problem.costs.num_stages
+        effort_s = _LAYER_SEARCH_SCHEDULES * num_ops / _LAYER_SEARCH_OPS_PER_S
+        search = LayerSearch(problem, effort_s, lambda: is_late(0))
+        search.run()
+        for chosen in search.best(_LAYER_CHOICES):
+            judged = Published(chosen, ())
+            for number in range(NUM_PLAIN_PASSES):
+                judged.run(number, is_late)
+            self.is_complete = self.is_complete and judged.is_complete
+            if judged.best is not None and _better(self.best, judged.best) is judged.best:
+                self.best, self.best_problem = judged.best, chosen
+
     # With R
+
+    def _run_untimed_with_r(self, is_late: IsLate, best_us: int | None) -> None:
+        """Judge each order with the fewest stages recomputing with which it fits.
+
+        With more of them it would take longer.
+        """
+        if self.is_hopeless:
+            return
+        choices = [stages for stages in self._stages_tried() if self._can_win(stages, best_us)]
+        for name, schedule in self._orders:
+            for stages in choices:
+                if is_late():
+                    self.is_complete = False
+                    return
+                if self._judge_with_r(stages, name, schedule):
+                    break
 
     def _stages_tried(self) -> Iterator[tuple[int, ...]]:
         if self.choice:
@@ -160,18 +222,22 @@ class Published:
         values = [us for us in (best_us, own_us) if us is not None]
         return not values or problem.objective.value_us(bounds(problem, stages)) < min(values)
 
-    def _judge_with_r(self, stages: tuple[int, ...], name: str, schedule: Schedule) -> None:
+    def _judge_with_r(self, stages: tuple[int, ...], name: str, schedule: Schedule) -> bool:
+        """Judge a schedule with R's written out; True if it fits."""
         if not schedule.keeps_saved:
-            return
+            return False
         longer, name = written_out(schedule, stages), f"{name}+R"
+        found = None
         for buffering in (longer.buffering, *_BUFFERINGS):
             found = evaluate(self.problem, replace(longer, buffering=buffering), name)
             if found is not None:
-                self._take(found)
-                self._take(divide(self.problem, found))
                 break
+        if found is not None:
+            self._take(found)
+            self._take(divide(self.problem, found))
         if self.choice is not None:
             self._judged(name, longer)
+        return found is not None
 
 
 def _untimed(problem: Problem) -> _Made:
