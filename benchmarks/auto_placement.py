@@ -13,7 +13,7 @@ import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from synth.costs import cut
+from synth.costs import partition_costs
 from synth.families import generate
 from synth.kinds import OpKind
 from synth.plan.compare import Entry, Question, Search, compare
@@ -107,7 +107,7 @@ def _caps(
     profile: Profile, num_ranks: int, num_micro_batches: int, share: float
 ) -> tuple[int, ...]:
     """A share of the way from one micro-batch at a time to 1F1B's peak, cut evenly."""
-    costs = cut(profile, balance(profile, Placement.linear(num_ranks)))
+    costs = partition_costs(profile, balance(profile, Placement.linear(num_ranks)))
     ends = [
         max(peak_bytes(lower(generate("1f1b", num_ranks, count), costs)))
         for count in (1, num_micro_batches)

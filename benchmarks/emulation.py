@@ -16,7 +16,7 @@ from synth.costs import uniform_costs
 from synth.families import generate
 from synth.profile import Link, Links, Profile
 from synth.profiles import find
-from synth.report.explain.comparison import Comparison, compare
+from synth.report.explain.comparison import RunComparison, compare
 from synth.report.text.tables import table
 from synth.runtime.emulation.rank import EmulationOptions
 from synth.runtime.training.launch import launch
@@ -92,7 +92,7 @@ def _plan(name: str, num_ranks: int, asked: argparse.Namespace) -> Plan:
     )
 
 
-def _run(plan: Plan, steps: int) -> Comparison:
+def _run(plan: Plan, steps: int) -> RunComparison:
     lowered, _ = plan.check()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "plan.json"
@@ -106,7 +106,7 @@ def _run(plan: Plan, steps: int) -> Comparison:
     )
 
 
-def _cells(found: Comparison) -> list[str]:
+def _cells(found: RunComparison) -> list[str]:
     pieces = found.difference
     assert pieces is not None
     if found.measured_peak_bytes != found.predicted_peak_bytes:

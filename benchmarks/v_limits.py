@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from synth.costs import Costs, cut, uniform_costs
+from synth.costs import Costs, partition_costs, uniform_costs
 from synth.errors import SynthError
 from synth.families import generate
 from synth.families._lib.v_passes import averaged, costs_by_pass
@@ -119,12 +119,12 @@ def cases() -> Iterator[Case]:
             profile = Profile.load(find(name))
             yield Case(f"{match[1]} {num_ranks},{m} equal", m, _halves(profile, num_ranks))
             sizes = balance(profile, placement("v", num_ranks))
-            yield Case(f"{match[1]} {num_ranks},{m} layers", m, cut(profile, sizes))
+            yield Case(f"{match[1]} {num_ranks},{m} layers", m, partition_costs(profile, sizes))
 
 
 def _halves(profile: Profile, num_ranks: int) -> Costs:
     """Two equal stages for each of a rank's: half of its times and bytes."""
-    whole = cut(profile, balance(profile, placement("linear", num_ranks))).stages[1]
+    whole = partition_costs(profile, balance(profile, placement("linear", num_ranks))).stages[1]
     times = whole.duration_us
     costs = uniform_costs(
         2 * num_ranks,

@@ -249,7 +249,7 @@ def uniform_costs(
     return Costs(stages=tuple(stages), links=links or Links())
 
 
-def cut(profile: Profile, sizes: Sequence[int]) -> Costs:
+def partition_costs(profile: Profile, sizes: Sequence[int]) -> Costs:
     """Add up layers to stages; `sizes[s]` is the number of layers of stage s.
 
     Raises:

@@ -42,13 +42,9 @@ APART_EXCEPT = {("synth.solve.evaluate.evaluate", "synth.solve.improve.robustnes
 
 # Public classes whose name several modules have.
 SAME_NAMES = {
-    "Candidate",
-    "Comparison",
-    "Known",
     "Outcome",
     "Rule",
     "Span",
-    "Target",
 }
 
 

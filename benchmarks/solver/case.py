@@ -88,8 +88,8 @@ def measure(case: Case, time_limit_s: float, workers: int | None) -> Row:
     options = SolveOptions(time_limit_s=time_limit_s, workers=workers, without=case.without)
     with Probe() as probe:
         result = solve(case.problem, options, lambda step: answers_s.append(step.elapsed_s))
-    rivals = _rivals_of(result) if case.is_large else list(published(case.problem))
-    best = best_fitting(rivals)
+    baselines = _baselines_of(result) if case.is_large else list(published(case.problem))
+    best = best_fitting(baselines)
     look = case.look(result) if case.look else Look()
     columns: dict[str, Cell] = {"known": str(case.known)} if case.known else {}
     columns |= probe.columns() if case.is_large else {}
@@ -111,9 +111,11 @@ def measure(case: Case, time_limit_s: float, workers: int | None) -> Row:
     )
 
 
-def _rivals_of(result: Result) -> list[Baseline]:
+def _baselines_of(result: Result) -> list[Baseline]:
     objective = result.problem.objective
-    return [Baseline(r.name, objective.value_us(r), r.fits) for r in result.rivals if r.keeps_saved]
+    return [
+        Baseline(r.name, objective.value_us(r), r.fits) for r in result.baselines if r.keeps_saved
+    ]
 
 
 def _gain_percent(best: Baseline | None, result: Result) -> float | None:

@@ -9,7 +9,7 @@ import typer
 
 from synth.cli.answer.compare import as_json, as_text, drawn
 from synth.cli.answer.output import Format, FormatOption, answer, answer_json, talk
-from synth.cli.progress.clock import Clock
+from synth.cli.progress.deadline import Deadline
 from synth.cli.progress.interrupt import Interrupted, run_interruptibly
 from synth.cli.read.defaults import AUTO
 from synth.cli.read.limits import (
@@ -118,7 +118,7 @@ def command(
     from synth.plan.compare import Comparison, compare
     from synth.solve.problem import SolveOptions
 
-    clock = Clock.of(time_limit)
+    deadline = Deadline.of(time_limit)
     profile = load_profile(profile_name, link)
     limit = _limit(mem_limit, ranks, profile, mem_reserve)
     question = _question(profile, ranks, micro_batches, limit, objective, partition)
@@ -146,7 +146,7 @@ def command(
         entries, refusals = list(found.entries), list(found.refusals)
         return (Comparison(question, entries, refusals), False) if entries else None
 
-    comparison, is_cut_short = run_interruptibly(work, clock.until(1 + len(searches)), so_far)
+    comparison, is_cut_short = run_interruptibly(work, deadline.until(1 + len(searches)), so_far)
     if comparison.entries:
         _answer(comparison, svg, format, width)
         if save is not None:

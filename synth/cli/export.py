@@ -11,7 +11,7 @@ from synth.cli.read.options import ForceOption
 from synth.cli.read.plans import load_checked
 
 
-class Target(StrEnum):
+class ExportFormat(StrEnum):
     """Whose format."""
 
     TORCH = "torch"
@@ -20,8 +20,8 @@ class Target(StrEnum):
 def command(
     plan_path: Annotated[Path, typer.Argument(metavar="PLAN", help="A schedule file.")],
     to: Annotated[
-        Target, typer.Option(help="torch: the CSV that torch.distributed.pipelining loads.")
-    ] = Target.TORCH,
+        ExportFormat, typer.Option(help="torch: the CSV that torch.distributed.pipelining loads.")
+    ] = ExportFormat.TORCH,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The file; none: stdout.")
     ] = None,

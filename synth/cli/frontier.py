@@ -9,7 +9,7 @@ import typer
 
 from synth.cli.answer.frontier import as_json, as_text, drawn
 from synth.cli.answer.output import Format, FormatOption, answer, answer_json, talk
-from synth.cli.progress.clock import Clock
+from synth.cli.progress.deadline import Deadline
 from synth.cli.progress.interrupt import Interrupted, run_interruptibly
 from synth.cli.read.limits import EVEN, is_searched, read_recompute
 from synth.cli.read.options import (
@@ -39,7 +39,7 @@ from synth.replacing import PICTURE, check_replaceable
 from synth.units import format_bytes, format_us, parse_fraction, parse_seconds
 
 if TYPE_CHECKING:
-    from synth.plan.memory_curve.curve_file import Frontier
+    from synth.plan.memory_curve.curve_file import MemoryCurve
     from synth.plan.memory_curve.trace_curve import Effort
     from synth.plan.recompute.choice import Choice
     from synth.schedule.files.plan_file import Plan
@@ -112,7 +112,7 @@ def command(
     profile, where = load_profile(profile_name, link), named_placement(placement, ranks)
     sought = is_searched(partition)
     given = EVEN if sought else partition
-    should_stop = Clock.of(time_limit).for_partitions()
+    should_stop = Deadline.of(time_limit).for_partitions()
     problem = asked_problem(
         profile, where, micro_batches, given, objective, should_stop=should_stop
     )
@@ -141,7 +141,7 @@ def command(
         save_plans(_by_file(curve), save, force)
 
 
-def _by_file(curve: "Frontier") -> "dict[str, Plan]":
+def _by_file(curve: "MemoryCurve") -> "dict[str, Plan]":
     """The schedule file of every point, by its name, which is its limit in bytes."""
     from synth.plan.memory_curve.curve_file import cap_of
 
@@ -187,7 +187,7 @@ class _Request:
             f"{'any' if self.sought else 'one'} partition"
         )
 
-    def save(self, curve: "Frontier") -> None:
+    def save(self, curve: "MemoryCurve") -> None:
         """Write the file and the picture."""
         from synth.report.svg.curve import curve_svg
 
@@ -195,7 +195,7 @@ class _Request:
         write_atomically(self.picture, curve_svg(drawn(curve, self.title)))
 
 
-def _trace(request: _Request) -> "tuple[Frontier, bool]":
+def _trace(request: _Request) -> "tuple[MemoryCurve, bool]":
     """The curve, and whether a stop was asked for."""
     from synth.plan.memory_curve.trace_curve import trace
 
@@ -210,7 +210,7 @@ def _trace(request: _Request) -> "tuple[Frontier, bool]":
     )
     progress = _Progress(request, begun)
 
-    def work(stop: threading.Event) -> "tuple[Frontier, bool]":
+    def work(stop: threading.Event) -> "tuple[MemoryCurve, bool]":
         asked = (request.profile, problem, effort, begun, progress, stop, request.recompute)
         traced = trace(*asked, sought=request.sought)
         return traced, stop.is_set()
@@ -221,17 +221,17 @@ def _trace(request: _Request) -> "tuple[Frontier, bool]":
     return curve, is_cut_short
 
 
-def _begun(request: _Request) -> "Frontier | None":
+def _begun(request: _Request) -> "MemoryCurve | None":
     """The curve that the output file holds, verified.
 
     Raises:
         SynthError: it is no curve, or that of another problem.
     """
-    from synth.plan.memory_curve.curve_file import Frontier, difference, empty_frontier
+    from synth.plan.memory_curve.curve_file import MemoryCurve, difference, empty_frontier
 
     if not request.output.exists():
         return None
-    begun = Frontier.load(request.output)
+    begun = MemoryCurve.load(request.output)
     asked = (request.profile, request.problem, request.recompute)
     differs = difference(begun, empty_frontier(*asked, sought=request.sought))
     if differs is not None:
@@ -246,11 +246,11 @@ def _begun(request: _Request) -> "Frontier | None":
 class _Progress:
     """Saves the curve after every point and tells of it."""
 
-    def __init__(self, request: _Request, begun: "Frontier | None") -> None:
+    def __init__(self, request: _Request, begun: "MemoryCurve | None") -> None:
         self._request = request
         self._told = {} if begun is None else _values(begun)
 
-    def __call__(self, curve: "Frontier") -> None:
+    def __call__(self, curve: "MemoryCurve") -> None:
         """Take in a curve with one more search in it."""
         self._request.save(curve)
         values = _values(curve)
@@ -264,7 +264,7 @@ class _Progress:
         self._told = values
 
 
-def _values(curve: "Frontier") -> dict[int, tuple[int, int]]:
+def _values(curve: "MemoryCurve") -> dict[int, tuple[int, int]]:
     """Value and bound by cap."""
     from synth.plan.memory_curve.curve_file import cap_of, value_of
 
@@ -272,7 +272,7 @@ def _values(curve: "Frontier") -> dict[int, tuple[int, int]]:
 
 
 def _answer(
-    request: _Request, curve: "Frontier", is_cut_short: bool, format: Format, width: int
+    request: _Request, curve: "MemoryCurve", is_cut_short: bool, format: Format, width: int
 ) -> None:
     if format == Format.JSON:
         files = {"curve": str(request.output), "picture": str(request.picture)}

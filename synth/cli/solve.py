@@ -7,7 +7,7 @@ import typer
 
 from synth.cli.answer.output import Format, FormatOption, talk
 from synth.cli.answer.preview import preview
-from synth.cli.progress.clock import Clock
+from synth.cli.progress.deadline import Deadline
 from synth.cli.read.defaults import choices, chooses_layers
 from synth.cli.read.hint import read_hint
 from synth.cli.read.limits import (
@@ -48,7 +48,7 @@ from synth.cli.solving.trials import (
     solve_candidates,
 )
 from synth.errors import SynthError
-from synth.plan.memory_curve.target import NOT_REPEATABLE, Target
+from synth.plan.memory_curve.target import NOT_REPEATABLE, TimeTarget
 from synth.recomputing import recomputing
 from synth.record import check_outputs
 from synth.units import parse_fraction, parse_seconds
@@ -124,7 +124,7 @@ def command(
     from synth.solve.instance.instance import SPLIT
     from synth.solve.problem import SolveOptions, SolverName
 
-    clock = Clock.of(time_limit, is_clock=not deterministic)
+    deadline = Deadline.of(time_limit, is_clock=not deterministic)
     check_outputs(output, inputs=[profile_name])
     check_replaceable(output)
     wanted = _target(mem_limit, target)
@@ -143,18 +143,18 @@ def command(
     candidates = None
     if is_choice(chosen, is_for_one=is_for_one or hint is not None):
         check_goes_with_choice(chosen, target, hint)
-        asked = (micro_batches, objective, limit.caps_bytes, clock, layers, of_layers)
+        asked = (micro_batches, objective, limit.caps_bytes, deadline, layers, of_layers)
         candidates = asked_candidates(as_run, chosen, ranks, *asked)
         problem = candidates.them[0].problem
     else:
         where = named_placement(chosen.placement, ranks)
         numbers = (micro_batches, chosen.partition, objective, limit.caps_bytes)
-        about = (clock.for_partitions(), layers, of_layers)
+        about = (deadline.for_partitions(), layers, of_layers)
         problem = asked_problem(as_run, where, *numbers, *about)
     assert problem.partition is not None
-    clock = clock.without_answer(len(SPLIT) * micro_batches * problem.costs.num_stages)
+    deadline = deadline.without_answer(len(SPLIT) * micro_batches * problem.costs.num_stages)
     options = SolveOptions(
-        time_limit_s=clock.left_of(limit_s),
+        time_limit_s=deadline.left_of(limit_s),
         gap=parse_fraction(gap),
         workers=workers,
         seed=seed,
@@ -191,7 +191,7 @@ def command(
         arguments,
         output,
         choice,
-        clock,
+        deadline,
         as_run,
     )
     if is_steady(target):
@@ -219,7 +219,7 @@ def _check_keeps_saved(request: Request) -> None:
         )
 
 
-def _target(mem_limit: str | None, target: str | None) -> Target | None:
+def _target(mem_limit: str | None, target: str | None) -> TimeTarget | None:
     """The target of `--mem-limit min`; none for any other limit."""
     if is_least(mem_limit) != (target is not None):
         given, missing = ("--target", f"--mem-limit {LEAST}")

@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from synth.costs import HOST, Costs, cut
+from synth.costs import HOST, Costs, partition_costs
 from synth.errors import SynthError
 from synth.families import family_placement, generate, variants_for
 from synth.objective import Objective
-from synth.plan.choose.candidates import Candidate, Cut, placements_to_try
+from synth.plan.choose.candidates import Candidate, Partitioning, placements_to_try
 from synth.plan.choose.trials import solve_best_of
 from synth.plan.claim import claim_of
 from synth.plan.partition.balance import balance, is_proven_best
@@ -69,11 +69,11 @@ class Question:
     partition_is_sought: bool = False
 
     @property
-    def cut(self) -> Cut:
+    def partitioning(self) -> Partitioning:
         """The solver's way of cutting the model."""
         if self.partition_is_sought:
-            return Cut.SEARCHED
-        return Cut.EVEN if self.partition is None else Cut.GIVEN
+            return Partitioning.SEARCHED
+        return Partitioning.EVEN if self.partition is None else Partitioning.GIVEN
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ def _check_partition(question: Question, placements: list[Placement]) -> None:
     sizes = question.partition
     if sizes is None:
         return
-    cut(question.profile, sizes)
+    partition_costs(question.profile, sizes)
     known = sorted({where.num_stages for where in placements})
     if len(sizes) not in known:
         raise SynthError(
@@ -297,7 +297,9 @@ class _Comparing:
             profile = asked.profile if asked.partition is None else None
             return solve_repartitioning(profile, problem, search.recompute, options, stop=self.stop)
         candidates = self._candidates(search)
-        chosen = solve_best_of(candidates, asked.profile, asked.cut, options, stop=self.stop)
+        chosen = solve_best_of(
+            candidates, asked.profile, asked.partitioning, options, stop=self.stop
+        )
         return chosen.result
 
     def _candidates(self, search: Search) -> list[Candidate]:
@@ -334,7 +336,7 @@ class _Comparing:
                     asked.num_micro_batches,
                     should_stop=self._is_late,
                 )
-            self._known[where] = sizes, cut(asked.profile, sizes)
+            self._known[where] = sizes, partition_costs(asked.profile, sizes)
         return self._known[where]
 
     def _problem(self, where: Placement) -> Problem:

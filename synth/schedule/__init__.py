@@ -1,7 +1,7 @@
 """Schedules: ops, placement, file format, lowering, verification, simulation."""
 
 from synth.schedule.lowering.lower import Lowered, lower
-from synth.schedule.memory import MemoryCurve, peak_bytes
+from synth.schedule.memory import MemoryUsage, peak_bytes
 from synth.schedule.model import Buffering, Placement, Schedule
 from synth.schedule.ops import Op
 from synth.schedule.simulate import Timeline, simulate
@@ -10,7 +10,7 @@ from synth.schedule.verify import ScheduleError, verify
 __all__ = [
     "Buffering",
     "Lowered",
-    "MemoryCurve",
+    "MemoryUsage",
     "Op",
     "Placement",
     "Schedule",

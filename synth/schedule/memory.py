@@ -14,7 +14,7 @@ from synth.schedule.lowering.lower import Action, Lowered
 
 
 @dataclass(frozen=True)
-class MemoryCurve:
+class MemoryUsage:
     """A rank's memory level at each instruction: the highest during it, and the level after it."""
 
     static_bytes: int
@@ -33,7 +33,7 @@ def static_bytes(lowered: Lowered, rank: int) -> int:
     return sum(stages[stage].static_bytes for stage, _ in lowered.schedule.placement.held[rank])
 
 
-def memory_curve(lowered: Lowered, rank: int) -> MemoryCurve:
+def memory_usage(lowered: Lowered, rank: int) -> MemoryUsage:
     """Add up the bytes along a rank's program."""
     effects = lowered.effects
     level = base = static_bytes(lowered, rank)
@@ -49,7 +49,7 @@ def memory_curve(lowered: Lowered, rank: int) -> MemoryCurve:
         level -= sum(effects.bytes_of(value) for value in instruction.frees)
         highest.append(max(top, level))
         after.append(level)
-    return MemoryCurve(base, highest, after)
+    return MemoryUsage(base, highest, after)
 
 
 def peak_bytes(lowered: Lowered) -> tuple[int, ...]:

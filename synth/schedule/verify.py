@@ -11,7 +11,7 @@ from synth.kinds import MOVES, OpKind
 from synth.schedule.arrays import KIND_CODES, OpArrays
 from synth.schedule.lowering.effects import Effects
 from synth.schedule.lowering.lower import Action, Lowered, lower_arrays
-from synth.schedule.memory import memory_curve, peak_bytes
+from synth.schedule.memory import memory_usage, peak_bytes
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.ops import Op, Value
 from synth.schedule.simulate import DeadlockError, Timeline, simulate
@@ -273,7 +273,7 @@ def _check_caps(lowered: Lowered, caps_bytes: Sequence[int]) -> None:
         raise ScheduleError(f"{len(caps_bytes)} caps for {lowered.num_ranks} ranks")
     for rank, (peak, cap) in enumerate(zip(peak_bytes(lowered), caps_bytes, strict=True)):
         if peak > cap:
-            curve = memory_curve(lowered, rank)
+            curve = memory_usage(lowered, rank)
             first = next(i for i, level in enumerate(curve.highest) if level > cap)
             ops = [i.op for i in lowered.programs[rank][first:] if i.action == Action.COMPUTE]
             at = f"at {ops[0]}" if ops else "at its end"

@@ -3,11 +3,11 @@
 from synth.objective import Objective
 from synth.solve.infeasibility import Shortage, find_shortage
 from synth.solve.problem import (
+    Baseline,
     Incumbent,
     Part,
     Problem,
     Result,
-    Rival,
     SolveOptions,
     SolverName,
     StoppedBy,
@@ -15,12 +15,12 @@ from synth.solve.problem import (
 from synth.solve.solver import solve
 
 __all__ = [
+    "Baseline",
     "Incumbent",
     "Objective",
     "Part",
     "Problem",
     "Result",
-    "Rival",
     "Shortage",
     "SolveOptions",
     "SolverName",

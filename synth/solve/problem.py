@@ -181,7 +181,7 @@ class SolveOptions:
 
 
 @dataclass(frozen=True)
-class Rival:
+class Baseline:
     """A published schedule on the same costs.
 
     `work_us` is the largest work of a rank, `mean_work_us` that of a rank on average, what is done
@@ -237,7 +237,7 @@ class Result:
     peak_bytes: tuple[int, ...] | None
     found_by: str | None
     stopped_by: StoppedBy
-    rivals: tuple[Rival, ...]
+    baselines: tuple[Baseline, ...]
     wall_s: float
     message: str | None = None
     bound_scope: BoundScope = BoundScope.PARTITION
@@ -254,6 +254,6 @@ def relative_gap(value_us: int, bound_us: int) -> float:
     return (value_us - bound_us) / value_us if value_us else 0.0
 
 
-def merit(value_us: int | None) -> tuple[bool, int]:
+def rank_key(value_us: int | None) -> tuple[bool, int]:
     """Smaller is better; no value is worst."""
     return value_us is None, value_us or 0

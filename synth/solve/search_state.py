@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from synth.certificate import NOTHING_PROVEN, Certificate, Proven
 from synth.solve.bounds.background import Background
-from synth.solve.evaluate.evaluate import Candidate
+from synth.solve.evaluate.evaluate import EvaluatedSchedule
 from synth.solve.problem import Incumbent, Part, Problem, SolveOptions, StoppedBy, relative_gap
 
 _SLACK_SHARE = 0.05
@@ -34,7 +34,7 @@ class Standing:
         self.stop = stop or threading.Event()
         # When the search ends; what is left is for what comes after it.
         self.limit_s = options.time_limit_s * (1 - _reserved_share(options))
-        self.best: Candidate | None = None
+        self.best: EvaluatedSchedule | None = None
         self.proven = NOTHING_PROVEN
         self.proven_infeasible = False
         self.evaluation_s = 0.0
@@ -78,11 +78,11 @@ class Standing:
         best = self.best
         return best is not None and relative_gap(best.value_us, self.bound_us) <= self.options.gap
 
-    def offer(self, candidate: Candidate | None) -> None:
+    def offer(self, candidate: EvaluatedSchedule | None) -> None:
         """Take a candidate if it is better: faster, or as fast in less memory."""
         if candidate is None:
             return
-        if self.best is None or _merit(candidate) < _merit(self.best):
+        if self.best is None or _rank_key(candidate) < _rank_key(self.best):
             self.best = candidate
             self._report()
 
@@ -157,6 +157,6 @@ def _reserved_share(options: SolveOptions) -> float:
     return _SLACK_SHARE
 
 
-def _merit(candidate: Candidate) -> tuple[int, int]:
+def _rank_key(candidate: EvaluatedSchedule) -> tuple[int, int]:
     """What makes a candidate better, smaller first: ties go to what needs less memory."""
     return candidate.value_us, max(candidate.peak_bytes)

@@ -29,10 +29,10 @@ from synth.solve.instance.memory_models import cautious, certain, distinct, rela
 from synth.solve.instance.timing import Solution, Unrolled
 from synth.solve.order_pool import KnownOrders
 from synth.solve.problem import (
+    Baseline,
     Part,
     Problem,
     Result,
-    Rival,
     SolveOptions,
     SolverName,
     StoppedBy,
@@ -109,7 +109,7 @@ class _Search:
         self.relaxed = relaxed_for_fusion(problem)
         self.certain = certain(problem)
         self.local: LocalSearch | None = None
-        self.rivals: list[Rival] = []
+        self.baselines: list[Baseline] = []
         self.known = KnownOrders(problem.objective)
         self.fewer_share = 0.0
         self.proving = Proving(self.relaxed, problem.objective, options, self.now, self.known)
@@ -122,7 +122,7 @@ class _Search:
             starts.try_hint(self.options.hint)
         if Part.FAMILIES not in self.options.without:
             starts.try_families()
-        self.rivals = starts.rivals
+        self.baselines = starts.baselines
         if shortage is not None:
             return self._result(StoppedBy.INFEASIBLE, str(shortage))
         if self.now.best is None:
@@ -452,7 +452,7 @@ class _Search:
             peak_bytes=best.peak_bytes if best else None,
             found_by=best.found_by if best else None,
             stopped_by=stopped_by,
-            rivals=tuple(self.rivals),
+            baselines=tuple(self.baselines),
             wall_s=self.now.elapsed_s(),
             message=message,
             certificate=self.now.proven.certificate,

@@ -10,7 +10,7 @@ import pytest
 
 from synth.cli import main
 from synth.cli.progress import interrupt
-from synth.costs import cut
+from synth.costs import partition_costs
 from synth.families import generate
 from synth.profile import Link, Links, Profile, Workload
 from synth.profiles import find
@@ -72,7 +72,7 @@ def synth(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
 def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small plan, made by a family and not by the solver."""
     profile = Profile.load(find(NAME))
-    costs, schedule = cut(profile, [6] * 4), generate("zb-h1", 4, 8)
+    costs, schedule = partition_costs(profile, [6] * 4), generate("zb-h1", 4, 8)
     caps = tuple(peak + 1000 for peak in peak_bytes(lower(schedule, costs)))
     plan = Plan.of(profile, [6] * 4, schedule, caps_bytes=caps)
     path = tmp_path_factory.mktemp("plans") / "plan.json"

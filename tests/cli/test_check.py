@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from synth.certificate import Certificate, ProverName
-from synth.costs import cut
+from synth.costs import partition_costs
 from synth.families import generate
 from synth.profile import Profile
 from synth.profiles import find
@@ -197,7 +197,7 @@ def slow_plan(tmp_path: Path) -> Path:
     claim = plan.claim.replace(
         lower_bound_us=plan.claim.makespan_us, gap=0, stopped_by="optimal", found_by="me"
     )
-    assert plan.costs == cut(profile, [6] * 4)
+    assert plan.costs == partition_costs(profile, [6] * 4)
     plan.replace(claim=claim).save(tmp_path / "slow.json")
     return tmp_path / "slow.json"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from synth.plan.memory_curve.curve_file import Frontier, cap_of
+from synth.plan.memory_curve.curve_file import MemoryCurve, cap_of
 from synth.schedule.files.plan_file import Plan
 from tests.cli.conftest import NAME, Synth
 
@@ -29,7 +29,7 @@ def test_it_answers_with_a_table_a_plot_a_file_and_a_picture(synth: Synth, tmp_p
     of_what, for_what = ended.stdout.split("\n")[:2]
     assert of_what == f"{NAME} on 4 ranks (linear), 4 micro-batches, in one partition"
     assert for_what.endswith("for this placement, with layers cut as 6,6,6,6")
-    curve = Frontier.load(tmp_path / "curve.json")
+    curve = MemoryCurve.load(tmp_path / "curve.json")
     curve.check()
     assert len(curve.points) == 4
     for point in curve.points:
@@ -179,7 +179,7 @@ def test_ctrl_c_keeps_the_points_so_far(tmp_path: Path) -> None:
     assert "the same command again goes on from here" in stderr
     assert "Traceback" not in stderr
     assert "limit" in stdout
-    curve = Frontier.load(path)
+    curve = MemoryCurve.load(path)
     curve.check()
     assert [cap_of(plan) for plan in curve.points]
 
@@ -194,7 +194,7 @@ def test_each_point_may_have_the_partition_that_serves_best(synth: Synth, tmp_pa
     assert "cut as the table says, each bound for all partitions" in for_what
     assert "layers per stage" in ended.stdout
     assert "nothing fits below 14.39 GB" in ended.stdout and "in any partition" in ended.stdout
-    curve = Frontier.load(path)
+    curve = MemoryCurve.load(path)
     curve.check()
     points = json.loads(synth(*asked, "--format", "json").stdout)["points"]
     assert [tuple(point["partition"]) for point in points] == [p.partition for p in curve.points]

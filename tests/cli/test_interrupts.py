@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from synth.cli.progress.clock import Clock
+from synth.cli.progress.best_so_far import BestSoFar
+from synth.cli.progress.deadline import Deadline
 from synth.cli.progress.interrupt import OutOfTime, run_interruptibly
-from synth.cli.progress.so_far import SoFar
 from synth.costs import uniform_costs
 from synth.solve.problem import Incumbent, Problem, StoppedBy
 from tests.cli.conftest import NAME, Synth
@@ -102,7 +102,7 @@ def incumbent(value_us: int) -> Incumbent:
 
 
 def test_the_best_that_was_told_is_the_answer_and_nothing_is_heard_after_it() -> None:
-    so_far, heard = SoFar(), list[int]()
+    so_far, heard = BestSoFar(), list[int]()
     problem = Problem.linear(
         uniform_costs(2, forward_us=1, backward_input_us=1, backward_weight_us=1), 2
     )
@@ -125,18 +125,18 @@ def test_what_there_is_no_time_for_is_left_out_of_the_comparison_and_named(synth
 
 def test_reading_and_cutting_count_towards_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("synth.cli.progress.clock.time.monotonic", lambda: now[0])
-    clock = Clock.of("10s")
-    is_over = clock.for_partitions()
-    assert not is_over() and clock.left_of(10.0) == 10.0
+    monkeypatch.setattr("synth.cli.progress.deadline.time.monotonic", lambda: now[0])
+    deadline = Deadline.of("10s")
+    is_over = deadline.for_partitions()
+    assert not is_over() and deadline.left_of(10.0) == 10.0
     now[0] += 4.0
-    assert is_over() and clock.left_of(10.0) == 6.0
-    assert clock.until() == 110.0 and clock.until(2) == 120.0
-    assert clock.without_answer(20_000) == clock
-    assert clock.without_answer(120_000).left_of(10.0) == pytest.approx(4.5)
+    assert is_over() and deadline.left_of(10.0) == 6.0
+    assert deadline.until() == 110.0 and deadline.until(2) == 120.0
+    assert deadline.without_answer(20_000) == deadline
+    assert deadline.without_answer(120_000).left_of(10.0) == pytest.approx(4.5)
 
 
 def test_a_limit_that_is_no_clock_leaves_the_search_all_of_it() -> None:
-    clock = Clock.of("0.5s", is_clock=False)
-    assert clock.left_of(0.5) == 0.5
-    assert clock.until() is None and not clock.for_partitions()()
+    deadline = Deadline.of("0.5s", is_clock=False)
+    assert deadline.left_of(0.5) == 0.5
+    assert deadline.until() is None and not deadline.for_partitions()()

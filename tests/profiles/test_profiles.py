@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from synth.costs import cut
+from synth.costs import partition_costs
 from synth.errors import SynthError
 from synth.profile import Profile
 from synth.profiles import find, names, zero_bubble
@@ -18,7 +18,7 @@ def test_the_shipped_file_is_what_the_derivation_gives(row: PublishedModel) -> N
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_cutting_equally_gives_the_published_stage_times(row: PublishedModel) -> None:
-    costs = cut(Profile.load(find(row.name)), [row.layers_per_stage] * row.num_ranks)
+    costs = partition_costs(Profile.load(find(row.name)), [row.layers_per_stage] * row.num_ranks)
     for stage in costs.stages:
         assert {kind: stage.duration_us[kind] for kind in row.stage_us} == row.stage_us
     assert costs.boundary_us(0, 0, 1) == row.transfer_us
@@ -33,7 +33,7 @@ def test_the_1_5b_row_s_bytes_worked_by_hand() -> None:
     # s·b = 6144, h = 2304, a = 24: saved 6144 · (34·2304 + 5·24·1024) = 1 236 271 104 per layer,
     # 32·s·b·h = 452 984 832 of it left for W; boundary 6144·2304·2; 12h² + 13h = 63 730 944
     # parameters at 18 bytes.
-    costs = cut(Profile.load(find("zb-1.5b-p8-m24")), [3] * 8)
+    costs = partition_costs(Profile.load(find("zb-1.5b-p8-m24")), [3] * 8)
     middle = costs.stages[3]
     assert middle.saved_bytes == 3 * 1_236_271_104
     assert middle.saved_w_bytes == 3 * 452_984_832

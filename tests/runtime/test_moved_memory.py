@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from synth.costs import cut
+from synth.costs import partition_costs
 from synth.families import family_placement, generate
 from synth.kinds import OpKind
 from synth.profile import Link, Links, Profile, Timing, Workload
@@ -44,7 +44,7 @@ def evenly(profile: Profile, num_stages: int) -> list[int]:
 def plan_of(profile: Profile, name: str, num_ranks: int, num_micro_batches: int) -> Plan:
     where = family_placement(name, num_ranks)
     sizes = evenly(profile, where.num_stages)
-    costs = cut(profile, sizes)
+    costs = partition_costs(profile, sizes)
     return Plan.of(profile, sizes, generate(name, num_ranks, num_micro_batches, costs=costs))
 
 
@@ -86,7 +86,7 @@ def test_random_orders_with_rebuilds_and_moves_hold_what_was_planned(
 ) -> None:
     profile, where = profiled(**workload), placement("looped:2", 2)
     sizes = evenly(profile, where.num_stages)
-    costs, plans, seed = cut(profile, sizes), [], 0
+    costs, plans, seed = partition_costs(profile, sizes), [], 0
     while len(plans) < 12:
         seed += 1
         schedule = random_schedule(random.Random(seed), where=where)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from synth.costs import cut
+from synth.costs import partition_costs
 from synth.errors import SynthError
 from synth.kinds import OpKind
 from synth.profile import Profile, Workload
@@ -53,7 +53,7 @@ def test_adding_up_layers_gives_what_the_stage_really_holds(model: str, checkpoi
         parameter.grad = torch.zeros_like(parameter)
     tokens = torch.randint(64, (2, 16))
     whole = Sample(Whole(layers), tokens, tokens, is_first=True)
-    real, [added] = held_bytes(whole), cut(profile, [len(layers)]).stages
+    real, [added] = held_bytes(whole), partition_costs(profile, [len(layers)]).stages
 
     assert added.saved_bytes == pytest.approx(real.saved_bytes, rel=0.01)
     assert added.saved_w_bytes == pytest.approx(real.saved_w_bytes, rel=0.01)

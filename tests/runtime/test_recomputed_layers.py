@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from synth.costs import cut
+from synth.costs import partition_costs
 from synth.families import generate
 from synth.kinds import OpKind
 from synth.plan.recompute.choice import needs_bytes, solve_with
@@ -68,7 +68,7 @@ def test_plans_with_layers_recomputed_hold_what_was_planned_and_learn_the_same(
         if schedule.num_micro_batches != 4:
             continue
         try:
-            verify(schedule, cut(recomputing(profile, layers), sizes))
+            verify(schedule, partition_costs(recomputing(profile, layers), sizes))
         except ScheduleError:
             continue
         plans.append(Plan.of(profile, sizes, schedule, recomputed_layers=layers))
@@ -90,7 +90,9 @@ def test_a_cap_that_only_single_layers_recomputed_keep_is_trained_under(
         for name, layer in measured.layer_profiles.items()
     }
     profile = measured.replace(layer_profiles=layers)
-    free = Problem(cut(profile, sizes), placement("linear", 2), 4, None, partition=sizes)
+    free = Problem(
+        partition_costs(profile, sizes), placement("linear", 2), 4, None, partition=sizes
+    )
     with_layers = replace(free, profile=profile)
     # Between what one micro-batch needs at least with single layers recomputed, and with stages.
     cap = (max(needs_bytes(with_layers, None)) + 4 * max(needs_bytes(free, None))) // 5

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from synth.costs import cut
+from synth.costs import partition_costs
 from synth.errors import Mismatch, SynthError
 from synth.families import generate
 from synth.profile import Workload
@@ -51,7 +51,7 @@ def test_ranks_build_the_same_model_whatever_the_partition(tmp_path: Path) -> No
 
 
 def _costs_of(plan: Plan, sizes: tuple[int, ...]) -> object:
-    return cut(profile_model(plan.workload, CPU, warmup=0, iterations=1), sizes)
+    return partition_costs(profile_model(plan.workload, CPU, warmup=0, iterations=1), sizes)
 
 
 @pytest.mark.parametrize(

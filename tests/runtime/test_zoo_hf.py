@@ -37,7 +37,7 @@ def test_the_names_are_distinct() -> None:
     assert len(CASES) == len(hugging_face.CASES)
 
 
-class Cut(nn.Module):
+class Partitioning(nn.Module):
     """One of two halves of a language model of transformers, with modules that both have."""
 
     def __init__(self, whole: Any, rank: int) -> None:
@@ -70,7 +70,7 @@ def step_cut(rank: int, size: int, name: str) -> dict[str, Tensor]:
     """The gradients of one rank's half, by the shape-finding trial and a split schedule."""
     from synth.runtime.pipeline import Pipeline
 
-    module = Cut(build_whole(), rank)
+    module = Partitioning(build_whole(), rank)
     pipeline = Pipeline(generate(name, size, 4), module, loss=next_token_loss)
     ids = torch.arange(48).reshape(8, 6) % hugging_face.WORDS
     for _ in range(2):
@@ -85,7 +85,7 @@ def test_a_llama_cut_in_two_has_the_gradients_of_a_whole_one(pool: Any) -> None:
     for _ in range(2):
         next_token_loss(whole(ids[:, :-1]).logits, ids[:, 1:]).backward()
     for rank, mine in enumerate(halves):
-        wanted = dict(Cut(whole, rank).named_parameters())
+        wanted = dict(Partitioning(whole, rank).named_parameters())
         assert mine.keys() == wanted.keys()
         for name, gradient in mine.items():
             torch.testing.assert_close(gradient, wanted[name].grad, rtol=1e-4, atol=1e-6)

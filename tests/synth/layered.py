@@ -3,7 +3,7 @@
 import random
 from collections.abc import Sequence
 
-from synth.costs import cut
+from synth.costs import partition_costs
 from synth.kinds import OpKind
 from synth.profile import Layer, LayerProfile, Profile, Provenance, Timing, Workload
 from synth.schedule.placements import placement
@@ -75,5 +75,5 @@ def problem_of(
     ranks = {"linear": len(sizes), "v": len(sizes) // 2}[name]
     where = placement(name, ranks)
     caps = (cap_bytes,) * ranks
-    costs = cut(profile, sizes)
+    costs = partition_costs(profile, sizes)
     return Problem(costs, where, count, caps, partition=sizes, profile=profile)

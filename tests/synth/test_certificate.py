@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from synth.certificate import Certificate, ForwardSpacing, Proven, ProverName, Relaxation
-from synth.costs import cut
+from synth.costs import partition_costs
 from synth.errors import SynthError
 from synth.objective import BoundScope, Objective
-from synth.plan.choose.candidates import Candidate, Cut
+from synth.plan.choose.candidates import Candidate, Partitioning
 from synth.plan.choose.trials import solve_best_of
 from synth.plan.claim import claim_of
-from synth.plan.reprove.reprove import Reproof, Verdict, reprove
+from synth.plan.reprove.reprove import ProofVerdict, Reproof, reprove
 from synth.profile import Profile
 from synth.profiles import find
 from synth.schedule.files.plan_file import Plan
@@ -214,7 +214,7 @@ def test_bw_counts_only_where_the_model_can_choose_it_everywhere() -> None:
 def tight_problem(num_micro_batches: int) -> Problem:
     where, sizes = Placement.linear(4), (6, 6, 6, 6)
     caps = (30 * 10**9,) * 4
-    return Problem(cut(PROFILE, sizes), where, num_micro_batches, caps, partition=sizes)
+    return Problem(partition_costs(PROFILE, sizes), where, num_micro_batches, caps, partition=sizes)
 
 
 @cache
@@ -253,12 +253,12 @@ def test_a_certificate_is_less_work_than_all_provers(models: list[Model]) -> Non
     assert certificate is not None and certificate.prover == ProverName.RANKS
     models.clear()
     proof = proof_of(plan)
-    assert proof.verdict == Verdict.PROVEN and proof.proven_from == certificate.words
+    assert proof.verdict == ProofVerdict.PROVEN and proof.proven_from == certificate.words
     (model,) = models
     assert tuple(model.ranks) == certificate.ranks
     models.clear()
     whole = proof_of(plan, all_provers=True)
-    assert (whole.verdict, whole.proven_from) == (Verdict.PROVEN, "all provers")
+    assert (whole.verdict, whole.proven_from) == (ProofVerdict.PROVEN, "all provers")
     assert len(models) > 1
 
 
@@ -272,7 +272,7 @@ def test_a_plan_without_certificate_is_proven_by_all_provers(tmp_path: Path) -> 
     old = Plan.load(path)
     assert old.claim.certificate is None
     proof = proof_of(old)
-    assert (proof.verdict, proof.proven_from) == (Verdict.PROVEN, "all provers")
+    assert (proof.verdict, proof.proven_from) == (ProofVerdict.PROVEN, "all provers")
 
 
 def test_a_bound_that_is_too_high_is_not_proven() -> None:
@@ -282,9 +282,9 @@ def test_a_bound_that_is_too_high_is_not_proven() -> None:
     for certificate in (closed, plan.claim.certificate):
         claim = plan.claim.replace(certificate=certificate, lower_bound_us=plan.claim.value_us)
         proof = proof_of(plan.replace(claim=claim, caps_bytes=None))
-        assert proof.verdict != Verdict.PROVEN and proof.is_refuted
+        assert proof.verdict != ProofVerdict.PROVEN and proof.is_refuted
         assert proof.witness_us is not None and proof.witness_us < plan.claim.value_us
-        assert proof.verdict == Verdict.FALSE
+        assert proof.verdict == ProofVerdict.FALSE
 
 
 def test_a_wrong_certificate_leaves_a_bound_open() -> None:
@@ -293,7 +293,7 @@ def test_a_wrong_certificate_leaves_a_bound_open() -> None:
     assert certificate is not None
     wrong = plan.claim.replace(certificate=certificate.replace(ranks=(2, 3)))
     proof = proof_of(plan.replace(claim=wrong))
-    assert (proof.verdict, proof.is_refuted, proof.witness_us) == (Verdict.OPEN, True, None)
+    assert (proof.verdict, proof.is_refuted, proof.witness_us) == (ProofVerdict.OPEN, True, None)
     assert proof.reached_us < plan.claim.lower_bound_us
 
 
@@ -303,7 +303,7 @@ def test_a_wrong_certificate_leaves_a_bound_open() -> None:
 @cache
 def sought_plan() -> Plan:
     candidate = Candidate("linear", tight_problem(4))
-    result = solve_best_of([candidate], PROFILE, Cut.SEARCHED, counted(2)).result
+    result = solve_best_of([candidate], PROFILE, Partitioning.SEARCHED, counted(2)).result
     assert result.schedule is not None and result.problem.partition is not None
     claim = claim_of(result, result.problem, counted(20))
     caps = result.problem.caps_bytes
@@ -318,7 +318,7 @@ def test_a_bound_of_all_partitions_is_proven_from_its_certificate(models: list[M
     assert plan.claim.bound_holds_for == BoundScope.ALL
     models.clear()
     proof = proof_of(plan, PROFILE)
-    assert (proof.verdict, proof.on_trust) == (Verdict.PROVEN, None)
+    assert (proof.verdict, proof.on_trust) == (ProofVerdict.PROVEN, None)
     assert len(models) <= len(certificate.layer_runs) + len(certificate.partitions)
 
 
@@ -328,7 +328,7 @@ def test_what_its_certificate_leaves_out_is_not_taken_for_proven() -> None:
     assert certificate is not None and certificate.partitions
     less = certificate.replace(partitions=(), layer_runs=())
     proof = proof_of(plan.replace(claim=plan.claim.replace(certificate=less)), PROFILE)
-    assert proof.verdict == Verdict.OPEN and proof.is_refuted
+    assert proof.verdict == ProofVerdict.OPEN and proof.is_refuted
 
 
 # Hostile files

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from synth.costs import cut
+from synth.costs import partition_costs
 from synth.errors import SynthError
 from synth.families import family_placement, family_variants, generate, variants_for
 from synth.objective import Objective
@@ -56,7 +56,7 @@ def test_figures_are_those_of_the_family_on_its_own_partition(
 ) -> None:
     where, caps = family_placement(name, 4), comparison.question.caps_bytes
     sizes = balance(PROFILE, where, caps, 8)
-    costs = cut(PROFILE, sizes)
+    costs = partition_costs(PROFILE, sizes)
     lowered, line = verify(generate(name, 4, 8, costs=costs), costs)
     found = entry(comparison, name)
     assert (found.partition, found.schedule.placement) == (sizes, where)
@@ -70,12 +70,12 @@ def test_figures_are_those_of_the_family_on_its_own_partition(
 def test_traffic_is_what_transfers_and_reductions_move(comparison: Comparison) -> None:
     # 1F1B: 8 micro-batches over 3 boundaries, forth and back. Chimera sends as much, and adds up
     # the gradients of 4 stages between 2 copies: each byte crosses two links.
-    costs = cut(PROFILE, entry(comparison, "1f1b").partition)
+    costs = partition_costs(PROFILE, entry(comparison, "1f1b").partition)
     boundaries = sum(stage.output_bytes for stage in costs.stages[:-1])
     assert entry(comparison, "1f1b").sent_bytes == 2 * 8 * boundaries
     assert entry(comparison, "1f1b").reduced_bytes == 0
     chimera = entry(comparison, "chimera")
-    stages = cut(PROFILE, chimera.partition).stages
+    stages = partition_costs(PROFILE, chimera.partition).stages
     assert chimera.reduced_bytes == 2 * sum(stage.gradient_bytes for stage in stages)
     assert sum(chimera.static_bytes) == 2 * sum(stage.static_bytes for stage in stages)
 
@@ -91,8 +91,8 @@ def test_the_solver_stands_beside_on_its_placements_and_is_no_worse() -> None:
     told: list[str] = []
     found = compare(question, ["1f1b", "chimera"], searches, counted(0.2, gap=0.01), told.append)
     assert told == ["1f1b", "chimera", "solved linear", "solved bidirectional"]
-    for name, rival in (("solved linear", "1f1b"), ("solved bidirectional", "chimera")):
-        ours, theirs = entry(found, name), entry(found, rival)
+    for name, baseline in (("solved linear", "1f1b"), ("solved bidirectional", "chimera")):
+        ours, theirs = entry(found, name), entry(found, baseline)
         assert ours.fits and ours.lower_bound_us is not None
         assert ours.lower_bound_us <= ours.makespan_us
         assert not theirs.fits or ours.makespan_us <= theirs.makespan_us

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synth.costs import StageCosts, cut, uniform_costs
+from synth.costs import StageCosts, partition_costs, uniform_costs
 from synth.errors import SynthError
 from synth.kinds import MEASURED, MOVES, OpKind
 from synth.profile import (
@@ -119,7 +119,7 @@ class Walk:
 def test_a_stage_s_bytes_are_those_of_a_walk_over_its_layers(seed: int, num_layers: int) -> None:
     rng = random.Random(seed)
     layers = [random_layer(rng) for _ in range(num_layers)]
-    stage = cut(profile_of(layers), [num_layers]).stages[0]
+    stage = partition_costs(profile_of(layers), [num_layers]).stages[0]
     walk, fused = Walk(layers), Walk(layers)
     assert stage.rise_bytes[F] == walk.forward()
     assert stage.saved_bytes == walk.after_f
@@ -137,7 +137,7 @@ def test_a_stage_s_bytes_are_those_of_a_walk_over_its_layers(seed: int, num_laye
 def test_a_cut_loses_no_time_but_rounding_and_no_static_byte(seed: int) -> None:
     rng = random.Random(seed)
     layers = [random_layer(rng) for _ in range(6)]
-    costs = cut(profile_of(layers), [1, 2, 3])
+    costs = partition_costs(profile_of(layers), [1, 2, 3])
     for kind in (*MEASURED, R):
         total_us = sum(layer.time_us.get(kind, layer.time_us[F]).median_us for layer in layers)
         assert abs(sum(s.duration_us[kind] for s in costs.stages) - total_us) <= 1.5
@@ -146,7 +146,7 @@ def test_a_cut_loses_no_time_but_rounding_and_no_static_byte(seed: int) -> None:
 
 def test_a_stage_of_one_layer_is_that_layer() -> None:
     layer = random_layer(random.Random(1))
-    stage = cut(profile_of([layer, layer]), [1, 1]).stages[1]
+    stage = partition_costs(profile_of([layer, layer]), [1, 1]).stages[1]
     as_f = {R: layer.rise_bytes[F], **dict.fromkeys(MOVES, 0)}
     assert stage.rise_bytes == as_f | layer.rise_bytes
     assert (stage.saved_bytes, stage.saved_w_bytes) == (layer.saved_bytes, layer.saved_w_bytes)
@@ -159,7 +159,7 @@ def test_a_stage_of_one_layer_is_that_layer() -> None:
 def test_a_partition_that_does_not_cover_the_layers_is_refused(sizes: list[int]) -> None:
     layers = [random_layer(random.Random(i)) for i in range(3)]
     with pytest.raises(SynthError, match="the profile has 3; every stage needs at least one layer"):
-        cut(profile_of(layers), sizes)
+        partition_costs(profile_of(layers), sizes)
 
 
 def test_stage_costs_need_every_kind_of_op() -> None:
@@ -170,7 +170,7 @@ def test_stage_costs_need_every_kind_of_op() -> None:
 
 def test_a_stage_s_gradient_is_that_of_its_layers() -> None:
     layers = [random_layer(random.Random(i)) for i in range(3)]
-    costs = cut(profile_of(layers), [1, 2])
+    costs = partition_costs(profile_of(layers), [1, 2])
     expected = [layers[0].gradient_bytes, layers[1].gradient_bytes + layers[2].gradient_bytes]
     assert [stage.gradient_bytes for stage in costs.stages] == expected
 

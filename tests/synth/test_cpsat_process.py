@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from ortools.sat.python import cp_model
 
-from synth.costs import cut
+from synth.costs import partition_costs
 from synth.profile import Profile
 from synth.schedule import verify
 from synth.schedule.placements import placement
@@ -64,7 +64,7 @@ def test_problems_on_which_or_tools_aborts_are_solved_and_proven(
     caplog: pytest.LogCaptureFixture,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    costs = cut(Profile.load(ABORTS / f"{name}.json"), [1] * 4)
+    costs = partition_costs(Profile.load(ABORTS / f"{name}.json"), [1] * 4)
     caps = None if cap_bytes is None else (cap_bytes,) * num_ranks
     problem = Problem(costs, placement(where, num_ranks), 3, caps, Objective.PERIOD)
     only_exact = frozenset(Part) - {Part.EXACT, Part.FAMILIES, Part.LIST_SCHEDULING}
@@ -130,7 +130,9 @@ def test_what_two_killed_workers_told_is_the_outcome() -> None:
 
 def test_a_search_whose_workers_are_all_killed_still_answers() -> None:
     problem = Problem(
-        cut(Profile.load(ABORTS / "seed118.json"), [1] * 4), placement("bidirectional", 4), 3
+        partition_costs(Profile.load(ABORTS / "seed118.json"), [1] * 4),
+        placement("bidirectional", 4),
+        3,
     )
     over, killed = threading.Event(), list[int]()
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import synth.families
-from synth.costs import cut, uniform_costs
+from synth.costs import partition_costs, uniform_costs
 from synth.errors import SynthError
 from synth.families import (
     families,
@@ -98,7 +98,7 @@ NAMES = ("1f1b", "zb-h1", "zb-h2", "zb-1p", "zb-2p")
 def test_bubble_rates_are_the_published_ones(profile: str, rates: tuple[float, ...]) -> None:
     loaded = Profile.load(find(profile))
     p, m = (int(part[1:]) for part in profile.split("-")[2:])
-    costs = cut(loaded, [len(loaded.layers) // p] * p)
+    costs = partition_costs(loaded, [len(loaded.layers) // p] * p)
     timelines = [verify(generate(name, p, m, costs=costs), costs)[1] for name in NAMES]
     assert tuple(round(t.bubble_rate(t.period_us), 4) for t in timelines) == rates
 
@@ -256,7 +256,7 @@ def test_no_ranks_or_no_micro_batches_are_refused() -> None:
 def test_with_one_op_of_send_behind_zb_h2_loses_time_to_senders_that_wait() -> None:
     # Why the default buffering is (1, 2): the published rate of this profile is .0444.
     profile = Profile.load(find("zb-1.5b-p8-m64"))
-    costs = cut(profile, [3] * 8)
+    costs = partition_costs(profile, [3] * 8)
     tight = replace(generate("zb-h2", 8, 64), buffering=Buffering(1, 1))
     _, timeline = verify(tight, costs)
     assert round(timeline.bubble_rate(timeline.period_us), 4) == 0.0666

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.solver.suites import v_shaped
-from synth.costs import Costs, cut, uniform_costs
+from synth.costs import Costs, partition_costs, uniform_costs
 from synth.errors import SynthError
 from synth.families import generate
 from synth.families._lib.kept import kept_bytes, most_kept_bytes
@@ -22,7 +22,7 @@ F, B, W = OpKind.F, OpKind.B, OpKind.W
 def published(name: str) -> Costs:
     profile = Profile.load(find(name))
     num_ranks = int(name.split("-")[2][1:])
-    return cut(profile, [len(profile.layers) // num_ranks] * num_ranks)
+    return partition_costs(profile, [len(profile.layers) // num_ranks] * num_ranks)
 
 
 @st.composite

@@ -6,13 +6,13 @@ import pytest
 
 from benchmarks.auto_placement import question
 from synth.cli.read.options import load_profile
-from synth.costs import cut
+from synth.costs import partition_costs
 from synth.errors import SynthError
 from synth.plan.choose import trials
-from synth.plan.choose.candidates import Candidate, Tried, placements_to_try
+from synth.plan.choose.candidates import Candidate, Trial, placements_to_try
 from synth.plan.choose.judging import fixed, judge
-from synth.plan.choose.published import NUM_PASSES, Published
-from synth.plan.choose.race import Contest
+from synth.plan.choose.published import NUM_PASSES, JudgedSchedules
+from synth.plan.choose.race import Race
 from synth.plan.choose.trials import solve_best_of
 from synth.plan.compare import Question, compare
 from synth.plan.partition.balance import balance
@@ -37,7 +37,7 @@ def candidates(asked: Question, choice: Choice = None) -> list[Candidate]:
         numbers = (asked.num_micro_batches, asked.caps_bytes)
         try:
             sizes = balance(asked.profile, where, asked.caps_bytes, asked.num_micro_batches)
-            costs = cut(asked.profile, sizes)
+            costs = partition_costs(asked.profile, sizes)
             problem = Problem(costs, where, *numbers, asked.objective, sizes)
         except SynthError:
             continue
@@ -45,15 +45,15 @@ def candidates(asked: Question, choice: Choice = None) -> list[Candidate]:
     return found
 
 
-def judged(those: list[Candidate]) -> list[Tried]:
+def judged(those: list[Candidate]) -> list[Trial]:
     """All passes, and what moves as candidates of their own."""
-    contest = Contest(those, trials.Cut.EVEN, 0.0)
-    found = [contest.new(candidate) for candidate in those]
-    judge(found, lambda ops, is_plain: False, lambda tried: None)
-    return [*found, *(one for tried in found if (one := fixed(tried)) is not None)]
+    race = Race(those, trials.Partitioning.EVEN, 0.0)
+    found = [race.new(candidate) for candidate in those]
+    judge(found, lambda ops, is_plain: False, lambda trial: None)
+    return [*found, *(one for trial in found if (one := fixed(trial)) is not None)]
 
 
-def least_us(found: list[Tried]) -> int | None:
+def least_us(found: list[Trial]) -> int | None:
     return min((one.value_us for one in found if one.value_us is not None), default=None)
 
 
@@ -103,7 +103,7 @@ def layered_candidates(cap_bytes: int) -> list[Candidate]:
     for name in ("linear", "looped:3"):
         where = placements_to_try(8, 24)[name]
         sizes = balance(profile, where, (cap_bytes,) * 8, 24)
-        costs = cut(profile, sizes)
+        costs = partition_costs(profile, sizes)
         problem = Problem(
             costs, where, 24, (cap_bytes,) * 8, partition=tuple(sizes), profile=profile
         )
@@ -124,10 +124,10 @@ def test_layers_are_chosen_and_orders_are_kept_with_the_fewest_stages_recomputin
     assert 0 < len(recomputed(looped.found.schedule)) < 24
 
 
-def replaced_profile(tried: Tried) -> Candidate:
+def replaced_profile(trial: Trial) -> Candidate:
     """The same candidate without a profile: only whole stages may be recomputed."""
-    problem = without_layers(tried.candidate.problem)
-    return tried.candidate.on(replace(problem, profile=None))
+    problem = without_layers(trial.candidate.problem)
+    return trial.candidate.on(replace(problem, profile=None))
 
 
 @pytest.mark.slow
@@ -142,7 +142,7 @@ def test_more_memory_leaves_what_was_judged_of_a_real_model_no_slower() -> None:
 def test_without_a_choice_what_rebuilds_or_moves_is_a_row_and_no_answer() -> None:
     asked = question(4)
     for candidate in candidates(asked, ()):
-        published = Published(candidate.problem, ())
+        published = JudgedSchedules(candidate.problem, ())
         for number in range(NUM_PASSES):
             published.run(number, lambda schedules=1: False)
         assert published.moved is None
@@ -178,6 +178,6 @@ def test_where_no_trial_finds_anything_the_best_published_schedule_is_the_answer
     best_us = least_us(judged(every))
     value_us = chosen.result.value_us
     assert value_us is not None and best_us is not None and value_us <= best_us
-    fitting = [rival for rival in chosen.result.rivals if rival.fits]
-    assert all(value_us <= rival.makespan_us for rival in fitting)
+    fitting = [baseline for baseline in chosen.result.baselines if baseline.fits]
+    assert all(value_us <= baseline.makespan_us for baseline in fitting)
     assert chosen.result.lower_bound_us <= value_us

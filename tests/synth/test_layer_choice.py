@@ -9,7 +9,7 @@ from operator import le
 
 import pytest
 
-from synth.costs import StageCosts, cut
+from synth.costs import StageCosts, partition_costs
 from synth.kinds import OpKind
 from synth.plan.recompute.choice import limits_bytes, needs_bytes, solve_with
 from synth.plan.recompute.layer_bounds import bounds_of_every_choice, needed_whatever_is_recomputed
@@ -37,7 +37,7 @@ def every_choice(layers: range) -> Iterator[tuple[int, ...]]:
 def stage_with(
     profile: Profile, sizes: list[int], stage: int, layers: tuple[int, ...]
 ) -> StageCosts:
-    return cut(recomputing(profile, layers), sizes).stages[stage]
+    return partition_costs(recomputing(profile, layers), sizes).stages[stage]
 
 
 def is_nowhere_above(one: StageCosts, other: StageCosts) -> bool:

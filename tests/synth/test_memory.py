@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from synth.costs import HOST, uniform_costs
 from synth.schedule import Buffering, Op, Placement, Schedule, lower, peak_bytes
-from synth.schedule.memory import memory_curve
+from synth.schedule.memory import memory_usage
 from synth.schedule.simulate import DeadlockError, simulate
 from tests.synth import plain
 from tests.synth.naive import Naive, random_schedule
@@ -29,7 +29,7 @@ def test_one_rank_holds_what_f_keeps_until_b_and_the_rest_until_w() -> None:
     )
     ops = programs("F0.0 F0.1 B0.0 W0.0 B0.1 W0.1")
     lowered = lower(Schedule(Placement.linear(1), 2, ops), costs)
-    assert memory_curve(lowered, 0).after == [10, 20, 14, 10, 4, 0, 0]
+    assert memory_usage(lowered, 0).after == [10, 20, 14, 10, 4, 0, 0]
     assert peak_bytes(lowered) == (20,)
 
 
@@ -44,7 +44,7 @@ def test_a_backward_that_keeps_more_than_it_frees_raises_the_peak() -> None:
         saved_w_bytes=16,
     )
     lowered = lower(Schedule(Placement.linear(1), 1, programs("F0.0 B0.0 W0.0")), costs)
-    curve = memory_curve(lowered, 0)
+    curve = memory_usage(lowered, 0)
     assert curve.after == [10, 16, 0, 0]
     assert curve.peak_bytes == 16
     assert curve.highest.index(curve.peak_bytes) == 1
@@ -95,7 +95,7 @@ def test_everything_is_freed_at_the_end(seed: int) -> None:
     costs = plain.random_costs(rng, schedule.placement.num_stages, schedule.num_ranks)
     lowered = lower(schedule, costs)
     for rank in range(schedule.num_ranks):
-        curve = memory_curve(lowered, rank)
+        curve = memory_usage(lowered, rank)
         assert curve.after[-1] == curve.static_bytes
 
 
@@ -136,4 +136,4 @@ def test_peaks_are_those_of_the_plain_version_and_of_the_curves(
     # Where a room stands behind what reads it, the programs wait for themselves.
     assume(all(r.target == HOST or r.post <= r.read for routes in expected.routes for r in routes))
     assert peak_bytes(lowered) == tuple(map(expected.peak, ranks))
-    assert peak_bytes(lowered) == tuple(memory_curve(lowered, rank).peak_bytes for rank in ranks)
+    assert peak_bytes(lowered) == tuple(memory_usage(lowered, rank).peak_bytes for rank in ranks)

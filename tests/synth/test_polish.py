@@ -39,7 +39,7 @@ def test_the_search_starts_from_the_better_of_the_two(name: str) -> None:
     assert problem.placement == placement(name, 4)
     without = frozenset(Part) - {Part.FAMILIES}
     result = solve(problem, SolveOptions(time_limit_s=2, without=without))
-    fitting = [rival.makespan_us for rival in result.rivals if rival.fits]
+    fitting = [baseline.makespan_us for baseline in result.baselines if baseline.fits]
     assert result.value_us is not None
     assert result.value_us < min(fitting)
     assert str(result.found_by).endswith("B and W apart")

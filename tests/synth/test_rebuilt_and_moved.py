@@ -7,7 +7,7 @@ from synth.errors import SynthError
 from synth.kinds import OpKind
 from synth.profile import Link, Links
 from synth.schedule import Buffering, Op, Schedule, ScheduleError, lower, peak_bytes, verify
-from synth.schedule.memory import memory_curve
+from synth.schedule.memory import memory_usage
 
 NOW = Buffering(0, 0)
 
@@ -37,7 +37,7 @@ def costs(num_stages: int, host_us: int | None = None, pair_us: int = 0) -> Cost
 def levels(made: Schedule, on: Costs, rank: int = 0) -> dict[str, int]:
     """A rank's level after each of its ops."""
     lowered = lower(made, on)
-    curve = memory_curve(lowered, rank)
+    curve = memory_usage(lowered, rank)
     steps = zip(lowered.programs[rank], curve.after, strict=True)
     return {str(instruction): level for instruction, level in steps}
 
@@ -68,8 +68,8 @@ def test_r_takes_the_time_of_f_unless_it_has_its_own() -> None:
 def test_a_light_forward_climbs_less() -> None:
     stage = costs(1).stages[0].replace(light_rise_bytes=7)
     light = costs(1).replace(stages=(stage,))
-    assert memory_curve(lower(schedule("F0.0 R0.0 BW0.0"), light), 0).highest[:2] == [7, 10]
-    assert memory_curve(lower(schedule("F0.0 BW0.0"), light), 0).highest[0] == 10
+    assert memory_usage(lower(schedule("F0.0 R0.0 BW0.0"), light), 0).highest[:2] == [7, 10]
+    assert memory_usage(lower(schedule("F0.0 BW0.0"), light), 0).highest[0] == 10
 
 
 def test_what_a_layer_keeps_of_its_output_is_made_again_not_kept() -> None:

@@ -7,14 +7,14 @@ from itertools import combinations
 
 import pytest
 
-from synth.costs import Costs, cut, uniform_costs
+from synth.costs import Costs, partition_costs, uniform_costs
 from synth.errors import SynthError
 from synth.families import generate
 from synth.kinds import OpKind
 from synth.objective import Objective
-from synth.plan.memory_curve.curve_file import known_of
+from synth.plan.memory_curve.curve_file import knowledge_of
 from synth.plan.memory_curve.least_cap import LeastCap, least_cap
-from synth.plan.memory_curve.target import Target
+from synth.plan.memory_curve.target import TimeTarget
 from synth.plan.memory_curve.trace_curve import Effort, trace
 from synth.plan.recompute.choice import limits_bytes, solve_with
 from synth.plan.recompute.solve import solve_choosing, solve_recomputing
@@ -295,14 +295,14 @@ def profile_that_saves_much() -> Profile:
 def test_a_curve_with_recomputation_begins_lower_and_is_nowhere_slower() -> None:
     profile = profile_that_saves_much()
     sizes = (1, 1, 1, 1)
-    problem = Problem(cut(profile, sizes), placement("v", 2), 3, partition=sizes)
+    problem = Problem(partition_costs(profile, sizes), placement("v", 2), 3, partition=sizes)
     effort = Effort(points=3, time_limit_s=1, jobs=2, workers=1, gap=0)
     plain = trace(profile, problem, effort)
     curve = trace(profile, problem, effort, recompute=None)
     curve.check()
     assert curve.least_cap_bytes < plain.least_cap_bytes
     assert recomputed(curve.points[0].schedule()) and not recomputed(curve.points[-1].schedule())
-    known, other = known_of(curve.points), known_of(plain.points)
+    known, other = knowledge_of(curve.points), knowledge_of(plain.points)
     for cap in range(curve.least_cap_bytes, 400):
         mine, without = known.best_within(cap), other.best_within(cap)
         assert mine is not None and known.bound_us(cap) <= mine.value_us
@@ -322,7 +322,7 @@ def test_the_least_cap_with_recomputation_is_below_what_is_proven_without() -> N
             stop.set()
 
     options = SolveOptions(time_limit_s=HOURS_S / 6, workers=1)
-    least = least_cap(problem, Target(time_us=450), options, stop_when_less, stop, None)
+    least = least_cap(problem, TimeTarget(time_us=450), options, stop_when_less, stop, None)
     result = least.result()
     assert result is not None and result.schedule is not None and result.value_us is not None
     assert least.cap_bytes is not None and least.not_below_bytes <= least.cap_bytes <= 59

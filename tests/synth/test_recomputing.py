@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from synth.costs import cut
+from synth.costs import partition_costs
 from synth.errors import SynthError
 from synth.families import generate
 from synth.kinds import OpKind
@@ -79,7 +79,8 @@ def test_a_measured_recomputation_counts_instead_of_the_forward() -> None:
 def test_a_stage_keeps_what_its_other_layers_keep_and_the_inputs_of_those_recomputed() -> None:
     # Outputs of 6 bytes lie between the layers; each is kept for the B of the one behind it.
     plain, first, both = (
-        cut(recomputing(profile(2), layers), [2]).stages[0] for layers in ((), (0,), (0, 1))
+        partition_costs(recomputing(profile(2), layers), [2]).stages[0]
+        for layers in ((), (0,), (0, 1))
     )
     assert plain.saved_bytes == 40 + 6 + 40
     assert first.saved_bytes == 6 + 40

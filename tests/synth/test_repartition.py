@@ -5,7 +5,7 @@ from itertools import combinations, pairwise
 
 import pytest
 
-from synth.costs import cut
+from synth.costs import partition_costs
 from synth.kinds import OpKind
 from synth.objective import Objective
 from synth.plan.partition.balance import balance
@@ -31,11 +31,11 @@ def problem_of(name: str, num_ranks: int, m: int, cap_bytes: int | None = None) 
     where = placement(name, num_ranks)
     caps = None if cap_bytes is None else (cap_bytes,) * num_ranks
     sizes = balance(PROFILE, where, caps, m)
-    return Problem(cut(PROFILE, sizes), where, m, caps, Objective.MAKESPAN, sizes)
+    return Problem(partition_costs(PROFILE, sizes), where, m, caps, Objective.MAKESPAN, sizes)
 
 
 def largest_work_us(name: str, num_ranks: int, sizes: tuple[int, ...], stages: set[int]) -> int:
-    costs, where = cut(PROFILE, sizes).stages, placement(name, num_ranks)
+    costs, where = partition_costs(PROFILE, sizes).stages, placement(name, num_ranks)
     return max(
         sum(costs[s].work_us + (s in stages) * costs[s].duration_us[OpKind.R] for s, _ in held)
         for held in where.held
@@ -81,9 +81,9 @@ def test_what_is_chosen_fits_and_is_bounded_on_its_own_cut(name: str) -> None:
     options = SolveOptions(time_limit_s=2, workers=1)
     found = solve_repartitioning(PROFILE, problem, None, options)
     assert found.schedule is not None and found.value_us is not None
-    cut_for = repartitioned(PROFILE, problem, recomputed(found.schedule))
-    assert found.problem.partition in (problem.partition, cut_for.partition)
-    assert found.problem.costs == cut(PROFILE, found.problem.partition or ())
+    other = repartitioned(PROFILE, problem, recomputed(found.schedule))
+    assert found.problem.partition in (problem.partition, other.partition)
+    assert found.problem.costs == partition_costs(PROFILE, found.problem.partition or ())
     assert found.lower_bound_us <= found.value_us
     verify(found.schedule, found.problem.costs, problem.caps_bytes)
 

@@ -7,7 +7,7 @@ from synth.families import generate
 from synth.objective import Objective
 from synth.profile import Link, Links
 from synth.report.text.axis import axis
-from synth.report.text.baselines import Contender, rivals_table
+from synth.report.text.baselines import Contender, baselines_table
 from synth.report.text.gantt import gantt, render
 from synth.report.text.tables import table
 from synth.schedule import Op, Schedule, verify
@@ -150,7 +150,7 @@ def test_the_rivals_table_gives_each_schedule_the_bubble_rate_of_its_own_work() 
         1f1b       2,000.000  2,000.000        55.00      60.00       30.000        0  no
         this plan  1,600.000  1,250.000        20.00      40.00       20.000        1  yes
     """
-    assert screen(rivals_table(contenders, Objective.PERIOD)) == screen(expected)
+    assert screen(baselines_table(contenders, Objective.PERIOD)) == screen(expected)
 
 
 def test_what_moves_has_rows_of_its_own_under_each_rank() -> None:

@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from synth.costs import cut
+from synth.costs import partition_costs
 from synth.families import generate
 from synth.objective import BoundScope, Objective
 from synth.plan.claim import claim_of
-from synth.plan.partition.bounds import CutBounds
+from synth.plan.partition.bounds import PartitionBounds
 from synth.plan.partition.stage_table import StageTable
 from synth.plan.recompute.solve import solve_choosing
-from synth.plan.reprove.reprove import Reproof, Verdict, reprove
+from synth.plan.reprove.reprove import ProofVerdict, Reproof, reprove
 from synth.profile import Link, Profile
 from synth.profiles import find
 from synth.schedule.files.plan_file import Plan
@@ -36,7 +36,7 @@ def problem_of(
 ) -> Problem:
     where = where or Placement.linear(len(sizes))
     caps = None if cap_bytes is None else (cap_bytes,) * where.num_ranks
-    return Problem(cut(PROFILE, sizes), where, 4, caps, objective, sizes)
+    return Problem(partition_costs(PROFILE, sizes), where, 4, caps, objective, sizes)
 
 
 def solved(problem: Problem, **claimed: object) -> Plan:
@@ -62,7 +62,7 @@ def proof_of(
 def test_a_bound_of_a_search_is_proven_again(objective: str) -> None:
     plan = solved(problem_of(objective=Objective.parse(objective)))
     proof = proof_of(plan)
-    assert (proof.verdict, proof.on_trust) == (Verdict.PROVEN, None)
+    assert (proof.verdict, proof.on_trust) == (ProofVerdict.PROVEN, None)
     assert proof.reached_us >= plan.claim.lower_bound_us
 
 
@@ -71,7 +71,7 @@ def test_so_is_that_of_another_placement(name: str) -> None:
     where = placement(name, 2)
     sizes = (24 // where.num_stages,) * where.num_stages
     plan = solved(problem_of(None, where=where, sizes=sizes))
-    assert proof_of(plan).verdict == Verdict.PROVEN
+    assert proof_of(plan).verdict == ProofVerdict.PROVEN
 
 
 def test_a_bound_above_what_can_be_is_false_and_a_schedule_says_so() -> None:
@@ -81,14 +81,14 @@ def test_a_bound_above_what_can_be_is_false_and_a_schedule_says_so() -> None:
     claimed_us = plan.claim.makespan_us
     claim = plan.claim.replace(lower_bound_us=claimed_us, gap=0, stopped_by="optimal")
     proof = proof_of(plan.replace(claim=claim))
-    assert proof.verdict == Verdict.FALSE
+    assert proof.verdict == ProofVerdict.FALSE
     assert proof.witness_us is not None and proof.witness_us < claimed_us
 
 
 def test_without_time_only_the_closed_forms_are_reached() -> None:
     plan = solved(problem_of())
     proof = proof_of(plan, replace(OPTIONS, time_limit_s=0.0))
-    assert proof.verdict == Verdict.OPEN
+    assert proof.verdict == ProofVerdict.OPEN
     assert 0 < proof.reached_us < plan.claim.lower_bound_us
 
 
@@ -97,15 +97,18 @@ def test_a_stop_ends_a_proof_with_what_is_proven_then() -> None:
     stop.set()
     _, timeline = plan.check()
     proof = reprove(plan, timeline, OPTIONS, None, stop)
-    assert (proof.verdict, proof.seconds < 5) == (Verdict.OPEN, True)
+    assert (proof.verdict, proof.seconds < 5) == (ProofVerdict.OPEN, True)
 
 
 def test_the_largest_work_is_the_bound_of_what_was_not_searched() -> None:
     costs = PROFILE.replace(links=PROFILE.links.replace(host=Link(latency_us=5)))
     for name in ("1f1b", "1f1b:recompute", "pipeoffload:1,full"):
-        plan = Plan.of(costs, SIZES, generate(name, 4, 8, costs=cut(costs, SIZES)))
+        plan = Plan.of(costs, SIZES, generate(name, 4, 8, costs=partition_costs(costs, SIZES)))
         proof = proof_of(plan)
-        assert (proof.verdict, proof.holds_for) == (Verdict.PROVEN, "schedules with the same ops")
+        assert (proof.verdict, proof.holds_for) == (
+            ProofVerdict.PROVEN,
+            "schedules with the same ops",
+        )
 
 
 def chosen(problem: Problem) -> Plan:
@@ -126,7 +129,7 @@ def chosen(problem: Problem) -> Plan:
 def test_a_bound_of_every_choice_of_stages_is_proven_by_closed_forms() -> None:
     problem = problem_of()
     proof = proof_of(chosen(problem))
-    assert proof.verdict == Verdict.PROVEN
+    assert proof.verdict == ProofVerdict.PROVEN
     assert "whichever stages recompute" in proof.holds_for
 
 
@@ -134,14 +137,16 @@ def test_a_bound_of_every_choice_of_layers_needs_the_profile() -> None:
     problem = replace(problem_of(), profile=PROFILE)
     plan = chosen(problem)
     whole, alone = proof_of(plan, profile=PROFILE), proof_of(plan)
-    assert (whole.verdict, whole.on_trust) == (Verdict.PROVEN, None)
+    assert (whole.verdict, whole.on_trust) == (ProofVerdict.PROVEN, None)
     assert whole.holds_for == "this partition, whichever layers and stages are recomputed"
     assert alone.on_trust is not None and "whichever layers" in alone.on_trust
 
 
 def test_a_bound_of_all_partitions_needs_the_profile() -> None:
     problem = problem_of(None)
-    least = CutBounds(StageTable(PROFILE), problem).raise_least(10**9, (), OPTIONS, lambda: False)
+    least = PartitionBounds(StageTable(PROFILE), problem).raise_least(
+        10**9, (), OPTIONS, lambda: False
+    )
     bound_us, value_us = least.least.bound_us, solved(problem).claim.makespan_us
     assert bound_us < value_us  # four micro-batches are so few that uneven stages are faster
     of_all = {"bound_holds_for": BoundScope.ALL, "stopped_by": "time limit", "certificate": None}
@@ -149,7 +154,7 @@ def test_a_bound_of_all_partitions_needs_the_profile() -> None:
     plan = solved(problem, lower_bound_us=bound_us, gap=gap, **of_all)
     alone, whole = proof_of(plan), proof_of(plan, profile=PROFILE)
     assert alone.on_trust == "that it holds for all partitions"
-    assert (whole.verdict, whole.on_trust) == (Verdict.PROVEN, None)
+    assert (whole.verdict, whole.on_trust) == (ProofVerdict.PROVEN, None)
     assert whole.holds_for == "all partitions"
 
 
@@ -157,7 +162,7 @@ def test_a_bound_that_another_partition_beats_is_no_bound_of_all() -> None:
     # The last rank has most of the work: any more even partition is faster.
     problem = problem_of(None, sizes=(3, 3, 3, 15))
     plan = solved(problem, bound_holds_for=BoundScope.ALL, certificate=None)
-    assert proof_of(plan).verdict == Verdict.PROVEN
+    assert proof_of(plan).verdict == ProofVerdict.PROVEN
     proof = proof_of(plan, profile=PROFILE)
-    assert proof.verdict == Verdict.FALSE
+    assert proof.verdict == ProofVerdict.FALSE
     assert proof.witness_us is not None and proof.witness_us < plan.claim.lower_bound_us

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from synth.costs import cut
+from synth.costs import partition_costs
 from synth.errors import SynthError
 from synth.families import generate
 from synth.profile import Link, Links, NodeLink, PairLink, Profile
@@ -81,7 +81,7 @@ def test_moves_to_the_host_keep_their_times_and_are_not_sent_between_ranks(plan:
     profile = Profile.load(find("zb-1.5b-p8-m24"))
     links = Links(host=Link(latency_us=10.0, bandwidth_bytes_per_s=25e9))
     profile = profile.replace(links=links)
-    costs = cut(profile, [6] * 4)
+    costs = partition_costs(profile, [6] * 4)
     moving = Plan.of(profile, [6] * 4, generate("pipeoffload:1,full", 4, 8, costs=costs))
     small = scaled(moving, sizes=0.01)
     assert small.claim.makespan_us == pytest.approx(moving.claim.makespan_us, rel=1e-4)

@@ -11,7 +11,7 @@ from synth.kinds import OpKind
 from synth.objective import Objective
 from synth.schedule import Op, Schedule, verify
 from synth.solve import Problem
-from synth.solve.evaluate.evaluate import Candidate, evaluate
+from synth.solve.evaluate.evaluate import EvaluatedSchedule, evaluate
 from synth.solve.improve.robustness.robustness import slacken
 from synth.solve.improve.robustness.scenarios import Luck, Worlds
 from synth.solve.infeasibility import serial_schedule
@@ -22,7 +22,7 @@ OBJECTIVES = [Objective.MAKESPAN, Objective.PERIOD, Objective.of_iterations(3)]
 PLACEMENTS = ["linear", "v", "looped:2", "bidirectional"]
 
 
-def family(name: str, objective: Objective, num_ranks: int = 4, m: int = 12) -> Candidate:
+def family(name: str, objective: Objective, num_ranks: int = 4, m: int = 12) -> EvaluatedSchedule:
     """A published schedule with its memory as the cap."""
     problem = family_problem(objective, num_ranks, m)
     found = evaluate(problem, generate(name, num_ranks, m), name)

@@ -75,7 +75,7 @@ def test_published_profile_is_solved_to_zb_h1s_period_in_1f1bs_memory() -> None:
         saved_w_bytes=32,
     )
     result = solve(Problem.linear(costs, 24, 8 * 34, Objective.PERIOD), counted(1))
-    zb_h1 = next(rival for rival in result.rivals if rival.name == "zb-h1")
+    zb_h1 = next(baseline for baseline in result.baselines if baseline.name == "zb-h1")
     assert result.value_us is not None and result.value_us <= zb_h1.period_us
 
 
@@ -204,8 +204,8 @@ def test_without_time_the_serial_schedule_is_still_there() -> None:
 
 def test_of_equally_fast_schedules_the_one_in_less_memory_is_kept() -> None:
     result = solve(table_problem(1, 4, 4))
-    alike = [rival for rival in result.rivals if rival.makespan_us == result.value_us]
-    assert result.peak_bytes == min(rival.peak_bytes for rival in alike) == (3,)
+    alike = [baseline for baseline in result.baselines if baseline.makespan_us == result.value_us]
+    assert result.peak_bytes == min(baseline.peak_bytes for baseline in alike) == (3,)
 
 
 def test_any_seed_from_zero_on_is_accepted() -> None:
@@ -230,7 +230,7 @@ def test_a_stop_at_the_start_of_a_problem_of_many_ops_leaves_families_out(
     stop = threading.Event()
     stop.set()
     result = solve(table_problem(8, 600, 1), stop=stop)
-    assert [rival.name for rival in result.rivals] == ["1f1b"]
+    assert [baseline.name for baseline in result.baselines] == ["1f1b"]
     assert result.schedule is not None
     assert result.stopped_by == StoppedBy.INTERRUPT
 

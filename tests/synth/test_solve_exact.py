@@ -146,9 +146,9 @@ def check_sound(result: Result) -> None:
     _, timeline = verify(result.schedule, problem.costs, problem.caps_bytes)
     assert problem.objective.value_us(timeline) == result.value_us
     assert result.lower_bound_us <= result.value_us
-    for rival in result.rivals:
-        if rival.fits and rival.keeps_saved:
-            assert result.value_us <= problem.objective.value_us(rival)
+    for baseline in result.baselines:
+        if baseline.fits and baseline.keeps_saved:
+            assert result.value_us <= problem.objective.value_us(baseline)
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from synth.costs import cut
+from synth.costs import partition_costs
 from synth.errors import SynthError
 from synth.plan.choose import trials
 from synth.plan.choose.candidates import Candidate
@@ -40,7 +40,7 @@ def candidates(num_ranks: int = 2, m: int = 3, cap: int | None = None) -> list[C
             sizes = balance(PROFILE, where, caps, m)
         except SynthError:
             continue
-        problem = Problem(cut(PROFILE, sizes), where, m, caps, partition=sizes)
+        problem = Problem(partition_costs(PROFILE, sizes), where, m, caps, partition=sizes)
         found.append(Candidate(name, problem))
     return found
 
@@ -61,13 +61,13 @@ def test_it_is_as_good_as_the_best_placement_proven_alone(cap: int | None) -> No
     assert chosen.result.value_us == chosen.result.lower_bound_us == best_us
     assert chosen.result.stopped_by == StoppedBy.OPTIMAL
     assert found[chosen.name].value_us == best_us
-    for tried in chosen.tried:
-        assert tried.is_impossible == (found[tried.name].value_us is None)
-        if not tried.is_impossible:
-            assert tried.lower_bound_us <= (found[tried.name].value_us or 0)
+    for trial in chosen.trials:
+        assert trial.is_impossible == (found[trial.name].value_us is None)
+        if not trial.is_impossible:
+            assert trial.lower_bound_us <= (found[trial.name].value_us or 0)
     assert chosen.result.schedule is not None
     verify(chosen.result.schedule, chosen.result.problem.costs, chosen.result.problem.caps_bytes)
-    names = [rival.name for rival in chosen.result.rivals]
+    names = [baseline.name for baseline in chosen.result.baselines]
     assert len(names) == len(set(names))
     assert {"1f1b", "interleaved:2", "zb-v", "chimera"} <= set(names)
 
@@ -76,7 +76,7 @@ def test_where_a_copy_does_not_fit_one_way_wins_and_copies_do_not_count() -> Non
     one, both = candidates(cap=TIGHT), candidates()
     impossible = {c.name for c in one if alone(c.problem).value_us is None}
     chosen = solve_best_of(one, PROFILE, options=counted(40))
-    assert {tried.name for tried in chosen.tried if tried.is_impossible} == impossible
+    assert {trial.name for trial in chosen.trials if trial.is_impossible} == impossible
     assert chosen.name not in impossible
     unlimited = solve_best_of(both, PROFILE, options=counted(40)).result
     assert (unlimited.value_us or 0) <= (chosen.result.value_us or 0)
@@ -87,7 +87,7 @@ def test_nothing_fits_anywhere() -> None:
     assert chosen.result.schedule is None
     assert chosen.result.stopped_by == StoppedBy.INFEASIBLE
     assert "on all placements nothing fits; on " in (chosen.result.message or "")
-    assert all(tried.is_impossible for tried in chosen.tried)
+    assert all(trial.is_impossible for trial in chosen.trials)
 
 
 def test_who_listens_hears_of_what_is_shorter_than_all_before() -> None:
@@ -112,7 +112,7 @@ def test_a_stop_keeps_the_first_answer() -> None:
     chosen = solve_best_of(candidates(), PROFILE, options=SolveOptions(60), stop=stop)
     assert chosen.result.schedule is not None
     assert chosen.result.stopped_by == StoppedBy.INTERRUPT
-    assert [tried.found is None for tried in chosen.tried] == [False] + [True] * 5
+    assert [trial.found is None for trial in chosen.trials] == [False] + [True] * 5
 
 
 def test_a_stop_before_anything_fits_proves_nothing() -> None:
@@ -128,7 +128,7 @@ def test_the_same_input_gives_the_same_answer() -> None:
     first, second = (solve_best_of(candidates(m=5), PROFILE, options=options) for _ in range(2))
     assert first.result.schedule == second.result.schedule
     assert first.result.lower_bound_us == second.result.lower_bound_us
-    assert [t.name for t in first.tried] == [t.name for t in second.tried]
+    assert [t.name for t in first.trials] == [t.name for t in second.trials]
 
 
 def test_stages_may_recompute_on_each_placement() -> None:
@@ -192,7 +192,7 @@ def test_time_goes_to_those_that_can_still_win(monkeypatch: pytest.MonkeyPatch) 
     # Of all that may yet be better; what the best is proven to be within is not enough.
     assert chosen.result.lower_bound_us == 1500
     assert chosen.result.stopped_by == StoppedBy.TIME_LIMIT
-    assert [tried.name for tried in chosen.tried][:3] == ["looped:2", "v", "linear"]
+    assert [trial.name for trial in chosen.trials][:3] == ["looped:2", "v", "linear"]
 
 
 def test_those_that_found_no_time_at_first_share_what_is_left(

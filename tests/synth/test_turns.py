@@ -11,7 +11,7 @@ from benchmarks.solver.suites import bidirectional, table
 from synth.families import generate
 from synth.solve import Part, SolveOptions
 from synth.solve.evaluate import evaluate
-from synth.solve.evaluate.evaluate import Candidate
+from synth.solve.evaluate.evaluate import EvaluatedSchedule
 from synth.solve.improve.lns import search, turns
 from synth.solve.improve.lns.turns import Turns
 from synth.solve.instance.instance import View
@@ -53,7 +53,9 @@ class Fruitless:
         self.patience.append(rest[-1])
         return search.Improved(starts[0], 1.0, len(self.patience) == self.last)
 
-    def slacken(self, problem: Problem, candidate: Candidate, should_stop: object) -> Candidate:
+    def slacken(
+        self, problem: Problem, candidate: EvaluatedSchedule, should_stop: object
+    ) -> EvaluatedSchedule:
         self.gains -= 1
         return replace(candidate) if self.gains >= 0 else candidate
 

@@ -11,14 +11,14 @@ import pytest
 
 from synth.errors import SynthError
 from synth.families import generate
-from synth.plan.memory_curve.curve_file import Frontier
+from synth.plan.memory_curve.curve_file import MemoryCurve
 from synth.profile import Profile
 from synth.profiles import find
 from synth.schedule.files.plan_file import Claim, Plan
 from synth.schedule.verify import ScheduleError
 from tests.cli.conftest import NAME, Synth
 from tests.synth.plain import damaged, random_costs, random_schedule, shuffled
-from tests.synth.test_frontier import traced
+from tests.synth.test_memory_curve import traced
 from tests.thorough.examples import Examples
 from tests.thorough.mutations import changed_file
 from tests.thorough.oracle import complaint, is_stuck
@@ -43,7 +43,7 @@ def files(tmp_path: Path, synth: Synth) -> Files:
 
 
 @cache
-def small_curve() -> Frontier:
+def small_curve() -> MemoryCurve:
     return traced()[0]
 
 
@@ -77,7 +77,7 @@ def test_a_changed_file_is_read_or_refused_in_one_message(
             assert (ended.code == 0) == (not ended.stderr.startswith("error: ")), ended
             assert ended.stderr.replace("\n", "").isprintable(), ended
         if kind == "curve":
-            read_or_refuse(lambda: Frontier.load(changed).check())
+            read_or_refuse(lambda: MemoryCurve.load(changed).check())
         if kind == "plan" and is_accepted(changed):
             assert complaint(Plan.load(changed)) is None
         if imported.exists():

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from synth.families import generate
-from synth.plan.memory_curve.curve_file import Frontier
+from synth.plan.memory_curve.curve_file import MemoryCurve
 from synth.profile import Profile
 from synth.profiles import find
 from synth.schedule.files.plan_file import Plan
@@ -58,7 +58,7 @@ def is_picture(path: Path) -> None:
 
 VALID: dict[str, Callable[[Path], object]] = {
     "plan.json": lambda path: Plan.load(path).check(),
-    "curve.json": lambda path: Frontier.load(path).check(),
+    "curve.json": lambda path: MemoryCurve.load(path).check(),
     "profile.json": Profile.load,
     "run.json": lambda path: json.loads(path.read_text()),
     "trace.json": lambda path: json.loads(path.read_text()),

@@ -22,7 +22,7 @@ from synth.solve import Problem, Result
 
 # The placement, and the published schedule whose memory is the cap.
 PLACEMENTS = {"bidirectional": "chimera", "bidirectional-v": "bitpipe"}
-RIVALS = ("chimera", "bitpipe", "interleaved")
+BASELINES = ("chimera", "bitpipe", "interleaved")
 _SLICE_US, _SLICE_BYTES = 100, 4
 
 
@@ -61,7 +61,7 @@ def _look(result: Result) -> Look:
     asked = result.problem
     split = any(stage.saved_w_bytes for stage in asked.costs.stages)
     columns: dict[str, Cell] = {}
-    for name in RIVALS:
+    for name in BASELINES:
         where = family_placement(name, asked.num_ranks)
         costs = model(asked.num_ranks, where.num_stages, split)
         schedule = generate(name, asked.num_ranks, asked.num_micro_batches, costs=costs)

@@ -11,8 +11,8 @@ from itertools import product
 from benchmarks.solver.baselines import share_of_1f1b
 from benchmarks.solver.case import Case, Look, Suite
 from benchmarks.solver.probe import Cell
-from synth.costs import cut
-from synth.plan.choose.candidates import Candidate, Cut
+from synth.costs import partition_costs
+from synth.plan.choose.candidates import Candidate, Partitioning
 from synth.plan.choose.trials import solve_best_of
 from synth.plan.partition.balance import balance
 from synth.profile import Profile
@@ -30,17 +30,17 @@ SECONDS = 20.0
 def problem(name: str, num_ranks: int, share: float) -> Problem:
     """The model cut evenly, under a share of what 1F1B needs with one stage per rank."""
     profile, where = Profile.load(find(PROFILE)), placement(name, num_ranks)
-    plain = cut(profile, balance(profile, placement("linear", num_ranks)))
+    plain = partition_costs(profile, balance(profile, placement("linear", num_ranks)))
     caps = (share_of_1f1b(plain, NUM_MICRO_BATCHES, share),) * num_ranks
     sizes = balance(profile, where, caps, NUM_MICRO_BATCHES)
-    return Problem(cut(profile, sizes), where, NUM_MICRO_BATCHES, caps, partition=sizes)
+    return Problem(partition_costs(profile, sizes), where, NUM_MICRO_BATCHES, caps, partition=sizes)
 
 
 def _look(result: Result) -> Look:
     """What is found where the partition is sought too."""
     asked, profile = result.problem, Profile.load(find(PROFILE))
     options = SolveOptions(SECONDS)
-    found = solve_best_of([Candidate("", asked)], profile, Cut.SEARCHED, options).result
+    found = solve_best_of([Candidate("", asked)], profile, Partitioning.SEARCHED, options).result
     columns: dict[str, Cell] = {
         "sought": found.value_us,
         "its bound": found.lower_bound_us,

@@ -10,7 +10,7 @@ from itertools import product
 
 from benchmarks.solver.baselines import baseline, share_of_1f1b
 from benchmarks.solver.case import Case, Look, Suite
-from synth.costs import cut
+from synth.costs import partition_costs
 from synth.families import generate
 from synth.plan.partition.balance import balance
 from synth.profile import Profile
@@ -27,7 +27,7 @@ def problem(name: str, share: float, objective: Objective = Objective.PERIOD) ->
     assert match is not None, name
     num_ranks, num_micro_batches = int(match[2]), int(match[3])
     profile = Profile.load(find(name))
-    costs = cut(profile, balance(profile, placement("linear", num_ranks)))
+    costs = partition_costs(profile, balance(profile, placement("linear", num_ranks)))
     cap = share_of_1f1b(costs, num_micro_batches, share)
     return Problem.linear(costs, num_micro_batches, cap, objective)
 
@@ -43,7 +43,7 @@ def _look(result: Result) -> Look:
     """ZB-1p's and ZB-2p's values; no answer may be above one that fits."""
     asked = result.problem
     ranks, m, costs = asked.num_ranks, asked.num_micro_batches, asked.costs
-    rivals = [
+    baselines = [
         baseline(
             generate(name, ranks, m, costs=costs, caps_bytes=asked.caps_bytes),
             costs,
@@ -52,7 +52,7 @@ def _look(result: Result) -> Look:
         )
         for name in ("zb-1p", "zb-2p")
     ]
-    return Look({rival.name: str(rival) for rival in rivals})
+    return Look({baseline.name: str(baseline) for baseline in baselines})
 
 
 SUITE = Suite("published", "The zero-bubble paper's profiles, 1F1B's memory and twice it.", _cases)

@@ -13,7 +13,7 @@ from benchmarks.solver.suites import bidirectional, published, table, unequal, v
 from synth.schedule import peak_bytes, verify
 from synth.schedule.simulate import Timeline
 from synth.solve import Part, Problem, Result
-from synth.solve.evaluate.evaluate import Candidate
+from synth.solve.evaluate.evaluate import EvaluatedSchedule
 from synth.solve.improve.robustness.robustness import slacken
 from synth.solve.improve.robustness.scenarios import Luck, Worlds
 
@@ -34,7 +34,7 @@ def _look(result: Result) -> Look:
     assert result.value_us is not None and result.peak_bytes is not None
     problem = result.problem
     found = (result.schedule, result.timeline, result.value_us, result.peak_bytes)
-    slack = slacken(problem, Candidate(*found, str(result.found_by)))
+    slack = slacken(problem, EvaluatedSchedule(*found, str(result.found_by)))
     lines = (result.timeline, slack.timeline)
     before_us, after_us = _means_us(problem, lines, bias=0.0)
     wrong_before_us, wrong_after_us = _means_us(problem, lines, bias=_BIAS)
@@ -52,7 +52,7 @@ def _means_us(problem: Problem, lines: tuple[Timeline, Timeline], bias: float) -
     return [Worlds(line.lowered, luck, problem.objective).value_us for line in lines]
 
 
-def _failures(result: Result, slack: Candidate) -> Iterator[str]:
+def _failures(result: Result, slack: EvaluatedSchedule) -> Iterator[str]:
     problem = result.problem
     lowered, timeline = verify(slack.schedule, problem.costs, problem.caps_bytes)
     assert result.value_us is not None and result.peak_bytes is not None

@@ -7,17 +7,17 @@ from synth.report.text.tables import milliseconds, size_unit, table
 from synth.units import format_bytes_both
 
 if TYPE_CHECKING:
-    from synth.plan.memory_curve.curve_file import Frontier
+    from synth.plan.memory_curve.curve_file import MemoryCurve
     from synth.schedule.files.plan_file import Plan
 
 
-def as_text(curve: "Frontier", title: str, width: int) -> str:
+def as_text(curve: "MemoryCurve", title: str, width: int) -> str:
     """What it is of, the table, and the picture for a terminal."""
     picture = plot(drawn(curve, title), width)
     return "\n\n".join((_headline(curve, title), _table(curve), _sentence(curve), picture))
 
 
-def _headline(curve: "Frontier", title: str) -> str:
+def _headline(curve: "MemoryCurve", title: str) -> str:
     """The problem, and for what part of it times and bounds hold."""
     cut = f"with layers cut as {_sizes(curve.partition)}"
     if curve.partition_is_sought:
@@ -32,7 +32,7 @@ def _sizes(partition: tuple[int, ...]) -> str:
     return ",".join(map(str, partition))
 
 
-def drawn(curve: "Frontier", title: str) -> Curve:
+def drawn(curve: "MemoryCurve", title: str) -> Curve:
     """What the pictures show."""
     from synth.plan.memory_curve.curve_file import cap_of, value_of
 
@@ -44,7 +44,7 @@ def drawn(curve: "Frontier", title: str) -> Curve:
     return Curve(title, curve.judged_by.words, points, dots, curve.never_below_bytes)
 
 
-def _table(curve: "Frontier") -> str:
+def _table(curve: "MemoryCurve") -> str:
     from synth.plan.memory_curve.curve_file import cap_of, value_of
     from synth.plan.recompute.stages import recomputed
 
@@ -71,7 +71,7 @@ def _table(curve: "Frontier") -> str:
     return table((*header, "lower bound\nms", "gap\n%", "mean idle\n%", *last), rows)
 
 
-def _mean_idle(plan: "Plan", curve: "Frontier") -> float:
+def _mean_idle(plan: "Plan", curve: "MemoryCurve") -> float:
     """1 − (mean work of a rank) / time, of the curve's objective."""
     from synth.schedule.verify import verify
 
@@ -79,7 +79,7 @@ def _mean_idle(plan: "Plan", curve: "Frontier") -> float:
     return curve.judged_by.bubble_rate(timeline, timeline.mean_work_us)
 
 
-def _sentence(curve: "Frontier") -> str:
+def _sentence(curve: "MemoryCurve") -> str:
     least, never = curve.least_cap_bytes, curve.never_below_bytes
     where = "any" if curve.partition_is_sought else "this"
     first = f"nothing fits below {format_bytes_both(never)} = {never}B, in {where} partition"
@@ -88,7 +88,7 @@ def _sentence(curve: "Frontier") -> str:
     return f"{first}; from {format_bytes_both(least)} on something always does"
 
 
-def as_json(curve: "Frontier") -> dict[str, Any]:
+def as_json(curve: "MemoryCurve") -> dict[str, Any]:
     """The same for scripts, without the plans."""
     from synth.plan.memory_curve.curve_file import cap_of, value_of
     from synth.plan.recompute.stages import recomputed

@@ -11,7 +11,7 @@ from synth.errors import ExitCode, RunFailure, SynthError
 from synth.record import write_atomically
 
 if TYPE_CHECKING:
-    from synth.report.explain.comparison import Comparison
+    from synth.report.explain.comparison import RunComparison
     from synth.runtime.training.rank_result import RankResult
     from synth.schedule.files.plan_file import Plan
     from synth.schedule.lowering.lower import Lowered
@@ -146,7 +146,7 @@ def iterations_us(trace: "Trace", results: "list[RankResult]") -> list[float]:
     return [step.step_us for step in trace.steps]
 
 
-def _as_json(plan: "Plan", results: "list[RankResult]", found: "Comparison") -> str:
+def _as_json(plan: "Plan", results: "list[RankResult]", found: "RunComparison") -> str:
     body = {
         "format": "synth-run",
         "schema_version": 1,

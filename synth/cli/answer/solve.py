@@ -1,4 +1,4 @@
-"""What `synth solve` answers: the rivals, the value, what is proven, and memory."""
+"""The answer of `synth solve`: baselines, value, lower bound and memory."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from synth.cli.answer.output import conditions_json, percent, value_line
 from synth.cli.read.request import Request
 from synth.cli.show import plan_table
-from synth.report.text.baselines import Contender, rivals_table
+from synth.report.text.baselines import Contender, baselines_table
 from synth.report.text.tables import places
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def as_text(request: Request, result: "Result", more: str = "") -> str:
     idle = percent(objective.bubble_rate(timeline, timeline.mean_work_us))
     return "\n".join(
         (
-            rivals_table(_contenders(request, result), objective),
+            baselines_table(_contenders(request, result), objective),
             *(["", more] if more else []),
             "",
             value_line(objective.words, result.value_us, result.lower_bound_us, result.gap),
@@ -80,15 +80,15 @@ def as_json(request: Request, result: "Result") -> dict[str, Any]:
         "caps_bytes": request.problem.caps_bytes,
         "rivals": [
             {
-                "name": rival.name,
-                "makespan_us": rival.makespan_us,
-                "period_us": rival.period_us,
-                "bubble_rate": objective.bubble_rate(rival, rival.work_us),
-                "mean_idle": objective.bubble_rate(rival, rival.mean_work_us),
-                "peak_bytes": rival.peak_bytes,
-                "fits": None if request.problem.caps_bytes is None else rival.fits,
+                "name": baseline.name,
+                "makespan_us": baseline.makespan_us,
+                "period_us": baseline.period_us,
+                "bubble_rate": objective.bubble_rate(baseline, baseline.work_us),
+                "mean_idle": objective.bubble_rate(baseline, baseline.mean_work_us),
+                "peak_bytes": baseline.peak_bytes,
+                "fits": None if request.problem.caps_bytes is None else baseline.fits,
             }
-            for rival in result.rivals
+            for baseline in result.baselines
         ],
         "plan": str(request.output) if request.output and timeline is not None else None,
     }
@@ -103,19 +103,19 @@ def _throughput(request: Request, timeline: "Timeline") -> str:
 def _contenders(request: Request, result: "Result") -> list[Contender]:
     """The published schedules, slowest first, then the one found."""
     has_cap = request.problem.caps_bytes is not None
-    rivals = [
+    baselines = [
         Contender(
-            rival.name,
-            rival.makespan_us,
-            rival.period_us,
-            rival.work_us,
-            rival.mean_work_us,
-            rival.peak_bytes,
-            rival.fits if has_cap else None,
+            baseline.name,
+            baseline.makespan_us,
+            baseline.period_us,
+            baseline.work_us,
+            baseline.mean_work_us,
+            baseline.peak_bytes,
+            baseline.fits if has_cap else None,
         )
-        for rival in result.rivals
+        for baseline in result.baselines
     ]
-    rivals.sort(key=lambda rival: -request.problem.objective.value_us(rival))
+    baselines.sort(key=lambda baseline: -request.problem.objective.value_us(baseline))
     assert result.timeline is not None and result.peak_bytes is not None
     ours = Contender(
         "this plan",
@@ -126,7 +126,7 @@ def _contenders(request: Request, result: "Result") -> list[Contender]:
         result.peak_bytes,
         True if has_cap else None,
     )
-    return [*rivals, ours]
+    return [*baselines, ours]
 
 
 def _what_is_left(result: "Result") -> list[str]:
@@ -156,7 +156,9 @@ def _faster_ones(request: Request, result: "Result") -> list[str]:
     """Published schedules that fit and are faster, as they may do what the search does not."""
     value_us, found_us = request.problem.objective.value_us, result.value_us
     assert found_us is not None
-    faster = [r for r in result.rivals if r.fits and not r.keeps_saved and value_us(r) < found_us]
+    faster = [
+        r for r in result.baselines if r.fits and not r.keeps_saved and value_us(r) < found_us
+    ]
     if not faster:
         return []
     best = min(faster, key=value_us)

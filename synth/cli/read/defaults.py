@@ -28,7 +28,7 @@ FOR_ALL = ("none", "all", "auto")
 
 
 @dataclass(frozen=True)
-class Choices:
+class SolveChoices:
     """The three options as the search takes them; `placement_is_given` says who named that."""
 
     placement: str
@@ -46,21 +46,21 @@ def choices(
     hint: str | None,
     *,
     is_for_one: bool,
-) -> Choices:
+) -> SolveChoices:
     """Fill in what was not given.
 
     Args:
         placement: as on the command line; None: not given. So are the next two.
         is_for_one: the request is of one problem.
     """
-    fallback = Choices(AUTO, AUTO, AUTO, placement is not None)
+    fallback = SolveChoices(AUTO, AUTO, AUTO, placement is not None)
     if is_for_one:
-        fallback = Choices(LINEAR, EVEN, NONE, True)
+        fallback = SolveChoices(LINEAR, EVEN, NONE, True)
     elif hint is not None:
         fallback = _of_hint(hint, num_ranks, profile, is_placed=placement is not None)
     elif not _is_for_several(num_ranks, len(profile.layers), partition, recompute):
-        fallback = Choices(LINEAR, AUTO, AUTO, True)
-    return Choices(
+        fallback = SolveChoices(LINEAR, AUTO, AUTO, True)
+    return SolveChoices(
         placement or fallback.placement,
         partition or fallback.partition,
         recompute or fallback.recompute,
@@ -83,7 +83,7 @@ def _is_for_several(
     return any(where.num_stages == len(sizes) for where in every)
 
 
-def _of_hint(hint: str, num_ranks: int, profile: Profile, *, is_placed: bool) -> Choices:
+def _of_hint(hint: str, num_ranks: int, profile: Profile, *, is_placed: bool) -> SolveChoices:
     """The placement of a hint by its name, and of a file the partition; else linear and even.
 
     What is no hint is for `read_hint` to refuse.
@@ -94,11 +94,11 @@ def _of_hint(hint: str, num_ranks: int, profile: Profile, *, is_placed: bool) ->
     from synth.schedule.files.plan_file import Plan
     from synth.schedule.model import Placement
 
-    found = Choices(LINEAR, EVEN, AUTO, True)
+    found = SolveChoices(LINEAR, EVEN, AUTO, True)
     try:
         if not Path(hint).exists():
             family_placement(hint, num_ranks)
-            return Choices(family_layout(hint), EVEN, AUTO, True)
+            return SolveChoices(family_layout(hint), EVEN, AUTO, True)
         plan = Plan.load(Path(hint))
     except SynthError:
         return found
@@ -106,11 +106,11 @@ def _of_hint(hint: str, num_ranks: int, profile: Profile, *, is_placed: bool) ->
     sizes = ",".join(map(str, plan.partition)) if is_cut_alike else EVEN
     for name, where in placements_to_try(num_ranks, len(profile.layers)).items():
         if where == Placement(plan.placement):
-            return Choices(name, sizes, AUTO, True)
+            return SolveChoices(name, sizes, AUTO, True)
     return found
 
 
-def chooses_layers(chosen: Choices, num_layers: int, limit_s: float) -> bool:
+def chooses_layers(chosen: SolveChoices, num_layers: int, limit_s: float) -> bool:
     """True if single layers to recompute are chosen, too, and not whole stages alone.
 
     Args:

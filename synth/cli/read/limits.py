@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from synth.errors import SynthError
-from synth.plan.memory_curve.target import Target
+from synth.plan.memory_curve.target import TimeTarget
 from synth.profile import Profile
 from synth.units import format_bytes, format_bytes_both, parse_bytes, parse_seconds, shown
 
@@ -138,7 +138,7 @@ def is_steady(target: str | None) -> bool:
     return target is not None and word(target) == STEADY
 
 
-def read_target(text: str) -> Target:
+def read_target(text: str) -> TimeTarget:
     """Read a time (`850ms`, `1.2s`), or a share of the lower bound without a limit (`105%`).
 
     Raises:
@@ -152,7 +152,7 @@ def read_target(text: str) -> Target:
                 f"--target {text!r} is below the lower bound, so no schedule meets it; give 100% "
                 f"or more"
             )
-        return Target(share_of_bound=share)
+        return TimeTarget(share_of_bound=share)
     if re.fullmatch(r"\s*[\d.]+\s*", text):
         raise SynthError(
             f"--target {text!r} has no unit; write for example 850ms, 1.2s, or 105% of the lower "
@@ -161,7 +161,7 @@ def read_target(text: str) -> Target:
     time_us = round(parse_seconds(text) * 1e6)
     if time_us < 1:
         raise SynthError(f"--target {text!r} is no time; write for example 850ms or 1.2s")
-    return Target(time_us=time_us)
+    return TimeTarget(time_us=time_us)
 
 
 def _percentage(text: str) -> float:

@@ -150,7 +150,7 @@ def asked_problem(
     Raises:
         SynthError: a partition for other stages or layers, or too few layers or micro-batches.
     """
-    from synth.costs import cut
+    from synth.costs import partition_costs
     from synth.plan.partition.balance import balance, is_proven_best
     from synth.solve.problem import Problem
 
@@ -159,7 +159,7 @@ def asked_problem(
     sizes = given or balance(profile, where, caps_bytes, num_micro_batches, should_stop=should_stop)
     # A partition that was made in haste is proven to be nothing.
     is_best = is_proven_best(where, given) and not should_stop()
-    costs = cut(profile, sizes)
+    costs = partition_costs(profile, sizes)
     about = (
         caps_bytes,
         kind,

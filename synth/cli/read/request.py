@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from synth.cli.answer.output import talk
-from synth.cli.progress.clock import Clock
+from synth.cli.progress.deadline import Deadline
 from synth.cli.read.limits import MemoryLimit, is_searched, read_sizes
 from synth.errors import ExitCode
 from synth.profile import Profile
@@ -13,7 +13,7 @@ from synth.record import is_stream
 
 if TYPE_CHECKING:
     from synth.objective import HasSpans
-    from synth.plan.choose.candidates import Cut
+    from synth.plan.choose.candidates import Partitioning
     from synth.schedule.files.plan_file import Plan
     from synth.solve.problem import Incumbent, Problem, Result, SolveOptions, StoppedBy
 
@@ -34,7 +34,7 @@ class Request:
     arguments: dict[str, str]
     output: Path | None
     recompute: tuple[int, ...] | None = ()
-    clock: Clock = field(default_factory=Clock.unlimited)
+    deadline: Deadline = field(default_factory=Deadline.unlimited)
     costs_from: Profile | None = None
 
     @property
@@ -43,14 +43,14 @@ class Request:
         return self.costs_from or self.profile
 
     @property
-    def cut(self) -> "Cut":
+    def partitioning(self) -> "Partitioning":
         """How the model is to be cut."""
-        from synth.plan.choose.candidates import Cut
+        from synth.plan.choose.candidates import Partitioning
 
         text = self.arguments["partition"]
         if is_searched(text):
-            return Cut.SEARCHED
-        return Cut.EVEN if read_sizes(text) is None else Cut.GIVEN
+            return Partitioning.SEARCHED
+        return Partitioning.EVEN if read_sizes(text) is None else Partitioning.GIVEN
 
     def tokens_per_s(self, spans: "HasSpans") -> float | None:
         """The tokens of an iteration over its time; None: it takes no time."""

@@ -10,7 +10,7 @@ from synth.cli.progress.interrupt import run_interruptibly
 from synth.cli.read.limits import MemoryLimit, is_searched
 from synth.cli.read.request import Request, announce, announce_sizes, failure_code
 from synth.errors import SynthError
-from synth.plan.memory_curve.target import Target
+from synth.plan.memory_curve.target import TimeTarget
 from synth.units import format_bytes, format_bytes_both, format_us
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from synth.solve.problem import Result
 
 
-def solve_least(request: Request, target: Target, format: Format) -> None:
+def solve_least(request: Request, target: TimeTarget, format: Format) -> None:
     """Search, save every improvement, and answer.
 
     Raises:
@@ -38,7 +38,7 @@ def solve_least(request: Request, target: Target, format: Format) -> None:
         profile = request.as_run if is_sought else None
         return least_cap(request.problem, target, *asked, profile)
 
-    least = run_interruptibly(work, request.clock.until(), progress.close)
+    least = run_interruptibly(work, request.deadline.until(), progress.close)
     result = least.result()
     if format == Format.JSON:
         answer_json(_json(request, least, result))

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from synth.cli.answer.output import Format, answer, answer_json, talk
 from synth.cli.answer.solve import as_json, as_text
+from synth.cli.progress.best_so_far import BestSoFar
 from synth.cli.progress.interrupt import run_interruptibly
-from synth.cli.progress.lines import Progress
-from synth.cli.progress.so_far import SoFar
+from synth.cli.progress.reporter import ProgressReporter
 from synth.cli.read.request import Request, announce, failure_code
 from synth.errors import SynthError
 
@@ -23,28 +23,28 @@ def solve_within_limits(request: Request, format: Format) -> None:
         NoSchedule: nothing was found.
     """
     announce(request)
-    found, clock = SoFar(), request.clock
+    found, deadline = BestSoFar(), request.deadline
     result = run_interruptibly(
         lambda stop: search(request, stop, found),
-        clock.until(),
-        lambda: found.result(clock.elapsed_s),
+        deadline.until(),
+        lambda: found.result(deadline.elapsed_s),
     )
     finish(request, result, format)
 
 
-def search(request: Request, stop: threading.Event, found: SoFar | None = None) -> "Result":
+def search(request: Request, stop: threading.Event, found: BestSoFar | None = None) -> "Result":
     """The best schedule, on the partition given or, where there is none, on one that suits it."""
-    from synth.plan.choose.candidates import Cut
+    from synth.plan.choose.candidates import Partitioning
     from synth.plan.recompute.repartition import solve_repartitioning
 
-    so_far = found or SoFar()
+    so_far = found or BestSoFar()
 
     def listener(problem: "Problem") -> "Callable[[Incumbent], None]":
         if problem.partition != request.partition:
             talk(f"cut again, R counted: {','.join(map(str, problem.partition or ()))}")
-        return so_far.listening(problem, Progress(request.on(problem)))
+        return so_far.listening(problem, ProgressReporter(request.on(problem)))
 
-    profile = request.as_run if request.cut == Cut.EVEN else None
+    profile = request.as_run if request.partitioning == Partitioning.EVEN else None
     asked = (request.problem, request.recompute, request.options)
     return solve_repartitioning(profile, *asked, listener, stop)
 

@@ -94,7 +94,7 @@ def _nothing(request: Request, spent_s: float, stop: threading.Event) -> "Result
         peak_bytes=None,
         found_by=None,
         stopped_by=reason,
-        rivals=(),
+        baselines=(),
         wall_s=spent_s,
         message=message,
     )

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from synth.cli.answer.output import Format, answer, answer_json, percent, talk
 from synth.cli.answer.preview import Infeasible
-from synth.cli.progress.clock import Clock
+from synth.cli.progress.best_so_far import BestSoFar
+from synth.cli.progress.deadline import Deadline
 from synth.cli.progress.interrupt import run_interruptibly
-from synth.cli.progress.lines import Progress
-from synth.cli.progress.so_far import SoFar
-from synth.cli.read.defaults import AUTO, FOR_ALL, Choices
+from synth.cli.progress.reporter import ProgressReporter
+from synth.cli.read.defaults import AUTO, FOR_ALL, SolveChoices
 from synth.cli.read.limits import (
     EVEN,
     SEARCH,
@@ -30,7 +30,7 @@ from synth.report.text.tables import milliseconds, size_unit, table
 from synth.units import format_bytes, shown
 
 if TYPE_CHECKING:
-    from synth.plan.choose.candidates import Candidate, Chosen, Tried
+    from synth.plan.choose.candidates import Candidate, Chosen, Trial
     from synth.schedule.model import Placement
     from synth.solve.problem import Incumbent, Problem, Result
 
@@ -43,7 +43,7 @@ class Candidates:
     refusals: dict[str, str]
 
 
-def is_choice(chosen: Choices, *, is_for_one: bool) -> bool:
+def is_choice(chosen: SolveChoices, *, is_for_one: bool) -> bool:
     """True if the placement, the partition or what is recomputed is left to the search.
 
     Args:
@@ -59,12 +59,12 @@ def _is_auto(placement: str) -> bool:
 
 def asked_candidates(
     profile: Profile,
-    chosen: Choices,
+    chosen: SolveChoices,
     num_ranks: int,
     num_micro_batches: int,
     objective: str,
     caps_bytes: tuple[int, ...] | None,
-    clock: Clock,
+    deadline: Deadline,
     recomputed_layers: tuple[int, ...] = (),
     chooses_layers: bool = False,
 ) -> Candidates:
@@ -92,7 +92,7 @@ def asked_candidates(
     found: list[Candidate] = []
     refusals: dict[str, str] = {}
     for place, (name, where) in enumerate(placements.items()):
-        is_late = not chosen.placement_is_given and clock.for_partitions()()
+        is_late = not chosen.placement_is_given and deadline.for_partitions()()
         if is_late and any(why_infeasible(one.problem, one.choice) is None for one in found):
             # Large problems: what nobody named is left out.
             talk(f"not tried, for want of time: {', '.join([*placements][place:])}")
@@ -102,7 +102,7 @@ def asked_candidates(
             continue
         asked = (profile, where, num_micro_batches, partition, objective, caps_bytes)
         try:
-            should_stop = clock.for_partitions(place + 1, len(placements))
+            should_stop = deadline.for_partitions(place + 1, len(placements))
             problem = asked_problem(*asked, should_stop, recomputed_layers, chooses_layers)
         except SynthError as error:
             refusals[name] = str(error)
@@ -128,7 +128,7 @@ def _placements(name: str, num_ranks: int, num_layers: int) -> "dict[str, Placem
     return {name: placement(name, num_ranks)}
 
 
-def check_goes_with_choice(chosen: Choices, target: str | None, hint: str | None) -> None:
+def check_goes_with_choice(chosen: SolveChoices, target: str | None, hint: str | None) -> None:
     """Refuse what is for one placement, or for one partition of it.
 
     Raises:
@@ -155,7 +155,7 @@ def solve_candidates(request: Request, candidates: Candidates, format: Format) -
     Raises:
         NoSchedule: nothing was found.
     """
-    from synth.plan.choose.candidates import Cut
+    from synth.plan.choose.candidates import Partitioning
     from synth.plan.choose.trials import solve_best_of
 
     announce_sizes(request)
@@ -164,51 +164,53 @@ def solve_candidates(request: Request, candidates: Candidates, format: Format) -
         talk(f"placements to try: {', '.join(names.values())}")
     for name, why in candidates.refusals.items():
         talk(f"not {name}: {why}")
-    last: Progress | None = None
-    so_far, clock = SoFar(), request.clock
+    last: ProgressReporter | None = None
+    so_far, deadline = BestSoFar(), request.deadline
 
     def listener(problem: "Problem") -> "Callable[[Incumbent], None]":
         nonlocal last
         trial = request.on(problem)
         if last is None or not last.is_of(trial):
             talk(f"on {names[problem.placement]}: {_sizes(problem)}")
-            last = Progress(trial)
+            last = ProgressReporter(trial)
         return so_far.listening(problem, last)
 
-    asked = (candidates.them, request.as_run, request.cut, request.options, listener)
+    asked = (candidates.them, request.as_run, request.partitioning, request.options, listener)
     chosen = run_interruptibly(
         lambda stop: solve_best_of(*asked, stop),
-        clock.until(),
-        lambda: _chosen(so_far.result(clock.elapsed_s), candidates.them),
+        deadline.until(),
+        lambda: _chosen(so_far.result(deadline.elapsed_s), candidates.them),
     )
-    more = _table(chosen, with_cuts=request.cut == Cut.SEARCHED or request.recompute != ())
-    finish(request, chosen.result, format, more, {"candidates": _tried(chosen)})
+    more = _table(
+        chosen, with_cuts=request.partitioning == Partitioning.SEARCHED or request.recompute != ()
+    )
+    finish(request, chosen.result, format, more, {"candidates": _trials_json(chosen)})
 
 
 def _chosen(found: "Result | None", candidates: "Sequence[Candidate]") -> "Chosen | None":
     """Take the best so far for the answer; its bound holds for the other candidates too."""
-    from synth.plan.choose.candidates import Chosen, Tried
+    from synth.plan.choose.candidates import Chosen, Trial
 
     if found is None:
         return None
-    tried = []
+    trials = []
     for candidate in candidates:
         is_best = candidate.problem.placement == found.problem.placement
         result = found if is_best else None
-        tried.append(Tried(candidate, found.lower_bound_us, result))
-    tried.sort(key=lambda one: one.found is None)
-    return Chosen(found, tuple(tried), is_cut_short=True)
+        trials.append(Trial(candidate, found.lower_bound_us, result))
+    trials.sort(key=lambda one: one.found is None)
+    return Chosen(found, tuple(trials), is_cut_short=True)
 
 
 def _table(chosen: "Chosen", *, with_cuts: bool) -> str:
     """A row for each candidate, the best one first; with the layers of each stage."""
     best, objective = chosen.result, chosen.result.problem.objective
     header = ["placement", f"{objective.words}\nms", "lower bound\nms", "gap", "peak"]
-    rows = [[tried.name, *_row(tried, chosen)] for tried in chosen.tried]
+    rows = [[trial.name, *_row(trial, chosen)] for trial in chosen.trials]
     if with_cuts:
         header.append("layers per stage")
         rows = [
-            [*row, _sizes(tried.problem)] for row, tried in zip(rows, chosen.tried, strict=True)
+            [*row, _sizes(trial.problem)] for row, trial in zip(rows, chosen.trials, strict=True)
         ]
     scope = "all in this table, each cut as it is there"
     if best.bound_scope == BoundScope.ALL:
@@ -223,38 +225,38 @@ def _sizes(problem: "Problem") -> str:
     return ",".join(map(str, problem.partition or ()))
 
 
-def _row(tried: "Tried", chosen: "Chosen") -> list[str]:
+def _row(trial: "Trial", chosen: "Chosen") -> list[str]:
     """Value, bound, gap and peak; or why there are none."""
-    bound = milliseconds(tried.lower_bound_us)
-    if tried.is_impossible:
+    bound = milliseconds(trial.lower_bound_us)
+    if trial.is_impossible:
         return ["nothing fits", "", "", ""]
-    if tried.found is None:
-        return [_without_result(tried, chosen), bound, "", ""]
-    value_us, peak_bytes = tried.value_us, tried.found.peak_bytes
-    if tried.gap is None or value_us is None or peak_bytes is None:
+    if trial.found is None:
+        return [_without_result(trial, chosen), bound, "", ""]
+    value_us, peak_bytes = trial.value_us, trial.found.peak_bytes
+    if trial.gap is None or value_us is None or peak_bytes is None:
         return ["none found", bound, "", ""]
-    return [milliseconds(value_us), bound, percent(tried.gap), format_bytes(max(peak_bytes))]
+    return [milliseconds(value_us), bound, percent(trial.gap), format_bytes(max(peak_bytes))]
 
 
-def _without_result(tried: "Tried", chosen: "Chosen") -> str:
+def _without_result(trial: "Trial", chosen: "Chosen") -> str:
     state, best_us = "no result" if chosen.is_cut_short else "not tried", chosen.result.value_us
     if best_us is None:
         return state
-    left = 1 - tried.lower_bound_us / best_us
+    left = 1 - trial.lower_bound_us / best_us
     return "cannot win" if left <= 0 else f"{state}: at most {percent(left)} less"
 
 
-def _tried(chosen: "Chosen") -> list[dict[str, Any]]:
+def _trials_json(chosen: "Chosen") -> list[dict[str, Any]]:
     return [
         {
-            "name": tried.name,
-            "partition": tried.problem.partition,
-            "value_us": tried.value_us,
-            "lower_bound_us": None if tried.is_impossible else tried.lower_bound_us,
-            "peak_bytes": None if tried.found is None else tried.found.peak_bytes,
-            "seconds": round(tried.seconds, 3),
+            "name": trial.name,
+            "partition": trial.problem.partition,
+            "value_us": trial.value_us,
+            "lower_bound_us": None if trial.is_impossible else trial.lower_bound_us,
+            "peak_bytes": None if trial.found is None else trial.found.peak_bytes,
+            "seconds": round(trial.seconds, 3),
         }
-        for tried in chosen.tried
+        for trial in chosen.trials
     ]
 
 

@@ -9,11 +9,11 @@ from synth.families import placements_for
 from synth.plan.recompute.choice import Choice
 from synth.schedule.model import Placement
 from synth.schedule.placements import usual
-from synth.solve.evaluate.evaluate import Candidate as Scored
-from synth.solve.problem import Problem, Result, Rival, StoppedBy, merit, relative_gap
+from synth.solve.evaluate.evaluate import EvaluatedSchedule
+from synth.solve.problem import Baseline, Problem, Result, StoppedBy, rank_key, relative_gap
 
 
-class Cut(StrEnum):
+class Partitioning(StrEnum):
     """How the model is cut: as it is given, evenly (with R's time counted), or as serves best."""
 
     GIVEN = "given"
@@ -47,7 +47,7 @@ def placements_to_try(num_ranks: int, num_layers: int) -> dict[str, Placement]:
 
 
 @dataclass(eq=False)
-class Tried:
+class Trial:
     """What is known of a candidate: the best that was found, and a bound on all that there is.
 
     The bound, with its certificate, holds for one partition, which is another one where the model
@@ -63,9 +63,9 @@ class Tried:
     found: Result | None = None
     seconds: float = 0.0
     is_over: bool = False
-    num_trials: int = 0
-    published: tuple[Rival, ...] = ()
-    moved: Scored | None = None
+    num_searches: int = 0
+    published: tuple[Baseline, ...] = ()
+    moved: EvaluatedSchedule | None = None
     is_judged: bool = False
     is_fixed: bool = False
     certificate: Certificate | None = None
@@ -100,9 +100,9 @@ class Tried:
     def take(self, found: Result) -> None:
         """Keep the better one of what was found, and what is proven on its partition."""
         self.seconds += found.wall_s
-        self.num_trials += 1
+        self.num_searches += 1
         before = (self.value_us, self.lower_bound_us)
-        if self.value_us is None or merit(found.value_us) < merit(self.value_us):
+        if self.value_us is None or rank_key(found.value_us) < rank_key(self.value_us):
             self._take_bound(found, self.bound_on(found.problem))
             self.found = found
         elif self.bound_on(found.problem):
@@ -133,10 +133,10 @@ class Chosen(NamedTuple):
     """
 
     result: Result
-    tried: tuple[Tried, ...]
+    trials: tuple[Trial, ...]
     is_cut_short: bool = False
 
     @property
     def name(self) -> str:
         """Of the placement that won."""
-        return self.tried[0].name
+        return self.trials[0].name

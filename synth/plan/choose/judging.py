@@ -10,15 +10,15 @@ these cuts are judged too.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from synth.plan.choose.candidates import Tried
-from synth.plan.choose.published import NUM_PASSES, NUM_PLAIN_PASSES, Published
+from synth.plan.choose.candidates import Trial
+from synth.plan.choose.published import NUM_PASSES, NUM_PLAIN_PASSES, JudgedSchedules
 from synth.plan.recompute.choice import bound_us, why_infeasible
 from synth.plan.recompute.repartition import repartitioned
 from synth.plan.recompute.solve import counts_tried
 from synth.plan.recompute.stages import recomputed
 from synth.profile import Profile
 from synth.solve.bounds.closed_form import work_bound_us
-from synth.solve.evaluate.evaluate import Candidate
+from synth.solve.evaluate.evaluate import EvaluatedSchedule
 from synth.solve.instance.memory_models import relaxed_for_fusion
 from synth.solve.problem import Problem, Result, StoppedBy
 
@@ -32,7 +32,7 @@ _NEAR = 1.15
 IsLate = Callable[[int, bool], bool]
 
 
-def judge(those: Sequence[Tried], is_late: IsLate, on_found: Callable[[Tried], None]) -> None:
+def judge(those: Sequence[Trial], is_late: IsLate, on_found: Callable[[Trial], None]) -> None:
     """Give each candidate the best of its published schedules as what was found.
 
     Args:
@@ -40,94 +40,94 @@ def judge(those: Sequence[Tried], is_late: IsLate, on_found: Callable[[Tried], N
         is_late: ends the passes.
         on_found: called after what is better than what was found on a candidate before.
     """
-    pairs = [(tried, Published(tried.problem, tried.candidate.choice)) for tried in those]
+    pairs = [(trial, JudgedSchedules(trial.problem, trial.candidate.choice)) for trial in those]
     steps = [(*pair, number) for pair in pairs for number in range(NUM_PASSES)]
-    for tried, published, number in sorted(steps, key=_cost):
-        _pass(tried, published, number, is_late, _best_us(those))
-        on_found(tried)
-    for tried, published in pairs:
-        tried.published, tried.moved = tuple(published.rivals), published.moved
-        tried.is_judged = published.is_complete
+    for trial, published, number in sorted(steps, key=_cost):
+        _pass(trial, published, number, is_late, _best_us(those))
+        on_found(trial)
+    for trial, published in pairs:
+        trial.published, trial.moved = tuple(published.baselines), published.moved
+        trial.is_judged = published.is_complete
 
 
-def _cost(step: tuple[Tried, Published, int]) -> tuple[bool, int, int]:
+def _cost(step: tuple[Trial, JudgedSchedules, int]) -> tuple[bool, int, int]:
     """Squares of sizes: a size is what a schedule takes, and large ones serve less often."""
-    tried, published, number = step
+    trial, published, number = step
     tier = (number >= NUM_PLAIN_PASSES) + (number > NUM_PLAIN_PASSES)
-    return published.is_hopeless, tier, num_ops(tried.problem) ** 2 * _COSTS[number]
+    return published.is_hopeless, tier, num_ops(trial.problem) ** 2 * _COSTS[number]
 
 
 def _pass(
-    tried: Tried, published: Published, number: int, is_late: IsLate, best_us: int | None
+    trial: Trial, published: JudgedSchedules, number: int, is_late: IsLate, best_us: int | None
 ) -> None:
-    size = num_ops(tried.problem)
+    size = num_ops(trial.problem)
     is_plain = number < NUM_PLAIN_PASSES
     published.run(number, lambda schedules=1: is_late(schedules * size, is_plain), best_us)
     best = published.best
-    if best is not None and (tried.value_us is None or best.value_us < tried.value_us):
-        tried.found = _result(published.best_problem, best, tried.lower_bound_us)
+    if best is not None and (trial.value_us is None or best.value_us < trial.value_us):
+        trial.found = _result(published.best_problem, best, trial.lower_bound_us)
 
 
-def fixed(tried: Tried) -> Tried | None:
+def fixed(trial: Trial) -> Trial | None:
     """The best schedule on a candidate that moves what forwards save, as a candidate of its own.
 
     Its bound is that without caps, as what is moved takes no memory.
     """
-    if tried.moved is None:
+    if trial.moved is None:
         return None
-    free = replace(tried.problem, caps_bytes=None)
+    free = replace(trial.problem, caps_bytes=None)
     least_us = work_bound_us(relaxed_for_fusion(free), free.objective)
-    name = f"{tried.name} ({tried.moved.schedule.name})"
-    found = _result(tried.problem, tried.moved, least_us)
-    candidate = tried.candidate._replace(name=name, problem=tried.problem)
-    return Tried(candidate, least_us, found, is_over=True, is_fixed=True)
+    name = f"{trial.name} ({trial.moved.schedule.name})"
+    found = _result(trial.problem, trial.moved, least_us)
+    candidate = trial.candidate._replace(name=name, problem=trial.problem)
+    return Trial(candidate, least_us, found, is_over=True, is_fixed=True)
 
 
-def nothing_fits(tried: Tried) -> Result | None:
+def nothing_fits(trial: Trial) -> Result | None:
     """The answer of a search where closed forms say that nothing fits; None: they do not."""
-    message = why_infeasible(tried.problem, tried.candidate.choice)
-    if message is None or tried.value_us is not None:
+    message = why_infeasible(trial.problem, trial.candidate.choice)
+    if message is None or trial.value_us is not None:
         return None
-    nothing = (None, None, None, tried.lower_bound_us, None, None)
-    return Result(tried.problem, *nothing, StoppedBy.INFEASIBLE, (), 0.0, message)
+    nothing = (None, None, None, trial.lower_bound_us, None, None)
+    return Result(trial.problem, *nothing, StoppedBy.INFEASIBLE, (), 0.0, message)
 
 
-def cut_again(
-    profile: Profile, those: Sequence[Tried], should_stop: Callable[[], bool]
-) -> Iterator[Tried]:
+def repartitioned_trials(
+    profile: Profile, those: Sequence[Trial], should_stop: Callable[[], bool]
+) -> Iterator[Trial]:
     """Candidates cut for the stages that recompute in what was found, and for one more and fewer.
 
     Nothing is found on them yet. Their choice is of just these stages.
     """
     best_us = _best_us(those) or 0
-    known = {(tried.name, tried.problem.partition) for tried in those}
+    known = {(trial.name, trial.problem.partition) for trial in those}
     near = [one for one in those if one.value_us is not None and one.value_us <= _NEAR * best_us]
-    for tried in sorted(near, key=lambda one: one.value_us or 0):
-        if tried.candidate.choice is not None:
+    for trial in sorted(near, key=lambda one: one.value_us or 0):
+        if trial.candidate.choice is not None:
             continue
-        for stages in _neighbours(tried):
+        for stages in _neighbours(trial):
             if should_stop():
                 return
-            problem = repartitioned(profile, tried.problem, stages, should_stop)
-            if (tried.name, problem.partition) not in known:
-                known.add((tried.name, problem.partition))
-                candidate = tried.candidate._replace(problem=problem, choice=stages)
-                yield Tried(candidate, bound_us(problem, None))
+            problem = repartitioned(profile, trial.problem, stages, should_stop)
+            if (trial.name, problem.partition) not in known:
+                known.add((trial.name, problem.partition))
+                candidate = trial.candidate._replace(problem=problem, choice=stages)
+                yield Trial(candidate, bound_us(problem, None))
 
 
-def _neighbours(tried: Tried) -> Iterator[tuple[int, ...]]:
+def _neighbours(trial: Trial) -> Iterator[tuple[int, ...]]:
     """The first stages, as many as recompute in what was found, then one step more and fewer."""
-    assert tried.found is not None and tried.found.schedule is not None
-    count = len(recomputed(tried.found.schedule))
-    counts = counts_tried(tried.problem.costs.num_stages)
+    assert trial.found is not None and trial.found.schedule is not None
+    count = len(recomputed(trial.found.schedule))
+    counts = counts_tried(trial.problem.costs.num_stages)
     nearest = min(range(len(counts)), key=lambda at: abs(counts[at] - count))
     for at in (nearest, nearest + 1, nearest - 1):
         if count and 0 < at < len(counts):
             yield tuple(range(counts[at]))
 
 
-def _best_us(those: Sequence[Tried]) -> int | None:
-    values = (tried.value_us for tried in those)
+def _best_us(those: Sequence[Trial]) -> int | None:
+    values = (trial.value_us for trial in those)
     return min((us for us in values if us is not None), default=None)
 
 
@@ -136,7 +136,7 @@ def num_ops(problem: Problem) -> int:
     return 3 * problem.num_micro_batches * problem.costs.num_stages
 
 
-def _result(problem: Problem, found: Candidate, least_us: int) -> Result:
+def _result(problem: Problem, found: EvaluatedSchedule, least_us: int) -> Result:
     """A schedule as the answer of a search that did nothing else."""
     return Result(
         problem=problem,
@@ -147,6 +147,6 @@ def _result(problem: Problem, found: Candidate, least_us: int) -> Result:
         peak_bytes=found.peak_bytes,
         found_by=found.found_by,
         stopped_by=StoppedBy.TIME_LIMIT,
-        rivals=(),
+        baselines=(),
         wall_s=0.0,
     )

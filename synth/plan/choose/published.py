@@ -25,10 +25,10 @@ from synth.plan.recompute.layer_choice import LayerSearch, applies
 from synth.plan.recompute.solve import counts_tried
 from synth.plan.recompute.stages import bounds, merged, without_recompute, written_out
 from synth.schedule.model import Buffering, Schedule
-from synth.solve.evaluate.evaluate import BUFFERINGS, Candidate, divide, evaluate
+from synth.solve.evaluate.evaluate import BUFFERINGS, EvaluatedSchedule, divide, evaluate
 from synth.solve.improve.published import with_mean_times
 from synth.solve.infeasibility import find_shortage
-from synth.solve.problem import Problem, Rival
+from synth.solve.problem import Baseline, Problem
 
 NUM_PASSES, NUM_PLAIN_PASSES = 7, 3
 _UNTIMED_WITH_R, _WITH_LAYERS, _TIMED_WITH_R = 3, 4, 5
@@ -54,14 +54,14 @@ class IsLate(Protocol):
     def __call__(self, schedules: int = 1) -> bool: ...
 
 
-class Published:
+class JudgedSchedules:
     """The published schedules on one problem, as far as they were judged.
 
     Attributes:
         best: the best one that fits and that a search can start from; R's right before B count.
         best_problem: the problem that it solves, which says what layers are recomputed.
         moved: the best one that fits and that no search starts from, as it moves what F saves.
-        rivals: the figures of all, fitting or not.
+        baselines: the figures of all, fitting or not.
         is_complete: all passes so far went to their end.
         is_hopeless: nothing can fit, by closed forms.
     """
@@ -75,10 +75,10 @@ class Published:
                 moved too.
         """
         self.problem, self.choice = problem, choice
-        self.best: Candidate | None = None
+        self.best: EvaluatedSchedule | None = None
         self.best_problem = problem
-        self.moved: Candidate | None = None
-        self.rivals: list[Rival] = []
+        self.moved: EvaluatedSchedule | None = None
+        self.baselines: list[Baseline] = []
         self.is_complete = True
         self.is_hopeless = why_infeasible(problem, choice) is not None
         self._orders: list[tuple[str, Schedule]] = []  # of families that read no times
@@ -142,8 +142,8 @@ class Published:
         else:
             self._judged(name, schedule)
 
-    def _judged(self, name: str, schedule: Schedule) -> Candidate | None:
-        """Add a schedule to the rivals; None: it does not fit."""
+    def _judged(self, name: str, schedule: Schedule) -> EvaluatedSchedule | None:
+        """Add a schedule to the baselines; return None if it does not fit."""
         alone = evaluate(replace(self.problem, caps_bytes=None), schedule, name)
         if alone is None:
             return None
@@ -151,12 +151,12 @@ class Published:
         fits = all(peak <= cap for peak, cap in zip(alone.peak_bytes, caps, strict=True))
         keeps = bool(self.choice) or schedule.keeps_saved
         times_us = line.makespan_us, line.period_us, max(line.work_us)
-        rival = Rival(name, *times_us, alone.peak_bytes, fits, keeps, line.mean_work_us)
-        if not any(replace(rival, name=other.name) == other for other in self.rivals):
-            self.rivals.append(rival)
+        baseline = Baseline(name, *times_us, alone.peak_bytes, fits, keeps, line.mean_work_us)
+        if not any(replace(baseline, name=other.name) == other for other in self.baselines):
+            self.baselines.append(baseline)
         return alone if fits else None
 
-    def _take(self, found: Candidate | None) -> None:
+    def _take(self, found: EvaluatedSchedule | None) -> None:
         if found is None:
             return
         if without_recompute(found.schedule).keeps_saved:
@@ -181,7 +181,7 @@ class Published:
         search = LayerSearch(problem, effort_s, lambda: is_late(0))
         search.run()
         for chosen in search.best(_LAYER_CHOICES):
-            judged = Published(chosen, ())
+            judged = JudgedSchedules(chosen, ())
             for number in range(NUM_PLAIN_PASSES):
                 judged.run(number, is_late)
             self.is_complete = self.is_complete and judged.is_complete
@@ -263,6 +263,6 @@ def _made(problem: Problem, costs: Costs, *, timed: bool) -> _Made:
     return generate_for(*asked, timed=timed)
 
 
-def _better(one: Candidate | None, other: Candidate) -> Candidate:
+def _better(one: EvaluatedSchedule | None, other: EvaluatedSchedule) -> EvaluatedSchedule:
     """The faster one of two; of equals the first."""
     return other if one is None or other.value_us < one.value_us else one

@@ -15,12 +15,12 @@ from dataclasses import replace
 from functools import partial
 
 from synth.certificate import Certificate, ProverName
-from synth.plan.choose.candidates import Candidate, Chosen, Cut, Tried
-from synth.plan.choose.judging import cut_again, fixed, judge, nothing_fits, num_ops
-from synth.plan.choose.race import Contest
+from synth.plan.choose.candidates import Candidate, Chosen, Partitioning, Trial
+from synth.plan.choose.judging import fixed, judge, nothing_fits, num_ops, repartitioned_trials
+from synth.plan.choose.race import Race
 from synth.plan.partition import bounds
-from synth.plan.partition.queue import FurtherCuts
-from synth.plan.partition.search import CutSearch
+from synth.plan.partition.queue import PartitionQueue
+from synth.plan.partition.search import PartitionSearch
 from synth.plan.recompute.choice import bound_us, solve_with, why_infeasible
 from synth.plan.recompute.layer_choice import without_layers
 from synth.plan.recompute.repartition import solve_repartitioning
@@ -40,10 +40,10 @@ _LEAST_SHARE = 0.02
 
 # Before these, for looking for partitions, and of that for proofs; and how many partitions have a
 # trial, that to begin with among them: of one placement, and of each where there are several.
-_CUTS_SHARE = 0.15
+_PARTITIONS_SHARE = 0.15
 _PROOFS_SHARE = 0.6
-_CUTS = 3
-_CUTS_OF_EACH = 2
+_PARTITIONS = 3
+_PARTITIONS_OF_EACH = 2
 
 # Before all, for published schedules: of the time, at most, for them as they are, and until when
 # with R besides; in a search that counts, their ops each second. By the clock, an op is judged in
@@ -73,7 +73,7 @@ _FURTHER_SHARE = 0.25
 def solve_best_of(
     candidates: Sequence[Candidate],
     profile: Profile,
-    cut: Cut = Cut.EVEN,
+    partitioning: Partitioning = Partitioning.EVEN,
     options: SolveOptions | None = None,
     listeners: Listeners = lambda problem: None,
     stop: threading.Event | None = None,
@@ -83,23 +83,23 @@ def solve_best_of(
     Args:
         candidates: at least one, all of one objective; the first ones win ties.
         profile: what their costs were cut from.
-        cut: whether the partitions stay; where they are searched, it begins with those given.
+        partitioning: how partitions are made; a search begins with those given.
         options: the time limit is for all candidates together. A hint is for none of them.
         listeners: called with the problem of each trial; who it returns hears of what is better
             than all before.
     """
     options, stop = options or SolveOptions(), stop or threading.Event()
-    return _Trials(candidates, profile, cut, options, listeners, stop).run()
+    return _RaceRun(candidates, profile, partitioning, options, listeners, stop).run()
 
 
-class _Trials:
+class _RaceRun:
     """The trials so far."""
 
     def __init__(
         self,
         candidates: Sequence[Candidate],
         profile: Profile,
-        cut: Cut,
+        partitioning: Partitioning,
         options: SolveOptions,
         listeners: Listeners,
         stop: threading.Event,
@@ -108,7 +108,7 @@ class _Trials:
         self.listeners, self.stop = listeners, stop
         self.began = time.monotonic()
         self.granted_s = 0.0
-        self.contest = Contest(list(map(_decided, candidates)), cut, options.gap)
+        self.race = Race(list(map(_decided, candidates)), partitioning, options.gap)
         self.num_judged = 0
         self.told_us: tuple[int, int] | None = None
         self.is_over = False  # nothing more can be done, though there is time
@@ -119,25 +119,25 @@ class _Trials:
         Where ranks hold several stages, a partition is best judged by what a good order makes of
         it, so that comes first.
         """
-        contest = self.contest
-        contest.tried = [contest.new(candidate) for candidate in contest.candidates]
+        race = self.race
+        race.trials = [race.new(candidate) for candidate in race.candidates]
         until_s = self._moment_s(_JUDGING_SHARE)
-        self._judge(contest.tried, until_s, self._moment_s(_JUDGING_PUBLISHED_SHARE))
-        contest.is_judged = contest.best_us is not None
-        for tried in contest.tried:
-            if not self.stop.is_set() and (nothing := nothing_fits(tried)) is not None:
-                tried.take(nothing)
-        if contest.cut != Cut.GIVEN:
-            self._cut_again(until_s)
-        if contest.cut != Cut.SEARCHED:
+        self._judge(race.trials, until_s, self._moment_s(_JUDGING_PUBLISHED_SHARE))
+        race.is_judged = race.best_us is not None
+        for trial in race.trials:
+            if not self.stop.is_set() and (nothing := nothing_fits(trial)) is not None:
+                trial.take(nothing)
+        if race.partitioning != Partitioning.GIVEN:
+            self._repartition(until_s)
+        if race.partitioning != Partitioning.SEARCHED:
             return
-        is_alone = len(contest.candidates) == 1
-        if is_alone and not bounds.applies(contest.candidates[0].problem):
-            self._try(contest.tried[0], _START_SHARE * self.options.time_limit_s)
-        self._cut()
+        is_alone = len(race.candidates) == 1
+        if is_alone and not bounds.applies(race.candidates[0].problem):
+            self._try(race.trials[0], _START_SHARE * self.options.time_limit_s)
+        self._search_partitions()
 
     def _judge(
-        self, those: Sequence[Tried], until_s: float, until_plain_s: float | None = None
+        self, those: Sequence[Trial], until_s: float, until_plain_s: float | None = None
     ) -> None:
         """Judge the published schedules on some candidates until a moment of the search.
 
@@ -158,65 +158,65 @@ class _Trials:
 
         judge(those, is_late, self._tell_of)
 
-    def _cut_again(self, until_s: float) -> None:
+    def _repartition(self, until_s: float) -> None:
         """Cut candidates anew for the stages that recompute in the best published schedules."""
-        contest = self.contest
+        race = self.race
 
         def is_late() -> bool:
             return self.stop.is_set() or self._left_s(until_s) <= 0
 
-        for tried in list(cut_again(self.profile, contest.tried, is_late)):
-            self._judge([tried], until_s)
-            if tried.found is not None and contest.can_win(tried):
-                tried.candidate = tried.candidate._replace(choice=None)
-                tried.published = ()  # the placement's own are those where nothing recomputes
-                contest.tried.append(tried)
-        contest.tried += [one for tried in contest.tried if (one := fixed(tried)) is not None]
+        for trial in list(repartitioned_trials(self.profile, race.trials, is_late)):
+            self._judge([trial], until_s)
+            if trial.found is not None and race.can_win(trial):
+                trial.candidate = trial.candidate._replace(choice=None)
+                trial.published = ()  # the placement's own are those where nothing recomputes
+                race.trials.append(trial)
+        race.trials += [one for trial in race.trials if (one := fixed(trial)) is not None]
 
-    def _tell_of(self, tried: Tried) -> None:
+    def _tell_of(self, trial: Trial) -> None:
         """Tell of what was found on a candidate without a search, if it is the best so far."""
-        found = tried.found
+        found = trial.found
         if found is None or found.schedule is None or found.value_us is None:
             return
         if self.told_us is not None and found.value_us >= self.told_us[0]:
             return
         assert found.timeline and found.peak_bytes and found.found_by
-        tell = self._tell(tried, tried.problem)
+        tell = self._tell(trial, trial.problem)
         if tell is not None:
             figures = (found.value_us, found.lower_bound_us, found.found_by, found.peak_bytes)
             tell(Incumbent(0.0, found.schedule, found.timeline, *figures))
 
-    def _cut(self) -> None:
+    def _search_partitions(self) -> None:
         """Try candidates on the partitions that look best, if there are several on the best."""
-        contest, until_s = self.contest, self._moment_s(_CUTS_SHARE)
-        those = self._worth_cutting()
+        race, until_s = self.race, self._moment_s(_PARTITIONS_SHARE)
+        those = self._worth_partitioning()
         for place, candidate in enumerate(those):
             limit_s = self._left_s(until_s) / (len(those) - place)
             search = self._looked_for(candidate, limit_s)
             bounds = search.bounds_of_all() if candidate.choice == () else None
-            contest.further[candidate.name] = FurtherCuts(search, bounds)
-            known = contest.cuts_of(candidate.name)
-            best = search.best(_CUTS if len(contest.candidates) == 1 else _CUTS_OF_EACH)
+            race.queues[candidate.name] = PartitionQueue(search, bounds)
+            known = race.partitions_of(candidate.name)
+            best = search.best(_PARTITIONS if len(race.candidates) == 1 else _PARTITIONS_OF_EACH)
             found = (candidate.on(problem) for problem in best if problem.partition not in known)
-            new = [contest.new(one) for one in found]
-            contest.tried += new
+            new = [race.new(one) for one in found]
+            race.trials += new
             self._judge(new, until_s)
 
-    def _worth_cutting(self) -> Sequence[Candidate]:
+    def _worth_partitioning(self) -> Sequence[Candidate]:
         """The candidates on which something near the best was found, and the first one."""
-        contest = self.contest
-        if len(contest.candidates) == 1:
-            return contest.candidates
-        near = [tried.name for tried in contest.near(_WORTH)][:_FEW]
-        first, *others = contest.candidates
+        race = self.race
+        if len(race.candidates) == 1:
+            return race.candidates
+        near = [trial.name for trial in race.near(_WORTH)][:_FEW]
+        first, *others = race.candidates
         return [first, *(candidate for candidate in others if candidate.name in near)]
 
-    def _looked_for(self, candidate: Candidate, limit_s: float) -> CutSearch:
+    def _looked_for(self, candidate: Candidate, limit_s: float) -> PartitionSearch:
         """Look for partitions, where nothing fits without with stages that recompute."""
         self.granted_s += limit_s
         late_s = time.monotonic() + limit_s
         options = replace(self.options, time_limit_s=_PROOFS_SHARE * limit_s)
-        best, problem = self.contest.best_of(candidate.name), candidate.problem
+        best, problem = self.race.best_of(candidate.name), candidate.problem
         stages: Sequence[int] = candidate.choice or ()
         order = None
         if best is not None and best.schedule is not None:
@@ -224,9 +224,9 @@ class _Trials:
             if candidate.choice is None:
                 stages, problem = recomputed(best.schedule), without_layers(best.problem)
         asked = (self.profile, problem, limit_s, partial(self._is_late, late_s))
-        search = CutSearch(*asked, stages, options, order)
+        search = PartitionSearch(*asked, stages, options, order)
         if not search.run() and candidate.choice is None:
-            search = CutSearch(*asked, range(problem.costs.num_stages), options)
+            search = PartitionSearch(*asked, range(problem.costs.num_stages), options)
             search.run()
         return search
 
@@ -241,33 +241,33 @@ class _Trials:
 
     def run(self) -> Chosen:
         self._begin()
-        contest, limit_s = self.contest, self.options.time_limit_s
-        if len(contest.tried) > 1:
+        race, limit_s = self.race, self.options.time_limit_s
+        if len(race.trials) > 1:
             self._round(self._worth_a_trial(), self._moment_s(_FIRST_SHARE))
-        if len(near := contest.near()[:_FEW]) > 1:
+        if len(near := race.near()[:_FEW]) > 1:
             self._round(near, self._moment_s(_SECOND_SHARE))
-        if contest.is_of_all_cuts:
+        if race.bounds_all_partitions:
             self._try_further()
         while self._has_time(limit_s):
-            near, promising = contest.near(), contest.promising()
-            if near and not contest.is_of_others(near[0], promising):
-                untried = [tried for tried in near if not tried.num_trials]
-                waiting = len(untried) + contest.others_can_win
+            near, promising = race.near(), race.promising()
+            if near and not race.is_of_others(near[0], promising):
+                untried = [trial for trial in near if not trial.num_searches]
+                waiting = len(untried) + race.others_can_win
                 self._try((*untried, near[0])[0], self._left_s(limit_s) / (waiting + 1))
             elif not self._try_further() and not self._try_least(promising):
                 self.is_over = self._has_time(limit_s)
                 break
-        if contest.is_untried:
-            self._try(contest.tried[0], limit_s)  # with what little time there was
+        if race.is_untried:
+            self._try(race.trials[0], limit_s)  # with what little time there was
         wall_s = time.monotonic() - self.began
-        return contest.answer(wall_s, is_interrupted=self.stop.is_set(), is_over=self.is_over)
+        return race.answer(wall_s, is_interrupted=self.stop.is_set(), is_over=self.is_over)
 
-    def _worth_a_trial(self) -> Sequence[Tried]:
+    def _worth_a_trial(self) -> Sequence[Trial]:
         """Those for the first round: as many as there is time for, the best ones first."""
-        near = self.contest.near(_WORTH, is_first_round=True)
-        untried = [tried for tried in near if not tried.num_trials]
+        near = self.race.near(_WORTH, is_first_round=True)
+        untried = [trial for trial in near if not trial.num_searches]
         limit_s = _FIRST_SHARE * self._left_s(self.options.time_limit_s)
-        most = limit_s / (_TRIAL_S_PER_OP * num_ops(self.contest.candidates[0].problem))
+        most = limit_s / (_TRIAL_S_PER_OP * num_ops(self.race.candidates[0].problem))
         return untried[: max(1, int(most))]
 
     def _has_time(self, until_s: float) -> bool:
@@ -277,55 +277,55 @@ class _Trials:
 
     def _try_further(self) -> bool:
         """Try partitions that were not among the first and look good; whether there were any."""
-        tried, until_s = self.contest.tried, self._moment_s(_FURTHER_SHARE)
-        began = len(tried)
+        trials, until_s = self.race.trials, self._moment_s(_FURTHER_SHARE)
+        began = len(trials)
         while self._has_time(until_s) and (further := self._next_further(until_s)):
-            tried.append(further)
+            trials.append(further)
             self._try(further, self._left_s(until_s) / 2)
-        return len(tried) > began
+        return len(trials) > began
 
-    def _next_further(self, until_s: float) -> Tried | None:
+    def _next_further(self, until_s: float) -> Trial | None:
         """One more partition that can win; None: there is none, or none is found in time."""
-        contest = self.contest
-        for name, cuts in contest.further.items():
+        race = self.race
+        for name, queue in race.queues.items():
             while self._has_time(until_s):
                 left_s = self._left_s(until_s) / 2
                 options = replace(self.options, time_limit_s=left_s)
                 is_late = partial(self._is_late, time.monotonic() + left_s)
-                asked = (contest.cuts_of(name), contest.best_us, options, is_late)
-                problem, spent_s = cuts.next(*asked)
+                asked = (race.partitions_of(name), race.best_us, options, is_late)
+                problem, spent_s = queue.next(*asked)
                 self.granted_s += spent_s
                 if problem is None:
                     break
-                if one := contest.admitted(name, problem):
+                if one := race.admitted(name, problem):
                     return one
         return None
 
-    def _try_least(self, promising: Sequence[Tried]) -> bool:
+    def _try_least(self, promising: Sequence[Trial]) -> bool:
         """Try what bounds say least of, whatever it looks like; whether there is anything."""
-        contest, limit_s, least = self.contest, self.options.time_limit_s, list(promising)
-        for name, cuts in contest.further.items():
+        race, limit_s, least = self.race, self.options.time_limit_s, list(promising)
+        for name, queue in race.queues.items():
             one = None
             while one is None and self._has_time(limit_s):
-                asked = (contest.cuts_of(name), contest.best_us or 0, self.options.gap)
-                problem, spent_s = cuts.least(*asked)
+                asked = (race.partitions_of(name), race.best_us or 0, self.options.gap)
+                problem, spent_s = queue.least(*asked)
                 if problem is None:
                     break
                 self.granted_s += spent_s
-                one = contest.admitted(name, problem)
+                one = race.admitted(name, problem)
             least += [one] if one is not None else []
         if not least or not self._has_time(limit_s):
             return False
-        one = min(least, key=lambda tried: tried.lower_bound_us)
+        one = min(least, key=lambda trial: trial.lower_bound_us)
         if one not in promising:
-            contest.tried.append(one)
+            race.trials.append(one)
         is_last = one in promising and len(least) == 1
         self._try(one, (1 if is_last else _FURTHER_SHARE) * self._left_s(limit_s))
         return True
 
-    def _round(self, those: Sequence[Tried], until_s: float) -> None:
-        for place, tried in enumerate(those):
-            self._try(tried, self._left_s(until_s) / (len(those) - place))
+    def _round(self, those: Sequence[Trial], until_s: float) -> None:
+        for place, trial in enumerate(those):
+            self._try(trial, self._left_s(until_s) / (len(those) - place))
 
     def _left_s(self, until_s: float) -> float:
         """What is left until a moment of the search; a deterministic one counts what it gave."""
@@ -333,41 +333,41 @@ class _Trials:
             return until_s - self.granted_s
         return until_s - (time.monotonic() - self.began)
 
-    def _try(self, tried: Tried, limit_s: float) -> None:
+    def _try(self, trial: Trial, limit_s: float) -> None:
         """Search on one placement, from the best that is known there; on the first in any case."""
         is_late = self.stop.is_set() or limit_s <= 0
-        if not self.contest.is_untried and (is_late or not self.contest.can_win(tried)):
+        if not self.race.is_untried and (is_late or not self.race.can_win(trial)):
             return
         self.granted_s += limit_s
         options = replace(self.options, time_limit_s=limit_s, hint=None)
-        is_known = self.contest.best_us is not None and limit_s < _LEAST_FOR_FAMILIES_S
-        if tried.is_judged or is_known:
+        is_known = self.race.best_us is not None and limit_s < _LEAST_FOR_FAMILIES_S
+        if trial.is_judged or is_known:
             options = replace(options, without=options.without | {Part.FAMILIES})
-        start = tried.found or self.contest.best_of(tried.name)
+        start = trial.found or self.race.best_of(trial.name)
         if start is not None:
             options = options.going_on_from(start)
-        chooses = tried.candidate.choice is None and tried.num_trials % 2 == 0
-        stages = _stages_to_begin_with(tried) if chooses else None
+        chooses = trial.candidate.choice is None and trial.num_searches % 2 == 0
+        stages = _stages_to_begin_with(trial) if chooses else None
         if stages is None:
-            tried.take(self._solve(tried, options))
+            trial.take(self._solve(trial, options))
         else:
-            tried.take(self._solve_with(tried, stages, options))
+            trial.take(self._solve_with(trial, stages, options))
 
-    def _solve(self, tried: Tried, options: SolveOptions) -> Result:
+    def _solve(self, trial: Trial, options: SolveOptions) -> Result:
         return solve_repartitioning(
-            self.profile if self.contest.cut == Cut.EVEN else None,
-            tried.candidate.problem,
-            tried.candidate.choice,
+            self.profile if self.race.partitioning == Partitioning.EVEN else None,
+            trial.candidate.problem,
+            trial.candidate.choice,
             options,
-            lambda problem: self._tell(tried, problem),
+            lambda problem: self._tell(trial, problem),
             self.stop,
         )
 
-    def _solve_with(self, tried: Tried, stages: tuple[int, ...], options: SolveOptions) -> Result:
+    def _solve_with(self, trial: Trial, stages: tuple[int, ...], options: SolveOptions) -> Result:
         """Search with some stages recomputing on the same partition; the bound is of any choice."""
-        problem = tried.problem
+        problem = trial.problem
         least_us = bound_us(problem, None)
-        listener = self._tell(tried, problem)
+        listener = self._tell(trial, problem)
 
         def tell(incumbent: Incumbent) -> None:
             if listener is not None:
@@ -385,19 +385,19 @@ class _Trials:
         reason = StoppedBy.OPTIMAL if is_proven else StoppedBy.TIME_LIMIT
         return replace(found, lower_bound_us=min(least_us, found.value_us), stopped_by=reason)
 
-    def _tell(self, tried: Tried, problem: Problem) -> OnImprovement | None:
+    def _tell(self, trial: Trial, problem: Problem) -> OnImprovement | None:
         """Tell of what is better than all before, or of a better bound that holds for all."""
         listener = self.listeners(problem)
         if listener is None:
             return None
 
         def tell(incumbent: Incumbent) -> None:
-            known_us = tried.bound_on(problem)
+            known_us = trial.bound_on(problem)
             own_us = max(known_us, incumbent.lower_bound_us)
             own = (
-                tried.certificate if known_us > incumbent.lower_bound_us else incumbent.certificate
+                trial.certificate if known_us > incumbent.lower_bound_us else incumbent.certificate
             )
-            bound_us = self.contest.bound_us(incumbent.value_us, tried, own_us)
+            bound_us = self.race.bound_us(incumbent.value_us, trial, own_us)
             news = (incumbent.value_us, -bound_us)
             if self.told_us is None or news < self.told_us:
                 self.told_us = news
@@ -406,8 +406,8 @@ class _Trials:
                         incumbent,
                         elapsed_s=time.monotonic() - self.began,
                         lower_bound_us=bound_us,
-                        bound_scope=self.contest.bound_scope,
-                        certificate=self.contest.certificate(bound_us, tried, own),
+                        bound_scope=self.race.bound_scope,
+                        certificate=self.race.certificate(bound_us, trial, own),
                     )
                 )
 
@@ -421,8 +421,8 @@ def _decided(candidate: Candidate) -> Candidate:
     return candidate
 
 
-def _stages_to_begin_with(tried: Tried) -> tuple[int, ...] | None:
+def _stages_to_begin_with(trial: Trial) -> tuple[int, ...] | None:
     """The stages that recompute in what was found; None: nothing was, so they are chosen."""
-    if tried.found is None or tried.found.schedule is None:
+    if trial.found is None or trial.found.schedule is None:
         return None
-    return tuple(recomputed(tried.found.schedule))
+    return tuple(recomputed(trial.found.schedule))

@@ -19,11 +19,11 @@ from synth.solve.problem import Problem
 _MOST = 2_000_000
 
 
-class Levels:
+class CapBreakpoints:
     """Memory levels that some order can reach, over all ranks; none where there are too many."""
 
     def __init__(self, problem: Problem) -> None:
-        self._levels: list[int] = []
+        self._breakpoints: list[int] = []
         m = problem.num_micro_batches
         alone = all(len(held) == 1 for held in problem.placement.held)
         if alone and problem.num_ranks * (m + 1) ** 3 <= _MOST:
@@ -32,17 +32,17 @@ class Levels:
                 level
                 for rank in range(problem.num_ranks)
                 for view in views
-                for level in _levels_of(view, rank, problem.static_bytes(rank))
+                for level in _sums_of(view, rank, problem.static_bytes(rank))
             }
-            self._levels = sorted(found)
+            self._breakpoints = sorted(found)
 
     def largest_like(self, cap_bytes: int) -> int:
         """The largest cap that allows no more than this one, as far as bounds can see."""
-        place = bisect_right(self._levels, cap_bytes)
-        return self._levels[place] - 1 if place < len(self._levels) else cap_bytes
+        place = bisect_right(self._breakpoints, cap_bytes)
+        return self._breakpoints[place] - 1 if place < len(self._breakpoints) else cap_bytes
 
 
-def _levels_of(view: View, rank: int, static: int) -> list[int]:
+def _sums_of(view: View, rank: int, static: int) -> list[int]:
     """Static bytes, f F's, b B's and w W's done (w ≤ b ≤ f), and the next op's need."""
     chunk = view[view.held[rank][0]]
     counts = np.arange(chunk.num_micro_batches + 1)

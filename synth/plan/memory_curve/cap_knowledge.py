@@ -69,7 +69,7 @@ class Bound(NamedTuple):
 
 
 @dataclass
-class Known:
+class CapKnowledge:
     """Schedules and bounds so far; a cap is one for all ranks, None is no cap."""
 
     schedules: list[Found] = field(default_factory=list)

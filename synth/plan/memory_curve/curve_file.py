@@ -16,7 +16,7 @@ from synth import __version__
 from synth.certificate import Certificate
 from synth.errors import SynthError
 from synth.objective import BoundScope, Objective
-from synth.plan.memory_curve.cap_knowledge import Found, Known
+from synth.plan.memory_curve.cap_knowledge import CapKnowledge, Found
 from synth.plan.partition import bounds
 from synth.plan.partition.balance import smallest_limit_of_any
 from synth.plan.recompute.choice import Choice, limits_bytes, of_words, words
@@ -54,7 +54,7 @@ class Searched:
     certificate: Certificate | None = None
 
 
-class Frontier(FileRecord):
+class MemoryCurve(FileRecord):
     """A file of plans for one problem under rising caps, and the published schedules beside them.
 
     `least_cap_bytes` is a cap that the serial schedule keeps, and `never_below_bytes` one that
@@ -150,7 +150,7 @@ def value_of(plan: Plan) -> int:
     return plan.claim.value_us
 
 
-def difference(one: Frontier | Plan, other: Frontier | Plan) -> str | None:
+def difference(one: MemoryCurve | Plan, other: MemoryCurve | Plan) -> str | None:
     """In what two are about different problems: a word and both values; none if in nothing."""
     for name in ("profile_fingerprint", "placement", "num_micro_batches"):
         mine, others = getattr(one, name), getattr(other, name)
@@ -167,23 +167,23 @@ def difference(one: Frontier | Plan, other: Frontier | Plan) -> str | None:
     return None if mine == others else f"objective: {mine} there, {others} here"
 
 
-def _cut(of: Frontier | Plan) -> tuple[int, ...] | str:
+def _cut(of: MemoryCurve | Plan) -> tuple[int, ...] | str:
     """The partition of all points, or that each has its own."""
-    return _SOUGHT if isinstance(of, Frontier) and of.partition_is_sought else of.partition
+    return _SOUGHT if isinstance(of, MemoryCurve) and of.partition_is_sought else of.partition
 
 
-def _recompute(of: Frontier | Plan) -> str | None:
+def _recompute(of: MemoryCurve | Plan) -> str | None:
     """What a curve was asked for; of a plan it is no part of the problem."""
-    return of.recompute if isinstance(of, Frontier) else None
+    return of.recompute if isinstance(of, MemoryCurve) else None
 
 
-def _objective(of: Frontier | Plan) -> str:
-    return of.objective if isinstance(of, Frontier) else of.claim.objective
+def _objective(of: MemoryCurve | Plan) -> str:
+    return of.objective if isinstance(of, MemoryCurve) else of.claim.objective
 
 
 def empty_frontier(
     profile: Profile, problem: Problem, recompute: Choice = (), *, sought: bool = False
-) -> Frontier:
+) -> MemoryCurve:
     """A curve of a problem without points yet.
 
     Args:
@@ -202,7 +202,7 @@ def empty_frontier(
         least = never = smallest_limit_of_any(profile, problem.num_ranks)
     else:
         never, least = limits_bytes(problem, recompute)
-    return Frontier(
+    return MemoryCurve(
         profile_name=profile.name,
         profile_fingerprint=profile.fingerprint(),
         partition=problem.partition,
@@ -236,9 +236,9 @@ def check_can_be_sought(problem: Problem, recompute: Choice) -> None:
         )
 
 
-def known_of(points: Iterable[Plan]) -> Known:
+def knowledge_of(points: Iterable[Plan]) -> CapKnowledge:
     """What the points of a curve say about all caps."""
-    known = Known()
+    known = CapKnowledge()
     for plan in points:
         claim = plan.claim
         found = Found(
@@ -253,7 +253,7 @@ def known_of(points: Iterable[Plan]) -> Known:
     return known
 
 
-def plan_of(profile: Profile, frontier: Frontier, searched: Searched, seed: int) -> Plan:
+def plan_of(profile: Profile, frontier: MemoryCurve, searched: Searched, seed: int) -> Plan:
     """The point of a search."""
     found = searched.found
     claim = Claim(
@@ -289,7 +289,7 @@ def closed(points: Sequence[Plan]) -> tuple[Plan, ...]:
     last = {cap_of(plan): plan for plan in points}
     result = []
     for cap in sorted(last):
-        best = min((plan for plan in points if max(plan.claim.peak_bytes) <= cap), key=_merit)
+        best = min((plan for plan in points if max(plan.claim.peak_bytes) <= cap), key=_rank_key)
         # Of equal bounds its own, so that what is closed stays as it is.
         holding = (last[cap].claim, *(plan.claim for plan in points if cap_of(plan) >= cap))
         bound = max(holding, key=lambda claim: claim.lower_bound_us)
@@ -297,7 +297,7 @@ def closed(points: Sequence[Plan]) -> tuple[Plan, ...]:
     return tuple(result)
 
 
-def _merit(plan: Plan) -> tuple[int, int]:
+def _rank_key(plan: Plan) -> tuple[int, int]:
     return value_of(plan), max(plan.claim.peak_bytes)
 
 

@@ -14,21 +14,21 @@ from dataclasses import dataclass, replace
 from synth.certificate import Certificate
 from synth.errors import SynthError
 from synth.objective import BoundScope
-from synth.plan.choose.candidates import Candidate, Cut
+from synth.plan.choose.candidates import Candidate, Partitioning
 from synth.plan.choose.trials import solve_best_of
-from synth.plan.memory_curve.cap_breakpoints import Levels
-from synth.plan.memory_curve.cap_knowledge import Enough, Found, Known
+from synth.plan.memory_curve.cap_breakpoints import CapBreakpoints
+from synth.plan.memory_curve.cap_knowledge import CapKnowledge, Enough, Found
 from synth.plan.memory_curve.curve_file import check_can_be_sought
-from synth.plan.memory_curve.target import NOT_REPEATABLE, Target
+from synth.plan.memory_curve.target import NOT_REPEATABLE, TimeTarget
 from synth.plan.partition.balance import smallest_limit_of_any
-from synth.plan.partition.bounds import cut_as
+from synth.plan.partition.bounds import with_partition
 from synth.plan.partition.stage_table import StageTable
 from synth.plan.recompute.choice import Choice, limits_bytes, solve_with
 from synth.plan.recompute.repartition import repartitioned
 from synth.profile import Profile
 from synth.schedule.verify import verify
 from synth.solve.evaluate.evaluate import evaluate
-from synth.solve.problem import Incumbent, Problem, Result, Rival, SolveOptions, StoppedBy
+from synth.solve.problem import Baseline, Incumbent, Problem, Result, SolveOptions, StoppedBy
 from synth.units import format_us
 
 # Shares of the time that is left: for the problem without a cap, and for each cap tried.
@@ -62,7 +62,7 @@ class LeastCap:
     fastest_us: int | None
     bound_us: int
     stopped_by: StoppedBy
-    rivals: tuple[Rival, ...]
+    baselines: tuple[Baseline, ...]
     wall_s: float
     bound_scope: BoundScope = BoundScope.PARTITION
     certificate: Certificate | None = None
@@ -93,7 +93,7 @@ class LeastCap:
             peak_bytes=found.peak_bytes,
             found_by=found.found_by,
             stopped_by=self.stopped_by,
-            rivals=tuple(replace(r, fits=max(r.peak_bytes) <= cap) for r in self.rivals),
+            baselines=tuple(replace(r, fits=max(r.peak_bytes) <= cap) for r in self.baselines),
             wall_s=self.wall_s,
             bound_scope=self.bound_scope,
             certificate=self.certificate,
@@ -124,7 +124,7 @@ OnProgress = Callable[[LeastCap], None]
 
 def least_cap(
     problem: Problem,
-    target: Target,
+    target: TimeTarget,
     options: SolveOptions | None = None,
     on_progress: OnProgress | None = None,
     stop: threading.Event | None = None,
@@ -165,7 +165,7 @@ class _Bisection:
     def __init__(
         self,
         problem: Problem,
-        target: Target,
+        target: TimeTarget,
         options: SolveOptions,
         on_progress: OnProgress | None,
         stop: threading.Event,
@@ -179,15 +179,15 @@ class _Bisection:
         self.target, self.target_us = target, target.time_us or 0
         self.on_progress = on_progress
         self.began = time.monotonic()
-        self.known = Known()
+        self.knowledge = CapKnowledge()
         # What R leaves in memory is no sum of effects, and partitions have levels of their own: so
         # then every cap is looked at for itself.
-        self.levels = Levels(problem) if recompute == () and profile is None else None
+        self.breakpoints = CapBreakpoints(problem) if recompute == () and profile is None else None
         self.not_below = self._least_need()
         self.open: list[int] = []
         self.share, self.num_looks = _CAP_SHARE, 0
-        self.rivals: tuple[Rival, ...] = ()
-        self.rivals_cut = problem.partition
+        self.baselines: tuple[Baseline, ...] = ()
+        self.baselines_partition = problem.partition
 
     def _least_need(self) -> int:
         """No cap below can be kept."""
@@ -220,9 +220,9 @@ class _Bisection:
         """What the published schedules that meet the target need: the least of it."""
         objective = self.problem.objective
         peaks = [
-            max(rival.peak_bytes)
-            for rival in self.rivals
-            if rival.keeps_saved and objective.value_us(rival) <= self.target_us
+            max(baseline.peak_bytes)
+            for baseline in self.baselines
+            if baseline.keeps_saved and objective.value_us(baseline) <= self.target_us
         ]
         least = self._least()
         return [] if not peaks or least is None or min(peaks) >= least else [min(peaks)]
@@ -242,7 +242,7 @@ class _Bisection:
 
     def _largest_like(self, cap: int) -> int:
         """The largest cap of which bounds cannot tell this one."""
-        return cap if self.levels is None else self.levels.largest_like(cap)
+        return cap if self.breakpoints is None else self.breakpoints.largest_like(cap)
 
     def _widest(self, last: int) -> tuple[int, int]:
         """The wider of the ranges below and above all open caps."""
@@ -268,7 +268,7 @@ class _Bisection:
         result = self._solve(cap, share, enough, enough)
         # What does not fit in the partitions tried may fit in another one.
         is_impossible = result.stopped_by == StoppedBy.INFEASIBLE and self.profile is None
-        missed = is_impossible or self.known.bound_us(cap) > self.target_us
+        missed = is_impossible or self.knowledge.bound_us(cap) > self.target_us
         if cap is not None and missed:
             self.not_below = max(self.not_below, cap + 1)
         elif cap is not None and (result.value_us is None or result.value_us > self.target_us):
@@ -281,7 +281,7 @@ class _Bisection:
         left_s = self._left_s()
         limit_s = min(left_s, max(_SHORTEST_S, share * left_s))
         caps = None if cap is None else (cap,) * self.problem.num_ranks
-        best = self.known.best_within(cap)
+        best = self.knowledge.best_within(cap)
         # A cap that is looked at again is looked at in another way.
         seed, self.num_looks = self.options.seed + self.num_looks, self.num_looks + 1
         options = replace(self.options, time_limit_s=limit_s, gap=0.0, hint=None, seed=seed)
@@ -293,10 +293,10 @@ class _Bisection:
         else:
             result = self._solve_any(self.profile, capped, best, options, stop, enough)
         proven = (result.lower_bound_us, result.certificate)
-        self.known.add(cap, Found.of_result(result), *proven)
+        self.knowledge.add(cap, Found.of_result(result), *proven)
         if cap is None:
-            self.target_us = self.target.in_us(self.known.bound_us(None))
-            self.rivals, self.rivals_cut = result.rivals, result.problem.partition
+            self.target_us = self.target.in_us(self.knowledge.bound_us(None))
+            self.baselines, self.baselines_partition = result.baselines, result.problem.partition
             self._keep_hint()
         return result
 
@@ -312,14 +312,14 @@ class _Bisection:
         """In the partition that serves best, beginning with that of the best plan that fits."""
         start = repartitioned(profile, capped, ()) if best is None else self._cut_as(best, capped)
         watch = None if enough is None else enough.watch
-        asked = (profile, Cut.SEARCHED, options, lambda problem: watch, stop)
+        asked = (profile, Partitioning.SEARCHED, options, lambda problem: watch, stop)
         return solve_best_of([Candidate("", start)], *asked).result
 
     def _cut_as(self, found: Found, problem: Problem) -> Problem:
         """The problem in the partition of what was found."""
         if self.table is None or found.partition in (None, problem.partition):
             return problem
-        return cut_as(self.table, problem, found.partition)
+        return with_partition(self.table, problem, found.partition)
 
     def _keep_hint(self) -> None:
         """A slower hint may be one in less memory."""
@@ -327,12 +327,12 @@ class _Bisection:
         kept = None if schedule is None else evaluate(self.problem, schedule, "hint")
         if kept is not None:
             worth = (kept.value_us, kept.peak_bytes, kept.found_by)
-            self.known.schedules.append(Found.of(kept.schedule, kept.timeline, *worth))
+            self.knowledge.schedules.append(Found.of(kept.schedule, kept.timeline, *worth))
 
     # Where the search stands
 
     def _least(self) -> int | None:
-        found = self.known.least_for(self.target_us)
+        found = self.knowledge.least_for(self.target_us)
         return None if found is None else found.peak
 
     def _left_s(self) -> float:
@@ -342,7 +342,7 @@ class _Bisection:
         return self.stop.is_set() or self._left_s() <= 0 or self._is_hopeless() or self._is_close()
 
     def _is_hopeless(self) -> bool:
-        return self.known.bound_us(None) > self.target_us
+        return self.knowledge.bound_us(None) > self.target_us
 
     def _is_close(self) -> bool:
         least = self._least()
@@ -353,10 +353,10 @@ class _Bisection:
             self.on_progress(self._answer())
 
     def _answer(self) -> LeastCap:
-        found, fastest = self.known.least_for(self.target_us), self.known.best_within(None)
+        found, fastest = self.knowledge.least_for(self.target_us), self.knowledge.best_within(None)
         problem = self.problem if found is None else self._cut_as(found, self.problem)
-        bound_us = self.known.bound_us(None)
-        bound = self.known.bound(None if found is None else found.peak)
+        bound_us = self.knowledge.bound_us(None)
+        bound = self.knowledge.bound(None if found is None else found.peak)
         return LeastCap(
             problem,
             self.target_us,
@@ -366,7 +366,7 @@ class _Bisection:
             fastest.value_us if fastest else None,
             bound_us,
             self._reason(),
-            self.rivals if problem.partition == self.rivals_cut else (),
+            self.baselines if problem.partition == self.baselines_partition else (),
             time.monotonic() - self.began,
             BoundScope.PARTITION if self.profile is None else BoundScope.ALL,
             bound.certificate,

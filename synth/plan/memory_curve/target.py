@@ -12,7 +12,7 @@ NOT_REPEATABLE = (
 
 
 @dataclass(frozen=True)
-class Target:
+class TimeTarget:
     """A time that a schedule must meet: microseconds, or a share of the bound without a cap."""
 
     time_us: int | None = None

@@ -15,25 +15,25 @@ from typing import NamedTuple
 from synth.errors import SynthError
 from synth.plan.memory_curve.curve_file import (
     FamilyPoint,
-    Frontier,
+    MemoryCurve,
     Searched,
     cap_of,
     closed,
     difference,
     empty_frontier,
     had_s,
-    known_of,
+    knowledge_of,
     plan_of,
     value_of,
 )
-from synth.plan.memory_curve.workers import Outcome, Task, Workers
+from synth.plan.memory_curve.workers import Task, TaskResult, Workers
 from synth.plan.recompute.choice import Choice
 from synth.plan.recompute.repartition import repartitioned
 from synth.profile import Profile
 from synth.schedule.files.plan_file import Plan
-from synth.solve.problem import Problem, Rival, SolveOptions, StoppedBy
+from synth.solve.problem import Baseline, Problem, SolveOptions, StoppedBy
 
-OnPoint = Callable[[Frontier], None]
+OnPoint = Callable[[MemoryCurve], None]
 
 # Ranges of caps narrower than this part of the whole are not looked into.
 _FINEST = 1 / 512
@@ -86,13 +86,13 @@ def trace(
     profile: Profile,
     problem: Problem,
     effort: Effort | None = None,
-    begun: Frontier | None = None,
+    begun: MemoryCurve | None = None,
     on_point: OnPoint | None = None,
     stop: threading.Event | None = None,
     recompute: Choice = (),
     *,
     sought: bool = False,
-) -> Frontier:
+) -> MemoryCurve:
     """Find the curve: the best time, and what is proven, under caps that are one for all ranks.
 
     It begins with the least cap that the serial schedule keeps, and with no cap at all, which gives
@@ -134,14 +134,14 @@ class _Tracing:
         profile: Profile,
         problem: Problem,
         effort: Effort,
-        curve: Frontier,
+        curve: MemoryCurve,
         on_point: OnPoint | None,
     ) -> None:
         self.profile, self.problem, self.effort = profile, problem, effort
         self.curve, self.on_point = curve, on_point
         self.pending: list[int | None] = []
 
-    def run(self, stop: threading.Event) -> Frontier:
+    def run(self, stop: threading.Event) -> MemoryCurve:
         if self._next() == []:
             return self.curve
         stopping = False
@@ -220,7 +220,7 @@ class _Tracing:
         return [*parts, _Range(first, whole.end, first_us, whole.end_us)]
 
     def _task(self, cap: int | None) -> Task:
-        known = known_of(self.curve.points)
+        known = knowledge_of(self.curve.points)
         hint, effort = known.best_within(cap), self.effort
         options = SolveOptions(
             time_limit_s=effort.time_limit_s,
@@ -243,7 +243,7 @@ class _Tracing:
 
     # What was found
 
-    def _take(self, outcome: Outcome) -> None:
+    def _take(self, outcome: TaskResult) -> None:
         """Add a point; without a cap, at the cap from which on its schedule fits."""
         caps, found = outcome.task.problem.caps_bytes, outcome.found
         cap = None if caps is None else caps[0]
@@ -251,7 +251,7 @@ class _Tracing:
         if found is None:
             raise SynthError(outcome.message or f"nothing was found under {cap} bytes")
         if cap is None:
-            families = tuple(self._family(r) for r in outcome.rivals if r.keeps_saved)
+            families = tuple(self._family(r) for r in outcome.baselines if r.keeps_saved)
             whole = outcome.stopped_by != StoppedBy.INTERRUPT
             self.curve = self.curve.replace(families=families, has_end=whole)
         searched = Searched(
@@ -269,9 +269,11 @@ class _Tracing:
         if self.on_point is not None:
             self.on_point(self.curve)
 
-    def _family(self, rival: Rival) -> FamilyPoint:
-        value_us = self.problem.objective.value_us(rival)
-        return FamilyPoint(name=rival.name, value_us=value_us, peak_bytes=max(rival.peak_bytes))
+    def _family(self, baseline: Baseline) -> FamilyPoint:
+        value_us = self.problem.objective.value_us(baseline)
+        return FamilyPoint(
+            name=baseline.name, value_us=value_us, peak_bytes=max(baseline.peak_bytes)
+        )
 
 
 def _beats(one: FamilyPoint, other: FamilyPoint) -> bool:

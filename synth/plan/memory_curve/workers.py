@@ -18,12 +18,12 @@ from types import TracebackType
 
 from synth.certificate import Certificate
 from synth.errors import RunFailure, SynthError
-from synth.plan.choose.candidates import Candidate, Cut
+from synth.plan.choose.candidates import Candidate, Partitioning
 from synth.plan.choose.trials import solve_best_of
 from synth.plan.memory_curve.cap_knowledge import Enough, Found
 from synth.plan.recompute.choice import Choice, solve_with
 from synth.profile import Profile
-from synth.solve.problem import Problem, Rival, SolveOptions, StoppedBy, relative_gap
+from synth.solve.problem import Baseline, Problem, SolveOptions, StoppedBy, relative_gap
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TaskResult:
     """What a worker sends back: a result without what is large and can be made again."""
 
     task: Task
@@ -50,7 +50,7 @@ class Outcome:
     found: Found | None
     lower_bound_us: int
     stopped_by: StoppedBy
-    rivals: tuple[Rival, ...]
+    baselines: tuple[Baseline, ...]
     wall_s: float
     message: str | None
     certificate: Certificate | None = None
@@ -112,7 +112,7 @@ class Workers(AbstractContextManager["Workers"]):
             with suppress(OSError):  # one that died is found out when its outcome is due
                 connection.send(None)
 
-    def outcomes(self, timeout_s: float) -> Iterator[Outcome]:
+    def outcomes(self, timeout_s: float) -> Iterator[TaskResult]:
         """What has come within a time.
 
         Raises:
@@ -147,7 +147,7 @@ def _work(connection: Connection) -> None:
             connection.send(answer)
 
 
-def _answer(task: Task, stop: threading.Event) -> Outcome | SynthError:
+def _answer(task: Task, stop: threading.Event) -> TaskResult | SynthError:
     """An outcome, or why there is none; what nobody foresaw is told here with its traceback."""
     try:
         return _solve(task, stop)
@@ -177,23 +177,29 @@ def _listen(
             tasks.put(received)
 
 
-def _solve(task: Task, stop: threading.Event) -> Outcome:
+def _solve(task: Task, stop: threading.Event) -> TaskResult:
     gap = task.options.gap
     enough = Enough(stop, lambda now: relative_gap(now.value_us, task.known_bound_us) <= gap)
     if task.profile is None:
         result = solve_with(task.problem, task.recompute, task.options, enough.watch, enough)
     else:
         candidate = Candidate("", task.problem, task.recompute)
-        asked = (task.profile, Cut.SEARCHED, task.options, lambda problem: enough.watch, enough)
+        asked = (
+            task.profile,
+            Partitioning.SEARCHED,
+            task.options,
+            lambda problem: enough.watch,
+            enough,
+        )
         result = solve_best_of([candidate], *asked).result
     ended_here = result.stopped_by == StoppedBy.INTERRUPT and not stop.is_set()
-    return Outcome(
+    return TaskResult(
         task,
         result.problem.partition,
         Found.of_result(result),
         result.lower_bound_us,
         StoppedBy.GAP if ended_here else result.stopped_by,
-        result.rivals,
+        result.baselines,
         result.wall_s,
         result.message,
         result.certificate,

@@ -65,7 +65,7 @@ def most_even(
     Raises:
         Stopped: it was told to stop.
     """
-    search = _EvenCut(table, caps_bytes, recompute, should_stop)
+    search = _EvenPartition(table, caps_bytes, recompute, should_stop)
     bottleneck = search.onward(search.some_largest_us(), squares=False).cost[0, 0]
     if bottleneck >= _NEVER:
         return None
@@ -102,7 +102,7 @@ def _costs(num_stages: int, num_layers: int, never: int = _NEVER) -> _Array:
     return cost
 
 
-class _EvenCut:
+class _EvenPartition:
     """Works of runs and the caps, which leave out runs."""
 
     def __init__(

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from synth.certificate import MOST_PARTS, Certificate, LayerRun, PartitionProof, ProverName
 from synth.kinds import OpKind
-from synth.plan.partition.paths import NEVER, CutPaths, Least, Run, Sizes, runs_of
+from synth.plan.partition.paths import NEVER, Least, PartitionPaths, RankLayers, Sizes, runs_of
 from synth.plan.partition.stage_table import StageTable
 from synth.schedule.model import Placement
 from synth.solve.bounds.closed_form import Ladder, Reference, model_of, rank_bounds
@@ -43,7 +43,7 @@ _TINY = 1e-3
 
 
 @dataclass
-class _Known:
+class _RunBound:
     """How the bound of all partitions in which a rank holds a run was made.
 
     By closed forms first, which say `closed_us`; `looked_s` is how long the exact model was
@@ -62,7 +62,7 @@ class Raised(NamedTuple):
     spent_s: float
 
 
-def cut_as(table: StageTable, problem: Problem, sizes: Sizes) -> Problem:
+def with_partition(table: StageTable, problem: Problem, sizes: Sizes) -> Problem:
     """A problem on another partition."""
     costs = table.costs((0, *accumulate(sizes)))
     return replace(problem, costs=costs, partition=sizes, partition_is_best=False)
@@ -84,7 +84,7 @@ def num_runs(problem: Problem) -> int:
     return problem.num_ranks * max(0, slack) ** 2 // 2
 
 
-class CutBounds:
+class PartitionBounds:
     """Bounds that hold for all partitions of a model with one stage per rank."""
 
     def __init__(self, table: StageTable, problem: Problem) -> None:
@@ -97,12 +97,12 @@ class CutBounds:
         self.problem, self.table = problem, table
         self.num_layers, self.num_ranks = table.num_layers, problem.num_ranks
         self.layers = _Layers(table, problem.num_ranks)
-        self.known: dict[Run, _Known] = {}
-        self.paths = CutPaths(self.num_ranks, self.num_layers, self._work_us)
+        self.run_bounds: dict[RankLayers, _RunBound] = {}
+        self.paths = PartitionPaths(self.num_ranks, self.num_layers, self._work_us)
 
     def problem_on(self, sizes: Sizes) -> Problem:
         """The problem on a partition."""
-        return cut_as(self.table, self.problem, sizes)
+        return with_partition(self.table, self.problem, sizes)
 
     def bound_us(self, sizes: Sizes) -> int | None:
         """The best bound known of a partition, a closed form at least; None: nothing fits."""
@@ -137,8 +137,10 @@ class CutBounds:
                 break
             left_s = options.time_limit_s - spent_s
             runs = list(runs_of(least.sizes))
-            unknown = [run for run in runs if run not in self.known]
-            open_runs = [run for run in runs if run in self.known and not self.known[run].is_final]
+            unknown = [run for run in runs if run not in self.run_bounds]
+            open_runs = [
+                run for run in runs if run in self.run_bounds and not self.run_bounds[run].is_final
+            ]
             if left_s <= 0 or not (unknown or open_runs):
                 break
             if unknown:
@@ -147,20 +149,20 @@ class CutBounds:
                 spent_s += _CLOSED_S * len(unknown)
                 continue
             run = min(open_runs, key=self._turn)
-            share_s = max(_FIRST_SHARE * options.time_limit_s, 2 * self.known[run].looked_s)
+            share_s = max(_FIRST_SHARE * options.time_limit_s, 2 * self.run_bounds[run].looked_s)
             part = replace(options, time_limit_s=min(left_s, share_s), gap=0.0, workers=1)
             spent_s += self._look_at(run, value_us, part, should_stop)
         return Raised(least, spent_s)
 
-    def close(self, run: Run) -> bool:
+    def close(self, run: RankLayers) -> bool:
         """Make the closed forms' bound; False: it was known."""
-        if run in self.known:
+        if run in self.run_bounds:
             return False
-        self.known[run] = _Known(self._closed_us(run))
-        self.paths[run] = max(self.paths[run], self.known[run].closed_us)
+        self.run_bounds[run] = _RunBound(self._closed_us(run))
+        self.paths[run] = max(self.paths[run], self.run_bounds[run].closed_us)
         return True
 
-    def model_of(self, run: Run, value_us: int) -> Model:
+    def model_of(self, run: RankLayers, value_us: int) -> Model:
         """Make the exact model of a run's rank, within a value."""
         view, ranks = self._view(run), (self._place(run),)
         return model_of(view, self.problem.objective, value_us, ranks, Spacings())
@@ -174,7 +176,7 @@ class CutBounds:
         """
         runs = tuple(
             LayerRun(rank=run.rank, first=run.first, end=run.end)
-            for run, known in self.known.items()
+            for run, known in self.run_bounds.items()
             if known.closed_us < bound_us <= self.paths[run]
         )
         partitions = tuple(one for one in proofs if self.paths.bound_us(one.sizes) < bound_us)
@@ -187,15 +189,15 @@ class CutBounds:
             partitions=partitions,
         )
 
-    def _turn(self, run: Run) -> tuple[float, int, int]:
+    def _turn(self, run: RankLayers) -> tuple[float, int, int]:
         """What was looked at least comes first, and of those that of the highest bound."""
-        return self.known[run].looked_s, -self.paths[run], run.rank
+        return self.run_bounds[run].looked_s, -self.paths[run], run.rank
 
     def _look_at(
-        self, run: Run, value_us: int, options: SolveOptions, should_stop: Callable[[], bool]
+        self, run: RankLayers, value_us: int, options: SolveOptions, should_stop: Callable[[], bool]
     ) -> float:
         """Make the bound of the exact model of a run's rank; what that took."""
-        known = self.known[run]
+        known = self.run_bounds[run]
         ladder = Ladder(
             self._view(run),
             self.problem.objective,
@@ -212,15 +214,15 @@ class CutBounds:
 
     # Bounds
 
-    def _place(self, run: Run) -> int:
+    def _place(self, run: RankLayers) -> int:
         """Of the run, among the ranks of its view."""
         return 1 if run.rank else 0
 
-    def _work_us(self, run: Run) -> int:
+    def _work_us(self, run: RankLayers) -> int:
         """What a rank has to do at least."""
         return self.problem.num_micro_batches * self.layers.work_us(run)
 
-    def _closed_us(self, run: Run) -> int:
+    def _closed_us(self, run: RankLayers) -> int:
         """What the closed forms say; a rank that cannot hold one micro-batch never ends."""
         caps = self.problem.caps_bytes
         if caps is not None and self.table.need_bytes(run.first, run.end) > caps[run.rank]:
@@ -228,7 +230,7 @@ class CutBounds:
         spans = rank_bounds(self._view(run))[self._place(run)]
         return self.problem.objective.value_us(spans)
 
-    def _view(self, run: Run) -> View:
+    def _view(self, run: RankLayers) -> View:
         """The run on a rank of its own, and on one each all layers before and behind it."""
         edges = sorted({0, run.first, run.end, self.num_layers})
         costs, place = self.table.costs(tuple(edges)), self._place(run)
@@ -275,14 +277,14 @@ class _Layers:
         ends = range(1, len(layers))
         self.output = [0, *(table.stage(end - 1, end).output_bytes for end in ends)]
 
-    def work_us(self, run: Run) -> int:
+    def work_us(self, run: RankLayers) -> int:
         """F, B and W of one micro-batch."""
         own = slice(run.first, run.end)
         both = map(add, self.backward[own], self.weight[own])
         # F is rounded once, B and W each, and so they are where both are BW's.
         return self._least_us(self.forward[own], 1) + self._least_us(both, 2)
 
-    def before(self, run: Run, chunk: Chunk) -> Chunk:
+    def before(self, run: RankLayers, chunk: Chunk) -> Chunk:
         """One chunk in place of all ranks before: no F or B comes sooner from them.
 
         Their slowest F takes no less than their mean; no stage takes less than its least layer.
@@ -302,7 +304,7 @@ class _Layers:
             up_us=way.up_us + max(0, backward_us - least_us),
         )
 
-    def way_behind_us(self, run: Run) -> _Way:
+    def way_behind_us(self, run: RankLayers) -> _Way:
         """Through all layers behind, and back."""
         behind, ranks = slice(run.end, None), self.num_ranks - 1 - run.rank
         way = self._hops_us(self.num_ranks - 2, run.rank, run.end)

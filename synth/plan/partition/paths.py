@@ -14,7 +14,7 @@ Sizes = tuple[int, ...]
 NEVER = 1 << 60
 
 
-class Run(NamedTuple):
+class RankLayers(NamedTuple):
     """A rank that holds the layers from `first` to `end` − 1."""
 
     rank: int
@@ -29,25 +29,25 @@ class Least(NamedTuple):
     sizes: Sizes | None
 
 
-def runs_of(sizes: Sizes) -> Iterator[Run]:
+def runs_of(sizes: Sizes) -> Iterator[RankLayers]:
     """What each rank holds."""
     first = 0
     for rank, size in enumerate(sizes):
-        yield Run(rank, first, first + size)
+        yield RankLayers(rank, first, first + size)
         first += size
 
 
-class CutPaths:
+class PartitionPaths:
     """All partitions of so many layers among so many ranks, stage k on rank k."""
 
-    def __init__(self, num_ranks: int, num_layers: int, bound: Callable[[Run], int]) -> None:
+    def __init__(self, num_ranks: int, num_layers: int, bound: Callable[[RankLayers], int]) -> None:
         """Every run begins with the bound that is given for it."""
         self.num_ranks = num_ranks
         # Each rank before and behind needs a layer, so as many first layers and lengths are left.
         self.slack = num_layers - num_ranks
         self._bounds_us = [
             [
-                [bound(Run(rank, first, end)) for end in self._ends(rank, first)]
+                [bound(RankLayers(rank, first, end)) for end in self._ends(rank, first)]
                 for first in self._firsts(rank)
             ]
             for rank in range(num_ranks)
@@ -60,15 +60,15 @@ class CutPaths:
         most = rank + self.slack + 1
         return range(first + 1 if rank < self.num_ranks - 1 else most, most + 1)
 
-    def _place(self, run: Run) -> tuple[list[int], int]:
+    def _place(self, run: RankLayers) -> tuple[list[int], int]:
         of_first = self._bounds_us[run.rank][run.first - run.rank]
         return of_first, run.end - self._ends(run.rank, run.first)[0]
 
-    def __getitem__(self, run: Run) -> int:
+    def __getitem__(self, run: RankLayers) -> int:
         bounds_us, place = self._place(run)
         return bounds_us[place]
 
-    def __setitem__(self, run: Run, bound_us: int) -> None:
+    def __setitem__(self, run: RankLayers, bound_us: int) -> None:
         bounds_us, place = self._place(run)
         bounds_us[place] = bound_us
 
@@ -130,6 +130,6 @@ class CutPaths:
             for sizes in without:
                 same[sizes[rank]].append(sizes)
             for end in self._ends(rank, first):
-                length, own_us = end - first, self[Run(rank, first, end)]
+                length, own_us = end - first, self[RankLayers(rank, first, end)]
                 further = (onward, (*begun, length), max(so_far_us, own_us))
                 yield from self._branches(*further, tuple(same[length]))

@@ -4,9 +4,9 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from synth.plan.partition.bounds import CutBounds
+from synth.plan.partition.bounds import PartitionBounds
 from synth.plan.partition.paths import Sizes
-from synth.plan.partition.search import CutSearch
+from synth.plan.partition.search import PartitionSearch
 from synth.solve.problem import Problem, SolveOptions, relative_gap
 
 # Of the time given, for the bounds by which one partition is chosen.
@@ -16,7 +16,7 @@ _SHARE = 0.1
 _CHOOSING_S = 0.01
 
 
-class Further(NamedTuple):
+class NextPartition(NamedTuple):
     """The problem on one more partition, none if there is none, and what finding it took."""
 
     problem: Problem | None
@@ -24,7 +24,7 @@ class Further(NamedTuple):
 
 
 @dataclass
-class FurtherCuts:
+class PartitionQueue:
     """The partitions of one placement.
 
     Where there are bounds of all of them (`bounds`), those come next of which the bounds say
@@ -39,8 +39,8 @@ class FurtherCuts:
         shown: those that local search came by and that were returned.
     """
 
-    search: CutSearch
-    bounds: CutBounds | None
+    search: PartitionSearch
+    bounds: PartitionBounds | None
     poor: set[Sizes] = field(default_factory=set)
     out: dict[Sizes, int] = field(default_factory=dict)
     shown: set[Sizes] = field(default_factory=set)
@@ -61,7 +61,7 @@ class FurtherCuts:
         value_us: int | None,
         options: SolveOptions,
         should_stop: Callable[[], bool],
-    ) -> Further:
+    ) -> NextPartition:
         """One more partition that may beat a value, and of which list scheduling makes something.
 
         Args:
@@ -70,7 +70,7 @@ class FurtherCuts:
             options: the time limit is for choosing the partition.
         """
         if self.bounds is None or value_us is None:
-            return Further(self._next_shown(tried), _CHOOSING_S)
+            return NextPartition(self._next_shown(tried), _CHOOSING_S)
         part, spent_s = replace(options, time_limit_s=_SHARE * options.time_limit_s), 0.0
         self.search.should_stop = should_stop
         while not should_stop() and spent_s < options.time_limit_s:
@@ -82,23 +82,23 @@ class FurtherCuts:
             if sizes is None or relative_gap(value_us, bound_us) <= options.gap:
                 break
             if self.search.looks_good(sizes):
-                return Further(self.bounds.problem_on(sizes), spent_s)
+                return NextPartition(self.bounds.problem_on(sizes), spent_s)
             self.poor.add(sizes)
-        return Further(None, spent_s)
+        return NextPartition(None, spent_s)
 
     def leave_out(self, problem: Problem, bound_us: int) -> None:
         """Return a partition no more, as what is proven of it is no less than what was found."""
         if problem.partition is not None:
             self.out[problem.partition] = bound_us
 
-    def least(self, tried: Collection[Sizes], value_us: int, gap: float) -> Further:
+    def least(self, tried: Collection[Sizes], value_us: int, gap: float) -> NextPartition:
         """The partition of which the bounds say least, whatever it looks like; None: none wins."""
         if self.bounds is None:
-            return Further(None)
+            return NextPartition(None)
         bound_us, sizes = self.bounds.least({*tried, *self.out})
         if sizes is None or relative_gap(value_us, bound_us) <= gap:
-            return Further(None)
-        return Further(self.bounds.problem_on(sizes), _CHOOSING_S)
+            return NextPartition(None)
+        return NextPartition(self.bounds.problem_on(sizes), _CHOOSING_S)
 
     def _next_shown(self, tried: Collection[Sizes]) -> Problem | None:
         for problem in self.search.all():

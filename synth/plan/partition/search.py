@@ -20,7 +20,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from synth.plan.partition import bounds
-from synth.plan.partition.bounds import CutBounds, cut_as
+from synth.plan.partition.bounds import PartitionBounds, with_partition
 from synth.plan.partition.paths import Sizes
 from synth.plan.partition.stage_table import StageTable
 from synth.plan.recompute.stages import merged
@@ -72,7 +72,7 @@ class _Judged(NamedTuple):
     rule: int
 
 
-class CutSearch:
+class PartitionSearch:
     """The partitions that were looked at, and what they are worth."""
 
     def __init__(
@@ -105,16 +105,16 @@ class CutSearch:
         assert problem.partition is not None
         self.start = problem.partition
         self.order = order if self.num_micro_batches == problem.num_micro_batches else None
-        self.bounds: CutBounds | None = None
+        self.bounds: PartitionBounds | None = None
         if bounds.applies(problem) and not recompute:
             sample = replace(problem, num_micro_batches=self.num_micro_batches)
-            self.bounds = CutBounds(self.table, sample)
+            self.bounds = PartitionBounds(self.table, sample)
 
-    def bounds_of_all(self) -> CutBounds | None:
+    def bounds_of_all(self) -> PartitionBounds | None:
         """Bounds of all partitions with all micro-batches, where there are such bounds."""
         if self.bounds is None or self.num_micro_batches == self.problem.num_micro_batches:
             return self.bounds
-        return CutBounds(self.table, self.problem)
+        return PartitionBounds(self.table, self.problem)
 
     def run(self) -> bool:
         """Move layers as long as that helps; False: there is no schedule to begin with."""
@@ -218,7 +218,7 @@ class CutSearch:
     def _problem(self, sizes: Sizes) -> Problem:
         if sizes == self.problem.partition:
             return self.problem
-        return cut_as(self.table, self.problem, sizes)
+        return with_partition(self.table, self.problem, sizes)
 
     def _sample(self, sizes: Sizes) -> Problem:
         """The problem as partitions are judged by: few micro-batches, and R as a part of B."""

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from synth.costs import Costs, IntArray, StageCosts, cut
+from synth.costs import Costs, IntArray, StageCosts, partition_costs
 from synth.kinds import OpKind
 from synth.profile import Profile
 from synth.solve.infeasibility import needed_bytes
@@ -96,7 +96,7 @@ class StageTable:
         begin, stop = max(0, first - 1), min(self.num_layers, end + 1)
         part = self.profile.model_copy(update={"layers": self.profile.layers[begin:stop]})
         sizes = [size for size in (first - begin, end - first, stop - end) if size]
-        return first - begin, cut(part, sizes)
+        return first - begin, partition_costs(part, sizes)
 
 
 def _sums(values: npt.NDArray[Any]) -> npt.NDArray[Any]:

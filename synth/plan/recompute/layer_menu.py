@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from synth.costs import Costs, StageCosts, added_up, cut
+from synth.costs import Costs, StageCosts, added_up, partition_costs
 from synth.kinds import OpKind
 from synth.profile import LayerProfile, Profile
 from synth.recomputing import is_recomputed_already, recomputed, recomputing
@@ -130,7 +130,7 @@ def menus(profile: Profile, sizes: Sequence[int]) -> list[Menu]:
 
 def costs_with(profile: Profile, sizes: Sequence[int], layers: Iterable[int]) -> Costs:
     """The costs of a partition where some layers are recomputed."""
-    return cut(recomputing(profile, tuple(layers)), sizes)
+    return partition_costs(recomputing(profile, tuple(layers)), sizes)
 
 
 class _Row(NamedTuple):

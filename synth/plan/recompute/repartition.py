@@ -11,13 +11,13 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 
-from synth.costs import cut
+from synth.costs import partition_costs
 from synth.plan.partition.balance import balance
 from synth.plan.recompute.choice import Choice, solve_with
-from synth.plan.recompute.solve import Listeners, OnImprovement, solve_choosing_cut
+from synth.plan.recompute.solve import Listeners, OnImprovement, solve_choosing_partition
 from synth.profile import Profile
 from synth.recomputing import recomputing
-from synth.solve.problem import Incumbent, Problem, Result, SolveOptions, merit
+from synth.solve.problem import Incumbent, Problem, Result, SolveOptions, rank_key
 
 # Of the time limit, for the partition that does not know of R.
 _FIRST_SHARE = 0.6
@@ -45,9 +45,9 @@ def solve_repartitioning(
     if profile is None:
         return solve_with(problem, choice, options, listeners(problem), stop)
     if choice is None:
-        cuts = partial(_distinct, profile, problem)
-        recut = partial(_recut, profile)
-        return solve_choosing_cut(problem, cuts, options, listeners, stop, recut)
+        partitions = partial(_distinct, profile, problem)
+        repartition = partial(_repartition, profile)
+        return solve_choosing_partition(problem, partitions, options, listeners, stop, repartition)
     given = _distinct(profile, problem, choice)
     if len(given) == 1:
         return solve_with(problem, choice, options, listeners(problem), stop)
@@ -59,18 +59,20 @@ def solve_repartitioning(
         return first
     rest = replace(options, time_limit_s=left_s).going_on_from(first)
     second = solve_with(given[1], choice, rest, _only_better(listeners(given[1]), first), stop)
-    best = min(first, second, key=lambda found: merit(found.value_us))
+    best = min(first, second, key=lambda found: rank_key(found.value_us))
     return replace(best, wall_s=time.monotonic() - began)
 
 
-def _recut(profile: Profile, problem: Problem) -> Problem | None:
+def _repartition(profile: Profile, problem: Problem) -> Problem | None:
     """The problem cut evenly with its recomputed layers counted, if that is another cut."""
     numbers = (problem.caps_bytes, problem.num_micro_batches)
     seen = recomputing(profile, problem.recomputed_layers)
     sizes = balance(seen, problem.placement, *numbers)
     if sizes == problem.partition:
         return None
-    base = replace(problem, costs=cut(profile, sizes), partition=sizes, partition_is_best=False)
+    base = replace(
+        problem, costs=partition_costs(profile, sizes), partition=sizes, partition_is_best=False
+    )
     return replace(base, recomputed_layers=())
 
 
@@ -97,7 +99,7 @@ def repartitioned(
     sizes = balance(profile, problem.placement, *numbers, stages, should_stop)
     if sizes == problem.partition:
         return problem
-    costs = cut(profile, sizes)
+    costs = partition_costs(profile, sizes)
     return replace(problem, costs=costs, partition=sizes, partition_is_best=False)
 
 

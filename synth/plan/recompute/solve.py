@@ -11,17 +11,17 @@ from synth.plan.recompute.layer_bounds import bounds_of_every_choice, needed_wha
 from synth.plan.recompute.layer_choice import LayerSearch, applies
 from synth.plan.recompute.stages import bounds, merged, relaxed, without_recompute, written_out
 from synth.schedule.model import Schedule
-from synth.solve.evaluate.evaluate import BUFFERINGS, Candidate, evaluate
+from synth.solve.evaluate.evaluate import BUFFERINGS, EvaluatedSchedule, evaluate
 from synth.solve.infeasibility import find_shortage, needed_bytes
 from synth.solve.problem import (
+    Baseline,
     Incumbent,
     Part,
     Problem,
     Result,
-    Rival,
     SolveOptions,
     StoppedBy,
-    merit,
+    rank_key,
     relative_gap,
 )
 from synth.solve.solver import solve
@@ -30,11 +30,11 @@ from synth.units import format_bytes_both
 OnImprovement = Callable[[Incumbent], None]
 
 # For stages that recompute, the problems to try; and who hears of improvements on one of them.
-Cuts = Callable[[tuple[int, ...]], Sequence[Problem]]
+Partitions = Callable[[tuple[int, ...]], Sequence[Problem]]
 Listeners = Callable[[Problem], OnImprovement | None]
 
 # For a problem with layers recomputed, the same model cut with their time counted; None: no other.
-Recut = Callable[[Problem], Problem | None]
+Repartition = Callable[[Problem], Problem | None]
 
 # Of the time limit, for trying out how many stages recompute; and at most so many numbers of them.
 _TRIAL_SHARE = 0.4
@@ -89,7 +89,7 @@ class _Recomputing:
         self.problem, self.stages = problem, stages
         self.seen = replace(problem, costs=merged(problem.costs, stages))
         self.bound_us = problem.objective.value_us(bounds(problem, stages))
-        self.best: Candidate | None = None
+        self.best: EvaluatedSchedule | None = None
         self._on_improvement = on_improvement
 
     def take(self, incumbent: Incumbent) -> None:
@@ -113,14 +113,14 @@ class _Recomputing:
 
     def result(self, found: Result) -> Result:
         """What the search found at last, on the true costs."""
-        rivals = tuple(replace(rival, name=f"{rival.name}+R") for rival in found.rivals)
+        baselines = tuple(replace(one, name=f"{one.name}+R") for one in found.baselines)
         if found.schedule is not None:
             last = self._evaluate(found.schedule, found.found_by or "")
             self.best = last if last is not None and self._is_better(last) else self.best
         found = replace(
             found,
             problem=self.problem,
-            rivals=rivals,
+            baselines=baselines,
             lower_bound_us=self.bound_us,
             certificate=_CLOSED_FORMS,
         )
@@ -143,10 +143,10 @@ class _Recomputing:
             return StoppedBy.OPTIMAL
         return StoppedBy.EXHAUSTED if reason in (StoppedBy.OPTIMAL, StoppedBy.GAP) else reason
 
-    def _is_better(self, candidate: Candidate) -> bool:
+    def _is_better(self, candidate: EvaluatedSchedule) -> bool:
         return self.best is None or candidate.value_us < self.best.value_us
 
-    def _evaluate(self, schedule: Schedule, found_by: str) -> Candidate | None:
+    def _evaluate(self, schedule: Schedule, found_by: str) -> EvaluatedSchedule | None:
         """With its own buffering, or where that does not fit with one that does."""
         longer = written_out(schedule, self.stages)
         for buffering in (schedule.buffering, *BUFFERINGS):
@@ -211,33 +211,35 @@ def solve_choosing(
     Which stages they are, the schedule says (see `recomputed`), and the result's problem which
     layers.
     """
-    return solve_choosing_cut(
+    return solve_choosing_partition(
         problem, lambda stages: (problem,), options, lambda problem: on_improvement, stop
     )
 
 
-def solve_choosing_cut(
+def solve_choosing_partition(
     problem: Problem,
-    cuts: Cuts,
+    partitions: Partitions,
     options: SolveOptions | None = None,
     listeners: Listeners = lambda problem: None,
     stop: threading.Event | None = None,
-    recut: Recut = lambda problem: None,
+    repartition: Repartition = lambda problem: None,
 ) -> Result:
-    """Choose what to recompute, on a cut of the model that suits it.
+    """Choose what to recompute, on a partition that suits it.
 
     Args:
         problem: where nothing recomputes.
-        cuts: the problems to try where some stages recompute: the first one for every number of
-            stages, the others for the best number and its neighbours.
-        listeners: who is told of improvements on a cut.
-        recut: how the model is cut for the best choice of layers.
+        partitions: returns the problems to try where some stages recompute: the first one for
+            every number of stages, the others for the best number and its neighbours.
+        listeners: returns the listener for improvements on a partition.
+        repartition: makes the partition for the best choice of layers.
     """
-    choosing = _Choosing(problem, cuts, options or SolveOptions(), listeners, stop, recut)
+    choosing = _Choosing(
+        problem, partitions, options or SolveOptions(), listeners, stop, repartition
+    )
     return choosing.run()
 
 
-class _Trial(NamedTuple):
+class _Attempt(NamedTuple):
     """What was found on a cut with some stages recomputing."""
 
     problem: Problem
@@ -251,17 +253,22 @@ class _Choosing:
     def __init__(
         self,
         problem: Problem,
-        cuts: Cuts,
+        partitions: Partitions,
         options: SolveOptions,
         listeners: Listeners,
         stop: threading.Event | None,
-        recut: Recut,
+        repartition: Repartition,
     ) -> None:
-        self.problem, self.cuts, self.options, self.recut = problem, cuts, options, recut
+        self.problem, self.partitions, self.options, self.repartition = (
+            problem,
+            partitions,
+            options,
+            repartition,
+        )
         self.listeners, self.stop = listeners, stop or threading.Event()
         self.began = time.monotonic()
-        self.best: _Trial | None = None
-        self.rivals: tuple[Rival, ...] = ()
+        self.best: _Attempt | None = None
+        self.baselines: tuple[Baseline, ...] = ()
         self.told_us: int | None = None
         self.searched_s = 0.0
         self.further: list[Problem] = []
@@ -275,7 +282,7 @@ class _Choosing:
         most = _FEW_TRIALS if layered else _MOST_TRIALS
         counts = counts_tried(self.problem.costs.num_stages, most)
         trials = len(counts) + sum(
-            len(self._cuts(tuple(range(c)))) - 1 for c in counts[1 : 1 + _NEAR]
+            len(self._partitions(tuple(range(c)))) - 1 for c in counts[1 : 1 + _NEAR]
         )
         trials += len(layered) + bool(layered)
         trial_s = (_TRIAL_SHARE * self.options.time_limit_s - self.searched_s) / trials
@@ -293,18 +300,18 @@ class _Choosing:
         """Try so many of the first stages; then other cuts for what is best so far."""
         for count in counts[1:]:
             stages = tuple(range(count))
-            self._try(self._cuts(stages)[0], stages, brief)
+            self._try(self._partitions(stages)[0], stages, brief)
         assert self.best is not None
         best = self.best.problem
         if best.recomputed_layers:
-            other_cut = self.recut(best)
-            for problem in () if other_cut is None else self._with_layers(other_cut)[:1]:
+            other = self.repartition(best)
+            for problem in () if other is None else self._with_layers(other)[:1]:
                 self._try(problem, (), brief)
             return
         at = counts.index(len(self.best.stages))
         for count in counts[max(0, at - 1) : at + 2]:
             stages = tuple(range(count))
-            for other in self._cuts(stages)[1:]:
+            for other in self._partitions(stages)[1:]:
                 self._try(other, stages, brief)
 
     def _with_layers(self, problem: Problem) -> list[Problem]:
@@ -326,8 +333,8 @@ class _Choosing:
         self.further += found[count:]
         return found[:count]
 
-    def _cuts(self, stages: tuple[int, ...]) -> Sequence[Problem]:
-        return self.cuts(stages) if stages else (self.problem,)
+    def _partitions(self, stages: tuple[int, ...]) -> Sequence[Problem]:
+        return self.partitions(stages) if stages else (self.problem,)
 
     def _try(self, problem: Problem, stages: tuple[int, ...], options: SolveOptions) -> None:
         best = self.best
@@ -336,9 +343,9 @@ class _Choosing:
         if best is not None and not _can_win(problem, stages, best.found, options.gap):
             return
         found = solve_recomputing(problem, stages, options, self._tell(problem), self.stop)
-        self.rivals = self.rivals or found.rivals
-        if best is None or merit(found.value_us) < merit(best.found.value_us):
-            self.best = _Trial(problem, stages, found)
+        self.baselines = self.baselines or found.baselines
+        if best is None or rank_key(found.value_us) < rank_key(best.found.value_us):
+            self.best = _Attempt(problem, stages, found)
 
     def _finish(self) -> None:
         """Search with the best choice for the time that is left."""
@@ -352,8 +359,8 @@ class _Choosing:
             return
         last = replace(self.options, time_limit_s=left_s).going_on_from(found)
         longer = solve_recomputing(problem, stages, last, self._tell(problem), self.stop)
-        best = min(longer, found, key=lambda one: merit(one.value_us))
-        self.best = _Trial(problem, stages, best)
+        best = min(longer, found, key=lambda one: rank_key(one.value_us))
+        self.best = _Attempt(problem, stages, best)
 
     def _try_further(self) -> None:
         """Try other choices of layers; a deterministic search has given all its time away."""
@@ -405,7 +412,7 @@ class _Choosing:
             found,
             lower_bound_us=bound_us,
             certificate=_ANY_CHOICE,
-            rivals=self.rivals,
+            baselines=self.baselines,
             wall_s=time.monotonic() - self.began,
             stopped_by=_stopped(found, bound_us, self.options.gap),
         )

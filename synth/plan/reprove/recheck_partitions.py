@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from synth.certificate import Certificate, ProverName
-from synth.plan.partition.bounds import CutBounds
-from synth.plan.partition.paths import Run, Sizes, runs_of
+from synth.plan.partition.bounds import PartitionBounds
+from synth.plan.partition.paths import RankLayers, Sizes, runs_of
 from synth.solve.bounds.recheck import Recheck, recheck, refute_below
 from synth.solve.problem import SolveOptions
 
@@ -25,7 +25,7 @@ def own_certificate(certificate: Certificate | None, sizes: Sizes) -> Certificat
 
 
 def recheck_all(
-    cuts: CutBounds,
+    bounds: PartitionBounds,
     certificate: Certificate,
     claimed_us: int,
     options: SolveOptions,
@@ -34,40 +34,40 @@ def recheck_all(
     """Prove a bound of all partitions from its certificate.
 
     Args:
-        cuts: nothing is known of them.
+        bounds: nothing is known of them.
         certificate: of the bound.
         claimed_us: the bound.
         options: the time limit, the workers and the seed.
         should_stop: asked all the time.
     """
-    return _Checker(cuts, certificate, claimed_us, options, should_stop).run()
+    return _Checker(bounds, certificate, claimed_us, options, should_stop).run()
 
 
 class _Checker:
     def __init__(
         self,
-        cuts: CutBounds,
+        bounds: PartitionBounds,
         certificate: Certificate,
         claimed_us: int,
         options: SolveOptions,
         should_stop: Callable[[], bool],
     ) -> None:
-        self.cuts, self.claimed_us, self.options = cuts, claimed_us, options
+        self.bounds, self.claimed_us, self.options = bounds, claimed_us, options
         self.should_stop = should_stop
         self.until_s = time.monotonic() + options.time_limit_s
-        self.runs = {Run(run.rank, run.first, run.end) for run in certificate.layer_runs}
+        self.runs = {RankLayers(run.rank, run.first, run.end) for run in certificate.layer_runs}
         self.partitions = {proof.sizes: proof.certificate for proof in certificate.partitions}
         self.proven: set[Sizes] = set()
 
     def run(self) -> Recheck:
         """Prove path by path, until none is left below the bound."""
         while True:
-            least = self.cuts.least(self.proven)
+            least = self.bounds.least(self.proven)
             if least.sizes is None or least.bound_us >= self.claimed_us:
                 return Recheck.PROVEN
             if self._left_s() <= 0 or self.should_stop():
                 return Recheck.OPEN
-            if any([self.cuts.close(run) for run in runs_of(least.sizes)]):
+            if any([self.bounds.close(run) for run in runs_of(least.sizes)]):
                 continue
             found = self._prove_path(least.sizes)
             if found != Recheck.PROVEN:
@@ -87,18 +87,18 @@ class _Checker:
                 yield self._prove_run(run)
         certificate = self.partitions.pop(sizes, None)
         if certificate is not None:
-            problem = self.cuts.problem_on(sizes)
+            problem = self.bounds.problem_on(sizes)
             asked = (self.claimed_us, self._options(), self.should_stop)
             found = recheck(problem, certificate, *asked)
             if found == Recheck.PROVEN:
                 self.proven.add(sizes)
             yield found
 
-    def _prove_run(self, run: Run) -> Recheck:
-        model = self.cuts.model_of(run, self.claimed_us - 1)
+    def _prove_run(self, run: RankLayers) -> Recheck:
+        model = self.bounds.model_of(run, self.claimed_us - 1)
         found = refute_below(model, self.claimed_us, self._options(), self.should_stop)
         if found == Recheck.PROVEN:
-            self.cuts.paths[run] = max(self.cuts.paths[run], self.claimed_us)
+            self.bounds.paths[run] = max(self.bounds.paths[run], self.claimed_us)
         return found
 
     def _options(self) -> SolveOptions:

@@ -19,10 +19,10 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from synth.certificate import Certificate
-from synth.costs import cut
+from synth.costs import partition_costs
 from synth.errors import SynthError
 from synth.objective import BoundScope
-from synth.plan.partition.bounds import CutBounds, applies
+from synth.plan.partition.bounds import PartitionBounds, applies
 from synth.plan.partition.stage_table import StageTable
 from synth.plan.recompute.layer_bounds import bounds_of_every_choice
 from synth.plan.recompute.solve import solve_recomputing
@@ -59,7 +59,7 @@ _ANY_STAGES = "whichever stages recompute"
 _OWN_SHARE = 0.5
 
 
-class Verdict(StrEnum):
+class ProofVerdict(StrEnum):
     """The outcome of proving a bound again."""
 
     PROVEN = "proven again"
@@ -82,7 +82,7 @@ class Reproof:
         is_refuted: the plan's certificate does not prove the bound, whether or not it holds.
     """
 
-    verdict: Verdict
+    verdict: ProofVerdict
     reached_us: int
     holds_for: str
     on_trust: str | None = None
@@ -94,7 +94,7 @@ class Reproof:
     @property
     def is_proven(self) -> bool:
         """True if the claim is proven as far as `holds_for` goes."""
-        return self.verdict == Verdict.PROVEN
+        return self.verdict == ProofVerdict.PROVEN
 
 
 def reprove(
@@ -174,9 +174,9 @@ class _Reproving:
         )
 
     def _verdict(self, reached_us: int, holds_for: str, on_trust: str | None = None) -> Reproof:
-        verdict = Verdict.PROVEN if reached_us >= self.claimed_us else Verdict.OPEN
+        verdict = ProofVerdict.PROVEN if reached_us >= self.claimed_us else ProofVerdict.OPEN
         if self.witness_us is not None:
-            verdict = Verdict.FALSE
+            verdict = ProofVerdict.FALSE
         seconds = time.monotonic() - self.began
         how = (self.proven_from, self.is_refuted)
         return Reproof(verdict, reached_us, holds_for, on_trust, self.witness_us, seconds, *how)
@@ -218,7 +218,7 @@ class _Reproving:
             given = ", with its layers recomputed," if self.plan.recomputed_layers else ","
             on_trust = "that it holds whichever layers are recomputed; --profile tells"
             return any_us, f"this partition{given} {_ANY_STAGES}", on_trust
-        costs = cut(self.profile, self.plan.partition)
+        costs = partition_costs(self.profile, self.plan.partition)
         problem = replace(self.problem, costs=costs, profile=self.profile)
         every_us = self.objective.value_us(bounds_of_every_choice(problem))
         if every_us < self.claimed_us <= any_us and not self.plan.recomputed_layers:
@@ -307,23 +307,26 @@ class _Reproving:
         certificate = self.plan.claim.certificate
         if certificate is not None:
             limited = replace(self.options, time_limit_s=self._left_s())
-            cuts = CutBounds(StageTable(profile), self.problem)
-            found = recheck_all(cuts, certificate, self.claimed_us, limited, self._is_over)
+            all_bounds = PartitionBounds(StageTable(profile), self.problem)
+            found = recheck_all(all_bounds, certificate, self.claimed_us, limited, self._is_over)
             return self._verdict(self._take(found, certificate, begin), holds_for)
         least_us = self._raise(self.problem, begin, _OWN_SHARE * self.options.time_limit_s)
         if least_us < self.claimed_us:
             return self._verdict(least_us, holds_for)
-        cuts, proven = CutBounds(StageTable(profile), self.problem), {self.plan.partition}
+        all_bounds, proven = (
+            PartitionBounds(StageTable(profile), self.problem),
+            {self.plan.partition},
+        )
         while not self._is_over():
             part = replace(self.options, time_limit_s=_OWN_SHARE * self._left_s(), gap=0.0)
-            least = cuts.raise_least(self.claimed_us, proven, part, self._is_over).least
+            least = all_bounds.raise_least(self.claimed_us, proven, part, self._is_over).least
             if least.sizes is None or least.bound_us >= self.claimed_us:
                 return self._verdict(self.claimed_us, holds_for)
-            least_us = self._raise(cuts.problem_on(least.sizes), None, self._left_s())
+            least_us = self._raise(all_bounds.problem_on(least.sizes), None, self._left_s())
             if least_us < self.claimed_us:
                 return self._verdict(least_us, holds_for)
             proven.add(least.sizes)
-        return self._verdict(min(least_us, cuts.least(proven).bound_us), holds_for)
+        return self._verdict(min(least_us, all_bounds.least(proven).bound_us), holds_for)
 
 
 class _Either(threading.Event):

@@ -30,7 +30,7 @@ class OpComparison(Record):
     n: int
 
 
-class Comparison(Record):
+class RunComparison(Record):
     """A run beside its plan.
 
     `predicted_us` is one iteration with a device per rank: the makespan with a STEP that waits for
@@ -64,7 +64,7 @@ def compare(
     *,
     late: bool = False,
     extra_bytes: Sequence[int] | None = None,
-) -> Comparison:
+) -> RunComparison:
     """Lay measurements beside the plan.
 
     Args:
@@ -81,7 +81,7 @@ def compare(
     planned = planned_spans(shared)
     predicted_us, predicted_shared_us = _predict(lowered, shared, processors, late)
     middle = middle_step(step_us)
-    return Comparison(
+    return RunComparison(
         plan=plan.name,
         processors=processors,
         paid="period" if late else "makespan",
@@ -176,7 +176,7 @@ def _durations(executions: Sequence[OpSpans]) -> dict[tuple[int, OpKind], list[i
     return found
 
 
-def comparison_text(found: Comparison) -> str:
+def comparison_text(found: RunComparison) -> str:
     """The comparison as tables for the terminal."""
     tables = [_iteration_table(found), _memory_table(found), _op_table(found)]
     if found.difference is not None:
@@ -184,7 +184,7 @@ def comparison_text(found: Comparison) -> str:
     return "\n\n".join(tables)
 
 
-def _iteration_table(found: Comparison) -> str:
+def _iteration_table(found: RunComparison) -> str:
     num_ranks = len(found.measured_peak_bytes)
     whole = f"predicted ({found.paid}), a device for each of {num_ranks} ranks"
     rows = [(whole, _ms(found.predicted_us), "")]
@@ -200,7 +200,7 @@ def _iteration_table(found: Comparison) -> str:
     return table(("one iteration", "\nms", "measured against\npredicted, %"), rows)
 
 
-def _memory_table(found: Comparison) -> str:
+def _memory_table(found: RunComparison) -> str:
     rows = [
         (str(rank), _mb(said), _mb(got), _percent(got, said))
         for rank, (said, got) in enumerate(
@@ -211,7 +211,7 @@ def _memory_table(found: Comparison) -> str:
     return table(head, rows)
 
 
-def _op_table(found: Comparison) -> str:
+def _op_table(found: RunComparison) -> str:
     rows = [
         (
             f"{op.kind}, stage {op.stage}",

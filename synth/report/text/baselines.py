@@ -1,4 +1,4 @@
-"""The table of rivals: every known schedule beside the one that was found, on one cost model."""
+"""The table of baselines: every known schedule beside the one that was found, on one cost model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Contender:
     fits: bool | None
 
 
-def rivals_table(contenders: Sequence[Contender], objective: Objective) -> str:
+def baselines_table(contenders: Sequence[Contender], objective: Objective) -> str:
     """One row per schedule, in the order given; the rates are of the objective."""
     factor, unit = size_unit(max(max(c.peak_bytes) for c in contenders))
     decimals = 3 if factor > 1 else 0

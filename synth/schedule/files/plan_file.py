@@ -10,7 +10,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 from synth import __version__
 from synth.certificate import Certificate
 from synth.conditions import Conditions
-from synth.costs import Costs, cut
+from synth.costs import Costs, partition_costs
 from synth.errors import SynthError
 from synth.objective import BoundScope, Objective
 from synth.profile import PlainText, Profile, Workload
@@ -201,7 +201,7 @@ class Plan(FileRecord):
         Raises:
             ScheduleError: there is no claim, and the schedule cannot run.
         """
-        costs = cut(recomputing(profile, recomputed_layers), sizes)
+        costs = partition_costs(recomputing(profile, recomputed_layers), sizes)
         return cls(
             name=schedule.name,
             profile_name=profile.name,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from synth.costs import cut
+from synth.costs import partition_costs
 from synth.errors import SynthError
 from synth.profile import Profile
 from synth.recomputing import recomputing
@@ -25,7 +25,9 @@ def differences(plan: Plan, profile: Profile) -> Iterator[str]:
     if plan.device != profile.provenance.device:
         yield _difference("device", plan.device, profile.provenance.device)
     try:
-        derived = cut(recomputing(profile, plan.recomputed_layers or ()), plan.partition)
+        derived = partition_costs(
+            recomputing(profile, plan.recomputed_layers or ()), plan.partition
+        )
     except SynthError as error:
         yield f"partition, recomputed layers: {error}"
         return

@@ -10,7 +10,7 @@ from synth.solve.bounds import forward_spacing
 from synth.solve.bounds.background import Background
 from synth.solve.bounds.closed_form import Reference
 from synth.solve.bounds.policy import Known, Proofs
-from synth.solve.evaluate.evaluate import Candidate
+from synth.solve.evaluate.evaluate import EvaluatedSchedule
 from synth.solve.instance.instance import View
 from synth.solve.order_pool import KnownOrders
 from synth.solve.problem import Part, SolveOptions
@@ -48,7 +48,7 @@ class Proving:
         self._relaxed, self._objective, self._options = relaxed, objective, options
         self._now, self._orders = now, orders
         self._known = Known()
-        self._referred: tuple[Candidate | None, Reference] | None = None
+        self._referred: tuple[EvaluatedSchedule | None, Reference] | None = None
         self._beside: Background | None = None
         in_turn = options.deterministic or Part.BOUNDS in options.without
         self._num_workers_beside = 0 if in_turn else options.num_workers // 2

@@ -29,7 +29,7 @@ _FUSE_OPS = 16_000
 
 
 @dataclass(frozen=True)
-class Candidate:
+class EvaluatedSchedule:
     """A verified schedule within the caps, and what it is worth."""
 
     schedule: Schedule
@@ -39,14 +39,14 @@ class Candidate:
     found_by: str
 
 
-def evaluate(problem: Problem, schedule: Schedule, found_by: str) -> Candidate | None:
+def evaluate(problem: Problem, schedule: Schedule, found_by: str) -> EvaluatedSchedule | None:
     """Verify a schedule against the caps and simulate it exactly; None if it must not run."""
     try:
         lowered, timeline = verify(schedule, problem.costs, problem.caps_bytes)
     except ScheduleError:
         return None
     value = problem.objective.value_us(timeline)
-    return Candidate(schedule, timeline, value, peak_bytes(lowered), found_by)
+    return EvaluatedSchedule(schedule, timeline, value, peak_bytes(lowered), found_by)
 
 
 def never() -> bool:
@@ -60,14 +60,14 @@ def evaluate_order(
     found_by: str,
     target_us: int = 0,
     should_stop: Callable[[], bool] = never,
-) -> Candidate | None:
+) -> EvaluatedSchedule | None:
     """Evaluate an order with the buffering that serves it best.
 
     Args:
         target_us: what the order takes when no transfer waits; once reached, no more is tried.
         should_stop: asked after each buffering.
     """
-    best: Candidate | None = None
+    best: EvaluatedSchedule | None = None
     for buffering in (*BUFFERINGS, _unlimited(problem)):
         schedule = Schedule(
             problem.placement, problem.num_micro_batches, programs, "synth", buffering
@@ -87,8 +87,8 @@ def _unlimited(problem: Problem) -> Buffering:
 
 
 def rebuffer(
-    problem: Problem, candidate: Candidate, should_stop: Callable[[], bool] = never
-) -> Candidate:
+    problem: Problem, candidate: EvaluatedSchedule, should_stop: Callable[[], bool] = never
+) -> EvaluatedSchedule:
     """The same order with better buffering, if there is any."""
     schedule = candidate.schedule
     tried = evaluate_order(problem, schedule.programs, candidate.found_by, should_stop=should_stop)
@@ -98,8 +98,8 @@ def rebuffer(
 
 
 def loosen(
-    problem: Problem, candidate: Candidate, should_stop: Callable[[], bool] = never
-) -> Candidate:
+    problem: Problem, candidate: EvaluatedSchedule, should_stop: Callable[[], bool] = never
+) -> EvaluatedSchedule:
     """The same order and value with the buffering that suffers least in other worlds.
 
     A plan that is only good where every op takes what the profile says loses on a real device.
@@ -107,7 +107,7 @@ def loosen(
     """
     luck = Luck(problem)
 
-    def strain_us(tried: Candidate) -> float:
+    def strain_us(tried: EvaluatedSchedule) -> float:
         return Worlds(tried.timeline.lowered, luck, problem.objective).value_us
 
     best, least_us = candidate, strain_us(candidate)
@@ -125,8 +125,8 @@ def loosen(
 
 
 def fuse(
-    problem: Problem, candidate: Candidate, should_stop: Callable[[], bool] = never
-) -> Candidate:
+    problem: Problem, candidate: EvaluatedSchedule, should_stop: Callable[[], bool] = never
+) -> EvaluatedSchedule:
     """Replace B j W j, where they are neighbours, by BW j wherever that does not hurt.
 
     All at once first, then in halves: BW sends its gradient later than B, which hurts only on the
@@ -148,7 +148,7 @@ def fuse(
     return candidate
 
 
-def divide(problem: Problem, candidate: Candidate) -> Candidate | None:
+def divide(problem: Problem, candidate: EvaluatedSchedule) -> EvaluatedSchedule | None:
     """B j W j for each BW j, which sends its gradient sooner; None without BW, or over a cap."""
     programs = tuple(
         tuple(part for op in program for part in _parts(op))

@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from synth.schedule.model import Buffering, Schedule
-from synth.solve.evaluate.evaluate import BUFFERINGS, Candidate, evaluate
+from synth.solve.evaluate.evaluate import BUFFERINGS, EvaluatedSchedule, evaluate
 from synth.solve.evaluate.exact_memory import ExactMemory
 from synth.solve.evaluate.exact_times import ExactTimes
 from synth.solve.evaluate.numbered_orders import NumberedOrders
@@ -114,7 +114,7 @@ class LocalSearch:
 
     def run(
         self, units: float, should_stop: Callable[[], bool], least_us: int = 0
-    ) -> Iterator[Candidate]:
+    ) -> Iterator[EvaluatedSchedule]:
         """Yield verified candidates, each better than those before, until effort or time is spent.
 
         Args:
@@ -135,7 +135,7 @@ class LocalSearch:
             self.add(found.programs, [found.buffering])
             yield from self._improved()
 
-    def _improved(self) -> Iterator[Candidate]:
+    def _improved(self) -> Iterator[EvaluatedSchedule]:
         """Yield the best schedule known, verified, unless one as good was yielded before.
 
         A new buffering alone may make an order that was given better than it was.

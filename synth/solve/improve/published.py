@@ -13,7 +13,7 @@ from synth.schedule.model import Schedule
 from synth.schedule.verify import ScheduleError, verify
 from synth.solve import infeasibility
 from synth.solve.evaluate import evaluate
-from synth.solve.problem import Problem, Rival, SolveOptions
+from synth.solve.problem import Baseline, Problem, SolveOptions
 from synth.solve.search_state import Standing
 
 # Published schedules get so long even when the time is up: for problems of ordinary size that is
@@ -25,11 +25,11 @@ _FAMILIES_SHARE = 0.5
 
 
 class Starts:
-    """Offers schedules that need no search; `rivals` are the published ones, fitting or not."""
+    """Offers schedules that need no search; `baselines` are the published ones, fitting or not."""
 
     def __init__(self, problem: Problem, options: SolveOptions, now: Standing) -> None:
         self.problem, self.options, self.now = problem, options, now
-        self.rivals: list[Rival] = []
+        self.baselines: list[Baseline] = []
 
     def try_families(self) -> None:
         """The published schedules that exist for this placement: the first incumbent."""
@@ -73,9 +73,9 @@ class Starts:
         fits = all(peak <= cap for peak, cap in zip(alone.peak_bytes, caps, strict=True))
         keeps = schedule.keeps_saved
         times_us = line.makespan_us, line.period_us, max(line.work_us)
-        rival = Rival(name, *times_us, alone.peak_bytes, fits, keeps, line.mean_work_us)
-        if not any(replace(rival, name=other.name) == other for other in self.rivals):
-            self.rivals.append(rival)
+        baseline = Baseline(name, *times_us, alone.peak_bytes, fits, keeps, line.mean_work_us)
+        if not any(replace(baseline, name=other.name) == other for other in self.baselines):
+            self.baselines.append(baseline)
         # The search orders F, B and W, and proves its bounds for them.
         if fits and keeps:
             self.now.offer(alone)

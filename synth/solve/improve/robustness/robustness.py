@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from synth.schedule.ops import Op
-from synth.solve.evaluate.evaluate import Candidate, evaluate, never
+from synth.solve.evaluate.evaluate import EvaluatedSchedule, evaluate, never
 from synth.solve.improve.robustness.moves import LEAST_US, weighed_moves
 from synth.solve.improve.robustness.scenarios import Luck, Worlds
 from synth.solve.problem import Problem
@@ -26,8 +26,8 @@ _PATIENCE = 30
 
 
 def slacken(
-    problem: Problem, candidate: Candidate, should_stop: Callable[[], bool] = never
-) -> Candidate:
+    problem: Problem, candidate: EvaluatedSchedule, should_stop: Callable[[], bool] = never
+) -> EvaluatedSchedule:
     """Move ops until no move shortens the mean over worlds, or the effort is spent.
 
     The value and the highest peak of a rank never get worse.
@@ -50,15 +50,15 @@ def slacken(
 class _Search:
     """The best order so far, what its worlds say, and the moves that were tried."""
 
-    def __init__(self, problem: Problem, candidate: Candidate) -> None:
+    def __init__(self, problem: Problem, candidate: EvaluatedSchedule) -> None:
         self.problem, self.luck = problem, Luck(problem)
         self.tried: set[tuple[Op, ...]] = set()
         self._use(candidate, self._worlds(candidate))
 
-    def _worlds(self, candidate: Candidate) -> Worlds:
+    def _worlds(self, candidate: EvaluatedSchedule) -> Worlds:
         return Worlds(candidate.timeline.lowered, self.luck, self.problem.objective)
 
-    def _use(self, candidate: Candidate, worlds: Worlds) -> None:
+    def _use(self, candidate: EvaluatedSchedule, worlds: Worlds) -> None:
         self.best, self.worlds = candidate, worlds
         self.most_us, self.most_bytes = candidate.value_us, max(candidate.peak_bytes)
         self.moves = list(weighed_moves(worlds))

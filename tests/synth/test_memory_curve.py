@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from synth.costs import cut, uniform_costs
+from synth.costs import partition_costs, uniform_costs
 from synth.errors import RunFailure, SynthError
 from synth.kinds import MEASURED, OpKind
-from synth.plan.memory_curve.cap_knowledge import Known
-from synth.plan.memory_curve.curve_file import Frontier, cap_of, closed, known_of, value_of
+from synth.plan.memory_curve.cap_knowledge import CapKnowledge
+from synth.plan.memory_curve.curve_file import MemoryCurve, cap_of, closed, knowledge_of, value_of
 from synth.plan.memory_curve.least_cap import least_cap
-from synth.plan.memory_curve.target import Target
+from synth.plan.memory_curve.target import TimeTarget
 from synth.plan.memory_curve.trace_curve import Effort, trace
 from synth.plan.memory_curve.workers import Task, Workers
 from synth.profile import Layer, LayerProfile, Profile, Provenance, Timing, Workload
@@ -70,12 +70,12 @@ PROFILE = small_profile()
 
 def small_problem(m: int = 3, objective: Objective = Objective.MAKESPAN) -> Problem:
     """Two ranks with two layers each."""
-    problem = Problem.linear(cut(PROFILE, (2, 2)), m, None, objective)
+    problem = Problem.linear(partition_costs(PROFILE, (2, 2)), m, None, objective)
     return replace(problem, partition=(2, 2))
 
 
 @cache
-def traced() -> tuple[Frontier, list[int]]:
+def traced() -> tuple[MemoryCurve, list[int]]:
     """The curve of the small problem, and how many points there were after each search."""
     counts: list[int] = []
     curve = trace(PROFILE, small_problem(), QUICK, None, lambda c: counts.append(len(c.points)))
@@ -84,7 +84,7 @@ def traced() -> tuple[Frontier, list[int]]:
 
 def test_the_curve_encloses_that_of_all_orders_at_every_cap() -> None:
     curve, _ = traced()
-    truth, known = true_curve(small_problem()), known_of(curve.points)
+    truth, known = true_curve(small_problem()), knowledge_of(curve.points)
     curve.check()
     assert curve.least_cap_bytes == curve.never_below_bytes == truth[0][0]
     for cap in range(truth[0][0], truth[-1][0] + 3):
@@ -137,7 +137,7 @@ def test_closing_gives_better_plans_upwards_and_better_bounds_downwards() -> Non
 
 
 def test_what_is_known_of_one_cap_holds_for_others_on_the_right_side_only() -> None:
-    known = Known()
+    known = CapKnowledge()
     known.add(100, None, 7)
     known.add(None, None, 5)
     assert [known.bound_us(cap) for cap in (99, 100, 101, None)] == [7, 7, 5, 5]
@@ -147,9 +147,9 @@ def test_what_is_known_of_one_cap_holds_for_others_on_the_right_side_only() -> N
 def test_a_curve_is_continued_and_what_is_there_is_kept(tmp_path: Path) -> None:
     begun = trace(PROFILE, small_problem(), replace(QUICK, points=2))
     begun.save(tmp_path / "curve.json")
-    loaded = Frontier.load(tmp_path / "curve.json")
+    loaded = MemoryCurve.load(tmp_path / "curve.json")
     assert loaded == begun
-    searches: list[Frontier] = []
+    searches: list[MemoryCurve] = []
     more = trace(PROFILE, small_problem(), replace(QUICK, points=4), loaded, searches.append)
     assert len(searches) == 2 and len(more.points) == 4
     assert set(map(cap_of, begun.points)) < set(map(cap_of, more.points))
@@ -158,7 +158,7 @@ def test_a_curve_is_continued_and_what_is_there_is_kept(tmp_path: Path) -> None:
 def test_a_curve_that_is_done_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     curve, _ = traced()
     monkeypatch.delattr("synth.plan.memory_curve.trace_curve.Workers")
-    searches: list[Frontier] = []
+    searches: list[MemoryCurve] = []
     enough = replace(QUICK, points=len(curve.points))
     assert trace(PROFILE, small_problem(), enough, curve, searches.append) == curve
     assert searches == []
@@ -168,7 +168,7 @@ def large_problem() -> tuple[Profile, Problem]:
     """Eight ranks, sixty-four micro-batches: no point in between is proven in seconds."""
     layers = tuple(Layer(name=f"l{i}", profile="abcd"[i * i % 4]) for i in range(24))
     profile = PROFILE.replace(layers=layers)
-    problem = Problem.linear(cut(profile, (3,) * 8), 64)
+    problem = Problem.linear(partition_costs(profile, (3,) * 8), 64)
     return profile, replace(problem, partition=(3,) * 8)
 
 
@@ -176,7 +176,7 @@ def test_a_stop_keeps_what_is_there_and_the_rest_comes_later() -> None:
     profile, problem = large_problem()
     stop = threading.Event()
 
-    def stop_after_the_ends(curve: Frontier) -> None:
+    def stop_after_the_ends(curve: MemoryCurve) -> None:
         if len(curve.points) == 2:
             threading.Timer(3, stop.set).start()
 
@@ -185,7 +185,7 @@ def test_a_stop_keeps_what_is_there_and_the_rest_comes_later() -> None:
     curve = trace(profile, problem, effort, None, stop_after_the_ends, stop)
     curve.check()
     assert "interrupt" in {plan.claim.stopped_by for plan in curve.points}
-    searches: list[Frontier] = []
+    searches: list[MemoryCurve] = []
     brief = replace(effort, time_limit_s=0.3, points=len(curve.points))
     again = trace(profile, problem, brief, curve, searches.append)
     assert searches, "an interrupted point is searched again"
@@ -198,7 +198,7 @@ def test_a_stop_keeps_what_is_there_and_the_rest_comes_later() -> None:
         (small_problem(2), "num micro batches: 3 there, 2 here"),
         (small_problem(3, Objective.PERIOD), "objective: makespan there, period here"),
         (
-            replace(small_problem(), costs=cut(PROFILE, (1, 3)), partition=(1, 3)),
+            replace(small_problem(), costs=partition_costs(PROFILE, (1, 3)), partition=(1, 3)),
             r"partition: \(2, 2\) there, \(1, 3\) here",
         ),
     ],
@@ -220,7 +220,9 @@ def test_caps_or_too_few_points_are_refused() -> None:
 @pytest.mark.parametrize("objective", [Objective.MAKESPAN, Objective.PERIOD])
 def test_several_stages_per_rank_have_a_curve_too(objective: Objective) -> None:
     sizes = (1, 1, 1, 1)
-    problem = Problem(cut(PROFILE, sizes), placement("v", 2), 3, None, objective, partition=sizes)
+    problem = Problem(
+        partition_costs(PROFILE, sizes), placement("v", 2), 3, None, objective, partition=sizes
+    )
     curve = trace(PROFILE, problem, replace(QUICK, points=4, time_limit_s=1))
     curve.check()
     assert len(curve.points) >= 3
@@ -250,14 +252,14 @@ def test_a_point_with_a_time_limit_that_is_none_is_refused(given: str) -> None:
     data = json.loads(curve.to_json())
     data["points"][0]["arguments"]["time_limit_s"] = given
     with pytest.raises(SynthError, match=f"time_limit_s '{given}'; needed: seconds, such as '30'"):
-        Frontier.from_json(json.dumps(data), "curve.json")
+        MemoryCurve.from_json(json.dumps(data), "curve.json")
 
 
 def test_a_refusal_in_a_worker_is_raised_here() -> None:
     costs = uniform_costs(2, forward_us=5, backward_input_us=6, backward_weight_us=3)
     problem = Problem.linear(costs, 2)
     with Workers(1) as workers:
-        serial = known_of(traced()[0].points).best_within(None)
+        serial = knowledge_of(traced()[0].points).best_within(None)
         assert serial is not None
         workers.start(Task(problem, SolveOptions(hint=serial.schedule)))
         with pytest.raises(SynthError, match="the hint has 2 ranks and 3 micro-batches"):
@@ -268,7 +270,9 @@ def true_curve_of_any_partition(profile: Profile) -> list[tuple[int, int]]:
     """As `true_curve`, over all partitions of a small model on two ranks."""
     found: list[tuple[int, int]] = []
     for sizes in ((1, 3), (2, 2), (3, 1)):
-        found += true_curve(replace(small_problem(), costs=cut(profile, sizes), partition=sizes))
+        found += true_curve(
+            replace(small_problem(), costs=partition_costs(profile, sizes), partition=sizes)
+        )
     return sorted(found)
 
 
@@ -277,10 +281,10 @@ def test_a_curve_over_all_partitions_encloses_that_of_all_orders_of_all_of_them(
     layers: _Layers, partitions: int
 ) -> None:
     profile = small_profile(layers)
-    problem = replace(small_problem(), costs=cut(profile, (2, 2)))
+    problem = replace(small_problem(), costs=partition_costs(profile, (2, 2)))
     curve = trace(profile, problem, replace(QUICK, points=12, jobs=1), sought=True)
     curve.check()
-    truth, known = true_curve_of_any_partition(profile), known_of(curve.points)
+    truth, known = true_curve_of_any_partition(profile), knowledge_of(curve.points)
     assert curve.least_cap_bytes == curve.never_below_bytes == truth[0][0]
     for cap in range(truth[0][0], truth[-1][0] + 3):
         value, best = true_value(truth, cap), known.best_within(cap)
@@ -288,7 +292,7 @@ def test_a_curve_over_all_partitions_encloses_that_of_all_orders_of_all_of_them(
         assert known.bound_us(cap) <= value <= best.value_us
     for point in curve.points:
         assert value_of(point) == point.claim.lower_bound_us == true_value(truth, cap_of(point))
-        assert point.costs == cut(profile, point.partition)
+        assert point.costs == partition_costs(profile, point.partition)
     assert len({point.partition for point in curve.points}) == partitions
 
 
@@ -297,23 +301,23 @@ def test_the_least_cap_in_any_partition_is_that_of_all_orders_of_all_of_them(
     layers: _Layers,
 ) -> None:
     profile = small_profile(layers)
-    problem = replace(small_problem(), costs=cut(profile, (2, 2)))
+    problem = replace(small_problem(), costs=partition_costs(profile, (2, 2)))
     options = SolveOptions(time_limit_s=HOURS_S, workers=1)
     truth = true_curve_of_any_partition(profile)
     for value in {value for _, value in truth if value < truth[-1][1] + 20}:
         peak = min(peak for peak, other in truth if other <= value)
-        least = least_cap(problem, Target(time_us=value), options, profile=profile)
+        least = least_cap(problem, TimeTarget(time_us=value), options, profile=profile)
         assert (least.cap_bytes, least.not_below_bytes) == (peak, peak)
         result = least.result()
         assert result is not None and result.problem.partition is not None
-        assert result.problem.costs == cut(profile, result.problem.partition)
+        assert result.problem.costs == partition_costs(profile, result.problem.partition)
         assert result.value_us is not None and result.value_us <= value
 
 
 def test_a_curve_over_all_partitions_goes_on_and_is_none_of_one_partition(tmp_path: Path) -> None:
     begun = trace(PROFILE, small_problem(), replace(QUICK, points=2), sought=True)
     begun.save(tmp_path / "curve.json")
-    loaded = Frontier.load(tmp_path / "curve.json")
+    loaded = MemoryCurve.load(tmp_path / "curve.json")
     assert loaded == begun
     more = trace(PROFILE, small_problem(), replace(QUICK, points=4), loaded, sought=True)
     assert {cap_of(point) for point in begun.points} < {cap_of(point) for point in more.points}
@@ -325,9 +329,9 @@ def test_a_curve_over_all_partitions_goes_on_and_is_none_of_one_partition(tmp_pa
 
 def test_partitions_are_sought_where_there_are_bounds_of_all_only() -> None:
     where = placement("v", 2)
-    several = Problem(cut(PROFILE, (1, 1, 1, 1)), where, 3, partition=(1, 1, 1, 1))
+    several = Problem(partition_costs(PROFILE, (1, 1, 1, 1)), where, 3, partition=(1, 1, 1, 1))
     for problem, recompute in ((several, ()), (small_problem(), (0,)), (small_problem(), None)):
         with pytest.raises(SynthError, match="is known for one stage per rank"):
             trace(PROFILE, problem, QUICK, recompute=recompute, sought=True)
         with pytest.raises(SynthError, match="is known for one stage per rank"):
-            least_cap(problem, Target(time_us=9), recompute=recompute, profile=PROFILE)
+            least_cap(problem, TimeTarget(time_us=9), recompute=recompute, profile=PROFILE)

@@ -5,7 +5,7 @@ from itertools import combinations, pairwise
 
 import pytest
 
-from synth.costs import cut
+from synth.costs import partition_costs
 from synth.errors import SynthError
 from synth.kinds import MEASURED, OpKind
 from synth.plan.partition.balance import balance
@@ -52,7 +52,7 @@ def all_partitions(num_layers: int, num_stages: int) -> list[tuple[int, ...]]:
 
 def score(profile: Profile, sizes: tuple[int, ...]) -> tuple[int, int]:
     """Largest work, then the sum of squares."""
-    works = [stage.work_us for stage in cut(profile, sizes).stages]
+    works = [stage.work_us for stage in partition_costs(profile, sizes).stages]
     return max(works), sum(work**2 for work in works)
 
 
@@ -104,7 +104,7 @@ def uneven_profile(seed: int, num_layers: int = 7) -> Profile:
 
 def fits(profile: Profile, sizes: tuple[int, ...], caps_bytes: tuple[int, ...]) -> bool:
     """Whether the serial schedule keeps the caps, by the verifier and not by the closed form."""
-    problem = Problem.linear(cut(profile, sizes), 2)
+    problem = Problem.linear(partition_costs(profile, sizes), 2)
     try:
         verify(serial_schedule(problem), problem.costs, caps_bytes)
     except ScheduleError:
@@ -116,7 +116,9 @@ def shortage_of(profile: Profile, caps_bytes: tuple[int, ...]) -> Shortage | Non
     """What the partition chosen for these caps lacks."""
     placement = Placement.linear(len(caps_bytes))
     sizes = balance(profile, placement, caps_bytes)
-    return find_shortage(Problem(cut(profile, sizes), placement, 2, caps_bytes, partition=sizes))
+    return find_shortage(
+        Problem(partition_costs(profile, sizes), placement, 2, caps_bytes, partition=sizes)
+    )
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -162,8 +164,8 @@ def test_fewer_layers_than_stages_is_an_error_with_the_way_out() -> None:
 
 def rank_works(profile: Profile, where: Placement, sizes: tuple[int, ...], m: int) -> list[int]:
     """The work of each rank: its stages, as often as micro-batches pass its replica."""
-    stages = cut(profile, sizes).stages
-    problem = Problem(cut(profile, sizes), where, m)
+    stages = partition_costs(profile, sizes).stages
+    problem = Problem(partition_costs(profile, sizes), where, m)
     return [
         sum(stages[stage].work_us * problem.share(replica)[1] for stage, replica in held)
         for held in where.held
@@ -174,7 +176,7 @@ def keeps(
     profile: Profile, where: Placement, sizes: tuple[int, ...], caps_bytes: tuple[int, ...]
 ) -> bool:
     """Whether each rank can hold one micro-batch of what it has."""
-    needs = needed_bytes(Problem(cut(profile, sizes), where, len(where.ranks)))
+    needs = needed_bytes(Problem(partition_costs(profile, sizes), where, len(where.ranks)))
     return all(need <= cap for need, cap in zip(needs, caps_bytes, strict=True))
 
 

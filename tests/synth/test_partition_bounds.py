@@ -8,12 +8,12 @@ from itertools import combinations, pairwise
 import pytest
 
 from benchmarks.solver.suites import partition
-from synth.costs import cut
+from synth.costs import partition_costs
 from synth.families import generate
 from synth.kinds import MEASURED, OpKind
 from synth.objective import Objective
-from synth.plan.partition.bounds import CutBounds, applies
-from synth.plan.partition.paths import NEVER, CutPaths, Run, Sizes, runs_of
+from synth.plan.partition.bounds import PartitionBounds, applies
+from synth.plan.partition.paths import NEVER, PartitionPaths, RankLayers, Sizes, runs_of
 from synth.plan.partition.stage_table import StageTable
 from synth.profile import Layer, LayerProfile, Link, Links, NodeLink, PairLink, Profile, Timing
 from synth.profiles import find
@@ -39,11 +39,11 @@ def test_of_all_paths_the_least_is_found_with_some_left_out(seed: int) -> None:
     draw = random.Random(seed)
     num_ranks = draw.randint(1, 5)
     num_layers = num_ranks + draw.randint(0, 5)
-    bounds_us: dict[Run, int] = {}
+    bounds_us: dict[RankLayers, int] = {}
     every = list(every_partition(num_layers, num_ranks))
     for run in (run for sizes in every for run in runs_of(sizes)):
         bounds_us.setdefault(run, draw.choice((draw.randint(1, 20), NEVER)))
-    paths = CutPaths(num_ranks, num_layers, lambda run: 0)
+    paths = PartitionPaths(num_ranks, num_layers, lambda run: 0)
     for run, bound_us in bounds_us.items():
         paths[run] = bound_us
     left_out = draw.sample(every, draw.randint(0, len(every)))
@@ -60,7 +60,7 @@ def test_of_all_paths_the_least_is_found_with_some_left_out(seed: int) -> None:
 
 
 def test_of_equals_the_most_even_is_found() -> None:
-    paths = CutPaths(4, 12, lambda run: 10 if run.rank == 0 else run.end - run.first)
+    paths = PartitionPaths(4, 12, lambda run: 10 if run.rank == 0 else run.end - run.first)
     least = paths.least()
     assert least.bound_us == 10
     assert least.sizes is not None
@@ -113,7 +113,9 @@ def drawn(seed: int) -> tuple[Profile, Problem]:
     sizes = draw.choice(list(every_partition(count, num_ranks)))
     objective = draw.choice((Objective.MAKESPAN, Objective.PERIOD, Objective.parse("iterations:3")))
     where = placement("linear", num_ranks)
-    free = Problem(cut(profile, sizes), where, draw.randint(2, 5), None, objective, sizes)
+    free = Problem(
+        partition_costs(profile, sizes), where, draw.randint(2, 5), None, objective, sizes
+    )
     least = smallest_limit_bytes(free)
     limited = tuple(round(least * draw.uniform(0.9, 1.8)) for _ in range(num_ranks))
     caps = draw.choice((None, limited))
@@ -129,8 +131,8 @@ def test_where_bw_is_rounded_once_and_b_and_w_each_no_schedule_is_below(
     each = each.replace(time_us={kind: Timing.exactly(us) for kind, us in times.items()})
     profile = profile_that_saves_much().replace(layer_profiles={"l": each}, links=Links())
     for sizes in every_partition(4, 2):
-        problem = Problem.linear(cut(profile, sizes), 64, None, objective)
-        bounds = CutBounds(StageTable(profile), problem)
+        problem = Problem.linear(partition_costs(profile, sizes), 64, None, objective)
+        bounds = PartitionBounds(StageTable(profile), problem)
         least = bounds.raise_least(10**6, (), counted(1), lambda: False).least
         _, timeline = verify(generate("1f1b", 2, 64), problem.costs)
         assert (bounds.bound_us(sizes) or 0) <= objective.value_us(timeline)
@@ -141,7 +143,7 @@ def test_where_bw_is_rounded_once_and_b_and_w_each_no_schedule_is_below(
 def test_a_rank_s_least_work_is_no_more_than_that_of_its_stage(seed: int) -> None:
     profile, problem = drawn(seed)
     problem = replace(problem, caps_bytes=None)
-    bounds = CutBounds(StageTable(profile), problem)
+    bounds = PartitionBounds(StageTable(profile), problem)
     for sizes in every_partition(len(profile.layers), problem.num_ranks):
         view = relaxed_for_fusion(bounds.problem_on(sizes))
         for run, chunk in zip(runs_of(sizes), view.chunks, strict=True):
@@ -166,7 +168,7 @@ def test_a_rank_s_least_work_is_no_more_than_that_of_its_stage(seed: int) -> Non
 def test_no_partition_has_a_schedule_below_its_bound_nor_below_that_of_all(seed: int) -> None:
     profile, problem = drawn(seed)
     table = StageTable(profile)
-    bounds = CutBounds(table, problem)
+    bounds = PartitionBounds(table, problem)
     values: dict[Sizes, int] = {}
     closed: dict[Sizes, int | None] = {}
     for sizes in every_partition(table.num_layers, problem.num_ranks):
@@ -192,7 +194,7 @@ def test_of_a_real_model_they_prove_that_no_other_partition_is_better() -> None:
     # Three fifths of what 1F1B holds on the even partition, which takes 3.724 s, proven optimal.
     problem = partition.problem("linear", 4, 0.6)
     assert problem.partition == (6, 6, 6, 6)
-    bounds = CutBounds(StageTable(Profile.load(find(partition.PROFILE))), problem)
+    bounds = PartitionBounds(StageTable(Profile.load(find(partition.PROFILE))), problem)
     best = solve(bounds.problem_on((5, 6, 6, 7)), counted(5))
     assert best.value_us is not None
     assert best.value_us < 3_100_000
@@ -206,22 +208,22 @@ def test_of_a_real_model_they_prove_that_no_other_partition_is_better() -> None:
 
 def test_more_time_never_lowers_a_bound_and_a_stop_ends_it_at_once() -> None:
     profile, problem = drawn(3)
-    bounds = CutBounds(StageTable(profile), problem)
+    bounds = PartitionBounds(StageTable(profile), problem)
     found = [
         bounds.raise_least(10**6, (), counted(seconds), lambda: False).least.bound_us
         for seconds in (0, 0.01, 1, 1)
     ]
     assert found == sorted(found)
     assert found[-1] > found[0]
-    stopped = CutBounds(StageTable(profile), problem)
+    stopped = PartitionBounds(StageTable(profile), problem)
     stopped.raise_least(10**6, (), SolveOptions(60), lambda: True)
-    assert stopped.known == {}
+    assert stopped.run_bounds == {}
 
 
 def test_partitions_that_nothing_fits_in_have_no_bound() -> None:
     profile = profile_that_saves_much()
-    problem = Problem.linear(cut(profile, (1, 3)), 2, 100)
-    bounds = CutBounds(StageTable(profile), problem)
+    problem = Problem.linear(partition_costs(profile, (1, 3)), 2, 100)
+    bounds = PartitionBounds(StageTable(profile), problem)
     assert bounds.bound_us((1, 3)) is None
     assert bounds.bound_us((2, 2)) is not None
     assert solve(bounds.problem_on((1, 3)), counted(1)).stopped_by == StoppedBy.INFEASIBLE
@@ -231,5 +233,5 @@ def test_partitions_that_nothing_fits_in_have_no_bound() -> None:
 def test_they_are_for_one_stage_per_rank(name: str, does: bool) -> None:
     where = placement(name, 2)
     sizes = (2, 2) if where.num_stages == 2 else (1, 1, 1, 1)
-    problem = Problem(cut(profile_that_saves_much(), sizes), where, 4, partition=sizes)
+    problem = Problem(partition_costs(profile_that_saves_much(), sizes), where, 4, partition=sizes)
     assert applies(problem) == does

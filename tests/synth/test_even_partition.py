@@ -16,7 +16,7 @@ from synth.plan.partition.bottleneck import most_even, smallest_limit_bytes
 from synth.plan.partition.run_needs import RunNeeds
 from synth.plan.partition.stage_table import StageTable
 from synth.profile import Profile, Timing
-from tests.synth.test_partition import uneven_profile
+from tests.synth.test_balance import uneven_profile
 
 F, B, W, R = OpKind.F, OpKind.B, OpKind.W, OpKind.R
 

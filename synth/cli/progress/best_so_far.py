@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from synth.solve.problem import Incumbent, Problem, Result
 
 
-class SoFar:
+class BestSoFar:
     """Listens to a search between it and those who save and tell; closed, it lets nothing pass."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class SoFar:
             peak_bytes=found.peak_bytes,
             found_by=found.found_by,
             stopped_by=StoppedBy.INTERRUPT if is_interrupted else StoppedBy.TIME_LIMIT,
-            rivals=(),
+            baselines=(),
             wall_s=elapsed_s,
             bound_scope=found.bound_scope,
             certificate=found.certificate,

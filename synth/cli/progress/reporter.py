@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _PAUSE_S, _PAUSE_ON_TERMINAL_S = 5.0, 0.5
 
 
-class Progress:
+class ProgressReporter:
     """Saves every improvement and tells of it; better bounds are told, not saved, in between."""
 
     def __init__(self, request: Request) -> None:

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from synth.costs import cut
+from synth.costs import partition_costs
 from synth.objective import BoundScope, Objective
-from synth.plan.choose.candidates import Candidate, Cut
+from synth.plan.choose.candidates import Candidate, Partitioning
 from synth.plan.choose.trials import solve_best_of
 from synth.plan.partition.balance import balance
-from synth.plan.partition.search import CutSearch, _moved
+from synth.plan.partition.search import PartitionSearch, _moved
 from synth.profile import Layer, Profile, Timing
 from synth.schedule.placements import placement
 from synth.schedule.verify import verify
@@ -48,19 +48,19 @@ def even(
     where = placement(name, num_ranks)
     caps = None if cap is None else (cap,) * num_ranks
     sizes = balance(profile, where, caps, m)
-    return Problem(cut(profile, sizes), where, m, caps, objective, sizes)
+    return Problem(partition_costs(profile, sizes), where, m, caps, objective, sizes)
 
 
-def every_cut(problem: Problem) -> Iterator[Problem]:
+def every_partition(problem: Problem) -> Iterator[Problem]:
     count = len(SMALL.layers)
     for edges in combinations(range(1, count), problem.costs.num_stages - 1):
         sizes = tuple(b - a for a, b in pairwise((0, *edges, count)))
-        yield replace(problem, costs=cut(SMALL, sizes), partition=sizes)
+        yield replace(problem, costs=partition_costs(SMALL, sizes), partition=sizes)
 
 
 def searched(start: Problem, most: int, effort_s: float, *rest: Any) -> list[Problem]:
     """The best partitions found."""
-    search = CutSearch(PROFILE, start, effort_s, *rest)
+    search = PartitionSearch(PROFILE, start, effort_s, *rest)
     search.run()
     return search.best(most)
 
@@ -79,13 +79,13 @@ def test_of_all_partitions_the_best_is_found(
     name: str, num_ranks: int, m: int, cap: int, objective: Objective
 ) -> None:
     start = even(name, num_ranks, m, cap, objective, SMALL)
-    found = [solve(problem, counted(5)) for problem in every_cut(start)]
+    found = [solve(problem, counted(5)) for problem in every_partition(start)]
     best_us = min(result.value_us for result in found if result.value_us is not None)
-    chosen = solve_best_of([Candidate(name, start)], SMALL, Cut.SEARCHED, counted(40))
+    chosen = solve_best_of([Candidate(name, start)], SMALL, Partitioning.SEARCHED, counted(40))
     assert chosen.result.value_us == best_us
     assert chosen.result.schedule is not None
     solved = chosen.result.problem
-    assert solved.costs == cut(SMALL, solved.partition or ())
+    assert solved.costs == partition_costs(SMALL, solved.partition or ())
     verify(chosen.result.schedule, solved.costs, solved.caps_bytes)
 
 
@@ -123,7 +123,7 @@ def test_with_room_for_all_the_even_one_stays_ahead(cap: int | None) -> None:
 def test_stages_that_recompute_are_judged_as_they_are_then() -> None:
     # Where all of them keep only inputs, there is room for all, and even is best.
     start = even("linear", 4, 12, 160)
-    search = CutSearch(PROFILE, start, MUCH, recompute=range(4))
+    search = PartitionSearch(PROFILE, start, MUCH, recompute=range(4))
     assert search.run()
     assert search.best(1) == [start]
     assert searched(start, 1, MUCH) != [start]
@@ -137,7 +137,7 @@ def test_a_stop_ends_the_search_of_partitions_at_once() -> None:
         return True
 
     start = even("linear", 4, 12, 160)
-    search = CutSearch(PROFILE, start, MUCH, should_stop)
+    search = PartitionSearch(PROFILE, start, MUCH, should_stop)
     assert search.run()
     assert list(search.judged) == [start.partition]
     assert len(asked) <= 6
@@ -170,10 +170,10 @@ def test_where_one_layer_bounds_all_the_search_ends_soon(heavy: int) -> None:
         layers=tuple(Layer(name=f"l{i}", profile="heavy" if i == heavy else "l") for i in range(8)),
     )
     start = even("linear", 4, 8, None, profile=profile)
-    chosen = solve_best_of([Candidate("linear", start)], profile, Cut.SEARCHED, counted(5))
+    chosen = solve_best_of([Candidate("linear", start)], profile, Partitioning.SEARCHED, counted(5))
     assert chosen.result.stopped_by in (StoppedBy.OPTIMAL, StoppedBy.EXHAUSTED)
     assert chosen.result.gap is not None and chosen.result.gap < 0.005
-    assert len(chosen.tried) < 12
+    assert len(chosen.trials) < 12
 
 
 def test_what_is_told_on_the_way_holds_for_all_partitions() -> None:
@@ -182,7 +182,7 @@ def test_what_is_told_on_the_way_holds_for_all_partitions() -> None:
     chosen = solve_best_of(
         [Candidate("linear", start)],
         PROFILE,
-        Cut.SEARCHED,
+        Partitioning.SEARCHED,
         counted(20),
         listeners=lambda problem: heard.append,
     )
@@ -192,12 +192,14 @@ def test_what_is_told_on_the_way_holds_for_all_partitions() -> None:
     best_us = chosen.result.value_us
     assert best_us is not None and heard[-1].value_us == best_us
     assert all(one.lower_bound_us <= best_us for one in heard)
-    assert chosen.result.lower_bound_us <= min(tried.lower_bound_us for tried in chosen.tried)
+    assert chosen.result.lower_bound_us <= min(trial.lower_bound_us for trial in chosen.trials)
 
 
 def test_when_time_is_up_that_is_the_reason_given() -> None:
     start = even("linear", 4, 16, 160)
-    chosen = solve_best_of([Candidate("linear", start)], PROFILE, Cut.SEARCHED, counted(0.05))
+    chosen = solve_best_of(
+        [Candidate("linear", start)], PROFILE, Partitioning.SEARCHED, counted(0.05)
+    )
     assert chosen.result.value_us is not None
     assert chosen.result.lower_bound_us < chosen.result.value_us
     assert chosen.result.stopped_by == StoppedBy.TIME_LIMIT
@@ -205,7 +207,7 @@ def test_when_time_is_up_that_is_the_reason_given() -> None:
 
 def test_nothing_fits_in_any_partition_has_no_bound() -> None:
     start = even("linear", 2, 4, 50)
-    chosen = solve_best_of([Candidate("linear", start)], PROFILE, Cut.SEARCHED, counted(1))
+    chosen = solve_best_of([Candidate("linear", start)], PROFILE, Partitioning.SEARCHED, counted(1))
     assert chosen.result.value_us is None
     assert chosen.result.lower_bound_us == 0
     assert chosen.result.stopped_by == StoppedBy.INFEASIBLE

@@ -17,14 +17,14 @@ _FEW_OPS = 20_000
 
 
 @dataclass(frozen=True)
-class Clock:
+class Deadline:
     """The beginning of a command, and the seconds that it may take; None: its limit is no clock."""
 
     began: float
     limit_s: float | None
 
     @classmethod
-    def of(cls, time_limit: str, *, is_clock: bool = True) -> "Clock":
+    def of(cls, time_limit: str, *, is_clock: bool = True) -> "Deadline":
         """The limit that was asked for, since the command line began, or from now on.
 
         Raises:
@@ -34,7 +34,7 @@ class Clock:
         return cls(BEGAN.get(time.monotonic()), limit_s if is_clock else None)
 
     @classmethod
-    def unlimited(cls) -> "Clock":
+    def unlimited(cls) -> "Deadline":
         """No limit by the clock."""
         return cls(BEGAN.get(time.monotonic()), None)
 
@@ -51,7 +51,7 @@ class Clock:
         """The time of `time.monotonic` at which so many limits are over; None: it is no clock."""
         return None if self.limit_s is None else self.began + times * self.limit_s
 
-    def without_answer(self, num_ops: int) -> "Clock":
+    def without_answer(self, num_ops: int) -> "Deadline":
         """The same less what writing a large answer takes, which half of the limit is left of."""
         if self.limit_s is None:
             return self
