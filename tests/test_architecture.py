@@ -42,7 +42,6 @@ APART_EXCEPT = {("synth.solve.evaluate.evaluate", "synth.solve.improve.robustnes
 
 # Public classes whose name several modules have.
 SAME_NAMES = {
-    "Outcome",
     "Rule",
     "Span",
 }
