@@ -14,7 +14,7 @@ from synth.costs import Costs, uniform_costs
 from synth.errors import SynthError
 from synth.families import generate
 from synth.families._lib.kept import most_kept_bytes
-from synth.families._lib.v_greedy import ALL_CHOICES, Run
+from synth.families._lib.v_greedy import ALL_CHOICES, VGreedyRun
 from synth.families._lib.v_passes import averaged, costs_by_pass, units_bytes
 from synth.families.zb_v_greedy import released
 from synth.profile import Link, Links
@@ -141,18 +141,18 @@ def test_a_run_says_up_to_which_limit_it_would_be_the_same() -> None:
     pass_costs = costs_by_pass(v_shaped.stages(8, (90, 120, 60), v_shaped.MEMORIES[1]), 12)
     for choices in ALL_CHOICES:
         for limit in range(24, 48):
-            run = Run(pass_costs, [limit] * 4, choices)
+            run = VGreedyRun(pass_costs, [limit] * 4, choices)
             run.run()
             same_until = 48 if run.short_bytes is None else limit + run.short_bytes
             for higher in range(limit, min(same_until, 48)):
-                other = Run(pass_costs, [higher] * 4, choices)
+                other = VGreedyRun(pass_costs, [higher] * 4, choices)
                 other.run()
                 assert other.programs == run.programs
 
 
 def test_a_greedy_s_estimate_is_the_exact_period_where_buffers_hold_nothing_up() -> None:
     costs = v_shaped.stages(8, (90, 120, 60), v_shaped.MEMORIES[0])
-    run = Run(costs_by_pass(costs, 12), [20] * 4, ALL_CHOICES[0])
+    run = VGreedyRun(costs_by_pass(costs, 12), [20] * 4, ALL_CHOICES[0])
     assert run.run()
     programs = tuple(tuple(program) for program in run.ops())
     schedule = Schedule(placement("v", 4), 12, programs, "greedy", Buffering(72, 72))
