@@ -31,28 +31,29 @@ _LIMIT = "60s"
 
 
 def command(
-    plan_path: Annotated[Path, typer.Argument(metavar="PLAN", help="A schedule file.")],
+    plan_path: Annotated[Path, typer.Argument(metavar="PLAN", help="Plan file.")],
     profile: Annotated[
         str | None,
         typer.Option(
-            help="The profile that PLAN was made from: a file, or a shipped one's name. Its costs "
-            "are derived again.",
-            show_default="the shipped one that PLAN names",
+            help="Profile of PLAN, as a file or a shipped profile's name, from which its costs are "
+            "derived again.",
+            show_default="the shipped profile that PLAN names",
         ),
     ] = None,
     link: LinkOption = None,
     prove: Annotated[
-        bool, typer.Option("--prove", help="Prove the lower bound again, with the solver.")
+        bool, typer.Option("--prove", help="Prove the lower bound again with the solver.")
     ] = False,
     time_limit: Annotated[
-        str | None, typer.Option(help="With --prove: give up after 60s, 2m.", show_default=_LIMIT)
+        str | None,
+        typer.Option(help="With --prove: time limit, such as 60s or 2m.", show_default=_LIMIT),
     ] = None,
     workers: Annotated[
         int | None,
         typer.Option(
             min=1,
             max=MOST_AT_ONCE,
-            help="With --prove: solver threads.",
+            help="With --prove: number of solver threads.",
             show_default="all cores",
         ),
     ] = None,
@@ -60,15 +61,15 @@ def command(
         bool,
         typer.Option(
             "--all-provers",
-            help="With --prove: run all provers, not only the one that PLAN's certificate names.",
+            help="With --prove: run all provers, not only that of PLAN's certificate.",
         ),
     ] = False,
     format: FormatOption = Format.TEXT,
 ) -> None:
-    """Verify a schedule: complete, ordered, free of deadlock, within its caps, and as claimed.
+    """Verify a plan: complete, free of deadlock, within its memory limits, and as claimed.
 
-    Says what it has verified and what it takes on trust. Exits with 5 and names what is wrong if
-    something is, and with 4 if --prove does not prove the bound in the time given.
+    Lists what was verified and what is taken on trust. Exit code 5: the plan is wrong; 4: --prove
+    did not prove the bound in time.
     """
     from synth.errors import Mismatch
     from synth.schedule.files.plan_file import Plan

@@ -59,8 +59,8 @@ def command(
     mem_limit: Annotated[
         str | None,
         typer.Option(
-            help="The most a rank may hold: 40GB, one per rank, or auto: the device's capacity "
-            "less a reserve.",
+            help="Memory limit of each rank: 40GB; 40GB,36GB,…: one per rank; auto: the device's "
+            "capacity less 10 %.",
             show_default="no limit",
         ),
     ] = None,
@@ -69,51 +69,55 @@ def command(
     only: Annotated[
         list[str] | None,
         typer.Option(
-            help="A published schedule, with its options: interleaved:3,group=8; may be repeated.",
+            help="Published schedule, with options: interleaved:3,group=8. Can be repeated.",
             show_default="all",
         ),
     ] = None,
     placement: Annotated[
         list[str] | None,
         typer.Option(
-            help="Where the solver searches: linear, v, bidirectional, …, or auto: where it serves "
-            "best; may be repeated.",
+            help="Placement on which the solver searches: linear, v, bidirectional, …; auto: all "
+            "of them. Can be repeated.",
             show_default="auto",
         ),
     ] = None,
     recompute: ChosenRecomputeOption = None,
     link: LinkOption = None,
-    no_solve: Annotated[bool, typer.Option("--no-solve", help="Published schedules only.")] = False,
+    no_solve: Annotated[
+        bool, typer.Option("--no-solve", help="Compare published schedules only.")
+    ] = False,
     partition: Annotated[
         str,
         typer.Option(
-            help="Layers per stage (3,3,2) where placements have as many stages; even: as even as "
-            "can be; auto: the solver seeks its own, published schedules are cut evenly."
+            help="Layers per stage, such as 3,3,2, on placements of as many stages; even: balance "
+            "the work of the ranks; auto: even for published schedules, searched by the solver."
         ),
     ] = "auto",
     time_limit: Annotated[
         str,
         typer.Option(
-            help="For all published schedules together, and for each search: 30s, 2m. What there "
-            "is no time for is left out."
+            help="Time limit of each search, and of all published schedules together, such as 30s "
+            "or 2m. Schedules that do not finish in time are left out."
         ),
     ] = "30s",
     gap: GapOption = "0.5%",
     seed: SeedOption = 0,
-    svg: Annotated[Path | None, typer.Option(help="The picture of time against memory.")] = None,
+    svg: Annotated[
+        Path | None, typer.Option(help="Write the time-memory plot here, as SVG.")
+    ] = None,
     save: Annotated[
         Path | None,
-        typer.Option(help="A folder for the schedule files of all rows, to run or to start from."),
+        typer.Option(help="Folder to write the plan file of every row to."),
     ] = None,
     width: Annotated[
-        int, typer.Option(min=40, max=MOST_COLUMNS, help="Columns of the terminal's picture.")
+        int, typer.Option(min=40, max=MOST_COLUMNS, help="Width of the plot in columns.")
     ] = 80,
     force: ForceOption = False,
     format: FormatOption = Format.TEXT,
 ) -> None:
     """Compare all published schedules, each on its own placement, with what the solver finds.
 
-    Sorted by the objective. Those that cannot be are named below, with the rule that says so.
+    Sorted by the objective. Schedules that do not apply are listed with the reason.
     """
     from synth.plan.compare import Comparison, compare
     from synth.solve.problem import SolveOptions
@@ -165,7 +169,7 @@ def _reasons(comparison: "Comparison") -> str:
     for refusal in comparison.refusals:
         names.setdefault(refusal.reason, []).append(refusal.name)
     lines = [f"{', '.join(kept_out)}: {reason}" for reason, kept_out in names.items()]
-    return "\n  ".join(lines if len(lines) < 2 else ["none of these can be:", *lines])
+    return "\n  ".join(lines if len(lines) < 2 else ["none of these schedules applies:", *lines])
 
 
 def _searches(names: list[str], ranks: int, recompute: str | None) -> "list[Search]":
@@ -218,8 +222,8 @@ def _limit(
 ) -> MemoryLimit:
     if is_least(mem_limit):
         raise SynthError(
-            "--mem-limit min asks for the least memory in which a time is met; that is for synth "
-            "solve: here give a size, or none"
+            "--mem-limit min minimizes memory subject to a time, which only synth solve does; "
+            "give a size here, or none"
         )
     return read_limit(mem_limit, ranks, profile, mem_reserve)
 

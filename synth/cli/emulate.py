@@ -1,4 +1,4 @@
-"""`synth emulate`: a plan replayed by real processes, on devices that only take their time."""
+"""`synth emulate`: a plan replayed by real processes, on simulated devices."""
 
 import tempfile
 from pathlib import Path
@@ -33,24 +33,27 @@ _LABEL = (
 
 
 def command(
-    plan: Annotated[Path, typer.Argument(help="A schedule file, also of a published profile.")],
-    steps: Annotated[int, typer.Option(min=3, help="Iterations; the first two only warm up.")] = 8,
-    times: Annotated[float, typer.Option(help="Multiply all times by this.")] = 1.0,
+    plan: Annotated[Path, typer.Argument(help="Plan file, also of a shipped profile.")],
+    steps: Annotated[
+        int, typer.Option(min=3, help="Iterations, the first two of which are warm-up.")
+    ] = 8,
+    times: Annotated[float, typer.Option(help="Factor for all times.")] = 1.0,
     sizes: Annotated[
         float | None,
         typer.Option(
-            help="Multiply all bytes by this; transfers keep their times.",
-            show_default="1, or a power of ten that this machine can move in time",
+            help="Factor for all sizes; transfers keep their times.",
+            show_default="1, or the power of ten that this machine can transfer in time",
         ),
     ] = None,
     trace: Annotated[
-        Path | None, typer.Option(help="Write when every op and transfer ran here, as JSON.")
+        Path | None, typer.Option(help="Write the times of all ops and transfers here, as JSON.")
     ] = None,
     post_validation: Annotated[
         bool,
         typer.Option(
             "--post-validation",
-            help="Ranks do not wait for each other at STEP, so that the period is paid.",
+            help="Post-validation: ranks do not synchronize at STEP, so iterations take the "
+            "period.",
         ),
     ] = False,
     timeout: Annotated[
@@ -58,18 +61,18 @@ def command(
         typer.Option(
             min=1,
             max=WEEK_S,
-            help="Seconds after which a silent rank counts as dead.",
+            help="Seconds without a sign of life after which a rank is declared dead.",
         ),
     ] = 300.0,
     width: Annotated[
-        int | None, typer.Option(min=40, max=MOST_COLUMNS, help="Columns of the picture.")
+        int | None, typer.Option(min=40, max=MOST_COLUMNS, help="Width of the chart in columns.")
     ] = None,
     force: ForceOption = False,
     output_format: FormatOption = Format.TEXT,
 ) -> None:
-    """Replay PLAN on emulated devices: one process per rank on this machine, no model needed.
+    """Replay PLAN on simulated devices: one process per rank on this machine, no model needed.
 
-    Order, overlap, memory and freedom from deadlock are those of the real executor.
+    Order, overlap, memory and synchronization are those of the real executor.
     """
     from synth.runtime.emulation.rank import EmulationOptions
     from synth.schedule.files.scaled import scaled

@@ -18,12 +18,12 @@ class ExportFormat(StrEnum):
 
 
 def command(
-    plan_path: Annotated[Path, typer.Argument(metavar="PLAN", help="A schedule file.")],
+    plan_path: Annotated[Path, typer.Argument(metavar="PLAN", help="Plan file.")],
     to: Annotated[
-        ExportFormat, typer.Option(help="torch: the CSV that torch.distributed.pipelining loads.")
+        ExportFormat, typer.Option(help="Format. torch: CSV for torch.distributed.pipelining.")
     ] = ExportFormat.TORCH,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The file; none: stdout.")
+        Path | None, typer.Option("--output", "-o", help="File to write; stdout by default.")
     ] = None,
     force: ForceOption = False,
 ) -> None:

@@ -58,7 +58,7 @@ def command(
         typer.Option(
             "--output",
             "-o",
-            help="The curve's file, written after every point; if it is there, it is continued.",
+            help="Curve file, written after every point; an existing one is continued.",
         ),
     ],
     placement: PlacementOption = "linear",
@@ -66,44 +66,42 @@ def command(
     partition: AnyPartitionOption = "even",
     recompute: RecomputeOption = "none",
     link: LinkOption = None,
-    points: Annotated[int, typer.Option(min=2, help="How many memory limits to search.")] = 8,
+    points: Annotated[int, typer.Option(min=2, help="Number of memory limits to solve for.")] = 8,
     time_limit: Annotated[
-        str, typer.Option(help="For each point, not for the curve: 30s, 2m.")
+        str, typer.Option(help="Time limit of each point, such as 30s or 2m.")
     ] = "30s",
     gap: GapOption = "0.5%",
     jobs: Annotated[
         int | None,
         typer.Option(
-            min=1, max=MOST_AT_ONCE, help="Points searched at once.", show_default="by the cores"
+            min=1, max=MOST_AT_ONCE, help="Points solved in parallel.", show_default="by the cores"
         ),
     ] = None,
     workers: Annotated[
         int | None,
         typer.Option(
-            min=1, max=MOST_AT_ONCE, help="Solver threads of each.", show_default="cores / jobs"
+            min=1, max=MOST_AT_ONCE, help="Solver threads per point.", show_default="cores / jobs"
         ),
     ] = None,
     seed: SeedOption = 0,
     svg: Annotated[
         Path | None,
-        typer.Option(help="The picture.", show_default="beside the curve's file, as .svg"),
+        typer.Option(help="Write the plot here.", show_default="-o with the suffix .svg"),
     ] = None,
     save: Annotated[
         Path | None,
-        typer.Option(
-            help="A folder for the schedule files of all points, to run or to start from."
-        ),
+        typer.Option(help="Folder to write the plan file of every point to."),
     ] = None,
     width: Annotated[
-        int, typer.Option(min=40, max=MOST_COLUMNS, help="Columns of the terminal's picture.")
+        int, typer.Option(min=40, max=MOST_COLUMNS, help="Width of the plot in columns.")
     ] = 100,
     force: ForceOption = False,
     format: FormatOption = Format.TEXT,
 ) -> None:
-    """Trace the best time against the memory limit of every rank, from the least that works.
+    """Trace the Pareto front of time and memory limit, from the smallest feasible limit on.
 
-    Every point is a plan with a proven bound, for one partition or for all of them. Ctrl-C keeps
-    what is there; the same command again goes on from it; at the same time, it is refused.
+    Every point is a plan with a proven lower bound. Ctrl-C keeps the points found so far, and the
+    same command continues from them. Only one process at a time may write a curve.
     """
     from synth.plan.memory_curve.curve_file import check_can_be_sought
     from synth.plan.memory_curve.trace_curve import Effort
@@ -202,9 +200,9 @@ def _trace(request: _Request) -> "tuple[MemoryCurve, bool]":
     begun, problem, effort = _begun(request), request.problem, request.effort
     there = f"; {len(begun.points)} points are there already" if begun else ""
     sizes = ",".join(map(str, problem.partition or ()))
-    cut = "in the partition that serves best" if request.sought else f"as {sizes}"
+    how = "in the best partition" if request.sought else f"as {sizes}"
     talk(
-        f"{request.profile.name}: {problem.num_ranks} ranks {cut}, {problem.num_micro_batches} "
+        f"{request.profile.name}: {problem.num_ranks} ranks {how}, {problem.num_micro_batches} "
         f"micro-batches;"
         f" {effort.points} points, {effort.jobs} at once with {effort.workers} workers each{there}"
     )
@@ -283,5 +281,5 @@ def _answer(
     if is_cut_short:
         talk("interrupted: the same command again goes on from here")
     elif left > 0:
-        talk(f"{left} points were not needed: between those found nothing is left to find")
+        talk(f"{left} points were not needed: the curve is complete between those found")
     talk(f"saved as {request.output}, drawn in {request.picture}")

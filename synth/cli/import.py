@@ -13,10 +13,10 @@ from synth.cli.read.options import LinkOption, PartitionOption, ProfileArgument,
 def command(
     schedule_path: Annotated[
         Path,
-        typer.Argument(metavar="CSV", help="A schedule of torch.distributed.pipelining."),
+        typer.Argument(metavar="CSV", help="Schedule of torch.distributed.pipelining."),
     ],
     profile_name: ProfileArgument,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The schedule file.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Plan file to write.")],
     partition: PartitionOption = "even",
     link: LinkOption = None,
 ) -> None:

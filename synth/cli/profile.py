@@ -31,45 +31,47 @@ def command(
     model: Annotated[
         str,
         typer.Argument(
-            help="A built-in model (gpt-bytes, gpt2-small, llama3-8b, …), or your own as "
-            "path/to/file.py:function or package.module:function returning the list of layers."
+            help="Built-in model (gpt-bytes, gpt2-small, llama3-8b, …), or "
+            "path/to/file.py:function or package.module:function that returns a list of layers."
         ),
     ],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The profile file to write.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Profile file to write.")],
     arguments: Annotated[
         list[str] | None,
-        typer.Option("--arg", help="name=value for the model's function; may be given repeatedly."),
+        typer.Option("--arg", help="Argument name=value of the model's function. Can be repeated."),
     ] = None,
     micro_batch_size: Annotated[int, typer.Option(min=1, help="Sequences per micro-batch.")] = 1,
     seq_len: Annotated[int, typer.Option(min=1, help="Tokens per sequence.")] = 1024,
-    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+    dtype: Annotated[str, typer.Option(help="Parameter type: float32 or bfloat16.")] = "float32",
     optimizer: OptimizerOption = "adamw",
     master_weights: MasterWeightsOption = False,
     float32_gradients: Float32GradientsOption = False,
     post_validation: PostValidationOption = False,
     autocast: Annotated[
-        str | None, typer.Option(help="Compute in this dtype under torch.autocast: bfloat16.")
+        str | None, typer.Option(help="Compute type under torch.autocast: bfloat16.")
     ] = None,
     recompute: Annotated[
         list[str] | None,
         typer.Option(
-            help="Layers that keep only their input and run again in B, by name or pattern "
-            "('block.*'); may be given repeatedly."
+            help="Activation checkpointing: layers to recompute within B, by name or pattern "
+            "('block.*'). Can be repeated."
         ),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     threads: Annotated[int, typer.Option(min=1, help="CPU threads per rank.")] = 1,
-    warmup: Annotated[int, typer.Option(min=0, help="Rounds that are not counted.")] = 3,
-    iters: Annotated[int, typer.Option(min=1, help="Rounds that are.")] = 20,
+    warmup: Annotated[int, typer.Option(min=0, help="Warm-up iterations.")] = 3,
+    iters: Annotated[int, typer.Option(min=1, help="Measured iterations.")] = 20,
     ranks: Annotated[
         int | None,
-        typer.Option(min=2, help="Also measure the links between so many processes here."),
+        typer.Option(
+            min=2, help="Also measure the links between this many processes on this machine."
+        ),
     ] = None,
     force: ForceOption = False,
 ) -> None:
-    """Measure MODEL layer by layer: seconds and bytes of F, B, W, BW and STEP.
+    """Measure MODEL layer by layer: time and memory of F, B, W, BW and STEP.
 
-    Inside torchrun, rank 0 measures the layers and all ranks the links between them.
+    Under torchrun, rank 0 measures the layers, and all ranks the links between them.
     """
     check_outputs(output, inputs=[model.rpartition(":")[0] or None])
     check_replaceable(output, PROFILE, "-o", force)
@@ -125,7 +127,10 @@ def _parse_value(text: str) -> int | float | str | bool:
 
 def _links_of_this_machine(ranks: int | None, device: "torch.device") -> "Links":
     if ranks is None:
-        talk("links between ranks are not measured, transfers count as free; --ranks N does it")
+        talk(
+            "links between ranks are not measured, so transfers take no time; --ranks N measures "
+            "them"
+        )
         return _link_to_host(device)
     from synth.runtime.training.launch import launch_link_probe
 
@@ -186,7 +191,7 @@ def _summary(profile: "Profile") -> str:
 
     kinds = (OpKind.F, OpKind.B, OpKind.W, OpKind.BW, OpKind.STEP)
     head = "layer             count" + "".join(f"{kind + ' ms':>10s}" for kind in kinds)
-    lines = [head + "    kept by F  left for W  parameters"]
+    lines = [head + "        saved    retained  parameters"]
     for name, layer in profile.layer_profiles.items():
         count = sum(entry.profile == name for entry in profile.layers)
         times = "".join(f"{layer.time_us[kind].median_us / 1000:10.3f}" for kind in kinds)

@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 
 
 def command(
-    plan: Annotated[Path, typer.Argument(help="A schedule file made by `synth solve`.")],
+    plan: Annotated[Path, typer.Argument(help="Plan file of `synth solve`.")],
     data: options.DataOption,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Write the run's figures here as JSON.")
+        Path | None,
+        typer.Option("-o", "--output", help="Write losses and times of the run here, as JSON."),
     ] = None,
     model: ModelOption = None,
     trust: TrustOption = False,
@@ -62,12 +63,12 @@ def command(
     trace: options.TraceOption = None,
     trace_every: options.TraceEveryOption = None,
     width: Annotated[
-        int | None, typer.Option(min=40, max=MOST_COLUMNS, help="Columns of the picture.")
+        int | None, typer.Option(min=40, max=MOST_COLUMNS, help="Width of the chart in columns.")
     ] = None,
     force: ForceOption = False,
     output_format: FormatOption = Format.TEXT,
 ) -> None:
-    """Train under PLAN: start one process per rank, or be one of them inside torchrun."""
+    """Train under PLAN: launch one process per rank, or run as a worker under torchrun."""
     check_outputs(output, trace, inputs=[plan, data])
     check_replaceable(output, RUN, "-o", force)
     check_replaceable(trace, TRACE, "--trace", force)

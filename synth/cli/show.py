@@ -30,30 +30,33 @@ if TYPE_CHECKING:
 
 
 def command(
-    plan_path: Annotated[Path, typer.Argument(metavar="PLAN", help="A schedule file.")],
+    plan_path: Annotated[Path, typer.Argument(metavar="PLAN", help="Plan file.")],
     width: Annotated[
         int | None,
         typer.Option(
-            min=40, max=MOST_COLUMNS, help="Columns of the picture.", show_default="the terminal's"
+            min=40,
+            max=MOST_COLUMNS,
+            help="Width of the chart in columns.",
+            show_default="the terminal's",
         ),
     ] = None,
     measured: Annotated[
         Path | None,
-        typer.Option(help="A trace of a run of PLAN (`synth run --trace`), drawn beside it."),
+        typer.Option(help="Trace of a run of PLAN (`synth run --trace`) to draw beside it."),
     ] = None,
     trace: Annotated[
-        Path | None, typer.Option(help="Write the simulated times here, as a trace.")
+        Path | None, typer.Option(help="Write the simulated times here, as a trace file.")
     ] = None,
     perfetto: Annotated[
         Path | None,
-        typer.Option(help="Write what is shown here, for ui.perfetto.dev or chrome://tracing."),
+        typer.Option(help="Write the chart here, for ui.perfetto.dev or chrome://tracing."),
     ] = None,
     force: ForceOption = False,
     format: FormatOption = Format.TEXT,
 ) -> None:
-    """Draw a schedule: who runs what when, and what each rank holds.
+    """Draw a plan as a Gantt chart, with a table of its ranks.
 
-    The file is verified first; times are simulated from the costs that it carries.
+    The plan is verified first. Times are simulated from its costs.
     """
     from synth.report.explain.overlay import Laid, lay, write_charts
     from synth.report.text.gantt import render
@@ -89,8 +92,7 @@ def headline(plan: "Plan", timeline: "Timeline") -> str:
             f"{plan.num_micro_batches} micro-batches of {plan.profile_name} on {plan.device}",
             value_line(asked.words, asked.value_us(timeline), claim.lower_bound_us, claim.gap),
             f"bubble rate {', '.join(_bubble_rates(asked, timeline))}",
-            f"found by {claim.found_by}, stopped by {claim.stopped_by}; "
-            f"all times predicted from the profile",
+            f"status: {claim.stopped_by} ({claim.found_by}); all times predicted from the profile",
         )
     )
 

@@ -61,8 +61,8 @@ def command(
     mem_limit: Annotated[
         str | None,
         typer.Option(
-            help="The most a rank may hold: 40GB, one per rank (40GB,36GB,…), auto: the device's "
-            "capacity less a reserve, or min: the least with which --target is met.",
+            help="Memory limit of each rank: 40GB; 40GB,36GB,…: one per rank; auto: the device's "
+            "capacity less 10 %; min: minimize it, subject to --target.",
             show_default="no limit",
         ),
     ] = None,
@@ -70,54 +70,67 @@ def command(
     target: Annotated[
         str | None,
         typer.Option(
-            help="With --mem-limit min: the time to meet, 850ms, or 105% of the lower bound "
-            "without a limit; or steady: no bubble once the pipeline is full."
+            help="With --mem-limit min: the time to meet, such as 850ms; 105%: of the lower bound "
+            "without a memory limit; steady: no bubble in the steady state."
         ),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="The schedule file; written on every improvement."),
+        typer.Option("--output", "-o", help="Plan file to write; updated on every improvement."),
     ] = None,
     objective: ObjectiveOption = "makespan",
     placement: AnyPlacementOption = None,
     partition: ChosenPartitionOption = None,
     recompute: ChosenRecomputeOption = None,
     link: LinkOption = None,
-    time_limit: Annotated[str, typer.Option(help="Stop after so long: 60s, 2m.")] = "60s",
+    time_limit: Annotated[
+        str, typer.Option(help="Time limit of the search, such as 60s or 2m.")
+    ] = "60s",
     gap: GapOption = "0.5%",
     seed: SeedOption = 0,
     deterministic: Annotated[
         bool,
         typer.Option(
             "--deterministic",
-            help="Same input, same plan. The limit counts solver steps, and takes several times "
-            "as long by the clock.",
+            help="The same input gives the same plan. Limits are then deterministic, not "
+            "wall-clock: --time-limit counts solver steps, and takes several times as long.",
         ),
     ] = False,
     workers: Annotated[
         int | None,
-        typer.Option(min=1, max=MOST_AT_ONCE, help="Solver threads.", show_default="all cores"),
+        typer.Option(
+            min=1, max=MOST_AT_ONCE, help="Number of solver threads.", show_default="all cores"
+        ),
     ] = None,
     hint: Annotated[
         str | None,
         typer.Option(
-            help="Where to start from: a schedule file for the same problem, or the name of a "
-            "published schedule: zb-h1."
+            help="Initial schedule: a plan file of the same problem, or the name of a published "
+            "schedule, such as zb-h1."
         ),
     ] = None,
     solver: Annotated[
         Literal["cpsat", "milp"],
-        typer.Option(help="milp is slow: a cross-check for small problems."),
+        typer.Option(
+            help="Solver of the exact model; milp is a slow cross-check for small problems."
+        ),
     ] = "cpsat",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the problem and whether it can fit; no search.")
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Show stages and costs, and if the memory limit is feasible; do not search.",
+        ),
     ] = False,
     format: FormatOption = Format.TEXT,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="The solver's log too.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Print the solver's log, too.")
+    ] = False,
 ) -> None:
     """Find the best pipeline schedule that fits in memory, with a proven bound.
 
-    Ctrl-C keeps the best so far. Exits with 3 if nothing can fit, with 4 if nothing was found.
+    Ctrl-C keeps the best schedule so far. Exit code 3: the memory limit is infeasible; 4: no
+    schedule was found in time.
     """
     from synth.schedule.files.plan_file import check_replaceable
     from synth.schedule.placements import placement as named_placement
@@ -214,8 +227,8 @@ def _check_keeps_saved(request: Request) -> None:
     if request.recompute != ():
         raise SynthError(
             f"--recompute {request.arguments['recompute']} and --target {STEADY} do not go "
-            f"together: the pattern that is sought keeps what F saves; give a time as target, or "
-            f"leave --recompute out"
+            f"together: a steady state is searched for without recomputation; give a time as "
+            f"target, or leave --recompute out"
         )
 
 
@@ -226,7 +239,7 @@ def _target(mem_limit: str | None, target: str | None) -> TimeTarget | None:
         if target is None:
             given, missing = missing, given
         raise SynthError(
-            f"{given} is given without {missing}; together they ask for the least memory with "
-            f"which a time is met, for example --mem-limit {LEAST} --target 105%"
+            f"{given} is given without {missing}; together they minimize memory "
+            f"subject to a time, for example --mem-limit {LEAST} --target 105%"
         )
     return None if target is None or is_steady(target) else read_target(target)

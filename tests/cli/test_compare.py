@@ -31,8 +31,8 @@ def test_it_answers_with_all_families_the_solver_and_a_picture(
         assert f" {name} " in table
     spans = [float(line[20:].split()[0].replace(",", "")) for line in table.split("\n")[4:]]
     assert spans == sorted(spans) and len(spans) > 15
-    assert "lower bound" in ended.stdout and "┊ limit" in ended.stdout
-    assert "not here:\n  dualpipe-v  " not in ended.stdout
+    assert "lower bound" in ended.stdout and "┊ memory limit" in ended.stdout
+    assert "not applicable:\n  dualpipe-v  " not in ended.stdout
     assert "searching on linear" in ended.stderr
     ET.parse(tmp_path / "c.svg")
 
@@ -98,7 +98,7 @@ def test_json_has_every_field_for_every_rank(synth: Synth) -> None:
 def test_the_schedules_that_cannot_be_are_named_with_their_rule(synth: Synth) -> None:
     ended = synth("compare", NAME, "--ranks", "3", "--micro-batches", "6", *SOME, "--no-solve")
     assert ended.code == 0
-    refused = ended.stdout.split("not here:\n")[1]
+    refused = ended.stdout.split("not applicable:\n")[1]
     assert refused.strip() == "chimera  chimera needs an even number of ranks, given 3"
 
 
@@ -165,7 +165,7 @@ def test_what_is_named_twice_is_looked_at_once(synth: Synth, tmp_path: Path) -> 
         (("--only", "interleaved:2,depth=3"), "interleaved takes a number of rounds from 2"),
         (("--placement", "w"), "placement 'w' is unknown"),
         (("--recompute", "all"), "--no-solve leaves the solver out"),
-        (("--mem-limit", "min"), "that is for synth solve"),
+        (("--mem-limit", "min"), "which only synth solve does"),
         (("--mem-limit", "9999999999TB"), "is more than 1024TiB"),
         (("-m", "100000000"), "give at most 166,666 micro-batches"),
         (("--svg", "no/such/c.svg"), "folder no/such is missing"),

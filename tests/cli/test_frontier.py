@@ -24,11 +24,11 @@ def test_it_answers_with_a_table_a_plot_a_file_and_a_picture(synth: Synth, tmp_p
     plans = tmp_path / "plans"
     ended = synth(*SMALL, "4", "-o", tmp_path / "curve.json", "--save", plans)
     assert ended.code == 0, ended.stderr
-    for part in ("memory limit", "lower bound", "found by", "nothing fits below 14.39 GB", "1f1b"):
+    for part in ("memory limit", "lower bound", "found by", "infeasible below 14.39 GB", "1f1b"):
         assert part in ended.stdout
     of_what, for_what = ended.stdout.split("\n")[:2]
     assert of_what == f"{NAME} on 4 ranks (linear), 4 micro-batches, in one partition"
-    assert for_what.endswith("for this placement, with layers cut as 6,6,6,6")
+    assert for_what.endswith("for this placement, with partition 6,6,6,6")
     curve = MemoryCurve.load(tmp_path / "curve.json")
     curve.check()
     assert len(curve.points) == 4
@@ -191,9 +191,9 @@ def test_each_point_may_have_the_partition_that_serves_best(synth: Synth, tmp_pa
     assert ended.code == 0, ended.stderr
     of_what, for_what = ended.stdout.split("\n")[:2]
     assert of_what.endswith("4 micro-batches, in any partition")
-    assert "cut as the table says, each bound for all partitions" in for_what
+    assert "with the partition of each row, and each bound for all partitions" in for_what
     assert "layers per stage" in ended.stdout
-    assert "nothing fits below 14.39 GB" in ended.stdout and "in any partition" in ended.stdout
+    assert "infeasible below 14.39 GB" in ended.stdout and "in any partition" in ended.stdout
     curve = MemoryCurve.load(path)
     curve.check()
     points = json.loads(synth(*asked, "--format", "json").stdout)["points"]

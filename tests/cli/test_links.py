@@ -115,7 +115,7 @@ def test_compare_and_frontier_take_them_too(synth: Synth, tmp_path: Path) -> Non
 def test_a_profile_whose_links_are_free_says_so(synth: Synth, tmp_path: Path) -> None:
     Profile.load(find(NAME)).replace(links=Links()).save(tmp_path / "free.json")
     command = ("solve", tmp_path / "free.json", *SMALL_SOLVE[2:], "--dry-run")
-    said = "transfers count as free, as in this profile; --link 10us,25GB/s says what they take"
+    said = "transfers take no time in this profile; --link 10us,25GB/s sets latency and bandwidth"
     assert said in synth(*command).stderr
     assert said not in synth(*command, "--link", "1us").stderr
     assert said not in synth(*SMALL_SOLVE, "--dry-run").stderr

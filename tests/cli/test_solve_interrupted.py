@@ -44,7 +44,7 @@ def test_the_first_ctrl_c_keeps_the_best_so_far(tmp_path: Path) -> None:
     stdout, stderr = process.communicate(timeout=300)
     assert process.returncode == 0, stderr
     assert "stopping and keeping the best so far" in stderr
-    assert "stopped by interrupt" in stdout
+    assert "status: interrupt" in stdout
     plan = Plan.load(tmp_path / "plan.json")
     plan.check()
     assert plan.claim.stopped_by == "interrupt"
@@ -69,7 +69,7 @@ def test_ctrl_c_in_a_terminal_reaches_workers_too_and_leaves_none(
     stdout, stderr = process.communicate(timeout=300)
     assert process.returncode == 0 or (times, process.returncode) == (2, 130), stderr
     assert "Traceback" not in stderr
-    assert ("stopped by interrupt" in stdout) == (process.returncode == 0)
+    assert ("status: interrupt" in stdout) == (process.returncode == 0)
     assert left_after(20, workers) == []
     Plan.load(tmp_path / "plan.json").check()
 
@@ -93,7 +93,7 @@ def test_ctrl_c_keeps_the_least_memory_so_far(tmp_path: Path) -> None:
     stdout, stderr = process.communicate(timeout=300)
     assert process.returncode == 0, stderr
     assert "stopping and keeping the best so far" in stderr
-    assert "stopped by interrupt" in stdout
+    assert "status: interrupt" in stdout
     plan = Plan.load(path)
     plan.check()
     assert plan.caps_bytes == (max(plan.claim.peak_bytes),) * 8

@@ -45,7 +45,7 @@ def test_the_terminal_shows_every_schedule_at_its_letter() -> None:
     assert all(len(line) <= 80 for line in body)
     column = {sign: line.index(sign) for line in body for sign in "abcdf" if sign in line}
     assert column["f"] < column["d"] < column["b"] < column["c"] < column["a"]
-    assert "off the scale: f" in legend[1] and "┊ limit" in legend[0]
+    assert "off the scale: f" in legend[1] and "┊ memory limit" in legend[0]
     assert "f" in body[0]
 
 

@@ -86,7 +86,7 @@ def test_nothing_fits_anywhere() -> None:
     chosen = solve_best_of(candidates(cap=NEVER), PROFILE, options=counted(5))
     assert chosen.result.schedule is None
     assert chosen.result.stopped_by == StoppedBy.INFEASIBLE
-    assert "on all placements nothing fits; on " in (chosen.result.message or "")
+    assert "infeasible on all placements; on " in (chosen.result.message or "")
     assert all(trial.is_impossible for trial in chosen.trials)
 
 

@@ -38,10 +38,12 @@ def _closest_call(plan: "Plan") -> str:
     peaks, caps = plan.claim.peak_bytes, plan.caps_bytes
     if caps is None:
         rank = max(range(len(peaks)), key=lambda r: peaks[r])
-        return f"no cap given; the highest peak is {format_bytes_both(peaks[rank])} on rank {rank}"
+        return (
+            f"no memory limit; the highest peak is {format_bytes_both(peaks[rank])} on rank {rank}"
+        )
     rank = min(range(len(peaks)), key=lambda r: caps[r] - peaks[r])
     return (
-        f"every rank keeps its cap; the closest is rank {rank} with "
+        f"every rank is within its memory limit; the closest is rank {rank} with "
         f"{format_bytes_both(peaks[rank])} of {format_bytes_both(caps[rank])}"
     )
 

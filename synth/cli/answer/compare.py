@@ -43,7 +43,7 @@ def as_text(comparison: "Comparison", width: int) -> str:
     ]
     parts.append(plot(pareto, width))
     if comparison.refusals:
-        parts.append("\n".join(("not here:", *_refused(comparison, width))))
+        parts.append("\n".join(("not applicable:", *_refused(comparison, width))))
     return "\n\n".join(parts)
 
 
@@ -109,7 +109,7 @@ def _sizes(sizes: list[int], unit: float, decimals: int) -> list[str]:
 
 def _legend(comparison: "Comparison") -> str:
     return fill(
-        f"sorted by the {comparison.question.objective.words}; * on the front. bubble, mean idle: "
+        f"sorted by the {comparison.question.objective.words}; * Pareto front. bubble, mean idle: "
         f"of that time; the bubble counts the rank with the most work, mean idle all ranks. "
         f"static: parameters, gradients, optimizer state, of both copies where there are two. "
         f"sent: between ranks, and to the hosts' memory and back; summed: among copies; both over "

@@ -19,13 +19,13 @@ def as_text(curve: "MemoryCurve", title: str, width: int) -> str:
 
 def _headline(curve: "MemoryCurve", title: str) -> str:
     """The problem, and for what part of it times and bounds hold."""
-    cut = f"with layers cut as {_sizes(curve.partition)}"
+    how = f"with partition {_sizes(curve.partition)}"
     if curve.partition_is_sought:
-        cut = (
-            "each time with the layers cut as the table says, each bound for all partitions; "
-            "published schedules are cut as what serves best without a limit"
+        how = (
+            "with the partition of each row, and each bound for all partitions; published "
+            "schedules are in the best partition without a memory limit"
         )
-    return f"{title}\nall times and bounds are for this placement, {cut}"
+    return f"{title}\nall times and bounds are for this placement, {how}"
 
 
 def _sizes(partition: tuple[int, ...]) -> str:
@@ -66,7 +66,7 @@ def _table(curve: "MemoryCurve") -> str:
         )
         for plan in curve.points
     ]
-    last = ["found by", "stopped by", *(["recomputed\nstages"] if with_r else [])]
+    last = ["found by", "status", *(["recomputed\nstages"] if with_r else [])]
     last += ["layers per stage"] if curve.partition_is_sought else []
     return table((*header, "lower bound\nms", "gap\n%", "mean idle\n%", *last), rows)
 
@@ -82,10 +82,10 @@ def _mean_idle(plan: "Plan", curve: "MemoryCurve") -> float:
 def _sentence(curve: "MemoryCurve") -> str:
     least, never = curve.least_cap_bytes, curve.never_below_bytes
     where = "any" if curve.partition_is_sought else "this"
-    first = f"nothing fits below {format_bytes_both(never)} = {never}B, in {where} partition"
+    first = f"infeasible below {format_bytes_both(never)} = {never}B, in {where} partition"
     if least == never:
         return first
-    return f"{first}; from {format_bytes_both(least)} on something always does"
+    return f"{first}; always feasible from {format_bytes_both(least)} on"
 
 
 def as_json(curve: "MemoryCurve") -> dict[str, Any]:

@@ -22,9 +22,7 @@ class Format(StrEnum):
     JSON = "json"
 
 
-FormatOption = Annotated[
-    Format, typer.Option("--format", help="What stdout gets: text for people, or only JSON.")
-]
+FormatOption = Annotated[Format, typer.Option("--format", help="Output on stdout.")]
 
 
 def answer(text: str) -> None:

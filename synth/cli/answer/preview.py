@@ -60,7 +60,10 @@ def _stages(request: Request) -> str:
     ranks = zip(*request.problem.placement.ranks, strict=True)
     on_ranks = [", ".join(map(str, held)) for held in ranks]
     header = ["stage", "rank", "layers", *(f"{kind}\nms" for kind in MEASURED)]
-    header += [f"{name}\n{unit}" for name in ("static", "saved by F", "left for W", "boundary")]
+    header += [
+        f"{name}\n{unit}"
+        for name in ("static", "saved\nactivations", "retained\nfor W", "boundary")
+    ]
     rows = []
     for index, stage in enumerate(stages):
         sizes = (stage.static_bytes, stage.saved_bytes, stage.saved_w_bytes, stage.output_bytes)

@@ -34,8 +34,7 @@ def as_text(request: Request, result: "Result", more: str = "") -> str:
             value_line(objective.words, result.value_us, result.lower_bound_us, result.gap),
             f"bubble rate {rate} of the {objective.words}, mean idle {idle}"
             f"{_throughput(request, timeline)}",
-            f"found by {result.found_by}, stopped by {result.stopped_by} after "
-            f"{result.wall_s:.1f} s",
+            f"status: {result.stopped_by} ({result.found_by}) after {result.wall_s:.1f} s",
             *_what_is_left(result),
             request.limit.explanation,
             *_recomputed(lowered.schedule, result.problem.recomputed_layers),
@@ -136,8 +135,8 @@ def _what_is_left(result: "Result") -> list[str]:
     if result.stopped_by != StoppedBy.EXHAUSTED:
         return []
     return [
-        "exhausted: every part of the search has ended, so more time changes little; the gap that "
-        "is left may be the bound's alone"
+        "exhausted: every part of the search has ended, so more time changes little; the remaining "
+        "gap may be due to the lower bound alone"
     ]
 
 
@@ -165,7 +164,7 @@ def _faster_ones(request: Request, result: "Result") -> list[str]:
     how = "which" if request.recompute == () else "in a way that"
     way = "" if request.recompute is None else "try --recompute auto, or "
     return [
-        f"{best.name} fits and is faster, as it rebuilds or moves what forwards save, {how} "
+        f"{best.name} fits and is faster, as it recomputes or offloads activations, {how} "
         f"the search did not: {way}take it from synth compare --save FOLDER"
     ]
 

@@ -55,16 +55,16 @@ def read_limit(
     """
     if reserve is not None and (text is None or is_least(text)):
         raise SynthError(
-            "--mem-reserve is taken off a --mem-limit that is a size or auto; give one, "
+            "--mem-reserve is subtracted from a --mem-limit that is a size or auto; give one, "
             "for example --mem-limit 40GB"
         )
     if text is None:
-        return MemoryLimit(None, "no memory limit: give --mem-limit to keep one")
+        return MemoryLimit(None, "no memory limit (--mem-limit sets one)")
     reserved = None if reserve is None else parse_bytes(reserve)
     if word(text) == "auto":
         return _automatic(num_ranks, profile, reserved)
     if is_least(text):
-        return MemoryLimit(None, "memory limit: the least under which the target is met is sought")
+        return MemoryLimit(None, "memory limit: minimized subject to the target")
     given = tuple(parse_bytes(part) for part in text.split(","))
     if len(given) == 1:
         given *= num_ranks
@@ -99,8 +99,8 @@ def _reserve_words(reserved: int | None) -> str:
     if reserved is None:
         return ""
     return (
-        f", after a reserve of {format_bytes(reserved)} was taken off; limits named from here on, "
-        f"and those in files, are without it"
+        f", after a reserve of {format_bytes(reserved)} was subtracted; all limits below and in "
+        f"files are without the reserve"
     )
 
 

@@ -10,21 +10,21 @@ if TYPE_CHECKING:
 OptimizerOption = Annotated[str, typer.Option(help="adamw, sgd, or sgd:MOMENTUM.")]
 MasterWeightsOption = Annotated[
     bool,
-    typer.Option("--master-weights", help="Update float32 copies of the parameters (bfloat16)."),
+    typer.Option("--master-weights", help="Keep float32 master weights of bfloat16 parameters."),
 ]
 Float32GradientsOption = Annotated[
     bool,
     typer.Option(
         "--float32-gradients",
-        help="Accumulate gradients in float32, whatever parameters are in; with --master-weights.",
+        help="Accumulate gradients in float32; needs --master-weights.",
     ),
 ]
 PostValidationOption = Annotated[
     bool,
     typer.Option(
         "--post-validation",
-        help="Step without waiting for the global norm; clip or skip afterwards where needed. "
-        "Keeps a copy of the parameters.",
+        help="Post-validation: step without waiting for the global gradient norm, and undo the "
+        "step if it had to be clipped or skipped. Keeps a copy of the parameters.",
     ),
 ]
 

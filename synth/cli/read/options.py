@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from synth.solve.problem import Problem
 
 ProfileArgument = Annotated[
-    str, typer.Argument(metavar="PROFILE", help="A profile file, or a shipped one's name.")
+    str, typer.Argument(metavar="PROFILE", help="Profile file, or the name of a shipped profile.")
 ]
 RanksOption = Annotated[
     int,
@@ -29,40 +29,42 @@ MicroBatchesOption = Annotated[
 PlacementOption = Annotated[
     str,
     typer.Option(
-        help="Which rank holds which stages: linear, looped:N, v, wave:N, bidirectional, "
+        help="Mapping of stages to ranks: linear, looped:N, v, wave:N, bidirectional, "
         "bidirectional-v, …"
     ),
 ]
 AnyPlacementOption = Annotated[
     str | None,
     typer.Option(
-        help="Which rank holds which stages: linear, looped:N, v, wave:N, bidirectional, "
-        "bidirectional-v, …; or auto: what serves best of those.",
+        help="Mapping of stages to ranks: linear, looped:N, v, wave:N, bidirectional, "
+        "bidirectional-v, …; auto: search over all of them.",
         show_default="auto",
     ),
 ]
 ObjectiveOption = Annotated[
     str,
     typer.Option(
-        help="makespan: first op to last; period: time when iterations overlap; iterations:8: "
-        "the time of 8 iterations, a makespan and 7 periods."
+        help="Time to minimize. makespan: from the first op of an iteration to the last; period: "
+        "per iteration when iterations overlap; iterations:8: of 8 iterations, one makespan and 7 "
+        "periods."
     ),
 ]
 PartitionOption = Annotated[
-    str, typer.Option(help="Layers per stage (3,3,2), or even: as even as can be.")
+    str, typer.Option(help="Layers per stage, such as 3,3,2; even: balance the work of the ranks.")
 ]
 _ANY_PARTITION = (
-    "Layers per stage (3,3,2); even: as even as can be; or auto: as serves best, which under tight "
-    "limits is fewer in the first stages; with one stage per rank the bound is of all partitions."
+    "Layers per stage, such as 3,3,2; even: balance the work of the ranks; auto: search for the "
+    "best partition (under a tight memory limit the first stages get fewer layers). With auto and "
+    "one stage per rank the lower bound holds for all partitions."
 )
 AnyPartitionOption = Annotated[str, typer.Option(help=_ANY_PARTITION)]
 ChosenPartitionOption = Annotated[
     str | None, typer.Option(help=_ANY_PARTITION, show_default="auto")
 ]
 _RECOMPUTE = (
-    "What F does not keep and the backward computes again: none; whole stages before B: all or "
-    "0,1,2; single layers within B: layers:3-8,10; or auto: what serves best, which may be a "
-    "published schedule that rebuilds or moves what F saves."
+    "Activation checkpointing. none; all or 0,1,2: these stages, as an op R before B; "
+    "layers:3-8,10: these layers, within B; auto: search for the best choice, including published "
+    "schedules that recompute or offload activations."
 )
 RecomputeOption = Annotated[str, typer.Option(help=_RECOMPUTE)]
 ChosenRecomputeOption = Annotated[str | None, typer.Option(help=_RECOMPUTE, show_default="auto")]
@@ -71,8 +73,8 @@ LinkOption = Annotated[
     typer.Option(
         "--link",
         metavar="[N:]LATENCY,BANDWIDTH",
-        help="What transfers between ranks take, instead of the profile's links: 10us,25GB/s; or "
-        "8:20us,200Gb/s between nodes of 8 ranks; may be repeated.",
+        help="Latency and bandwidth of transfers, instead of the profile's: 10us,25GB/s between "
+        "all ranks, 8:20us,200Gb/s between nodes of 8 ranks. Can be repeated.",
     ),
 ]
 # Solver threads, or processes: beyond, starting them takes longer than what they gain.
@@ -81,20 +83,21 @@ MOST_AT_ONCE = 1024
 MemReserveOption = Annotated[
     str | None,
     typer.Option(
-        help="Taken off --mem-limit first, for what no prediction counts: the CUDA context, "
-        "buffers of NCCL and cuBLAS, fragmentation: 1.5GB. With auto it stands in for the tenth.",
+        help="Memory to subtract from --mem-limit for what the profile does not contain: CUDA "
+        "context, NCCL and cuBLAS buffers, fragmentation; such as 1.5GB. With --mem-limit auto it "
+        "replaces the 10 % that are subtracted otherwise.",
         show_default="0",
     ),
 ]
 ForceOption = Annotated[
-    bool, typer.Option("--force", help="Replace files that synth did not make, too.")
+    bool, typer.Option("--force", help="Overwrite existing files even if synth did not write them.")
 ]
 
 # Columns of a picture: far more than any terminal has.
 MOST_COLUMNS = 10_000
 
-GapOption = Annotated[str, typer.Option(help="Stop when proven to be within: 0.5%.")]
-SeedOption = Annotated[int, typer.Option(min=0, help="Seed of the search.")]
+GapOption = Annotated[str, typer.Option(help="Stop at this proven gap to the lower bound.")]
+SeedOption = Annotated[int, typer.Option(min=0, help="Random seed of the search.")]
 
 
 def read_objective(text: str) -> "Objective":
@@ -124,7 +127,9 @@ def load_profile(name_or_path: str, links: Sequence[str] | None = None) -> Profi
     if links:
         return profile.replace(links=read_links(links, profile.links))
     if profile.links.are_free:
-        talk("transfers count as free, as in this profile; --link 10us,25GB/s says what they take")
+        talk(
+            "transfers take no time in this profile; --link 10us,25GB/s sets latency and bandwidth"
+        )
     return profile
 
 

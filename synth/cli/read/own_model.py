@@ -15,15 +15,16 @@ ModelOption = Annotated[
     typer.Option(
         "--model",
         metavar="FILE.py:FUNCTION",
-        help="Your own model, or package.module:function; replaces the one that PLAN names, which "
-        "is not imported.",
+        help="Model to train, also as package.module:function, instead of the one that PLAN names "
+        "(which is then not imported).",
     ),
 ]
 TrustOption = Annotated[
     bool,
     typer.Option(
         "--trust",
-        help="Import the model that PLAN names, which runs its code; a built-in one needs neither.",
+        help="Import the model that PLAN names, which runs its code; not needed for built-in "
+        "models.",
     ),
 ]
 

@@ -17,25 +17,29 @@ if TYPE_CHECKING:
 
 CheckpointOption = Annotated[
     Path | None,
-    typer.Option("--checkpoint", help="Folder to save training in.", rich_help_panel=LAST_PANEL),
+    typer.Option("--checkpoint", help="Folder for checkpoints.", rich_help_panel=LAST_PANEL),
 ]
 CheckpointEveryOption = Annotated[
     int | None,
     typer.Option(
-        min=1, help="Steps between two checkpoints.", show_default="100", rich_help_panel=LAST_PANEL
+        min=1, help="Steps between checkpoints.", show_default="100", rich_help_panel=LAST_PANEL
     ),
 ]
 KeepOption = Annotated[
     int | None,
     typer.Option(
-        min=0, help="Keep the last so many; 0: all.", show_default="2", rich_help_panel=LAST_PANEL
+        min=0,
+        help="Number of checkpoints to keep; 0: all.",
+        show_default="2",
+        rich_help_panel=LAST_PANEL,
     ),
 ]
 ResumeOption = Annotated[
     bool,
     typer.Option(
         "--resume",
-        help="Go on from the last checkpoint, if there is one; under any plan of the same layers.",
+        help="Resume from the last checkpoint, if there is one; any plan of the same layers will "
+        "do.",
         rich_help_panel=LAST_PANEL,
     ),
 ]
@@ -43,8 +47,8 @@ ResumeFromOption = Annotated[
     str | None,
     typer.Option(
         metavar="STEP|last-good",
-        help="Go on from the checkpoint of this step, or from the last one that is intact; later "
-        "ones are set aside.",
+        help="Resume from the checkpoint of this step, or from the last intact one; later ones are "
+        "set aside.",
         rich_help_panel=LAST_PANEL,
     ),
 ]
@@ -52,7 +56,7 @@ IgnoreDataOption = Annotated[
     bool,
     typer.Option(
         "--ignore-data",
-        help="Resume although the checkpoint was trained on other data.",
+        help="Resume even if the checkpoint was trained on other data.",
         rich_help_panel=LAST_PANEL,
     ),
 ]
@@ -60,8 +64,8 @@ IgnoreOptimizerOption = Annotated[
     bool,
     typer.Option(
         "--ignore-optimizer",
-        help="Resume although another optimizer made the checkpoint; state that differs begins "
-        "anew.",
+        help="Resume even if the checkpoint has another optimizer; state that differs is "
+        "initialized anew.",
         rich_help_panel=LAST_PANEL,
     ),
 ]

@@ -21,31 +21,32 @@ LAST_PANEL = "Checkpoints and restarts"
 DataOption = Annotated[
     Path,
     typer.Option(
-        help="Text file, folder of .txt, .md, .rst and .py files (bytes are tokens; folders in it "
-        "named test, tests, site-packages or __pycache__ are left out), or .npy of ids."
+        help="Training data: a text file or a folder of .txt, .md, .rst and .py files, whose bytes "
+        "are the tokens (folders named test, tests, site-packages or __pycache__ are skipped); or "
+        "an .npy file of token ids."
     ),
 ]
 StepsOption = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Optimizer steps, those before a resumed checkpoint included; with --epochs: at most.",
-        show_default="20, or as many as --epochs gives",
+        help="Optimizer steps, including those before a resumed checkpoint; with --epochs, a "
+        "maximum.",
+        show_default="20, or all of --epochs",
     ),
 ]
 EpochsOption = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Go through the data so often, then end (earlier with fewer --steps); without: draw "
-        "from it for ever.",
+        help="Number of epochs; without it, windows of the data are sampled with replacement.",
     ),
 ]
 AccumulateOption = Annotated[
     int,
     typer.Option(
         min=1,
-        help="Mini-batches of the plan that one step averages over, on each pipeline.",
+        help="Gradient accumulation: mini-batches per optimizer step, on each pipeline.",
         rich_help_panel=_STEP,
     ),
 ]
@@ -53,14 +54,14 @@ DataParallelOption = Annotated[
     int,
     typer.Option(
         min=1,
-        help="Pipelines that train side by side, on mini-batches of their own, and average their "
-        "gradients; takes this many times the plan's ranks.",
+        help="Data-parallel pipelines: each trains on mini-batches of its own, and gradients are "
+        "averaged. Needs this many times the plan's ranks.",
     ),
 ]
 OptimizerOption = Annotated[
     str | None,
     typer.Option(
-        help="adamw, sgd, or sgd:MOMENTUM; without: the one that was profiled.",
+        help="adamw, sgd, or sgd:MOMENTUM; by default that of the profile.",
         rich_help_panel=_STEP,
     ),
 ]
@@ -68,7 +69,7 @@ MasterWeightsOption = Annotated[
     bool,
     typer.Option(
         "--master-weights",
-        help="Update float32 copies of the parameters (bfloat16).",
+        help="Keep float32 master weights of bfloat16 parameters.",
         rich_help_panel=_STEP,
     ),
 ]
@@ -76,7 +77,7 @@ Float32GradientsOption = Annotated[
     bool,
     typer.Option(
         "--float32-gradients",
-        help="Accumulate gradients in float32, whatever parameters are in; with --master-weights.",
+        help="Accumulate gradients in float32; needs --master-weights.",
         rich_help_panel=_STEP,
     ),
 ]
@@ -84,28 +85,26 @@ PostValidationOption = Annotated[
     bool,
     typer.Option(
         "--post-validation",
-        help="Step without waiting for the global norm; clip or skip afterwards where needed. "
-        "Keeps a copy of the parameters.",
+        help="Post-validation: step without waiting for the global gradient norm, and undo the "
+        "step if it had to be clipped or skipped. Keeps a copy of the parameters.",
         rich_help_panel=_STEP,
     ),
 ]
 LrOption = Annotated[
-    float, typer.Option(min=0, max=1e6, help="The learning rate.", rich_help_panel=_STEP)
+    float, typer.Option(min=0, max=1e6, help="Peak learning rate.", rich_help_panel=_STEP)
 ]
 DecayOption = Annotated[
     Literal["constant", "linear", "cosine"],
-    typer.Option(
-        "--schedule", help="How the learning rate falls after warm-up.", rich_help_panel=_STEP
-    ),
+    typer.Option("--schedule", help="Learning-rate schedule after warm-up.", rich_help_panel=_STEP),
 ]
 WarmupOption = Annotated[
-    int, typer.Option(min=0, help="Steps in which it rises to --lr.", rich_help_panel=_STEP)
+    int, typer.Option(min=0, help="Steps of linear warm-up to --lr.", rich_help_panel=_STEP)
 ]
 MinLrOption = Annotated[
     float,
     typer.Option(
         min=0,
-        help="What it falls to at the last step, with --schedule linear or cosine.",
+        help="Learning rate at the last step, with --schedule linear or cosine.",
         rich_help_panel=_STEP,
     ),
 ]
@@ -114,14 +113,14 @@ WeightDecayOption = Annotated[
     typer.Option(
         min=0,
         max=1e3,
-        help="Of all parameters: with adamw apart from the gradient, with sgd added to it.",
+        help="Weight decay of all parameters: decoupled (AdamW) or L2 (SGD).",
         rich_help_panel=_STEP,
     ),
 ]
 BetasOption = Annotated[
     str | None,
     typer.Option(
-        help="Of adamw: how much of the moments stays, 0.9,0.95.",
+        help="Adam β₁, β₂.",
         show_default="0.9,0.999",
         rich_help_panel=_STEP,
     ),
@@ -129,26 +128,26 @@ BetasOption = Annotated[
 ClipOption = Annotated[
     float,
     typer.Option(
-        min=0, max=1e30, help="Clip to this global gradient norm; 0: never.", rich_help_panel=_STEP
+        min=0, max=1e30, help="Maximum global gradient norm; 0: no clipping.", rich_help_panel=_STEP
     ),
 ]
 SeedOption = Annotated[
-    int, typer.Option(min=0, max=2**31 - 1, help="Of the weights and of the data's order.")
+    int, typer.Option(min=0, max=2**31 - 1, help="Random seed of initial weights and data order.")
 ]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 TraceOption = Annotated[
-    Path | None, typer.Option(help="Write when every op and transfer ran here, as JSON.")
+    Path | None, typer.Option(help="Write the times of all ops and transfers here, as JSON.")
 ]
 TraceEveryOption = Annotated[
     int | None,
-    typer.Option(min=1, help="Trace one step in N; with --trace.", show_default="1"),
+    typer.Option(min=1, help="With --trace: trace every N-th step.", show_default="1"),
 ]
 TimeoutOption = Annotated[
     float,
     typer.Option(
         min=1,
         max=WEEK_S,
-        help="Seconds after which a silent rank counts as dead.",
+        help="Seconds without a sign of life after which a rank is declared dead.",
         rich_help_panel=LAST_PANEL,
     ),
 ]
@@ -157,8 +156,8 @@ PatienceOption = Annotated[
     typer.Option(
         min=0,
         max=WEEK_S,
-        help="Seconds that a rank may stand still in an op that has all it needs, at least "
-        "(20 steps if they are longer, never more than --timeout), before it is ended; 0: never.",
+        help="Hang detection: seconds after which a rank is ended that makes no progress in an op "
+        "whose inputs are there. At least 20 steps, at most --timeout; 0: off.",
         rich_help_panel=LAST_PANEL,
     ),
 ]
@@ -166,8 +165,8 @@ RestartsOption = Annotated[
     int,
     typer.Option(
         min=0,
-        help="Start failed ranks again, to go on from the last checkpoint, at most so often "
-        "(inside torchrun: its --max-restarts).",
+        help="Restarts of failed ranks, each from the last checkpoint (under torchrun use its "
+        "--max-restarts).",
         rich_help_panel=LAST_PANEL,
     ),
 ]

@@ -92,7 +92,7 @@ def _line(least: "LeastCap") -> str:
         fastest = "" if least.fastest_us is None else f"; fastest {format_us(least.fastest_us)}"
         return f"{least.wall_s:7.1f} s  target not met yet{fastest}  {proven}"
     return (
-        f"{least.wall_s:7.1f} s  met with {format_bytes(least.found.peak)}  {proven}  gap "
+        f"{least.wall_s:7.1f} s  target met with {format_bytes(least.found.peak)}  {proven}  gap "
         f"{percent(least.gap)}  {least.problem.objective.words} "
         f"{format_us(least.found.value_us)}  by {least.found.found_by}"
     )

@@ -41,7 +41,8 @@ def search(request: Request, stop: threading.Event, found: BestSoFar | None = No
 
     def listener(problem: "Problem") -> "Callable[[Incumbent], None]":
         if problem.partition != request.partition:
-            talk(f"cut again, R counted: {','.join(map(str, problem.partition or ()))}")
+            sizes = ",".join(map(str, problem.partition or ()))
+            talk(f"new partition, with recomputation counted: {sizes}")
         return so_far.listening(problem, ProgressReporter(request.on(problem)))
 
     profile = request.as_run if request.partitioning == Partitioning.EVEN else None

@@ -95,7 +95,7 @@ def asked_candidates(
         is_late = not chosen.placement_is_given and deadline.for_partitions()()
         if is_late and any(why_infeasible(one.problem, one.choice) is None for one in found):
             # Large problems: what nobody named is left out.
-            talk(f"not tried, for want of time: {', '.join([*placements][place:])}")
+            talk(f"not tried, for lack of time: {', '.join([*placements][place:])}")
             break
         if sizes is not None and len(sizes) != where.num_stages:
             refusals[name] = f"it has {where.num_stages} stages, --partition {len(sizes)}"
@@ -111,7 +111,7 @@ def asked_candidates(
     if not found:
         name, why = next(iter(refusals.items()))
         raise SynthError(
-            f"--placement {AUTO}: no placement can be; {name}: {why}"
+            f"--placement {AUTO}: no placement is possible; {name}: {why}"
             if _is_auto(placement) and chosen.placement_is_given
             else why
         )
@@ -182,7 +182,8 @@ def solve_candidates(request: Request, candidates: Candidates, format: Format) -
         lambda: _chosen(so_far.result(deadline.elapsed_s), candidates.them),
     )
     more = _table(
-        chosen, with_cuts=request.partitioning == Partitioning.SEARCHED or request.recompute != ()
+        chosen,
+        with_partitions=request.partitioning == Partitioning.SEARCHED or request.recompute != (),
     )
     finish(request, chosen.result, format, more, {"candidates": _trials_json(chosen)})
 
@@ -202,19 +203,19 @@ def _chosen(found: "Result | None", candidates: "Sequence[Candidate]") -> "Chose
     return Chosen(found, tuple(trials), is_cut_short=True)
 
 
-def _table(chosen: "Chosen", *, with_cuts: bool) -> str:
+def _table(chosen: "Chosen", *, with_partitions: bool) -> str:
     """A row for each candidate, the best one first; with the layers of each stage."""
     best, objective = chosen.result, chosen.result.problem.objective
     header = ["placement", f"{objective.words}\nms", "lower bound\nms", "gap", "peak"]
     rows = [[trial.name, *_row(trial, chosen)] for trial in chosen.trials]
-    if with_cuts:
+    if with_partitions:
         header.append("layers per stage")
         rows = [
             [*row, _sizes(trial.problem)] for row, trial in zip(rows, chosen.trials, strict=True)
         ]
-    scope = "all in this table, each cut as it is there"
+    scope = "the placements and partitions in this table"
     if best.bound_scope == BoundScope.ALL:
-        scope = "every partition, tried or not"
+        scope = "all partitions"
     return (
         f"{table(header, rows)}\n\nbest: {chosen.name}, {_sizes(best.problem)}; the bound below, "
         f"{milliseconds(best.lower_bound_us)} ms, holds for {scope}"
@@ -229,7 +230,7 @@ def _row(trial: "Trial", chosen: "Chosen") -> list[str]:
     """Value, bound, gap and peak; or why there are none."""
     bound = milliseconds(trial.lower_bound_us)
     if trial.is_impossible:
-        return ["nothing fits", "", "", ""]
+        return ["infeasible", "", "", ""]
     if trial.found is None:
         return [_without_result(trial, chosen), bound, "", ""]
     value_us, peak_bytes = trial.value_us, trial.found.peak_bytes

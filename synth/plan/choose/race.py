@@ -268,5 +268,5 @@ class Race:
 
 
 def nothing_fits(name: str, message: str) -> str:
-    """Why nothing fits on any placement, in the words of the one that needs the least."""
-    return f"on all placements nothing fits; on {name}, which needs the least: {message}"
+    """Return why no placement is feasible, with the message of the one that needs the least."""
+    return f"infeasible on all placements; on {name}, which needs the least memory: {message}"

@@ -186,7 +186,7 @@ def comparison_text(found: RunComparison) -> str:
 
 def _iteration_table(found: RunComparison) -> str:
     num_ranks = len(found.measured_peak_bytes)
-    whole = f"predicted ({found.paid}), a device for each of {num_ranks} ranks"
+    whole = f"predicted ({found.paid}), one device per rank"
     rows = [(whole, _ms(found.predicted_us), "")]
     if found.processors < num_ranks:
         sharing = (
@@ -195,8 +195,8 @@ def _iteration_table(found: RunComparison) -> str:
         rows.append((sharing, _ms(found.predicted_shared_us), ""))
     difference = _percent(found.measured_us, found.predicted_shared_us)
     rows.append(("measured, median", _ms(found.measured_us), difference))
-    rows.append(("measured, 10 % were below", _ms(found.measured_p10_us), ""))
-    rows.append(("measured, 10 % were above", _ms(found.measured_p90_us), ""))
+    rows.append(("measured, p10", _ms(found.measured_p10_us), ""))
+    rows.append(("measured, p90", _ms(found.measured_p90_us), ""))
     return table(("one iteration", "\nms", "measured against\npredicted, %"), rows)
 
 

@@ -57,7 +57,7 @@ def _found_line(curve: Curve, x: Scale, y: Scale) -> list[XY]:
 
 
 def _proven_line(curve: Curve, x: Scale, y: Scale) -> list[XY]:
-    """Down right of each cap, from above the picture on: to the left nothing fits at all."""
+    """Down right of each cap, from above the picture on: to the left no schedule fits."""
     left = x.at(curve.never_below_bytes)
     line: list[XY] = [(left, y.end)]
     for num_bytes, time_us in curve.proven:
@@ -70,7 +70,7 @@ def _proven_line(curve: Curve, x: Scale, y: Scale) -> list[XY]:
 def _draw_ground(svg: Svg, curve: Curve, x: Scale, y: Scale) -> None:
     edge = x.at(curve.never_below_bytes)
     svg.area([(x.start, y.start), (x.start, y.end), (edge, y.end), (edge, y.start)], "never")
-    svg.text((edge - 6, y.start - 10), "nothing fits", "label", "start", turn=-90)
+    svg.text((edge - 6, y.start - 10), "infeasible", "label", "start", turn=-90)
 
 
 def _draw_families(svg: Svg, curve: Curve, x: Scale, y: Scale, lines: list[XY]) -> None:

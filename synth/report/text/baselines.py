@@ -42,7 +42,7 @@ def baselines_table(contenders: Sequence[Contender], objective: Objective) -> st
                 f"{100 * objective.bubble_rate(contender, contender.mean_work_us):.2f}",
                 f"{peak / factor:,.{decimals}f}",
                 str(contender.peak_bytes.index(peak)),
-                {True: "yes", False: "no", None: "no cap"}[contender.fits],
+                {True: "yes", False: "no", None: "n/a"}[contender.fits],
             ]
         )
     return table(header, rows)

@@ -5,20 +5,20 @@ from synth.report.text.tables import table
 
 _PIECES = (
     ("ops slower than profiled", "ops_us", 1),
-    ("transfers slower than the link's model", "transfers_us", 1),
-    ("gaps: idle though all was there", "gaps_us", 1),
+    ("transfers slower than the link model", "transfers_us", 1),
+    ("executor overhead (inputs ready)", "gaps_us", 1),
     ("global norm and clipping", "norm_us", 1),
-    ("jitter: slower than usual this once", "jitter_us", 1),
+    ("per-iteration jitter", "jitter_us", 1),
     ("before the first op and after the last", "outside_us", 1),
-    ("less: room that this path had in the plan", "room_us", -1),
+    ("slack on the critical path", "room_us", -1),
 )
 
 _OVERLAPPING = (
     ("ops slower than profiled", "ops_us", 1),
-    ("waiting for other ranks, more than planned", "transfers_us", 1),
-    ("gaps: idle though all was there", "gaps_us", 1),
+    ("more waiting for other ranks than planned", "transfers_us", 1),
+    ("executor overhead (inputs ready)", "gaps_us", 1),
     ("validating the step before, and making it final", "norm_us", 1),
-    ("jitter: slower than usual this once", "jitter_us", 1),
+    ("per-iteration jitter", "jitter_us", 1),
     ("between the iterations", "outside_us", 1),
 )
 
@@ -34,8 +34,8 @@ def difference_text(found: Difference, most: int = 4) -> str:
         (part.name, str(part.n), _ms(part.planned_us), _ms(part.measured_us))
         for part in found.path[:most]
     ]
-    where = "its critical path" if found.rank is None else f"rank {found.rank}"
-    head = (f"most different on {where}", "n", "planned\nms", "measured\nms")
+    where = "the critical path" if found.rank is None else f"rank {found.rank}"
+    head = (f"largest deviations on {where}", "n", "planned\nms", "measured\nms")
     return f"{pieces}\n\n{table(head, longest)}"
 
 

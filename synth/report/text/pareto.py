@@ -75,10 +75,10 @@ def plot(pareto: Pareto, width: int = 80, height: int = 20) -> str:
     canvas.draw_line(_best_us(pareto, canvas))
     for number, mark in reversed(list(enumerate(pareto.marks))):
         canvas.mark(mark.peak_bytes, pareto.shown_us(mark), letter(number))
-    legend = f"letters: see the table   ─ least {pareto.objective} in that memory"
+    legend = "letters: see the table   ─ Pareto front"
     beyond = [number for number, mark in enumerate(pareto.marks) if pareto.is_beyond(mark)]
     above = f"off the scale: {', '.join(map(letter, beyond))}" if beyond else ""
-    lines = [legend + ("   ┊ limit" if pareto.caps_bytes else ""), *filter(None, [above])]
+    lines = [legend + ("   ┊ memory limit" if pareto.caps_bytes else ""), *filter(None, [above])]
     return "\n".join(canvas.lines(lines))
 
 

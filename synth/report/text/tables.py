@@ -101,7 +101,7 @@ def rank_table(
     header = ["rank", "stage", "layers", "work\nms", "idle\nms", f"static\n{unit}"]
     header.append(f"peak\n{unit}")
     if caps_bytes is not None:
-        header += [f"cap\n{unit}", f"headroom\n{unit}"]
+        header += [f"limit\n{unit}", f"headroom\n{unit}"]
     if recomputed_layers:
         header.append("recomputed\nlayers")
     rows = []
