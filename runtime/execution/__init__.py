@@ -1,1 +1,1 @@
-"""Replaying one rank's lowered program: ops, transfers, reductions, and when each ran."""
+"""Replaying one rank's lowered program: ops, transfers and reductions, with their times."""

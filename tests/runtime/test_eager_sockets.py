@@ -17,7 +17,7 @@ from synth.runtime.execution.transport.gloo.eager_sockets import (
     EagerReceiver,
     EagerSender,
     most_bytes,
-    room_of,
+    send_buffer_bytes,
 )
 from synth.schedule import Buffering, lower
 
@@ -80,7 +80,7 @@ def test_sending_more_than_the_kernel_holds_blocks_neither_rank(ends: Ends) -> N
 def test_so_many_messages_of_the_largest_size_fit_in_the_kernel(count: int) -> None:
     one, other = socket.socketpair(socket.AF_UNIX)
     with other:
-        size = most_bytes(room_of(one), count)
+        size = most_bytes(send_buffer_bytes(one), count)
         sender = EagerSender(one, 1, 0.2)
         for _ in range(count):
             sender.send((torch.zeros(size, dtype=torch.uint8),)).wait()  # which nobody reads

@@ -1,7 +1,7 @@
-"""When each op ran and each transfer was waited for: host clock on CPU, events on CUDA.
+"""Times of ops and of waits for transfers: host clock on CPU, events on CUDA.
 
-Recording never synchronises. It can be switched off, for all but one step in N: what is left then
-is a test per op.
+Recording never synchronises the device. It can be switched off for all but one step in N; then one
+test per op is left.
 """
 
 import resource
@@ -17,13 +17,13 @@ from synth.schedule.measured.execution_trace import Communication, OpSpan
 from synth.schedule.measured.rank_log import RankLog, Ready, Wait
 from synth.schedule.ops import Op
 
-# Where it cannot be seen whether a thread slept: a wait shorter than this was the cost of asking.
+# On systems that do not count a thread's sleeps, a shorter wait is the cost of the call itself.
 _ASKING_US = 50
 _THREAD = getattr(resource, "RUSAGE_THREAD", None)
 
 
 class OpClock:
-    """Records what happens between one `begin` and the next.
+    """Records the events between one `begin` and the next.
 
     `recording` may be changed between steps.
     """
@@ -44,24 +44,24 @@ class OpClock:
         self._num_events = 0
 
     def begin(self) -> None:
-        """Set the zero of time; forgets what was before."""
+        """Set the zero of time, and forget earlier events."""
         self._forget()
         self._zero_ns = time.perf_counter_ns()
         if self.recording:
             self._zero = self._now()
 
     def measure(self, op: Op) -> "_Measured":
-        """Record one op: what the `with` block does."""
+        """Record the op that the `with` block runs."""
         return _Measured(self, self._ops, op)
 
     def ready(self, communication: Communication) -> None:
-        """This rank's end of a transfer or reduction is ready now."""
+        """Record that this rank's end of a transfer or reduction is ready now."""
         if self.recording:
             self._ready.append((communication, self._now()))
 
     @contextmanager
     def wait(self, communication: Communication) -> Iterator[None]:
-        """Record the wait for a transfer or reduction: the `with` block."""
+        """Record the `with` block as a wait for a transfer or reduction."""
         if not self.recording:
             yield
             return
@@ -73,7 +73,7 @@ class OpClock:
 
     @property
     def zero_ns(self) -> int:
-        """The host's monotonic time at `begin`; ranks of one host share this clock."""
+        """The host's monotonic time at `begin`, in nanoseconds; common to the ranks of a host."""
         return self._zero_ns
 
     def moments_us(self) -> list[tuple[Op, float, float]]:
@@ -83,7 +83,7 @@ class OpClock:
         return [(op, self._since(start), self._since(end)) for op, start, end in self._ops]
 
     def log(self) -> RankLog:
-        """All that was recorded since `begin`, in whole microseconds."""
+        """Return everything recorded since `begin`, in whole microseconds."""
         return RankLog(
             self._zero_ns,
             [OpSpan(op, round(start), round(end)) for op, start, end in self.moments_us()],
@@ -102,17 +102,17 @@ class OpClock:
         return Wait(communication, round(start), round(end), blocked)
 
     def _times_slept(self) -> int | None:
-        """How often this thread gave up its processor to wait; none: not known.
+        """The number of times that this thread gave up its processor to wait; None: unknown.
 
-        On a busy machine a wait may take long because the thread was pushed aside, though what it
-        waited for was there.
+        On a busy machine a wait may take long because the thread was preempted, although its data
+        had arrived.
         """
         if self._on_cuda or _THREAD is None:
             return None
         return resource.getrusage(_THREAD).ru_nvcsw
 
     def _now(self) -> Any:
-        """An event on CUDA, nanoseconds on CPU."""
+        """Return an event on CUDA, nanoseconds on CPU."""
         if not self._on_cuda:
             return time.perf_counter_ns()
         if self._num_events == len(self._events):

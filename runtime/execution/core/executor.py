@@ -1,7 +1,7 @@
-"""The executor: replays one rank's lowered program, op by op, with exactly the planned memory.
+"""The executor: replays one rank's lowered program op by op, within the planned memory.
 
-It decides nothing. The program says when a receive is posted, when a send is waited for and when a
-value dies; the executor's table of values holds just those that the plan's memory counts.
+It makes no decisions. The program says when a receive is posted, when a send is waited for and when
+a value dies. The executor's table holds exactly the values that the plan's memory counts.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -58,18 +58,18 @@ class Executor:
 
         Args:
             lowered: a verified schedule, lowered.
-            rank: whose program to run.
+            rank: the rank whose program is run.
             stages: the stages that the placement gives this rank, by number; two copies of a
                 stage on one rank are one.
             channels: opened for the lowered schedule's transfers.
-            device: where tensors live.
-            clock: records when each op ran.
-            reducer: adds up the gradients that several ranks hold; none: no stage has copies.
-            data_parallel: averages gradients over pipelines side by side; none: there is one.
+            device: the device of all tensors.
+            clock: records the times of ops.
+            reducer: adds up the gradients that several ranks hold; None: no stage has copies.
+            data_parallel: averages gradients over pipelines side by side; None: there is one.
             on_gradients: called with a stage's number after its last backward of a step that
                 updates.
-            progress: told before each instruction, for a post-mortem.
-            on_failure: called with what ends a step, before other ranks can notice its end.
+            progress: updated before each instruction, for a post-mortem.
+            on_failure: called with the error that ends a step, before other ranks can notice.
         """
         self._lowered = lowered
         self._rank = rank
@@ -115,11 +115,11 @@ class Executor:
 
         Args:
             batch: its micro-batches.
-            shapes: by micro-batch and stage, what each stage but the last hands on.
-            saved_sizes: of what moves to another rank: the bytes of each storage of it.
-            terms: how the micro-batches' losses add up; None: their mean.
-            update: whether gradients are reduced and STEPs carried out; without, they stay for
-                the next call to add to.
+            shapes: the boundary behind each stage but the last, by micro-batch and stage.
+            saved_sizes: the bytes of each storage of activations that move to another rank.
+            terms: the weights of the micro-batches' losses; None: their mean.
+            update: True if gradients are reduced and STEPs run; False leaves gradients for the
+                next call to add to.
 
         Returns:
             The loss on a rank with the last stage if one is wanted, None elsewhere.
@@ -143,7 +143,7 @@ class Executor:
             self._forget()
             if self._on_failure is not None:
                 self._on_failure(error)
-            self._channels.abort()  # or those who wait for this rank would, as long as it lives
+            self._channels.abort()  # other ranks would wait for this one as long as it lives
             if isinstance(error, SynthError) or not isinstance(error, Exception):
                 raise
             raise RunFailure(
@@ -171,14 +171,14 @@ class Executor:
         self._run(place for place in places if place >= self._point)
 
     def _forget(self) -> None:
-        """Hold nothing of a step that failed."""
+        """Drop everything of a step that failed."""
         self._table.clear()
         for stage in self._stages.values():
             stage.forget()
 
     @property
     def stepper(self) -> Stepper | None:
-        """Carries out the STEPs; none: the caller steps by itself."""
+        """Carries out the STEPs; None: the caller steps its optimizer."""
         return self._stepper
 
     @stepper.setter
@@ -192,7 +192,7 @@ class Executor:
 
     @property
     def held_values(self) -> int:
-        """How many values and open transfers are held now; none between steps."""
+        """The number of values and open transfers held now; 0 between steps."""
         return self._table.num_held
 
     def _begin(
@@ -205,12 +205,12 @@ class Executor:
         self._clock.begin()
 
     def _call_back(self) -> None:
-        """Undo what was run before the validation point; all other ranks do so too.
+        """Undo the ops that ran before the validation point, as all other ranks do.
 
-        Transfers cannot be undone, only completed: the half started ones get their other end, with
-        whatever happens to be in memory. Sends start before anything is waited for, so that no two
-        ranks wait for each other. Receives are waited for one by one, which takes no more memory
-        than one of them; the activations that are dropped first make room for it.
+        Transfers cannot be undone, only completed: the half-open ones get their other end, with
+        arbitrary contents. Sends start before anything is waited for, so that no two ranks wait for
+        each other. Receives are waited for one by one, which takes the memory of one of them;
+        dropping the activations first has freed enough.
         """
         step = self._table
         step.values.clear()
@@ -227,7 +227,7 @@ class Executor:
             pending.wait()
 
     def _run(self, places: Iterable[int]) -> None:
-        """Carry out the instructions at some places of the program."""
+        """Run the instructions at some places of the program."""
         values = self._table.values
         for index in places:
             if self._progress is not None:
@@ -242,7 +242,7 @@ class Executor:
                 values[slot] = None
 
     def _compile(self, lowered: Lowered, instruction: Instruction) -> Callable[[], None]:
-        """What to do at an instruction, with all that is known beforehand looked up."""
+        """Return a function that runs an instruction; slots and stages are looked up now."""
         if instruction.action == Action.COMPUTE:
             return self._compile_op(lowered, instruction.compute)
         if instruction.action == Action.REDUCE:
@@ -267,8 +267,8 @@ class Executor:
             OpKind.W: self._ops.weights,
             OpKind.STEP: self._compile_step,
             OpKind.OFFLOAD: self._moves.offload,
-            OpKind.RELOAD: self._moves.make_room,
-            OpKind.HOST_FOR: self._moves.make_room,
+            OpKind.RELOAD: self._moves.expect,
+            OpKind.HOST_FOR: self._moves.expect,
             OpKind.RETURN: self._moves.give,
         }
         run = partial(self._compute, op, arrivals, handlers[op.kind](op))
@@ -317,7 +317,7 @@ class Executor:
             work()
 
     def _complete(self, stage: int, run: Callable[[], None]) -> None:
-        """Run the op after which a stage's gradients are complete; have them reduced."""
+        """Run the op that completes a stage's gradients, then start their reduction."""
         run()
         if not self._updates:
             return
@@ -337,7 +337,7 @@ class Executor:
             self._stepper.synchronize()
 
     def _compile_step(self, op: Op) -> Callable[[], None]:
-        """Copies of a stage on one rank are one module, and the STEP of the first is all theirs."""
+        """Return the STEP of a stage; copies on one rank share it, so only the first acts."""
         ops = self._lowered.ops[self._rank]
         first = next(o for o in ops if o.kind == OpKind.STEP and o.stage == op.stage)
         return partial(self._optimizer_step, op.stage) if op == first else lambda: None
@@ -354,13 +354,13 @@ class Executor:
 
 
 def _last_backwards(ops: Sequence[Op]) -> set[Op]:
-    """Of each stage of a rank, the op after which nothing more joins its gradients."""
+    """The op of each stage of a rank after which its gradients are complete."""
     kinds = (OpKind.B, OpKind.W, OpKind.BW)
     return set({op.stage: op for op in ops if op.kind in kinds}.values())
 
 
 def _updates(instruction: Instruction) -> bool:
-    """Whether it is left out where gradients only accumulate."""
+    """True if the instruction is left out when gradients only accumulate."""
     if instruction.action == Action.COMPUTE:
         return instruction.compute.kind == OpKind.STEP
     return instruction.action == Action.REDUCE

@@ -1,4 +1,4 @@
-"""A schedule's forwards alone, for evaluation."""
+"""The forwards of a schedule alone, for evaluation."""
 
 from dataclasses import replace
 
@@ -9,10 +9,10 @@ from synth.schedule.simulate import DeadlockError, simulate
 
 
 def forward_only(lowered: Lowered) -> Lowered:
-    """The schedule without its backwards, in the same order where that cannot deadlock.
+    """Return the schedule without its backwards, in the same order unless that deadlocks.
 
-    Without the backwards between them, forwards can come to wait for each other's sends. The order
-    by micro-batch, then stage, cannot: each op and each wait depends on earlier ones only.
+    Without the backwards between them, forwards may wait for each other's sends. Ordered by
+    micro-batch, then stage, they cannot: each op and each wait depends on earlier ones only.
     """
     schedule = lowered.schedule
     programs = [[op for op in ops if op.kind == OpKind.F] for ops in schedule.programs]

@@ -1,17 +1,19 @@
-"""Where each rank is: a small shared file, so that a death can be told post mortem."""
+"""The progress of each rank, in a small memory-mapped file that outlives a killed process."""
 
 import mmap
 import struct
 from pathlib import Path
 from typing import Self
 
-# The step, the instruction, and how many steps have begun: a resumed run goes on with its numbers.
+# The step, the instruction, and the number of steps begun (a resumed run continues its numbering).
 _PLACE = struct.Struct("<qqq")
 
 
 class RankProgress:
-    """Writes where one rank is into a memory-mapped file; costs a store, no system call. The file
-    outlives a killed process."""
+    """Writes one rank's step and instruction into a file.
+
+    An update is a store to mapped memory and needs no system call.
+    """
 
     def __init__(self, folder: Path, rank: int) -> None:
         path = folder / f"progress-{rank}"
@@ -21,13 +23,13 @@ class RankProgress:
         self._step, self._num_begun = -1, 0
 
     def begin_step(self, step: int) -> None:
-        """A new step starts."""
+        """Note that a step starts."""
         self._step = step
         self._num_begun += 1
         self.at(-1)
 
     def at(self, instruction: int) -> None:
-        """The rank is about to run this instruction of its program."""
+        """Note that the rank is about to run this instruction of its program."""
         _PLACE.pack_into(self._map, 0, self._step, instruction, self._num_begun)
 
     def __enter__(self) -> Self:
@@ -38,17 +40,17 @@ class RankProgress:
 
 
 def last_place(folder: Path, rank: int) -> tuple[int, int] | None:
-    """The (step, instruction) where a rank was last seen; (-1, -1) before its first step.
+    """Return the last known (step, instruction) of a rank; (-1, -1) before its first step.
 
     Returns:
-        None if the rank never got so far as to say.
+        None if the rank's file does not exist yet.
     """
     found = _read(folder, rank)
     return found and found[:2]
 
 
 def counted_place(folder: Path, rank: int) -> tuple[int, int] | None:
-    """The same with steps counted from 0, wherever the run went on from."""
+    """Return the same place with steps counted from 0, even if the run was resumed."""
     found = _read(folder, rank)
     return found and (found[2] - 1, found[1])
 
@@ -58,7 +60,7 @@ def _read(folder: Path, rank: int) -> tuple[int, int, int] | None:
         data = (folder / f"progress-{rank}").read_bytes()
     except OSError:
         return None
-    if len(data) != _PLACE.size:  # it is just being made
+    if len(data) != _PLACE.size:  # the file is just being made
         return None
     step, instruction, num_begun = _PLACE.unpack(data)
     return step, instruction, num_begun

@@ -1,4 +1,4 @@
-"""What the executor needs of a stage, and what it gives it."""
+"""The interface between the executor and a stage."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
@@ -9,11 +9,11 @@ from ..stage.boundary import Boundary, Tensors
 
 
 class OutputTap(NamedTuple):
-    """Takes the output of the last stage's module, ahead of the loss.
+    """Receives the output of the last stage's module, ahead of the loss.
 
     Attributes:
         keep: called with the output.
-        with_loss: whether the loss is computed too.
+        with_loss: True if the loss is computed too.
     """
 
     keep: Callable[[Any], None]
@@ -21,16 +21,16 @@ class OutputTap(NamedTuple):
 
 
 class ForwardInput(NamedTuple):
-    """What F of a micro-batch is given, and R once more.
+    """The input of F of a micro-batch, and of R.
 
     Attributes:
-        arguments: the batch's inputs on the first stage, else the row of tensors received.
-        entry: what that row is; None on the first stage.
-        targets: for the loss, on the last stage.
-        keywords: given to the module by name.
-        fused: whether BW will follow, not B and W.
-        moved: whether an O will take what is saved.
-        tap: takes the last stage's output; None: nobody wants it.
+        arguments: the batch's inputs on the first stage, else the received tensors.
+        entry: the boundary of the received tensors; None on the first stage.
+        targets: the targets for the loss, on the last stage.
+        keywords: keyword arguments of the module.
+        fused: True if BW will follow, not B and W.
+        moved: True if an O will take the saved activations.
+        tap: receives the last stage's output; None: not wanted.
     """
 
     arguments: tuple[Any, ...]
@@ -43,29 +43,30 @@ class ForwardInput(NamedTuple):
 
 
 class StageProtocol(Protocol):
-    """What the executor needs of a stage: F, R, B, W and BW of its micro-batches.
+    """The operations of a stage that the executor calls: F, R, B, W and BW of its micro-batches.
 
-    Tensors go in and out as rows; gradients are those of the differentiable ones of a row.
+    Activations and gradients are tuples of tensors. Gradients are those of the differentiable
+    tensors of a tuple.
     """
 
     @property
     def is_last(self) -> bool:
-        """Whether F gives the loss."""
+        """True if F returns the loss."""
         ...
 
     def begin(self) -> None:
-        """A step begins: no micro-batch is under way."""
+        """Begin a step; no micro-batch is in flight."""
         ...
 
     def reduce_gradients(self) -> None:
-        """All backwards of a step that updates are done: reduce over data-parallel replicas.
+        """Reduce over data-parallel replicas, after all backwards of a step that updates.
 
-        Every replica of the pipeline gets here at the same place of the same program.
+        Every replica of the pipeline calls this at the same place of the same program.
         """
         ...
 
     def end(self) -> None:
-        """The step is over, or has failed."""
+        """End a step, also if it failed."""
         ...
 
     def forward(self, microbatch: int, forward_input: ForwardInput) -> Tensors:
@@ -73,27 +74,27 @@ class StageProtocol(Protocol):
         ...
 
     def forward_light(self, microbatch: int, forward_input: ForwardInput) -> Tensors:
-        """F of a micro-batch that R will rebuild: it keeps nothing for the backward."""
+        """F of a micro-batch that R will rebuild: it saves nothing for the backward."""
         ...
 
     def rebuild(self, microbatch: int, forward_input: ForwardInput) -> None:
-        """R: F once more, from the same input, now keeping what the backward needs."""
+        """R: run F again from the same input, now saving what the backward needs."""
         ...
 
     def take_saved(self, microbatch: int) -> Tensors:
-        """O: what F or R saved, as a row of bytes, each storage once; the stage has it no more."""
+        """O: give up the activations that F or R saved, as bytes, one tensor per storage."""
         ...
 
     def saved_sizes(self, microbatch: int) -> tuple[int, ...]:
-        """The bytes of each of what was taken."""
+        """The bytes of each storage that was taken."""
         ...
 
     def put_back(self, microbatch: int, saved: Tensors) -> None:
-        """Before B or BW: what was taken is here again, in a row like that of `take_saved`."""
+        """Take back storages, as `take_saved` returned them; called before B or BW."""
         ...
 
     def backward_input(self, microbatch: int, gradients: Tensors) -> Tensors:
-        """B: the gradients of the differentiable inputs."""
+        """B: return the gradients of the differentiable inputs."""
         ...
 
     def backward_weight(self, microbatch: int) -> None:
@@ -101,7 +102,7 @@ class StageProtocol(Protocol):
         ...
 
     def backward(self, microbatch: int, gradients: Tensors) -> Tensors:
-        """BW."""
+        """BW: return the gradients of the differentiable inputs."""
         ...
 
     def parameters(self) -> Iterable[Tensor]:
@@ -109,9 +110,9 @@ class StageProtocol(Protocol):
         ...
 
     def state(self) -> Iterable[Tensor]:
-        """All that copies of the stage have in common: parameters and buffers."""
+        """The tensors that copies of the stage have in common: parameters and buffers."""
         ...
 
     def forget(self) -> None:
-        """Drop the micro-batches under way."""
+        """Drop the micro-batches in flight."""
         ...

@@ -1,4 +1,4 @@
-"""What a rank holds during one step: values and open transfers, each in a slot of its own."""
+"""The values and open transfers that a rank holds during one step, each in a slot."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,16 +11,16 @@ from ..stage.loss_terms import LossTerms
 from ..transport.channels import Pending
 
 Shapes = Sequence[Sequence[Boundary]]
-# By stage and micro-batch, of what moves to another rank: the bytes of each storage.
+# The bytes of each storage of activations that move to another rank, by stage and micro-batch.
 SavedSizes = Mapping[tuple[int, int], tuple[int, ...]]
 _NO_TERMS = LossTerms(())
 
 
 @dataclass
 class StepTable:
-    """What lives during one step, and nothing between steps.
+    """The state of one step; empty between steps.
 
-    Values and transfers are by slot, see `Slots`.
+    Values and transfers are indexed by slot, see `Slots`.
     """
 
     batch: Batch = field(default_factory=Batch)
@@ -40,7 +40,7 @@ class StepTable:
         terms: LossTerms,
         num_slots: int,
     ) -> None:
-        """A step that holds nothing yet."""
+        """Begin a step without values."""
         self.batch, self.shapes, self.saved_sizes = batch, shapes, saved_sizes
         self.terms, self.updating = terms, False
         self.values = [None] * num_slots
@@ -48,16 +48,16 @@ class StepTable:
         self.leaving = [None] * num_slots
 
     def clear(self) -> None:
-        """Hold nothing of a step that is over."""
+        """Drop everything of a step that is over."""
         self.begin(Batch(), (), {}, _NO_TERMS, 0)
 
     @property
     def num_held(self) -> int:
-        """How many values and open transfers there are."""
+        """The number of values and open transfers."""
         return sum(x is not None for x in (*self.values, *self.arriving, *self.leaving))
 
     def take_in(self, slot: int) -> None:
-        """Wait for what is on its way here; nothing else holds it then."""
+        """Wait for the transfer that arrives in a slot, and keep its value alone."""
         pending = self.arriving[slot]
         assert pending is not None
         self.values[slot] = pending.wait()
@@ -66,14 +66,14 @@ class StepTable:
 
 @dataclass
 class Slots:
-    """Numbers the values that ever lie in the executor's table: activations and gradients."""
+    """Numbers the values that appear in the executor's table: activations and gradients."""
 
     numbers: dict[Value, int] = field(default_factory=dict)
 
     def of(self, kind: ValueKind, stage: int, op: Op) -> int:
-        """The slot of a value of an op's micro-batch."""
+        """Return the slot of a value of an op's micro-batch."""
         return self.number(Value(kind, stage, op.microbatch, op.replica))
 
     def number(self, value: Value) -> int:
-        """The slot of a value."""
+        """Return the slot of a value, a new one for a new value."""
         return self.numbers.setdefault(value, len(self.numbers))

@@ -1,29 +1,29 @@
-"""What the executor needs of whoever carries out STEP."""
+"""The interface between the executor and the optimizer steps."""
 
 from typing import Protocol
 
 
 class Stepper(Protocol):
-    """Whoever carries out STEP, and keeps the gradients."""
+    """Carries out STEP, and owns the gradients."""
 
     late: bool
-    """Whether a step is known to be right only some time after it was taken: `validate`."""
+    """True if steps are validated some time after they were taken, by `validate`."""
 
     def begin(self) -> None:
-        """Called when an iteration begins."""
+        """Called at the begin of an iteration."""
         ...
 
     def validate(self) -> bool:
-        """Called if late, before the first op that writes gradients.
+        """Called if `late`, before the first op that writes gradients.
 
         Returns:
-            Whether the step before was right. If not it was put right, everything that the
-            iteration changed was put back, and it begins again.
+            True if the previous step was right. If it was not, it has been corrected, the state
+                that the iteration changed has been restored, and the iteration begins again.
         """
         ...
 
     def synchronize(self) -> None:
-        """Called before the first STEP, when all gradients are there: a global norm, say."""
+        """Called before the first STEP, when all gradients are complete, for a global norm."""
         ...
 
     def step(self, stage: int) -> None:
@@ -31,10 +31,9 @@ class Stepper(Protocol):
         ...
 
     def finish(self) -> bool:
-        """Called between iterations, on all ranks, where parameters are to be read: make the last
-        step final.
+        """Make the last step final; called on all ranks before parameters are read.
 
         Returns:
-            Whether it was right as it was taken.
+            True if the step was right as it was taken.
         """
         ...

@@ -1,4 +1,4 @@
-"""Which steps of a run are traced, and what was seen of them."""
+"""Traced steps: which steps of a run are recorded, and the logs of them."""
 
 from collections import deque
 from typing import NamedTuple
@@ -7,12 +7,12 @@ from synth.schedule.measured.rank_log import RankLog
 
 from .clock import OpClock
 
-# Of a long run the last ones are kept.
+# The most traced steps that are kept; of a long run these are the last ones.
 MOST_STEPS = 64
 
 
 class LoggedStep(NamedTuple):
-    """One traced step as one rank saw it; `step_us` is all of it, on the host's clock."""
+    """One traced step as one rank logged it; `step_us` is its whole time, on the host's clock."""
 
     step: int
     step_us: float
@@ -30,11 +30,11 @@ class Tracer:
         clock.recording = False
 
     def begin(self, *, countable: bool = True) -> None:
-        """A step starts; not countable: it warms up or measures memory, and is not traced."""
+        """Begin a step; one that is not countable (warm-up, measuring memory) is not traced."""
         self._clock.recording = countable and self._seen % self._every == 0
         self._seen += countable
 
     def end(self, step: int, step_us: float) -> None:
-        """A step has ended."""
+        """End a step, and keep its log if it was traced."""
         if self._clock.recording:
             self.steps.append(LoggedStep(step, step_us, self._clock.log()))

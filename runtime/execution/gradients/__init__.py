@@ -1,1 +1,1 @@
-"""Gradients that several ranks hold a part of: their layout, and how they are added up."""
+"""Gradients that several ranks contribute to: their layout, and their reduction."""

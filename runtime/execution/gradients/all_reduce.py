@@ -1,4 +1,4 @@
-"""Sums of many tensors over a process group, in place; small ones travel together."""
+"""Sums of many tensors over a process group, in place; small ones share a bucket."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,12 +10,12 @@ from torch import Tensor
 
 from ..transport.gloo.private_groups import broadcast
 
-# Gloo copies the tensors of a bucket into one buffer, which no plan counts. NCCL copies nothing.
+# Gloo copies the tensors of a bucket into a buffer that plans do not count. NCCL copies nothing.
 _GLOO_BUCKET_BYTES = 256 * 1024
 
 
 def start_all_reduce(group: Any, tensors: Iterable[Tensor], *, divisor: int = 1) -> list[dist.Work]:
-    """Start adding up tensors over a group; all of its ranks give alike ones, in one order.
+    """Start adding up tensors over a group; its ranks pass matching tensors in the same order.
 
     Args:
         group: a process group.
@@ -39,7 +39,7 @@ def start_all_reduce(group: Any, tensors: Iterable[Tensor], *, divisor: int = 1)
 
 
 def buckets(tensors: Sequence[Tensor], most_bytes: float) -> Iterator[list[Tensor]]:
-    """Neighbours of one dtype, of at most so many bytes together; larger or sparse ones alone."""
+    """Group neighbours of one dtype, up to `most_bytes`; larger or sparse tensors stay alone."""
     bucket: list[Tensor] = []
     for tensor in tensors:
         if tensor.is_sparse:
@@ -56,15 +56,15 @@ def buckets(tensors: Sequence[Tensor], most_bytes: float) -> Iterator[list[Tenso
 
 @torch.no_grad()
 def spread(group: Any, tensor: Tensor) -> None:
-    """Give a tensor the values of the group's first rank, in place; a DTensor's shard likewise."""
+    """Copy the values of the group's first rank into a tensor or a DTensor's shard, in place."""
     broadcast(group, as_real(local_part(tensor.detach())), 0)
 
 
 def local_part(tensor: Tensor) -> Tensor:
-    """The shard of a DTensor that lies here; any other tensor itself."""
+    """Return the local shard of a DTensor; any other tensor itself."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def as_real(tensor: Tensor) -> Tensor:
-    """The same memory as real numbers, which is what collectives add up."""
+    """View a complex tensor as real numbers, which collectives can add up."""
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor

@@ -7,8 +7,8 @@ waited for before the rank's first STEP:
     average                        [==== stage 1 ====]  [= stage 0 =]
 
 Gradients that copies of a stage or tied parameters add up within the pipeline are averaged after
-that sum. All pipelines run the same program, so their collectives come in the same order; a rank
-waits for nothing that its peers do behind the same place, so they cannot deadlock.
+that sum. All pipelines run the same program, so their collectives come in the same order. A rank
+never waits for an op that its peers run behind the same place, so they cannot deadlock.
 """
 
 from collections import Counter
@@ -43,7 +43,7 @@ class DataParallel:
 
         Args:
             group: the peers.
-            stages: this rank's, by number.
+            stages: this rank's stages, by number.
             rank: of this process in its pipeline.
             fingerprint: of the schedule.
             layout: of this rank's gradients.
@@ -67,8 +67,8 @@ class DataParallel:
         self._spread()
 
     def start(self, stage: int) -> None:
-        """Start averaging; called when the stage's last backward of a step is done."""
-        if not self._incomplete:  # a parameter of several stages is complete with the last of them
+        """Start averaging a stage's gradients, after its last backward of a step."""
+        if not self._incomplete:  # a parameter of several stages is complete after the last stage
             self._incomplete.update(id(p) for s in self._stages.values() for p in s.parameters())
         complete = []
         for parameter in self._stages[stage].parameters():
@@ -89,7 +89,7 @@ class DataParallel:
 
     @torch.no_grad()
     def _average(self, parameters: Iterable[Tensor]) -> None:
-        """Start averaging; with the gradients goes a count of the peers that have each of them."""
+        """Start averaging gradients, together with a count of the peers that have each of them."""
         averaged = list(parameters)
         if not averaged:
             return
@@ -102,7 +102,10 @@ class DataParallel:
             self._lacking.append((counts, {number: averaged[number] for number in lacking}))
 
     def _leave_out_unused(self) -> None:
-        """Take back the zeros of parameters that no pipeline used: optimizers would decay them."""
+        """Remove the zero gradients of parameters that no pipeline used.
+
+        Optimizers would otherwise apply weight decay to these parameters.
+        """
         for counts, parameters in self._lacking:
             for number, count in enumerate(counts.tolist()):
                 if not count and number in parameters:
@@ -115,7 +118,7 @@ class DataParallel:
                 spread(self._handle, tensor)
 
     def _check_alike(self, rank: int, fingerprint: str) -> None:
-        """Peers that differ would wait for each other for ever."""
+        """Refuse peers that differ, because they would wait for each other forever."""
         kinds = {n: self._layout.kinds_of(stage.state()) for n, stage in self._stages.items()}
         everyones = self._group.gather((rank, fingerprint, kinds))
         first_rank, first_fingerprint, first_kinds = everyones[0]

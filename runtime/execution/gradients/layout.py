@@ -1,8 +1,8 @@
-"""The layout of gradients that ranks add up: dense, or sparse where every rank has it so.
+"""The layout of gradients that ranks add up: dense, or sparse if it is so on every rank.
 
-A collective needs one layout on all of its ranks. Gradients come as they like: none at all on a
-rank that did not use a parameter, sparse from an embedding, dense once something else adds to it.
-So the layout follows from the module, which is the same on all of these ranks.
+A collective needs one layout on all of its ranks. Autograd gives no gradient on a rank that did not
+use a parameter, a sparse one from an embedding, and a dense one once something else adds to it.
+Therefore the layout is derived from the module, which is the same on all of these ranks.
 """
 
 from collections import Counter
@@ -20,10 +20,10 @@ class GradientLayout:
     """Gives the gradients of a rank's parameters in the layout that all ranks expect."""
 
     def __init__(self, modules: Iterable[nn.Module], tied: Mapping[str, Tensor]) -> None:
-        """Find the parameters whose gradients are sparse: tables of embeddings that say so.
+        """Find the parameters whose gradients are sparse: tables of embeddings with `sparse=True`.
 
-        One that another module has as well, or a tied one, also gets dense gradients; so its sum
-        is dense.
+        A table that another module shares, or that is tied, also gets dense gradients; its sum is
+        dense.
 
         Args:
             modules: of all stages of this rank.
@@ -48,7 +48,7 @@ class GradientLayout:
         }
 
     def check_same_after_forward(self, parameters: Iterable[Tensor]) -> None:
-        """Refuse parameters that forwards change, where several ranks have to keep them equal.
+        """Refuse parameters that forwards change, if several ranks have to keep them equal.
 
         Raises:
             SynthError: an embedding with `max_norm` is among them.
@@ -65,7 +65,7 @@ class GradientLayout:
         return id(parameter) in self._sparse
 
     def gradient_of(self, parameter: Tensor) -> Tensor:
-        """Return its gradient, zeros if none has come; it is `parameter.grad` from now on."""
+        """Return a parameter's gradient, zeros if it has none, and store it as `parameter.grad`."""
         found = parameter.grad
         if found is None:
             found = self._zeros(parameter)
@@ -86,7 +86,7 @@ class GradientLayout:
         )
 
     def kinds_of(self, tensors: Iterable[Tensor]) -> list[str]:
-        """Shape, dtype, layout and trainability of tensors, to compare between ranks."""
+        """Return the shape, dtype, layout and trainability of tensors, to compare between ranks."""
         return [f"{list(t.shape)} {t.dtype}{self._mark(t)}" for t in tensors]
 
     def _mark(self, tensor: Tensor) -> str:

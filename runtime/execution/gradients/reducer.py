@@ -1,8 +1,8 @@
-"""Gradients that several ranks hold a part of, added up before their STEP.
+"""Gradients that several ranks contribute to, added up before their STEP.
 
 Copies of a stage (replicas) and tied parameters (an embedding and a head) have a gradient on each
-of their ranks. A copy's reduction starts where the lowered program says; the tied ones start at the
-rank's first STEP, when all its gradients are there. Both work in place, and STEP waits for them.
+of their ranks. A copy's reduction starts where the lowered program says. The tied ones start at the
+rank's first STEP, when all its gradients are complete. Both work in place, and STEP waits for them.
 """
 
 from collections.abc import Collection, Mapping
@@ -24,7 +24,7 @@ from .layout import GradientLayout
 
 
 class Reducer(Protocol):
-    """What the executor needs for gradients that several ranks hold."""
+    """Adds up gradients that several ranks hold; the interface that the executor calls."""
 
     def start(self, reduction: Reduction) -> None:
         """Start adding up the gradients of a stage's copies."""
@@ -61,12 +61,12 @@ class GradientReducer:
         holds them.
 
         Args:
-            lowered: which stages have copies, and where their reductions start.
+            lowered: the schedule, whose reductions say which stages have copies.
             group: the pipeline's ranks.
-            stages: this rank's, by number.
-            tied: this rank's tied parameters, by a name that the other ranks know them by.
+            stages: this rank's stages, by number.
+            tied: this rank's tied parameters, by names that all ranks share.
             layout: of this rank's gradients.
-            clock: told when reductions start, and how long they are waited for.
+            clock: records when reductions start, and the waits for them.
 
         Raises:
             SynthError: a tied parameter's shape or dtype is not the same on all its ranks, or
@@ -100,12 +100,12 @@ class GradientReducer:
         self._spread(shared)
 
     def owns(self, parameter: Tensor) -> bool:
-        """Whether this rank is the one that counts the parameter, for a norm over all ranks."""
+        """True if this rank counts the parameter, for a norm over all ranks."""
         return id(parameter) not in self._foreign
 
     @property
     def summed(self) -> Collection[int]:
-        """Ids of this rank's parameters whose gradients are added up with those of other ranks."""
+        """The ids of this rank's parameters whose gradients are summed with other ranks'."""
         copied = {id(p) for stage in self._copied.values() for p in stage.parameters()}
         return copied | self._tied_ids
 
@@ -123,7 +123,7 @@ class GradientReducer:
         )
 
     def finish(self) -> None:
-        """Wait until this rank's gradients are those of all copies, the tied ones added up."""
+        """Wait until the gradients of copies and of tied parameters are summed over their ranks."""
         tied = [
             work
             for parameter, ranks in self._tied
@@ -146,7 +146,7 @@ def _wait(works: list[dist.Work]) -> None:
 
 
 def _check_told_apart(copied: Mapping[int, StageProtocol], tied_ids: set[int]) -> None:
-    """A parameter of two stages would be reduced with both."""
+    """Refuse a parameter of two stages that is not named as tied: it would be reduced with both."""
     seen: dict[int, int] = {}
     for number, stage in copied.items():
         for parameter in stage.parameters():
@@ -161,7 +161,7 @@ def _check_told_apart(copied: Mapping[int, StageProtocol], tied_ids: set[int]) -
 def _check_alike(
     group: RankGroup, copied: Mapping[int, StageProtocol], layout: GradientLayout
 ) -> None:
-    """Copies that differ would wait for each other for ever."""
+    """Refuse copies that differ, because they would wait for each other forever."""
     seen: dict[int, tuple[int, list[str]]] = {}
     mine = {n: layout.kinds_of(s.state()) for n, s in copied.items()}
     for rank, theirs in enumerate(group.gather(mine)):
@@ -175,7 +175,7 @@ def _check_alike(
 
 
 def _holders(group: RankGroup, tied: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
-    """The ranks that hold each tied parameter, where there are several, by name."""
+    """Return the ranks that hold each tied parameter, by name, if there are several."""
     mine = {name: (tuple(p.shape), str(p.dtype)) for name, p in tied.items()}
     everyones: list[dict[str, tuple[tuple[int, ...], str]]] = group.gather(mine)
     holders = {}

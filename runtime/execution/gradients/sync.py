@@ -1,8 +1,9 @@
 """DistributedDataParallel and FSDP2 inside a stage: reduced once, after its last backward.
 
 Both reduce gradients while autograd runs, and take every backward for a whole one. A stage has many
-for one optimizer step, in any order, and delivers weight gradients outside of them. So a step's
-backwards accumulate, as under `no_sync`, and the wrappers reduce when the stage's last is done.
+backwards for one optimizer step, in any order, and delivers weight gradients outside of autograd.
+Therefore a step's backwards accumulate, as under `no_sync`, and the wrappers reduce after the
+stage's last one.
 """
 
 import warnings
@@ -18,7 +19,7 @@ from synth.errors import SynthError
 
 from ...split import gradient_dtype
 
-# Imported when a stage has such a wrapper: torch's modules that define them are large.
+# Compared as names: importing torch's modules that define these classes takes long.
 _DDP = "torch.nn.parallel.distributed"
 _FSDP = "torch.distributed.fsdp"
 
@@ -27,10 +28,10 @@ class GradientSync:
     """The wrappers inside one stage's module."""
 
     def __init__(self, module: nn.Module) -> None:
-        """Find them.
+        """Find the wrappers.
 
         Raises:
-            SynthError: one is set up such that its reductions cannot be put off.
+            SynthError: a wrapper is set up such that its reductions cannot be deferred.
         """
         self._replicated = [_Replicated(part) for part in module.modules() if _is_ddp(part)]
         self._sharded = [_Sharded(part) for part in module.modules() if _is_fsdp(part)]
@@ -44,7 +45,7 @@ class GradientSync:
         self._warn_of_uncovered(module)
 
     def _warn_of_uncovered(self, module: nn.Module) -> None:
-        """Gradients outside of all wrappers differ from rank to rank, and so would parameters."""
+        """Warn of parameters outside of all wrappers, which would differ from rank to rank."""
         if not self.wrappers:
             return
         covered = {id(p) for wrapper in self.wrappers for p in wrapper.parameters()}
@@ -63,7 +64,7 @@ class GradientSync:
 
     @property
     def wrappers(self) -> Sequence["_Replicated | _Sharded"]:
-        """All of them."""
+        """All wrappers."""
         return [*self._replicated, *self._sharded]
 
     @property
@@ -72,12 +73,12 @@ class GradientSync:
         return bool(self._sharded)
 
     def begin(self) -> None:
-        """A step begins: gradients accumulate from here on."""
+        """Begin a step: gradients accumulate from here on."""
         for wrapper in self.wrappers:
             wrapper.postpone()
 
     def reduce(self) -> None:
-        """The stage's gradients are complete: reduce them over the replicas."""
+        """Reduce the stage's complete gradients over the replicas."""
         for replicated in self._replicated:
             replicated.reduce()
         for sharded in self._sharded:
@@ -86,7 +87,7 @@ class GradientSync:
             sharded.reduce()
 
     def end(self) -> None:
-        """The step is over, or has failed: wrappers reduce by themselves again."""
+        """End a step, also if it failed: wrappers reduce by themselves again."""
         for wrapper in self.wrappers:
             wrapper.allow()
 
@@ -122,9 +123,9 @@ class _Replicated:
     def reduce(self) -> None:
         """Run a backward that adds zero to every gradient.
 
-        The reducer hears of each parameter, fills its buckets from the gradients, applies
+        The reducer is notified of each parameter, fills its buckets from the gradients, applies
         communication hooks and waits, as at the end of any backward. Hooks on the parameters have
-        heard of their gradients already.
+        seen their gradients already.
         """
         if not self._syncs:
             return
@@ -144,7 +145,7 @@ class _Replicated:
 
 @contextmanager
 def _without_hooks(parameters: Iterable[Tensor]) -> Iterator[None]:
-    """Within it, no hook on a parameter's tensor runs; those on its AccumulateGrad node do."""
+    """Disable the hooks on parameters' tensors; those on their AccumulateGrad nodes still run."""
     tables = [
         table
         for parameter in parameters
@@ -192,7 +193,7 @@ class _Sharded:
         self._module.set_requires_gradient_sync(is_last, recurse=False)
 
     def reduce(self) -> None:
-        """End the root's backward, as FSDP2 does by a callback of autograd's at each backward."""
+        """End the root's backward, as FSDP2 does by an autograd callback at each backward."""
         state = self._module._get_fsdp_state()
         if state._is_root:
             groups = [group for other in state._state_ctx.all_states for group in _groups(other)]

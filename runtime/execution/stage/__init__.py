@@ -1,1 +1,1 @@
-"""One stage on a rank: its forwards and backwards, what they save, and where that is kept."""
+"""One stage on a rank: its forwards and backwards, the activations they save, and their storage."""

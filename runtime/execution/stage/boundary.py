@@ -1,4 +1,4 @@
-"""What crosses from a stage to the next: a tree of tensors, flattened."""
+"""The boundary between two stages: a tree of tensors, flattened."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ Tensors = tuple[Tensor, ...]
 
 
 class Leaf(NamedTuple):
-    """One tensor of a boundary; only a differentiable one has a gradient that comes back."""
+    """One tensor of a boundary; a gradient comes back for differentiable ones only."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -23,7 +23,7 @@ class Leaf(NamedTuple):
 
 @dataclass(frozen=True)
 class Boundary:
-    """The tensors that a stage hands on for one micro-batch; `spec` is None for a lone tensor."""
+    """The tensors that a stage outputs for one micro-batch; `spec` is None for a lone tensor."""
 
     leaves: tuple[Leaf, ...]
     spec: pytree.TreeSpec | None = None
@@ -34,10 +34,10 @@ class Boundary:
 
         Args:
             output: a tensor or a tree of tensors.
-            trained: whether gradients flow into the stage at all.
+            trained: True if gradients flow into the stage at all.
 
         Raises:
-            SynthError: something in it is no tensor.
+            SynthError: a leaf is not a tensor.
         """
         tensors, spec = flatten(output)
         leaves = tuple(
@@ -47,23 +47,23 @@ class Boundary:
 
     @property
     def trained(self) -> bool:
-        """Whether any gradient comes back."""
+        """True if any gradient comes back."""
         return any(leaf.differentiable for leaf in self.leaves)
 
     def activations(self, device: torch.device | str) -> Tensors:
-        """Empty tensors to receive the output into."""
+        """Make empty tensors to receive the output into."""
         return tuple(torch.empty(x.shape, dtype=x.dtype, device=device) for x in self.leaves)
 
     def gradients(self, device: torch.device | str) -> Tensors:
-        """Empty tensors to receive the gradients of the differentiable ones into."""
+        """Make empty tensors to receive the gradients of the differentiable tensors into."""
         wanted = (leaf for leaf in self.leaves if leaf.differentiable)
         return tuple(torch.empty(x.shape, dtype=x.dtype, device=device) for x in wanted)
 
     def check(self, tensors: Sequence[Tensor], stage: int) -> None:
-        """What a stage gives must be what the others were told.
+        """Check that a stage's output matches this boundary.
 
         Raises:
-            SynthError: it is not.
+            SynthError: it does not.
         """
         fits = len(tensors) == len(self.leaves) and all(
             t.shape == leaf.shape and t.dtype == leaf.dtype
@@ -78,7 +78,7 @@ class Boundary:
             )
 
     def arguments(self, tensors: Sequence[Tensor]) -> tuple[Any, ...]:
-        """The next stage's positional arguments: a tuple or list is spread out."""
+        """Return the next stage's positional arguments; a tuple or list is spread out."""
         if self.spec is None:
             return tuple(tensors)
         tree = pytree.tree_unflatten(list(tensors), self.spec)
@@ -86,14 +86,14 @@ class Boundary:
 
 
 def can_have_gradient(tensor: Tensor) -> bool:
-    """Whether its numbers are real or complex."""
+    """True if the tensor's numbers are real or complex."""
     return tensor.is_floating_point() or tensor.is_complex()
 
 
 def settled(tensor: Tensor) -> Tensor:
-    """The tensor itself; that of a collective under way (tensor parallelism's) once it is there.
+    """Return the tensor itself, or the awaited result of a collective (tensor parallelism).
 
-    The wrapper that stands for it until then has no memory that could be sent.
+    The wrapper that stands for such a result has no memory that could be sent.
     """
     if type(tensor) is Tensor or not hasattr(tensor, "trigger_wait"):
         return tensor
@@ -102,10 +102,10 @@ def settled(tensor: Tensor) -> Tensor:
 
 
 def flatten(output: Any) -> tuple[Tensors, pytree.TreeSpec | None]:
-    """A stage's output as a row of tensors, and how to make it again.
+    """Return a stage's output as a tuple of tensors, and the spec of its tree.
 
     Raises:
-        SynthError: something in it is no tensor, or a DTensor.
+        SynthError: a leaf is not a tensor, or a DTensor.
     """
     if isinstance(output, Tensor):
         return (_plain(output),), None
@@ -114,7 +114,7 @@ def flatten(output: Any) -> tuple[Tensors, pytree.TreeSpec | None]:
 
 
 def _plain(leaf: Any) -> Tensor:
-    """A leaf that another rank can receive."""
+    """Return a leaf that another rank can receive."""
     if type(leaf) is Tensor:
         return leaf
     if not isinstance(leaf, Tensor):
@@ -122,7 +122,7 @@ def _plain(leaf: Any) -> Tensor:
             f"a stage gave a {type(leaf).__name__} in its output; only tensors go from stage "
             f"to stage: wrap it in a tensor, or give it to each rank as a keyword"
         )
-    if hasattr(leaf, "placements"):  # to import its class takes a second
+    if hasattr(leaf, "placements"):  # a DTensor; importing its class takes a second
         raise SynthError(
             f"a stage gave a DTensor ({list(leaf.shape)}, {leaf.placements}) in its output; only "
             f"plain tensors go from stage to stage, and a loss is one: end the stage in "

@@ -1,4 +1,4 @@
-"""One direction of a rank's way to its host: copies one after the other, while the rank goes on."""
+"""One direction between a rank and its host's memory: copies one after another, asynchronously."""
 
 import threading
 import weakref
@@ -13,31 +13,33 @@ from .boundary import Tensors
 
 
 class Done(Protocol):
-    """Tells when a copy is over."""
+    """The end of a copy."""
 
     def wait(self) -> None:
-        """Return, or order the device's stream, when it is."""
+        """Return when the copy is over, or make the device's stream wait for it."""
         ...
 
 
 class Lane(Protocol):
-    """One direction: makes copies one after the other, and the caller does not wait."""
+    """One direction: makes copies one after another, and the caller does not wait."""
 
     def copy(self, sources: Tensors, targets: Tensors, after: Done | None) -> Done:
-        """Start one, which begins when `after` is over; both rows must live until it is."""
+        """Start a copy that begins when `after` is over; both tuples must live until it ends."""
         ...
 
 
 class StreamLane:
-    """Copies between a CUDA device and pinned memory, on a stream of its own."""
+    """Copies between a CUDA device and pinned memory, on a stream of the lane's own."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def copy(self, sources: Tensors, targets: Tensors, after: Done | None) -> Done:
-        """Enqueue behind all that the compute stream was given so far, which may use the device's
-        end of the copy; there `wait` orders it again."""
+        """Enqueue a copy behind the work of the compute stream, which may use the device's tensors.
+
+        `wait` makes the compute stream wait for the copy.
+        """
         stream = self._stream
         stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(stream):
@@ -56,12 +58,12 @@ class _StreamDone:
         self._event = event
 
     def wait(self) -> None:
-        """The device's current stream goes on behind the copy; the host does not wait."""
+        """Make the device's current stream wait for the copy; the host does not wait."""
         torch.cuda.current_stream(self._device).wait_event(self._event)
 
 
 class ThreadLane:
-    """Copies within the memory of a machine, by a thread of its own."""
+    """Copies within the memory of a machine, by one thread."""
 
     def __init__(self, name: str) -> None:
         self._orders: SimpleQueue[_Order | None] = SimpleQueue()
@@ -69,15 +71,17 @@ class ThreadLane:
         weakref.finalize(self, self._orders.put, None)
 
     def copy(self, sources: Tensors, targets: Tensors, after: Done | None) -> Done:
-        """Order it."""
+        """Queue a copy."""
         order = _Order(list(zip(sources, targets, strict=True)), after)
         self._orders.put(order)
         return order
 
 
 class _Order:
-    """A copy to be made; it lets go of the tensors before it says that it is over, so that their
-    memory is freed by whoever waited for it."""
+    """A queued copy.
+
+    It drops the tensors before it reports its end, so that the waiting thread frees their memory.
+    """
 
     def __init__(self, pairs: list[tuple[Tensor, Tensor]], after: Done | None) -> None:
         self._pairs = pairs
@@ -86,17 +90,17 @@ class _Order:
         self._error: Exception | None = None
 
     def wait(self) -> None:
-        """Return when it has been made.
+        """Return when the copy is done.
 
         Raises:
-            Exception: what went wrong.
+            Exception: the copy failed.
         """
         self._over.wait()
         if self._error is not None:
             raise self._error
 
     def carry_out(self) -> None:
-        """Make it."""
+        """Make the copy."""
         try:
             if self._after is not None:
                 self._after.wait()
@@ -109,7 +113,7 @@ class _Order:
 
 def _copy(pairs: list[tuple[Tensor, Tensor]]) -> None:
     for source, target in pairs:
-        np.copyto(target.numpy(), source.numpy())  # other threads of Python go on meanwhile
+        np.copyto(target.numpy(), source.numpy())  # releases the GIL
 
 
 def _work(orders: "SimpleQueue[_Order | None]") -> None:

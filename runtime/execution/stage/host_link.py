@@ -1,15 +1,14 @@
-"""A rank's way to its host's memory and back, for saved activations that are offloaded.
+"""The link between a rank and its host's memory, for saved activations that are offloaded.
 
-The two directions work beside each other and beside compute, each on one move after the other. A
-move that comes back starts when it has been asked for and has left:
+The two directions run concurrently with each other and with compute; each makes one move after
+another. A move back starts when it has been requested and the move out has ended:
 
     compute   | F0  | F1    | F2  | BW2      | BW0     |
     out             [== 0 ==][== 1 ==]
     back                                [== 0 ==]
 
-What is copied to belongs to no rank's memory: on CUDA it is pinned, on CPU it lies outside of
-PyTorch's allocator, as there the host's memory is the rank's own. It is used again from step to
-step.
+The copies are not part of any rank's memory: on CUDA they are pinned; on CPU, whose host memory is
+the rank's own, they lie outside of PyTorch's allocator. The memory is reused from step to step.
 """
 
 from collections.abc import Callable, Iterable
@@ -31,7 +30,7 @@ class HostMove(NamedTuple):
 
     Attributes:
         whose: their stage, micro-batch and replica.
-        is_out: True where they leave.
+        is_out: True if they leave.
         num_bytes: of all of them.
     """
 
@@ -41,18 +40,18 @@ class HostMove(NamedTuple):
 
 
 @dataclass(eq=False)
-class _Room:
-    """Bytes of the host's memory; `free` is over when they may be written again."""
+class _HostBuffer:
+    """A buffer in the host's memory; it may be written again when `free` is over."""
 
     memory: Tensor
     free: Done | None = None
 
 
 @dataclass(eq=False)
-class _Kept:
-    """A move's copy in the host's memory, there when `done` is over."""
+class _HostCopy:
+    """A move's copy in the host's memory, complete when `done` is over."""
 
-    room: _Room
+    buffer: _HostBuffer
     parts: Tensors
     done: Done
 
@@ -70,72 +69,75 @@ class _Moving:
 
 
 class HostLink:
-    """Keeps what is sent to the host until it is asked for; meets `Transport`."""
+    """Stores what is sent to the host until it is requested; implements `Transport`."""
 
     def __init__(self, device: torch.device) -> None:
-        """For a rank that computes on a device."""
+        """Make the link of a rank that computes on a device."""
         on_cuda = device.type == "cuda"
         self._out: Lane = StreamLane(device) if on_cuda else ThreadLane("offload")
         self._back: Lane = StreamLane(device) if on_cuda else ThreadLane("reload")
-        self._rooms = _Rooms(_pinned if on_cuda else _beside_torch)
-        self._kept: dict[tuple[int, int, int], _Kept] = {}
+        self._pool = _HostBuffers(_pinned if on_cuda else _beside_torch)
+        self._kept: dict[tuple[int, int, int], _HostCopy] = {}
 
     def send(self, tensors: Tensors, transfer: Transfer) -> _Moving:
         """Start copying rows of bytes to the host."""
         whose = transfer.value[1:]
-        if whose in self._kept:  # of an iteration that was called back
-            self._rooms.give(self._kept.pop(whose).room)
+        if whose in self._kept:  # left by an iteration that was undone
+            self._pool.give(self._kept.pop(whose).buffer)
         sizes = [t.numel() for t in tensors]
-        room = self._rooms.take(sum(sizes))
-        parts = torch.split(room.memory[: sum(sizes)], sizes)
-        done = self._out.copy(tensors, parts, room.free)
-        self._kept[whose] = _Kept(room, parts, done)
+        buffer = self._pool.take(sum(sizes))
+        parts = torch.split(buffer.memory[: sum(sizes)], sizes)
+        done = self._out.copy(tensors, parts, buffer.free)
+        self._kept[whose] = _HostCopy(buffer, parts, done)
         return _Moving(done, tensors)
 
     def reserve(self, moves: Iterable[HostMove]) -> None:
-        """Allocate the memory that a step's moves take, listed in the program's order.
+        """Allocate the host memory for a step's moves, listed in the program's order.
 
-        To pin memory may wait for the device, and so for a receive that was posted before.
+        Pinning memory may wait for the device, and so for a receive that was posted before.
         """
-        taken: dict[tuple[int, int, int], _Room] = {}
+        taken: dict[tuple[int, int, int], _HostBuffer] = {}
         for whose, is_out, num_bytes in moves:
             if is_out:
-                taken[whose] = self._rooms.take(num_bytes)
+                taken[whose] = self._pool.take(num_bytes)
             else:
-                self._rooms.give(taken.pop(whose))
-        for room in taken.values():
-            self._rooms.give(room)
+                self._pool.give(taken.pop(whose))
+        for buffer in taken.values():
+            self._pool.give(buffer)
 
     def receive(self, buffers: Tensors, transfer: Transfer) -> _Moving:
-        """Start copying back into buffers what was sent of the same stage and micro-batch."""
+        """Start copying back the bytes that were sent for the same stage and micro-batch."""
         kept = self._kept.pop(transfer.value[1:])
         done = self._back.copy(kept.parts, buffers, kept.done)
-        kept.room.free = done
-        self._rooms.give(kept.room)
+        kept.buffer.free = done
+        self._pool.give(kept.buffer)
         return _Moving(done, buffers)
 
 
-class _Rooms:
-    """Memory of the host that was used before and may be used again."""
+class _HostBuffers:
+    """A pool of host buffers for reuse."""
 
     def __init__(self, make: Callable[[int], Tensor]) -> None:
         self._make = make
-        self._free: list[_Room] = []
+        self._free: list[_HostBuffer] = []
 
-    def take(self, num_bytes: int) -> _Room:
-        """The smallest that is large enough; a new one takes the place of one that is too small."""
-        large = [room for room in self._free if room.memory.numel() >= num_bytes]
+    def take(self, num_bytes: int) -> _HostBuffer:
+        """Take the smallest buffer that is large enough.
+
+        If there is none, a new one replaces one that is too small.
+        """
+        large = [buffer for buffer in self._free if buffer.memory.numel() >= num_bytes]
         if large:
-            found = min(large, key=lambda room: room.memory.numel())
+            found = min(large, key=lambda buffer: buffer.memory.numel())
             self._free.remove(found)
             return found
         if self._free:
             self._free.pop()
-        return _Room(self._make(num_bytes))
+        return _HostBuffer(self._make(num_bytes))
 
-    def give(self, room: _Room) -> None:
-        """It will be free."""
-        self._free.append(room)
+    def give(self, buffer: _HostBuffer) -> None:
+        """Return a buffer to the pool."""
+        self._free.append(buffer)
 
 
 def _pinned(num_bytes: int) -> Tensor:

@@ -44,10 +44,10 @@ class LossTerms:
         weights: Weights | None = None,
         **options: Any,
     ) -> Self:
-        """`weight` times the mean, or times the sum by `weights`.
+        """Make terms for `weight` times the mean, or times the sum weighted by `weights`.
 
         Raises:
-            SynthError: there are not as many weights as micro-batches.
+            SynthError: the number of weights differs from the number of micro-batches.
         """
         if weights is None:
             return cls((weight * (1.0 / num_micro_batches),) * num_micro_batches, **options)
@@ -61,19 +61,19 @@ class LossTerms:
         return cls([weight * each for each in weights], **options)
 
     def begin(self, *, holds_last: bool) -> None:
-        """Empty the lists; where this rank holds the last stage, each micro-batch has its place."""
+        """Empty the lists; if this rank holds the last stage, they get an entry per micro-batch."""
         for kept in (self.losses, self.outputs):
             if kept is not None:
                 kept[:] = [None] * len(self.weights) if holds_last else []
 
     def tap(self, microbatch: int, *, copied: bool) -> OutputTap | None:
-        """Take a micro-batch's output; None if it is not wanted."""
+        """Return a tap for a micro-batch's output; None if it is not wanted."""
         if self.outputs is None:
             return None
         return OutputTap(partial(self._keep, self.outputs, microbatch, copied), self.with_loss)
 
     def add(self, total: Tensor, loss: Tensor, microbatch: int) -> None:
-        """Add a micro-batch's loss, by its weight, to the total."""
+        """Add a micro-batch's weighted loss to the total."""
         if self.losses is not None:
             self.losses[microbatch] = loss.reshape(())
         weight = self.weights[microbatch]
@@ -83,7 +83,7 @@ class LossTerms:
             total.add_(loss.reshape(()), alpha=weight)
 
     def seed(self, loss: Tensor, microbatch: int) -> Tensor:
-        """The gradient of the step's loss by a micro-batch's, scaled, as its backward takes it."""
+        """The gradient of the step's scaled loss by a micro-batch's loss."""
         weight = self.weights[microbatch]
         if self.scale is None and not isinstance(weight, Tensor):
             return torch.full_like(loss, weight)

@@ -1,4 +1,4 @@
-"""What F leaves for R besides its input: the state of the random numbers that it drew from."""
+"""The input of R besides F's own: the state of the random numbers that F drew from."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,20 +12,20 @@ from synth.errors import SynthError
 
 @dataclass(frozen=True)
 class RandomState:
-    """The generators' states at a moment, outside of PyTorch's memory (the CPU's is 5 kB)."""
+    """The states of the random generators, outside of PyTorch's memory (the CPU's is 5 kB)."""
 
     cpu: bytes
     cuda: tuple[tuple[int, bytes], ...] = ()
 
     @classmethod
     def now(cls, tensors: Sequence[Tensor]) -> "RandomState":
-        """Of the CPU and of the devices of some tensors."""
+        """Take the states of the CPU's generator and of those of the tensors' devices."""
         devices = sorted({t.device.index for t in tensors if t.is_cuda})
         cuda = tuple((index, _bytes(torch.cuda.get_rng_state(index))) for index in devices)
         return cls(_bytes(torch.get_rng_state()), cuda)
 
     def put_back(self) -> None:
-        """Draw again what was drawn from then on."""
+        """Restore the states."""
         torch.set_rng_state(_state(self.cpu))
         for index, state in self.cuda:
             torch.cuda.set_rng_state(_state(state), index)
@@ -33,13 +33,13 @@ class RandomState:
 
 @dataclass(frozen=True)
 class Replay:
-    """How F is run once more; `random` is none where it drew nothing."""
+    """Runs F again with the same random numbers; `random` is None if F drew none."""
 
     random: RandomState | None
 
     @contextmanager
     def again(self, tensors: Sequence[Tensor]) -> Iterator[None]:
-        """Inside, random numbers are those of F; afterwards they go on as if nothing had been."""
+        """Draw F's random numbers within the block; afterwards restore the generators."""
         if self.random is None:
             yield
             return
@@ -52,7 +52,7 @@ class Replay:
 
 
 class ReplayRecorder:
-    """Looks at what an F that will be run once more does besides giving its outputs."""
+    """Observes an F that R will repeat: random draws, and changes of its input."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self._tensors = tensors
@@ -60,10 +60,10 @@ class ReplayRecorder:
         self._random = RandomState.now(tensors)
 
     def replay(self) -> Replay:
-        """To be called when F is over.
+        """Return the replay of an F that has ended.
 
         Raises:
-            SynthError: it changed its input, which R would start from.
+            SynthError: F changed its input, which R would start from.
         """
         if [t._version for t in self._tensors] != self._versions:
             raise SynthError(

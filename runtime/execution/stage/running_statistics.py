@@ -1,7 +1,7 @@
-"""Buffers that forwards change, such as the running means of batch norm: changed once by each.
+"""Buffers that forwards change, such as the running means of batch norm: changed once per F.
 
-A forward that is run once more to rebuild what it saved finds copies in their place, and the copies
-are dropped with what it rebuilt. Autograd sees no change in place of what it saved before.
+R runs a forward again to rebuild activations. It gets copies of these buffers, which are dropped
+afterwards. Autograd sees no in-place change of buffers that it saved.
 """
 
 from collections.abc import Iterator
@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 
 class RunningStatistics:
-    """Those of a module, known once a forward has shown which they are.
+    """The buffers of a module that its forwards change, found by observing a forward.
 
-    A forward is watched if it is the first one with this combination of `training` flags: batch
-    norm changes nothing in `eval` mode, and may be in it for a while.
+    The first forward with each combination of `training` flags is observed, because batch norm
+    changes nothing in `eval` mode.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -25,7 +25,7 @@ class RunningStatistics:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Within it, the first forward of each mode shows which buffers it changes."""
+        """Find the buffers that the forward in the `with` block changes, once per mode."""
         mode = tuple(part.training for part in self._module.modules())
         if mode in self._watched_modes:
             yield
@@ -39,13 +39,13 @@ class RunningStatistics:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """Those that forwards change, as the module has them now: its own, or copies."""
+        """The buffers that forwards change, as they are in the module now, perhaps as copies."""
         found = (module._buffers[name] for module, name in self._changed)
         return [buffer for buffer in found if buffer is not None]
 
     @contextmanager
     def stood_in_for(self) -> Iterator[None]:
-        """Within it, a forward changes copies of them."""
+        """Replace the buffers by copies within the block."""
         own = [(module, name, module._buffers[name]) for module, name in self._changed]
         for module, name, buffer in own:
             module._buffers[name] = None if buffer is None else buffer.detach().clone()

@@ -1,10 +1,9 @@
-"""Moves of what a rank's stages saved, as the executor carries them out: O, L, K and G.
+"""Moves of saved activations, as the executor runs them: O, L, K and G.
 
-O   saved leaves the stage and lies in the table as `out`, behind which it is sent
-K   nothing: room for `out` is made by the receive that stands before it
-G   `out` becomes `back`, behind which it is sent
-L   nothing: room for `back` is made by the receive that stands before it
-B   waits for `back`, as for all that it reads, and gives it to the stage
+O   the stage gives up its saved activations; they are `out` in the table, sent right after K   no
+work: the receive before it has allocated the buffer for `out` G   `out` becomes `back`, sent right
+after L   no work: the receive before it has allocated the buffer for `back` B   waits for `back`,
+as for all its inputs, and gives it to the stage
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -25,7 +24,7 @@ Work = Callable[[], None]
 
 
 class Moves:
-    """What to do at the moves of one rank's program; `table` is that of every step."""
+    """The moves of one rank's program; `table` is shared by all steps."""
 
     def __init__(
         self,
@@ -42,11 +41,11 @@ class Moves:
         self._table = table
 
     def moves(self, op: Op) -> bool:
-        """Whether what is saved of the op's micro-batch leaves the rank."""
+        """True if the saved activations of the op's micro-batch leave the rank."""
         return op[1:] in self._moved
 
     def buffers(self, stage: int, microbatch: int, device: torch.device) -> Tensors:
-        """Room for each storage that moves, of a size told beforehand or known since it left."""
+        """Make a buffer for each storage that moves, of a size known from a trial or since O."""
         sizes = self._table.saved_sizes.get((stage, microbatch))
         if sizes is None:
             sizes = self._stages[stage].saved_sizes(microbatch)
@@ -56,7 +55,7 @@ class Moves:
         """O."""
         return partial(self._offload, op, self._slots.of(ValueKind.MOVED_OUT, op.stage, op))
 
-    def make_room(self, op: Op) -> Work:
+    def expect(self, op: Op) -> Work:
         """K and L."""
         return lambda: None
 
@@ -66,7 +65,7 @@ class Moves:
         return partial(self._give, out, self._slots.of(ValueKind.MOVED_BACK, op.stage, op))
 
     def backward(self, op: Op, run: Work) -> Work:
-        """B or BW of what came back."""
+        """B or BW with activations that came back."""
         back = self._slots.of(ValueKind.MOVED_BACK, op.stage, op)
         return partial(self._backward, op, back, run)
 
@@ -92,7 +91,7 @@ class Moves:
         run()
 
     def _put_back(self, op: Op, back: int) -> None:
-        """From here on the stage alone holds it, so that it is freed as B uses it."""
+        """Hand `back` over to the stage, which then holds it alone, so that B can free it."""
         values = self._table.values
         saved, values[back] = values[back], None
         assert saved is not None

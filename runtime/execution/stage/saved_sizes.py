@@ -1,7 +1,7 @@
-"""How large what moves to another rank is, so that the rank can make room for it.
+"""The sizes of saved activations that move to another rank, so that it can allocate buffers.
 
-Its own rank knows when it has saved it; the one that keeps it must know before. So a forward of
-each kind is tried once, with its graph, and its rank tells the others.
+The owner of a stage knows them once it has saved them, but the other rank needs them before.
+Therefore a forward of each kind is tried once, with its graph, and its rank tells the others.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -25,8 +25,8 @@ from .stage import Stage
 Sizes = tuple[int, ...]
 
 
-class _Kept(NamedTuple):
-    """A stage's micro-batch that moves to another rank."""
+class _HostedMicroBatch(NamedTuple):
+    """A micro-batch of a stage whose saved activations move to another rank."""
 
     stage: int
     microbatch: int
@@ -35,45 +35,49 @@ class _Kept(NamedTuple):
 
 
 class SizeFinder:
-    """Knows, or finds together with the other ranks, the sizes of all that moves to other ranks."""
+    """Finds, together with the other ranks, the sizes of activations that move between ranks."""
 
     def __init__(self, group: RankGroup, lowered: Lowered, stages: Mapping[int, Stage]) -> None:
         self._group = group
         self._stages = stages
-        self._kept = _kept(lowered)
+        self._hosted = _hosted(lowered)
         self._known: dict[Hashable, Sizes] = {}
         self._last: tuple[Shapes | None, SavedSizes] = (None, {})
 
     def of(self, batch: Batch, shapes: Shapes, kinds: Sequence[Hashable]) -> SavedSizes:
-        """By stage and micro-batch; every rank calls this for the same mini-batch.
+        """Return the sizes by stage and micro-batch; every rank calls this for the same mini-batch.
 
         Args:
             batch: this rank's part of it.
-            shapes: by micro-batch and stage, what stages hand on; the same object as before if
-                they are the same.
-            kinds: by micro-batch, what shapes follow from.
+            shapes: boundaries by micro-batch and stage; the same object as before if they are the
+                same.
+            kinds: by micro-batch, the properties that shapes depend on.
 
         Raises:
             SynthError: on all ranks, if a stage's trial fails.
         """
-        if self._kept and self._last[0] is not shapes:
+        if self._hosted and self._last[0] is not shapes:
             self._last = (
                 shapes,
                 {
                     (each.stage, each.microbatch): self._sizes(each, batch, shapes, kinds)
-                    for each in self._kept
+                    for each in self._hosted
                 },
             )
         return self._last[1]
 
-    def _sizes(self, kept: _Kept, batch: Batch, shapes: Shapes, kinds: Sequence[Hashable]) -> Sizes:
+    def _sizes(
+        self, kept: _HostedMicroBatch, batch: Batch, shapes: Shapes, kinds: Sequence[Hashable]
+    ) -> Sizes:
         key = kept.stage, kept.fused, kinds[kept.microbatch]
         if key not in self._known:
             entry = shapes[kept.microbatch][kept.stage - 1] if kept.stage else None
             self._known[key] = self._group.agree(kept.owner, self._trial(kept, batch, entry))
         return self._known[key]
 
-    def _trial(self, kept: _Kept, batch: Batch, entry: Boundary | None) -> Callable[[], Sizes]:
+    def _trial(
+        self, kept: _HostedMicroBatch, batch: Batch, entry: Boundary | None
+    ) -> Callable[[], Sizes]:
         def find() -> Sizes:
             try:
                 return _try_out(self._stages[kept.stage], kept, batch, entry)
@@ -86,11 +90,11 @@ class SizeFinder:
         return find
 
 
-def _kept(lowered: Lowered) -> list[_Kept]:
-    """All that is kept on other ranks, in an order that all ranks know."""
+def _hosted(lowered: Lowered) -> list[_HostedMicroBatch]:
+    """All micro-batches whose activations move to other ranks, in the same order on every rank."""
     listed = {op for ops in lowered.ops for op in ops}
     return sorted(
-        _Kept(
+        _HostedMicroBatch(
             op.stage,
             op.microbatch,
             lowered.schedule.placement.rank_of(op.stage, op.replica),
@@ -101,8 +105,8 @@ def _kept(lowered: Lowered) -> list[_Kept]:
     )
 
 
-def _try_out(stage: Stage, kept: _Kept, batch: Batch, entry: Boundary | None) -> Sizes:
-    """F with its graph, of zeros where another stage gives the input; nothing stays of it."""
+def _try_out(stage: Stage, kept: _HostedMicroBatch, batch: Batch, entry: Boundary | None) -> Sizes:
+    """Run F with its graph, on zeros if another stage gives the input, and leave no trace."""
     device, j = stage.device, kept.microbatch
     arguments = batch.arguments(j) if entry is None else _zeros(entry, device)
     targets = batch.targets[j] if stage.is_last and batch.targets is not None else None

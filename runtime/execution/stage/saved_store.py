@@ -1,11 +1,11 @@
-"""What F keeps of a micro-batch that moves: gathered as autograd saves it, taken away, put back.
+"""The saved activations of a micro-batch that moves: recorded by hooks, taken, put back.
 
     F   autograd saves a handle in place of each tensor, and the handle holds the tensor
-    O   handles let go of their tensors; the storages behind them are taken, each once
-    B   handles have views of the storages that came back, and nobody else holds these
+    O   handles drop their tensors; the storages behind them are taken, each once
+    B   handles get views of the storages that came back, which nothing else holds
 
-What is no part of `saved` stays: the stage's input and output, which are values of their own, and
-whatever others hold too, such as parameters and tables that a module keeps between forwards.
+The stage's input and output stay, because they are values of their own. So do tensors that others
+hold too, such as parameters and tables that a module keeps between forwards.
 """
 
 import weakref
@@ -25,7 +25,7 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 
 
 class _View(NamedTuple):
-    """Which part of a storage a tensor is, and how it is read."""
+    """The part of a storage that a tensor covers, and its layout."""
 
     dtype: torch.dtype
     offset: int
@@ -37,17 +37,17 @@ class _View(NamedTuple):
         return cls(tensor.dtype, int(tensor.storage_offset()), tensor.size(), tensor.stride())
 
     def on(self, storage_bytes: Tensor) -> Tensor:
-        """The same part of another storage."""
+        """Return the same part of another storage."""
         empty = torch.empty(0, dtype=self.dtype, device=storage_bytes.device)
         storage = storage_bytes.untyped_storage()
         return empty.set_(storage, self.offset, self.size, self.stride)
 
 
 class _Handle:
-    """What autograd holds in place of one saved tensor.
+    """Stands in for one tensor that autograd saved.
 
-    Autograd does not check tensors that it saved as handles for changes in place, so the handle
-    does: until its tensor is taken, as the copy that leaves cannot be changed by anybody.
+    Autograd does not check handles for in-place changes, so the handle checks its tensor's version.
+    It does so until the tensor is taken; the copy that leaves cannot be changed.
     """
 
     __slots__ = ("__weakref__", "_changed", "_tensor", "_version", "_view")
@@ -60,29 +60,29 @@ class _Handle:
 
     @property
     def tensor(self) -> Tensor:
-        """What was saved.
+        """The saved tensor.
 
         Raises:
-            SynthError: it is away.
+            SynthError: it has been moved away.
         """
         if self._tensor is None:
             raise SynthError("what a forward saved is needed while it is away from its rank")
         return self._tensor
 
     def let_go(self) -> None:
-        """Hold the tensor no longer."""
+        """Drop the tensor."""
         tensor = self.tensor
         self._changed = tensor._version != self._version
         self._view, self._tensor = _View.of(tensor), None
 
     def take_back(self, storage_bytes: Tensor) -> None:
-        """Hold a tensor like it on a storage with the same contents."""
+        """Take a view of a storage with the same contents."""
         assert self._view is not None
         self._tensor = self._view.on(storage_bytes)
         self._version = self._tensor._version
 
     def unpack(self) -> Tensor:
-        """What was saved, for the backward.
+        """Return the saved tensor, for the backward.
 
         Raises:
             RuntimeError: it was changed since.
@@ -97,7 +97,7 @@ class _Handle:
 
 
 class SavedStore:
-    """One micro-batch's, from its F or R to its B."""
+    """The saved activations of one micro-batch, from its F or R to its B."""
 
     def __init__(self) -> None:
         self._handles: list[weakref.ref[_Handle]] = []
@@ -110,11 +110,11 @@ class SavedStore:
         return self._sizes
 
     def recording(self) -> saved_tensors_hooks:
-        """Within it, what autograd saves is held by handles."""
+        """Replace the tensors that autograd saves within the block by handles."""
         return saved_tensors_hooks(self.pack, _unpack)
 
     def leave(self, others: Iterable[Tensor]) -> None:
-        """These are values of their own: what shares a storage with them stays."""
+        """Exclude the storages of tensors that are values of their own."""
         storages = {_key(tensor) for tensor in others if type(tensor) in _PLAIN}
         held = ((reference, reference()) for reference in self._handles)
         self._handles = [
@@ -124,7 +124,7 @@ class SavedStore:
         ]
 
     def take(self) -> Tensors:
-        """The bytes of every storage that is held for this micro-batch alone, as a row."""
+        """Return the bytes of every storage that this micro-batch alone holds."""
         found = (reference() for reference in self._handles)
         self._handles = []
         by_storage: dict[int, list[_Handle]] = {}
@@ -141,7 +141,7 @@ class SavedStore:
         return tuple(taken)
 
     def pack(self, tensor: Tensor) -> Tensor | _Handle:
-        """What is held in the place of a tensor that F saves."""
+        """Return the stand-in for a tensor that F saves."""
         if tensor.is_leaf and tensor.requires_grad:
             return tensor  # a parameter
         if not _can_move(tensor):
@@ -151,7 +151,7 @@ class SavedStore:
         return handle
 
     def put_back(self, row: Tensors) -> None:
-        """Give a row like that of `take` back to the handles; the caller must let go of it."""
+        """Give storages, as `take` returned them, back to the handles; the caller drops them."""
         away, self._away = self._away, []
         for handles, storage_bytes in zip(away, row, strict=True):
             for handle in handles:
@@ -163,19 +163,19 @@ def _unpack(packed: Tensor | _Handle) -> Tensor:
 
 
 def _key(tensor: Tensor) -> int:
-    """Names a storage while it lives."""
+    """A key of a storage while it lives."""
     key: int = tensor.untyped_storage()._cdata
     return key
 
 
 def _can_move(tensor: Tensor) -> bool:
-    """Whether a tensor is nothing but a part of its storage, read as it is."""
+    """True if a tensor is a plain strided view of its storage."""
     plain = type(tensor) in _PLAIN and tensor.layout == torch.strided
     return plain and not tensor.is_conj() and not tensor.is_neg()
 
 
 def _take(handles: list[_Handle]) -> Tensor | None:
-    """The bytes of the storage that handles share, which they let go of; none: others hold it."""
+    """Return the bytes of the storage that handles share and drop; None: others hold it, too."""
     storage = handles[0].tensor.untyped_storage()
     ours = len(handles) + 1  # and `storage`
     if num_references(storage) > ours or not storage.nbytes():

@@ -1,4 +1,4 @@
-"""What stages hand on to each other, found by passing one micro-batch through without autograd."""
+"""The boundaries between stages, found by passing one micro-batch through without autograd."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -21,11 +21,11 @@ _REMEMBERED = 64
 
 
 class ShapeFinder:
-    """Knows, or finds together with the other ranks, the boundaries of every micro-batch.
+    """Finds, together with the other ranks, the boundaries of every micro-batch.
 
-    The rank with the first stage tells of what kind its inputs are, so no other one needs them, and
-    all agree on what is known already. Where shapes are fixed it tells so once; where they change,
-    at every call.
+    The rank with the first stage announces the kind of its inputs, so that no other rank needs them
+    and all agree on what is known already. It does so once if shapes are fixed, at every call if
+    they change.
     """
 
     def __init__(
@@ -41,15 +41,15 @@ class ShapeFinder:
 
     @property
     def kinds(self) -> Sequence[Hashable]:
-        """By micro-batch, what the shapes found last followed from."""
+        """By micro-batch, the properties that the last shapes depended on."""
         return self._kinds
 
     def of(self, batch: Batch, num_micro_batches: int) -> list[list[Boundary]]:
-        """By micro-batch and stage; every rank calls this for the same mini-batch.
+        """Return boundaries by micro-batch and stage; all ranks call this for one mini-batch.
 
         Raises:
             SynthError: on the rank with the first stage there are no inputs, or inputs of other
-                shapes than those that are fixed; on all ranks, if a stage's trial fails.
+                shapes than the fixed ones; on all ranks, if a stage's trial fails.
         """
         is_first = self._owners[0] == self._group.rank
         if self._fixed is not None and not self._changing:
@@ -80,7 +80,7 @@ class ShapeFinder:
     def _trial(
         self, number: int, batch: Batch, microbatch: int, found: Sequence[Boundary]
     ) -> Callable[[], Boundary]:
-        """A stage tried out, as what its rank is to tell the others."""
+        """Return a function that runs a stage and describes its output."""
         entry = found[-1] if found else None
 
         def describe() -> Boundary:
@@ -100,7 +100,7 @@ class ShapeFinder:
 
 
 def _kinds(batch: Batch, num_micro_batches: int) -> list[Hashable]:
-    """Of every micro-batch what the shapes between stages can depend on."""
+    """The properties of every micro-batch that the shapes between stages can depend on."""
     if batch.inputs is None:
         raise SynthError("the rank with the first stage was given no inputs; its batch needs them")
     precision = tuple(
@@ -116,14 +116,14 @@ def _try_out(
     entry: Boundary | None,
     keywords: Mapping[str, Any],
 ) -> Any:
-    """The stage's output: on the meta device if its module can, else of zeros where it is."""
+    """Run a stage on the meta device if its module supports that, else on zeros on its device."""
     real = stage.device
-    if stage.is_wrapped:  # every replica does the same now, and what wrappers add belongs to it
+    if stage.is_wrapped:  # every replica runs the same trial, collectives of wrappers included
         return _run(stage, arguments, entry, keywords, real)
-    if not torch.is_autocast_enabled(real.type):  # which does not reach the meta device
+    if not torch.is_autocast_enabled(real.type):  # autocast does not reach the meta device
         try:
             return _run(stage, arguments, entry, keywords, torch.device("meta"))
-        except Exception:  # what makes tensors of its own, or has its own kernels, cannot
+        except Exception:  # some modules make tensors of their own, or have kernels of their own
             pass
     return _run(stage, arguments, entry, keywords, real)
 
@@ -153,7 +153,7 @@ def _run(
 
 
 def _like(tensor: Tensor, device: torch.device) -> Tensor:
-    """The tensor there; of one that is on the meta device only the shape is known."""
+    """Return the tensor on a device; of one on the meta device only the shape is known."""
     if tensor.is_meta and device.type != "meta":
         return torch.zeros_like(tensor, device=device)
     return tensor.to(device)
@@ -161,7 +161,7 @@ def _like(tensor: Tensor, device: torch.device) -> Tensor:
 
 @contextmanager
 def same_buffers(module: nn.Module) -> Iterator[None]:
-    """Running statistics are put back."""
+    """Restore a module's buffers, such as running statistics, after the block."""
     before = [(buffer, buffer.clone()) for buffer in module.buffers()]
     try:
         yield
@@ -176,7 +176,7 @@ _REGISTRIES = ("_parameters", "_buffers", "_modules")
 
 @contextmanager
 def unchanged(module: nn.Module) -> Iterator[None]:
-    """Nothing stays of a trial: modules' attributes, parameters and buffers are as they were.
+    """Restore the attributes, parameters and buffers of a module's parts after the block.
 
     `functional_call` itself leaves the trial's tensors in a module that has several names.
     """

@@ -1,4 +1,4 @@
-"""One stage of the model on this rank: its module, and the micro-batches under way in it."""
+"""One stage of the model on this rank: its module, and its micro-batches in flight."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
@@ -25,10 +25,10 @@ Loss = Callable[[Any, Any], Tensor]
 
 @dataclass(slots=True)
 class _MicroBatchState:
-    """A micro-batch between its F and its W: what autograd needs, and nothing else.
+    """A micro-batch between its F and its W, reduced to what autograd needs.
 
-    `wanted` are the places, among the gradients that come back, of the outputs that have an edge.
-    Where BW will follow there is no tape; a store only where what was saved moves.
+    `wanted` are the indices, among the incoming gradients, of the outputs that have an edge. There
+    is no tape if BW follows, and a store only if the saved activations move.
     """
 
     tape: SplitTape | None
@@ -40,14 +40,14 @@ class _MicroBatchState:
 
 
 class LayerChain(nn.Module):
-    """Layers one after another, each given what the one before gave, as stages are."""
+    """Layers one after another, each given the output of the previous one, as stages are."""
 
     def __init__(self, layers: Sequence[nn.Module]) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
 
     def forward(self, *inputs: Any, targets: Any = None) -> Any:
-        """Run the layers; targets are the last one's last argument."""
+        """Run the layers; targets are the last argument of the last one."""
         last = len(self.layers) - 1
         for i, layer in enumerate(self.layers):
             given = inputs if targets is None or i < last else (*inputs, targets)
@@ -56,7 +56,7 @@ class LayerChain(nn.Module):
         return output
 
     def call(self, index: int, layer: nn.Module, arguments: tuple[Any, ...]) -> Any:
-        """Run one of them."""
+        """Run one layer."""
         return layer(*arguments)
 
 
@@ -64,7 +64,7 @@ class Stage:
     """F, R, B, W and BW of a module.
 
     A stage keeps neither its input nor its output alive: the graph hangs on gradient edges, and
-    inputs enter without a leaf. What autograd saved of them lives on as long as it needs.
+    inputs enter without a leaf. Tensors that autograd saved of them live as long as it needs them.
     """
 
     def __init__(
@@ -78,10 +78,10 @@ class Stage:
         """Wrap a module, or layers that follow each other.
 
         Args:
-            module: takes what the stage before gives. The last stage's gives the loss, and takes
+            module: takes the previous stage's output. The last stage's returns the loss, and takes
                 the targets as its last positional argument, unless `loss` is given.
-            is_first: whether its inputs are the batch's.
-            is_last: whether it ends in the loss.
+            is_first: True if its inputs are the batch's.
+            is_last: True if it ends in the loss.
             loss: of the last stage's output and the targets, a scalar.
         """
         self.module = module if isinstance(module, nn.Module) else LayerChain(module)
@@ -95,16 +95,16 @@ class Stage:
         self._statistics = RunningStatistics(self.module)
 
     def begin(self) -> None:
-        """A step begins: no micro-batch is under way."""
+        """Begin a step; no micro-batch is in flight."""
         self._recorder.look_for_listeners()
         self._sync.begin()
 
     def reduce_gradients(self) -> None:
-        """The step's gradients are complete: wrappers inside the module reduce them."""
+        """Let wrappers inside the module reduce the step's complete gradients."""
         self._sync.reduce()
 
     def end(self) -> None:
-        """The step is over, or has failed."""
+        """End a step, also if it failed."""
         self._sync.end()
 
     @property
@@ -118,7 +118,7 @@ class Stage:
         return self._sync.is_sharded
 
     def forward(self, microbatch: int, given: ForwardInput) -> Tensors:
-        """F: run the module; where BW will follow it needs no rules, being autograd's own.
+        """F: run the module; without rules if BW follows, which is autograd's own.
 
         Returns:
             The boundary tensors, or on the last stage the loss alone, if it is wanted; detached.
@@ -162,21 +162,21 @@ class Stage:
         return tuple(settled(t.detach()) for t in tensors)
 
     def rebuild(self, microbatch: int, given: ForwardInput) -> None:
-        """R: F with its graph; dropout falls as it fell in F."""
+        """R: F with its graph; dropout repeats the mask of F."""
         again = self._replays.pop(microbatch).again(_tensors(given))
         with again, self._statistics.stood_in_for():
             self.forward(microbatch, given)
 
     def take_saved(self, microbatch: int) -> Tensors:
-        """O: the storages that F or R saved and nobody else holds, as bytes."""
+        """O: the storages that F or R saved and that nothing else holds, as bytes."""
         return self._store_of(microbatch).take()
 
     def saved_sizes(self, microbatch: int) -> tuple[int, ...]:
-        """The bytes of each of what was taken."""
+        """The bytes of each storage that was taken."""
         return self._store_of(microbatch).sizes
 
     def put_back(self, microbatch: int, saved: Tensors) -> None:
-        """What was taken, or copies; the caller must let go of them, so that B can."""
+        """Take back storages or copies of them; the caller drops them, so that B can free them."""
         self._store_of(microbatch).put_back(saved)
 
     def _store_of(self, microbatch: int) -> SavedStore:
@@ -205,7 +205,7 @@ class Stage:
         return self._end(output, targets, tap) if self.is_last else output
 
     def _end(self, output: Any, targets: Any, tap: OutputTap | None) -> Any:
-        """The last stage's loss; nothing where only its output is wanted."""
+        """Return the last stage's loss; () if only its output is wanted."""
         if tap is not None:
             tap.keep(output)
             if not tap.with_loss:
@@ -223,7 +223,7 @@ class Stage:
         return _leave(state)
 
     def backward_weight(self, microbatch: int) -> None:
-        """W: accumulate what B put off into the parameters' gradients."""
+        """W: accumulate the weight gradients that B deferred."""
         tape = self._states.pop(microbatch).tape
         assert tape is not None
         tape.backward_weight()
@@ -252,17 +252,17 @@ class Stage:
         return self._loss
 
     def twin(self) -> "Stage":
-        """Another stage of the same module, which has observed nothing yet."""
+        """Make another stage of the same module, which has observed no forward yet."""
         return Stage(self.module, is_first=self.is_first, is_last=self.is_last, loss=self._loss)
 
     @property
     def layers(self) -> Sequence[nn.Module]:
-        """The layers that it runs one after another; a lone module is one."""
+        """The layers that it runs one after another; a lone module is one layer."""
         return list(self.module.layers) if isinstance(self.module, LayerChain) else [self.module]
 
     @property
     def device(self) -> torch.device:
-        """Where its parameters or buffers are; the CPU if it has none."""
+        """The device of its parameters or buffers; the CPU if it has none."""
         kept = (*self.module.parameters(), *self.module.buffers())
         return kept[0].device if kept else torch.device("cpu")
 
@@ -275,7 +275,7 @@ class Stage:
         return (*self.module.parameters(), *self.module.buffers())
 
     def forget(self) -> None:
-        """Drop the micro-batches under way."""
+        """Drop the micro-batches in flight."""
         self._states.clear()
         self._replays.clear()
 
@@ -286,12 +286,12 @@ class Stage:
         targets: Any = None,
         keywords: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Run once without autograd, to learn what the output is like."""
+        """Run once without autograd, to find the form of the output."""
         return self._run(arguments, targets, keywords)
 
 
 def _tensors(given: ForwardInput) -> Tensors:
-    """What the stage before gave, or the batch."""
+    """The tensors of the input: the previous stage's output, or the batch."""
     tensors, _ = flatten(given.arguments)
     return tensors
 
@@ -306,7 +306,7 @@ def _picked(gradients: Tensors, wanted: Sequence[int]) -> list[Tensor]:
 
 
 def _enter(tensors: Tensors, entry: Boundary) -> tuple[tuple[Any, ...], list[GradientBox]]:
-    """The arguments that a row of tensors stands for, and where their gradients will come to."""
+    """Return the arguments that a tuple of tensors stands for, and boxes for their gradients."""
     boxes, twins = [], []
     for tensor, leaf in zip(tensors, entry.leaves, strict=True):
         if leaf.differentiable:
@@ -317,12 +317,12 @@ def _enter(tensors: Tensors, entry: Boundary) -> tuple[tuple[Any, ...], list[Gra
 
 
 def _leave(state: _MicroBatchState) -> Tensors:
-    """The gradients that came; an input among several that was not used has zeros."""
+    """Return the gradients of the inputs; an input among several that was not used has zeros."""
     boxes = state.boxes
     came = [box.gradient for box in boxes if box.gradient is not None]
     if len(came) < len(boxes):
         if not came:
-            boxes[0].take()  # raises, saying that none came
+            boxes[0].take()  # raises an error that says so
         _fill(state, came[0].device)
     return tuple(settled(box.take()).contiguous() for box in boxes)
 

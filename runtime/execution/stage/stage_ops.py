@@ -1,9 +1,8 @@
-"""The ops of a rank's stages, as the executor carries them out: F, R, B, BW and W.
+"""The ops of a rank's stages, as the executor runs them: F, R, B, BW and W.
 
-F        stage's input in the table -> its output there; on the last stage, the loss added up
-R        stage's input in the table -> what B needs, in the stage
-B, BW    gradient of the output in the table -> that of the input there
-W        nothing of the table
+F        stage's input in the table -> its output there; on the last stage, adds to the loss R
+stage's input in the table -> saved activations, in the stage B, BW    gradient of the output in the
+table -> gradient of the input there W        does not use the table
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -27,7 +26,7 @@ _Run = Callable[[int, ForwardInput], Any]
 
 
 class StageOps:
-    """What to do at one rank's ops, with all that is known beforehand looked up."""
+    """Makes a function for each op of a rank, with slots and stages looked up beforehand."""
 
     def __init__(
         self,
@@ -38,15 +37,15 @@ class StageOps:
         table: StepTable,
         device: torch.device,
     ) -> None:
-        """Prepare.
+        """Prepare a rank.
 
         Args:
-            ops: of the rank's program.
-            stages: that it holds, by number.
-            moves: of what its stages save.
-            slots: of the table's values.
-            table: of every step.
-            device: where tensors live.
+            ops: of its program.
+            stages: its stages, by number.
+            moves: the moves of its stages' saved activations.
+            slots: the slots of the table's values.
+            table: shared by all steps.
+            device: the device of all tensors.
         """
         listed = list(ops)
         self._fused = {op[1:] for op in listed if op.kind == OpKind.BW}
@@ -54,7 +53,7 @@ class StageOps:
         self._stages, self._moves = stages, moves
         self._slots, self._table = slots, table
         self.loss = torch.zeros((), device=device)
-        """The sum of the losses so far, by their weights."""
+        """The weighted sum of the losses so far."""
         self._seeds: dict[int, Tensors] = {}
         self._usual: tuple[Hashable, Tensors] | None = None
 
@@ -86,7 +85,7 @@ class StageOps:
         return partial(self._stages[op.stage].backward_weight, op.microbatch)
 
     def _giving(self, op: Op) -> Callable[[], ForwardInput]:
-        """What makes that which F or R is given."""
+        """Return a function that makes the input of F or R."""
         source = self._slots.of(ValueKind.ACT, op.stage - 1, op) if op.stage else None
         is_last, fused = self._stages[op.stage].is_last, op[1:] in self._fused
         moved, microbatch = self._moves.moves(op), op.microbatch
@@ -98,7 +97,7 @@ class StageOps:
             targets = batch.targets if is_last else None
             if targets is not None:
                 targets = targets[microbatch]
-            # Kept by nobody else, or it would stay behind when what is saved moves.
+            # A copy, because saved activations can only move if nothing else holds them.
             tap = table.terms.tap(microbatch, copied=moved) if tapped else None
             return ForwardInput(
                 arguments, entry, targets, batch.named(microbatch), fused, moved, tap
@@ -127,7 +126,7 @@ class StageOps:
         self._seeds[microbatch] = self._seed(terms, loss, microbatch)
 
     def _seed(self, terms: LossTerms, loss: Tensor, microbatch: int) -> Tensors:
-        """The gradient that the micro-batch's backward starts from; mostly the same for all."""
+        """The gradient that the micro-batch's backward starts from; usually the same for all."""
         weight = terms.weights[microbatch]
         if terms.scale is not None or isinstance(weight, Tensor):
             return (terms.seed(loss, microbatch),)
@@ -154,7 +153,7 @@ class StageOps:
 def _input(
     table: StepTable, microbatch: int, source: int | None, stage: int
 ) -> tuple[tuple[Any, ...], Boundary | None]:
-    """A stage's arguments, and of what kind they are if they came from a stage."""
+    """Return a stage's arguments, and their boundary if they came from a stage."""
     if source is None:
         if table.batch.inputs is None:
             raise SynthError("this rank holds the first stage; its batch needs inputs")

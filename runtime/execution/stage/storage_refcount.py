@@ -1,4 +1,4 @@
-"""Who else holds a storage: torch's own count of references, for which it has no public call."""
+"""Reference counts of storages: torch keeps them, but has no public call for them."""
 
 import torch
 
@@ -6,10 +6,10 @@ from synth.errors import SynthError
 
 
 def check_countable() -> None:
-    """Find out before the first step whether storages can be counted.
+    """Check, before the first step, that the references of storages can be counted.
 
     Raises:
-        SynthError: this torch does not say.
+        SynthError: this version of torch cannot count them.
     """
     try:
         storage = torch.empty(1).untyped_storage()
@@ -25,6 +25,6 @@ def check_countable() -> None:
 
 
 def num_references(storage: torch.UntypedStorage) -> int:
-    """How many tensors and handles hold a storage, the one given included."""
+    """The number of tensors and handles that hold a storage, including the given one."""
     found: int = torch._C._storage_Use_Count(storage._cdata)
     return found

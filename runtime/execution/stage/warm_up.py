@@ -1,13 +1,13 @@
-"""Runs a rank's stages once before its first step, so that no op of the step is their first.
+"""Runs each kind of op of a rank once, ahead of its first step.
 
-A posted NCCL receive occupies the device until its data comes. Whatever waits for an idle device at
-its first use (loading a kernel, a workspace of cuBLAS, growth of the allocator, autotuning) would
-then wait for a message, which may depend on it in turn. Here nothing is posted yet.
+A posted NCCL receive occupies the device until its data arrives. An op that waits for an idle
+device at its first use (loading a kernel, a cuBLAS workspace, growth of the allocator, autotuning)
+would then wait for a message, which may in turn depend on the op. At warm-up nothing is posted yet.
 
-Every kind of F, R, B, W and BW that the program has is run on zeros of the shapes that cross into
-the stage (on the batch's own inputs and targets where it takes those), with gradients of zeros.
-Nothing of it stays: gradients, buffers, random states and what modules keep in their attributes are
-put back. Gradients that somebody listens to are taken by stand-ins, so that no hook runs.
+Every kind of F, R, B, W and BW in the program runs on zeros of the boundary's shapes (on the
+batch's own inputs and targets where the stage takes those), with zero gradients. No trace remains:
+gradients, buffers, random states and attributes of modules are restored. Stand-ins take the
+gradients of parameters with hooks, so that no hook runs.
 """
 
 import random
@@ -35,12 +35,12 @@ from .loss_terms import LossTerms
 from .shapes import same_buffers, unchanged
 from .stage import Stage
 
-# The first time a stage is observed; the second time its rules apply, and gradients add up.
+# In the first pass the stage is observed; in the second its rules apply, and gradients add up.
 _NUM_PASSES = 2
 
 
 class _MicroBatchPath(NamedTuple):
-    """The ops of a micro-batch in a stage."""
+    """The combination of ops by which a micro-batch passes a stage."""
 
     stage: int
     fused: bool
@@ -54,7 +54,7 @@ class WarmUp:
     def __init__(
         self, lowered: Lowered, rank: int, stages: Mapping[int, Stage], device: torch.device
     ) -> None:
-        """Find out what the rank's program has; `active` is False until somebody sets it."""
+        """Find the kinds of op in the rank's program; `active` is False until it is set."""
         self.active = False
         self._stages = stages
         self._device = device
@@ -69,11 +69,11 @@ class WarmUp:
 
         Args:
             batch: the first mini-batch.
-            shapes: by micro-batch and stage, what stages hand on.
-            kinds: by micro-batch, what shapes follow from.
+            shapes: boundaries by micro-batch and stage.
+            kinds: by micro-batch, the properties that shapes depend on.
 
         Returns:
-            What the program moves to the host and back, in its order, with the bytes of each.
+            The moves to the host and back, in the program's order, with their bytes.
         """
         if not self._begins("step"):
             return []
@@ -106,7 +106,7 @@ class WarmUp:
         return begins
 
     def _distinct(self, kinds: Sequence[Hashable]) -> dict[tuple[_MicroBatchPath, Hashable], int]:
-        """A micro-batch for each way and kind; on all ranks that share a stage the same ones."""
+        """One micro-batch for each path and kind; the same one on all ranks that share a stage."""
         found: dict[tuple[_MicroBatchPath, Hashable], int] = {}
         for (_, microbatch), path in sorted(self._paths.items()):
             found.setdefault((path, kinds[microbatch]), microbatch)
@@ -122,7 +122,7 @@ class WarmUp:
         trains: bool,
         with_loss: bool = True,
     ) -> int:
-        """Run a stage; the bytes that moved."""
+        """Run a stage; return the bytes that moved."""
         stage = self._stages[path.stage]
         if stage.is_sharded:  # FSDP2's own gradients could not be put back
             return 0
@@ -149,7 +149,7 @@ class WarmUp:
 
 
 class _Passes:
-    """One micro-batch through a stage, again and again."""
+    """Runs one micro-batch through a stage repeatedly."""
 
     def __init__(
         self,
@@ -160,22 +160,22 @@ class _Passes:
         shapes: Shapes,
         device: torch.device,
     ) -> None:
-        self._stage, self._way, self._microbatch = stage, path, microbatch
+        self._stage, self._path, self._microbatch = stage, path, microbatch
         self._batch, self._device = batch, device
         boundaries = shapes[microbatch]
         self._entry = boundaries[path.stage - 1] if path.stage else None
         self._exit = None if stage.is_last else boundaries[path.stage]
 
     def run(self, trains: bool, with_loss: bool) -> int:
-        """Run F to W once; the bytes that moved."""
+        """Run F to W once; return the bytes that moved."""
         stage, j, moved_bytes = self._stage, self._microbatch, 0
         given = self._given(with_loss)
-        if self._way.rebuilt:
+        if self._path.rebuilt:
             outputs = stage.forward_light(j, given)
             stage.rebuild(j, given)
         else:
             outputs = stage.forward(j, given)
-        if self._way.moved:
+        if self._path.moved:
             moved = stage.take_saved(j)
             moved_bytes = sum(stage.saved_sizes(j))
             stage.put_back(j, moved)
@@ -186,7 +186,7 @@ class _Passes:
         return moved_bytes
 
     def _given(self, with_loss: bool) -> ForwardInput:
-        """Copies, as a stage may change what it is given."""
+        """Return copies of the input, because a stage may change it."""
         j, batch, entry = self._microbatch, self._batch, self._entry
         if entry is None:
             arguments = _copied(batch.arguments(j))
@@ -196,7 +196,7 @@ class _Passes:
         tap = None if with_loss else OutputTap(lambda _: None, with_loss=False)
         named = _copied(dict(batch.named(j)))
         return ForwardInput(
-            arguments, entry, _copied(targets), named, self._way.fused, self._way.moved, tap
+            arguments, entry, _copied(targets), named, self._path.fused, self._path.moved, tap
         )
 
     def _gradients(self, outputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -208,7 +208,7 @@ class _Passes:
         return (terms.seed(loss, 0).zero_(),)
 
     def _backward(self, gradients: tuple[Tensor, ...]) -> None:
-        if self._way.fused:
+        if self._path.fused:
             self._stage.backward(self._microbatch, gradients)
         else:
             self._stage.backward_input(self._microbatch, gradients)
@@ -216,7 +216,7 @@ class _Passes:
 
 
 def _paths(lowered: Lowered, rank: int) -> dict[tuple[int, int], _MicroBatchPath]:
-    """By stage and micro-batch, how the rank's program has it pass."""
+    """The path of each micro-batch in the rank's program, by stage and micro-batch."""
     having: dict[OpKind, set[tuple[int, int]]] = {kind: set() for kind in OpKind}
     for op in lowered.ops[rank]:
         having[op.kind].add((op.stage, op.microbatch))
@@ -232,7 +232,7 @@ def _paths(lowered: Lowered, rank: int) -> dict[tuple[int, int], _MicroBatchPath
 
 
 def _host_moves(lowered: Lowered, rank: int) -> list[tuple[tuple[int, int, int], bool]]:
-    """Whose saved activations leave for the host (True) or come back, in the program's order."""
+    """The moves to the host (True) and back in program order, by stage and micro-batch."""
     return [
         (instruction.moved.value[1:], instruction.action == Action.SEND)
         for instruction in lowered.programs[rank]
@@ -247,7 +247,7 @@ def _copied(tree: Any) -> Any:
 
 @contextmanager
 def _untouched(stage: Stage, device: torch.device) -> Iterator[None]:
-    """Within it, a stage may be trained; afterwards nothing shows that it was."""
+    """Allow a stage to be trained within the block, and restore it afterwards."""
     modules = [stage.module, *([stage.loss] if isinstance(stage.loss, nn.Module) else [])]
     drawn = [device] if device.type == "cuda" else []
     with ExitStack() as within:
@@ -276,7 +276,7 @@ def _same_random_of_others() -> Iterator[None]:
 
 @contextmanager
 def _without_gradients(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
-    """Within it parameters begin without gradients; afterwards they have those of before."""
+    """Hide the gradients of parameters within the block."""
     before = [(parameter, parameter.grad) for parameter in parameters]
     for parameter, _ in before:
         parameter.grad = None
@@ -289,7 +289,7 @@ def _without_gradients(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
 
 @contextmanager
 def _stand_ins(module: nn.Module) -> Iterator[None]:
-    """Within it, others of the same memory stand for parameters whose gradients are listened to."""
+    """Replace parameters with hooks by others on the same memory within the block."""
     listened = find_listened(module.parameters())
     made = {key: _stand_in(parameter) for key, parameter in listened.items()}
     tables = [(part._parameters, dict(part._parameters)) for part in module.modules()]

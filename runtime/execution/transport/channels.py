@@ -1,11 +1,10 @@
 """Point-to-point channels between ranks, one per directed link, on NCCL and gloo.
 
-Every send and receive is started at its place of the lowered program and never blocks there. On
-NCCL each directed link has a communicator of its own, connected before the first step, so that a
-receive that waits cannot hold up a send that is ready. On gloo one group serves all links
-and tags keep them apart; small messages within a machine have sockets of their own
-(`gloo/eager_sockets.py`); CUDA tensors are staged through host memory. What moves to the host's
-memory and back takes a link of the rank's own.
+Every send and receive starts at its place of the lowered program and never blocks there. On NCCL
+each directed link has a communicator of its own, connected before the first step, so that a waiting
+receive cannot delay a send that is ready. On gloo one group serves all links, and tags tell them
+apart. Small messages within a machine use separate sockets (`gloo/eager_sockets.py`). CUDA tensors
+are staged through host memory. Moves to the host's memory and back use the rank's host link.
 """
 
 from collections import Counter
@@ -29,7 +28,7 @@ from .nccl_groups import LINK
 
 
 class Pending(Protocol):
-    """A transfer under way."""
+    """A transfer in flight."""
 
     def wait(self) -> Tensors:
         """Return the tensors once they may be read (received) or freed (sent).
@@ -41,7 +40,7 @@ class Pending(Protocol):
 
 
 class Transport(Protocol):
-    """Starts transfers. A transfer's tensors are the same row at both ends."""
+    """Starts transfers. Both ends of a transfer pass the same tuple of tensors."""
 
     def send(self, tensors: Tensors, transfer: Transfer) -> Pending:
         """Start sending contiguous tensors, which must live until `wait`."""
@@ -53,11 +52,13 @@ class Transport(Protocol):
 
 
 class Channels(Transport, Protocol):
-    """The ways of one rank."""
+    """The transports of one rank."""
 
     def abort(self) -> None:
-        """After a failure: let go of all other ranks, so that those who wait for this one fail
-        too. Nothing can be sent or received any more."""
+        """Disconnect from all other ranks after a failure.
+
+        Ranks that wait for this one fail, too. Nothing can be sent or received any more.
+        """
         ...
 
 
@@ -68,14 +69,14 @@ def open_channels(
     group: Group | InProcessGroup | None = None,
     lowered: Lowered | None = None,
 ) -> Channels:
-    """Open the channels that a schedule's transfers need; every rank calls this at the same time.
+    """Open the channels for a schedule's transfers; every rank calls this at the same time.
 
     Args:
-        device: where this rank's tensors live.
+        device: the device of this rank's tensors.
         transfers: all transfers of the lowered schedule, the same list on every rank.
-        timeout_s: after which a transfer counts as failed; gloo takes that of `group`, if given.
-        group: the pipeline's ranks; none: all processes.
-        lowered: the programs that will use them; none: any use of these transfers.
+        timeout_s: the time limit of a transfer; gloo takes that of `group`, if given.
+        group: the pipeline's ranks; None: all processes.
+        lowered: the programs that will use the channels; None: unknown.
     """
     group = group or Group.world(timeout_s)
     transfers = list(transfers)
@@ -101,7 +102,7 @@ class WithHost:
         self._host = host
 
     def reserve(self, moves: Iterable[HostMove]) -> None:
-        """Allocate the host's memory that a step takes."""
+        """Allocate the host memory for the moves of a step."""
         if isinstance(self._host, HostLink):
             self._host.reserve(moves)
 
@@ -114,7 +115,7 @@ class WithHost:
         return self._transport(transfer).receive(buffers, transfer)
 
     def abort(self) -> None:
-        """Let go of other ranks; the host waits for nobody."""
+        """Disconnect from the other ranks; the host waits for no rank."""
         self._between.abort()
 
     def _transport(self, transfer: Transfer) -> Transport:
@@ -122,7 +123,7 @@ class WithHost:
 
 
 class _Plain:
-    """A transfer whose tensors are the user's own."""
+    """A transfer directly from or to the caller's tensors."""
 
     def __init__(self, works: Sequence[dist.Work], tensors: Tensors) -> None:
         self._works = works
@@ -135,7 +136,7 @@ class _Plain:
 
 
 class _Unstaging:
-    """A receive into host memory, copied to the device's buffers when waited for."""
+    """A receive into host memory, copied to the device's buffers by `wait`."""
 
     def __init__(self, staged: Pending, buffers: Tensors) -> None:
         self._staged = staged
@@ -169,8 +170,8 @@ class NcclChannels:
     ) -> None:
         """Make the communicators of this rank's links, in rounds, and send one byte over each.
 
-        A communicator is connected by its first transfer, for which both ends would wait in the
-        middle of the program.
+        NCCL connects a communicator at its first transfer, for which both ends would otherwise wait
+        in the middle of the program.
         """
         byte = torch.zeros(1, dtype=torch.uint8, device=device)
         for each in connection_rounds(links):
@@ -194,15 +195,18 @@ class NcclChannels:
         return _Plain([link.recv([b], 0, 0) for b in buffers], buffers)
 
     def abort(self) -> None:
-        """Abort the communicators, so that this rank can leave. NCCL does not tell the other end of
-        it: who waits there only on the device is ended by the launcher, or by a time-out."""
+        """Abort the communicators, so that this rank can leave.
+
+        NCCL does not tell the other end. A rank that waits on its device only is ended by the
+        launcher or by a time-out.
+        """
         self._group.abort()
 
 
 class GlooChannels:
     """One group and a running tag per link: both ends count tensors in the same (link) order.
 
-    Small messages take a socket where the link has one; by their size both ends know which do.
+    Small messages use the link's socket if there is one; both ends decide by the message's size.
     """
 
     def __init__(self, group: Group, device: torch.device, eager: EagerLinks) -> None:

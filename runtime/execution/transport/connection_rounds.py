@@ -1,12 +1,4 @@
-"""Rounds in which links are connected: in each round a rank is an end of one link at most.
-
-Connecting a link takes both its ends. In rounds, links without a rank in common connect at the same
-time; a chain of any length takes four rounds:
-
-    ranks    0 → 1 → 2 → 3 → 4
-    round 0  (0, 1)  (2, 3)          round 2  (1, 2)  (3, 4)
-    round 1  (1, 0)  (3, 2)          round 3  (2, 1)  (4, 3)
-"""
+"""Rounds of connecting links: in each round a rank is an end of at most one link."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""The processes of one pipeline, as torch.distributed knows them."""
+"""The processes of one pipeline, as torch.distributed groups."""
 
 import uuid
 from collections.abc import Callable, Iterable
@@ -34,11 +34,11 @@ class Group(RankGroup):
     private: PrivateGroups
     nccl: NcclGroups | None = None
     noun: str = "rank"
-    """For one of them, in messages."""
+    """The word for a rank in messages."""
 
     @classmethod
     def world(cls, timeout_s: float = 300.0) -> Self:
-        """All processes, which call this at the same time.
+        """Make a group of all processes, which call this at the same time.
 
         Raises:
             SynthError: torch.distributed has not been initialised.
@@ -52,14 +52,14 @@ class Group(RankGroup):
         timeout_s: float = 300.0,
         noun: str = "rank",
     ) -> Self:
-        """From a process group, a one-dimensional device mesh, or none for all processes.
+        """Make a group from a process group, a one-dimensional device mesh, or None for the world.
 
-        Its ranks call this at the same time. After `timeout_s` they wait for each other no longer.
-        Messages call one of them by the noun.
+        Its ranks call this at the same time. They wait for each other for `timeout_s` at most.
+        Messages call a rank by `noun`.
 
         Raises:
-            SynthError: torch.distributed has not been initialised; the mesh has several
-                dimensions; this process is not in the group.
+            SynthError: torch.distributed has not been initialised; the mesh has several dimensions;
+                this process is not in the group.
         """
         if not dist.is_initialized():
             raise SynthError(
@@ -98,7 +98,7 @@ class Group(RankGroup):
         return _backends(self.handle).get(device.type, "gloo")
 
     def on(self, device: torch.device) -> Self:
-        """The same ranks, whose groups move tensors of this device."""
+        """Return a group of the same ranks whose subgroups move tensors of this device."""
         if self.nccl is None or self.backend(device) != "nccl":
             return replace(self, nccl=None)
         self.nccl.device = device
@@ -107,9 +107,9 @@ class Group(RankGroup):
     def subgroup(
         self, ranks: Iterable[int], timeout: timedelta | None = None, purpose: str = ""
     ) -> Any:
-        """A group of some of the pipeline's ranks; all of them call this, in the same order.
+        """Make a group of some of the pipeline's ranks; all of them call this, in the same order.
 
-        For another purpose it is another one.
+        Each purpose has a group of its own.
         """
         places = list(ranks)
         if self.nccl is None:
@@ -117,12 +117,11 @@ class Group(RankGroup):
         return self.nccl.among(places, purpose, timeout)
 
     def on_abort(self, abort: Callable[[], None]) -> None:
-        """Whenever this rank lets go of the others, first cut what else connects it to them."""
+        """Register a function that closes other connections before this rank disconnects."""
         self.private.on_abort(abort)
 
     def abort(self) -> None:
-        """Let go of all other ranks: first tell those that wait on the host, then end what waits on
-        this rank's device."""
+        """Disconnect from all other ranks: first on the host, then on this rank's device."""
         self.private.abort()
         if self.nccl is not None:
             self.nccl.abort()
@@ -133,7 +132,7 @@ class Group(RankGroup):
             self.nccl.close()
 
     def share(self, value: object, source: int) -> Any:
-        """One rank's object, on all.
+        """Return one rank's object on all ranks.
 
         Raises:
             RunFailure: another rank is gone.
@@ -142,7 +141,7 @@ class Group(RankGroup):
             return private_groups.share(self._whole, value, source)
 
     def gather(self, value: object) -> list[Any]:
-        """Every rank's object, in rank order, on all.
+        """Return every rank's object, in rank order, on all ranks.
 
         Raises:
             RunFailure: another rank is gone.
@@ -152,11 +151,11 @@ class Group(RankGroup):
 
     @property
     def _whole(self) -> dist.ProcessGroupGloo | None:
-        """All ranks, by gloo: through NCCL what the host tells would wait for the device."""
+        """The gloo group of all ranks; messages over NCCL would wait for the device."""
         return self.private.among(range(self.size))
 
 
 def _backends(handle: dist.ProcessGroup | None) -> dict[str, str]:
-    """The backend of each kind of device: of `cpu:gloo,cuda:nccl`, say."""
+    """Return the backend by kind of device, as parsed from `cpu:gloo,cuda:nccl`."""
     parts = (part.split(":") for part in dist.get_backend_config(handle).split(","))
     return {device: backend for device, backend in parts}

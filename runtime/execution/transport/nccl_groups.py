@@ -1,11 +1,12 @@
-"""NCCL communicators of a pipeline's own: only their members make them, and each may abort them.
+"""NCCL communicators of one pipeline: only their members make them, and each may abort them.
 
-They are made beside `torch.distributed.new_group` (torch 2.13). Without `use_local_synchronization`
-it takes all processes of the world for every group. With it, the name of a group counts the groups
-that a process is in (`_hash_ranks_to_str`), so ranks that are in unequally many would wait for each
-other under different names: in a chain the ends have fewer links than the others. And where the
-world is bound to a device, communicators are split off that of the world, which takes all processes
-again. Here a name is the ranks and the purpose, in a store of the pipeline's own.
+They are made without `torch.distributed.new_group` (torch 2.13). Without
+`use_local_synchronization` it needs all processes of the world for every group. With it, the name
+of a group counts the groups that a process is in (`_hash_ranks_to_str`). Ranks that are in
+different numbers of groups would wait for each other under different names: in a chain the ends
+have fewer links than the others. And if the world is bound to a device, communicators are split off
+that of the world, which again needs all processes. Here a group is named by its ranks and its
+purpose, in a store of the pipeline.
 """
 
 import atexit
@@ -32,7 +33,7 @@ LINK = "link"
 _LINK_CTAS = 4
 _LINK_CTAS_VARIABLE = "SYNTH_LINK_CTAS"
 
-# Leaving waits no longer: for aborts to end, and at exit for the other ranks.
+# The longest waits for aborts to end, and at exit for the other ranks.
 _LONGEST_ABORT_S = 20.0
 _LONGEST_EXIT_S = 30.0
 
@@ -40,7 +41,7 @@ MakeGroup = Callable[[Store, int, Sequence[int], timedelta, str, bool], Any]
 
 
 def load_kernels_eagerly() -> None:
-    """Have CUDA load all kernels at its start, unless it has started or the user says otherwise."""
+    """Let CUDA load all kernels at its start, unless it has started or the user chose otherwise."""
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
 
@@ -66,10 +67,10 @@ class NcclGroups:
         """Prepare to make groups.
 
         Args:
-            store: where ranks find each other; for this pipeline alone.
+            store: a store for this pipeline alone, in which ranks find each other.
             ranks: the global ranks of the pipeline's processes.
-            rank: this one's place among them.
-            timeout_s: after which whoever waits in one of the groups gives up.
+            rank: the index of this one among them.
+            timeout_s: the time limit of waits in a group.
             make: makes a group; None: NCCL's.
         """
         self._store = store
@@ -85,9 +86,10 @@ class NcclGroups:
     def among(
         self, ranks: Sequence[int], purpose: str = "", timeout: timedelta | None = None
     ) -> Any:
-        """The group of some ranks, which all of them ask for; None: this one is not among them.
+        """Return the group of some ranks, which all of them ask for.
 
-        It is connected when this returns, unless it is a link.
+        It is connected on return, unless it is a link. A rank that is not among the ranks gets
+        None.
 
         Raises:
             RunFailure: a rank of the pipeline has failed, or did not ask in time.
@@ -101,7 +103,7 @@ class NcclGroups:
             name = f"nccl-{'-'.join(map(str, named))}-{purpose}"
             self._rendezvous.meet(f"group-{name}", named)
             cause = self._rendezvous.failure()
-            if cause is not None:  # who came here may have left again for it
+            if cause is not None:  # a rank that came here may have left again
                 raise RunFailure(f"rank {self._rank} cannot go on: {cause}")
             group = self._make(
                 PrefixStore(name, self._store),
@@ -117,18 +119,20 @@ class NcclGroups:
         return self._made[named, purpose]
 
     def _connect(self, group: Any) -> None:
-        """Run each collective once: NCCL connects at the first use of an algorithm, and both ends
-        would wait for that in the middle of a step."""
+        """Run each collective once, because NCCL connects at the first use of an algorithm.
+
+        Both ends would otherwise wait for that in the middle of a step.
+        """
         one = torch.zeros(1, device=self.device)
         group.allreduce([one]).wait()
         group.allgather([[torch.zeros_like(one) for _ in range(group.size())]], [one]).wait()
         self._synchronize()
 
     def abort(self) -> None:
-        """End all transfers under way, on this rank; no error of it is raised.
+        """End all transfers in flight on this rank, without raising their errors.
 
-        All communicators are aborted at the same time, as one may wait for another. What takes too
-        long is left behind.
+        All communicators are aborted at the same time, because one may wait for another. An abort
+        that takes too long is left behind.
         """
         groups = list(self._made.values())
         self._made.clear()
@@ -141,9 +145,9 @@ class NcclGroups:
             thread.join(max(0.0, until - time.monotonic()))
 
     def close(self) -> None:
-        """Free the communicators when all ranks have done what they were given; all call this.
+        """Free the communicators once all ranks have done their work; all of them call this.
 
-        Who is gone, or does not come soon, is not waited for.
+        Ranks that are gone, or do not come soon, are not waited for.
         """
         if self._made:
             with suppress(RuntimeError, RunFailure):
@@ -157,7 +161,7 @@ class NcclGroups:
 
 
 def _abort(group: Any) -> None:
-    with suppress(Exception):  # what failed first is what is told
+    with suppress(Exception):  # the first failure is the one to report
         group.abort()
 
 

@@ -1,4 +1,4 @@
-"""The ranks of one pipeline, whatever connects them: what they tell each other around a step."""
+"""The ranks of one pipeline over any transport, and what they tell each other around a step."""
 
 import warnings
 from abc import ABC, abstractmethod
@@ -18,18 +18,18 @@ T = TypeVar("T")
 
 
 class Refused(SynthError):
-    """One rank refused an input; all know it, and nothing has begun."""
+    """One rank refused an input; all ranks know it, and nothing has begun."""
 
 
 class RankGroup(ABC):
     """One rank's handle of its pipeline's ranks."""
 
     ranks: tuple[int, ...]
-    """The process, or the thread, that each of them is."""
+    """The global process, or the thread, of each rank."""
     rank: int
-    """This one."""
+    """This rank."""
     noun: str
-    """For one of them, in messages."""
+    """The word for a rank in messages."""
 
     @property
     @abstractmethod
@@ -47,20 +47,20 @@ class RankGroup(ABC):
 
     @abstractmethod
     def on(self, device: torch.device) -> Self:
-        """The same ranks, whose groups move tensors of this device."""
+        """Return a group of the same ranks whose subgroups move tensors of this device."""
 
     @abstractmethod
     def subgroup(
         self, ranks: Iterable[int], timeout: timedelta | None = None, purpose: str = ""
     ) -> Any:
-        """A group of some of the pipeline's ranks; all of them call this, in the same order.
+        """Make a group of some of the pipeline's ranks; all of them call this, in the same order.
 
-        For another purpose it is another one.
+        Each purpose has a group of its own.
         """
 
     @abstractmethod
     def share(self, value: object, source: int) -> Any:
-        """One rank's object, on all.
+        """Return one rank's object on all ranks.
 
         Raises:
             RunFailure: another rank is gone.
@@ -68,7 +68,7 @@ class RankGroup(ABC):
 
     @abstractmethod
     def gather(self, value: object) -> list[Any]:
-        """Every rank's object, in rank order, on all.
+        """Return every rank's object, in rank order, on all ranks.
 
         Raises:
             RunFailure: another rank is gone.
@@ -76,11 +76,11 @@ class RankGroup(ABC):
 
     @abstractmethod
     def on_abort(self, abort: Callable[[], None]) -> None:
-        """Whenever this rank lets go of the others, first cut what else connects it to them."""
+        """Register a function that closes other connections before this rank disconnects."""
 
     @abstractmethod
     def abort(self) -> None:
-        """Let go of all other ranks: whoever waits for this one fails."""
+        """Disconnect from all other ranks: ranks that wait for this one fail."""
 
     @abstractmethod
     def close(self) -> None:
@@ -88,7 +88,7 @@ class RankGroup(ABC):
 
     @contextmanager
     def building(self) -> Iterator[None]:
-        """Guard what all ranks prepare together: a failure on one of them ends it on all.
+        """Guard a preparation by all ranks: a failure on one of them ends it on all.
 
         Raises:
             RunFailure: another rank failed; says which and why.
@@ -108,15 +108,15 @@ class RankGroup(ABC):
             raise
 
     def tell(self, error: BaseException) -> None:
-        """Say why this rank is going to let go of the others."""
+        """Announce why this rank is about to disconnect."""
         self.rendezvous.fail(_words(error))
 
     def recover(self) -> None:
-        """Take back what `tell` said: this rank goes on."""
+        """Withdraw the announcement of `tell`, because this rank continues."""
         self.rendezvous.recover()
 
     def explain(self, error: RuntimeError | RunFailure) -> RunFailure:
-        """Say which rank it was that this error ended, and which other one failed before it."""
+        """Add this rank's name to an error, and the rank that failed before it, if any."""
         named = isinstance(error, RunFailure)
         said = str(error) if named else f"{self.noun} {self.rank} failed: {describe_failure(error)}"
         cause = self.rendezvous.failure()
@@ -126,7 +126,7 @@ class RankGroup(ABC):
         """Run `make` on one rank, and return its result on all; or raise its error on all.
 
         Raises:
-            Refused: what that rank's `make` raised.
+            Refused: that rank's `make` raised an error.
             RunFailure: another rank is gone.
         """
         told: tuple[Any, str | None] = (None, None)
@@ -144,7 +144,7 @@ class RankGroup(ABC):
 
 @contextmanager
 def named_failure(rank: int, rendezvous: Rendezvous | None = None) -> Iterator[None]:
-    """Say which rank it was that others were gone for, and why if they said so."""
+    """Add this rank's name to an error in the block, and the cause that another rank announced."""
     try:
         yield
     except RuntimeError as error:
@@ -166,6 +166,6 @@ def without_warnings_of_trees() -> Iterator[None]:
 
 
 def _words(error: BaseException) -> str:
-    """An error of ours says what it is."""
+    """Return an error's message, with its type unless it is one of ours."""
     said = describe_failure(error)
     return said if isinstance(error, SynthError) else f"{type(error).__name__}: {said}"

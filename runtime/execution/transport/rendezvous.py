@@ -1,7 +1,7 @@
-"""Where the ranks of a pipeline wait for each other before they are connected.
+"""The rendezvous of the ranks of a pipeline, before they are connected.
 
-What makes gloo's groups, and torch.distributed's store below it, wait until all ranks are there or
-time has run out. Ranks that meet here first also look whether one of them has failed.
+Gloo's groups, and torch.distributed's store below them, wait until all ranks have come or the time
+limit has passed. Ranks that meet here first also notice if one of them has failed.
 """
 
 import time
@@ -20,7 +20,7 @@ class Rendezvous:
     """One rank's view of a store that all ranks of one pipeline, and only they, write to."""
 
     def __init__(self, store: Store, rank: int, timeout_s: float, noun: str = "rank") -> None:
-        """After `timeout_s` the rank waits for others no longer; messages call it by the noun."""
+        """Use a store, wait for `timeout_s` at most, and call a rank by `noun` in messages."""
         self._store = store
         self._rank = rank
         self._timeout_s = timeout_s
@@ -29,7 +29,7 @@ class Rendezvous:
         self._told = ""
 
     def meet(self, where: str, ranks: Iterable[int], message: str = "") -> list[str]:
-        """Wait until all these ranks have come to a place; their words, in the order of `ranks`.
+        """Wait until all ranks have come to a place; return their messages in order of `ranks`.
 
         Raises:
             RunFailure: one of the pipeline's ranks has failed, or did not come in time.
@@ -42,7 +42,7 @@ class Rendezvous:
             if cause is not None:
                 raise RunFailure(f"{self._noun} {self._rank} cannot go on: {cause}")
             missing = self._missing(keys) if time.monotonic() > until else []
-            if missing:  # or the last have just come
+            if missing:  # empty if the last ranks have just come
                 raise RunFailure(
                     f"{self._noun} {self._rank} waited {self._timeout_s:g} s for {self._noun}"
                     f"{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}; every rank of "
@@ -56,25 +56,25 @@ class Rendezvous:
         return [rank for rank, key in keys.items() if not self._store.check([key])]
 
     def fail(self, cause: str) -> None:
-        """Tell all who meet, now or later, that this rank failed; the first one's cause stands."""
+        """Announce to all ranks that this one failed; the first announced cause stands."""
         report = cause if cause.startswith(self._failed) else f"{self._failed}: {cause}"
         report = report.encode(errors="replace").decode()  # a path may be no UTF-8
-        with suppress(RuntimeError):  # who keeps the store is gone
+        with suppress(RuntimeError):  # the process that holds the store is gone
             self._store.compare_set(_FAILED, "", report)
             self._told = report
 
     def recover(self) -> None:
-        """Take back what this rank told: it did not end for it."""
+        """Withdraw this rank's announcement, because it did not end."""
         if self._told:
             with suppress(RuntimeError):
                 self._store.compare_set(_FAILED, self._told, "")
             self._told = ""
 
     def failure(self) -> str | None:
-        """Which other rank failed first and why, in words; none: no other one did.
+        """The announcement of another rank that failed first; None: no other rank failed.
 
-        Asks the store, which answers at once or is gone; a host that hangs is waited for without
-        limit, as torch has none for these calls.
+        This asks the store, which answers at once or is gone. A store on a host that hangs is
+        waited for without limit, because torch has none for these calls.
         """
         with suppress(RuntimeError):
             if self._store.check([_FAILED]):

@@ -1,4 +1,4 @@
-"""Channels that tell the clock when a transfer's ends were ready and how long each had to wait."""
+"""Channels that record when a transfer's ends were ready and how long each had to wait."""
 
 from synth.schedule.lowering.lower import Transfer
 
@@ -8,7 +8,7 @@ from .channels import Channels, Pending
 
 
 class TracedChannels:
-    """Passes everything on to other channels; the executor knows nothing of it."""
+    """Passes everything on to other channels, unknown to the executor."""
 
     def __init__(self, channels: Channels, clock: OpClock) -> None:
         self._channels = channels
@@ -25,7 +25,7 @@ class TracedChannels:
         return self._traced(self._channels.receive(buffers, transfer), transfer)
 
     def abort(self) -> None:
-        """Let go of all other ranks."""
+        """Disconnect from all other ranks."""
         self._channels.abort()
 
     def _traced(self, pending: Pending, transfer: Transfer) -> Pending:
@@ -33,7 +33,7 @@ class TracedChannels:
 
 
 class _Traced:
-    """A transfer under way whose wait is recorded."""
+    """A transfer in flight whose wait is recorded."""
 
     __slots__ = ("_clock", "_pending", "_transfer")
 

@@ -1,4 +1,4 @@
-"""Connecting the sockets for small messages, for those links whose two ends are on one machine."""
+"""Connects the sockets for small messages, for links whose two ends are on one machine."""
 
 import os
 import socket
@@ -13,18 +13,18 @@ from synth.errors import RunFailure
 from synth.schedule.lowering.lower import Action, Lowered, Transfer
 
 from ..groups import Group
-from .eager_sockets import EagerReceiver, EagerSender, most_bytes, room_of
+from .eager_sockets import EagerReceiver, EagerSender, most_bytes, send_buffer_bytes
 
 Link = tuple[int, int]
 
-_ENDS_AND_ROOM = struct.Struct("<iiq")
+_ENDS_AND_BUFFER = struct.Struct("<iiq")
 _MOST = struct.Struct("<q")
 
 
 def most_posted(transfers: Iterable[Transfer], lowered: Lowered | None, rank: int) -> Counter[Link]:
-    """How many receives of each link to a rank may be posted and not yet waited for.
+    """The most receives of each link to a rank that are posted and not yet waited for.
 
-    All, if no program says more; with one, also when only its forwards are run.
+    Without a program, all of them may be. With one, the count also covers its forwards alone.
     """
     found = Counter((t.source, t.target) for t in transfers if t.target == rank)
     if lowered is None:
@@ -54,9 +54,14 @@ class EagerLinks:
     ) -> None:
         """Connect; every rank of the group calls this at the same time, with the same links.
 
-        `posted`: how many receives of a link to this rank are open at most.
-        Whether two ranks are on one machine is found by trying: a socket's address is a name in a
+        Two ranks are on one machine if the connection succeeds: a socket's address is a name in a
         new folder that only its maker's user may enter.
+
+        Args:
+            group: the ranks.
+            links: all directed links.
+            posted: the most open receives of each link to this rank.
+            timeout_s: the time limit of a read.
         """
         self._timeout_s = timeout_s
         self.senders: dict[Link, EagerSender] = {}
@@ -73,7 +78,7 @@ class EagerLinks:
         except BaseException as error:
             group.tell(error)
             for end in (*mine.values(), *accepted):
-                end.close()  # whoever waits there is told, though this process may live on
+                end.close()  # wakes the other end, although this process may live on
             raise
 
     def _connect(
@@ -104,9 +109,9 @@ class EagerLinks:
         accepted: Iterable[socket.socket],
         posted: Mapping[Link, int],
     ) -> None:
-        """Who receives on a link tells its sender how large a message may be."""
+        """Let the receiver of each link tell its sender the largest message."""
         for end in accepted:
-            source, target, room = _ENDS_AND_ROOM.unpack(self._read(end, _ENDS_AND_ROOM.size))
+            source, target, room = _ENDS_AND_BUFFER.unpack(self._read(end, _ENDS_AND_BUFFER.size))
             most = most_bytes(room, posted[source, target])
             end.sendall(_MOST.pack(most))
             link = source, target
@@ -116,7 +121,7 @@ class EagerLinks:
             self.senders[link] = EagerSender(end, link[1], self._timeout_s, most)
 
     def abort(self) -> None:
-        """Let go of all other ranks."""
+        """Disconnect from all other ranks."""
         for sender in self.senders.values():
             sender.abort()
         for receiver in self.receivers.values():
@@ -134,7 +139,7 @@ class EagerLinks:
 
 
 def _listen(listener: socket.socket, folder: Path, most: int) -> str | None:
-    """The address, or none where this cannot be (a path too long for a socket's name)."""
+    """Return the address; None if the path is too long for a socket's name."""
     address = os.fspath(folder / "links")
     try:
         listener.bind(address)
@@ -145,13 +150,13 @@ def _listen(listener: socket.socket, folder: Path, most: int) -> str | None:
 
 
 def _connected(address: str | None, link: Link) -> socket.socket | None:
-    """A socket to whoever listens there, who was told of link and room; none: nobody does."""
+    """Return a socket to the listener, which is told link and buffer size; None: nobody listens."""
     if address is None:
         return None
     end = socket.socket(socket.AF_UNIX)
     try:
         end.connect(address)
-        end.sendall(_ENDS_AND_ROOM.pack(*link, room_of(end)))
+        end.sendall(_ENDS_AND_BUFFER.pack(*link, send_buffer_bytes(end)))
     except OSError:
         end.close()
         return None

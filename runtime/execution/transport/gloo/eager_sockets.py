@@ -1,13 +1,13 @@
-"""Small messages between processes of one machine, sent at once through a socket of their own.
+"""Eager sockets: small messages between processes of one machine, sent at once.
 
-Gloo meets before it sends: each end tells the other that it is ready, and threads of both wake up
-for each of these notes, which costs more than the op of a small tensor. MPI libraries therefore
-send small messages eagerly; so does this. The bytes of a link come in the order in which they were
-sent. Both ends know the sizes; each message still begins with its own, because if they ever
-disagreed, all later messages of the link would silently shift.
+Gloo synchronises before it sends: each end tells the other that it is ready, and threads of both
+wake up for each of these notes, which costs more than the op of a small tensor. MPI libraries
+therefore send small messages eagerly, and so does this module. The bytes of a link arrive in the
+order of sending. Both ends know the sizes, but each message still begins with its length: if the
+ends ever disagreed, all later messages of the link would silently shift.
 
-A send never blocks, and goes on whatever its rank does: what the kernel has no room for is left to
-a thread, which lives as long as there is such.
+A send never blocks, and proceeds independently of its rank. Bytes that exceed the kernel's buffer
+are sent by a thread, which ends when none are left.
 """
 
 import ctypes
@@ -27,28 +27,35 @@ from torch import Tensor
 
 from ...stage.boundary import Tensors
 
-# What is larger had better move while its ranks compute.
+# Larger messages go over gloo, whose threads move them while their ranks compute.
 MOST_BYTES = 32 << 10
 
+# The send buffer that is requested of the kernel, in bytes.
 _WANTED_BYTES = 1 << 20
+
+# Linux counts up to this many bytes of its buffer per byte of a message, and this many per message.
 _SHARE_OF_MESSAGE = 2
 _COST_OF_MESSAGE = 2 << 10
+
 _LENGTH = struct.Struct("=q")
+
+# The most pieces of memory that one system call takes (IOV_MAX on Linux).
 _MOST_PIECES = 1024
 
 
-def room_of(end: socket.socket) -> int:
-    """How much the kernel holds for a socket, after it was asked for much."""
+def send_buffer_bytes(end: socket.socket) -> int:
+    """Request a large send buffer for a socket, and return the size that the kernel grants."""
     end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _WANTED_BYTES)
     return end.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
 
 
 def most_bytes(room: int, most_posted: int) -> int:
-    """The largest message for which a link's socket does what the verifier assumes.
+    """The largest message for which a link's socket behaves as the verifier assumes.
 
-    A send may wait for its receive to be posted, and for no more. Here it waits if the kernel is
-    full of messages that nobody has read, so all that are posted and not yet waited for must fit
-    in, each with its length. Linux counts at most two bytes for a byte, and 2 KiB for a message.
+    A send may wait for its receive to be posted, and for nothing else. Here it waits if the
+    kernel's buffer is full of unread messages, so all messages that are posted and not yet waited
+    for must fit in, each with its length. Linux counts at most two bytes per byte, and 2 KiB per
+    message.
     """
     share = room // max(1, most_posted)
     return min(MOST_BYTES, (share - _COST_OF_MESSAGE) // _SHARE_OF_MESSAGE - _LENGTH.size)
@@ -100,10 +107,10 @@ class EagerSender:
             return _Sending(self, tensors, self._queued_bytes)
 
     def finish(self, end_bytes: int) -> None:
-        """Wait until so much of the link's bytes was sent.
+        """Wait until `end_bytes` of the link's bytes are sent.
 
         Raises:
-            RuntimeError: the other end is closed, or takes nothing for too long.
+            RuntimeError: the other end is closed, or accepts nothing for too long.
         """
         with self._moved:
             if self._sent_bytes >= end_bytes:
@@ -117,11 +124,11 @@ class EagerSender:
             raise RuntimeError(f"Timed out waiting for rank {self._target} to receive")
 
     def abort(self) -> None:
-        """Send no more; the other end is told."""
+        """Stop sending; the other end is notified."""
         _shut(self._end)
 
     def _push(self) -> bool:
-        """Send as far as there is room; whether that was all."""
+        """Send as much as the kernel accepts; return True if that was everything."""
         unsent = self._unsent
         while unsent:
             try:
@@ -156,7 +163,7 @@ class EagerReceiver:
         """Take over a link's connected socket, for messages of at most `most` bytes."""
         self.most = most
         end.setblocking(True)
-        # The kernel's own time limit: Python's would ask before it reads.
+        # The kernel's time limit; Python's own would poll before each read.
         limit = struct.pack("@ll", int(timeout_s), int(timeout_s % 1 * 1e6))
         end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
         weakref.finalize(self, end.close)
@@ -167,7 +174,7 @@ class EagerReceiver:
         self._posted: deque[_Receiving] = deque()
 
     def receive(self, buffers: Tensors) -> "_Receiving":
-        """Post a receive; messages fill buffers in the order in which these were posted."""
+        """Post a receive; messages fill buffers in the order of posting."""
         posted = _Receiving(self, buffers)
         self._posted.append(posted)
         return posted
@@ -195,11 +202,11 @@ class EagerReceiver:
                 self._posted.popleft()
 
     def abort(self) -> None:
-        """Receive no more; the other end is told."""
+        """Stop receiving; the other end is notified."""
         _shut(self._end)
 
     def _check_length(self, message: "_Receiving") -> None:
-        """Of a message that has begun; its first piece is its length."""
+        """Check the length of a message that has begun; it is the message's first piece."""
         if message.is_checked or (message.unfilled and message.unfilled[0].tensor is None):
             return
         (came,) = _LENGTH.unpack(message.length)
@@ -213,7 +220,7 @@ class EagerReceiver:
 
 
 class _Sending:
-    """A message under way, for its sender."""
+    """A message in flight, for its sender."""
 
     __slots__ = ("_end_bytes", "_sender", "_tensors")
 
@@ -223,13 +230,13 @@ class _Sending:
         self._end_bytes = end_bytes
 
     def wait(self) -> Tensors:
-        """Until the tensors may be freed."""
+        """Return the tensors once they may be freed."""
         self._sender.finish(self._end_bytes)
         return self._tensors
 
 
 class _Receiving:
-    """A message under way, for its receiver."""
+    """A message in flight, for its receiver."""
 
     __slots__ = ("_buffers", "_receiver", "is_checked", "length", "num_bytes", "unfilled")
 
@@ -243,7 +250,7 @@ class _Receiving:
         self.unfilled = deque([_Piece(memoryview(self.length), None), *pieces])
 
     def wait(self) -> Tensors:
-        """Until the buffers may be read."""
+        """Return the buffers once they may be read."""
         if self.unfilled:
             self._receiver.finish(self)
         return self._buffers
@@ -259,12 +266,12 @@ def _pieces(tensors: Iterable[Tensor]) -> list[_Piece]:
 
 
 def _memories(pieces: Iterable[_Piece]) -> list[memoryview]:
-    """As many as one call of the kernel takes."""
+    """The memory of as many pieces as one system call takes."""
     return [piece.memory for piece in islice(pieces, _MOST_PIECES)]
 
 
 def _advance(pieces: deque[_Piece], num_bytes: int) -> None:
-    """So much of the pieces is done, from the first one on."""
+    """Remove the first `num_bytes` bytes of the pieces."""
     while num_bytes:
         memory, tensor = pieces[0]
         if num_bytes < len(memory):
@@ -275,13 +282,13 @@ def _advance(pieces: deque[_Piece], num_bytes: int) -> None:
 
 
 def _shut(end: socket.socket) -> None:
-    """Unlike closing, this is told to a thread that waits for the socket."""
+    """Shut a socket down; unlike closing it, this wakes a thread that waits for it."""
     with suppress(OSError):  # the other end is gone already
         end.shutdown(socket.SHUT_RDWR)
 
 
 def _close_in_forks(end: socket.socket) -> None:
-    """A child that is forked (one that loads data) would else keep a dead rank's link open."""
+    """Close a socket in forked children, such as data loaders, which would keep the link open."""
     kept = weakref.ref(end)
 
     def close() -> None:

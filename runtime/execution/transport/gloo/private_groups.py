@@ -1,12 +1,12 @@
-"""Gloo groups of a pipeline's own, so that it may cut their connections when a rank has failed.
+"""Gloo groups that belong to one pipeline, so that it can abort them when a rank has failed.
 
 A rank that failed may live on: its process caught the error, or cannot end while a thread of gloo's
-is in a collective with ranks that wait for it. So it says that it is gone by cutting what connects
-it to the others; who waits for it then fails too, and does the same, until all have ended.
+is in a collective with ranks that wait for it. It announces its failure by closing its connections.
+Ranks that wait for it then fail and do the same, until all have ended.
 
-They are made beside `torch.distributed.new_group`, whose names for groups that not all processes
-make (torch 2.13) count the groups that a process is in: ranks that are in unequally many would wait
-for each other under different names.
+The groups are made without `torch.distributed.new_group`, whose names for groups that not all
+processes make (torch 2.13) count the groups that a process is in. Ranks that are in different
+numbers of groups would wait for each other under different names.
 """
 
 import os
@@ -23,10 +23,10 @@ from torch.distributed import BroadcastOptions, ProcessGroupGloo
 
 from ..rendezvous import Rendezvous
 
-# Beyond those that channels count with: nothing is ever sent under it.
+# Above the tags that channels use: nothing is ever sent under it.
 _UNUSED_TAG = 2**20
 _SOON = timedelta(milliseconds=1)
-# Dtypes that collectives know; others, such as int16 and float8, travel as bytes.
+# Dtypes that gloo's collectives support; others, such as int16 and float8, are sent as bytes.
 _KNOWN = {
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
     *(torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool),
@@ -37,16 +37,16 @@ class PrivateGroups:
     """This rank's groups with others, by their ranks."""
 
     rendezvous: Rendezvous
-    """Where its ranks wait for each other until a group is made."""
+    """The rendezvous of the ranks, before a group is made."""
 
     def __init__(self, store: Store, rank: int, timeout_s: float, noun: str = "rank") -> None:
         """Prepare to make groups.
 
         Args:
-            store: where ranks find each other; for this pipeline alone.
+            store: a store for this pipeline alone, in which ranks find each other.
             rank: of the pipeline, as all ranks here.
-            timeout_s: after which whoever waits in one of the groups gives up.
-            noun: for a rank, in messages.
+            timeout_s: the time limit of waits in a group.
+            noun: the word for a rank in messages.
         """
         self.rendezvous = Rendezvous(store, rank, timeout_s, noun)
         self._store = store
@@ -56,9 +56,9 @@ class PrivateGroups:
         self._others: list[Callable[[], None]] = []
 
     def among(self, ranks: Iterable[int], purpose: str = "") -> ProcessGroupGloo | None:
-        """The group of some ranks, which all of them ask for; none: this one is not among them.
+        """Return the group of some ranks, which all of them ask for.
 
-        For each purpose there is one of its own.
+        Each purpose has a group of its own. A rank that is not among the ranks gets None.
 
         Raises:
             RunFailure: a rank of the pipeline has failed, or did not ask in time.
@@ -76,14 +76,15 @@ class PrivateGroups:
         return self._made[named, purpose]
 
     def on_abort(self, abort: Callable[[], None]) -> None:
-        """Whenever these groups are cut, first cut what else connects this rank to the others."""
+        """Register a function that closes other connections before these groups."""
         self._others.append(abort)
 
     def abort(self) -> None:
-        """Close all connections: who waits in these groups, here or at the other end, is told.
+        """Close all connections, which ends waits in these groups here and at the other end.
 
-        Gloo has no call for that. But when a receive runs out of time, it closes all connections of
-        its group (gloo/transport/tcp/unbound_buffer.cc); one to a rank that is gone fails at once.
+        Gloo has no call for that. But when a receive times out, gloo closes all connections of its
+        group (gloo/transport/tcp/unbound_buffer.cc). A receive from a rank that is gone fails at
+        once.
         """
         for abort in self._others:
             abort()
@@ -94,7 +95,7 @@ class PrivateGroups:
 
 
 def _run_out_of_time(group: Any, peer: int) -> None:
-    # Gloo has connections for each interface that it was given; tags take turns on them.
+    # Gloo has connections for each network interface, and spreads consecutive tags over them.
     interfaces = os.environ.get("GLOO_SOCKET_IFNAME", "").count(",") + 1
     for tag in range(_UNUSED_TAG, _UNUSED_TAG + interfaces):
         with suppress(RuntimeError):
@@ -102,7 +103,7 @@ def _run_out_of_time(group: Any, peer: int) -> None:
 
 
 def gather(group: Any, value: object) -> list[Any]:
-    """Every rank's object, in rank order, on all."""
+    """Return every rank's object, in rank order, on all ranks."""
     mine = _packed(value)
     lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(group.size())]
     group.allgather([lengths], [torch.tensor([len(mine)])]).wait()
@@ -113,7 +114,7 @@ def gather(group: Any, value: object) -> list[Any]:
 
 
 def share(group: Any, value: object, source: int) -> Any:
-    """One rank's object, on all."""
+    """Return one rank's object on all ranks."""
     packed = _packed(value if group.rank() == source else None)
     length = torch.tensor([len(packed)])
     broadcast(group, length, source)
@@ -124,7 +125,7 @@ def share(group: Any, value: object, source: int) -> Any:
 
 
 def broadcast(group: Any, tensor: Tensor, source: int) -> None:
-    """One rank's tensor, on all; the rank is that in the group."""
+    """Copy one rank's tensor to all; `source` is its rank in the group."""
     if tensor.dtype not in _KNOWN:
         raw = tensor.detach().reshape(-1).contiguous().view(torch.uint8)
         broadcast(group, raw, source)
@@ -140,5 +141,5 @@ def _packed(value: object) -> Tensor:
 
 
 def _unpacked(data: Tensor) -> Any:
-    """Ranks of one pipeline trust each other, as those of torch.distributed do."""
+    """Unpickle; the ranks of one pipeline trust each other, as those of torch.distributed do."""
     return pickle.loads(data.numpy().tobytes())

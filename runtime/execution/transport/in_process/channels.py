@@ -12,7 +12,7 @@ from .exchange import Exchange, Exchanges, Parts
 
 
 class _End(NamedTuple):
-    """One rank's part of a transfer: what it sends, or the buffers that it posts."""
+    """One rank's end of a transfer: the tensors that it sends, or the buffers that it posts."""
 
     transfer: Transfer
     tensors: Tensors
@@ -41,7 +41,7 @@ class _Sending:
 
 
 class _Receiving(_Sending):
-    """A receive; its buffers are filled when it is waited for, so that no op reads them before."""
+    """A receive; `wait` fills its buffers, so that no op reads them before."""
 
     @torch.no_grad()
     def wait(self) -> Tensors:
@@ -62,13 +62,13 @@ class InProcessChannels:
         eager_bytes: int,
         abort: Callable[[], None],
     ) -> None:
-        """Of a rank; messages of at most `eager_bytes` do not wait for their receive."""
+        """Make a rank's channels; messages up to `eager_bytes` do not wait for their receive."""
         self._exchanges, self._rank, self._timeout_s = exchanges, rank, timeout_s
         self._eager_bytes = eager_bytes
         self._abort = abort
 
     def send(self, tensors: Tensors, transfer: Transfer) -> _Sent | _Sending:
-        """Start sending; the tensors are read when the receive is posted, small ones now."""
+        """Start sending; tensors are read when the receive is posted, small ones now."""
         eager = sum(tensor.nbytes for tensor in tensors) <= self._eager_bytes
         given = tuple(tensor.detach().clone() for tensor in tensors) if eager else tensors
         exchange = self._join(given, transfer, outlives=eager)
@@ -80,7 +80,7 @@ class InProcessChannels:
         return _Receiving(exchange, self._rank, self._timeout_s, buffers)
 
     def abort(self) -> None:
-        """Let go of all other ranks."""
+        """Disconnect from all other ranks."""
         self._abort()
 
     def _join(self, tensors: Tensors, transfer: Transfer, *, outlives: bool) -> Exchange:
@@ -90,7 +90,7 @@ class InProcessChannels:
 
 
 def _carry(ends: Parts) -> Parts:
-    """Read what is sent; the receiver's wait writes it."""
+    """Copy the sent tensors; the receiver's `wait` writes them to its buffers."""
     (_, source, target, *_), _ = next(iter(ends.values()))
     sent, posted = ends[source], ends[target]
     if sent.transfer != posted.transfer:

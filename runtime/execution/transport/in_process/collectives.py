@@ -1,4 +1,4 @@
-"""Collectives of ranks that are threads of one process, called as those of a process group."""
+"""Collectives of ranks that are threads of one process, with the methods of a process group."""
 
 from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from .exchange import Exchange, Exchanges, Parts
 
 
 class _Call(NamedTuple):
-    """One rank's part of a collective; all ranks must agree on all but what the tensors hold."""
+    """One rank's part of a collective; all ranks must agree on everything but the contents."""
 
     name: str
     detail: Hashable
@@ -23,7 +23,7 @@ class _Call(NamedTuple):
 
 
 class _Work:
-    """A collective under way; what it gives is written when it is waited for."""
+    """A collective in flight; `wait` writes its results."""
 
     def __init__(
         self, exchange: Exchange, rank: int, timeout_s: float, outputs: Sequence[Tensor]
@@ -47,7 +47,7 @@ class _Work:
 
 
 class InProcessCollectives:
-    """A group of some ranks; each call starts a collective and returns what to wait for."""
+    """A group of some ranks; each call starts a collective and returns its work."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class InProcessCollectives:
         timeout_s: float,
         purpose: str,
     ) -> None:
-        """Of `ranks`, `rank` among them; groups of the same ranks and purpose are one."""
+        """Make the group of `ranks`; equal ranks and purpose share one group."""
         self._exchanges, self._ranks, self._rank = exchanges, ranks, rank
         self._timeout_s = timeout_s
         self._place = ranks, purpose
@@ -67,11 +67,11 @@ class InProcessCollectives:
         return len(self._ranks)
 
     def rank(self) -> int:
-        """This one's number in the group."""
+        """The index of this rank in the group."""
         return self._ranks.index(self._rank)
 
     def allreduce(self, tensors: list[Tensor], op: Any = ReduceOp.SUM) -> _Work:
-        """Add up tensors in place, or take the largest."""
+        """Add up tensors in place, or take their maximum."""
         return self._start("allreduce", op == ReduceOp.MAX, tensors, tensors)
 
     def allreduce_coalesced(self, tensors: list[Tensor]) -> _Work:
@@ -79,12 +79,12 @@ class InProcessCollectives:
         return self._start("allreduce_coalesced", False, tensors, tensors)
 
     def broadcast(self, tensors: list[Tensor], options: BroadcastOptions) -> _Work:
-        """Give all the tensors of the root rank."""
+        """Copy the tensors of the root rank to all."""
         root = self._ranks[options.rootRank]
         return self._start("broadcast", root, tensors, tensors)
 
     def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor]) -> _Work:
-        """Give all the tensors of all, in rank order."""
+        """Copy the tensors of all ranks to all, in rank order."""
         return self._start("allgather", None, inputs, outputs[0])
 
     def _start(
@@ -114,7 +114,7 @@ def _results(calls: Sequence[_Call], ranks: tuple[int, ...]) -> list[Tensor]:
 
 
 def _reduced(tensors: Sequence[Tensor], *, largest: bool) -> Tensor:
-    """Combine in rank order, so that it is the same every time."""
+    """Combine in rank order, so that the result is deterministic."""
     result = tensors[0].clone()
     for tensor in tensors[1:]:
         result = torch.maximum(result, tensor) if largest else result.add_(tensor)

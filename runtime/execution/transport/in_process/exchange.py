@@ -1,4 +1,4 @@
-"""Exchanges between threads that are ranks: each is over once every rank has come with its part."""
+"""Exchanges between threads that are ranks: each completes once every rank has joined."""
 
 import threading
 from collections import Counter
@@ -9,27 +9,27 @@ Parts = dict[int, Any]
 """By rank."""
 
 Complete = Callable[[Parts], Parts]
-"""Makes what each rank gets of what each rank gave; raises where these do not fit each other."""
+"""Computes the result of each rank from the parts of all; raises if the parts do not match."""
 
 
 class Exchange:
-    """One transfer or collective; to join it never blocks, to wait for it does."""
+    """One transfer or collective; joining it never blocks, waiting for it does."""
 
     def __init__(self, ranks: Iterable[int]) -> None:
         self.ranks = frozenset(ranks)
         self.missing = set(self.ranks)
         self.parts: Parts = {}
         self.outlives: set[int] = set()
-        """Ranks that may leave: their part is enough."""
+        """The ranks whose parts stay valid after they have left."""
         self._results: Parts = {}
         self._error: str | None = None
         self._over = threading.Event()
 
     def wait(self, rank: int, timeout_s: float) -> Any:
-        """Return what a rank gets.
+        """Return a rank's result.
 
         Raises:
-            RuntimeError: a rank is gone or did not come in time, or the parts do not fit.
+            RuntimeError: a rank is gone or did not come in time, or the parts do not match.
         """
         if not self._over.wait(timeout_s):
             late = ", ".join(map(str, sorted(self.missing.copy())))
@@ -44,7 +44,7 @@ class Exchange:
         return self._error is not None
 
     def complete(self, complete: Complete) -> None:
-        """Exchange the parts; called by the rank that comes last."""
+        """Compute the results from the parts; called by the last rank to join."""
         try:
             self._results = complete(self.parts)
         except Exception as error:  # all of its ranks raise it
@@ -53,7 +53,7 @@ class Exchange:
         self._over.set()
 
     def fail(self, error: str) -> None:
-        """End it before all have come."""
+        """End the exchange with an error before all ranks have joined."""
         self._error = self._error or error
         self.parts = {}
         self._over.set()
@@ -62,8 +62,8 @@ class Exchange:
 class Exchanges:
     """All exchanges of the ranks of one pipeline.
 
-    A rank's n-th part at a place belongs to the n-th exchange there, as messages of a link and
-    collectives of a group do.
+    A rank's n-th part at a place belongs to the n-th exchange there, as with messages of a link and
+    collectives of a group.
     """
 
     def __init__(self) -> None:
@@ -82,14 +82,15 @@ class Exchanges:
         *,
         outlives: bool = False,
     ) -> Exchange:
-        """Come with a rank's part.
+        """Join the next exchange at a place with a rank's part.
 
         Args:
             place: a link or a group.
-            ranks: that take part.
+            ranks: the ranks that take part.
             rank: this one.
-            part: what it gives; unless it `outlives` the rank, the exchange fails when it leaves.
-            complete: run by the last to come.
+            part: its contribution; unless it `outlives` the rank, the exchange fails if the rank
+                leaves.
+            complete: called by the last rank to join.
             outlives: True if the part stays valid after its rank has left.
         """
         with self._lock:
@@ -111,7 +112,7 @@ class Exchanges:
         return exchange
 
     def leave(self, rank: int) -> None:
-        """End what waits for a rank, now and later."""
+        """Fail all exchanges that wait for a rank, now and later."""
         with self._lock:
             self._gone.add(rank)
             for exchange in self._open.values():
@@ -119,7 +120,7 @@ class Exchanges:
                     exchange.fail(_gone(rank))
 
     def left_behind(self) -> list[Hashable]:
-        """Places of exchanges that some have joined and others have not."""
+        """The places of exchanges that only some of their ranks have joined."""
         with self._lock:
             return [place for place, _ in self._open]
 

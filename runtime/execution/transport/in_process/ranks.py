@@ -6,11 +6,11 @@
 
     losses = run_ranks(schedule.num_ranks, train)
 
-Transfers start, wait and end as on gloo, except that they show more errors: a send's tensors are
-read only when the receive is posted, a receive's buffers filled only when it is waited for, and the
-two ends must name the same value. All ranks draw from the process's one generator, so R may draw
-other random numbers than its F did: do not combine R with dropout here. Warnings' filters are the
-process's, too; autocast and grad mode are a thread's own, and are set within the function.
+Transfers start, wait and end as on gloo, but they expose more errors: a send's tensors are read
+only when the receive is posted, a receive's buffers are filled only by `wait`, and the two ends
+must name the same value. All ranks draw from the process's one generator, so R may draw other
+random numbers than its F did: do not combine R with dropout here. Warning filters belong to the
+process, too. Autocast and grad mode belong to a thread and are set within the function.
 """
 
 import pickle
@@ -43,7 +43,7 @@ class _Ranks:
     def __init__(self) -> None:
         self.exchanges = Exchanges()
         self.store = HashStore()
-        self.was_cut = False
+        self.was_aborted = False
 
 
 class _Process:
@@ -69,7 +69,7 @@ class _Process:
             return shared
 
     def end(self, rank: int, cause: str | None) -> None:
-        """A rank's thread has ended, because of a failure if there is a cause."""
+        """Note that a rank's thread has ended, because of a failure if there is a cause."""
         with self._lock:
             self._ended[rank] = cause
             for (ranks, _), shared in self._made.items():
@@ -77,12 +77,12 @@ class _Process:
                     self._tell(shared, ranks, rank)
 
     def check_nothing_left(self) -> None:
-        """Refuse transfers that nobody received, and collectives that some did not call.
+        """Refuse transfers that were not received, and collectives that some ranks did not call.
 
         Raises:
-            SynthError: there are such.
+            SynthError: there is one.
         """
-        whole = [shared for shared in self._made.values() if not shared.was_cut]
+        whole = [shared for shared in self._made.values() if not shared.was_aborted]
         left = [place for shared in whole for place in shared.exchanges.left_behind()]
         if left:
             raise SynthError(
@@ -108,7 +108,7 @@ class InProcessGroup(RankGroup):
         timeout_s: float,
         noun: str = "rank",
     ) -> None:
-        """Of some of the process's ranks; all of them make one. `own` is the process's rank."""
+        """Join a group of some of the process's ranks; `own` is this rank of the process."""
         self._process, self._own = process, own
         self.ranks, self.rank, self.noun = ranks, ranks.index(own), noun
         self._timeout_s = timeout_s
@@ -117,11 +117,11 @@ class InProcessGroup(RankGroup):
         self._others: list[Callable[[], None]] = []
 
     def renewed(self, timeout_s: float, noun: str = "rank") -> Self:
-        """The same ranks, for one pipeline alone; all of them call this."""
+        """Return a group of the same ranks for one pipeline alone; all of them call this."""
         return type(self)(self._process, self._own, self.ranks, timeout_s, noun)
 
     def part(self, ranks: Iterable[int]) -> Self:
-        """Some of these ranks, for a pipeline or its peers; all of those call this."""
+        """Return a group of some of these ranks; all of those call this."""
         chosen = tuple(self.ranks[rank] for rank in ranks)
         return type(self)(self._process, self._own, chosen, self._timeout_s, self.noun)
 
@@ -145,13 +145,13 @@ class InProcessGroup(RankGroup):
         return BACKEND
 
     def on(self, device: torch.device) -> Self:
-        """This group: it moves tensors of any device."""
+        """Return this group, which moves tensors of any device."""
         return self
 
     def subgroup(
         self, ranks: Iterable[int], timeout: timedelta | None = None, purpose: str = ""
     ) -> InProcessCollectives | None:
-        """Collectives of some ranks; none: this one is not among them."""
+        """Return the collectives of some ranks; None: this rank is not among them."""
         named = tuple(ranks)
         if self.rank not in named:
             return None
@@ -159,28 +159,28 @@ class InProcessGroup(RankGroup):
         return InProcessCollectives(self._shared.exchanges, named, self.rank, limit_s, purpose)
 
     def share(self, value: object, source: int) -> Any:
-        """One rank's object, on all; each other rank gets a copy."""
+        """Return one rank's object on all ranks; each other rank gets a copy."""
         given = pickle.dumps(value) if self.rank == source else None
         return pickle.loads(self._all_told("share", given)[source])
 
     def gather(self, value: object) -> list[Any]:
-        """Every rank's object, in rank order, on all, as copies."""
+        """Return every rank's object, in rank order, on all ranks, as copies."""
         told = self._all_told("gather", pickle.dumps(value))
         return [pickle.loads(told[rank]) for rank in range(self.size)]
 
     def on_abort(self, abort: Callable[[], None]) -> None:
-        """Whenever this rank lets go of the others, first cut what else connects it to them."""
+        """Register a function that closes other connections before this rank disconnects."""
         self._others.append(abort)
 
     def abort(self) -> None:
-        """Let go of all other ranks: whoever waits for this one fails."""
+        """Disconnect from all other ranks: ranks that wait for this one fail."""
         for abort in self._others:
             abort()
-        self._shared.was_cut = True
+        self._shared.was_aborted = True
         self._shared.exchanges.leave(self.rank)
 
     def close(self) -> None:
-        """Nothing is held that would have to be freed."""
+        """Do nothing; no resources need to be freed."""
 
     def _all_told(self, place: Hashable, given: bytes | None) -> Parts:
         ranks = range(self.size)
@@ -199,16 +199,16 @@ def run_ranks(
     timeout_s: float = 300.0,
     eager_bytes: int = 0,
 ) -> list[T]:
-    """Run a function on every rank, each in a thread of its own, and return what each returns.
+    """Run a function on every rank, one thread each, and return the results in rank order.
 
-    Kernels use one processor meanwhile, as with a process for each rank of a full machine.
+    Kernels use one processor meanwhile, as with one process per rank on a full machine.
 
     Args:
-        num_ranks: how many threads.
-        function: is given its rank's group, for `Pipeline(group=…)`.
-        timeout_s: after which ranks wait for each other no longer.
-        eager_bytes: messages of at most so many bytes are copied when their send starts, and wait
-            for no receive; larger ones do.
+        num_ranks: the number of threads.
+        function: called with its rank's group, for `Pipeline(group=…)`.
+        timeout_s: the longest that ranks wait for each other.
+        eager_bytes: messages of at most this size are copied when their send starts, and do not
+            wait for their receive; larger ones do.
 
     Raises:
         BaseException: the error of the rank that failed first; the others have ended too.
