@@ -25,13 +25,13 @@ from synth.processors import num_processors
 from synth.report.text.tables import table
 from synth.solve.cpsat import process
 from synth.solve.cpsat.call import ask
-from synth.solve.cpsat.model import Model
+from synth.solve.cpsat.model import ExactModel
 from synth.solve.cpsat.parameters import mind_orders, quiet
 from synth.solve.improve.list_scheduling import search
 from synth.solve.improve.lns.window_model import Window, required_by
-from synth.solve.instance.earliest_start import Placed
+from synth.solve.instance.earliest_start import EarliestStart
 from synth.solve.instance.event_graph import Graph
-from synth.solve.instance.memory_models import certain, relaxed_for_fusion
+from synth.solve.instance.memory_models import relaxed_for_fusion, relaxed_memory
 from synth.solve.instance.tails import tails_of
 
 _SIZES = (24, 48, 96, 192)
@@ -46,11 +46,11 @@ class Windows:
 
     def __init__(self) -> None:
         problem = problems.problem(16, 64, 0.75)
-        view = certain(problem)
-        graph, self._ranks = Graph(view), range(view.num_ranks)
-        draft, _ = search(view, problem.objective, _DRAFT_OPS, 0, lambda: False)[0]
+        instance = relaxed_memory(problem)
+        graph, self._ranks = Graph(instance), range(instance.num_ranks)
+        draft, _ = search(instance, problem.objective, _DRAFT_OPS, 0, lambda: False)[0]
         orders = [graph.numbered(order)[0] for order in draft.orders]
-        self._placed = Placed(graph, problem.objective, orders)
+        self._placed = EarliestStart(graph, problem.objective, orders)
         self._tails = list(tails_of(self._placed, problem.objective))
         self._required = required_by(graph)
 
@@ -131,15 +131,15 @@ def whole_models() -> Iterator[list[str]]:
     """A row for each size of exact models."""
     for num_ranks, num_micro_batches in _WHOLE:
         problem = problems.problem(num_ranks, num_micro_batches, 0.75)
-        view = relaxed_for_fusion(problem)
+        instance = relaxed_for_fusion(problem)
         began_s = time.process_time()
-        model = Model(view, problem.objective, 1_000_000).cp.proto
+        model = ExactModel(instance, problem.objective, 1_000_000).cp.proto
         build_s, text = time.process_time() - began_s, str(model)
         copy = cp_model.CpModelProto()
         write_s, read_s = least_s(model.__str__), least_s(partial(copy.parse_text_format, text))
         times = (build_s, write_s, read_s)
         milliseconds = (f"{1e3 * seconds:.0f}" for seconds in times)
-        yield [str(view.num_ops), f"{len(text) / 1e6:.1f}", *milliseconds]
+        yield [str(instance.num_ops), f"{len(text) / 1e6:.1f}", *milliseconds]
 
 
 def main() -> None:

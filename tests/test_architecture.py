@@ -40,12 +40,6 @@ APART = [
 ]
 APART_EXCEPT = {("synth.solve.evaluate.evaluate", "synth.solve.improve.robustness.scenarios")}
 
-# Public classes whose name several modules have.
-SAME_NAMES = {
-    "Rule",
-    "Span",
-}
-
 
 class Import(NamedTuple):
     """One name that a module imports, and whether it does so when it is itself imported."""
@@ -205,10 +199,8 @@ def test_a_public_class_name_occurs_once() -> None:
         for name in _source(module).public_classes:
             places[name].add(module)
     twice = {name: modules for name, modules in places.items() if len(modules) > 1}
-    new = {name: modules for name, modules in twice.items() if name not in SAME_NAMES}
 
-    assert not new, "rename one of them"
-    assert SAME_NAMES - set(twice) == set(), "remove these from SAME_NAMES"
+    assert not twice, "rename one of them"
 
 
 def test_files_that_pages_name_exist() -> None:

@@ -12,8 +12,8 @@ from synth.schedule.memory import peak_bytes
 from synth.schedule.model import Buffering, Schedule
 from synth.schedule.ops import Op
 from synth.schedule.verify import verify
-from synth.solve.instance.instance import STEP, F, View
-from synth.solve.instance.memory_models import certain
+from synth.solve.instance.instance import STEP, F, Instance
+from synth.solve.instance.memory_models import relaxed_memory
 from synth.solve.instance.single_micro_batch import least_peak
 from synth.solve.problem import Problem
 from synth.units import format_bytes, format_bytes_both
@@ -112,10 +112,10 @@ def needed_bytes(problem: Problem, *, recomputing: bool = False) -> tuple[int, .
         problem: how much there is to hold.
         recomputing: whether R's may stand before its B's.
     """
-    view = certain(problem)
+    instance = relaxed_memory(problem)
     return tuple(
         problem.static_bytes(rank)
-        + one_micro_batch_bytes(problem, view, rank, recomputing=recomputing)
+        + one_micro_batch_bytes(problem, instance, rank, recomputing=recomputing)
         for rank in range(problem.num_ranks)
     )
 
@@ -130,35 +130,35 @@ def smallest_limit_bytes(problem: Problem) -> int:
 
 
 def one_micro_batch_bytes(
-    problem: Problem, view: View, rank: int, *, recomputing: bool = False
+    problem: Problem, instance: Instance, rank: int, *, recomputing: bool = False
 ) -> int:
     """The peak of one micro-batch alone above the static bytes.
 
     When the gradient's receive is posted, the activation that was just sent is still there: before
     the first B of a rank that holds one stage stands an F in every schedule, or else an R.
     """
-    held = view.held[rank]
-    peaks = [view[chunk].need_bytes[STEP] for chunk in held]
-    peaks += [least_peak(view, chunks).proven_bytes for chunks in view.chains(rank)]
-    chunk = view[held[0]]
-    if len(held) == 1 and chunk.below is not None and not recomputing:
-        stage = problem.costs.stages[chunk.stage]
+    held = instance.held[rank]
+    peaks = [instance[copy].peak_above_bytes[STEP] for copy in held]
+    peaks += [least_peak(instance, copies).proven_bytes for copies in instance.chains(rank)]
+    copy = instance[held[0]]
+    if len(held) == 1 and copy.below is not None and not recomputing:
+        stage = problem.costs.stages[copy.stage]
         sent = stage.output_bytes if stage.output_until == F else 0
-        peaks.append(chunk.effect_bytes[F] + sent + stage.output_bytes)
+        peaks.append(copy.delta_bytes[F] + sent + stage.output_bytes)
     return max(peaks)
 
 
 def serial_schedule(problem: Problem) -> Schedule:
     """One micro-batch at a time, boundary buffers for as short as can be: the least memory."""
-    view = certain(problem)
+    instance = relaxed_memory(problem)
     programs: list[tuple[Op, ...]] = []
     for rank in range(problem.num_ranks):
         ops: list[Op] = []
-        orders = [least_peak(view, chunks).order for chunks in view.chains(rank)]
-        for k in range(max(chunk.num_micro_batches for chunk in view.chunks)):
+        orders = [least_peak(instance, copies).order for copies in instance.chains(rank)]
+        for k in range(max(copy.num_micro_batches for copy in instance.copies)):
             for order in orders:
-                if k <= view[order[0][0]].last:
-                    ops += [view[chunk].op(kind, k) for chunk, kind in order]
+                if k <= instance[order[0][0]].last:
+                    ops += [instance[copy].op(kind, k) for copy, kind in order]
         programs.append(tuple(ops))
     return Schedule(
         problem.placement, problem.num_micro_batches, tuple(programs), "serial", Buffering(0, 0)

@@ -14,7 +14,7 @@ _SLACK_SHARE = 0.05
 OnImprovement = Callable[[Incumbent], None]
 
 
-class Standing:
+class SearchState:
     """What a search knows so far, and whether it should go on.
 
     `within` is that of the search which this one serves, if any: it ends with that.
@@ -28,7 +28,7 @@ class Standing:
         options: SolveOptions,
         on_improvement: OnImprovement | None,
         stop: threading.Event | None,
-        within: "Standing | None" = None,
+        within: "SearchState | None" = None,
     ) -> None:
         self.problem, self.options, self._within = problem, options, within
         self.stop = stop or threading.Event()

@@ -23,11 +23,11 @@ from synth.schedule.files.plan_file import Plan
 from synth.schedule.model import Placement
 from synth.schedule.placements import placement
 from synth.solve import Part, Problem, SolveOptions, SolverName, solve
-from synth.solve.bounds.closed_form import Ladder, Reference, work_bounds
-from synth.solve.bounds.forward_spacing import Spacing
+from synth.solve.bounds.closed_form import RankSubsets, Reference, work_bounds
+from synth.solve.bounds.forward_spacing import SpacingProver
 from synth.solve.bounds.idle_time import IdleBounds
 from synth.solve.bounds.recheck import Recheck, recheck
-from synth.solve.cpsat.model import Model
+from synth.solve.cpsat.model import ExactModel
 from synth.solve.instance.memory_models import relaxed_for_fusion
 from tests.synth.effort import counted
 from tests.synth.test_solve import table_costs
@@ -47,29 +47,31 @@ def _never() -> bool:
 
 
 def ranks_of(problem: Problem) -> Iterator[Proven]:
-    view, known = relaxed_for_fusion(problem), Reference(100_000, None)
-    yield from Ladder(view, problem.objective, counted(2), lambda: known, _never).together(2.0)
+    instance, known = relaxed_for_fusion(problem), Reference(100_000, None)
+    yield from RankSubsets(instance, problem.objective, counted(2), lambda: known, _never).together(
+        2.0
+    )
 
 
 def spacings_of(problem: Problem) -> Iterator[Proven]:
     asked = (relaxed_for_fusion(problem), counted(2), lambda: None, _never)
-    yield from Spacing(*asked, objective=problem.objective).bounds(2.0)
+    yield from SpacingProver(*asked, objective=problem.objective).bounds(2.0)
 
 
 def idle_times_of(problem: Problem) -> Iterator[Proven]:
-    view, known = relaxed_for_fusion(problem), Reference(100_000, None)
-    asked = (view, problem.objective, counted(2), work_bounds(view), lambda: known, _never)
+    instance, known = relaxed_for_fusion(problem), Reference(100_000, None)
+    asked = (instance, problem.objective, counted(2), work_bounds(instance), lambda: known, _never)
     bounds = IdleBounds(*asked)
     yield from bounds.one_by_one(0.1)
     yield from bounds.together(0.1)
 
 
 def ranks_with_spacings_of(problem: Problem) -> Iterator[Proven]:
-    view, known = relaxed_for_fusion(problem), Reference(100_000, None)
-    apart = Spacing(view, counted(2), lambda: None, _never)
+    instance, known = relaxed_for_fusion(problem), Reference(100_000, None)
+    apart = SpacingProver(instance, counted(2), lambda: None, _never)
     assert list(apart.bounds(2.0))
-    asked = (view, problem.objective, counted(2), lambda: known, _never, {}, apart.known)
-    yield from Ladder(*asked).together(2.0)
+    asked = (instance, problem.objective, counted(2), lambda: known, _never, {}, apart.known)
+    yield from RankSubsets(*asked).together(2.0)
 
 
 def exact_of(problem: Problem) -> Iterator[Proven]:
@@ -234,20 +236,20 @@ def proof_of(plan: Plan, profile: Profile | None = None, **asked: bool) -> Repro
 
 
 @pytest.fixture
-def models(monkeypatch: pytest.MonkeyPatch) -> list[Model]:
+def models(monkeypatch: pytest.MonkeyPatch) -> list[ExactModel]:
     """All models that are made."""
-    made: list[Model] = []
-    init = Model.__init__
+    made: list[ExactModel] = []
+    init = ExactModel.__init__
 
-    def note(self: Model, *args: Any, **named: Any) -> None:
+    def note(self: ExactModel, *args: Any, **named: Any) -> None:
         made.append(self)
         init(self, *args, **named)
 
-    monkeypatch.setattr(Model, "__init__", note)
+    monkeypatch.setattr(ExactModel, "__init__", note)
     return made
 
 
-def test_a_certificate_is_less_work_than_all_provers(models: list[Model]) -> None:
+def test_a_certificate_is_less_work_than_all_provers(models: list[ExactModel]) -> None:
     plan = tight_plan()
     certificate = plan.claim.certificate
     assert certificate is not None and certificate.prover == ProverName.RANKS
@@ -311,7 +313,7 @@ def sought_plan() -> Plan:
     return Plan.of(PROFILE, sizes, result.schedule, claim=claim, caps_bytes=caps)
 
 
-def test_a_bound_of_all_partitions_is_proven_from_its_certificate(models: list[Model]) -> None:
+def test_a_bound_of_all_partitions_is_proven_from_its_certificate(models: list[ExactModel]) -> None:
     plan = sought_plan()
     certificate = plan.claim.certificate
     assert certificate is not None and certificate.prover == ProverName.PARTITIONS

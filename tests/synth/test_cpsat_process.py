@@ -21,7 +21,7 @@ from synth.schedule.placements import placement
 from synth.solve import Objective, Part, Problem, SolveOptions, StoppedBy, solve
 from synth.solve.cpsat import process
 from synth.solve.cpsat.call import ask
-from synth.solve.cpsat.model import Model
+from synth.solve.cpsat.model import ExactModel
 from synth.solve.cpsat.parameters import quiet
 from synth.solve.cpsat.process import Event, WorkerDied
 from synth.solve.cpsat.run import Values, decide, run
@@ -35,7 +35,7 @@ from synth.solve.cpsat.worker_program import (
     send,
     unpack_bound,
 )
-from synth.solve.instance.timing import Solution
+from synth.solve.instance.timing import TimedOrders
 from tests.synth.effort import HOURS_S, counted
 from tests.synth.even_stages import even
 from tests.synth.worker_processes import kill_workers, left_after
@@ -47,8 +47,8 @@ ABORTS = Path(__file__).parent / "cpsat_aborts"
 BEST_US = 1676
 
 
-def model_of_eight() -> Model:
-    return Model(even(4, 9, 8), Objective.MAKESPAN, 10_000)
+def model_of_eight() -> ExactModel:
+    return ExactModel(even(4, 9, 8), Objective.MAKESPAN, 10_000)
 
 
 @pytest.mark.parametrize(
@@ -81,11 +81,11 @@ class KilledOnce:
     """Kills every worker when the first solution or bound comes."""
 
     def __init__(self, times: int = 1) -> None:
-        self.left, self.events = times, list[Solution | int]()
+        self.left, self.events = times, list[TimedOrders | int]()
 
-    def __call__(self, event: Solution | int) -> None:
+    def __call__(self, event: TimedOrders | int) -> None:
         self.events.append(event)
-        if self.left and isinstance(event, Solution):
+        if self.left and isinstance(event, TimedOrders):
             self.left -= 1
             assert kill_workers()
 
@@ -95,8 +95,8 @@ def test_a_worker_killed_in_the_middle_of_a_search_is_gone_on_from() -> None:
     outcome = run(model, counted(1000), 1000, killed)
     assert killed.left == 0
     assert (outcome.bound_us, outcome.optimal) == (BEST_US, True)
-    assert outcome.solution is not None
-    assert outcome.solution.value_us(model.view, Objective.MAKESPAN) == BEST_US
+    assert outcome.timing is not None
+    assert outcome.timing.value_us(model.instance, Objective.MAKESPAN) == BEST_US
 
 
 def test_an_idle_worker_that_was_killed_at_the_same_time_is_no_second_death(
@@ -104,7 +104,7 @@ def test_an_idle_worker_that_was_killed_at_the_same_time_is_no_second_death(
 ) -> None:
     model, killed, small = model_of_eight(), KilledOnce(), cp_model.CpModel()
 
-    def solve_beside(event: Solution | int) -> None:
+    def solve_beside(event: TimedOrders | int) -> None:
         if killed.left:  # leaves an idle worker
             assert decide(small, HOURS_S, seed=0).found is not None
         killed(event)
@@ -120,10 +120,10 @@ def test_what_two_killed_workers_told_is_the_outcome() -> None:
     model, killed = model_of_eight(), KilledOnce(times=2)
     outcome = run(model, counted(1000), 1000, killed)
     assert killed.left == 0
-    solutions = [event for event in killed.events if isinstance(event, Solution)]
-    values = [solution.value_us(model.view, Objective.MAKESPAN) for solution in solutions]
-    assert outcome.solution is not None and not outcome.infeasible
-    assert outcome.solution.value_us(model.view, Objective.MAKESPAN) == min(values)
+    timings = [event for event in killed.events if isinstance(event, TimedOrders)]
+    values = [timing.value_us(model.instance, Objective.MAKESPAN) for timing in timings]
+    assert outcome.timing is not None and not outcome.infeasible
+    assert outcome.timing.value_us(model.instance, Objective.MAKESPAN) == min(values)
     assert outcome.bound_us <= BEST_US <= min(values)
     assert outcome.spent_s == 1000  # nobody knows how much it was, and the search has to end
 
@@ -340,12 +340,12 @@ LONG = """
 import os, sys, threading, time
 from synth.solve import Objective
 from synth.solve.cpsat import process
-from synth.solve.cpsat.model import Model
+from synth.solve.cpsat.model import ExactModel
 from synth.solve.cpsat.run import decide
 from tests.synth.even_stages import even
 
 def search(should_stop=lambda: False):
-    return decide(Model(even(8, 12, 32), Objective.MAKESPAN, 100_000).cp, 1e6, 0, should_stop)
+    return decide(ExactModel(even(8, 12, 32), Objective.MAKESPAN, 100_000).cp, 1e6, 0, should_stop)
 
 def tell_workers():
     while not process.processes():
@@ -420,7 +420,7 @@ def test_workers_end_with_an_interpreter_that_ends_by_itself(tmp_path: Path) -> 
 
 def test_a_forked_process_has_workers_of_its_own(tmp_path: Path) -> None:
     code = (
-        "small = Model(even(4, 9, 8), Objective.MAKESPAN, 10_000)\n"
+        "small = ExactModel(even(4, 9, 8), Objective.MAKESPAN, 10_000)\n"
         "def value(): return decide(small.cp, 1e6, 0).found.value(small.value)\n"
         "assert value() == 1676\n"
         "before = process.processes()\n"

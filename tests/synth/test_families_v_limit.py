@@ -21,8 +21,8 @@ from synth.profile import Link, Links
 from synth.schedule import Buffering, Schedule, peak_bytes, verify
 from synth.schedule.placements import placement
 from synth.solve import Objective, Part, Problem, solve
-from synth.solve.improve.published import Starts
-from synth.solve.search_state import Standing
+from synth.solve.improve.published import PublishedIncumbents
+from synth.solve.search_state import SearchState
 from tests.synth.effort import counted
 
 SHARES = (0.6, 0.9, 1, 1.1, 1.25, 1.6, 2.2)
@@ -177,8 +177,8 @@ def test_more_memory_never_makes_the_first_answers_on_v_longer() -> None:
     for share in (0.6, 1, 1.5):
         caps = (int(share * case.released_peak_bytes(1)),) * 8
         asked = Problem(case.costs, placement("v", 8), 10, caps, Objective.PERIOD)
-        now = Standing(asked, counted(), None, None)
-        Starts(asked, counted(), now).try_families()
+        now = SearchState(asked, counted(), None, None)
+        PublishedIncumbents(asked, counted(), now).try_families()
         assert now.best is not None
         values.append(now.best.value_us)
     assert values == sorted(values, reverse=True)

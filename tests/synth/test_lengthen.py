@@ -18,15 +18,15 @@ from synth.solve import Problem, SolveOptions, solve
 from synth.solve.evaluate import evaluate
 from synth.solve.evaluate.evaluate import BUFFERINGS
 from synth.solve.improve import list_scheduling
-from synth.solve.improve.extend import _Lengthening, lengthened, longer
-from synth.solve.improve.modulo.unroll import Repeats
-from synth.solve.improve.short_instance import Fewer
+from synth.solve.improve.extend import _Extension, extend, extended_instance
+from synth.solve.improve.modulo.unroll import ModuloSchedules
+from synth.solve.improve.short_instance import ShortInstance
 from synth.solve.infeasibility import needed_bytes, serial_schedule
-from synth.solve.instance.instance import BW, B, F, View, W
-from synth.solve.instance.memory_models import cautious, certain, relaxed_for_fusion
+from synth.solve.instance.instance import BW, B, F, Instance, W
+from synth.solve.instance.memory_models import relaxed_for_fusion, relaxed_memory, safe_memory
 from synth.solve.instance.timing import Orders, keeps_caps, number, order_of, timed
 from synth.solve.problem import Part
-from synth.solve.search_state import Standing
+from synth.solve.search_state import SearchState
 from tests.synth.odd_problems import RandomOrders, odd_costs
 
 PLACEMENTS = ("linear", "v", "looped:2", "bidirectional", "bidirectional-v")
@@ -41,29 +41,29 @@ def odd_problem(rng: random.Random, m: int) -> Problem:
     return Problem(odd_costs(rng, where.num_stages, 2), where, m)
 
 
-def some_orders(seed: int) -> Iterator[tuple[Problem, View, Orders]]:
+def some_orders(seed: int) -> Iterator[tuple[Problem, Instance, Orders]]:
     """Valid orders of a random problem: any, and list schedules under a cap."""
     rng = random.Random(seed)
     problem = odd_problem(rng, rng.randint(6, 12))
     programs = RandomOrders(rng, problem).programs()
-    view = certain(problem)
-    yield problem, view, tuple(tuple(order_of(view, program)) for program in programs)
+    instance = relaxed_memory(problem)
+    yield problem, instance, tuple(tuple(order_of(instance, program)) for program in programs)
     static = max(problem.static_bytes(rank) for rank in range(2))
     capped = replace(problem, caps_bytes=(static + rng.randint(20, 60),) * 2)
-    view = cautious(capped, BUFFERINGS[0])
-    for draft, _ in list_scheduling.search(view, Objective.MAKESPAN, 2_000, seed, lambda: False)[
-        :3
-    ]:
-        yield capped, view, draft.orders
+    instance = safe_memory(capped, BUFFERINGS[0])
+    for draft, _ in list_scheduling.search(
+        instance, Objective.MAKESPAN, 2_000, seed, lambda: False
+    )[:3]:
+        yield capped, instance, draft.orders
 
 
-def levels(view: View, orders: Orders) -> list[set[tuple[int, OpKind, int]]]:
+def usages(instance: Instance, orders: Orders) -> list[set[tuple[int, OpKind, int]]]:
     """Of each rank every op and the level that it meets."""
     found = []
     for order in orders:
-        effects = (view[chunk].effect_bytes[kind] for chunk, kind in order)
+        deltas = (instance[copy].delta_bytes[kind] for copy, kind in order)
         found.append(
-            {(*op, level) for op, level in zip(order, accumulate(effects, initial=0), strict=False)}
+            {(*op, usage) for op, usage in zip(order, accumulate(deltas, initial=0), strict=False)}
         )
     return found
 
@@ -72,16 +72,16 @@ def levels(view: View, orders: Orders) -> list[set[tuple[int, OpKind, int]]]:
 def test_longer_orders_are_valid_and_meet_the_same_levels(objective: Objective) -> None:
     num_found = 0
     for seed in range(30):
-        for problem, view, orders in some_orders(seed):
+        for problem, instance, orders in some_orders(seed):
             count = seed % 12 + 1
             more = problem.num_micro_batches + count * problem.num_replicas
             asked = replace(problem, num_micro_batches=more)
-            whole = longer(view, count)
-            found = lengthened(view, orders, count, objective)
+            whole = extended_instance(instance, count)
+            found = extend(instance, orders, count, objective)
             assert found == sorted(found, key=lambda one: one.value_us)
-            for value_us, order in found:
+            for order, value_us in found:
                 num_found += 1
-                assert levels(whole, order) == levels(view, orders)
+                assert usages(whole, order) == usages(instance, orders)
                 programs = tuple(number(whole, ops) for ops in order)
                 assert keeps_caps(programs, whole)
                 assert value_us == timed(order, whole).value_us(whole, objective)
@@ -96,54 +96,57 @@ def test_a_longer_view_is_that_of_more_micro_batches() -> None:
     for seed in range(20):
         problem = odd_problem(random.Random(seed), 7)
         more = replace(problem, num_micro_batches=7 + 3 * problem.num_replicas)
-        assert longer(certain(problem), 3) == certain(more)
+        assert extended_instance(relaxed_memory(problem), 3) == relaxed_memory(more)
 
 
 def test_every_piece_may_come_as_often_as_one_likes() -> None:
     """None makes ops wait for each other, and each adds what it has of every kind."""
     num_pieces = 0
     for seed in range(30):
-        for _, view, orders in some_orders(seed):
-            within = _Lengthening(view, orders, Objective.MAKESPAN, lambda: False)
+        for _, instance, orders in some_orders(seed):
+            within = _Extension(instance, orders, Objective.MAKESPAN, lambda: False)
             for size in range(1, 4):
-                for piece in within.pieces(size):
+                for segment in within.segments(size):
                     num_pieces += 1
                     for times in (1, 3):
-                        repeated, whole = piece.repeated(orders, times), longer(view, size * times)
+                        repeated, whole = (
+                            segment.repeated(orders, times),
+                            extended_instance(instance, size * times),
+                        )
                         assert len(timed(repeated, whole).starts) == whole.num_ops
-                        assert levels(whole, repeated) == levels(view, orders)
+                        assert usages(whole, repeated) == usages(instance, orders)
     assert num_pieces >= 1_000
 
 
-def serial(num_ranks: int, m: int) -> tuple[View, Orders]:
+def serial(num_ranks: int, m: int) -> tuple[Instance, Orders]:
     problem = table.problem(num_ranks, m, 1)
-    view = certain(problem)
+    instance = relaxed_memory(problem)
     programs = serial_schedule(problem).programs
-    return view, tuple(tuple(order_of(view, program)) for program in programs)
+    return instance, tuple(tuple(order_of(instance, program)) for program in programs)
 
 
 @pytest.mark.parametrize("m", [1, 2, 5])
 def test_serial_schedules_are_lengthened_to_serial_ones(m: int) -> None:
-    """Every micro-batch is a piece; what is over is no trouble."""
-    view, orders = serial(3, m)
-    each_us = timed(orders, view).value_us(view, Objective.MAKESPAN) / m
+    """Every micro-batch is a segment; what is over is no trouble."""
+    instance, orders = serial(3, m)
+    each_us = timed(orders, instance).value_us(instance, Objective.MAKESPAN) / m
     for count in (1, 2, 7):
-        best = lengthened(view, orders, count, Objective.MAKESPAN)[0]
+        best = extend(instance, orders, count, Objective.MAKESPAN)[0]
         assert [kind for _, kind in best.orders[0]] == [F, BW] * (m + count)
         assert best.value_us <= each_us * (m + count)
 
 
 def test_what_does_not_repeat_is_not_lengthened() -> None:
     """Nothing but all of it takes rank 0 and rank 1 equally far."""
-    view, _ = serial(2, 2)
+    instance, _ = serial(2, 2)
     orders = (((0, F), (0, F), (0, BW), (0, BW)), ((1, F), (1, F), (1, B), (1, B), (1, W), (1, W)))
-    assert lengthened(view, orders, 1, Objective.MAKESPAN) == []
-    assert lengthened(view, orders, 2, Objective.MAKESPAN)
+    assert extend(instance, orders, 1, Objective.MAKESPAN) == []
+    assert extend(instance, orders, 2, Objective.MAKESPAN)
 
 
 def test_a_stop_ends_it() -> None:
     """After the next one that is tried."""
-    view, orders = serial(3, 5)
+    instance, orders = serial(3, 5)
     for limit in range(30):
         asked = 0
 
@@ -152,20 +155,22 @@ def test_a_stop_ends_it() -> None:
             asked += 1
             return asked > limit
 
-        lengthened(view, orders, 4, Objective.MAKESPAN, should_stop)
-        assert asked <= limit + 12  # one for each size and piece at most, no more work
+        extend(instance, orders, 4, Objective.MAKESPAN, should_stop)
+        assert asked <= limit + 12  # one for each size and segment at most, no more work
 
 
-def fewer(num_ranks: int, num_micro_batches: int, share: float, seconds: float = 1e6) -> Fewer:
+def fewer(
+    num_ranks: int, num_micro_batches: int, share: float, seconds: float = 1e6
+) -> ShortInstance:
     problem = table.problem(num_ranks, num_micro_batches, share)
     return begun(problem, seconds)
 
 
-def begun(problem: Problem, seconds: float) -> Fewer:
+def begun(problem: Problem, seconds: float) -> ShortInstance:
     options = SolveOptions(seconds, deterministic=True)
-    now = Standing(problem, options, None, None)
-    view = relaxed_for_fusion(problem)
-    return Fewer(problem, view, options, now)
+    now = SearchState(problem, options, None, None)
+    instance = relaxed_for_fusion(problem)
+    return ShortInstance(problem, instance, options, now)
 
 
 def test_fewer_are_left_out_by_what_memory_takes_at_once() -> None:
@@ -212,11 +217,13 @@ def test_with_several_stages_a_rank_it_is_for_half_of_1f1b_memory_and_below() ->
 def test_with_several_stages_a_rank_a_schedule_for_fewer_is_lengthened_too() -> None:
     few = begun(v_shaped.problem(8, 32, 0.33), 600)
     short = list_scheduling.search(
-        cautious(few.problem, BUFFERINGS[0]), Objective.PERIOD, 50_000, 0
+        safe_memory(few.problem, BUFFERINGS[0]), Objective.PERIOD, 50_000, 0
     )
-    made = evaluate.evaluate_order(few.problem, short[0][0].programs(few.view), "list scheduling")
+    made = evaluate.evaluate_order(
+        few.problem, short[0][0].programs(few.instance), "list scheduling"
+    )
     assert made is not None
-    best, *_ = few.lengthened(made.schedule)
+    best, *_ = few.extended_programs(made.schedule)
     candidate = evaluate.evaluate_order(few.asked, best.programs, best.found_by)
     assert candidate is not None
     assert best.value_us == candidate.value_us < 1.1 * made.value_us * 32 / 18
@@ -235,7 +242,7 @@ def test_what_a_longer_one_is_worth_is_what_it_takes() -> None:
     options = SolveOptions(10, workers=1, deterministic=True, without=OTHERS | {Part.FEWER})
     found = solve(few.problem, options).schedule
     assert found is not None
-    made, *_ = few.lengthened(found)
+    made, *_ = few.extended_programs(found)
     candidate = evaluate.evaluate_order(problem, made.programs, made.found_by)
     assert candidate is not None
     assert (candidate.value_us, made.value_us) == (8566, 8566)
@@ -268,8 +275,8 @@ def test_a_stop_ends_the_search_for_fewer() -> None:
 def test_it_ends_with_the_search_that_it_serves() -> None:
     """It is over when nothing more is wanted of that."""
     problem = table.problem(6, 32, 0.5)
-    now = Standing(problem, SolveOptions(60), None, None)
-    within = Standing(problem, SolveOptions(60), None, None, now)
+    now = SearchState(problem, SolveOptions(60), None, None)
+    within = SearchState(problem, SolveOptions(60), None, None, now)
     assert not within.finished()
     now.proven_infeasible = True
     assert within.finished()
@@ -278,8 +285,8 @@ def test_it_ends_with_the_search_that_it_serves() -> None:
 def test_rounds_have_what_is_left_and_must_be_better() -> None:
     problem = table.problem(8, 64, 0.5)
     options = SolveOptions(100, deterministic=True)
-    now = Standing(problem, options, None, None)
-    after = [Repeats(problem, options, now, spent) for spent in (0, 0.2, 0.5)]
+    now = SearchState(problem, options, None, None)
+    after = [ModuloSchedules(problem, options, now, spent) for spent in (0, 0.2, 0.5)]
     assert [each._rounds_share for each in after] == pytest.approx([64 * 0.004, 0.15, 0.08])
     now.offer(evaluate.evaluate(problem, serial_schedule(problem), "serial"))
     assert now.best is not None

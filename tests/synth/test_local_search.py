@@ -17,9 +17,9 @@ from synth.solve.evaluate.exact_memory import ExactMemory
 from synth.solve.evaluate.exact_times import ExactTimes
 from synth.solve.evaluate.numbered_orders import NumberedOrders
 from synth.solve.evaluate.op_table import OpTable
-from synth.solve.improve.annealing import LocalSearch, Walk
+from synth.solve.improve.annealing import Annealing, Walk
 from synth.solve.infeasibility import serial_schedule
-from synth.solve.instance.memory_models import certain, relaxed_for_fusion
+from synth.solve.instance.memory_models import relaxed_for_fusion, relaxed_memory
 from tests.synth.effort import counted
 from tests.synth.odd_problems import RandomOrders, odd_costs
 from tests.synth.test_solve_exact import rank_orders
@@ -92,9 +92,9 @@ def test_so_are_they_after_random_moves(seed: int) -> None:
     # A little more than there is, so that some moves fit and others do not.
     caps = tuple(peak + 3 for peak in peak_bytes(lowered))
     capped = replace(problem, caps_bytes=caps)
-    rooms: list[int | None] = [cap - problem.static_bytes(r) for r, cap in enumerate(caps)]
-    fusible = [True] * len(certain(problem).chunks)
-    walk = Walk(OpTable(problem), schedule, rooms, capped, random.Random(seed), fusible)
+    headrooms: list[int | None] = [cap - problem.static_bytes(r) for r, cap in enumerate(caps)]
+    fusible = [True] * len(relaxed_memory(problem).copies)
+    walk = Walk(OpTable(problem), schedule, headrooms, capped, random.Random(seed), fusible)
     assert walk.fits
     for _ in range(25):
         for _ in range(8):
@@ -103,23 +103,23 @@ def test_so_are_they_after_random_moves(seed: int) -> None:
         found = evaluate(capped, now, "walk")
         assert found is not None  # it keeps the caps
         assert found.value_us == walk.value_us
-        fresh = ExactMemory(walk.orders, rooms)
+        fresh = ExactMemory(walk.orders, headrooms)
         fresh.update()
-        assert walk.memory.levels == fresh.levels
+        assert walk.memory.usages == fresh.usages
     best = evaluate(capped, replace(schedule, programs=walk.best), "walk")
     assert best is not None and best.value_us == walk.best_us <= walk.value_us
 
 
 def test_moves_over_a_cap_are_refused_and_others_made() -> None:
     problem = tight_problem()
-    search = LocalSearch(problem, seed=0)
+    search = Annealing(problem, seed=0)
     walk = search.walk(serial_schedule(problem))
     assert walk is not None
     made = [walk.step(1e9) for _ in range(2_000)]
     assert any(made) and not all(made)
     free = search.walk(serial_schedule(problem))
     assert free is not None
-    free.memory.rooms = [None, None]
+    free.memory.headrooms = [None, None]
     assert sum(free.step(1e9) for _ in range(2_000)) > sum(made)
 
 
@@ -127,7 +127,7 @@ def test_what_it_yields_is_ever_better_and_repeats_with_the_seed() -> None:
     problem = tight_problem()
 
     def values() -> list[int]:
-        search = LocalSearch(problem, seed=3)
+        search = Annealing(problem, seed=3)
         search.add(serial_schedule(problem).programs)
         return [found.value_us for found in search.run(300_000, lambda: False)]
 
@@ -141,10 +141,10 @@ def test_what_it_yields_is_ever_better_and_repeats_with_the_seed() -> None:
 
 def test_from_the_best_it_returns_nothing_worse() -> None:
     problem = tight_problem()
-    search = LocalSearch(problem, seed=0)
+    search = Annealing(problem, seed=0)
     search.add(serial_schedule(problem).programs)
     *_, best = search.run(300_000, lambda: False)
-    again = LocalSearch(problem, seed=1)
+    again = Annealing(problem, seed=1)
     again.add(best.schedule.programs, [best.schedule.buffering])
     assert all(f.value_us <= best.value_us for f in again.run(100_000, lambda: False))
     assert again.best is not None
@@ -158,7 +158,7 @@ def test_an_order_that_another_buffering_betters_is_yielded_without_any_move() -
     problem = replace(problem, costs=slow, caps_bytes=(200, 200))
     given = replace(generate("gpipe", 2, 5), buffering=Buffering(0, 0))
     unbuffered = evaluate(problem, given, "given")
-    search = LocalSearch(problem, seed=0)
+    search = Annealing(problem, seed=0)
     search.add(given.programs, [given.buffering])
     (found,) = search.run(0, lambda: True)
     assert unbuffered is not None and found.value_us < unbuffered.value_us
@@ -189,8 +189,8 @@ def test_no_order_that_fits_has_more_in_flight_than_views_say(seed: int) -> None
     problem = Problem.linear(odd_costs(rng, 2, 2), m)
     for most, peak in least_peaks(problem, 0, is_fused).items():
         # The least cap with which so many can be in flight, by trying every order.
-        view = certain(replace(problem, caps_bytes=(peak, peak + 999)))
-        said = view.most_in_flight(0)
+        instance = relaxed_memory(replace(problem, caps_bytes=(peak, peak + 999)))
+        said = instance.most_in_flight(0)
         assert said is None or said >= most
 
 
@@ -201,8 +201,8 @@ def test_nor_on_a_rank_between_two_others(seed: int) -> None:
     problem = Problem.linear(odd_costs(rng, 3, 3), m)
     for most, peak in least_peaks(problem, 1, is_fused).items():
         capped = replace(problem, caps_bytes=(peak + 999, peak, peak + 999))
-        for view in (certain(capped), relaxed_for_fusion(capped)):
-            said = view.most_in_flight(1)
+        for instance in (relaxed_memory(capped), relaxed_for_fusion(capped)):
+            said = instance.most_in_flight(1)
             assert said is None or said >= most
 
 
@@ -227,6 +227,6 @@ def least_peaks(problem: Problem, rank: int, is_fused: bool) -> dict[int, int]:
 def test_boundary_buffers_limit_what_is_in_flight() -> None:
     # Room for two F's and one tensor; the B behind them needs another one for its gradient.
     problem = tight_problem()
-    view = certain(replace(problem, caps_bytes=(110, 112)))
-    assert view.most_in_flight(0) == 1
-    assert certain(problem).most_in_flight(0) is None
+    instance = relaxed_memory(replace(problem, caps_bytes=(110, 112)))
+    assert instance.most_in_flight(0) == 1
+    assert relaxed_memory(problem).most_in_flight(0) is None

@@ -10,14 +10,14 @@ from synth.kinds import OpKind
 from synth.schedule import Placement
 from synth.schedule.placements import placement
 from synth.solve import Objective, Problem
-from synth.solve.bounds.closed_form import Ladder, Reference
-from synth.solve.bounds.forward_spacing_model import Apart, Spacings
+from synth.solve.bounds.closed_form import RankSubsets, Reference
+from synth.solve.bounds.forward_spacing_model import SpacingModel, Spacings
 from synth.solve.cpsat import passing_pairs as module
-from synth.solve.cpsat.model import Model
+from synth.solve.cpsat.model import ExactModel
 from synth.solve.cpsat.run import run
-from synth.solve.instance.instance import SPLIT, B, F, Slot, View, W
+from synth.solve.instance.instance import SPLIT, B, F, Instance, OpIndex, W
 from synth.solve.instance.memory_models import relaxed_for_fusion
-from synth.solve.instance.timing import Solution, timed
+from synth.solve.instance.timing import TimedOrders, timed
 from tests.synth.effort import counted
 from tests.synth.even_stages import even
 from tests.synth.odd_problems import odd_costs
@@ -36,41 +36,41 @@ PLACEMENTS = [
 ]
 
 
-def any_solution(rng: random.Random, view: View) -> Solution:
+def any_solution(rng: random.Random, instance: Instance) -> TimedOrders:
     """Each op as soon as it can be, in a random order of each rank in which nobody waits for ever.
 
     Orders follow from a random list of all ops that respects what they wait for.
     """
-    done = {(c, kind): 0 for c in range(len(view)) for kind in SPLIT}
-    orders: list[list[tuple[int, OpKind]]] = [[] for _ in view.held]
+    done = {(c, kind): 0 for c in range(len(instance)) for kind in SPLIT}
+    orders: list[list[tuple[int, OpKind]]] = [[] for _ in instance.held]
     waiting = {W: B, B: F}
     while True:
         ready = []
         for (c, kind), k in done.items():
             before = [(c, waiting[kind])] if kind in waiting else []
-            above, below = view[c].above, view[c].below
+            above, below = instance[c].above, instance[c].below
             if kind == F and above is not None:
                 before.append((above, F))
             if kind == B and below is not None:
                 before.append((below, B))
-            if k < view[c].num_micro_batches and all(done[other] > k for other in before):
+            if k < instance[c].num_micro_batches and all(done[other] > k for other in before):
                 ready.append((c, kind))
         if not ready:
-            return timed(orders, view)
+            return timed(orders, instance)
         c, kind = rng.choice(ready)
         done[c, kind] += 1
-        orders[view[c].rank].append((c, kind))
+        orders[instance[c].rank].append((c, kind))
 
 
-def keeps(view: View, scope: tuple[int, ...], known: Solution) -> bool:
+def keeps(instance: Instance, scope: tuple[int, ...], known: TimedOrders) -> bool:
     """Whether the model of some ranks, with meetings, allows what they do in a schedule."""
-    model = Model(view, Objective.MAKESPAN, 10**6, scope, meets=True)
+    model = ExactModel(instance, Objective.MAKESPAN, 10**6, scope, passing_pairs=True)
     for key, variable in model.start.items():
         model.cp.add(variable == known.starts[key])
     return is_feasible(model)
 
 
-def is_feasible(model: Model) -> bool:
+def is_feasible(model: ExactModel) -> bool:
     """Whether there is any solution."""
     model.cp.clear_objective()
     solver = cp_model.CpSolver()
@@ -87,24 +87,24 @@ def test_no_schedule_is_excluded(
     rng = random.Random(seed)
     where, m = Placement(ranks), rng.randint(2, 6)
     costs = odd_costs(rng, where.num_stages, where.num_ranks)
-    view = relaxed_for_fusion(Problem(costs, where, m))
+    instance = relaxed_for_fusion(Problem(costs, where, m))
     monkeypatch.setattr(module, "_MOST_CHOICES", rng.choice([5, 10**6]))
     for _ in range(3):
-        known = any_solution(rng, view)
+        known = any_solution(rng, instance)
         for size in (1, 2):
             for scope in combinations(range(where.num_ranks), size):
-                assert keeps(view, scope, known)
+                assert keeps(instance, scope, known)
 
 
 def test_f_and_b_that_do_not_wait_may_overlap_on_no_rank() -> None:
     """Of three ranks, of which the middle one is not modelled; both go straight through all."""
-    view, b_us = even(3, None, 2), 300
+    instance, b_us = even(3, None, 2), 300
 
     def is_possible(f_us: int) -> bool:
-        model = Model(view, Objective.MAKESPAN, 10**4, (0, 2), meets=True)
+        model = ExactModel(instance, Objective.MAKESPAN, 10**4, (0, 2), passing_pairs=True)
         at = {(0, F, 1): f_us, (2, F, 1): f_us + 114, (2, B, 0): b_us, (0, B, 0): b_us + 120}
-        for (chunk, kind, k), us in at.items():
-            model.cp.add(model.start[chunk, Slot(kind, k)] == us)
+        for (copy, kind, k), us in at.items():
+            model.cp.add(model.start[copy, OpIndex(kind, k)] == us)
         return is_feasible(model)
 
     def is_free(f_us: int) -> bool:
@@ -121,56 +121,60 @@ def test_f_and_b_that_do_not_wait_may_overlap_on_no_rank() -> None:
 @pytest.mark.parametrize("length", [12, 16, 20])
 def test_two_ranks_say_as_much_as_all(length: int) -> None:
     """Of eight ranks at three quarters of 1F1B's memory; without meetings they say less."""
-    view = even(8, 18, length + 1)
+    instance = even(8, 18, length + 1)
 
     def apart_us(scope: tuple[int, ...]) -> int:
-        return run(Apart(view, scope, Spacings()), counted(60), 60).bound_us
+        return run(SpacingModel(instance, scope, Spacings()), counted(60), 60).bound_us
 
     of_two = apart_us((0, 6))
     assert of_two == apart_us(tuple(range(8)))
     if length > 12:
-        assert of_two > run(_Plain(view, (0, 6), Spacings()), counted(60), 60).bound_us
+        assert of_two > run(_Plain(instance, (0, 6), Spacings()), counted(60), 60).bound_us
 
 
-class _Plain(Apart):
+class _Plain(SpacingModel):
     """Without meetings: in place of them nothing."""
 
     def __init__(self, *args: object) -> None:
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr("synth.solve.cpsat.model.add_meetings", lambda *_: None)
+            patched.setattr("synth.solve.cpsat.model.add_passing_pairs", lambda *_: None)
             super().__init__(*args)  # type: ignore[arg-type]
 
 
 def test_two_ranks_of_sixteen_prove_what_all_take_a_minute_for() -> None:
     """The optimum of 32 micro-batches, proven by other means (docs/results.md)."""
-    view = even(16, 36, 32)
+    instance = even(16, 36, 32)
     reference = Reference(7_200, None)
     known = Spacings({1: 55, 12: 1903})
-    ladder = Ladder(
-        view, Objective.MAKESPAN, counted(60), lambda: reference, lambda: False, {}, known
+    rank_subsets = RankSubsets(
+        instance, Objective.MAKESPAN, counted(60), lambda: reference, lambda: False, {}, known
     )
-    assert next(ladder.together(100.0)).bound_us == 6838
+    assert next(rank_subsets.together(100.0)).bound_us == 6838
 
 
 @pytest.mark.parametrize("most", [10**6, 200, 40, 10])
 def test_of_too_many_choices_some_are_left_out(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Six ranks with 45 pairs each: micro-batches less than six apart, of twelve."""
-    view = even(8, 18, 12)
+    instance = even(8, 18, 12)
 
-    def num_constraints(*, meets: bool) -> int:
-        model = Model(view, Objective.MAKESPAN, 10**6, (0, 6), meets=meets)
+    def num_constraints(*, passing_pairs: bool) -> int:
+        model = ExactModel(instance, Objective.MAKESPAN, 10**6, (0, 6), passing_pairs=passing_pairs)
         return len(model.cp.proto.constraints)
 
     monkeypatch.setattr(module, "_MOST_CHOICES", most)
-    added = num_constraints(meets=True) - num_constraints(meets=False)
+    added = num_constraints(passing_pairs=True) - num_constraints(passing_pairs=False)
     assert added == 2 * {10**6: 270, 200: 135, 40: 40, 10: 10}[most]
 
 
 def test_ranks_that_hold_several_stages_are_left_out() -> None:
     problem = Problem(odd_costs(random.Random(0), 8, 4), placement("v", 4), 6)
-    view = relaxed_for_fusion(problem)
+    instance = relaxed_for_fusion(problem)
     sizes = {
-        len(Model(view, Objective.MAKESPAN, 10**6, (0, 3), meets=meets).cp.proto.constraints)
-        for meets in (False, True)
+        len(
+            ExactModel(
+                instance, Objective.MAKESPAN, 10**6, (0, 3), passing_pairs=passing_pairs
+            ).cp.proto.constraints
+        )
+        for passing_pairs in (False, True)
     }
     assert len(sizes) == 1

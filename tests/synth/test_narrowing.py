@@ -4,7 +4,7 @@ import pytest
 
 from synth.solve.improve.modulo import period_search
 from synth.solve.improve.modulo.model import Round, RoundModel
-from synth.solve.improve.modulo.period_search import Narrowing
+from synth.solve.improve.modulo.period_search import PeriodSearch
 from tests.synth.even_stages import even
 
 # Time for brief tries only, and for thorough ones.
@@ -28,7 +28,7 @@ def narrowed(
     """
     tried: list[int] = []
 
-    class Pretended(Narrowing):
+    class Pretended(PeriodSearch):
         def _find(self, period_us: int) -> Round | None:
             tried.append(period_us)
             is_open = period_us in (still_open_us if self.is_thorough else open_us)
@@ -135,7 +135,7 @@ def test_a_try_has_its_share_and_is_thorough_when_that_is_asked(
         return None, 0.0, False
 
     monkeypatch.setattr(RoundModel, "solve", solve_none)
-    four = Narrowing(even(8, 9, 64), 4, 1000.0, 0, lambda: False, is_rival=False)
+    four = PeriodSearch(even(8, 9, 64), 4, 1000.0, 0, lambda: False, is_rival=False)
     assert list(four.run(600, 900)) == []
     ops = 4 * 8 * 3
     brief, thorough = (
@@ -161,6 +161,6 @@ def test_a_size_whose_first_try_takes_most_of_its_effort_is_given_up_after_it(
     for try_s_of_all, tries in ((0.55, 1), (0.45, 2)):
         asked.clear()
         seconds = period_search._MOST_PAIR_S * (4 * 8 * 3) ** 2 / try_s_of_all
-        four = Narrowing(even(8, 9, 64), 4, seconds, 0, lambda: False, is_rival=False)
+        four = PeriodSearch(even(8, 9, 64), 4, seconds, 0, lambda: False, is_rival=False)
         assert list(four.run(600, 900)) == []
         assert len(asked) == tries

@@ -145,20 +145,20 @@ def test_a_rank_s_least_work_is_no_more_than_that_of_its_stage(seed: int) -> Non
     problem = replace(problem, caps_bytes=None)
     bounds = PartitionBounds(StageTable(profile), problem)
     for sizes in every_partition(len(profile.layers), problem.num_ranks):
-        view = relaxed_for_fusion(bounds.problem_on(sizes))
-        for run, chunk in zip(runs_of(sizes), view.chunks, strict=True):
-            assert bounds.paths[run] <= problem.num_micro_batches * chunk.work_us
+        instance = relaxed_for_fusion(bounds.problem_on(sizes))
+        for run, copy in zip(runs_of(sizes), instance.copies, strict=True):
+            assert bounds.paths[run] <= problem.num_micro_batches * copy.work_us
             if run.rank == 0:
                 continue
-            before = bounds.layers.before(run, chunk)
-            above = view.chunks[: run.rank]
+            before = bounds.layers.before(run, copy)
+            above = instance.copies[: run.rank]
             assert before.duration_us[F] <= max(c.duration_us[F] for c in above)
             for kind in (B, W, STEP):
                 assert before.duration_us[kind] <= min(c.duration_us[kind] for c in above)
-            assert before.duration_us[F] + before.down_us <= view.head_us[run.rank]
-            way_us = view.way_up_us(run.rank, 0) + above[0].duration_us[B]
+            assert before.duration_us[F] + before.down_us <= instance.head_us[run.rank]
+            way_us = instance.way_up_us(run.rank, 0) + above[0].duration_us[B]
             assert before.duration_us[B] + before.up_us <= way_us
-        for run, trip_us in zip(runs_of(sizes), view.round_trip_us, strict=True):
+        for run, trip_us in zip(runs_of(sizes), instance.round_trip_us, strict=True):
             if run.end < len(profile.layers):
                 way = bounds.layers.way_behind_us(run)
                 assert way.down_us + way.up_us <= trip_us

@@ -15,7 +15,7 @@ def test_a_published_schedule_with_b_and_w_apart_sends_its_gradients_sooner() ->
     chimera = generate("chimera", 4, 8, costs=problem.costs)
     whole = evaluate.evaluate(problem, chimera, "chimera")
     assert whole is not None
-    apart = evaluate.divide(problem, whole)
+    apart = evaluate.split_backward(problem, whole)
     assert apart is not None
     assert apart.value_us < whole.value_us
     assert apart.found_by == "chimera, B and W apart"
@@ -30,7 +30,7 @@ def test_there_is_nothing_to_divide_where_b_and_w_are_apart() -> None:
     problem = table.problem(4, 8, 1)
     zb_h1 = evaluate.evaluate(problem, generate("zb-h1", 4, 8, costs=problem.costs), "zb-h1")
     assert zb_h1 is not None
-    assert evaluate.divide(problem, zb_h1) is None
+    assert evaluate.split_backward(problem, zb_h1) is None
 
 
 @pytest.mark.parametrize("name", ["bidirectional", "bidirectional-v"])

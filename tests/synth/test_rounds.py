@@ -13,9 +13,9 @@ from synth.solve import Problem, SolveOptions, solve
 from synth.solve.evaluate.evaluate import BUFFERINGS
 from synth.solve.improve.modulo import one_micro_batch, several_micro_batches
 from synth.solve.improve.modulo.model import Round, RoundModel
-from synth.solve.improve.modulo.period_search import Narrowing
-from synth.solve.instance.instance import SPLIT, Slot, View
-from synth.solve.instance.memory_models import cautious, certain
+from synth.solve.improve.modulo.period_search import PeriodSearch
+from synth.solve.instance.instance import SPLIT, Instance, OpIndex
+from synth.solve.instance.memory_models import relaxed_memory, safe_memory
 from synth.solve.instance.timing import keeps_caps, number, timed
 from synth.solve.problem import Part
 from tests.synth.even_stages import even
@@ -27,17 +27,17 @@ F, B, W = SPLIT
 LONG_US = 1e6
 
 
-def lasting(view: View) -> View:
+def lasting(instance: Instance) -> Instance:
     """No op in no time: the order of those at one moment is not known from their starts."""
-    chunks = tuple(
-        chunk._replace(duration_us={kind: us + 1 for kind, us in chunk.duration_us.items()})
-        for chunk in view.chunks
+    copies = tuple(
+        copy._replace(duration_us={kind: us + 1 for kind, us in copy.duration_us.items()})
+        for copy in instance.copies
     )
-    return replace(view, chunks=chunks)
+    return replace(instance, copies=copies)
 
 
-def shortest(view: View, seconds: float = 4.0) -> Round:
-    return list(several_micro_batches.search(view, 0, LONG_US, seconds, 0))[-1]
+def shortest(instance: Instance, seconds: float = 4.0) -> Round:
+    return list(several_micro_batches.search(instance, 0, LONG_US, seconds, 0))[-1]
 
 
 def test_without_a_cap_the_busiest_rank_is_always_busy() -> None:
@@ -46,12 +46,12 @@ def test_without_a_cap_the_busiest_rank_is_always_busy() -> None:
 
 def test_of_periods_that_differ_by_little_the_shortest_is_found() -> None:
     """To the microsecond, however long ops take."""
-    view = even(4, 16, 12, down_us=2_000)
+    instance = even(4, 16, 12, down_us=2_000)
     slow = tuple(
-        chunk._replace(duration_us={kind: 1_000 * us for kind, us in chunk.duration_us.items()})
-        for chunk in view.chunks
+        copy._replace(duration_us={kind: 1_000 * us for kind, us in copy.duration_us.items()})
+        for copy in instance.copies
     )
-    assert shortest(replace(view, chunks=slow)).rate_us == 148_000
+    assert shortest(replace(instance, copies=slow)).rate_us == 148_000
 
 
 def test_with_room_for_one_micro_batch_a_round_takes_the_whole_way() -> None:
@@ -62,11 +62,11 @@ def test_with_room_for_one_micro_batch_a_round_takes_the_whole_way() -> None:
 
 def test_bursts_beat_single_micro_batches_below_what_1f1b_needs() -> None:
     """Eight ranks with room for six of 1F1B's eight: every 230 µs one by one, two in 349 µs."""
-    view = even(8, 18, 64)
+    instance = even(8, 18, 64)
     by_size = {
         size: min(
-            found.rate_us for found in Narrowing(
-                view, size, 4.0, 0, lambda: False, is_rival=False
+            found.rate_us for found in PeriodSearch(
+                instance, size, 4.0, 0, lambda: False, is_rival=False
             ).run(size * 148, size * 400)
         )
         for size in (1, 2)
@@ -81,7 +81,9 @@ def test_nothing_is_found_where_no_micro_batch_fits() -> None:
 
 def test_several_stages_on_a_rank_are_left_to_patterns() -> None:
     costs = odd_costs(random.Random(0), 4, 2)
-    assert not several_micro_batches.applies(certain(Problem(costs, placement("v", 2), 4, None)))
+    assert not several_micro_batches.applies(
+        relaxed_memory(Problem(costs, placement("v", 2), 4, None))
+    )
 
 
 @pytest.mark.parametrize("seed", range(16))
@@ -90,23 +92,25 @@ def test_unrolled_rounds_keep_caps_and_take_a_period_more_for_each_round(seed: i
     num_ranks, m = rng.randint(1, 4), 24
     costs = odd_costs(rng, num_ranks, num_ranks)
     free = Problem(costs, placement("linear", num_ranks), m, None)
-    least = certain(replace(free, caps_bytes=(10**12,) * num_ranks))
-    rooms = [room for room in least.room_bytes if room is not None]
-    needs = [max(chunk.need_bytes.values()) + chunk.effect_bytes[F] for chunk in least.chunks]
+    least = relaxed_memory(replace(free, caps_bytes=(10**12,) * num_ranks))
+    headrooms = [headroom for headroom in least.headroom_bytes if headroom is not None]
+    peaks_above = [
+        max(copy.peak_above_bytes.values()) + copy.delta_bytes[F] for copy in least.copies
+    ]
     caps = tuple(
-        10**12 - room + rng.randint(1, 4) * max(1, need)
-        for room, need in zip(rooms, needs, strict=True)
+        10**12 - headroom + rng.randint(1, 4) * max(1, peak_above)
+        for headroom, peak_above in zip(headrooms, peaks_above, strict=True)
     )
-    view = lasting(certain(replace(free, caps_bytes=caps)))
-    for found in several_micro_batches.search(view, 0, LONG_US, 0.2, seed):
-        assert found.period_us >= found.size * max(chunk.work_us for chunk in view.chunks)
+    instance = lasting(relaxed_memory(replace(free, caps_bytes=caps)))
+    for found in several_micro_batches.search(instance, 0, LONG_US, 0.2, seed):
+        assert found.period_us >= found.size * max(copy.work_us for copy in instance.copies)
         for first in range(found.size):
-            orders = found.orders(view, first)
-            assert keeps_caps(tuple(number(view, order) for order in orders), view)
-            starts = timed(orders, view).starts
-            for index in range(len(view)):
-                for slot in (Slot(F, 0), Slot(B, 0), Slot(W, 0)):
-                    every = [starts[index, slot._replace(microbatch=k)] for k in range(m)]
+            orders = found.orders(instance, first)
+            assert keeps_caps(tuple(number(instance, order) for order in orders), instance)
+            starts = timed(orders, instance).starts
+            for index in range(len(instance)):
+                for op_index in (OpIndex(F, 0), OpIndex(B, 0), OpIndex(W, 0)):
+                    every = [starts[index, op_index._replace(microbatch=k)] for k in range(m)]
                     turns = every[:: found.size]
                     # The first ones may gain on the round, by what it waits; none is slower.
                     rounds_us = (len(turns) - 1) * found.period_us
@@ -114,9 +118,11 @@ def test_unrolled_rounds_keep_caps_and_take_a_period_more_for_each_round(seed: i
 
 
 def test_ops_that_take_no_time_are_no_trouble() -> None:
-    view = even(2, 3, 12, down_us=0)
+    instance = even(2, 3, 12, down_us=0)
     durations = dict.fromkeys([F, B, W, OpKind.BW], 0) | {OpKind.STEP: 5}
-    idle = replace(view, chunks=tuple(c._replace(duration_us=durations) for c in view.chunks))
+    idle = replace(
+        instance, copies=tuple(c._replace(duration_us=durations) for c in instance.copies)
+    )
     assert all(
         found.period_us >= 1 for found in several_micro_batches.search(idle, 0, 10.0, 0.5, 0)
     )
@@ -129,8 +135,8 @@ def test_what_is_refuted_is_survived(share: float, period_us: int, seed: int) ->
 
     The one with dynamic precedences, the other with an assumption besides.
     """
-    view = cautious(table.problem(8, 64, share), BUFFERINGS[0])
-    found, spent_s, is_refuted = RoundModel(view, 6, period_us).solve(4.0, seed, lambda: False)
+    instance = safe_memory(table.problem(8, 64, share), BUFFERINGS[0])
+    found, spent_s, is_refuted = RoundModel(instance, 6, period_us).solve(4.0, seed, lambda: False)
     assert found is None
     assert is_refuted or spent_s >= 4
 
@@ -140,15 +146,15 @@ def test_thorough_tries_say_what_brief_ones_say() -> None:
     rng = random.Random(5)
     unequal = even(4, 9, 64)
     unequal_chunks = tuple(
-        chunk._replace(
-            duration_us={kind: us + rng.randrange(40) for kind, us in chunk.duration_us.items()}
+        copy._replace(
+            duration_us={kind: us + rng.randrange(40) for kind, us in copy.duration_us.items()}
         )
-        for chunk in unequal.chunks
+        for copy in unequal.copies
     )
-    for view in (even(8, 18, 64), replace(unequal, chunks=unequal_chunks)):
-        *_, best = Narrowing(view, 2, 4.0, 0, lambda: False, is_rival=False).run(2, 4_000)
+    for instance in (even(8, 18, 64), replace(unequal, copies=unequal_chunks)):
+        *_, best = PeriodSearch(instance, 2, 4.0, 0, lambda: False, is_rival=False).run(2, 4_000)
         for period_us in range(best.period_us - 3, best.period_us + 3):
-            model = RoundModel(view, 2, period_us)
+            model = RoundModel(instance, 2, period_us)
             said = []
             for is_thorough in (False, True):
                 found, _, is_refuted = model.solve(30.0, 0, lambda: False, is_thorough=is_thorough)
@@ -161,12 +167,12 @@ def test_a_part_of_a_round_is_not_asked_for_what_the_whole_has_not(
 ) -> None:
     asked: dict[int, int] = {}
 
-    def run(narrowing: Narrowing, least_us: int, _: int) -> list[Round]:
-        asked[narrowing.size] = least_us
-        narrowing.refuted_us = narrowing.size * (160 if narrowing.size == 4 else 150)
+    def run(search_of_size: PeriodSearch, least_us: int, _: int) -> list[Round]:
+        asked[search_of_size.size] = least_us
+        search_of_size.refuted_us = search_of_size.size * (160 if search_of_size.size == 4 else 150)
         return []
 
-    monkeypatch.setattr(Narrowing, "run", run)
+    monkeypatch.setattr(PeriodSearch, "run", run)
     assert list(several_micro_batches.search(even(8, 9, 64), 100, LONG_US, 1000.0, 0)) == []
     work_us = 55 + 58 + 35
     assert asked == {2: 2 * 160, **{size: size * work_us for size in (3, 4, 6, 8)}}
@@ -175,15 +181,15 @@ def test_a_part_of_a_round_is_not_asked_for_what_the_whole_has_not(
 def test_models_too_large_for_the_time_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[int] = []
 
-    def run(narrowing: Narrowing, *_: int) -> list[Round]:
-        begun.append(narrowing.size)
+    def run(search_of_size: PeriodSearch, *_: int) -> list[Round]:
+        begun.append(search_of_size.size)
         return []
 
-    monkeypatch.setattr(Narrowing, "run", run)
-    view = even(16, 36, 64)
+    monkeypatch.setattr(PeriodSearch, "run", run)
+    instance = even(16, 36, 64)
     for seconds in (1000.0, 1.0):
-        assert list(several_micro_batches.search(view, 100, LONG_US, seconds, 0)) == []
-    assert begun == [*several_micro_batches._sizes(view), 4, 2, 3]
+        assert list(several_micro_batches.search(instance, 100, LONG_US, seconds, 0)) == []
+    assert begun == [*several_micro_batches._sizes(instance), 4, 2, 3]
 
 
 def test_rounds_are_as_long_as_memory_takes_at_once() -> None:
@@ -203,7 +209,7 @@ def test_rounds_are_looked_for_between_the_bound_and_the_incumbent(
 ) -> None:
     asked: list[tuple[float, float]] = []
 
-    def search(_: View, least_us: float, most_us: float, *__: object) -> list[Round]:
+    def search(_: Instance, least_us: float, most_us: float, *__: object) -> list[Round]:
         asked.append((least_us, most_us))
         return []
 

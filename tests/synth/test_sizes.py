@@ -3,22 +3,22 @@
 import random
 from collections import Counter
 
-from synth.solve.improve.lns.size_bandit import Level, Sizes
+from synth.solve.improve.lns.size_bandit import SizeBandit, WindowSize
 
-SMALL, MIDDLE, LARGE = Level(20, 0.1), Level(100, 1.0), Level(500, 5.0)
+SMALL, MIDDLE, LARGE = WindowSize(20, 0.1), WindowSize(100, 1.0), WindowSize(500, 5.0)
 COST_S = {SMALL: 0.01, MIDDLE: 0.1, LARGE: 1.0}
 
 
-def effort(gains_us: dict[Level, int], windows: int = 2000) -> Counter[Level]:
+def effort(gains_us: dict[WindowSize, int], windows: int = 2000) -> Counter[WindowSize]:
     """Seconds spent on each size where every tenth of its windows gains so much."""
-    sizes, rng = Sizes(list(COST_S), 10_000, 10_000), random.Random(0)
-    spent: Counter[Level] = Counter()
+    sizes, rng = SizeBandit(list(COST_S), 10_000, 10_000), random.Random(0)
+    spent: Counter[WindowSize] = Counter()
     for _ in range(windows):
-        size = sizes.choose(rng, 1000)
-        assert size is not None
+        arm = sizes.choose(rng, 1000)
+        assert arm is not None
         gains = rng.randrange(10) == 0
-        sizes.learn(size, gains_us[size.level] if gains else 0, COST_S[size.level])
-        spent[size.level] += COST_S[size.level]
+        sizes.learn(arm, gains_us[arm.window_size] if gains else 0, COST_S[arm.window_size])
+        spent[arm.window_size] += COST_S[arm.window_size]
     return spent
 
 
@@ -32,28 +32,28 @@ def test_effort_goes_where_a_second_gains_most() -> None:
 
 
 def test_a_size_that_gains_no_more_is_left() -> None:
-    sizes, rng = Sizes(list(COST_S), 10_000, 100_000), random.Random(1)
+    sizes, rng = SizeBandit(list(COST_S), 10_000, 100_000), random.Random(1)
     tried = []
     for count in range(3000):
-        size = sizes.choose(rng, 1000)
-        assert size is not None
+        arm = sizes.choose(rng, 1000)
+        assert arm is not None
         paying = SMALL if count < 1000 else MIDDLE
-        gained = 10 if size.level == paying and rng.randrange(5) == 0 else 0
-        sizes.learn(size, gained, COST_S[size.level])
-        tried.append(size.level)
+        gained = 10 if arm.window_size == paying and rng.randrange(5) == 0 else 0
+        sizes.learn(arm, gained, COST_S[arm.window_size])
+        tried.append(arm.window_size)
     late = Counter(tried[2000:])
     assert late[MIDDLE] * COST_S[MIDDLE] > 2 * late[SMALL] * COST_S[SMALL]
 
 
 def test_sizes_end_when_windows_with_as_many_ops_as_there_are_found_nothing() -> None:
-    sizes, rng = Sizes(list(COST_S), 10_000, 500), random.Random(2)
-    tried: Counter[Level] = Counter()
-    while (size := sizes.choose(rng, 200)) is not None:
-        sizes.learn(size, 0, COST_S[size.level])
-        tried[size.level] += 1
+    sizes, rng = SizeBandit(list(COST_S), 10_000, 500), random.Random(2)
+    tried: Counter[WindowSize] = Counter()
+    while (arm := sizes.choose(rng, 200)) is not None:
+        sizes.learn(arm, 0, COST_S[arm.window_size])
+        tried[arm.window_size] += 1
     assert tried == {SMALL: 25, MIDDLE: 10}  # 500 ops, and ten windows at least
     large = sizes.choose(rng, 1000)
     assert large is not None
-    assert large.level == LARGE
+    assert large.window_size == LARGE
     sizes.learn(large, 1, 1.0)
     assert sizes.choose(rng, 200) is not None  # a gain opens new ways

@@ -1,4 +1,4 @@
-"""Worlds in which ops take other times, and moves of ops that help there."""
+"""Scenarios in which ops take other times, and moves of ops that help there."""
 
 from dataclasses import replace
 
@@ -12,8 +12,8 @@ from synth.objective import Objective
 from synth.schedule import Op, Schedule, verify
 from synth.solve import Problem
 from synth.solve.evaluate.evaluate import EvaluatedSchedule, evaluate
-from synth.solve.improve.robustness.robustness import slacken
-from synth.solve.improve.robustness.scenarios import Luck, Worlds
+from synth.solve.improve.robustness.robustness import improve_robustness
+from synth.solve.improve.robustness.scenarios import ScenarioFactors, ScenarioTimes
 from synth.solve.infeasibility import serial_schedule
 from tests.synth.test_solve_placements import random_problem
 
@@ -42,33 +42,33 @@ def test_in_the_world_without_luck_everything_is_as_simulated(
 ) -> None:
     problem = replace(random_problem(3, name, 2, 4, boundary=True), objective=objective)
     _, timeline = verify(serial_schedule(problem), problem.costs)
-    worlds = Worlds(timeline.lowered, Luck(problem), objective)
-    assert worlds.start_us[:, 0].tolist() == timeline.start_us
-    assert worlds.end_us[:, 0].tolist() == timeline.end_us
-    value_us = sum(span.weight * span.length_us[0] for span in worlds.spans)
+    scenarios = ScenarioTimes(timeline.lowered, ScenarioFactors(problem), objective)
+    assert scenarios.start_us[:, 0].tolist() == timeline.start_us
+    assert scenarios.end_us[:, 0].tolist() == timeline.end_us
+    value_us = sum(span.weight * span.length_us[0] for span in scenarios.spans)
     assert value_us == objective.value_us(timeline)
 
 
 def test_luck_belongs_to_ops_and_not_to_their_places() -> None:
     problem = family_problem(Objective.MAKESPAN)
-    luck = Luck(problem)
+    scenario_factors = ScenarioFactors(problem)
     factors = []
     for name in ("1f1b", "gpipe"):
         lowered, _ = verify(generate(name, 4, 12), problem.costs)
-        longer = luck.durations_us(lowered) / np.maximum(1, lowered.durations)[:, None]
+        longer = scenario_factors.durations_us(lowered) / np.maximum(1, lowered.durations)[:, None]
         ops = (op for program in lowered.ops for op in program)
         factors.append({op: tuple(row) for op, row in zip(ops, longer, strict=False)})
     assert factors[0] == factors[1]
 
 
 def test_ways_behind_ops_are_as_long_as_the_schedule_is() -> None:
-    worlds = Worlds(
+    scenarios = ScenarioTimes(
         family("zb-h1", Objective.MAKESPAN).timeline.lowered,
-        Luck(family_problem(Objective.MAKESPAN)),
+        ScenarioFactors(family_problem(Objective.MAKESPAN)),
         Objective.MAKESPAN,
     )
-    (span,) = worlds.spans
-    ways = worlds.start_us + worlds.tails_us(span)
+    (span,) = scenarios.spans
+    ways = scenarios.start_us + scenarios.tails_us(span)
     assert np.allclose(ways.max(axis=0), span.length_us)
 
 
@@ -88,7 +88,7 @@ def test_of_two_longest_ways_one_is_made_shorter() -> None:
     programs = (ops(0, "F0 F1 B0 W0 B1 W1"), ops(1, "F0 B0 W0 F1 B1 W1"))
     given = evaluate(problem, Schedule.linear("both", 2, programs), "both")
     assert given is not None
-    loose = slacken(problem, given)
+    loose = improve_robustness(problem, given)
     assert given.value_us == loose.value_us == 90
     assert [max(line.end_us[:6]) for line in (given.timeline, loose.timeline)] == [90, 70]
 
@@ -99,9 +99,12 @@ def test_published_schedules_lose_less_in_worlds_not_looked_at(
     name: str, objective: Objective
 ) -> None:
     problem, given = family_problem(objective), family(name, objective)
-    loose = slacken(problem, given)
-    luck = Luck(problem, seed=1, num_worlds=101)
-    before, after = (Worlds(c.timeline.lowered, luck, objective).value_us for c in (given, loose))
+    loose = improve_robustness(problem, given)
+    scenario_factors = ScenarioFactors(problem, seed=1, num_scenarios=101)
+    before, after = (
+        ScenarioTimes(c.timeline.lowered, scenario_factors, objective).value_us
+        for c in (given, loose)
+    )
     assert loose.value_us <= given.value_us
     assert max(loose.peak_bytes) <= max(given.peak_bytes)
     assert after <= before
@@ -114,11 +117,13 @@ def test_slack_costs_neither_time_nor_memory(name: str, seed: int, objective: Ob
     problem = replace(random_problem(seed, name, 2, 5, boundary=True), objective=objective)
     given = evaluate(problem, serial_schedule(problem), "serial")
     assert given is not None
-    loose = slacken(problem, given)
+    loose = improve_robustness(problem, given)
     lowered, timeline = verify(loose.schedule, problem.costs, problem.caps_bytes)
     assert objective.value_us(timeline) == loose.value_us <= given.value_us
     assert max(loose.peak_bytes) <= max(given.peak_bytes)
-    luck = Luck(problem)
-    worlds = [Worlds(x, luck, objective) for x in (given.timeline.lowered, lowered)]
-    assert worlds[1].value_us <= worlds[0].value_us + 1e-3
-    assert slacken(problem, given).schedule == loose.schedule
+    scenario_factors = ScenarioFactors(problem)
+    scenarios = [
+        ScenarioTimes(x, scenario_factors, objective) for x in (given.timeline.lowered, lowered)
+    ]
+    assert scenarios[1].value_us <= scenarios[0].value_us + 1e-3
+    assert improve_robustness(problem, given).schedule == loose.schedule

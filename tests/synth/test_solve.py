@@ -14,7 +14,7 @@ from synth.schedule import Op, Placement, Schedule, peak_bytes, verify
 from synth.solve import Incumbent, Objective, Problem, SolveOptions, StoppedBy, find_shortage, solve
 from synth.solve.improve import published
 from synth.solve.infeasibility import one_micro_batch_bytes, serial_schedule
-from synth.solve.instance.memory_models import certain
+from synth.solve.instance.memory_models import relaxed_memory
 from tests.synth.effort import HOURS_S, counted
 
 
@@ -279,9 +279,9 @@ def test_the_closed_form_need_is_what_the_serial_schedule_really_peaks_at() -> N
         assert shortage is not None
         peak = max(peak_bytes(lowered))
         assert shortage.smallest_cap_bytes <= peak  # never claims too much
-        view, stages = certain(problem), problem.costs.stages
+        instance, stages = relaxed_memory(problem), problem.costs.stages
         received = [0, *(stage.output_bytes for stage in stages)]
-        alone = [one_micro_batch_bytes(problem, view, rank) for rank in range(3)]
+        alone = [one_micro_batch_bytes(problem, instance, rank) for rank in range(3)]
         if all(2 * size <= least for size, least in zip(received, alone, strict=False)):
             # Else a fused B's gradient may still be leaving while the next activation comes.
             assert shortage.smallest_cap_bytes == peak

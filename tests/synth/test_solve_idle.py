@@ -17,8 +17,8 @@ from synth.schedule.placements import placement
 from synth.solve import Part, Problem, SolveOptions, StoppedBy, solve
 from synth.solve.bounds.closed_form import Reference, work_bounds
 from synth.solve.bounds.idle_time import IdleBounds, _Growth
-from synth.solve.bounds.idle_time_model import Idle, Stretch, base_length_us
-from synth.solve.cpsat.run import Outcome, run
+from synth.solve.bounds.idle_time_model import IdleTimeModel, Stretch, base_length_us
+from synth.solve.cpsat.run import ModelOutcome, run
 from synth.solve.instance.memory_models import relaxed_for_fusion
 from tests.synth.effort import counted
 from tests.synth.odd_problems import RandomOrders, odd_costs
@@ -30,15 +30,15 @@ OPTIONS = SolveOptions(workers=1, deterministic=True)
 
 
 def idle_bounds(problem: Problem, value_us: int) -> IdleBounds:
-    view = relaxed_for_fusion(problem)
-    work, known = work_bounds(view), Reference(value_us, None)
-    return IdleBounds(view, problem.objective, OPTIONS, work, lambda: known, lambda: False)
+    instance = relaxed_for_fusion(problem)
+    work, known = work_bounds(instance), Reference(value_us, None)
+    return IdleBounds(instance, problem.objective, OPTIONS, work, lambda: known, lambda: False)
 
 
 def best_bound(problem: Problem, value_us: int, seconds: float) -> int | None:
     """By all means; None where it is not certain when ranks begin."""
     bounds = idle_bounds(problem, value_us)
-    if problem.objective.periods and bounds.view.origins_us is None:
+    if problem.objective.periods and bounds.instance.origins_us is None:
         return None
     list(bounds.one_by_one(seconds))
     list(bounds.together(seconds))
@@ -52,11 +52,11 @@ def test_called_again_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     solves = iter([True, False, *[True] * 5, *[False] * 3, *[True] * 100])
     solved: list[_Growth] = []
 
-    def answer(_: IdleBounds, growth: _Growth, limit_s: float) -> Outcome:
+    def answer(_: IdleBounds, growth: _Growth, limit_s: float) -> ModelOutcome:
         asked.append(growth)
         optimal = next(solves)
         solved.extend([growth] * optimal)
-        return Outcome(0, None, optimal=optimal, infeasible=False, spent_s=1.0)
+        return ModelOutcome(0, None, optimal=optimal, infeasible=False, spent_s=1.0)
 
     monkeypatch.setattr(IdleBounds, "_solve", answer)
     assert len(list(bounds.together(2.0))) == 2  # of the pairs, of which there are four
@@ -155,9 +155,9 @@ def test_a_rank_that_may_hold_two_activations_idles_until_the_first_comes_back()
     F0 .........  F3 B3 W3 F0 ... B0   is the best until B0 ends; what the second F0 holds lets no
     0   100-304   304         704 708  second F3 in before.
     """
-    view = relaxed_for_fusion(v_problem(2, 8, 4))
-    stretch = Stretch(0, base_length_us(view, 0) - 100, is_opening=True, is_period=True)
-    outcome = run(Idle(view, stretch, (0,), 100_000), OPTIONS, 20)
+    instance = relaxed_for_fusion(v_problem(2, 8, 4))
+    stretch = Stretch(0, base_length_us(instance, 0) - 100, is_opening=True, is_period=True)
+    outcome = run(IdleTimeModel(instance, stretch, (0,), 100_000), OPTIONS, 20)
     assert outcome.optimal
     assert (stretch.length_us, outcome.bound_us) == (808, 204 + 4)
 

@@ -18,7 +18,7 @@ from synth.solve.cpsat.run import decide, solve_briefly
 from synth.solve.evaluate.evaluate import BUFFERINGS
 from synth.solve.improve.modulo import one_micro_batch
 from synth.solve.infeasibility import find_shortage
-from synth.solve.instance.memory_models import cautious, certain, relaxed_for_fusion
+from synth.solve.instance.memory_models import relaxed_for_fusion, relaxed_memory, safe_memory
 from synth.solve.instance.timing import order_of, timed
 from tests.synth.effort import counted
 from tests.synth.odd_problems import BW, STEP, B, F, RandomOrders, W, odd_costs
@@ -53,12 +53,12 @@ def test_no_claim_excludes_a_schedule_that_there_is(
     problem = replace(free, caps_bytes=peaks)
     assert find_shortage(problem) is None
     assert work_bound_us(relaxed_for_fusion(problem), objective) <= objective.value_us(timeline)
-    view = certain(problem)
+    instance = relaxed_memory(problem)
     for rank, program in enumerate(programs):
-        level = 0
-        for chunk, kind in order_of(view, program):
-            assert view.allows(chunk, kind, level), (rank, chunk, kind)
-            level += view[chunk].effect_bytes[kind]
+        usage = 0
+        for copy, kind in order_of(instance, program):
+            assert instance.allows(copy, kind, usage), (rank, copy, kind)
+            usage += instance[copy].delta_bytes[kind]
 
 
 def stage(
@@ -184,8 +184,8 @@ def test_patterns_with_ops_of_no_duration_can_be_run() -> None:
     found = 0
     for seed in range(25):
         costs = odd_costs(random.Random(seed), 4, 2)
-        view = cautious(Problem(costs, placement("v", 2), 4), BUFFERINGS[0])
-        for each in one_micro_batch.search(view, 0.4, 0, 1):
-            assert len(timed(each.orders(view), view).starts) == view.num_ops
+        instance = safe_memory(Problem(costs, placement("v", 2), 4), BUFFERINGS[0])
+        for each in one_micro_batch.search(instance, 0.4, 0, 1):
+            assert len(timed(each.orders(instance), instance).starts) == instance.num_ops
             found += 1
     assert found > 10

@@ -16,7 +16,7 @@ from synth.schedule import Buffering, Op, Schedule, ScheduleError, verify
 from synth.schedule.placements import placement
 from synth.solve import Objective, Problem, SolveOptions, StoppedBy, solve
 from synth.solve.infeasibility import find_shortage, serial_schedule, smallest_limit_bytes
-from synth.solve.instance.memory_models import cautious, certain
+from synth.solve.instance.memory_models import relaxed_memory, safe_memory
 from tests.synth.effort import counted
 from tests.synth.test_solve_exact import MILP, OBJECTIVES, check_sound, random_costs
 
@@ -145,7 +145,7 @@ def test_any_placement_is_solved_within_its_caps(
 def test_the_two_views_of_memory_bracket_the_verifiers(
     seed: int, name: str, num_ranks: int, m: int
 ) -> None:
-    """Whatever fits in truth fits in the certain view, whatever fits in the cautious one fits."""
+    """Whatever fits in truth fits in the certain instance, whatever fits in the safe one fits."""
     rng = random.Random(seed)
     problem = random_problem(seed, name, num_ranks, m, boundary=True)
     buffering = Buffering(rng.randint(0, 2), rng.randint(0, 2))
@@ -156,23 +156,23 @@ def test_the_two_views_of_memory_bracket_the_verifiers(
 
 
 def _levels(problem: Problem, schedule: Schedule) -> Iterator[tuple[int, int, int]]:
-    """Each rank's peak by the certain and the cautious view, and by the lowered program."""
+    """Each rank's peak by the certain and the safe instance, and by the lowered program."""
     from synth.schedule import lower, peak_bytes
     from synth.solve.instance.timing import order_of
 
     lowered = lower(schedule, problem.costs)
     peaks = peak_bytes(lowered)
-    views = (certain(problem), cautious(problem, schedule.buffering))
+    instances = (relaxed_memory(problem), safe_memory(problem, schedule.buffering))
     for rank, program in enumerate(schedule.programs):
         found = []
-        for view in views:
+        for instance in instances:
             held = problem.placement.held[rank]
             base = sum(problem.costs.stages[stage].static_bytes for stage, _ in held)
-            level = peak = 0
-            for chunk, kind in order_of(view, program):
-                peak = max(peak, level + view[chunk].need_bytes[kind])
-                level += view[chunk].effect_bytes[kind]
-            steps = [view[c].need_bytes[OpKind.STEP] for c in view.held[rank]]
+            usage = peak = 0
+            for copy, kind in order_of(instance, program):
+                peak = max(peak, usage + instance[copy].peak_above_bytes[kind])
+                usage += instance[copy].delta_bytes[kind]
+            steps = [instance[c].peak_above_bytes[OpKind.STEP] for c in instance.held[rank]]
             found.append(base + max(peak, *steps))
         yield found[0], found[1], peaks[rank]
 

@@ -14,16 +14,16 @@ from synth.schedule import Buffering, Placement, Schedule, ScheduleError, peak_b
 from synth.schedule.placements import placement
 from synth.solve import Objective, Problem, SolveOptions, solve, solver
 from synth.solve.bounds import forward_spacing
-from synth.solve.bounds.closed_form import Ladder, Reference
-from synth.solve.bounds.forward_spacing import Spacing, far_apart, lengths
-from synth.solve.bounds.forward_spacing_model import Apart, Spacings
-from synth.solve.bounds.policy import Known, Proofs
-from synth.solve.cpsat.run import Outcome
+from synth.solve.bounds.closed_form import RankSubsets, Reference
+from synth.solve.bounds.forward_spacing import SpacingProver, far_apart, lengths
+from synth.solve.bounds.forward_spacing_model import SpacingModel, Spacings
+from synth.solve.bounds.policy import BoundPolicy, ProofState
+from synth.solve.cpsat.run import ModelOutcome
 from synth.solve.infeasibility import find_shortage
-from synth.solve.instance.instance import B, F, Slot, W
+from synth.solve.instance.instance import B, F, OpIndex, W
 from synth.solve.instance.memory_models import relaxed_for_fusion
 from synth.solve.instance.timing import timed
-from synth.solve.order_pool import KnownOrders
+from synth.solve.order_pool import OrderPool
 from synth.solve.problem import Part
 from tests.synth.effort import counted
 from tests.synth.even_stages import even
@@ -32,10 +32,12 @@ from tests.synth.test_solve import table_costs
 from tests.synth.test_solve_exact import OBJECTIVES, random_costs
 
 
-def spacings(problem: Problem, seconds: float = 5.0) -> tuple[Spacing, list[int]]:
-    view = relaxed_for_fusion(problem)
+def spacings(problem: Problem, seconds: float = 5.0) -> tuple[SpacingProver, list[int]]:
+    instance = relaxed_for_fusion(problem)
     options = SolveOptions(workers=1, deterministic=True)
-    found = Spacing(view, options, lambda: None, lambda: False, objective=problem.objective)
+    found = SpacingProver(
+        instance, options, lambda: None, lambda: False, objective=problem.objective
+    )
     return found, [proven.bound_us for proven in found.bounds(seconds)]
 
 
@@ -100,24 +102,26 @@ def test_no_bound_is_above_the_optimum(name: str, seed: int) -> None:
     best = solve(problem, counted(seconds))
     if best.value_us is None or best.gap != 0:
         return
-    view = relaxed_for_fusion(problem)
-    if not forward_spacing.applies(view):
+    instance = relaxed_for_fusion(problem)
+    if not forward_spacing.applies(instance):
         return
     apart, of_spacings = spacings(problem, min(5, seconds))
     assert max(of_spacings) <= best.value_us
     if num_ranks == 1:
         return
     beyond = Reference(best.value_us + 50, None)
-    ladder = Ladder(
-        view, problem.objective, counted(20), lambda: beyond, lambda: False, {}, apart.known
+    rank_subsets = RankSubsets(
+        instance, problem.objective, counted(20), lambda: beyond, lambda: False, {}, apart.known
     )
-    of_ranks = [proven.bound_us for proven in ladder.together(20.0)]
+    of_ranks = [proven.bound_us for proven in rank_subsets.together(20.0)]
     assert max(of_ranks) == of_ranks[-1] == best.value_us
 
 
 def test_one_micro_batch_at_a_time_is_a_whole_way_apart() -> None:
-    view = even(3, 3, 12)
-    found = Spacing(view, SolveOptions(workers=1, deterministic=True), lambda: None, lambda: False)
+    instance = even(3, 3, 12)
+    found = SpacingProver(
+        instance, SolveOptions(workers=1, deterministic=True), lambda: None, lambda: False
+    )
     of_spacings = [proven.bound_us for proven in found.bounds(5.0)]
     way_us = 3 * 55 + 3 * 58 + 4 * 2 + 35
     assert found.known.apart_us[1] == way_us
@@ -125,14 +129,14 @@ def test_one_micro_batch_at_a_time_is_a_whole_way_apart() -> None:
 
 
 def test_a_known_schedule_says_where_forwards_are_nearest() -> None:
-    view = even(2, None, 4)
+    instance = even(2, None, 4)
     kinds = [F, F, B, W, F, B, W, F, B, W, B, W]
     order = [(0, kind) for kind in kinds]
-    known = timed([order, [(1, kind) for _, kind in order]], view)
-    found = Spacing(view, SolveOptions(), lambda: known, lambda: False)
-    end_us = known.starts[0, Slot(W, 3)] + 35
-    assert found._nearest_us(1) == (55, end_us - known.starts[0, Slot(F, 2)])
-    assert found._nearest_us(3) == (known.starts[0, Slot(F, 3)], end_us)
+    known = timed([order, [(1, kind) for _, kind in order]], instance)
+    found = SpacingProver(instance, SolveOptions(), lambda: known, lambda: False)
+    end_us = known.starts[0, OpIndex(W, 3)] + 35
+    assert found._nearest_us(1) == (55, end_us - known.starts[0, OpIndex(F, 2)])
+    assert found._nearest_us(3) == (known.starts[0, OpIndex(F, 3)], end_us)
 
 
 def test_stages_may_lie_on_ranks_in_any_order() -> None:
@@ -181,36 +185,38 @@ def test_what_a_schedule_reaches_is_not_asked_for_again(
     where = placement(name, num_ranks)
     cap = 3 * num_ranks if name == "linear" else 9
     problem = Problem(table_costs(where.num_stages), where, 16, (cap,) * num_ranks)
-    view = relaxed_for_fusion(problem)
+    instance = relaxed_for_fusion(problem)
     seconds = 20 if name == "linear" else 0.2
     best = solve(problem, counted(seconds))
     assert best.schedule is not None
-    hint, _ = KnownOrders(problem.objective).hint(view, best.schedule.programs)
+    hint, _ = OrderPool(problem.objective).hint(instance, best.schedule.programs)
     asked: list[forward_spacing._Question] = []
 
-    def looked_at(self: Spacing, question: forward_spacing._Question, limit_s: float) -> Outcome:
+    def looked_at(
+        self: SpacingProver, question: forward_spacing._Question, limit_s: float
+    ) -> ModelOutcome:
         length = question.length
         nearest_us, to_end_us = self._nearest_us(length)
         assert nearest_us is not None and to_end_us is not None
-        if question.model is not Apart:
+        if question.model is not SpacingModel:
             assert to_end_us > self.known.whole_us(length)
         else:
             assert nearest_us > self.known.added_us(length)
         asked.append(question)
         return prove(self, question, limit_s)
 
-    prove = Spacing._prove
-    monkeypatch.setattr(Spacing, "_prove", looked_at)
-    found = Spacing(view, counted(20), lambda: hint, lambda: False)
+    prove = SpacingProver._prove
+    monkeypatch.setattr(SpacingProver, "_prove", looked_at)
+    found = SpacingProver(instance, counted(20), lambda: hint, lambda: False)
     list(found.bounds(seconds))
     assert asked and len(set(asked)) == len(asked)
-    assert all(question.model is Apart for question in asked) == (name == "linear")
+    assert all(question.model is SpacingModel for question in asked) == (name == "linear")
 
 
 def test_ranks_that_are_far_apart_come_first_only_where_spacings_are_known() -> None:
-    view, reference = even(8, 12, 64), Reference(50_000, None)
-    ladder = Ladder(
-        view,
+    instance, reference = even(8, 12, 64), Reference(50_000, None)
+    rank_subsets = RankSubsets(
+        instance,
         Objective.MAKESPAN,
         SolveOptions(),
         lambda: reference,
@@ -218,35 +224,35 @@ def test_ranks_that_are_far_apart_come_first_only_where_spacings_are_known() -> 
         {},
         Spacings({1: 55}),
     )
-    assert [len(ranks) for ranks in ladder._wider((0,))] == [2] * 4
-    ladder.spacings = Spacings({1: 55, 4: 967})
-    assert ladder._wider((0,)) == [far_apart(view, 2)] == [(0, 6)]
-    assert ladder._wider((0, 6)) == [far_apart(view, 3)] == [(0, 4, 6)]
-    assert ladder._wider((0, 4, 6)) == [tuple(range(8))]
+    assert [len(ranks) for ranks in rank_subsets._wider((0,))] == [2] * 4
+    rank_subsets.spacings = Spacings({1: 55, 4: 967})
+    assert rank_subsets._wider((0,)) == [far_apart(instance, 2)] == [(0, 6)]
+    assert rank_subsets._wider((0, 6)) == [far_apart(instance, 3)] == [(0, 4, 6)]
+    assert rank_subsets._wider((0, 4, 6)) == [tuple(range(8))]
 
 
 def test_the_last_rank_is_far_from_the_first_where_they_hold_several_stages() -> None:
     problem = Problem(table_costs(16), placement("v", 8), 32, (10,) * 8)
-    view, reference = relaxed_for_fusion(problem), Reference(50_000, None)
+    instance, reference = relaxed_for_fusion(problem), Reference(50_000, None)
     known = Spacings({1: 55, 4: 967})
-    ladder = Ladder(
-        view, Objective.MAKESPAN, SolveOptions(), lambda: reference, lambda: False, {}, known
+    rank_subsets = RankSubsets(
+        instance, Objective.MAKESPAN, SolveOptions(), lambda: reference, lambda: False, {}, known
     )
-    assert ladder._wider((0,)) == [far_apart(view, 2)] == [(0, 7)]
-    assert ladder._wider((0, 7)) == [far_apart(view, 3)] == [(0, 4, 7)]
-    assert ladder._wider((0, 4, 7)) == [tuple(range(8))]
+    assert rank_subsets._wider((0,)) == [far_apart(instance, 2)] == [(0, 7)]
+    assert rank_subsets._wider((0, 7)) == [far_apart(instance, 3)] == [(0, 4, 7)]
+    assert rank_subsets._wider((0, 4, 7)) == [tuple(range(8))]
 
 
 def test_a_search_goes_on_where_it_was() -> None:
     """And asks again only what stayed open."""
     problem = Problem(table_costs(8), placement("v", 4), 32, (8,) * 4)
-    found = Spacing(relaxed_for_fusion(problem), counted(20), lambda: None, lambda: False)
+    found = SpacingProver(relaxed_for_fusion(problem), counted(20), lambda: None, lambda: False)
     asked: list[tuple[forward_spacing._Question, bool]] = []
 
-    def prove(question: forward_spacing._Question, limit_s: float) -> Outcome:
+    def prove(question: forward_spacing._Question, limit_s: float) -> ModelOutcome:
         is_open = len(asked) == 6
         asked.append((question, is_open))
-        return Outcome(100, None, optimal=not is_open, infeasible=False, spent_s=1.0)
+        return ModelOutcome(100, None, optimal=not is_open, infeasible=False, spent_s=1.0)
 
     found._prove = prove  # type: ignore[method-assign]
     assert len(list(found.bounds(20.0))) == 7  # until one stays open
@@ -278,7 +284,7 @@ def test_idle_times_and_spacings_have_a_trial_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     problem = Problem(table_costs(8), placement("v", 4), 32, (8,) * 4)
-    view, reference = relaxed_for_fusion(problem), Reference(50_000, None)
+    instance, reference = relaxed_for_fusion(problem), Reference(50_000, None)
     asked: list[str] = []
 
     def said(name: str, us: int) -> SimpleNamespace:
@@ -292,13 +298,18 @@ def test_idle_times_and_spacings_have_a_trial_each(
         None if us is None else said(name, us)
         for name, us in (("apart", apart_us), ("idle", idle_us))
     )
-    monkeypatch.setattr(Proofs, "_idle", idle)
-    monkeypatch.setattr(Proofs, "_spacing", apart)
+    monkeypatch.setattr(BoundPolicy, "_idle", idle)
+    monkeypatch.setattr(BoundPolicy, "_spacing_prover", apart)
     monkeypatch.setattr(forward_spacing, "is_worth", lambda _: apart is not None)
-    proofs = Proofs(
-        view, Objective.MAKESPAN, counted(1), lambda: reference, Known(known_us), lambda: False
+    policy = BoundPolicy(
+        instance,
+        Objective.MAKESPAN,
+        counted(1),
+        lambda: reference,
+        ProofState(known_us),
+        lambda: False,
     )
-    for turn in proofs._first():
+    for turn in policy._first():
         list(turn.bounds(1.0))
     assert asked == turns
 
@@ -308,14 +319,14 @@ def test_all_ranks_are_looked_at_in_the_end(ranks: list[int]) -> None:
     """Whatever ranks hold, and wherever the first stage lies."""
     where = Placement((tuple(ranks),))
     problem = Problem(table_costs(len(ranks)), where, 32, (10,) * where.num_ranks)
-    view, reference = relaxed_for_fusion(problem), Reference(50_000, None)
+    instance, reference = relaxed_for_fusion(problem), Reference(50_000, None)
     known = Spacings({1: 55, 4: 967})
-    ladder = Ladder(
-        view, Objective.MAKESPAN, SolveOptions(), lambda: reference, lambda: False, {}, known
+    rank_subsets = RankSubsets(
+        instance, Objective.MAKESPAN, SolveOptions(), lambda: reference, lambda: False, {}, known
     )
-    assert ranks[0] in far_apart(view, 2)
+    assert ranks[0] in far_apart(instance, 2)
     chosen: tuple[int, ...] = (0,)
-    while wider := ladder._wider(chosen):
+    while wider := rank_subsets._wider(chosen):
         assert len(wider[0]) > len(chosen)
         chosen = wider[0]
     assert chosen == tuple(range(where.num_ranks))
@@ -328,7 +339,7 @@ def test_a_stop_is_heeded_where_nothing_is_left_to_ask() -> None:
         nonlocal asked
         asked += 1
 
-    found = Spacing(even(4, 9, 128), SolveOptions(), reference, lambda: True)
+    found = SpacingProver(even(4, 9, 128), SolveOptions(), reference, lambda: True)
     assert not list(found.bounds(5.0)) and asked == 0
 
 
@@ -341,7 +352,7 @@ def test_an_interrupted_search_leaves_no_thread_behind(monkeypatch: pytest.Monke
         assert threading.active_count() > before
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(solver, "Repeats", interrupt)
+    monkeypatch.setattr(solver, "ModuloSchedules", interrupt)
     options = SolveOptions(time_limit_s=20, workers=2, without=frozenset({Part.EXACT}))
     with pytest.raises(KeyboardInterrupt):
         solve(problem, options)

@@ -9,7 +9,7 @@ from synth.schedule import peak_bytes, verify
 from synth.schedule.placements import placement
 from synth.solve import Problem, SolveOptions
 from synth.solve.improve.modulo.one_micro_batch import find
-from synth.solve.instance.memory_models import certain
+from synth.solve.instance.memory_models import relaxed_memory
 from synth.solve.instance.timing import keeps_caps, number, timed
 
 
@@ -58,15 +58,15 @@ def test_a_pattern_keeps_its_caps_however_often_it_is_repeated() -> None:
     for m in (1, 3, 20, 50):
         asked = problem("v", 3, m, (12, 9, 7), 2)
         capped = Problem(asked.costs, asked.placement, m, (15, 15, 15))
-        view = certain(capped)
-        pattern = find(view, 1.1, 5)
+        instance = relaxed_memory(capped)
+        pattern = find(instance, 1.1, 5)
         assert pattern is not None
-        orders = pattern.orders(view)
-        assert keeps_caps(tuple(number(view, order) for order in orders), view)
-        assert len(timed(orders, view).starts) == view.num_ops
+        orders = pattern.orders(instance)
+        assert keeps_caps(tuple(number(instance, order) for order in orders), instance)
+        assert len(timed(orders, instance).starts) == instance.num_ops
 
 
 def test_without_a_pattern_there_is_none() -> None:
     asked = problem("linear", 4, 8, (10, 10, 10), 0)
     capped = Problem(asked.costs, asked.placement, 8, (9, 9, 9, 9))
-    assert find(certain(capped), 1.0, 5) is None
+    assert find(relaxed_memory(capped), 1.0, 5) is None

@@ -12,30 +12,30 @@ from synth.families import generate
 from synth.solve import Part, SolveOptions
 from synth.solve.evaluate import evaluate
 from synth.solve.evaluate.evaluate import EvaluatedSchedule
-from synth.solve.improve.lns import search, turns
-from synth.solve.improve.lns.turns import Turns
-from synth.solve.instance.instance import View
-from synth.solve.instance.memory_models import certain
-from synth.solve.instance.timing import Solution
-from synth.solve.order_pool import KnownOrders, split_solution
+from synth.solve.improve.lns import robust_windows, search
+from synth.solve.improve.lns.robust_windows import RobustWindows
+from synth.solve.instance.instance import Instance
+from synth.solve.instance.memory_models import relaxed_memory
+from synth.solve.instance.timing import TimedOrders
+from synth.solve.order_pool import OrderPool, split_timing
 from synth.solve.problem import Problem
-from synth.solve.search_state import Standing
+from synth.solve.search_state import SearchState
 
 LIMIT_S = 100.0
 
 
-def begun(problem: Problem, family: str, **options: Any) -> tuple[Turns, Standing]:
-    """Turns from a published schedule."""
+def begun(problem: Problem, family: str, **options: Any) -> tuple[RobustWindows, SearchState]:
+    """Windows from a published schedule."""
     asked = SolveOptions(time_limit_s=LIMIT_S, **options)
-    now = Standing(problem, asked, None, None)
+    now = SearchState(problem, asked, None, None)
     schedule = generate(family, problem.num_ranks, problem.num_micro_batches, costs=problem.costs)
     now.offer(evaluate.evaluate(problem, schedule, family))
 
-    def take(view: View, solution: Solution, found_by: str) -> None:
-        programs = solution.programs(view)
+    def take(instance: Instance, timing: TimedOrders, found_by: str) -> None:
+        programs = timing.programs(instance)
         now.offer(evaluate.evaluate_order(problem, programs, found_by))
 
-    return Turns(problem, asked, now, KnownOrders(problem.objective), 1, take), now
+    return RobustWindows(problem, asked, now, OrderPool(problem.objective), 1, take), now
 
 
 class Fruitless:
@@ -45,15 +45,15 @@ class Fruitless:
         self.patience: list[float] = []
         self.gains, self.last = gains, last
         monkeypatch.setattr(search, "improve", self.improve)
-        monkeypatch.setattr(turns, "slacken", self.slacken)
+        monkeypatch.setattr(robust_windows, "improve_robustness", self.improve_robustness)
 
     def improve(
-        self, view: View, objective: object, starts: Sequence[Solution], *rest: Any
+        self, instance: Instance, objective: object, starts: Sequence[TimedOrders], *rest: Any
     ) -> search.Improved:
         self.patience.append(rest[-1])
         return search.Improved(starts[0], 1.0, len(self.patience) == self.last)
 
-    def slacken(
+    def improve_robustness(
         self, problem: Problem, candidate: EvaluatedSchedule, should_stop: object
     ) -> EvaluatedSchedule:
         self.gains -= 1
@@ -107,8 +107,8 @@ def test_both_together_better_a_published_schedule_and_can_be_repeated() -> None
 
 def test_an_order_that_shares_micro_batches_unevenly_is_no_start() -> None:
     problem = bidirectional.problem("bidirectional", 4, 5, split=True)
-    view = certain(replace(problem, caps_bytes=None))
+    instance = relaxed_memory(replace(problem, caps_bytes=None))
     uneven = generate("chimera:doubling", 4, 5, costs=problem.costs)
     even = generate("chimera", 4, 5, costs=problem.costs)
-    assert split_solution(uneven.programs, view) is None
-    assert split_solution(even.programs, view) is not None
+    assert split_timing(uneven.programs, instance) is None
+    assert split_timing(even.programs, instance) is not None

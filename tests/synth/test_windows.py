@@ -16,8 +16,8 @@ from synth.solve.improve.lns import search
 from synth.solve.improve.lns.window_model import Change
 from synth.solve.infeasibility import serial_schedule
 from synth.solve.instance.instance import SPLIT
-from synth.solve.instance.memory_models import certain
-from synth.solve.instance.timing import keeps_caps, solution_of, split
+from synth.solve.instance.memory_models import relaxed_memory
+from synth.solve.instance.timing import keeps_caps, split, timing_of
 from tests.synth.odd_problems import odd_costs
 
 
@@ -41,23 +41,23 @@ def improve(
     problem: Problem, workers: int, seconds: float, patience_s: float = math.inf
 ) -> tuple[list[int], search.Improved]:
     """The same, and the answer."""
-    view, objective = certain(problem), problem.objective
-    start = solution_of(split(serial_schedule(problem).programs, view), view)
-    assert keeps_caps(start.programs(view), view)
-    values = [start.value_us(view, objective)]
+    instance, objective = relaxed_memory(problem), problem.objective
+    start = timing_of(split(serial_schedule(problem).programs, instance), instance)
+    assert keeps_caps(start.programs(instance), instance)
+    values = [start.value_us(instance, objective)]
     better = search.improve(
-        view,
+        instance,
         objective,
         [start],
         seconds,
         0,
         workers,
         lambda: False,
-        lambda solution: values.append(solution.value_us(view, objective)),
+        lambda timing: values.append(timing.value_us(instance, objective)),
         patience_s,
     )
-    assert keeps_caps(better.solution.programs(view), view)
-    assert better.solution.value_us(view, objective) == values[-1]
+    assert keeps_caps(better.timing.programs(instance), instance)
+    assert better.timing.value_us(instance, objective) == values[-1]
     return values, better
 
 

@@ -1,8 +1,8 @@
-"""What slack is worth: the mean time in worlds other than those that it was chosen in.
+"""What slack is worth: the mean time in scenarios other than those that it was chosen in.
 
 Each problem is solved without that part; then ops are moved for slack, and both schedules run in
-worlds of other seeds: where every op and transfer deviates by 5 % (standard deviation) on its own;
-and where, besides, the profile is wrong by 5 % for each stage and kind of op.
+scenarios of other seeds: where every op and transfer deviates by 5 % (standard deviation) on its
+own; and where, besides, the profile is wrong by 5 % for each stage and kind of op.
 """
 
 from collections.abc import Iterator
@@ -14,10 +14,10 @@ from synth.schedule import peak_bytes, verify
 from synth.schedule.simulate import Timeline
 from synth.solve import Part, Problem, Result
 from synth.solve.evaluate.evaluate import EvaluatedSchedule
-from synth.solve.improve.robustness.robustness import slacken
-from synth.solve.improve.robustness.scenarios import Luck, Worlds
+from synth.solve.improve.robustness.robustness import improve_robustness
+from synth.solve.improve.robustness.scenarios import ScenarioFactors, ScenarioTimes
 
-_SEED, _WORLDS = 1, 201
+_SEED, _SCENARIOS = 1, 201
 _BIAS = 0.05
 
 _ROWS = (
@@ -34,7 +34,7 @@ def _look(result: Result) -> Look:
     assert result.value_us is not None and result.peak_bytes is not None
     problem = result.problem
     found = (result.schedule, result.timeline, result.value_us, result.peak_bytes)
-    slack = slacken(problem, EvaluatedSchedule(*found, str(result.found_by)))
+    slack = improve_robustness(problem, EvaluatedSchedule(*found, str(result.found_by)))
     lines = (result.timeline, slack.timeline)
     before_us, after_us = _means_us(problem, lines, bias=0.0)
     wrong_before_us, wrong_after_us = _means_us(problem, lines, bias=_BIAS)
@@ -48,8 +48,10 @@ def _look(result: Result) -> Look:
 
 
 def _means_us(problem: Problem, lines: tuple[Timeline, Timeline], bias: float) -> list[float]:
-    luck = Luck(problem, seed=_SEED, num_worlds=_WORLDS, bias=bias)
-    return [Worlds(line.lowered, luck, problem.objective).value_us for line in lines]
+    scenario_factors = ScenarioFactors(problem, seed=_SEED, num_scenarios=_SCENARIOS, bias=bias)
+    return [
+        ScenarioTimes(line.lowered, scenario_factors, problem.objective).value_us for line in lines
+    ]
 
 
 def _failures(result: Result, slack: EvaluatedSchedule) -> Iterator[str]:

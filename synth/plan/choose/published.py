@@ -25,7 +25,7 @@ from synth.plan.recompute.layer_choice import LayerSearch, applies
 from synth.plan.recompute.solve import counts_tried
 from synth.plan.recompute.stages import bounds, merged, without_recompute, written_out
 from synth.schedule.model import Buffering, Schedule
-from synth.solve.evaluate.evaluate import BUFFERINGS, EvaluatedSchedule, divide, evaluate
+from synth.solve.evaluate.evaluate import BUFFERINGS, EvaluatedSchedule, evaluate, split_backward
 from synth.solve.improve.published import with_mean_times
 from synth.solve.infeasibility import find_shortage
 from synth.solve.problem import Baseline, Problem
@@ -138,7 +138,7 @@ class JudgedSchedules:
             alone = self._judged(name, schedule)
             self._take(alone)
             if alone is not None and schedule.keeps_saved:
-                self._take(divide(self.problem, alone))
+                self._take(split_backward(self.problem, alone))
         else:
             self._judged(name, schedule)
 
@@ -234,7 +234,7 @@ class JudgedSchedules:
                 break
         if found is not None:
             self._take(found)
-            self._take(divide(self.problem, found))
+            self._take(split_backward(self.problem, found))
         if self.choice is not None:
             self._judged(name, longer)
         return found is not None

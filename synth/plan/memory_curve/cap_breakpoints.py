@@ -11,8 +11,8 @@ from bisect import bisect_right
 import numpy as np
 
 from synth.kinds import MEASURED
-from synth.solve.instance.instance import B, F, View, W
-from synth.solve.instance.memory_models import certain, relaxed_for_fusion
+from synth.solve.instance.instance import B, F, Instance, W
+from synth.solve.instance.memory_models import relaxed_for_fusion, relaxed_memory
 from synth.solve.problem import Problem
 
 # Beyond so many sums the table is not worth its time.
@@ -27,12 +27,12 @@ class CapBreakpoints:
         m = problem.num_micro_batches
         alone = all(len(held) == 1 for held in problem.placement.held)
         if alone and problem.num_ranks * (m + 1) ** 3 <= _MOST:
-            views = (certain(problem), relaxed_for_fusion(problem))
+            instances = (relaxed_memory(problem), relaxed_for_fusion(problem))
             found = {
                 level
                 for rank in range(problem.num_ranks)
-                for view in views
-                for level in _sums_of(view, rank, problem.static_bytes(rank))
+                for instance in instances
+                for level in _sums_of(instance, rank, problem.static_bytes(rank))
             }
             self._breakpoints = sorted(found)
 
@@ -42,16 +42,16 @@ class CapBreakpoints:
         return self._breakpoints[place] - 1 if place < len(self._breakpoints) else cap_bytes
 
 
-def _sums_of(view: View, rank: int, static: int) -> list[int]:
+def _sums_of(instance: Instance, rank: int, static: int) -> list[int]:
     """Static bytes, f F's, b B's and w W's done (w ≤ b ≤ f), and the next op's need."""
-    chunk = view[view.held[rank][0]]
-    counts = np.arange(chunk.num_micro_batches + 1)
+    copy = instance[instance.held[rank][0]]
+    counts = np.arange(copy.num_micro_batches + 1)
     f, b, w = np.meshgrid(counts, counts, counts, indexing="ij")
-    effect = chunk.effect_bytes
-    level = f * effect[F] + b * effect[B] + w * effect[W]
+    delta = copy.delta_bytes
+    level = f * delta[F] + b * delta[B] + w * delta[W]
     level = np.unique(level[(w <= b) & (b <= f)])
-    needs = np.array([chunk.need_bytes[kind] for kind in MEASURED])
+    needs = np.array([copy.peak_above_bytes[kind] for kind in MEASURED])
     sums = (level[:, None] + needs).ravel()
-    if chunk.beside_bytes is not None:
-        sums = np.concatenate([sums, chunk.beside_bytes + counts * effect[F]])
+    if copy.beside_bytes is not None:
+        sums = np.concatenate([sums, copy.beside_bytes + counts * delta[F]])
     return [static + int(sum_) for sum_ in np.unique(sums)]

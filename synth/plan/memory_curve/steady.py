@@ -14,8 +14,8 @@ from synth.objective import Objective
 from synth.schedule.model import Schedule
 from synth.solve.evaluate.evaluate import BUFFERINGS, evaluate_order
 from synth.solve.improve.modulo.one_micro_batch import Pattern, find, least_memory
-from synth.solve.instance.instance import View
-from synth.solve.instance.memory_models import cautious, certain
+from synth.solve.instance.instance import Instance
+from synth.solve.instance.memory_models import relaxed_memory, safe_memory
 from synth.solve.instance.timing import number, timed
 from synth.solve.problem import Problem, SolveOptions
 
@@ -70,20 +70,20 @@ def least_steady(
         return lambda: stop.is_set() or (not options.deterministic and time.monotonic() > until)
 
     searched = (static, seconds, options.seed, workers)
-    proof = least_memory(certain(free), *searched, late())
+    proof = least_memory(relaxed_memory(free), *searched, late())
     if proof is None or stop.is_set():
         return None
-    runnable = least_memory(cautious(free, BUFFERINGS[0]), *searched, late())
+    runnable = least_memory(safe_memory(free, BUFFERINGS[0]), *searched, late())
     if runnable is None or stop.is_set():
         return None
     capped = replace(problem, caps_bytes=(runnable.cap_bytes,) * problem.num_ranks)
-    view = cautious(capped, BUFFERINGS[0])
+    instance = safe_memory(capped, BUFFERINGS[0])
     ticks = runnable.ticks
     settings = {"seed": options.seed, "workers": workers}
-    found = find(view, 1.0, seconds, ticks=ticks, **settings, should_stop=late())
+    found = find(instance, 1.0, seconds, ticks=ticks, **settings, should_stop=late())
     if found is None:
         return None
-    programs = tuple(number(view, order) for order in found.orders(view))
+    programs = tuple(number(instance, order) for order in found.orders(instance))
     candidate = evaluate_order(capped, programs, "pattern")
     if candidate is None:
         return None
@@ -92,21 +92,21 @@ def least_steady(
         proof.not_below_bytes if proof.is_exact else None,
         candidate.schedule,
         _each_us(problem, found),
-        max(sum(view[c].work_us for c in held) for held in view.held),
+        max(sum(instance[c].work_us for c in held) for held in instance.held),
     )
 
 
 def _each_us(problem: Problem, pattern: Pattern) -> float:
     """What one more micro-batch takes when the pipeline is full."""
     few = _ROUNDS * problem.num_ranks * problem.num_replicas
-    times = [_makespan_us(_view(problem, count), pattern) for count in (few, 2 * few)]
+    times = [_makespan_us(_instance(problem, count), pattern) for count in (few, 2 * few)]
     # Each copy takes one micro-batch per period.
     return (times[1] - times[0]) / (few // problem.num_replicas)
 
 
-def _view(problem: Problem, num_micro_batches: int) -> View:
-    return certain(replace(problem, num_micro_batches=num_micro_batches, caps_bytes=None))
+def _instance(problem: Problem, num_micro_batches: int) -> Instance:
+    return relaxed_memory(replace(problem, num_micro_batches=num_micro_batches, caps_bytes=None))
 
 
-def _makespan_us(view: View, pattern: Pattern) -> int:
-    return timed(pattern.orders(view), view).value_us(view, Objective.MAKESPAN)
+def _makespan_us(instance: Instance, pattern: Pattern) -> int:
+    return timed(pattern.orders(instance), instance).value_us(instance, Objective.MAKESPAN)

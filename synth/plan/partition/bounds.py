@@ -23,10 +23,10 @@ from synth.kinds import OpKind
 from synth.plan.partition.paths import NEVER, Least, PartitionPaths, RankLayers, Sizes, runs_of
 from synth.plan.partition.stage_table import StageTable
 from synth.schedule.model import Placement
-from synth.solve.bounds.closed_form import Ladder, Reference, model_of, rank_bounds
+from synth.solve.bounds.closed_form import RankSubsets, Reference, model_of, rank_bounds
 from synth.solve.bounds.forward_spacing_model import Spacings
-from synth.solve.cpsat.model import Model
-from synth.solve.instance.instance import BW, STEP, B, Chunk, F, View, W
+from synth.solve.cpsat.model import ExactModel
+from synth.solve.instance.instance import BW, STEP, B, F, Instance, StageCopy, W
 from synth.solve.instance.memory_models import relaxed_for_fusion
 from synth.solve.problem import Problem, SolveOptions, relative_gap
 
@@ -162,10 +162,10 @@ class PartitionBounds:
         self.paths[run] = max(self.paths[run], self.run_bounds[run].closed_us)
         return True
 
-    def model_of(self, run: RankLayers, value_us: int) -> Model:
+    def model_of(self, run: RankLayers, value_us: int) -> ExactModel:
         """Make the exact model of a run's rank, within a value."""
-        view, ranks = self._view(run), (self._place(run),)
-        return model_of(view, self.problem.objective, value_us, ranks, Spacings())
+        instance, ranks = self._instance(run), (self._place(run),)
+        return model_of(instance, self.problem.objective, value_us, ranks, Spacings())
 
     def certificate(self, bound_us: int, proofs: Iterable[PartitionProof]) -> Certificate | None:
         """Make the certificate of a bound that all paths have; None: it would be too large.
@@ -198,15 +198,15 @@ class PartitionBounds:
     ) -> float:
         """Make the bound of the exact model of a run's rank; what that took."""
         known = self.run_bounds[run]
-        ladder = Ladder(
-            self._view(run),
+        rank_subsets = RankSubsets(
+            self._instance(run),
             self.problem.objective,
             options,
             lambda: Reference(value_us, None),
             should_stop,
             proven_us=min(self.paths[run], value_us),
         )
-        outcome = ladder.alone(self._place(run), options.time_limit_s)
+        outcome = rank_subsets.alone(self._place(run), options.time_limit_s)
         self.paths[run] = max(self.paths[run], outcome.bound_us)
         known.looked_s = max(known.looked_s, options.time_limit_s)
         known.is_final = outcome.optimal
@@ -215,7 +215,7 @@ class PartitionBounds:
     # Bounds
 
     def _place(self, run: RankLayers) -> int:
-        """Of the run, among the ranks of its view."""
+        """Of the run, among the ranks of its instance."""
         return 1 if run.rank else 0
 
     def _work_us(self, run: RankLayers) -> int:
@@ -227,27 +227,27 @@ class PartitionBounds:
         caps = self.problem.caps_bytes
         if caps is not None and self.table.need_bytes(run.first, run.end) > caps[run.rank]:
             return NEVER
-        spans = rank_bounds(self._view(run))[self._place(run)]
+        spans = rank_bounds(self._instance(run))[self._place(run)]
         return self.problem.objective.value_us(spans)
 
-    def _view(self, run: RankLayers) -> View:
+    def _instance(self, run: RankLayers) -> Instance:
         """The run on a rank of its own, and on one each all layers before and behind it."""
         edges = sorted({0, run.first, run.end, self.num_layers})
         costs, place = self.table.costs(tuple(edges)), self._place(run)
         where, asked = Placement.linear(costs.num_stages), self.problem
         part = replace(asked, costs=costs, placement=where, caps_bytes=None, partition=None)
-        view = relaxed_for_fusion(part)
-        chunks, rooms = list(view.chunks), list(view.room_bytes)
+        instance = relaxed_for_fusion(part)
+        copies, rooms = list(instance.copies), list(instance.headroom_bytes)
         if asked.caps_bytes is not None:
             rooms[place] = asked.caps_bytes[run.rank] - part.static_bytes(place)
         if place:
-            chunks[0] = self.layers.before(run, chunks[0])
+            copies[0] = self.layers.before(run, copies[0])
         if run.end < self.num_layers:
             way = self.layers.way_behind_us(run)
-            chunks[place] = chunks[place]._replace(down_us=way.down_us, up_us=way.up_us)
+            copies[place] = copies[place]._replace(down_us=way.down_us, up_us=way.up_us)
             idle = dict.fromkeys((F, B, W, BW, STEP), 0)
-            chunks[-1] = chunks[-1]._replace(duration_us=idle)
-        return replace(view, chunks=tuple(chunks), room_bytes=tuple(rooms))
+            copies[-1] = copies[-1]._replace(duration_us=idle)
+        return replace(instance, copies=tuple(copies), headroom_bytes=tuple(rooms))
 
 
 class _Way(NamedTuple):
@@ -284,8 +284,8 @@ class _Layers:
         # F is rounded once, B and W each, and so they are where both are BW's.
         return self._least_us(self.forward[own], 1) + self._least_us(both, 2)
 
-    def before(self, run: RankLayers, chunk: Chunk) -> Chunk:
-        """One chunk in place of all ranks before: no F or B comes sooner from them.
+    def before(self, run: RankLayers, copy: StageCopy) -> StageCopy:
+        """One stage copy in place of all ranks before: no F or B comes sooner from them.
 
         Their slowest F takes no less than their mean; no stage takes less than its least layer.
         """
@@ -298,7 +298,7 @@ class _Layers:
         weight_us = self._least_us([min(self.weight[above])], 2)
         step_us = self._least_us([min(self.step[above])], 1)
         duration = {F: mean_us, B: least_us, W: weight_us, BW: least_us + weight_us, STEP: step_us}
-        return chunk._replace(
+        return copy._replace(
             duration_us=duration,
             down_us=way.down_us + forward_us - mean_us,
             up_us=way.up_us + max(0, backward_us - least_us),

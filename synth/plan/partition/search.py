@@ -29,9 +29,9 @@ from synth.schedule.model import Buffering, Schedule
 from synth.solve.bounds import closed_form
 from synth.solve.improve import list_scheduling
 from synth.solve.infeasibility import needed_bytes
-from synth.solve.instance.instance import SPLIT, View
-from synth.solve.instance.memory_models import cautious, relaxed_for_fusion
-from synth.solve.order_pool import split_solution
+from synth.solve.instance.instance import SPLIT, Instance
+from synth.solve.instance.memory_models import relaxed_for_fusion, safe_memory
+from synth.solve.order_pool import split_timing
 from synth.solve.problem import Problem, SolveOptions
 
 # Priority rules tried on each partition, twice as many where ranks hold several stages: first the
@@ -246,7 +246,7 @@ class PartitionSearch:
         if _may_fit(problem):
             found = self._in_order(problem)
             if found is None or best is None or found.value_us >= best.value_us:
-                listed = self._scheduled(problem, cautious(problem, _BUFFERING), best)
+                listed = self._scheduled(problem, safe_memory(problem, _BUFFERING), best)
                 found = min((one for one in (found, listed) if one is not None), default=None)
         self.judged[sizes] = found
         return found
@@ -255,23 +255,25 @@ class PartitionSearch:
         """By the order given, if that keeps the caps; as if by the first rule."""
         if self.order is None:
             return None
-        view = cautious(problem, self.order.buffering)
-        self.effort_ops -= view.num_ops
-        solution = split_solution(self.order.programs, view)
-        if solution is None:
+        instance = safe_memory(problem, self.order.buffering)
+        self.effort_ops -= instance.num_ops
+        timing = split_timing(self.order.programs, instance)
+        if timing is None:
             return None
-        return _Judged(solution.value_us(view, problem.objective), 0)
+        return _Judged(timing.value_us(instance, problem.objective), 0)
 
-    def _scheduled(self, problem: Problem, view: View, best: _Judged | None) -> _Judged | None:
-        builder = list_scheduling.Builder(view, problem.objective)
-        count = _RULES if len(view) == view.num_ranks else 2 * _RULES
-        rules = list(islice(list_scheduling.variants(view), count))
+    def _scheduled(
+        self, problem: Problem, instance: Instance, best: _Judged | None
+    ) -> _Judged | None:
+        builder = list_scheduling.Builder(instance, problem.objective)
+        count = _RULES if len(instance) == instance.num_ranks else 2 * _RULES
+        rules = list(islice(list_scheduling.variants(instance), count))
         order = list(range(len(rules)))
         if best is not None:
             order.insert(0, order.pop(best.rule))
         found: _Judged | None = None
         for rule in order:
-            self.effort_ops -= view.num_ops
+            self.effort_ops -= instance.num_ops
             draft = builder.build(rules[rule])
             if draft is not None and (found is None or draft.value_us < found.value_us):
                 found = _Judged(draft.value_us, rule)

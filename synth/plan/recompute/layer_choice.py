@@ -23,7 +23,7 @@ from synth.solve.bounds import closed_form
 from synth.solve.improve import list_scheduling
 from synth.solve.infeasibility import needed_bytes
 from synth.solve.instance.instance import SPLIT
-from synth.solve.instance.memory_models import cautious, relaxed_for_fusion
+from synth.solve.instance.memory_models import relaxed_for_fusion, safe_memory
 from synth.solve.problem import Problem
 
 # For each stage, which of its choices is taken.
@@ -234,15 +234,15 @@ class LayerSearch:
         self.judged[picks] = None
         if not self._may_fit(picks):
             return
-        view = cautious(problem, _BUFFERING)
-        builder = list_scheduling.Builder(view, problem.objective)
-        rules = list(islice(list_scheduling.variants(view), _RULES))
+        instance = safe_memory(problem, _BUFFERING)
+        builder = list_scheduling.Builder(instance, problem.objective)
+        rules = list(islice(list_scheduling.variants(instance), _RULES))
         order = [self.rule, *(rule for rule in range(len(rules)) if rule != self.rule)]
         ranked = self._ranked()
         best_us = ranked[0].value_us if ranked else None
         found: tuple[int, int] | None = None
         for rule in order:
-            self.effort_ops -= view.num_ops
+            self.effort_ops -= instance.num_ops
             draft = builder.build(rules[rule])
             if draft is not None:
                 found = min(found or (draft.value_us, rule), (draft.value_us, rule))

@@ -4,8 +4,8 @@ Of the period they are bounds over schedules that take micro-batches in order on
 that began with another than 0 would start later, and its period would count less. For the makespan
 the order is no restriction (micro-batches are identical).
 
-All take `relaxed_for_fusion` views: there B and W together never cost more than BW, so a schedule
-with BW is bounded too.
+All take `relaxed_for_fusion` instances: there B and W together never cost more than BW, so a
+schedule with BW is bounded too.
 """
 
 import time
@@ -18,11 +18,11 @@ from ortools.sat.python import cp_model
 from synth.certificate import Certificate, Proven, ProverName
 from synth.objective import Objective, Spans
 from synth.solve.bounds.forward_spacing import far_apart
-from synth.solve.bounds.forward_spacing_model import Apart, Spacings
-from synth.solve.cpsat.model import Model
-from synth.solve.cpsat.run import Outcome, run, search_from_below
-from synth.solve.instance.instance import SPLIT, B, F, Slot, View, W
-from synth.solve.instance.timing import Solution
+from synth.solve.bounds.forward_spacing_model import SpacingModel, Spacings
+from synth.solve.cpsat.model import ExactModel
+from synth.solve.cpsat.run import ModelOutcome, run, search_from_below
+from synth.solve.instance.instance import SPLIT, B, F, Instance, OpIndex, W
+from synth.solve.instance.timing import TimedOrders
 from synth.solve.problem import SolveOptions
 
 # So many ranks are tried as the second, and as each further one; for what share of the time that is
@@ -42,27 +42,29 @@ _RANKS_PAIRED = 4
 _MOST_PAIRED = 120
 
 
-def work_bound_us(view: View, objective: Objective) -> int:
+def work_bound_us(instance: Instance, objective: Objective) -> int:
     """The best of the closed forms over all ranks; of a sum the sum of both."""
-    return objective.value_us(work_bounds(view))
+    return objective.value_us(work_bounds(instance))
 
 
-def work_bounds(view: View) -> Spans:
+def work_bounds(instance: Instance) -> Spans:
     """The closed forms' bounds of the makespan and of the period."""
-    return Spans.most(rank_bounds(view))
+    return Spans.most(rank_bounds(instance))
 
 
-def rank_bounds(view: View, added_us: Sequence[int] | None = None) -> list[Spans]:
+def rank_bounds(instance: Instance, added_us: Sequence[int] | None = None) -> list[Spans]:
     """What each rank implies: its own memory counts, and no other one's.
 
     Args:
-        view: what is bounded.
-        added_us: for each rank, work besides that of the view, at any time after its first F.
+        instance: what is bounded.
+        added_us: for each rank, work besides that of the instance, at any time after its first F.
     """
-    added_us = added_us or [0] * view.num_ranks
+    added_us = added_us or [0] * instance.num_ranks
     return [
-        Spans(*(max(_RankBounds(view, is_period, r, added_us[r])) for is_period in (False, True)))
-        for r in range(view.num_ranks)
+        Spans(
+            *(max(_RankBounds(instance, is_period, r, added_us[r])) for is_period in (False, True))
+        )
+        for r in range(instance.num_ranks)
     ]
 
 
@@ -74,51 +76,53 @@ class _RankBounds:
     not the same in every schedule, only what follows the first start is counted.
     """
 
-    def __init__(self, view: View, is_period: bool, rank: int, added_us: int = 0) -> None:
-        self.view, self.rank, self.held = view, rank, view.held[rank]
+    def __init__(self, instance: Instance, is_period: bool, rank: int, added_us: int = 0) -> None:
+        self.instance, self.rank, self.held = instance, rank, instance.held[rank]
         self.added_us = added_us
         self.is_period = is_period
-        self.starts_vary = self.is_period and view.origins_us is None
-        self.head = min(view.head_us[c] for c in self.held)
+        self.starts_vary = self.is_period and instance.origins_us is None
+        self.head = min(instance.head_us[c] for c in self.held)
         self.origin = self._origin(rank)
-        self.total = {kind: sum(view[c].total_us(kind) for c in self.held) for kind in (F, B, W)}
-        self.steps = view.step_us(rank)
+        self.total = {
+            kind: sum(instance[c].total_us(kind) for c in self.held) for kind in (F, B, W)
+        }
+        self.steps = instance.step_us(rank)
 
     def _origin(self, rank: int) -> int:
         if not self.is_period:
             return 0
-        return self.head if self.view.origins_us is None else self.view.origins_us[rank]
+        return self.head if self.instance.origins_us is None else self.instance.origins_us[rank]
 
     def __iter__(self) -> Iterator[int]:
         """Every closed form."""
         yield self.head + sum(self.total.values()) + self.added_us + self.steps - self.origin
         yield self._first_b() + self.total[B] + self.total[W] + self.steps - self.origin
         yield self.head + self._memory_time() + self.steps - self.origin
-        if not self.starts_vary and not any(chunk.replica for chunk in self.view.chunks):
+        if not self.starts_vary and not any(copy.replica for copy in self.instance.copies):
             yield from self._ways_up()
 
     def _first_b(self) -> int:
         """The first B starts an F and a round trip after the first start; all B and W follow it."""
-        view = self.view
-        trips = [view[c].duration_us[F] + view.round_trip_us[c] for c in self.held]
+        instance = self.instance
+        trips = [instance[c].duration_us[F] + instance.round_trip_us[c] for c in self.held]
         if self.starts_vary:
             return self.head + min(trips)
-        return min(view.head_us[c] + trip for c, trip in zip(self.held, trips, strict=True))
+        return min(instance.head_us[c] + trip for c, trip in zip(self.held, trips, strict=True))
 
     def _memory_time(self) -> int:
         """The time in which the room, always full, holds all that the micro-batches hold.
 
         Each holds memory for a time: what F keeps, for example, until B ends, a round trip later.
         """
-        view, room, needed = self.view, self.view.room_bytes[self.rank], 0
-        if not room:
+        instance, headroom, needed = self.instance, self.instance.headroom_bytes[self.rank], 0
+        if not headroom:
             return 0
-        for life in view.lives:
-            chunk = view[life.made[0]]
-            if chunk.rank == self.rank:
-                each = life.num_bytes * view.shortest_life_us(life)
-                needed += chunk.num_micro_batches * each
-        return -(-needed // room)
+        for life in instance.lives:
+            copy = instance[life.made[0]]
+            if copy.rank == self.rank:
+                each = life.num_bytes * instance.shortest_life_us(life)
+                needed += copy.num_micro_batches * each
+        return -(-needed // headroom)
 
     def _ways_up(self) -> Iterator[int]:
         """The last B ends after all F's and B's, and no sooner than all B's after the first start.
@@ -126,12 +130,12 @@ class _RankBounds:
         It is that of the rank's first stage. From there the last gradient travels up; each rank
         above then has a W and its STEPs left.
         """
-        view, first = self.view, self.held[0]
+        instance, first = self.instance, self.held[0]
         last_b = max(self.head + self.total[F], self._first_b()) + self.total[B]
-        for above in view.chain_above(first):
-            chunk = view[above]
-            left = chunk.duration_us[B] + chunk.duration_us[W] + view.step_us(chunk.rank)
-            yield last_b + view.way_up_us(first, above) + left - self._origin(chunk.rank)
+        for above in instance.chain_above(first):
+            copy = instance[above]
+            left = copy.duration_us[B] + copy.duration_us[W] + instance.step_us(copy.rank)
+            yield last_b + instance.way_up_us(first, above) + left - self._origin(copy.rank)
 
 
 class Reference(NamedTuple):
@@ -143,11 +147,11 @@ class Reference(NamedTuple):
     """
 
     value_us: int
-    hint: Solution | None
+    hint: TimedOrders | None
 
 
 @dataclass
-class Ladder:
+class RankSubsets:
     """Bounds from modelling some ranks exactly, first one at a time, then more and more together.
 
     The other ranks become delays: F k cannot arrive before its head and k F's of the slowest stage
@@ -164,7 +168,7 @@ class Ladder:
         proven_us: what is proven already; each proof begins there and raises it.
     """
 
-    view: View
+    instance: Instance
     objective: Objective
     options: SolveOptions
     reference: Callable[[], Reference]
@@ -180,9 +184,9 @@ class Ladder:
             limit_s: for all of them; seconds of the clock, or deterministic ones.
         """
         left_s = limit_s
-        for rank in range(self.view.num_ranks):
+        for rank in range(self.instance.num_ranks):
             # Rank 0 waits longest for its first B, so memory binds there first when caps are alike.
-            share = 0.5 if rank == 0 else 1 / (self.view.num_ranks - rank)
+            share = 0.5 if rank == 0 else 1 / (self.instance.num_ranks - rank)
             outcome = self.alone(rank, share * left_s)
             left_s -= outcome.spent_s
             self.of_rank[rank] = outcome.bound_us
@@ -190,7 +194,7 @@ class Ladder:
             if left_s <= 0 or self.should_stop():
                 return
 
-    def alone(self, rank: int, limit_s: float) -> Outcome:
+    def alone(self, rank: int, limit_s: float) -> ModelOutcome:
         """The bound from one rank; the value of the reference where nothing is as good."""
         return self._solve((rank,), limit_s)
 
@@ -201,7 +205,7 @@ class Ladder:
         what is left goes to all ranks at once, or where these are too many ops to growing sets.
         Where spacings are known, the two and the three are those that are far apart.
         """
-        ranks = tuple(range(self.view.num_ranks))
+        ranks = tuple(range(self.instance.num_ranks))
         chosen: tuple[int, ...] = (max(ranks, key=lambda rank: (self.of_rank.get(rank, 0), -rank)),)
         left_s = limit_s
         while tried := self._wider(chosen):
@@ -218,35 +222,35 @@ class Ladder:
 
     def _share(self, tried: list[tuple[int, ...]]) -> float:
         """What of the time that is left is for these sets."""
-        if len(tried[0]) == self.view.num_ranks:
+        if len(tried[0]) == self.instance.num_ranks:
             return 1.0
-        is_far = self.spacings.say_more and tried[0] == far_apart(self.view, 2)
+        is_far = self.spacings.say_more and tried[0] == far_apart(self.instance, 2)
         return _FAR_SHARE if is_far else _FEW_SHARE
 
     def _wider(self, chosen: tuple[int, ...]) -> list[tuple[int, ...]]:
         """The sets of ranks to try when some are chosen: at last all; none if that was all."""
-        ranks = range(self.view.num_ranks)
+        ranks = range(self.instance.num_ranks)
         others = [rank for rank in ranks if rank not in chosen]
         if self.spacings.say_more and len(chosen) < _MANY_RANKS:
-            far = far_apart(self.view, len(chosen) + 1)
+            far = far_apart(self.instance, len(chosen) + 1)
             if len(far) > len(chosen):
                 return [far]
         if len(chosen) < _MANY_RANKS:
             further = _spread(others, _PAIRS if len(chosen) == 1 else _WIDER)
             return [tuple(sorted((*chosen, rank))) for rank in further]
-        if others and self.view.num_ops <= _MOST_OPS:
+        if others and self.instance.num_ops <= _MOST_OPS:
             return [tuple(ranks)]
         sets = [tuple(sorted((*chosen, rank))) for rank in _spread(others, _WIDER)]
         return [wider for wider in sets if self._num_ops(wider) <= _MOST_OPS]
 
     def _num_ops(self, ranks: tuple[int, ...]) -> int:
-        chunks = (self.view[index] for rank in ranks for index in self.view.held[rank])
-        return sum(len(SPLIT) * chunk.num_micro_batches for chunk in chunks)
+        copies = (self.instance[index] for rank in ranks for index in self.instance.held[rank])
+        return sum(len(SPLIT) * copy.num_micro_batches for copy in copies)
 
-    def _solve(self, ranks: tuple[int, ...], limit_s: float) -> Outcome:
+    def _solve(self, ranks: tuple[int, ...], limit_s: float) -> ModelOutcome:
         began_s = time.monotonic()
         value_us, hint = self.reference()
-        model = model_of(self.view, self.objective, value_us, ranks, self.spacings)
+        model = model_of(self.instance, self.objective, value_us, ranks, self.spacings)
         model.at_least(min(self.proven_us, value_us))
         if hint is not None:
             model.hint(hint, value_us)
@@ -255,11 +259,11 @@ class Ladder:
         self.proven_us = max(self.proven_us, bound_us)
         return replace(outcome, bound_us=bound_us)
 
-    def _proven(self, outcome: Outcome, ranks: tuple[int, ...]) -> Proven:
+    def _proven(self, outcome: ModelOutcome, ranks: tuple[int, ...]) -> Proven:
         """Certify a bound; one proven before is no lemma, it only says where the search begins."""
-        first = self.view[0]
+        first = self.instance[0]
         lemmas = self.spacings.lemmas(first.last) if first.rank in ranks else ()
-        counts = (c.num_micro_batches for c in self.view.chunks if c.rank in ranks)
+        counts = (c.num_micro_batches for c in self.instance.copies if c.rank in ranks)
         certificate = Certificate(
             prover=ProverName.RANKS,
             ranks=ranks,
@@ -270,26 +274,26 @@ class Ladder:
 
 
 def model_of(
-    view: View,
+    instance: Instance,
     objective: Objective,
     value_us: int,
     ranks: tuple[int, ...],
     spacings: Spacings,
-) -> Model:
+) -> ExactModel:
     """Make the exact model of some ranks, which keep the spacings that are known.
 
     Args:
         value_us: nothing above is of interest.
     """
     part = _Counted if spacings.say_more and len(ranks) <= _MANY_RANKS else _Part
-    model = part(view, objective, value_us, ranks, meets=len(ranks) > 1)
-    model.both_at_least(work_bounds(view))
-    if (0, Slot(F, 0)) in model.start:
+    model = part(instance, objective, value_us, ranks, passing_pairs=len(ranks) > 1)
+    model.both_at_least(work_bounds(instance))
+    if (0, OpIndex(F, 0)) in model.start:
         spacings.kept_by(model)
     return model
 
 
-class _Part(Model):
+class _Part(ExactModel):
     """Some ranks, within the time of a known schedule."""
 
     def tune(self, parameters: cp_model.SatParameters) -> None:
@@ -304,7 +308,7 @@ class _Part(Model):
 class _Counted(_Part):
     """So few ranks that memory may be counts of more ops of each."""
 
-    most_counted = Apart.most_counted
+    most_counted = SpacingModel.most_counted
 
 
 def _spread(ranks: list[int], most: int) -> list[int]:

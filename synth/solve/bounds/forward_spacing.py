@@ -19,10 +19,10 @@ from typing import NamedTuple
 
 from synth.certificate import Certificate, ForwardSpacing, Proven, ProverName
 from synth.objective import Objective
-from synth.solve.bounds.forward_spacing_model import Apart, Spacings, ToEnd
-from synth.solve.cpsat.run import Outcome, TimedBounds, run
-from synth.solve.instance.instance import B, F, Slot, View, W
-from synth.solve.instance.timing import Solution
+from synth.solve.bounds.forward_spacing_model import SpacingModel, Spacings, SpacingToEndModel
+from synth.solve.cpsat.run import ModelOutcome, TimedBounds, run
+from synth.solve.instance.instance import B, F, Instance, OpIndex, W
+from synth.solve.instance.timing import TimedOrders
 from synth.solve.problem import SolveOptions
 
 # With fewer micro-batches models of all of them say soon what there is to say; not so where ranks
@@ -42,29 +42,31 @@ _LONGEST_SHARE = 0.6
 _SHARE_OF_ONE = 0.3
 
 
-def applies(view: View) -> bool:
+def applies(instance: Instance) -> bool:
     """Whether all micro-batches pass one chain of stages, and no copies of it.
 
     Micro-batches that are left out must not have held less than nothing, on any stage.
     """
-    effects = (chunk.effect_bytes for chunk in view.chunks)
-    are_held = all(min(e[F], e[F] + e[B], e[F] + e[B] + e[W]) >= 0 for e in effects)
-    return are_held and not any(chunk.replica for chunk in view.chunks)
+    deltas = (copy.delta_bytes for copy in instance.copies)
+    are_held = all(min(e[F], e[F] + e[B], e[F] + e[B] + e[W]) >= 0 for e in deltas)
+    return are_held and not any(copy.replica for copy in instance.copies)
 
 
-def is_worth(view: View) -> bool:
+def is_worth(instance: Instance) -> bool:
     """Whether micro-batches are many and memory is limited."""
-    limited = any(room is not None for room in view.room_bytes)
-    fewest = _FEWEST_OF_SEVERAL if view.holds_several else _FEWEST
-    return applies(view) and limited and view.chunks[0].num_micro_batches >= fewest
+    limited = any(headroom is not None for headroom in instance.headroom_bytes)
+    fewest = _FEWEST_OF_SEVERAL if instance.holds_several else _FEWEST
+    return applies(instance) and limited and instance.copies[0].num_micro_batches >= fewest
 
 
-def lengths(view: View) -> Iterator[int]:
+def lengths(instance: Instance) -> Iterator[int]:
     """One, then all that memory does not take at once; of the longest but few."""
     yield 1
-    longest = max(1, round(_LONGEST_SHARE * view.chunks[0].last))
+    longest = max(1, round(_LONGEST_SHARE * instance.copies[0].last))
     # Later stages of the rank need room too.
-    burst = length = max(2, view.most_forwards(0) // len(view.held[view.chunks[0].rank]))
+    burst = length = max(
+        2, instance.most_forwards(0) // len(instance.held[instance.copies[0].rank])
+    )
     while length <= longest:
         yield length
         if length < _DENSE:
@@ -75,28 +77,28 @@ def lengths(view: View) -> Iterator[int]:
         length = rounded if rounded <= longest else length + step
 
 
-def far_apart(view: View, num_ranks: int) -> tuple[int, ...]:
+def far_apart(instance: Instance, num_ranks: int) -> tuple[int, ...]:
     """So many ranks, up to three, that say most together.
 
     Memory is short longest on the first stage's rank; some far away have to agree with it.
     """
-    size = view.num_ranks
-    by_first_stage = sorted(range(size), key=lambda rank: view.held[rank][0])
-    far = size - 1 if view.holds_several else 3 * size // 4
+    size = instance.num_ranks
+    by_first_stage = sorted(range(size), key=lambda rank: instance.held[rank][0])
+    far = size - 1 if instance.holds_several else 3 * size // 4
     places = (0, far, size // 2)[:num_ranks]
     return tuple(sorted({by_first_stage[place] for place in places}))
 
 
-def of_few(view: View, num_micro_batches: int) -> View:
-    """Return the view of one copy of the stages, of fewer micro-batches."""
-    few = (chunk._replace(num_micro_batches=num_micro_batches) for chunk in view.chunks)
-    return replace(view, chunks=tuple(few))
+def of_few(instance: Instance, num_micro_batches: int) -> Instance:
+    """Return the instance of one copy of the stages, of fewer micro-batches."""
+    few = (copy._replace(num_micro_batches=num_micro_batches) for copy in instance.copies)
+    return replace(instance, copies=tuple(few))
 
 
-def closed_to_end_us(view: View) -> int:
+def closed_to_end_us(instance: Instance) -> int:
     """Return the time from the last F to the end of its rank: round trip, B, W, STEP."""
-    first = view.chunks[0]
-    return first.work_us + view.round_trip_us[0] + view.step_us(first.rank)
+    first = instance.copies[0]
+    return first.work_us + instance.round_trip_us[0] + instance.step_us(first.rank)
 
 
 def of_spacings(lemmas: tuple[ForwardSpacing, ...]) -> Certificate:
@@ -112,13 +114,13 @@ def of_spacings(lemmas: tuple[ForwardSpacing, ...]) -> Certificate:
 class _Question(NamedTuple):
     """What is asked of so many forwards and one."""
 
-    model: type[Apart]
+    model: type[SpacingModel]
     length: int
 
 
 @dataclass
-class Spacing:
-    """The spacings of a view, shortest first.
+class SpacingProver:
+    """The spacings of a instance, shortest first.
 
     Attributes:
         reference: a schedule, asked for whenever a length begins; where its forwards are no farther
@@ -127,9 +129,9 @@ class Spacing:
         objective: of the bounds.
     """
 
-    view: View
+    instance: Instance
     options: SolveOptions
-    reference: Callable[[], Solution | None]
+    reference: Callable[[], TimedOrders | None]
     should_stop: Callable[[], bool]
     known: Spacings = field(default_factory=Spacings)
     objective: Objective = Objective.MAKESPAN
@@ -137,8 +139,8 @@ class Spacing:
     def __post_init__(self) -> None:
         self._left = self._questions()
         self._open: _Question | None = None
-        self.known.to_end_us[0] = closed_to_end_us(self.view)
-        self.known.ranks = far_apart(self.view, 2)
+        self.known.to_end_us[0] = closed_to_end_us(self.instance)
+        self.known.ranks = far_apart(self.instance, 2)
 
     @property
     def bound_us(self) -> int:
@@ -174,25 +176,25 @@ class Spacing:
 
     @property
     def _last(self) -> int:
-        return self.view.chunks[0].last
+        return self.instance.copies[0].last
 
     def _questions(self) -> Iterator[_Question]:
         """What is of use to ask, given the answers to those before."""
-        for length in lengths(self.view):
+        for length in lengths(self.instance):
             nearest_us, to_end_us = self._nearest_us(length)
             if nearest_us is None or nearest_us > self.known.added_us(length):
-                yield _Question(Apart, length)
+                yield _Question(SpacingModel, length)
             may_end_later = to_end_us is None or to_end_us > self.known.whole_us(length)
-            if self.view.holds_several and may_end_later:
-                yield _Question(ToEnd, length)
+            if self.instance.holds_several and may_end_later:
+                yield _Question(SpacingToEndModel, length)
 
-    def _prove(self, question: _Question, limit_s: float) -> Outcome:
+    def _prove(self, question: _Question, limit_s: float) -> ModelOutcome:
         """Prove how far apart the first and the last of so many and one are, or the end."""
         began_s = time.monotonic()
         model, length = question
-        asked = model(of_few(self.view, length + 1), self.known.ranks, self.known)
+        asked = model(of_few(self.instance, length + 1), self.known.ranks, self.known)
         outcome = run(asked, self.options, limit_s, should_stop=self.should_stop, began_s=began_s)
-        if model is ToEnd:
+        if model is SpacingToEndModel:
             known_us = self.known.whole_us(length)
             self.known.to_end_us[length] = max(known_us, outcome.bound_us)
         else:
@@ -208,11 +210,11 @@ class Spacing:
         reference = self.reference()
         if reference is None:
             return None, None
-        at = [reference.starts[0, Slot(F, k)] for k in range(self._last + 1)]
+        at = [reference.starts[0, OpIndex(F, k)] for k in range(self._last + 1)]
         nearest_us = min(later - earlier for earlier, later in zip(at, at[length:], strict=False))
-        rank = self.view.chunks[0].rank
+        rank = self.instance.copies[0].rank
         ends = (
-            reference.starts[chunk, Slot(W, self._last)] + self.view[chunk].duration_us[W]
-            for chunk in self.view.held[rank]
+            reference.starts[copy, OpIndex(W, self._last)] + self.instance[copy].duration_us[W]
+            for copy in self.instance.held[rank]
         )
-        return nearest_us, max(ends) + self.view.step_us(rank) - at[self._last - length]
+        return nearest_us, max(ends) + self.instance.step_us(rank) - at[self._last - length]

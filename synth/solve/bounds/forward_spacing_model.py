@@ -11,9 +11,9 @@ from ortools.sat.python import cp_model
 
 from synth.certificate import ForwardSpacing
 from synth.objective import Objective
-from synth.solve.cpsat.model import Model, Span
+from synth.solve.cpsat.model import ExactModel, SpanVariable
 from synth.solve.cpsat.run import search_from_below
-from synth.solve.instance.instance import F, Slot, View
+from synth.solve.instance.instance import F, Instance, OpIndex
 
 # A number of forwards, and the least distance of so many.
 _Least = tuple[int, int]
@@ -21,7 +21,7 @@ _Least = tuple[int, int]
 
 @dataclass
 class Spacings:
-    """What is proven of any schedule of a view.
+    """What is proven of any schedule of a instance.
 
     Attributes:
         apart_us: for each number of forwards, from the start of one to that of so many later.
@@ -63,7 +63,7 @@ class Spacings:
                 left += [half, part - half]
         return whole_us, longest
 
-    def kept_by(self, model: Model) -> None:
+    def kept_by(self, model: ExactModel) -> None:
         """Tell a model that has the first stage's rank what its own sums do not say."""
         forwards = _forwards(model)
         apart, to_end = self.not_implied(len(forwards) - 1)
@@ -71,7 +71,7 @@ class Spacings:
             for first, second in zip(forwards, forwards[length:], strict=False):
                 model.cp.add(second >= first + us)
         for length, us in to_end:
-            model.ends_after(model.view[0].rank, forwards[-1 - length] + us)
+            model.ends_after(model.instance[0].rank, forwards[-1 - length] + us)
 
     def not_implied(self, longest: int) -> tuple[list[_Least], list[_Least]]:
         """Distances up to a length, and those to the end, that shorter ones do not imply."""
@@ -105,29 +105,29 @@ def _best_and_sums(apart_us: Mapping[int, int], longest: int) -> tuple[list[int]
     return best, sums
 
 
-def _forwards(model: Model) -> list[cp_model.LinearExpr]:
+def _forwards(model: ExactModel) -> list[cp_model.LinearExpr]:
     """The starts of all forwards of the first stage."""
-    return [model.start[0, Slot(F, k)] for k in range(model.view[0].num_micro_batches)]
+    return [model.start[0, OpIndex(F, k)] for k in range(model.instance[0].num_micro_batches)]
 
 
-class Apart(Model):
+class SpacingModel(ExactModel):
     """Minimises the time from the first forward of the first stage to the last one.
 
     Args:
-        view: of as many micro-batches as forwards.
+        instance: of as many micro-batches as forwards.
         known: of them, and of more.
     """
 
     # Of two or three ranks, as counts they prove more than as a reservoir (docs/solver-notes.md).
     most_counted = 400
 
-    def __init__(self, view: View, scope: Iterable[int], known: Spacings) -> None:
+    def __init__(self, instance: Instance, scope: Iterable[int], known: Spacings) -> None:
         self._known = known
-        each_us = sum(c.work_us + c.down_us + c.up_us for c in view.chunks)
-        steps_us = sum(map(view.step_us, range(view.num_ranks)))
+        each_us = sum(c.work_us + c.down_us + c.up_us for c in instance.copies)
+        steps_us = sum(map(instance.step_us, range(instance.num_ranks)))
         # As long as one op after the other: that is never too short.
-        longest_us = each_us * view.chunks[0].num_micro_batches + steps_us
-        super().__init__(view, Objective.MAKESPAN, longest_us, scope, meets=True)
+        longest_us = each_us * instance.copies[0].num_micro_batches + steps_us
+        super().__init__(instance, Objective.MAKESPAN, longest_us, scope, passing_pairs=True)
 
     def tune(self, parameters: cp_model.SatParameters) -> None:
         """From below: the least is asked for, and how it looks is of no use."""
@@ -137,7 +137,7 @@ class Apart(Model):
         """No two forwards are nearer than is known."""
         self.value = self.cp.new_int_var(0, self.horizon_us, "apart")
         self.spans = self._spans()
-        self.cp.add(self.start[0, Slot(F, 0)] == 0)
+        self.cp.add(self.start[0, OpIndex(F, 0)] == 0)
         for end in self._last():
             self.cp.add(self.value >= end)
         self._known.kept_by(self)
@@ -146,16 +146,16 @@ class Apart(Model):
     def _last(self) -> Iterator[cp_model.LinearExpr]:
         yield _forwards(self)[-1]
 
-    def _spans(self) -> list[Span]:
+    def _spans(self) -> list[SpanVariable]:
         """Where the rank ends does not count."""
         return []
 
 
-class ToEnd(Apart):
+class SpacingToEndModel(SpacingModel):
     """Minimises the time from the first forward of the first stage to the end of its rank."""
 
     def _last(self) -> Iterator[cp_model.LinearExpr]:
-        yield from self._ends_of_rank(self.view[0].rank)
+        yield from self._ends_of_rank(self.instance[0].rank)
 
-    def _spans(self) -> list[Span]:
-        return [Span(self.value, 1, {self.view[0].rank: 0})]
+    def _spans(self) -> list[SpanVariable]:
+        return [SpanVariable(self.value, 1, {self.instance[0].rank: 0})]

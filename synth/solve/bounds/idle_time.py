@@ -9,9 +9,9 @@ from typing import NamedTuple
 from synth.certificate import Certificate, IdleTime, Proven, ProverName
 from synth.objective import Objective, Spans
 from synth.solve.bounds.closed_form import Reference
-from synth.solve.bounds.idle_time_model import Idle, Stretch, base_length_us
-from synth.solve.cpsat.run import Outcome, TimedBounds, run
-from synth.solve.instance.instance import View
+from synth.solve.bounds.idle_time_model import IdleTimeModel, Stretch, base_length_us
+from synth.solve.cpsat.run import ModelOutcome, TimedBounds, run
+from synth.solve.instance.instance import Instance
 from synth.solve.problem import SolveOptions
 
 # How many ranks are tried as the second one.
@@ -39,7 +39,7 @@ class End(NamedTuple):
     is_opening: bool
 
 
-class Idled(NamedTuple):
+class LeastIdle(NamedTuple):
     """A least idle time of a rank, and the ranks of the model by which it was proven."""
 
     least_us: int
@@ -47,7 +47,7 @@ class Idled(NamedTuple):
 
 
 # By the length of the stretch, in microseconds.
-IdleTimes = dict[End, dict[int, Idled]]
+IdleTimes = dict[End, dict[int, LeastIdle]]
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class IdleBounds:
         least_us: the idle time proven so far, by the length of the stretch.
     """
 
-    view: View
+    instance: Instance
     objective: Objective
     options: SolveOptions
     work: Spans
@@ -148,7 +148,7 @@ class IdleBounds:
     @property
     def bound_us(self) -> int:
         """What has been proven so far."""
-        rank_us = max(self._rank_us(rank) for rank in range(self.view.num_ranks))
+        rank_us = max(self._rank_us(rank) for rank in range(self.instance.num_ranks))
         spans = Spans.most([self.work, Spans(rank_us, rank_us if self._is_period else 0)])
         return min(self.reference().value_us, self.objective.value_us(spans))
 
@@ -158,7 +158,7 @@ class IdleBounds:
     def _stretches(self, rank: int) -> list[_Stretches]:
         """Ever longer stretches at both ends, each pair within what was proven before."""
         opening, closing = (
-            {0: Idled(0), **self.least_us.get(End(rank, is_opening), {})}
+            {0: LeastIdle(0), **self.least_us.get(End(rank, is_opening), {})}
             for is_opening in (True, False)
         )
         work_us = self._work_us(rank)
@@ -175,8 +175,8 @@ class IdleBounds:
             steps.append(longer)
 
     def _proven(self) -> Proven:
-        """The bound, which rests on what is known of the rank with most."""
-        rank = max(range(self.view.num_ranks), key=self._rank_us)
+        """The bound, which reserves on what is known of the rank with most."""
+        rank = max(range(self.instance.num_ranks), key=self._rank_us)
         lemmas = tuple(self._lemmas(rank))
         counts = [lemma.num_micro_batches for lemma in lemmas]
         certificate = Certificate(
@@ -209,20 +209,20 @@ class IdleBounds:
                     yield self._lemma(end, length_us)
 
     def _lemma(self, end: End, length_us: int) -> IdleTime:
-        idled = self.least_us[end][length_us]
+        least_idle = self.least_us[end][length_us]
         stretch = Stretch(end.rank, length_us, end.is_opening, self._is_period)
         return IdleTime(
             is_opening=end.is_opening,
             length_us=length_us,
-            least_us=idled.least_us,
-            ranks=idled.ranks,
-            num_micro_batches=stretch.num_micro_batches(self.view),
+            least_us=least_idle.least_us,
+            ranks=least_idle.ranks,
+            num_micro_batches=stretch.num_micro_batches(self.instance),
         )
 
     def _work_us(self, rank: int) -> int:
-        held = (self.view[chunk] for chunk in self.view.held[rank])
-        work_us = sum(chunk.num_micro_batches * chunk.work_us for chunk in held)
-        return work_us + self.view.step_us(rank)
+        held = (self.instance[copy] for copy in self.instance.held[rank])
+        work_us = sum(copy.num_micro_batches * copy.work_us for copy in held)
+        return work_us + self.instance.step_us(rank)
 
     def one_by_one(self, limit_s: float) -> Iterator[Proven]:
         """Bounds from each rank alone, at its beginning, where it is found quickly.
@@ -231,9 +231,9 @@ class IdleBounds:
             limit_s: for all of them; seconds of the clock, or deterministic ones.
         """
         left_s = limit_s
-        for rank in range(self.view.num_ranks):
+        for rank in range(self.instance.num_ranks):
             # The first rank waits longest for its first B.
-            share = _FIRST_SHARE if rank == 0 else 1 / (self.view.num_ranks - rank)
+            share = _FIRST_SHARE if rank == 0 else 1 / (self.instance.num_ranks - rank)
             left_s -= self._solve(_Growth(End(rank, True), (rank,)), share * left_s).spent_s
             yield self._proven()
             if self.should_stop():
@@ -306,14 +306,14 @@ class IdleBounds:
 
     def _most_promising(self) -> int:
         """Of the ranks that are bounded nearly best alone, that with the longest round trip."""
-        ranks = range(self.view.num_ranks)
+        ranks = range(self.instance.num_ranks)
         enough_us = _NEARLY * max(self._rank_us(rank) for rank in ranks)
         nearly = [rank for rank in ranks if self._rank_us(rank) >= enough_us]
-        return max(nearly, key=lambda rank: base_length_us(self.view, rank))
+        return max(nearly, key=lambda rank: base_length_us(self.instance, rank))
 
     def _partners(self, rank: int) -> list[tuple[int, ...]]:
         """Other ranks, far apart, farthest first; nobody where there is no other."""
-        others = [other for other in range(self.view.num_ranks) if other != rank]
+        others = [other for other in range(self.instance.num_ranks) if other != rank]
         size = min(len(others), _PARTNERS)
         some = [others[(2 * i + 1) * len(others) // (2 * size)] for i in range(size)]
         return [(other,) for other in sorted(some, key=lambda other: -abs(other - rank))] or [()]
@@ -321,20 +321,20 @@ class IdleBounds:
     def _length_us(self, growth: _Growth) -> int:
         """As long as it should be, if that leaves room for the shortest one at the other end."""
         rank = growth.end.rank
-        shortest_us = base_length_us(self.view, rank)
+        shortest_us = base_length_us(self.instance, rank)
         length_us = round(growth.stretched * shortest_us)
         if not self._is_period:
-            length_us += min(self.view.head_us[chunk] for chunk in self.view.held[rank])
+            length_us += min(self.instance.head_us[copy] for copy in self.instance.held[rank])
         other_us = min(shortest_us, self._work_us(rank) // 2)
         return min(length_us, self._rank_us(rank) - other_us)
 
-    def _solve(self, growth: _Growth, limit_s: float) -> Outcome:
+    def _solve(self, growth: _Growth, limit_s: float) -> ModelOutcome:
         end, length_us = growth.end, self._length_us(growth)
         stretch = Stretch(end.rank, length_us, end.is_opening, self._is_period)
-        longest_us = self.view.longest_us(self.objective, self.reference().value_us)
-        model = Idle(self.view, stretch, growth.ranks, longest_us)
+        longest_us = self.instance.longest_us(self.objective, self.reference().value_us)
+        model = IdleTimeModel(self.instance, stretch, growth.ranks, longest_us)
         known = self.least_us.setdefault(end, {})
         outcome = run(model, self.options, limit_s, should_stop=self.should_stop)
-        proven = Idled(outcome.bound_us, growth.ranks)
+        proven = LeastIdle(outcome.bound_us, growth.ranks)
         known[length_us] = max(known.get(length_us, proven), proven)
         return outcome

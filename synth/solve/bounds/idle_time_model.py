@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from ortools.sat.python import cp_model
 
 from synth.objective import Objective
-from synth.solve.cpsat.model import Model
+from synth.solve.cpsat.model import ExactModel
 from synth.solve.cpsat.run import search_from_below
-from synth.solve.instance.instance import SPLIT, F, Slot, View, W
+from synth.solve.instance.instance import SPLIT, F, Instance, OpIndex, W
 
 
 @dataclass(frozen=True)
@@ -35,30 +35,30 @@ class Stretch:
     is_opening: bool
     is_period: bool
 
-    def num_micro_batches(self, view: View) -> int:
+    def num_micro_batches(self, instance: Instance) -> int:
         """So many have ops in it, roughly: more cost time, fewer make the bound weaker."""
-        held = view.held[self.rank]
-        first, work_us = held[0], max(1, sum(view[chunk].work_us for chunk in held))
-        shortest_us = min(view[chunk].duration_us[W] for chunk in held)
+        held = instance.held[self.rank]
+        first, work_us = held[0], max(1, sum(instance[copy].work_us for copy in held))
+        shortest_us = min(instance[copy].duration_us[W] for copy in held)
         if self.is_opening:
-            each, shortest_us = view[first].effect_bytes[F], view[first].duration_us[F]
+            each, shortest_us = instance[first].delta_bytes[F], instance[first].duration_us[F]
         else:
-            each = min(-view[chunk].effect_bytes[W] for chunk in held)
+            each = min(-instance[copy].delta_bytes[W] for copy in held)
         there = self.length_us // max(1, shortest_us)
-        room = view.room_bytes[self.rank]
-        if room is not None and each > 0:
-            there = min(there, room // each)
-        later_us = max(0, self.length_us - base_length_us(view, self.rank))
+        headroom = instance.headroom_bytes[self.rank]
+        if headroom is not None and each > 0:
+            there = min(there, headroom // each)
+        later_us = max(0, self.length_us - base_length_us(instance, self.rank))
         return there + -(-later_us // work_us) + 2
 
 
-def base_length_us(view: View, rank: int) -> int:
+def base_length_us(instance: Instance, rank: int) -> int:
     """An F, its round trip, B and W of the rank's first stage: before that nothing is freed."""
-    first = view.held[rank][0]
-    return view[first].work_us + view.round_trip_us[first]
+    first = instance.held[rank][0]
+    return instance[first].work_us + instance.round_trip_us[first]
 
 
-class Idle(Model):
+class IdleTimeModel(ExactModel):
     """Minimises the idle time of a rank in a stretch, with some ranks modelled exactly.
 
     Ops are in the stretch or outside. One that is cut by the stretch's inner edge moves the edge
@@ -68,19 +68,22 @@ class Idle(Model):
 
     most_counted = 1000
 
-    def __init__(self, view: View, stretch: Stretch, ranks: Iterable[int], value_us: int) -> None:
+    def __init__(
+        self, instance: Instance, stretch: Stretch, ranks: Iterable[int], value_us: int
+    ) -> None:
         self.stretch = stretch
-        self.count = stretch.num_micro_batches(view)
+        self.count = stretch.num_micro_batches(instance)
         self.is_cut = {
-            chunk: view[chunk].num_micro_batches > self.count for chunk in view.held[stretch.rank]
+            copy: instance[copy].num_micro_batches > self.count
+            for copy in instance.held[stretch.rank]
         }
         few = tuple(
-            chunk._replace(num_micro_batches=min(self.count, chunk.num_micro_batches))
-            for chunk in view.chunks
+            copy._replace(num_micro_batches=min(self.count, copy.num_micro_batches))
+            for copy in instance.copies
         )
-        part = replace(view, chunks=few)
+        part = replace(instance, copies=few)
         # All ops lie so near to each other where the whole takes no longer than the value.
-        apart_us = value_us + max(view.origins_us or [0])
+        apart_us = value_us + max(instance.origins_us or [0])
         self.end_us = apart_us
         horizon_us = apart_us if stretch.is_opening or not stretch.is_period else 2 * apart_us
         super().__init__(part, Objective.MAKESPAN, horizon_us, ranks)
@@ -90,15 +93,15 @@ class Idle(Model):
         if self.stretch.is_opening:
             return super()._add_variables()
         self.start, self.origin = {}, {}
-        for index in self.chunks:
-            chunk = self.view[index]
-            is_bound = chunk.rank == self.stretch.rank or not self.stretch.is_period
-            soonest_us = self.view.step_us(chunk.rank) if is_bound else -self.end_us
-            for slot in self.view.slots(index):
+        for index in self.copies:
+            copy = self.instance[index]
+            is_bound = copy.rank == self.stretch.rank or not self.stretch.is_period
+            soonest_us = self.instance.step_us(copy.rank) if is_bound else -self.end_us
+            for op_index in self.instance.op_indices(index):
                 # Counted backwards: CP-SAT tries small values first, and the end is near.
-                name = f"{slot.kind}{index}.{slot.microbatch}"
+                name = f"{op_index.kind}{index}.{op_index.microbatch}"
                 to_end = self.cp.new_int_var(soonest_us, self.end_us, name)
-                self.start[index, slot] = self.end_us - chunk.duration_us[slot.kind] - to_end
+                self.start[index, op_index] = self.end_us - copy.duration_us[op_index.kind] - to_end
 
     def tune(self, parameters: cp_model.SatParameters) -> None:
         """From below: the least idle time is what is asked, and its schedule is of no use."""
@@ -110,20 +113,20 @@ class Idle(Model):
 
     def minimise(self) -> None:
         """The length of the stretch less what is done in it."""
-        stretch, held = self.stretch, self.view.held[self.stretch.rank]
-        longest = max(1, *(self.view[c].duration_us[kind] for c in held for kind in SPLIT))
+        stretch, held = self.stretch, self.instance.held[self.stretch.rank]
+        longest = max(1, *(self.instance[c].duration_us[kind] for c in held for kind in SPLIT))
         length = self.cp.new_int_var(0, stretch.length_us + longest - 1, "length")
         edge = self._begin_us() + length if stretch.is_opening else self.end_us - length
-        self._inside: dict[tuple[int, Slot], cp_model.IntVar] = {}
+        self._inside: dict[tuple[int, OpIndex], cp_model.IntVar] = {}
         self._end_at(edge, length)
-        steps_us = 0 if stretch.is_opening else self.view.step_us(stretch.rank)
+        steps_us = 0 if stretch.is_opening else self.instance.step_us(stretch.rank)
         done: list[cp_model.LinearExprT] = [steps_us]
         if not stretch.is_opening and not stretch.is_period:
             self._end_above()
-        for chunk in held:
-            for slot in self.view.slots(chunk):
-                inside = self._is_inside(chunk, slot, edge)
-                done.append(self.view[chunk].duration_us[slot.kind] * inside)
+        for copy in held:
+            for op_index in self.instance.op_indices(copy):
+                inside = self._is_inside(copy, op_index, edge)
+                done.append(self.instance[copy].duration_us[op_index.kind] * inside)
         self.idle_us = length - cp_model.LinearExpr.sum(done)
         self.cp.minimize(self.idle_us)
 
@@ -131,32 +134,34 @@ class Idle(Model):
         """From when on the rank's time counts."""
         if not self.stretch.is_period:
             return 0
-        assert self.view.origins_us is not None
-        return self.view.origins_us[self.stretch.rank]
+        assert self.instance.origins_us is not None
+        return self.instance.origins_us[self.stretch.rank]
 
     def _end_above(self) -> None:
         """Chunks above the scope have their own B's and W's left."""
-        modelled = set(self.chunks)
-        for index in self.chunks:
-            for above in self.view.chain_above(index):
+        modelled = set(self.copies)
+        for index in self.copies:
+            for above in self.instance.chain_above(index):
                 if above in modelled:
                     break
                 for end in self._ends_above(index, above):
                     self.cp.add(end <= self.end_us)
 
-    def _is_inside(self, chunk: int, slot: Slot, edge: cp_model.LinearExprT) -> cp_model.IntVar:
+    def _is_inside(
+        self, copy: int, op_index: OpIndex, edge: cp_model.LinearExprT
+    ) -> cp_model.IntVar:
         """Whether an op is done between the edge and the rank's begin or end."""
         inside = self.cp.new_bool_var("")
         outside = inside.negated()
         before, behind = (inside, outside) if self.stretch.is_opening else (outside, inside)
-        self.cp.add(self.end(chunk, slot) <= edge).only_enforce_if(before)
-        self.cp.add(self.start[chunk, slot] >= edge).only_enforce_if(behind)
-        kind, k = slot
-        sooner = [Slot(kind, k - 1), *(Slot(s, k) for s in SPLIT[: kind.rank_in_chain][-1:])]
-        for other in (self._inside[chunk, s] for s in sooner if (chunk, s) in self._inside):
+        self.cp.add(self.end(copy, op_index) <= edge).only_enforce_if(before)
+        self.cp.add(self.start[copy, op_index] >= edge).only_enforce_if(behind)
+        kind, k = op_index
+        sooner = [OpIndex(kind, k - 1), *(OpIndex(s, k) for s in SPLIT[: kind.rank_in_chain][-1:])]
+        for other in (self._inside[copy, s] for s in sooner if (copy, s) in self._inside):
             implied = (inside, other) if self.stretch.is_opening else (other, inside)
             self.cp.add_implication(*implied)
-        self._inside[chunk, slot] = inside
+        self._inside[copy, op_index] = inside
         return inside
 
     def _end_at(self, edge: cp_model.LinearExprT, length: cp_model.IntVar) -> None:
@@ -177,20 +182,20 @@ class Idle(Model):
         """
         rank = self.stretch.rank
         if self.stretch.is_opening:
-            for chunk in (chain[0] for chain in self.view.chains(rank)):
-                if self.is_cut[chunk]:
-                    yield self.start[chunk, Slot(F, self.view[chunk].last)]
-            if not any(self.is_cut.values()) and self.view.step_us(rank):
+            for copy in (chain[0] for chain in self.instance.chains(rank)):
+                if self.is_cut[copy]:
+                    yield self.start[copy, OpIndex(F, self.instance[copy].last)]
+            if not any(self.is_cut.values()) and self.instance.step_us(rank):
                 yield self._last_end()
             return
-        for chunk in self.view.held[rank]:
-            if self.is_cut[chunk]:
-                yield self.end(chunk, Slot(W, 0))
+        for copy in self.instance.held[rank]:
+            if self.is_cut[copy]:
+                yield self.end(copy, OpIndex(W, 0))
 
     def _last_end(self) -> cp_model.IntVar:
         """When the rank has done all but its STEPs."""
-        held = self.view.held[self.stretch.rank]
+        held = self.instance.held[self.stretch.rank]
         last = self.cp.new_int_var(0, self.end_us, "last end")
-        ends = [self.end(chunk, Slot(W, self.view[chunk].last)) for chunk in held]
+        ends = [self.end(copy, OpIndex(W, self.instance[copy].last)) for copy in held]
         self.cp.add_max_equality(last, ends)
         return last

@@ -7,11 +7,11 @@ from typing import NamedTuple
 from synth.certificate import Proven
 from synth.objective import Objective
 from synth.solve.bounds import forward_spacing
-from synth.solve.bounds.closed_form import Ladder, Reference, work_bounds
+from synth.solve.bounds.closed_form import RankSubsets, Reference, work_bounds
 from synth.solve.bounds.forward_spacing_model import Spacings
 from synth.solve.bounds.idle_time import IdleBounds, IdleTimes
 from synth.solve.cpsat.run import TimedBounds
-from synth.solve.instance.instance import View
+from synth.solve.instance.instance import Instance
 from synth.solve.problem import SolveOptions
 
 # Where ranks hold several stages, the share of the time for idle times. Where even a full pipeline
@@ -34,7 +34,7 @@ _ALL_SPACING_FROM = 64
 
 
 @dataclass
-class Known:
+class ProofState:
     """What has been found, for later proofs to begin with.
 
     Attributes:
@@ -58,7 +58,7 @@ class _Turn(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Proofs:
+class BoundPolicy:
     """Bounds of a problem of which a schedule is known.
 
     Ranks that hold several stages are hardly bounded as a whole; what they must idle at their
@@ -67,16 +67,16 @@ class Proofs:
     are many, both say most.
 
     Attributes:
-        view: the relaxed one, from which all bounds come.
+        instance: the relaxed one, from which all bounds come.
         reference: asked for what is known then, whenever a proof begins.
         should_stop: asked all the time.
     """
 
-    view: View
+    instance: Instance
     objective: Objective
     options: SolveOptions
     reference: Callable[[], Reference]
-    known: Known
+    known: ProofState
     should_stop: Callable[[], bool]
 
     def one_by_one(self, limit_s: float) -> Iterator[Proven]:
@@ -85,8 +85,8 @@ class Proofs:
         Args:
             limit_s: for all of them; seconds of the clock, or deterministic ones.
         """
-        idle = self._idle if self.view.holds_several else None
-        alone = self._ladder if idle is None else idle
+        idle = self._idle if self.instance.holds_several else None
+        alone = self._rank_subsets if idle is None else idle
         yield from self._noted(alone.one_by_one(limit_s))
 
     def together(self, limit_s: float) -> Iterator[Proven]:
@@ -103,22 +103,25 @@ class Proofs:
             limit_s -= yield from turn.bounds(turn.share * limit_s)
             if self.should_stop():
                 return
-        yield from self._ladder.together(limit_s)
+        yield from self._rank_subsets.together(limit_s)
 
     def _first(self) -> Iterator[_Turn]:
         """What is tried before growing sets of ranks."""
-        if self.view.holds_several:
+        if self.instance.holds_several:
             yield from self._first_of_several()
-        elif forward_spacing.is_worth(self.view):
-            count, idle = self.view.chunks[0].num_micro_batches, self._idle
+        elif forward_spacing.is_worth(self.instance):
+            count, idle = self.instance.copies[0].num_micro_batches, self._idle
             if idle is not None and count >= _IDLE_FROM:
                 yield _Turn(idle.together, _FIRST_IDLE_SHARE)
             share = _SPACING_SHARE * min(1, count / _ALL_SPACING_FROM)
-            yield _Turn(self._spacing.bounds, share)
+            yield _Turn(self._spacing_prover.bounds, share)
 
     def _first_of_several(self) -> Iterator[_Turn]:
         """Idle times or spacings, whichever says more after a trial; both if spacings nearly do."""
-        apart, idle = self._spacing if forward_spacing.is_worth(self.view) else None, self._idle
+        apart, idle = (
+            self._spacing_prover if forward_spacing.is_worth(self.instance) else None,
+            self._idle,
+        )
         if apart is None or idle is None:
             if apart is not None:
                 yield _Turn(apart.bounds, _SHARE_OF_SEVERAL)
@@ -136,9 +139,9 @@ class Proofs:
             yield _Turn(idle.together, _SHARE_OF_SEVERAL if is_near else _IDLE_SHARE)
 
     @property
-    def _spacing(self) -> forward_spacing.Spacing:
-        return forward_spacing.Spacing(
-            self.view,
+    def _spacing_prover(self) -> forward_spacing.SpacingProver:
+        return forward_spacing.SpacingProver(
+            self.instance,
             replace(self.options, gap=0.0),
             lambda: self.reference().hint,
             self.should_stop,
@@ -147,9 +150,9 @@ class Proofs:
         )
 
     @property
-    def _ladder(self) -> Ladder:
-        return Ladder(
-            self.view,
+    def _rank_subsets(self) -> RankSubsets:
+        return RankSubsets(
+            self.instance,
             self.objective,
             replace(self.options, gap=0.0),
             self.reference,
@@ -162,14 +165,14 @@ class Proofs:
     @property
     def _idle(self) -> IdleBounds | None:
         """Where it is certain from when on the time of a rank counts."""
-        if self.objective.periods and self.view.origins_us is None:
+        if self.objective.periods and self.instance.origins_us is None:
             return None
         return IdleBounds(
-            self.view,
+            self.instance,
             self.objective,
             # One searches from below; others beside it would look for schedules.
             replace(self.options, gap=0.0, workers=1),
-            work_bounds(self.view),
+            work_bounds(self.instance),
             self.reference,
             self.should_stop,
             self.known.idle_us,

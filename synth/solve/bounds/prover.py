@@ -9,12 +9,12 @@ from synth.objective import Objective
 from synth.solve.bounds import forward_spacing
 from synth.solve.bounds.background import Background
 from synth.solve.bounds.closed_form import Reference
-from synth.solve.bounds.policy import Known, Proofs
+from synth.solve.bounds.policy import BoundPolicy, ProofState
 from synth.solve.evaluate.evaluate import EvaluatedSchedule
-from synth.solve.instance.instance import View
-from synth.solve.order_pool import KnownOrders
+from synth.solve.instance.instance import Instance
+from synth.solve.order_pool import OrderPool
 from synth.solve.problem import Part, SolveOptions
-from synth.solve.search_state import Standing
+from synth.solve.search_state import SearchState
 
 # Shares of the time: of the limit for each rank alone, less where spacings say more; and of what is
 # left for more of them where these are not proven beside the search.
@@ -25,7 +25,7 @@ _IN_TURN_SHARE = 0.3
 _POLL_S = 0.02
 
 
-class Proving:
+class Prover:
     """Raises the bound of a search.
 
     Attributes:
@@ -34,20 +34,20 @@ class Proving:
 
     def __init__(
         self,
-        relaxed: View,
+        fusion_relaxed: Instance,
         objective: Objective,
         options: SolveOptions,
-        now: Standing,
-        orders: KnownOrders,
+        state: SearchState,
+        pool: OrderPool,
     ) -> None:
         """All that the search knows, which it goes on adding to.
 
         Args:
-            relaxed: the view from which all bounds come.
+            fusion_relaxed: the instance from which all bounds come.
         """
-        self._relaxed, self._objective, self._options = relaxed, objective, options
-        self._now, self._orders = now, orders
-        self._known = Known()
+        self._fusion_relaxed, self._objective, self._options = fusion_relaxed, objective, options
+        self._state, self._pool = state, pool
+        self._known = ProofState()
         self._referred: tuple[EvaluatedSchedule | None, Reference] | None = None
         self._beside: Background | None = None
         in_turn = options.deterministic or Part.BOUNDS in options.without
@@ -61,9 +61,9 @@ class Proving:
 
     def one_by_one(self) -> None:
         """Bound by one rank at a time."""
-        proofs = self._proofs(self._options.num_workers, self._now.finished)
-        for proven in proofs.one_by_one(self._limit_of_one_by_one_s):
-            self._now.raise_bound(proven)
+        policy = self._policy(self._options.num_workers, self._state.finished)
+        for proven in policy.one_by_one(self._limit_of_one_by_one_s):
+            self._state.raise_bound(proven)
 
     def begin(self, *, from_one: bool) -> None:
         """Bound by more and more ranks, from now on until the search ends.
@@ -73,31 +73,34 @@ class Proving:
         """
         if self.is_beside:
             self._beside = Background(lambda should_stop: self._bounds(should_stop, from_one))
-            self._now.listen_to(self._beside)
+            self._state.listen_to(self._beside)
 
     def _bounds(self, should_stop: Callable[[], bool], from_one: bool) -> Iterator[Proven]:
-        proofs = self._proofs(self._num_workers_beside, should_stop)
+        policy = self._policy(self._num_workers_beside, should_stop)
         if from_one:
-            yield from proofs.one_by_one(self._limit_of_one_by_one_s)
+            yield from policy.one_by_one(self._limit_of_one_by_one_s)
         if not should_stop():
-            yield from proofs.together(self._now.left_s())
+            yield from policy.together(self._state.left_s())
 
     @property
     def _limit_of_one_by_one_s(self) -> float:
-        is_spaced = forward_spacing.is_worth(self._relaxed) and not self._relaxed.holds_several
+        is_spaced = (
+            forward_spacing.is_worth(self._fusion_relaxed)
+            and not self._fusion_relaxed.holds_several
+        )
         share = _ONE_BY_ONE_SHARE_WITH_SPACINGS if is_spaced else _ONE_BY_ONE_SHARE
         return share * self._options.time_limit_s
 
     def take_turn(self) -> None:
         """The same, where it is not done beside the search."""
         if not self.is_beside:
-            proofs = self._proofs(self.num_workers_left, self._now.finished)
-            for proven in proofs.together(_IN_TURN_SHARE * self._now.left_s()):
-                self._now.raise_bound(proven)
+            policy = self._policy(self.num_workers_left, self._state.finished)
+            for proven in policy.together(_IN_TURN_SHARE * self._state.left_s()):
+                self._state.raise_bound(proven)
 
     def wait(self) -> None:
         """Nothing is left to search for."""
-        while not (self._beside is None or self._beside.is_over or self._now.finished()):
+        while not (self._beside is None or self._beside.is_over or self._state.finished()):
             time.sleep(_POLL_S)
 
     def stop(self) -> None:
@@ -113,11 +116,11 @@ class Proving:
         if self._beside is not None:
             self._beside.stop()
             self._beside.join()
-            self._beside.collect(self._now.raise_bound)
+            self._beside.collect(self._state.raise_bound)
 
-    def _proofs(self, workers: int, should_stop: Callable[[], bool]) -> Proofs:
-        return Proofs(
-            self._relaxed,
+    def _policy(self, workers: int, should_stop: Callable[[], bool]) -> BoundPolicy:
+        return BoundPolicy(
+            self._fusion_relaxed,
             self._objective,
             replace(self._options, workers=workers),
             self._reference,
@@ -127,9 +130,9 @@ class Proving:
 
     def _reference(self) -> Reference:
         """The best schedule known now, within which a proof begins."""
-        best = self._now.best
+        best = self._state.best
         if best is None or self._referred is None or self._referred[0] is not best:
             programs = None if best is None else best.schedule.programs
-            hint, value_us = self._orders.hint(self._relaxed, programs)
+            hint, value_us = self._pool.hint(self._fusion_relaxed, programs)
             self._referred = best, Reference(value_us, hint)
         return self._referred[1]

@@ -1,4 +1,4 @@
-"""Proving a lower bound anew from its certificate: no more models are solved than that names.
+"""Prove a lower bound anew from its certificate: no more models are solved than that names.
 
 The certificate is not believed, it only says what to solve. Each model is asked whether there is a
 solution below what is claimed of it, and only the proof that there is none counts. A lemma helps
@@ -15,15 +15,15 @@ from ortools.sat.python import cp_model
 from synth.certificate import Certificate, ForwardSpacing, IdleTime, ProverName, Relaxation
 from synth.solve.bounds import forward_spacing
 from synth.solve.bounds.closed_form import Reference, model_of, work_bounds
-from synth.solve.bounds.forward_spacing_model import Apart, Spacings, ToEnd
-from synth.solve.bounds.idle_time import End, IdleBounds, Idled, IdleTimes
-from synth.solve.bounds.idle_time_model import Idle, Stretch
-from synth.solve.cpsat.model import Model
-from synth.solve.cpsat.run import Outcome, run
+from synth.solve.bounds.forward_spacing_model import SpacingModel, Spacings, SpacingToEndModel
+from synth.solve.bounds.idle_time import End, IdleBounds, IdleTimes, LeastIdle
+from synth.solve.bounds.idle_time_model import IdleTimeModel, Stretch
+from synth.solve.cpsat.model import ExactModel
+from synth.solve.cpsat.run import ModelOutcome, run
 from synth.solve.crosscheck.milp import run_milp
-from synth.solve.instance.instance import SPLIT, View
-from synth.solve.instance.memory_models import certain, relaxed_for_fusion
-from synth.solve.instance.timing import Solution
+from synth.solve.instance.instance import SPLIT, Instance
+from synth.solve.instance.memory_models import relaxed_for_fusion, relaxed_memory
+from synth.solve.instance.timing import TimedOrders
 from synth.solve.problem import Problem, SolveOptions
 
 # Larger models take long to build, in which nothing can stop it, and prove nothing: of ops in one
@@ -72,7 +72,7 @@ def recheck(
 
 
 def refute_below(
-    model: Model, least_us: int, options: SolveOptions, should_stop: Callable[[], bool]
+    model: ExactModel, least_us: int, options: SolveOptions, should_stop: Callable[[], bool]
 ) -> Recheck:
     """Prove that a model has no value below one.
 
@@ -83,7 +83,7 @@ def refute_below(
 
 
 def refute(
-    model: Model,
+    model: ExactModel,
     value: cp_model.LinearExprT,
     least_us: int,
     options: SolveOptions,
@@ -95,9 +95,9 @@ def refute(
     model.cp.add(value <= least_us - 1)
     has_solution = False
 
-    def note(event: Solution | int) -> None:
+    def note(event: TimedOrders | int) -> None:
         nonlocal has_solution
-        has_solution |= isinstance(event, Solution)
+        has_solution |= isinstance(event, TimedOrders)
 
     workers = 1 if len(model.ranks) <= _FEW_RANKS else options.workers
     part = replace(options, gap=0.0, workers=workers)
@@ -106,9 +106,9 @@ def refute(
     return Recheck.REFUTED if has_solution else _judged(found)
 
 
-def _judged(found: Outcome) -> Recheck:
+def _judged(found: ModelOutcome) -> Recheck:
     """Only the proof that there is no solution proves a bound."""
-    if found.solution is not None:
+    if found.timing is not None:
         return Recheck.REFUTED
     return Recheck.PROVEN if found.infeasible else Recheck.OPEN
 
@@ -132,8 +132,8 @@ class _Checker:
 
     def __post_init__(self) -> None:
         self.objective = self.problem.objective
-        self.view = relaxed_for_fusion(self.problem)
-        self.work = work_bounds(self.view)
+        self.instance = relaxed_for_fusion(self.problem)
+        self.work = work_bounds(self.instance)
         self.until_s = time.monotonic() + self.options.time_limit_s
 
     def run(self, certificate: Certificate) -> Recheck:
@@ -160,46 +160,46 @@ class _Checker:
     def _by_exact_model(self, relaxation: Relaxation) -> None:
         """No schedule of all ranks is below what is claimed."""
         is_fusible = relaxation == Relaxation.FUSIBLE
-        view = certain(self.problem) if is_fusible else self.view
-        self._require(view.can_fuse_all or not is_fusible)
-        self._mind_size(view, range(view.num_ranks), _MOST_OPS)
-        model = Model(view, self.objective, self.claimed_us - 1, fusible=is_fusible)
+        instance = relaxed_memory(self.problem) if is_fusible else self.instance
+        self._require(instance.can_fuse_all or not is_fusible)
+        self._mind_size(instance, range(instance.num_ranks), _MOST_OPS)
+        model = ExactModel(instance, self.objective, self.claimed_us - 1, fusible=is_fusible)
         model.both_at_least(self.work)
         self._refute_below(model, self.claimed_us)
 
     def _by_milp(self) -> None:
-        self._mind_size(self.view, range(self.view.num_ranks), _MOST_MILP_OPS)
+        self._mind_size(self.instance, range(self.instance.num_ranks), _MOST_MILP_OPS)
         self._mind_time()
-        found = run_milp(self.view, self.objective, self.claimed_us - 1, self._left_s())
+        found = run_milp(self.instance, self.objective, self.claimed_us - 1, self._left_s())
         self._mind(_judged(found))
 
     def _by_ranks(self, certificate: Certificate) -> None:
         ranks = self._ranks(certificate.ranks)
         known = self._spacings(certificate.forward_spacings)
-        model = model_of(self.view, self.objective, self.claimed_us - 1, ranks, known)
+        model = model_of(self.instance, self.objective, self.claimed_us - 1, ranks, known)
         self._refute_below(model, self.claimed_us)
 
     def _by_spacings(self, certificate: Certificate) -> None:
         known = self._spacings(certificate.forward_spacings)
-        whole_us = known.whole_us(self.view.chunks[0].last)
+        whole_us = known.whole_us(self.instance.copies[0].last)
         self._require(self.objective.iterations * whole_us >= self.claimed_us)
 
     def _by_idle_times(self, certificate: Certificate) -> None:
         """Prove idle times, and add them to the work of their rank."""
-        self._require(not self.objective.periods or self.view.origins_us is not None)
+        self._require(not self.objective.periods or self.instance.origins_us is not None)
         ranks = self._ranks(certificate.ranks)
         self._require(len(ranks) == 1)
         known: IdleTimes = {}
         for lemma in certificate.idle_times:
             self._prove_idle(ranks[0], lemma)
             of_end = known.setdefault(End(ranks[0], lemma.is_opening), {})
-            of_end[lemma.length_us] = Idled(lemma.least_us, lemma.ranks)
+            of_end[lemma.length_us] = LeastIdle(lemma.least_us, lemma.ranks)
         self._require(self._by_idle(known) >= self.claimed_us)
 
     def _by_idle(self, known: IdleTimes) -> int:
         """The bound that idle times make."""
         claimed = Reference(self.claimed_us, None)
-        asked = (self.view, self.objective, self.options, self.work)
+        asked = (self.instance, self.objective, self.options, self.work)
         return IdleBounds(*asked, lambda: claimed, self.should_stop, known).bound_us
 
     # Lemmas
@@ -208,8 +208,8 @@ class _Checker:
         """Prove spacings one after the other, each with the help of those before."""
         known = Spacings()
         for lemma in lemmas:
-            self._require(forward_spacing.applies(self.view))
-            known.to_end_us[0] = forward_spacing.closed_to_end_us(self.view)
+            self._require(forward_spacing.applies(self.instance))
+            known.to_end_us[0] = forward_spacing.closed_to_end_us(self.instance)
             self._prove_spacing(lemma, known)
             of_kind = known.to_end_us if lemma.is_to_end else known.apart_us
             of_kind[lemma.num_forwards] = lemma.least_us
@@ -217,10 +217,10 @@ class _Checker:
 
     def _prove_spacing(self, lemma: ForwardSpacing, known: Spacings) -> None:
         ranks = self._ranks(lemma.ranks)
-        first = self.view.chunks[0]
+        first = self.instance.copies[0]
         self._require(first.rank in ranks and lemma.num_forwards <= first.last)
-        asked = (forward_spacing.of_few(self.view, lemma.num_forwards + 1), ranks, known)
-        model = ToEnd(*asked) if lemma.is_to_end else Apart(*asked)
+        asked = (forward_spacing.of_few(self.instance, lemma.num_forwards + 1), ranks, known)
+        model = SpacingToEndModel(*asked) if lemma.is_to_end else SpacingModel(*asked)
         self._refute_below(model, lemma.least_us)
 
     def _prove_idle(self, rank: int, lemma: IdleTime) -> None:
@@ -229,14 +229,14 @@ class _Checker:
         self._require(rank in ranks and 0 < lemma.length_us < self.claimed_us)
         is_period = self.objective.periods > 0
         stretch = Stretch(rank, lemma.length_us, lemma.is_opening, is_period)
-        longest_us = self.view.longest_us(self.objective, self.claimed_us - 1)
-        model = Idle(self.view, stretch, ranks, longest_us)
+        longest_us = self.instance.longest_us(self.objective, self.claimed_us - 1)
+        model = IdleTimeModel(self.instance, stretch, ranks, longest_us)
         self._mind_time()
         self._mind(refute(model, model.idle_us, lemma.least_us, self._options(), self.should_stop))
 
     # Models
 
-    def _refute_below(self, model: Model, least_us: int) -> None:
+    def _refute_below(self, model: ExactModel, least_us: int) -> None:
         self._mind_time()
         self._mind(refute_below(model, least_us, self._options(), self.should_stop))
 
@@ -255,15 +255,15 @@ class _Checker:
     def _ranks(self, given: tuple[int, ...]) -> tuple[int, ...]:
         """Those to model, each once."""
         ranks = tuple(sorted(set(given)))
-        self._require(bool(ranks) and ranks[-1] < self.view.num_ranks)
+        self._require(bool(ranks) and ranks[-1] < self.instance.num_ranks)
         if len(ranks) > _FEW_RANKS:
-            self._mind_size(self.view, ranks, _MOST_OPS)
+            self._mind_size(self.instance, ranks, _MOST_OPS)
         return ranks
 
-    def _mind_size(self, view: View, ranks: Iterable[int], most_ops: int) -> None:
+    def _mind_size(self, instance: Instance, ranks: Iterable[int], most_ops: int) -> None:
         """Build no model that could not be solved."""
-        chunks = (view[index] for rank in ranks for index in view.held[rank])
-        if sum(len(SPLIT) * chunk.num_micro_batches for chunk in chunks) > most_ops:
+        copies = (instance[index] for rank in ranks for index in instance.held[rank])
+        if sum(len(SPLIT) * copy.num_micro_batches for copy in copies) > most_ops:
             raise _Ended(Recheck.OPEN)
 
     def _left_s(self) -> float:

@@ -1,4 +1,4 @@
-"""The choice between B W and BW in the exact model, for a chunk that has its rank for itself.
+"""The choice between B W and BW in the exact model, for a stage copy that has its rank for itself.
 
 BW k does what B k and, right behind it, some W do: by the FIFO lemma the next W by number, which is
 W k only if none is waiting. So a literal says for each B and W whether one BW does both. A fused B
@@ -9,56 +9,58 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from ortools.sat.python import cp_model
 
-from synth.solve.instance.instance import BW, B, Slot, View, W
+from synth.solve.instance.instance import BW, B, Instance, OpIndex, W
 from synth.solve.instance.timing import Pair
 
 
 class Fusion:
-    """Literals of one chunk: `fused_b[k]`, `fused_w[k]`, and which B goes with which W."""
+    """Literals of one stage copy: `fused_b[k]`, `fused_w[k]`, and which B goes with which W."""
 
     def __init__(
         self,
         cp: cp_model.CpModel,
-        view: View,
-        chunk: int,
-        start: Mapping[tuple[int, Slot], cp_model.LinearExpr],
+        instance: Instance,
+        copy: int,
+        start: Mapping[tuple[int, OpIndex], cp_model.LinearExpr],
     ) -> None:
-        self.cp, self.costs, self.chunk, self.start = cp, view[chunk], chunk, start
+        self.cp, self.costs, self.copy, self.start = cp, instance[copy], copy, start
         self.m = self.costs.num_micro_batches
-        self.fused_b = [cp.new_bool_var(f"fused_b{chunk}.{k}") for k in range(self.m)]
-        self.fused_w = [cp.new_bool_var(f"fused_w{chunk}.{k}") for k in range(self.m)]
+        self.fused_b = [cp.new_bool_var(f"fused_b{copy}.{k}") for k in range(self.m)]
+        self.fused_w = [cp.new_bool_var(f"fused_w{copy}.{k}") for k in range(self.m)]
         # At BW k at most `most_waiting` W's wait, and the next W is the first of them.
-        waiting = self._most_waiting(view.room_of(chunk))
+        waiting = self._most_waiting(instance.headroom_of(copy))
         self.pairs = {
-            Pair(chunk, k, w): cp.new_bool_var(f"bw{chunk}.{k}.{w}")
+            Pair(copy, k, w): cp.new_bool_var(f"bw{copy}.{k}.{w}")
             for k in range(self.m)
             for w in range(max(0, k - waiting), k + 1)
         }
         self._match()
         self._stay_together()
 
-    def _most_waiting(self, room_bytes: int | None) -> int:
+    def _most_waiting(self, headroom_bytes: int | None) -> int:
         """The most micro-batches between their B and their W that memory allows."""
-        each = -self.costs.effect_bytes[W]
-        return self.m if room_bytes is None or each == 0 else min(self.m, room_bytes // each)
+        each = -self.costs.delta_bytes[W]
+        return (
+            self.m if headroom_bytes is None or each == 0 else min(self.m, headroom_bytes // each)
+        )
 
-    def duration_us(self, slot: Slot) -> cp_model.LinearExpr | int:
+    def duration_us(self, op_index: OpIndex) -> cp_model.LinearExpr | int:
         """How long an op lasts, by whether it is fused."""
         durations = self.costs.duration_us
         backward_us = min(durations[B], durations[BW])
-        if slot.kind == B:
+        if op_index.kind == B:
             saved_us = durations[B] - backward_us
-            return durations[B] - saved_us * self.fused_b[slot.microbatch]
-        if slot.kind == W:
+            return durations[B] - saved_us * self.fused_b[op_index.microbatch]
+        if op_index.kind == W:
             saved_us = durations[W] - (durations[BW] - backward_us)
-            return durations[W] - saved_us * self.fused_w[slot.microbatch]
-        return durations[slot.kind]
+            return durations[W] - saved_us * self.fused_w[op_index.microbatch]
+        return durations[op_index.kind]
 
-    def separate(self, slot: Slot) -> cp_model.LiteralT | None:
+    def separate(self, op_index: OpIndex) -> cp_model.LiteralT | None:
         """The literal that a B or W stands alone, so that its own need counts."""
-        if slot.kind == B:
-            return ~self.fused_b[slot.microbatch]
-        return ~self.fused_w[slot.microbatch] if slot.kind == W else None
+        if op_index.kind == B:
+            return ~self.fused_b[op_index.microbatch]
+        return ~self.fused_w[op_index.microbatch] if op_index.kind == W else None
 
     def _match(self) -> None:
         """A fused B has exactly one W, a fused W exactly one B."""
@@ -73,13 +75,13 @@ class Fusion:
         durations = self.costs.duration_us
         backward_us = min(durations[B], durations[BW])
         for pair, literal in self.pairs.items():
-            weight = self.start[self.chunk, Slot(W, pair.weight)]
-            backward = self.start[self.chunk, Slot(B, pair.backward)]
+            weight = self.start[self.copy, OpIndex(W, pair.weight)]
+            backward = self.start[self.copy, OpIndex(B, pair.backward)]
             self.cp.add(weight == backward + backward_us).only_enforce_if(literal)
 
     def hint(self, fused: Iterable[Pair]) -> None:
         """Begin from these pairs."""
-        chosen = {pair for pair in fused if pair.chunk == self.chunk}
+        chosen = {pair for pair in fused if pair.copy == self.copy}
         for pair, literal in self.pairs.items():
             self.cp.add_hint(literal, pair in chosen)
         for k in range(self.m):

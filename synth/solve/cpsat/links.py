@@ -12,61 +12,61 @@ from ortools.sat.python import cp_model
 
 from synth.kinds import OpKind
 from synth.solve.cpsat.fusion import Fusion
-from synth.solve.instance.instance import BW, B, F, Node, Slot, View
+from synth.solve.instance.instance import BW, B, F, Instance, Node, OpIndex
 
-# All ops of a kind on a chunk, and a link from one rank to another.
+# All ops of a kind on a stage copy, and a link from one rank to another.
 _Ops: TypeAlias = tuple[int, OpKind]
 _Ends: TypeAlias = tuple[int, int]
 
 
-class Transfers:
-    """Adds what ops of some chunks wait for to a model.
+class LinkConstraints:
+    """Adds what ops of some stage copies wait for to a model.
 
     Args:
-        chunks: those that are modelled.
+        copies: those that are modelled.
         start: of each op.
-        end: of an op of a chunk.
-        fusions: of the chunks whose B and W may be fused.
+        end: of an op of a stage copy.
+        fusions: of the stage copies whose B and W may be fused.
         far_us: no op starts later.
     """
 
     def __init__(
         self,
         cp: cp_model.CpModel,
-        view: View,
-        chunks: Sequence[int],
+        instance: Instance,
+        copies: Sequence[int],
         start: Mapping[Node, cp_model.LinearExpr],
-        end: Callable[[int, Slot], cp_model.LinearExpr],
+        end: Callable[[int, OpIndex], cp_model.LinearExpr],
         fusions: Mapping[int, Fusion],
         far_us: int,
     ) -> None:
-        self.cp, self.view, self.chunks, self.far_us = cp, view, chunks, far_us
+        self.cp, self.instance, self.copies, self.far_us = cp, instance, copies, far_us
         self.start, self.end, self.fusions = start, end, fusions
         # The transfers that take turns, link by link, by what they pass on.
         self._taking_turns: dict[_Ends, dict[_Ops, list[cp_model.IntervalVar]]] = {}
 
     def add(self) -> None:
-        """Every F and B of the chunks, and every link between their ranks."""
-        modelled = set(self.chunks)
-        for index in self.chunks:
-            above = next((c for c in self.view.chain_above(index) if c in modelled), None)
+        """Every F and B of the stage copies, and every link between their ranks."""
+        modelled = set(self.copies)
+        for index in self.copies:
+            above = next((c for c in self.instance.chain_above(index) if c in modelled), None)
             if above is None:
                 continue
-            if above == self.view[index].above:
-                self._pass_on((above, F), (index, F), self.view[above].down_us)
-                self._pass_on((index, B), (above, B), self.view[above].up_us)
+            if above == self.instance[index].above:
+                self._pass_on((above, F), (index, F), self.instance[above].down_us)
+                self._pass_on((index, B), (above, B), self.instance[above].up_us)
             else:
-                self._delay((above, F), (index, F), self.view.way_down_us(above, index))
-                self._delay((index, B), (above, B), self.view.way_up_us(index, above))
-        for index in modelled - {c for one in self.chunks for c in self.view.chain_above(one)}:
-            self._delay((index, F), (index, B), self.view.round_trip_us[index])
+                self._delay((above, F), (index, F), self.instance.way_down_us(above, index))
+                self._delay((index, B), (above, B), self.instance.way_up_us(index, above))
+        for index in modelled - {c for one in self.copies for c in self.instance.chain_above(one)}:
+            self._delay((index, F), (index, B), self.instance.round_trip_us[index])
         for transfers in self._contended():
             self.cp.add_no_overlap(transfers)
 
     def _delay(self, source: _Ops, target: _Ops, delay_us: int) -> None:
-        for k in range(self.view[source[0]].num_micro_batches):
-            ready = self.end(source[0], Slot(source[1], k)) + delay_us
-            self.cp.add(self.start[target[0], Slot(target[1], k)] >= ready)
+        for k in range(self.instance[source[0]].num_micro_batches):
+            ready = self.end(source[0], OpIndex(source[1], k)) + delay_us
+            self.cp.add(self.start[target[0], OpIndex(target[1], k)] >= ready)
 
     def _pass_on(self, source: _Ops, target: _Ops, lag_us: int) -> None:
         """The k-th transfer starts when its op has ended and the link is free.
@@ -74,15 +74,15 @@ class Transfers:
         Ops of one rank end one after the other: where a transfer is over before the next op that
         sends can end, the link is always free.
         """
-        chunk, kind = source
-        ends = (self.view[chunk].rank, self.view[target[0]].rank)
+        copy, kind = source
+        ends = (self.instance[copy].rank, self.instance[target[0]].rank)
         quickest_us, slowest_us = self._senders_us(*ends)
         takes_turns = slowest_us > quickest_us and ends[0] != ends[1]
-        fusion = self.fusions.get(chunk) if kind == B else None
+        fusion = self.fusions.get(copy) if kind == B else None
         previous: cp_model.LinearExprT | None = None
-        for k in range(self.view[chunk].num_micro_batches):
-            slot = Slot(kind, k)
-            reader = self.start[target[0], Slot(target[1], k)]
+        for k in range(self.instance[copy].num_micro_batches):
+            op_index = OpIndex(kind, k)
+            reader = self.start[target[0], OpIndex(target[1], k)]
             arrival: cp_model.LinearExpr = reader
             if takes_turns:
                 arrival = self.cp.new_int_var(0, self.far_us + lag_us, "")
@@ -93,9 +93,9 @@ class Transfers:
                 interval = self.cp.new_fixed_size_interval_var(arrival - lag_us, lag_us, "")
                 of_link = self._taking_turns.setdefault(ends, {})
                 of_link.setdefault(source, []).append(interval)
-            self.cp.add(arrival >= self.end(chunk, slot) + lag_us)
+            self.cp.add(arrival >= self.end(copy, op_index) + lag_us)
             if fusion is not None:
-                fused_end = self.start[chunk, slot] + self.view[chunk].duration_us[BW]
+                fused_end = self.start[copy, op_index] + self.instance[copy].duration_us[BW]
                 self.cp.add(arrival >= fused_end + lag_us).only_enforce_if(fusion.fused_b[k])
 
     def _contended(self) -> Iterator[list[cp_model.IntervalVar]]:
@@ -106,13 +106,13 @@ class Transfers:
 
     def _senders_us(self, source: int, target: int) -> tuple[int, int]:
         """The shortest op on a rank that sends to another one, and the longest of the transfers."""
-        view, shortest, longest = self.view, self.far_us, 0
-        for index in view.held[source]:
-            chunk = view[index]
-            if chunk.below is not None and view[chunk.below].rank == target != source:
-                shortest = min(shortest, chunk.duration_us[F])
-                longest = max(longest, chunk.down_us)
-            if chunk.above is not None and view[chunk.above].rank == target != source:
-                shortest = min(shortest, chunk.duration_us[B], chunk.duration_us[BW])
-                longest = max(longest, view[chunk.above].up_us)
+        instance, shortest, longest = self.instance, self.far_us, 0
+        for index in instance.held[source]:
+            copy = instance[index]
+            if copy.below is not None and instance[copy.below].rank == target != source:
+                shortest = min(shortest, copy.duration_us[F])
+                longest = max(longest, copy.down_us)
+            if copy.above is not None and instance[copy.above].rank == target != source:
+                shortest = min(shortest, copy.duration_us[B], copy.duration_us[BW])
+                longest = max(longest, instance[copy.above].up_us)
         return shortest, longest

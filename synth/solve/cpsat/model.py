@@ -12,16 +12,16 @@ from ortools.sat.python import cp_model
 
 from synth.objective import Objective, Spans
 from synth.solve.cpsat.fusion import Fusion
-from synth.solve.cpsat.links import Transfers
+from synth.solve.cpsat.links import LinkConstraints
 from synth.solve.cpsat.memory.counts import Counts
 from synth.solve.cpsat.memory.precedences import Alternative, Before, asked_by_all, requirements
-from synth.solve.cpsat.memory.reservoir import Event, add_reservoir, events_of
-from synth.solve.cpsat.passing_pairs import add_meetings
-from synth.solve.instance.instance import BW, SPLIT, STEP, B, F, Slot, View, W
-from synth.solve.instance.timing import Solution
+from synth.solve.cpsat.memory.reservoir import UsageEvent, add_reservoir, events_of
+from synth.solve.cpsat.passing_pairs import add_passing_pairs
+from synth.solve.instance.instance import BW, SPLIT, STEP, B, F, Instance, OpIndex, W
+from synth.solve.instance.timing import TimedOrders
 
 
-class Model:
+class ExactModel:
     """A CP-SAT model of some ranks, minimising makespan or period.
 
     With all ranks it is the whole problem. With fewer it is a relaxation: the ranks outside become
@@ -37,105 +37,107 @@ class Model:
 
     def __init__(
         self,
-        view: View,
+        instance: Instance,
         objective: Objective,
         horizon_us: int,
         scope: Iterable[int] | None = None,
         *,
         fusible: bool = False,
-        meets: bool = False,
+        passing_pairs: bool = False,
     ) -> None:
-        self.view, self.objective, self.horizon_us = view, objective, horizon_us
-        self.longest_us = view.longest_us(objective, horizon_us)
+        self.instance, self.objective, self.horizon_us = instance, objective, horizon_us
+        self.longest_us = instance.longest_us(objective, horizon_us)
         # Where starts have no other limit: a rank's time is within the longest, and it begins, as
         # late as can be, when that of the ranks before it ends.
         self.far_us = 4 * self.longest_us
-        self.ranks = sorted(range(view.num_ranks) if scope is None else scope)
-        self.chunks = sorted(chunk for rank in self.ranks for chunk in view.held[rank])
+        self.ranks = sorted(range(instance.num_ranks) if scope is None else scope)
+        self.copies = sorted(copy for rank in self.ranks for copy in instance.held[rank])
         self.cp = cp_model.CpModel()
         self.infeasible = False
         self._add_variables()
         self.fusions = {
-            chunk: Fusion(self.cp, view, chunk, self.start)
-            for chunk in self.chunks
-            if fusible and view.is_alone(chunk) and view[chunk].gains_by_fusion
+            copy: Fusion(self.cp, instance, copy, self.start)
+            for copy in self.copies
+            if fusible and instance.is_alone(copy) and instance[copy].gains_by_fusion
         }
-        for chunk in self.chunks:
-            self.order(chunk)
+        for copy in self.copies:
+            self.order(copy)
         for rank in self.ranks:
             self.one_at_a_time(rank)
             self.memory(rank)
         self.transfers()
-        if meets:
-            add_meetings(self.cp, view, self.chunks, self.start)
+        if passing_pairs:
+            add_passing_pairs(self.cp, instance, self.copies, self.start)
         self.reduce()
         self.minimise()
 
     def _add_variables(self) -> None:
         """A start per op: not before the pipeline above can have delivered, not after the end."""
-        self.start: dict[tuple[int, Slot], cp_model.LinearExpr] = {}
+        self.start: dict[tuple[int, OpIndex], cp_model.LinearExpr] = {}
         self._add_origins()
-        for chunk in self.chunks:
-            origins = self.view.origins_us
-            head, slowest = self.view.head_us[chunk], self.view.slowest_f_us[chunk]
-            rank = self.view[chunk].rank
+        for copy in self.copies:
+            origins = self.instance.origins_us
+            head, slowest = self.instance.head_us[copy], self.instance.slowest_f_us[copy]
+            rank = self.instance[copy].rank
             latest_us = self.longest_us
             if self.objective.makespans == 0:
                 latest_us += origins[rank] if origins else 2 * self.longest_us
-            for slot in self.view.slots(chunk):
+            for op_index in self.instance.op_indices(copy):
                 # At least k forwards have passed the slowest stage up to here.
-                earliest = head + slot.microbatch * slowest
+                earliest = head + op_index.microbatch * slowest
                 latest = max(earliest, latest_us)
-                is_first = slot == (F, 0) and chunk == self.view.held[rank][0]
+                is_first = op_index == (F, 0) and copy == self.instance.held[rank][0]
                 if is_first and self.objective.periods and origins:
                     latest = earliest
-                name = f"{slot.kind}{chunk}.{slot.microbatch}"
-                self.start[chunk, slot] = self.cp.new_int_var(earliest, latest, name)
+                name = f"{op_index.kind}{copy}.{op_index.microbatch}"
+                self.start[copy, op_index] = self.cp.new_int_var(earliest, latest, name)
 
     def _add_origins(self) -> None:
         """From when each rank's time counts to the period, where schedules may differ in that."""
         self.origin: dict[int, cp_model.IntVar | int] = {}
         for rank in self.ranks if self.objective.periods else ():
-            if self.view.origins_us is not None:
-                self.origin[rank] = self.view.origins_us[rank]
+            if self.instance.origins_us is not None:
+                self.origin[rank] = self.instance.origins_us[rank]
             else:
                 self.origin[rank] = self.cp.new_int_var(0, 2 * self.longest_us, f"origin{rank}")
 
-    def end(self, chunk: int, slot: Slot) -> cp_model.LinearExpr:
+    def end(self, copy: int, op_index: OpIndex) -> cp_model.LinearExpr:
         """When an op ends."""
-        return self.start[chunk, slot] + self._duration_us(chunk, slot)
+        return self.start[copy, op_index] + self._duration_us(copy, op_index)
 
-    def _duration_us(self, chunk: int, slot: Slot) -> cp_model.LinearExpr | int:
-        if chunk in self.fusions:
-            return self.fusions[chunk].duration_us(slot)
-        return self.view[chunk].duration_us[slot.kind]
+    def _duration_us(self, copy: int, op_index: OpIndex) -> cp_model.LinearExpr | int:
+        if copy in self.fusions:
+            return self.fusions[copy].duration_us(op_index)
+        return self.instance[copy].duration_us[op_index.kind]
 
-    def order(self, chunk: int) -> None:
+    def order(self, copy: int) -> None:
         """F, B, W of a micro-batch follow each other, and each kind takes micro-batches in order.
 
         FIFO loses nothing: micro-batches are identical, so the k-th op of a kind to start may be
         called number k. Sorting keeps every precedence between two kinds, and memory counts ops,
         not names.
         """
-        for k in range(self.view[chunk].num_micro_batches):
+        for k in range(self.instance[copy].num_micro_batches):
             for kind, after in ((F, B), (B, W)):
-                self._precede(chunk, Before(Slot(kind, k), Slot(after, k)))
+                self._precede(copy, Before(OpIndex(kind, k), OpIndex(after, k)))
             for kind in SPLIT:
                 if k > 0:
-                    self._precede(chunk, Before(Slot(kind, k - 1), Slot(kind, k)))
+                    self._precede(copy, Before(OpIndex(kind, k - 1), OpIndex(kind, k)))
 
-    def _precede(self, chunk: int, before: Before) -> cp_model.Constraint:
-        return self.cp.add(self.start[chunk, before.second] >= self.end(chunk, before.first))
+    def _precede(self, copy: int, before: Before) -> cp_model.Constraint:
+        return self.cp.add(self.start[copy, before.second] >= self.end(copy, before.first))
 
     def one_at_a_time(self, rank: int) -> None:
         """A rank runs one op at a time."""
-        held = self.view.held[rank]
+        held = self.instance.held[rank]
         self.cp.add_no_overlap(
-            self._interval(chunk, slot) for chunk in held for slot in self.view.slots(chunk)
+            self._interval(copy, op_index)
+            for copy in held
+            for op_index in self.instance.op_indices(copy)
         )
 
-    def _interval(self, chunk: int, slot: Slot) -> cp_model.IntervalVar:
-        start, size = self.start[chunk, slot], self._duration_us(chunk, slot)
+    def _interval(self, copy: int, op_index: OpIndex) -> cp_model.IntervalVar:
+        start, size = self.start[copy, op_index], self._duration_us(copy, op_index)
         if isinstance(size, int):
             return self.cp.new_fixed_size_interval_var(start, size, "")
         end = self.cp.new_int_var(0, self.far_us, "")  # CP-SAT takes no sums here
@@ -143,45 +145,51 @@ class Model:
 
     def memory(self, rank: int) -> None:
         """Each op starts in one of the states in which it fits."""
-        room = self.view.room_bytes[rank]
-        if room is None:
+        headroom = self.instance.headroom_bytes[rank]
+        if headroom is None:
             return
-        if len(self.view.held[rank]) == 1:
-            self._memory_of_one_stage(self.view.held[rank][0], room)
+        if len(self.instance.held[rank]) == 1:
+            self._memory_of_one_stage(self.instance.held[rank][0], headroom)
         else:
-            self._memory_of_many_stages(rank, room)
+            self._memory_of_many_stages(rank, headroom)
 
-    def _memory_of_one_stage(self, index: int, room: int) -> None:
+    def _memory_of_one_stage(self, index: int, headroom: int) -> None:
         """Add the cap as precedences, and a limit on the micro-batches in flight.
 
         Precedences that all alternatives ask for are added unconditionally too: they propagate.
         """
-        chunk, fusion = self.view[index], self.fusions.get(index)
-        most = self.view.most_in_flight(index) or chunk.num_micro_batches
-        for k in range(most, chunk.num_micro_batches):
-            self._precede(index, Before(Slot(B, k - most), Slot(F, k)))
-        for slot, alternatives in requirements(chunk, room):
-            self._require(index, alternatives, fusion.separate(slot) if fusion else None)
+        copy, fusion = self.instance[index], self.fusions.get(index)
+        most = self.instance.most_in_flight(index) or copy.num_micro_batches
+        for k in range(most, copy.num_micro_batches):
+            self._precede(index, Before(OpIndex(B, k - most), OpIndex(F, k)))
+        for op_index, alternatives in requirements(copy, headroom):
+            self._require(index, alternatives, fusion.separate(op_index) if fusion else None)
         if fusion is not None:
-            for slot, alternatives in requirements(chunk, room, BW):
-                self._require(index, alternatives, fusion.fused_b[slot.microbatch])
+            for op_index, alternatives in requirements(copy, headroom, BW):
+                self._require(index, alternatives, fusion.fused_b[op_index.microbatch])
 
-    def _memory_of_many_stages(self, rank: int, room: int) -> None:
+    def _memory_of_many_stages(self, rank: int, headroom: int) -> None:
         """As counts of what is done before each op; of many ops as a level that they change."""
-        nodes = [(chunk, slot) for chunk in self.view.held[rank] for slot in self.view.slots(chunk)]
-        needs = (self.view[chunk].need_bytes[slot.kind] for chunk, slot in nodes)
-        self.infeasible |= any(need > room for need in needs)
+        nodes = [
+            (copy, op_index)
+            for copy in self.instance.held[rank]
+            for op_index in self.instance.op_indices(copy)
+        ]
+        peaks_above = (
+            self.instance[copy].peak_above_bytes[op_index.kind] for copy, op_index in nodes
+        )
+        self.infeasible |= any(peak_above > headroom for peak_above in peaks_above)
         if len(nodes) <= self.most_counted:
-            Counts(self.cp, self.view, self.start, self.end).add(nodes, room)
+            Counts(self.cp, self.instance, self.start, self.end).add(nodes, headroom)
             return
-        events: list[Event] = []
-        for chunk, slot in nodes:
-            start, end = self.start[chunk, slot], self.end(chunk, slot)
-            events += events_of(self.view[chunk], slot.kind, start, end)
-        add_reservoir(self.cp, events, room)
+        events: list[UsageEvent] = []
+        for copy, op_index in nodes:
+            start, end = self.start[copy, op_index], self.end(copy, op_index)
+            events += events_of(self.instance[copy], op_index.kind, start, end)
+        add_reservoir(self.cp, events, headroom)
 
     def _require(
-        self, chunk: int, alternatives: Sequence[Alternative], given: cp_model.LiteralT | None
+        self, copy: int, alternatives: Sequence[Alternative], given: cp_model.LiteralT | None
     ) -> None:
         """One of the alternatives holds, where `given` holds."""
         conditions = [] if given is None else [given]
@@ -191,20 +199,20 @@ class Model:
             return
         if len(alternatives) == 1:
             for before in alternatives[0]:
-                self._precede(chunk, before).only_enforce_if(conditions)
+                self._precede(copy, before).only_enforce_if(conditions)
             return
         choices = [self.cp.new_bool_var("") for _ in alternatives]
         for choice, alternative in zip(choices, alternatives, strict=True):
             for before in alternative:
-                self._precede(chunk, before).only_enforce_if(choice)
+                self._precede(copy, before).only_enforce_if(choice)
         self.cp.add_bool_or(choices).only_enforce_if(conditions)
         for before in asked_by_all(alternatives):
-            self._precede(chunk, before).only_enforce_if(conditions)
+            self._precede(copy, before).only_enforce_if(conditions)
 
     def transfers(self) -> None:
         """What ops wait for that others pass on."""
         start, end, fusions = self.start, self.end, self.fusions
-        Transfers(self.cp, self.view, self.chunks, start, end, fusions, self.far_us).add()
+        LinkConstraints(self.cp, self.instance, self.copies, start, end, fusions, self.far_us).add()
 
     def minimise(self) -> None:
         """The last end of a rank, with its STEPs; for the period less its first start; or a sum.
@@ -212,9 +220,11 @@ class Model:
         Chunks above the scope end no sooner than the last gradients that reach them and the W's
         that are then still to do.
         """
-        self.spans: list[Span] = []
+        self.spans: list[SpanVariable] = []
         if self.objective.makespans:
-            self._add_span(dict.fromkeys(range(self.view.num_ranks), 0), self.objective.makespans)
+            self._add_span(
+                dict.fromkeys(range(self.instance.num_ranks), 0), self.objective.makespans
+            )
         if self.objective.periods:
             self._add_period()
         self.value = self._sum_of_spans()
@@ -224,26 +234,26 @@ class Model:
         """Counted from each rank's own start."""
         for rank, origin in self.origin.items():
             if not isinstance(origin, int):
-                for index in self.view.held[rank]:
-                    self.cp.add(origin <= self.start[index, Slot(F, 0)])
-        known = dict(enumerate(self.view.origins_us or ()))
+                for index in self.instance.held[rank]:
+                    self.cp.add(origin <= self.start[index, OpIndex(F, 0)])
+        known = dict(enumerate(self.instance.origins_us or ()))
         self._add_span({**known, **self.origin}, self.objective.periods)
 
     def _add_span(self, origins: "_Origins", weight: int) -> None:
         """A variable that no rank's end, less its origin, exceeds."""
         length = self.cp.new_int_var(0, self.longest_us, "span")
-        self.spans.append(Span(length, weight, origins))
+        self.spans.append(SpanVariable(length, weight, origins))
         for rank in self.ranks:
             for end in self._ends_of_rank(rank):
                 self.cp.add(length >= end - origins[rank])
-        modelled = set(self.chunks)
-        for index in self.chunks:
-            for above in self.view.chain_above(index):
+        modelled = set(self.copies)
+        for index in self.copies:
+            for above in self.instance.chain_above(index):
                 if above in modelled:
                     break
-                if self.view[above].rank in origins:
+                if self.instance[above].rank in origins:
                     for end in self._ends_above(index, above):
-                        self.cp.add(length >= end - origins[self.view[above].rank])
+                        self.cp.add(length >= end - origins[self.instance[above].rank])
 
     def _sum_of_spans(self) -> cp_model.IntVar:
         if len(self.spans) == 1:
@@ -254,13 +264,15 @@ class Model:
 
     def _ends_of_rank(self, rank: int) -> Iterator[cp_model.LinearExpr]:
         """STEPs come last, in order, each after its own reduction."""
-        held = self.view.held[rank]
+        held = self.instance.held[rank]
         for index in held:
-            yield self.end(index, Slot(W, self.view[index].last)) + self.view.step_us(rank)
+            yield self.end(index, OpIndex(W, self.instance[index].last)) + self.instance.step_us(
+                rank
+            )
         for place, index in enumerate(held):
-            reduced = self.reduced.get(self.view[index].stage)
+            reduced = self.reduced.get(self.instance[index].stage)
             if reduced is not None:
-                yield reduced + sum(self.view[c].duration_us[STEP] for c in held[place:])
+                yield reduced + sum(self.instance[c].duration_us[STEP] for c in held[place:])
 
     def reduce(self) -> None:
         """Gradients of copies are added up after the last W of all; among one set of ranks in turn.
@@ -268,14 +280,14 @@ class Model:
         Copies outside the scope are taken to be ready.
         """
         self.reduced: dict[int, cp_model.IntVar] = {}
-        modelled = set(self.chunks)
-        for stages in self.view.reductions.values():
+        modelled = set(self.copies)
+        for stages in self.instance.reductions.values():
             turns = []
             for stage in stages:
-                copies = [copy for copy in self.view.copies(stage) if copy in modelled]
-                lasts = [self.end(copy, Slot(W, self.view[copy].last)) for copy in copies]
+                copies = [copy for copy in self.instance.copies_of(stage) if copy in modelled]
+                lasts = [self.end(copy, OpIndex(W, self.instance[copy].last)) for copy in copies]
                 if lasts:
-                    reduce_us = self.view[copies[0]].reduce_us
+                    reduce_us = self.instance[copies[0]].reduce_us
                     start = self.cp.new_int_var(0, self.far_us, "")
                     for last in lasts:
                         self.cp.add(start >= last)
@@ -285,13 +297,15 @@ class Model:
             self.cp.add_no_overlap(turns)
 
     def _ends_above(self, index: int, above: int) -> Iterator[cp_model.LinearExpr]:
-        """After B k has come up to a chunk, it has m − 1 − k B's and m − k W's left at least."""
-        chunk = self.view[above]
-        way_us = self.view.way_up_us(index, above) + chunk.duration_us[B]
-        for k in range(chunk.num_micro_batches):
-            left_us = (chunk.num_micro_batches - 1 - k) * chunk.duration_us[B]
-            left_us += (chunk.num_micro_batches - k) * chunk.duration_us[W]
-            yield self.end(index, Slot(B, k)) + way_us + left_us + self.view.step_us(chunk.rank)
+        """After B k has come up to a copy, it has at least m − 1 − k B's and m − k W's left."""
+        copy = self.instance[above]
+        way_us = self.instance.way_up_us(index, above) + copy.duration_us[B]
+        for k in range(copy.num_micro_batches):
+            left_us = (copy.num_micro_batches - 1 - k) * copy.duration_us[B]
+            left_us += (copy.num_micro_batches - k) * copy.duration_us[W]
+            yield (
+                self.end(index, OpIndex(B, k)) + way_us + left_us + self.instance.step_us(copy.rank)
+            )
 
     def tune(self, parameters: cp_model.SatParameters) -> None:
         """Set what serves this model better than what serves all."""
@@ -311,32 +325,32 @@ class Model:
             for span, bound_us in zip(self.spans, bounds, strict=True):
                 self.cp.add(span.length >= bound_us)
 
-    def hint(self, solution: Solution, value_us: int) -> None:
+    def hint(self, timing: TimedOrders, value_us: int) -> None:
         """Begin from a complete solution."""
         for key, variable in self.start.items():
             assert isinstance(variable, cp_model.IntVar)
-            self.cp.add_hint(variable, solution.starts[key])
+            self.cp.add_hint(variable, timing.starts[key])
         for rank, origin in self.origin.items():
             if not isinstance(origin, int):
-                firsts = [solution.starts[c, Slot(F, 0)] for c in self.view.held[rank]]
+                firsts = [timing.starts[c, OpIndex(F, 0)] for c in self.instance.held[rank]]
                 self.cp.add_hint(origin, min(firsts))
         for fusion in self.fusions.values():
-            fusion.hint(solution.fused)
+            fusion.hint(timing.fused)
         self.cp.add_hint(self.value, value_us)
         if self.objective.is_sum:
-            for span, length_us in zip(self.spans, solution.spans(self.view), strict=True):
+            for span, length_us in zip(self.spans, timing.spans(self.instance), strict=True):
                 self.cp.add_hint(span.length, length_us)
 
-    def read(self, value: Callable[[cp_model.LinearExprT], int]) -> Solution:
+    def read(self, value: Callable[[cp_model.LinearExprT], int]) -> TimedOrders:
         """The solution, given how to look a variable's value up."""
         pairs = [pair for fusion in self.fusions.values() for pair in fusion.chosen(value)]
-        return Solution({key: value(v) for key, v in self.start.items()}, frozenset(pairs))
+        return TimedOrders({key: value(v) for key, v in self.start.items()}, frozenset(pairs))
 
 
 _Origins = Mapping[int, cp_model.IntVar | int]
 
 
-class Span(NamedTuple):
+class SpanVariable(NamedTuple):
     """The makespan or the period, how often it counts, and from when on, rank by rank."""
 
     length: cp_model.IntVar

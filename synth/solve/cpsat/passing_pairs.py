@@ -18,7 +18,7 @@ from typing import NamedTuple
 from ortools.sat.python import cp_model
 
 from synth.kinds import OpKind
-from synth.solve.instance.instance import B, F, Node, Slot, View
+from synth.solve.instance.instance import B, F, Instance, Node, OpIndex
 
 # With more choices a model takes long to build and to presolve: then only some of the ranks count.
 _MOST_CHOICES = 60_000
@@ -36,8 +36,8 @@ class _Distance(NamedTuple):
     ) -> cp_model.Constraint:
         """From the first op of micro-batch i to the second one of j it is that far."""
         (first, kind), (second, later_kind) = self.first, self.second
-        began = start[first, Slot(kind, i)]
-        return cp.add(start[second, Slot(later_kind, j)] >= began + self.least_us)
+        began = start[first, OpIndex(kind, i)]
+        return cp.add(start[second, OpIndex(later_kind, j)] >= began + self.least_us)
 
 
 class _Choice(NamedTuple):
@@ -47,10 +47,10 @@ class _Choice(NamedTuple):
     backward_first: _Distance
 
 
-def add_meetings(
+def add_passing_pairs(
     cp: cp_model.CpModel,
-    view: View,
-    chunks: Sequence[int],
+    instance: Instance,
+    copies: Sequence[int],
     start: Mapping[Node, cp_model.LinearExpr],
 ) -> None:
     """Add the choice of every F and B that may meet, on ranks that hold one stage; see above.
@@ -59,60 +59,67 @@ def add_meetings(
     is not before F's own meets it nowhere, nor does one that memory asks to be done before.
 
     Args:
-        chunks: those that are modelled.
+        copies: those that are modelled.
         start: of each of their ops.
     """
-    modelled = set(chunks)
-    passed = [c for c in range(len(view)) if c not in modelled and view.is_alone(c)]
-    choices = [(c, choice) for c in passed if (choice := _choice(view, c, modelled)) is not None]
-    num_choices = sum(_num_pairs(view, c) for c, _ in choices)
+    modelled = set(copies)
+    passed = [c for c in range(len(instance)) if c not in modelled and instance.is_alone(c)]
+    choices = [
+        (c, choice) for c in passed if (choice := _choice(instance, c, modelled)) is not None
+    ]
+    num_choices = sum(_num_pairs(instance, c) for c, _ in choices)
     for index, choice in choices[:: 1 + num_choices // _MOST_CHOICES]:
-        for i, j in islice(_pairs(view, index), _MOST_CHOICES):
+        for i, j in islice(_pairs(instance, index), _MOST_CHOICES):
             literal = cp.new_bool_var("")
             choice.forward_first.keep(cp, start, i, j).only_enforce_if(literal)
             choice.backward_first.keep(cp, start, j, i).only_enforce_if(~literal)
 
 
-def _pairs(view: View, index: int) -> Iterator[tuple[int, int]]:
-    """Micro-batches whose F and B may meet on a chunk."""
-    most = _most_under_way(view, index)
-    for i in range(view[index].num_micro_batches):
+def _pairs(instance: Instance, index: int) -> Iterator[tuple[int, int]]:
+    """Micro-batches whose F and B may meet on a stage copy."""
+    most = _most_under_way(instance, index)
+    for i in range(instance[index].num_micro_batches):
         for j in range(max(0, i + 1 - most), i):
             yield i, j
 
 
-def _num_pairs(view: View, index: int) -> int:
+def _num_pairs(instance: Instance, index: int) -> int:
     """How many these are."""
-    count, most = view[index].num_micro_batches, _most_under_way(view, index)
+    count, most = instance[index].num_micro_batches, _most_under_way(instance, index)
     return (most - 1) * (2 * count - most) // 2
 
 
-def _most_under_way(view: View, index: int) -> int:
+def _most_under_way(instance: Instance, index: int) -> int:
     """How many micro-batches memory takes there: on the ranks above as many are under way."""
-    rooms = (view.room_in_forwards(c) for c in (index, *view.chain_above(index)))
-    return min([view[index].num_micro_batches, *(room for room in rooms if room is not None)])
+    headrooms = (instance.headroom_in_forwards(c) for c in (index, *instance.chain_above(index)))
+    return min(
+        [
+            instance[index].num_micro_batches,
+            *(headroom for headroom in headrooms if headroom is not None),
+        ]
+    )
 
 
-def _choice(view: View, index: int, modelled: set[int]) -> _Choice | None:
-    """Of a chunk that is not modelled; none if no chunk above it is.
+def _choice(instance: Instance, index: int, modelled: set[int]) -> _Choice | None:
+    """Of a stage copy that is not modelled; none if no stage copy above it is.
 
-    Where none below it is, B comes from the chunk above too, by way of its F.
+    Where none below it is, B comes from the stage copy above too, by way of its F.
     """
-    above = next((chunk for chunk in view.chain_above(index) if chunk in modelled), None)
+    above = next((copy for copy in instance.chain_above(index) if copy in modelled), None)
     if above is None:
         return None
-    both_us = view[index].duration_us[F] + view[index].duration_us[B]
-    down_us = view[above].duration_us[F] + view.way_down_us(above, index)
-    up_us = view.way_up_us(index, above)
+    both_us = instance[index].duration_us[F] + instance[index].duration_us[B]
+    down_us = instance[above].duration_us[F] + instance.way_down_us(above, index)
+    up_us = instance.way_up_us(index, above)
     forward_first = _Distance((above, F), (above, B), down_us + both_us + up_us)
-    below = view[index].below
+    below = instance[index].below
     while below is not None and below not in modelled:
-        below = view[below].below
+        below = instance[below].below
     if below is None:
-        trips_us = 2 * (both_us + view.round_trip_us[index])
+        trips_us = 2 * (both_us + instance.round_trip_us[index])
         backward_first = _Distance((above, F), (above, B), down_us + trips_us + up_us)
     else:
-        ways_us = view.way_up_us(below, index) + view.way_down_us(index, below)
-        under_us = view[below].duration_us[B] + ways_us + both_us
+        ways_us = instance.way_up_us(below, index) + instance.way_down_us(index, below)
+        under_us = instance[below].duration_us[B] + ways_us + both_us
         backward_first = _Distance((below, B), (below, F), under_us)
     return _Choice(forward_first, backward_first)

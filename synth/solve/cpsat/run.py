@@ -12,16 +12,16 @@ from ortools.sat.python.cp_model_helper import ResponseHelper
 
 from synth.certificate import Proven
 from synth.solve.cpsat.call import FOUND, ask
-from synth.solve.cpsat.model import Model
+from synth.solve.cpsat.model import ExactModel
 from synth.solve.cpsat.parameters import mind_orders, of_options, quiet, search_from_below
 from synth.solve.cpsat.process import Event
 from synth.solve.cpsat.worker_program import Answer, FoundSolution
-from synth.solve.instance.timing import Solution
+from synth.solve.instance.timing import TimedOrders
 from synth.solve.problem import SolveOptions
 
 __all__ = [
     "Decided",
-    "Outcome",
+    "ModelOutcome",
     "TimedBounds",
     "Values",
     "decide",
@@ -38,28 +38,28 @@ TimedBounds = Generator[Proven, None, float]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ModelOutcome:
     """What a run proved and found; `infeasible` and `optimal` are proofs.
 
     `spent_s` is in the terms of the run's limit: deterministic seconds, or those of the clock.
     """
 
     bound_us: int
-    solution: Solution | None
+    timing: TimedOrders | None
     optimal: bool
     infeasible: bool
     spent_s: float = 0.0
 
 
 def run(
-    model: Model,
+    model: ExactModel,
     options: SolveOptions,
     limit_s: float,
-    on_event: Callable[[Solution | int], None] | None = None,
+    on_event: Callable[[TimedOrders | int], None] | None = None,
     should_stop: Callable[[], bool] = lambda: False,
     *,
     began_s: float | None = None,
-) -> Outcome:
+) -> ModelOutcome:
     """Solve in a worker process while this thread hands on solutions and bounds.
 
     `on_event` gets solutions and bounds in the calling thread, so it may take its time. A worker
@@ -71,7 +71,7 @@ def run(
             count as spent too.
     """
     if model.infeasible:
-        return Outcome(0, None, optimal=False, infeasible=True)
+        return ModelOutcome(0, None, optimal=False, infeasible=True)
     began_s = time.monotonic() if began_s is None else began_s
     parameters = of_options(options, limit_s)
     model.tune(parameters)
@@ -190,10 +190,10 @@ def _integer_bound(bound: float) -> int:
     return max(0, int(-(-(bound - 1e-6) // 1)))
 
 
-def _outcome(model: Model, answer: Answer, spent_s: float) -> Outcome:
+def _outcome(model: ExactModel, answer: Answer, spent_s: float) -> ModelOutcome:
     found = _found(answer)
     known = found is not None or answer.status == cp_model.UNKNOWN
-    return Outcome(
+    return ModelOutcome(
         _integer_bound(answer.bound) if known else 0,
         model.read(found.value) if found is not None else None,
         optimal=answer.status == cp_model.OPTIMAL,

@@ -11,17 +11,17 @@ from itertools import combinations
 import pulp
 
 from synth.objective import Objective
-from synth.solve.cpsat.run import Outcome
-from synth.solve.instance.instance import STEP, B, F, Node, Slot, View, W
-from synth.solve.instance.timing import Solution
+from synth.solve.cpsat.run import ModelOutcome
+from synth.solve.instance.instance import STEP, B, F, Instance, Node, OpIndex, W
+from synth.solve.instance.timing import TimedOrders
 
 
 class _Program:
     """Variables, constraints, objective of the MILP."""
 
-    def __init__(self, view: View, objective: Objective, horizon_us: int) -> None:
-        self.view = view
-        self.big_us = 2 * view.longest_us(objective, horizon_us) + max(view.head_us)
+    def __init__(self, instance: Instance, objective: Objective, horizon_us: int) -> None:
+        self.instance = instance
+        self.big_us = 2 * instance.longest_us(objective, horizon_us) + max(instance.head_us)
         self.lp = pulp.LpProblem("synth", pulp.LpMinimize)
         self.start: dict[Node, pulp.LpVariable] = {}
         self.before: dict[tuple[Node, Node], pulp.LpVariable | int] = {}
@@ -30,12 +30,12 @@ class _Program:
         self.value = objective.makespans * self.makespan + objective.periods * self.period
         self.lp += self.value
         self.lp += self.value <= horizon_us
-        for chunk in range(len(view)):
-            for slot in view.slots(chunk):
-                name = f"{slot.kind}_{chunk}_{slot.microbatch}"
-                self.start[chunk, slot] = pulp.LpVariable(name, 0, self.big_us)
+        for copy in range(len(instance)):
+            for op_index in instance.op_indices(copy):
+                name = f"{op_index.kind}_{copy}_{op_index.microbatch}"
+                self.start[copy, op_index] = pulp.LpVariable(name, 0, self.big_us)
         self._add_reductions()
-        for rank in range(view.num_ranks):
+        for rank in range(instance.num_ranks):
             self._add_orders(rank)
             self._add_memory(rank)
             self._add_makespan(rank)
@@ -44,12 +44,16 @@ class _Program:
         self._add_links()
 
     def _end(self, node: Node) -> pulp.LpAffineExpression:
-        return self.start[node] + self.view[node[0]].duration_us[node[1].kind]
+        return self.start[node] + self.instance[node[0]].duration_us[node[1].kind]
 
     def _nodes(self, rank: int) -> list[Node]:
         """All ops of a rank."""
-        view = self.view
-        return [(chunk, slot) for chunk in view.held[rank] for slot in view.slots(chunk)]
+        instance = self.instance
+        return [
+            (copy, op_index)
+            for copy in instance.held[rank]
+            for op_index in instance.op_indices(copy)
+        ]
 
     def _add_orders(self, rank: int) -> None:
         """For every two ops of a rank: one ends before the other starts, which one y says."""
@@ -64,46 +68,48 @@ class _Program:
             return
         y = pulp.LpVariable(f"y_{self.start[a].name}_{self.start[b].name}", cat="Binary")
         self.before[a, b], self.before[b, a] = y, 1 - y
-        big = self.big_us + max(max(chunk.duration_us.values()) for chunk in self.view.chunks)
+        big = self.big_us + max(max(copy.duration_us.values()) for copy in self.instance.copies)
         self.lp += self.start[b] >= self._end(a) - big * (1 - y)
         self.lp += self.start[a] >= self._end(b) - big * y
 
     def _add_memory(self, rank: int) -> None:
         """What all ops before an op have left, and what it needs itself, fit into the room."""
-        room = self.view.room_bytes[rank]
-        if room is None:
+        headroom = self.instance.headroom_bytes[rank]
+        if headroom is None:
             return
         nodes = self._nodes(rank)
         # Scaled to about 1, because the solver's tolerance is absolute.
-        scale = 1 / max(1, room)
+        scale = 1 / max(1, headroom)
         for node in nodes:
-            level = pulp.lpSum(
-                self.view[other[0]].effect_bytes[other[1].kind] * scale * self.before[other, node]
+            usage = pulp.lpSum(
+                self.instance[other[0]].delta_bytes[other[1].kind]
+                * scale
+                * self.before[other, node]
                 for other in nodes
                 if other != node
             )
-            need = self.view[node[0]].need_bytes[node[1].kind]
-            self.lp += level <= (room - need) * scale + 1e-9
+            peak_above = self.instance[node[0]].peak_above_bytes[node[1].kind]
+            self.lp += usage <= (headroom - peak_above) * scale + 1e-9
 
     def _add_links(self) -> None:
         """Transfers of one link take turns."""
         links: dict[tuple[int, int], list[tuple[pulp.LpVariable, int]]] = {}
-        for index, chunk in enumerate(self.view.chunks):
-            if chunk.below is None:
-                for k in range(chunk.num_micro_batches):
-                    self.lp += self.start[index, Slot(B, k)] >= self._end((index, Slot(F, k)))
+        for index, copy in enumerate(self.instance.copies):
+            if copy.below is None:
+                for k in range(copy.num_micro_batches):
+                    self.lp += self.start[index, OpIndex(B, k)] >= self._end((index, OpIndex(F, k)))
                 continue
-            below = chunk.below
+            below = copy.below
             for kind, source, target, lag in (
-                (F, index, below, chunk.down_us),
-                (B, below, index, chunk.up_us),
+                (F, index, below, copy.down_us),
+                (B, below, index, copy.up_us),
             ):
-                ends = (self.view[source].rank, self.view[target].rank)
+                ends = (self.instance[source].rank, self.instance[target].rank)
                 turns = links.setdefault(ends, [])
-                for k in range(chunk.num_micro_batches):
+                for k in range(copy.num_micro_batches):
                     arrival = pulp.LpVariable(f"arrive_{kind}_{source}_{k}", 0)
-                    self.lp += arrival >= self._end((source, Slot(kind, k))) + lag
-                    self.lp += self.start[target, Slot(kind, k)] >= arrival
+                    self.lp += arrival >= self._end((source, OpIndex(kind, k))) + lag
+                    self.lp += self.start[target, OpIndex(kind, k)] >= arrival
                     if ends[0] != ends[1]:
                         turns.append((arrival, lag))
         for turns in links.values():
@@ -118,45 +124,49 @@ class _Program:
             self.lp += self.makespan >= end
 
     def _add_period(self, rank: int) -> None:
-        view, held = self.view, self.view.held[rank]
+        instance, held = self.instance, self.instance.held[rank]
         origin = pulp.LpVariable(f"origin_{rank}", 0)
-        if view.origins_us is not None:
-            self.lp += origin == view.origins_us[rank]
-            self.lp += self.start[held[0], Slot(F, 0)] == view.origins_us[rank]
+        if instance.origins_us is not None:
+            self.lp += origin == instance.origins_us[rank]
+            self.lp += self.start[held[0], OpIndex(F, 0)] == instance.origins_us[rank]
         for index in held:
-            self.lp += origin <= self.start[index, Slot(F, 0)]
+            self.lp += origin <= self.start[index, OpIndex(F, 0)]
         for end in self._ends(rank):
             self.lp += self.period >= end - origin
 
     def _ends(self, rank: int) -> Iterator[pulp.LpAffineExpression]:
         """STEPs come last, in order, each after its own reduction."""
-        view, held = self.view, self.view.held[rank]
+        instance, held = self.instance, self.instance.held[rank]
         for place, index in enumerate(held):
-            chunk = view[index]
-            yield self._end((index, Slot(W, chunk.last))) + view.step_us(rank)
-            reduced = self.reduced.get(chunk.stage)
+            copy = instance[index]
+            yield self._end((index, OpIndex(W, copy.last))) + instance.step_us(rank)
+            reduced = self.reduced.get(copy.stage)
             if reduced is not None:
-                yield reduced + sum(view[c].duration_us[STEP] for c in held[place:])
+                yield reduced + sum(instance[c].duration_us[STEP] for c in held[place:])
 
     def _add_reductions(self) -> None:
         """When the gradients of a stage's copies are added up; among one set of ranks in turn."""
         self.reduced: dict[int, pulp.LpVariable] = {}
-        view = self.view
-        for stages in view.reductions.values():
+        instance = self.instance
+        for stages in instance.reductions.values():
             for stage in stages:
                 self.reduced[stage] = end = pulp.LpVariable(f"reduced_{stage}", 0)
-                for copy in view.copies(stage):
-                    last = self._end((copy, Slot(W, view[copy].last)))
-                    self.lp += end >= last + view[copy].reduce_us
+                for copy in instance.copies_of(stage):
+                    last = self._end((copy, OpIndex(W, instance[copy].last)))
+                    self.lp += end >= last + instance[copy].reduce_us
             for a, b in combinations(stages, 2):
                 y = pulp.LpVariable(f"turn_{a}_{b}", cat="Binary")
                 big = 2 * self.big_us
-                times = {stage: view[view.copies(stage)[0]].reduce_us for stage in (a, b)}
+                times = {
+                    stage: instance[instance.copies_of(stage)[0]].reduce_us for stage in (a, b)
+                }
                 self.lp += self.reduced[b] >= self.reduced[a] + times[b] - big * (1 - y)
                 self.lp += self.reduced[a] >= self.reduced[b] + times[a] - big * y
 
 
-def run_milp(view: View, objective: Objective, horizon_us: int, limit_s: float) -> Outcome:
+def run_milp(
+    instance: Instance, objective: Objective, horizon_us: int, limit_s: float
+) -> ModelOutcome:
     """Solve with CBC, PuLP's own solver; it proves the optimum or nothing.
 
     Reads `sol_status`: PuLP calls a solve that ran out of time "Optimal" too.
@@ -164,14 +174,14 @@ def run_milp(view: View, objective: Objective, horizon_us: int, limit_s: float) 
     with warnings.catch_warnings():
         # PuLP 3.3 announces 4.0's way to make variables, which 2.9 does not have yet.
         warnings.simplefilter("ignore", DeprecationWarning)
-        program = _Program(view, objective, horizon_us)
+        program = _Program(instance, objective, horizon_us)
         program.lp.solve(pulp.PULP_CBC_CMD(msg=False, timeLimit=limit_s, gapRel=0))
     status = program.lp.sol_status
     found = status in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible)
     optimal = status == pulp.LpSolutionOptimal
-    return Outcome(
+    return ModelOutcome(
         round(pulp.value(program.value)) if optimal else 0,
-        Solution({key: round(v.value()) for key, v in program.start.items()}) if found else None,
+        TimedOrders({key: round(v.value()) for key, v in program.start.items()}) if found else None,
         optimal=optimal,
         infeasible=status == pulp.LpSolutionInfeasible,
     )

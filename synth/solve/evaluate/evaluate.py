@@ -9,7 +9,7 @@ from synth.schedule.model import Buffering, Schedule
 from synth.schedule.ops import Op
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import ScheduleError, verify
-from synth.solve.improve.robustness.scenarios import Luck, Worlds
+from synth.solve.improve.robustness.scenarios import ScenarioFactors, ScenarioTimes
 from synth.solve.instance.instance import BW, B, W
 from synth.solve.problem import Problem
 
@@ -21,7 +21,7 @@ BUFFERINGS = tuple(
 )
 
 
-# The gain of `loosen` that counts.
+# The gain of `relax_buffering` that counts.
 _WORTH_IT = 0.001
 
 # Effort of `fuse`: ops verified.
@@ -97,18 +97,18 @@ def rebuffer(
     return replace(tried, schedule=replace(tried.schedule, name=schedule.name))
 
 
-def loosen(
+def relax_buffering(
     problem: Problem, candidate: EvaluatedSchedule, should_stop: Callable[[], bool] = never
 ) -> EvaluatedSchedule:
-    """The same order and value with the buffering that suffers least in other worlds.
+    """The same order and value with the buffering that suffers least in other scenarios.
 
     A plan that is only good where every op takes what the profile says loses on a real device.
     What is less than a thousandth better is not worth its memory.
     """
-    luck = Luck(problem)
+    scenario_factors = ScenarioFactors(problem)
 
     def strain_us(tried: EvaluatedSchedule) -> float:
-        return Worlds(tried.timeline.lowered, luck, problem.objective).value_us
+        return ScenarioTimes(tried.timeline.lowered, scenario_factors, problem.objective).value_us
 
     best, least_us = candidate, strain_us(candidate)
     for buffering in (*BUFFERINGS, _unlimited(problem)):
@@ -124,7 +124,7 @@ def loosen(
     return best
 
 
-def fuse(
+def fuse_backward(
     problem: Problem, candidate: EvaluatedSchedule, should_stop: Callable[[], bool] = never
 ) -> EvaluatedSchedule:
     """Replace B j W j, where they are neighbours, by BW j wherever that does not hurt.
@@ -148,7 +148,7 @@ def fuse(
     return candidate
 
 
-def divide(problem: Problem, candidate: EvaluatedSchedule) -> EvaluatedSchedule | None:
+def split_backward(problem: Problem, candidate: EvaluatedSchedule) -> EvaluatedSchedule | None:
     """B j W j for each BW j, which sends its gradient sooner; None without BW, or over a cap."""
     programs = tuple(
         tuple(part for op in program for part in _parts(op))

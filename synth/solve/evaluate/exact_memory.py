@@ -1,9 +1,9 @@
 """The exact memory of programs, boundary buffers included, looked at anew only where ops moved.
 
-In each slot, that is, at each place of a program and behind its last op, a rank posts receives,
+In each position, that is, at each place of a program and behind its last op, a rank posts receives,
 waits for sends, which frees what was sent, and runs an op, as `synth.schedule.memory` says. When
 ops change places between `start` and `end`, bytes come and go at other times only from `ahead`
-slots before `start` to `behind` slots after `end`; the level outside stays what it was.
+positions before `start` to `behind` positions after `end`; the level outside stays what it was.
 """
 
 from collections.abc import Iterator
@@ -13,16 +13,16 @@ from synth.solve.evaluate.op_table import NONE, Shared
 
 
 class ExactMemory:
-    """The level of each rank before each of its slots, above its static bytes.
+    """The level of each rank before each of its positions, above its static bytes.
 
     Args:
         orders: the programs, which the caller changes before it asks.
         rooms: by rank the cap less the static bytes; None: nothing limits it.
     """
 
-    def __init__(self, orders: NumberedOrders, rooms: list[int | None]) -> None:
-        self.orders, self.rooms = orders, rooms
-        self.levels: list[list[int]] = [[] for _ in orders.programs]
+    def __init__(self, orders: NumberedOrders, headrooms: list[int | None]) -> None:
+        self.orders, self.headrooms = orders, headrooms
+        self.usages: list[list[int]] = [[] for _ in orders.programs]
         # Of these ranks levels depend on more than the ops that moved.
         self._is_whole = [
             bool(orders.table.shared[rank]) or any(rank == t for _, t in orders.crossing[rank])
@@ -32,8 +32,8 @@ class ExactMemory:
 
     def update(self) -> None:
         """Find all levels anew."""
-        for rank in range(len(self.levels)):
-            self.levels[rank] = list(self._walk_all(rank))[1::2]
+        for rank in range(len(self.usages)):
+            self.usages[rank] = list(self._walk_all(rank))[1::2]
 
     def peak_bytes(self, rank: int) -> int:
         """The highest level of a rank above its static bytes."""
@@ -44,84 +44,84 @@ class ExactMemory:
 
         `keep` or `forget` is to follow.
         """
-        room = self.rooms[rank]
-        if room is None:
+        headroom = self.headrooms[rank]
+        if headroom is None:
             return True
         if self._is_whole[rank]:
-            levels: list[int] = []
+            usages: list[int] = []
             for which, value in enumerate(self._walk_all(rank)):
                 if which % 2:
-                    levels.append(value)
-                elif value > room:
+                    usages.append(value)
+                elif value > headroom:
                     return False
-            self._pending.append((rank, 0, levels))
+            self._pending.append((rank, 0, usages))
             return True
-        return self._fits_between(rank, room, start, end)
+        return self._fits_between(rank, headroom, start, end)
 
     def keep(self) -> None:
         """Take over what `fits` has found since the last call."""
-        for rank, first, levels in self._pending:
-            end = first + len(levels)
+        for rank, first, usages in self._pending:
+            end = first + len(usages)
             if end > len(self.orders.programs[rank]):
-                self.levels[rank][first:] = levels
+                self.usages[rank][first:] = usages
             else:
-                self.levels[rank][first:end] = levels
+                self.usages[rank][first:end] = usages
         self._pending.clear()
 
     def forget(self) -> None:
         """Drop what `fits` has found."""
         self._pending.clear()
 
-    def _fits_between(self, rank: int, room: int, start: int, end: int) -> bool:
+    def _fits_between(self, rank: int, headroom: int, start: int, end: int) -> bool:
         orders, table = self.orders, self.orders.table
         program, ahead, gap = orders.programs[rank], orders.ahead, orders.behind + 1
         received, sent = table.received_bytes, table.sent_bytes
         rise, delta = orders.rise_bytes, orders.delta_bytes
         num_ops = len(program)
         first, last = max(0, start - ahead), min(num_ops, end + gap)
-        level, levels = self.levels[rank][first], []
-        for slot in range(first, last):
-            levels.append(level)
-            if slot == 0:
-                level += sum(received[op] for op in program[: ahead + 1])
-            elif slot + ahead < num_ops:
-                level += received[program[slot + ahead]]
-            if level > room:
+        usage, usages = self.usages[rank][first], []
+        for position in range(first, last):
+            usages.append(usage)
+            if position == 0:
+                usage += sum(received[op] for op in program[: ahead + 1])
+            elif position + ahead < num_ops:
+                usage += received[program[position + ahead]]
+            if usage > headroom:
                 return False
-            if slot >= gap:
-                level -= sent[program[slot - gap]]
-            op = program[slot]
-            if level + rise[op] > room:
+            if position >= gap:
+                usage -= sent[program[position - gap]]
+            op = program[position]
+            if usage + rise[op] > headroom:
                 return False
-            level += delta[op]
+            usage += delta[op]
         if last == num_ops:
-            if level > room:
+            if usage > headroom:
                 return False
-            levels.append(level)
-        self._pending.append((rank, first, levels))
+            usages.append(usage)
+        self._pending.append((rank, first, usages))
         return True
 
     def _walk_all(self, rank: int) -> Iterator[int]:
-        """Yield the highest level of each slot, then the level before it."""
+        """Yield the highest level of each position, then the level before it."""
         orders, table = self.orders, self.orders.table
         program, gap = orders.programs[rank], orders.behind + 1
         received, waited, ended = self._flows(rank)
-        level = 0
-        for slot, op in enumerate(program):
-            before = level
-            level += received[slot]
-            posted = level
-            if slot >= gap:
-                level -= table.sent_bytes[program[slot - gap]]
-            level -= waited[slot]
-            yield max(posted, level + orders.rise_bytes[op])
+        usage = 0
+        for position, op in enumerate(program):
+            before = usage
+            usage += received[position]
+            posted = usage
+            if position >= gap:
+                usage -= table.sent_bytes[program[position - gap]]
+            usage -= waited[position]
+            yield max(posted, usage + orders.rise_bytes[op])
             yield before
-            level += orders.delta_bytes[op] - ended[slot]
-        yield level + received[-1]
-        yield level
+            usage += orders.delta_bytes[op] - ended[position]
+        yield usage + received[-1]
+        yield usage
 
     def _flows(self, rank: int) -> tuple[list[int], list[int], list[int]]:
-        """Return by slot the bytes that receives allocate, and that shared values free.
+        """Return by position the bytes that receives allocate, and that shared values free.
 
         The latter apart by what frees them: waits for sends, and ops.
         """

@@ -44,7 +44,7 @@ class ExactTimes:
         empty: list[list[int]] = [[] for _ in orders.programs]
         self._now = _Found([_OPEN] * num_ops, [_OPEN] * num_ops, empty, 0)
         self._next: _Found | None = None
-        self._find_copies()
+        self._find_replicated()
 
     @property
     def value_us(self) -> int:
@@ -195,23 +195,23 @@ class ExactTimes:
                 starts.append(at)
                 ends_us[op] = at + orders.duration_us[op]
 
-    def _find_copies(self) -> None:
+    def _find_replicated(self) -> None:
         """Each stage that is held by several ranks, with the rows of the W's and B's of copies."""
         problem, table = self.orders.table.problem, self.orders.table
         ranks_of = [
             tuple(sorted({ranks[s] for ranks in problem.placement.ranks}))
             for s in range(table.num_stages)
         ]
-        self._copies = [(s, ranks) for s, ranks in enumerate(ranks_of) if len(ranks) > 1]
+        self._replicated = [(s, ranks) for s, ranks in enumerate(ranks_of) if len(ranks) > 1]
 
     def _reductions_us(self, ends_us: list[int]) -> dict[int, int]:
         """Return when the all-reduce of each stage ends; same ranks do theirs in program order."""
-        if not self._copies:
+        if not self._replicated:
             return {}
         lasts = self._last_backwards()
         place, problem = self.orders.place, self.orders.table.problem
         turns = []
-        for stage, ranks in self._copies:
+        for stage, ranks in self._replicated:
             ops = [op for op in lasts[stage] if op != NONE]
             after = max((place[op] for op in ops), default=-1)
             ready_us = max((ends_us[op] for op in ops), default=0)
@@ -230,11 +230,11 @@ class ExactTimes:
         seen = set()
         for program in orders.programs:
             for op in reversed(program):
-                chunk, kind = divmod(table.row(op), 3)
+                copy, kind = divmod(table.row(op), 3)
                 ends = kind == 2 or (kind == 1 and orders.is_fused[op])
-                if op < table.num_split and ends and chunk not in seen:
-                    seen.add(chunk)
-                    lasts[chunk % table.num_stages].append(op)
+                if op < table.num_split and ends and copy not in seen:
+                    seen.add(copy)
+                    lasts[copy % table.num_stages].append(op)
         return lasts
 
     def _spans(self, ends_us: list[int], starts_us: list[list[int]]) -> Spans:

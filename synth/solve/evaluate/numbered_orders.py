@@ -59,10 +59,10 @@ class NumberedOrders:
 
     def mark_fused(self, number: int) -> None:
         """Let BW do what B and W of a micro-batch did; the programs are the caller's."""
-        chunk = self.table.row(number) // 3
+        copy = self.table.row(number) // 3
         self.is_fused[number] = True
         self.duration_us[number], self.rise_bytes[number], self.delta_bytes[number] = (
-            self.table.fused[chunk]
+            self.table.fused[copy]
         )
         self.place[number + self.table.num_micro_batches] = NONE
 
@@ -103,7 +103,7 @@ class NumberedOrders:
 
     def rank_of(self, number: int) -> int:
         """The rank that runs an op other than STEP."""
-        return self.table.chunk_ranks[self.table.row(number) // 3]
+        return self.table.copy_ranks[self.table.row(number) // 3]
 
     def _keeps_order(self, senders: Sequence[int]) -> bool:
         rows = {self.table.row(op) for op in senders}

@@ -1,8 +1,8 @@
 """The ops of a problem by number, with all that their exact memory and times depend on.
 
-Numbers: an op is (3 · chunk + kind) · micro-batches + micro-batch, kinds being F, B and W; BW has
-the number of its B. Behind these, chunk by chunk, stand the STEPs. All of it is read off `Effects`,
-the table of the data model, so it cannot mean anything else than lowering does.
+Numbers: an op is (3 · stage copy + kind) · micro-batches + micro-batch, kinds being F, B and W; BW
+has the number of its B. Behind these, stage copy by stage copy, stand the STEPs. All of it is read
+off `Effects`, the table of the data model, so it cannot mean anything else than lowering does.
 
 Bytes of a value are told apart by when they are freed: at one op of its rank for certain; where
 its send is waited for; or, where neither is certain before the order is known, at the latest of
@@ -35,7 +35,7 @@ class Shared(NamedTuple):
 
 
 class _Kind(NamedTuple):
-    """Time and memory of all ops of one kind and chunk."""
+    """Time and memory of all ops of one kind and stage copy."""
 
     duration_us: int
     rise_bytes: int
@@ -46,10 +46,10 @@ class OpTable:
     """Tables by number of op.
 
     Attributes:
-        chunk_ranks: the rank of each chunk.
+        copy_ranks: the rank of each stage copy.
         duration_us, rise_bytes: of an op, as B W.
         delta_bytes: what an op makes less what is freed when it ends.
-        fused: by chunk (duration, rise, delta) of BW.
+        fused: by stage copy (duration, rise, delta) of BW.
         received_bytes: the buffer of what an op is the first to read from another rank.
         source: who makes that, or `NONE`.
         reader: who is the first to read what an op sends, or `NONE`.
@@ -62,10 +62,10 @@ class OpTable:
         self.problem, self.placement = problem, problem.placement
         self.num_micro_batches = problem.num_micro_batches
         self.num_stages = self.placement.num_stages
-        self.chunk_ranks = [rank for ranks in self.placement.ranks for rank in ranks]
-        self.num_chunks = len(self.chunk_ranks)
-        self.num_split = 3 * self.num_chunks * self.num_micro_batches
-        self.num_ops = self.num_split + self.num_chunks
+        self.copy_ranks = [rank for ranks in self.placement.ranks for rank in ranks]
+        self.num_copies = len(self.copy_ranks)
+        self.num_split = 3 * self.num_copies * self.num_micro_batches
+        self.num_ops = self.num_split + self.num_copies
         self._effects = Effects(problem.costs, self.num_micro_batches)
         self.received_bytes = [0] * self.num_ops
         self.source = [NONE] * self.num_ops
@@ -73,7 +73,7 @@ class OpTable:
         self.sent_bytes = [0] * self.num_ops
         self.lag_us = [0] * self.num_ops
         self.shared: list[list[Shared]] = [[] for _ in range(self.placement.num_ranks)]
-        # What dies at an op of a (chunk, kind), values of its own B apart, which BW does not make.
+        # What dies at an op of a (copy, kind), values of its own B apart, which BW does not make.
         self._freed: dict[tuple[int, OpKind], int] = {}
         self._freed_own: dict[tuple[int, OpKind], int] = {}
         for value, maker in self._values():
@@ -82,10 +82,10 @@ class OpTable:
 
     def number(self, op: Op) -> int:
         """The number of an op."""
-        chunk = op.replica * self.num_stages + op.stage
+        copy = op.replica * self.num_stages + op.stage
         if op.kind == STEP:
-            return self.num_split + chunk
-        return self._first(chunk, op.kind) + op.microbatch
+            return self.num_split + copy
+        return self._first(copy, op.kind) + op.microbatch
 
     def op(self, number: int, *, is_fused: bool = False) -> Op:
         """The op of a number."""
@@ -93,54 +93,54 @@ class OpTable:
             replica, stage = divmod(number - self.num_split, self.num_stages)
             return Op(STEP, stage, 0, replica)
         row, microbatch = divmod(number, self.num_micro_batches)
-        chunk, kind = divmod(row, 3)
-        replica, stage = divmod(chunk, self.num_stages)
+        copy, kind = divmod(row, 3)
+        replica, stage = divmod(copy, self.num_stages)
         return Op(BW if is_fused else SPLIT[kind], stage, microbatch, replica)
 
     def row(self, number: int) -> int:
-        """3 · chunk + kind: ops of one row keep their order."""
+        """3 · stage copy + kind: ops of one row keep their order."""
         return number // self.num_micro_batches
 
-    def _first(self, chunk: int, kind: OpKind) -> int:
+    def _first(self, copy: int, kind: OpKind) -> int:
         code = 1 if kind == BW else SPLIT.index(kind)
-        return (3 * chunk + code) * self.num_micro_batches
+        return (3 * copy + code) * self.num_micro_batches
 
-    def _op(self, chunk: int, kind: OpKind) -> Op:
-        replica, stage = divmod(chunk, self.num_stages)
+    def _op(self, copy: int, kind: OpKind) -> Op:
+        replica, stage = divmod(copy, self.num_stages)
         return Op(kind, stage, 0, replica)
 
     def _values(self) -> Iterator[tuple[Value, tuple[int, OpKind]]]:
-        """Yield the values of micro-batch 0, with the (chunk, kind) of their makers."""
-        for chunk in range(self.num_chunks):
+        """Yield the values of micro-batch 0, with the (copy, kind) of their makers."""
+        for copy in range(self.num_copies):
             for kind in (F, B):
-                for value in self._effects.makes(self._op(chunk, kind)):
-                    yield value, (chunk, kind)
+                for value in self._effects.makes(self._op(copy, kind)):
+                    yield value, (copy, kind)
 
     def _readers(self, value: Value) -> Iterator[tuple[int, OpKind]]:
-        """The (chunk, kind) that read a value, as B W, in the order of a micro-batch's life."""
+        """The (copy, kind) that read a value, as B W, in the order of a micro-batch's life."""
         near = [s for s in (value.stage, value.stage + 1) if s < self.num_stages]
-        chunks = [value.replica * self.num_stages + stage for stage in near]
-        for kind, among in ((F, chunks), (B, chunks[::-1]), (W, chunks)):
-            for chunk in among:
-                if value in self._effects.reads(self._op(chunk, kind)):
-                    yield chunk, kind
+        copies = [value.replica * self.num_stages + stage for stage in near]
+        for kind, among in ((F, copies), (B, copies[::-1]), (W, copies)):
+            for copy in among:
+                if value in self._effects.reads(self._op(copy, kind)):
+                    yield copy, kind
 
-    def _add(self, value: Value, chunk: int, kind: OpKind) -> None:
+    def _add(self, value: Value, copy: int, kind: OpKind) -> None:
         """Note where the bytes of a value are freed on each rank that has it."""
-        size, rank = self._effects.bytes_of(value), self.chunk_ranks[chunk]
+        size, rank = self._effects.bytes_of(value), self.copy_ranks[copy]
         readers = list(self._readers(value))
-        away = [reader for reader in readers if self.chunk_ranks[reader[0]] != rank]
-        home = [reader for reader in readers if self.chunk_ranks[reader[0]] == rank]
+        away = [reader for reader in readers if self.copy_ranks[reader[0]] != rank]
+        home = [reader for reader in readers if self.copy_ranks[reader[0]] == rank]
         if away:
-            self._send(value, (chunk, kind), away[0])
-            self._free(size, away, (chunk, kind))
+            self._send(value, (copy, kind), away[0])
+            self._free(size, away, (copy, kind))
         lasts = [one for one in home if not any(_precedes(one, other) for other in home)]
         if away and not home:
-            self._fill(self.sent_bytes, chunk, kind, size)
+            self._fill(self.sent_bytes, copy, kind, size)
         elif away or len(lasts) > 1:
-            self._share(size, (chunk, kind), lasts, is_sent=bool(away))
+            self._share(size, (copy, kind), lasts, is_sent=bool(away))
         else:
-            self._free(size, home, (chunk, kind))
+            self._free(size, home, (copy, kind))
 
     def _free(
         self, size: int, readers: list[tuple[int, OpKind]], maker: tuple[int, OpKind]
@@ -159,14 +159,14 @@ class OpTable:
         *,
         is_sent: bool,
     ) -> None:
-        of_rank = self.shared[self.chunk_ranks[maker[0]]]
+        of_rank = self.shared[self.copy_ranks[maker[0]]]
         for microbatch in range(self.num_micro_batches if size else 0):
             numbers = tuple(self._first(*reader) + microbatch for reader in readers)
             of_rank.append(Shared(size, self._first(*maker) + microbatch, numbers, is_sent))
 
     def _send(self, value: Value, maker: tuple[int, OpKind], reader: tuple[int, OpKind]) -> None:
         size = self._effects.bytes_of(value)
-        ends = self.chunk_ranks[maker[0]], self.chunk_ranks[reader[0]]
+        ends = self.copy_ranks[maker[0]], self.copy_ranks[reader[0]]
         self._fill(self.received_bytes, *reader, size)
         self._fill(self.lag_us, *maker, self.problem.costs.transfer_us(size, *ends))
         sent, read = self._first(*maker), self._first(*reader)
@@ -174,27 +174,27 @@ class OpTable:
             self.source[read + microbatch] = sent + microbatch
             self.reader[sent + microbatch] = read + microbatch
 
-    def _fill(self, table: list[int], chunk: int, kind: OpKind, value: int) -> None:
-        first = self._first(chunk, kind)
+    def _fill(self, table: list[int], copy: int, kind: OpKind, value: int) -> None:
+        first = self._first(copy, kind)
         table[first : first + self.num_micro_batches] = [value] * self.num_micro_batches
 
     def _add_kinds(self) -> None:
-        kinds = [[self._kind(c, kind) for kind in SPLIT] for c in range(self.num_chunks)]
-        steps = [self._kind(c, STEP) for c in range(self.num_chunks)]
+        kinds = [[self._kind(c, kind) for kind in SPLIT] for c in range(self.num_copies)]
+        steps = [self._kind(c, STEP) for c in range(self.num_copies)]
         passes = range(self.num_micro_batches)
-        rows = [one for of_chunk in kinds for one in of_chunk for _ in passes]
+        rows = [one for of_copy in kinds for one in of_copy for _ in passes]
         self.duration_us, self.rise_bytes, self.delta_bytes = (
             list(column) for column in zip(*rows, *steps, strict=True)
         )
-        self.fused = [self._kind(chunk, BW) for chunk in range(self.num_chunks)]
+        self.fused = [self._kind(copy, BW) for copy in range(self.num_copies)]
 
-    def _kind(self, chunk: int, kind: OpKind) -> _Kind:
-        op = self._op(chunk, kind)
+    def _kind(self, copy: int, kind: OpKind) -> _Kind:
+        op = self._op(copy, kind)
         stage = self.problem.costs.stages[op.stage]
         made = 0
         if kind != STEP:
             made = sum(map(self._effects.bytes_of, self._effects.makes(op)))
-        at = [(chunk, kind)] if kind != BW else [(chunk, B), (chunk, W)]
+        at = [(copy, kind)] if kind != BW else [(copy, B), (copy, W)]
         freed = sum(self._freed.get(each, 0) for each in at)
         freed += sum(self._freed_own.get(each, 0) for each in at if kind != BW)
         return _Kind(stage.duration_us[kind], self._effects.rise_bytes(op), made - freed)
@@ -203,11 +203,11 @@ class OpTable:
 def _precedes(one: tuple[int, OpKind], other: tuple[int, OpKind]) -> bool:
     """Return whether one reader of a value always runs before another one of the same rank.
 
-    They are of one chunk or of two neighbours; of these B's run upwards.
+    They are of one stage copy or of two neighbours; of these B's run upwards.
     """
-    (chunk, kind), (other_chunk, other_kind) = one, other
-    if chunk == other_chunk or F in (kind, other_kind):
-        return (kind.rank_in_chain, chunk) < (other_kind.rank_in_chain, other_chunk) and (
-            chunk == other_chunk or kind == F
+    (copy, kind), (other_copy, other_kind) = one, other
+    if copy == other_copy or F in (kind, other_kind):
+        return (kind.rank_in_chain, copy) < (other_kind.rank_in_chain, other_copy) and (
+            copy == other_copy or kind == F
         )
-    return kind == B and chunk > other_chunk
+    return kind == B and copy > other_copy

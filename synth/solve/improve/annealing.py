@@ -24,7 +24,7 @@ from synth.solve.evaluate.exact_memory import ExactMemory
 from synth.solve.evaluate.exact_times import ExactTimes
 from synth.solve.evaluate.numbered_orders import NumberedOrders
 from synth.solve.evaluate.op_table import OpTable
-from synth.solve.instance.memory_models import certain
+from synth.solve.instance.memory_models import relaxed_memory
 from synth.solve.instance.timing import Programs
 from synth.solve.problem import Problem
 
@@ -60,7 +60,7 @@ class _Start(NamedTuple):
     schedule: Schedule
 
 
-class LocalSearch:
+class Annealing:
     """The best orders known by buffering, and the rounds that better them.
 
     Args:
@@ -79,10 +79,10 @@ class LocalSearch:
         self._yielded_us: int | None = None
         self._moves_per_op: float = _MOVES_PER_OP
         caps = problem.caps_bytes or ()
-        self.rooms: list[int | None] = [
+        self.headrooms: list[int | None] = [
             cap - problem.static_bytes(rank) for rank, cap in enumerate(caps)
         ] or [None] * problem.num_ranks
-        self.fusible = [chunk.gains_by_fusion for chunk in certain(problem).chunks]
+        self.fusible = [copy.gains_by_fusion for copy in relaxed_memory(problem).copies]
 
     def add(self, programs: Programs, bufferings: Iterable[Buffering] = ()) -> None:
         """Begin from an order too, with each buffering with which it fits."""
@@ -94,7 +94,7 @@ class LocalSearch:
 
     def walk(self, schedule: Schedule) -> "Walk | None":
         """A walk from a schedule, if it may run."""
-        walk = Walk(self.table, schedule, self.rooms, self.problem, self.rng, self.fusible)
+        walk = Walk(self.table, schedule, self.headrooms, self.problem, self.rng, self.fusible)
         self.units_spent += self.table.num_ops
         return walk if walk.fits else None
 
@@ -187,7 +187,7 @@ class Walk:
         self,
         table: OpTable,
         schedule: Schedule,
-        rooms: list[int | None],
+        headrooms: list[int | None],
         problem: Problem,
         rng: random.Random,
         fusible: list[bool],
@@ -195,11 +195,12 @@ class Walk:
         self.table, self.rng = table, rng
         self.fusible, self._has_fusible = fusible, any(fusible)
         self.orders = NumberedOrders(table, schedule)
-        self.memory = ExactMemory(self.orders, rooms)
+        self.memory = ExactMemory(self.orders, headrooms)
         self.times = ExactTimes(self.orders, problem.objective)
         value_us = self.times.evaluate()
         self.fits = value_us is not None and all(
-            room is None or self.memory.peak_bytes(rank) <= room for rank, room in enumerate(rooms)
+            headroom is None or self.memory.peak_bytes(rank) <= headroom
+            for rank, headroom in enumerate(headrooms)
         )
         self.times.keep()
         self.memory.update()
@@ -252,17 +253,17 @@ class Walk:
             return True
         if microbatch != other_microbatch:
             return False
-        (chunk, kind), (other, other_kind) = divmod(row, 3), divmod(other_row, 3)
+        (copy, kind), (other, other_kind) = divmod(row, 3), divmod(other_row, 3)
         if kind == other_kind or kind == 2:
             # F's of a micro-batch run downwards, its B's upwards, its W's in any order.
-            return kind != 2 and (kind == 0) == (chunk < other) and self._one_copy(chunk, other)
+            return kind != 2 and (kind == 0) == (copy < other) and self._same_replica(copy, other)
         return other_kind > kind and (
-            chunk == other or (kind == 0 and self._one_copy(chunk, other))
+            copy == other or (kind == 0 and self._same_replica(copy, other))
         )
 
-    def _one_copy(self, chunk: int, other: int) -> bool:
+    def _same_replica(self, copy: int, other: int) -> bool:
         stages = self.table.num_stages
-        return chunk // stages == other // stages
+        return copy // stages == other // stages
 
     def move(self, rank: int, place: int, target: int, limit_us: float) -> bool:
         """Let an op go to another place of its rank, if that fits and the value is in the limit."""
@@ -305,8 +306,8 @@ class Walk:
         rank = self.rng.randrange(len(orders.programs))
         program = orders.programs[rank]
         op = program[self.rng.randrange(len(program))]
-        chunk, kind = divmod(self.table.row(op), 3)
-        if op >= self.table.num_split or kind != 1 or not self.fusible[chunk]:
+        copy, kind = divmod(self.table.row(op), 3)
+        if op >= self.table.num_split or kind != 1 or not self.fusible[copy]:
             return False
         before, was_fused = program.copy(), orders.is_fused[op]
         if was_fused:

@@ -1,13 +1,13 @@
 """Orders for more micro-batches from one for fewer: what repeats in it, as often as need be.
 
-    rank 0 | F0 F1 F2 B0 [W0 F3 B1] W1 B2 W2 B3 W3       a piece of one micro-batch: on each rank
+    rank 0 | F0 F1 F2 B0 [W0 F3 B1] W1 B2 W2 B3 W3       a segment of one micro-batch: on each rank
     rank 1 | F0 B0 [F1 W0 B1] F2 W1 B2 F3 W2 B3 W3       one F, one B and one W, in any order
 
 A rank's memory depends on the order of its ops only. So where a stretch of every rank's order holds
-as many F as B and as W of each chunk, memory is after it what it was before, and it may come again.
-And if what comes before these stretches needs nothing of what comes after, then no ops wait for
-each other in a circle, however often they come. That is so where transfers never wait for a buffer;
-of buffers the verifier decides.
+as many F as B and as W of each stage copy, memory is after it what it was before, and it may come
+again. And if what comes before these stretches needs nothing of what comes after, then no ops wait
+for each other in a circle, however often they come. That is so where transfers never wait for a
+buffer; of buffers the verifier decides.
 """
 
 from bisect import bisect_left
@@ -17,19 +17,19 @@ from typing import NamedTuple
 
 from synth.objective import Objective
 from synth.solve.instance.event_graph import Graph
-from synth.solve.instance.instance import BW, SPLIT, B, F, Slot, View, W
-from synth.solve.instance.timing import Orders, Starts, timed, value_us
+from synth.solve.instance.instance import BW, SPLIT, B, F, Instance, OpIndex, W
+from synth.solve.instance.timing import Orders, ScoredOrders, Starts, timed, value_us
 
-# Of each size so many pieces are tried, those first that take least; then, of the best sizes, some
-# of the best pieces with the whole that they make. How many of these are answered.
+# Of each size so many segments are tried, those first that take least; then, of the best sizes,
+# some of the best segments with the whole that they make. How many of these are answered.
 _TRIED = 60
 _SIZES = 3
 _WHOLES = 12
 _ANSWERED = 4
 
 
-class Piece(NamedTuple):
-    """Of each rank's order, from which place to which it has `size` of every kind and chunk.
+class Segment(NamedTuple):
+    """Of each rank's order, from which place to which it has `size` of every kind and stage copy.
 
     `us` is how long that takes on average over the ranks.
     """
@@ -46,42 +46,35 @@ class Piece(NamedTuple):
         )
 
 
-def longer(view: View, count: int) -> View:
+def extended_instance(instance: Instance, count: int) -> Instance:
     """The same with so many more micro-batches for each replica."""
-    chunks = tuple(
-        chunk._replace(
-            num_micro_batches=chunk.num_micro_batches + count,
-            first=chunk.first + count * chunk.replica,
+    copies = tuple(
+        copy._replace(
+            num_micro_batches=copy.num_micro_batches + count,
+            first=copy.first + count * copy.replica,
         )
-        for chunk in view.chunks
+        for copy in instance.copies
     )
-    return View(chunks, view.room_bytes, view.lives)
+    return Instance(copies, instance.headroom_bytes, instance.lives)
 
 
-class Lengthened(NamedTuple):
-    """Orders for more micro-batches, and what they are worth if no transfer waits for a buffer."""
-
-    value_us: int
-    orders: Orders
-
-
-def lengthened(
-    view: View,
+def extend(
+    instance: Instance,
     orders: Orders,
     count: int,
     objective: Objective,
     should_stop: Callable[[], bool] = lambda: False,
-) -> list[Lengthened]:
+) -> list[ScoredOrders]:
     """The best few found for so many more micro-batches of each replica, best first.
 
-    They keep the caps, in the view's terms, if the orders do.
+    They keep the caps, in the instance's terms, if the orders do.
 
     Args:
-        view: that of the orders.
+        instance: that of the orders.
         count: one at least.
         should_stop: asked between any two that are tried; what is found by then is answered.
     """
-    return _Lengthening(view, orders, objective, should_stop).by(count)
+    return _Extension(instance, orders, objective, should_stop).by(count)
 
 
 class _Place(NamedTuple):
@@ -92,92 +85,98 @@ class _Place(NamedTuple):
     done: tuple[int, ...]
 
 
-class _Lengthening:
-    """One order, and the pieces in it."""
+class _Extension:
+    """One order, and the segments in it."""
 
     def __init__(
-        self, view: View, orders: Orders, objective: Objective, should_stop: Callable[[], bool]
+        self,
+        instance: Instance,
+        orders: Orders,
+        objective: Objective,
+        should_stop: Callable[[], bool],
     ) -> None:
-        self.view, self.orders = view, orders
+        self.instance, self.orders = instance, orders
         self.objective, self.should_stop = objective, should_stop
-        solution = timed(orders, view)
-        self.value_us = solution.value_us(view, objective)
-        self._rated: dict[int, list[tuple[float, Piece]]] = {}
-        self._by: dict[int, list[Lengthened]] = {}
-        self._slots = [[(chunk, kind) for chunk in held for kind in SPLIT] for held in view.held]
+        timing = timed(orders, instance)
+        self.value_us = timing.value_us(instance, objective)
+        self._rated: dict[int, list[tuple[float, Segment]]] = {}
+        self._by: dict[int, list[ScoredOrders]] = {}
+        self._op_types = [
+            [(copy, kind) for copy in held for kind in SPLIT] for held in instance.held
+        ]
         self._places = [
-            list(self._places_of(rank, solution.starts)) for rank in range(view.num_ranks)
+            list(self._places_of(rank, timing.starts)) for rank in range(instance.num_ranks)
         ]
 
     def _places_of(self, rank: int, starts: Starts) -> Iterator[_Place]:
-        at = {slot: place for place, slot in enumerate(self._slots[rank])}
+        at = {op_type: place for place, op_type in enumerate(self._op_types[rank])}
         done, end_us = [0] * len(at), 0
-        for index, (chunk, kind) in enumerate(self.orders[rank]):
+        for index, (copy, kind) in enumerate(self.orders[rank]):
             is_fused = kind == BW
-            slot = at[chunk, B if is_fused else kind]
-            start_us = starts[chunk, Slot(B if is_fused else kind, done[slot])]
+            op_type = at[copy, B if is_fused else kind]
+            start_us = starts[copy, OpIndex(B if is_fused else kind, done[op_type])]
             yield _Place(start_us, index, tuple(done))
-            done[slot] += 1
+            done[op_type] += 1
             if is_fused:
-                done[at[chunk, W]] += 1
-            end_us = start_us + self.view[chunk].duration_us[kind]
+                done[at[copy, W]] += 1
+            end_us = start_us + self.instance[copy].duration_us[kind]
         yield _Place(end_us, len(self.orders[rank]), tuple(done))
 
-    def by(self, count: int) -> list[Lengthened]:
+    def by(self, count: int) -> list[ScoredOrders]:
         """The best few found for so many more."""
         if count not in self._by:
-            whole = Graph(longer(self.view, count))
+            whole = Graph(extended_instance(self.instance, count))
             made = (
-                Lengthened(value_us(orders, whole, self.objective), orders)
+                ScoredOrders(orders, value_us(orders, whole, self.objective))
                 for orders in self._made(count)
             )
             self._by[count] = nsmallest(_ANSWERED, made, key=lambda one: one.value_us)
         return self._by[count]
 
     def _made(self, count: int) -> Iterator[Orders]:
-        """Of the best sizes the best pieces, as often as there is room for.
+        """Of the best sizes the best segments, as often as there is room for.
 
-        What is over is added before, with the best smaller pieces, while the order is short.
+        What is over is added before, with the best smaller segments, while the order is short.
         """
         sizes = range(1, min(count, self._fewest) + 1)
         best = nsmallest(_SIZES, (rated for size in sizes for rated in self._rate(size)[:1]))
-        for size in (piece.size for _, piece in best):
+        for size in (segment.size for _, segment in best):
             times, rest = divmod(count, size)
             base = self._begun(rest)
             if base is None:
                 continue
-            for _, piece in base._rate(size)[:_WHOLES]:
+            for _, segment in base._rate(size)[:_WHOLES]:
                 if self.should_stop():
                     return
-                yield piece.repeated(base.orders, times)
+                yield segment.repeated(base.orders, times)
 
-    def _begun(self, rest: int) -> "_Lengthening | None":
+    def _begun(self, rest: int) -> "_Extension | None":
         """The best order with so many more, if there is one."""
         if rest == 0:
             return self
         found = self.by(rest)
         if not found:
             return None
-        view, orders = longer(self.view, rest), found[0].orders
-        return _Lengthening(view, orders, self.objective, self.should_stop)
+        instance, orders = extended_instance(self.instance, rest), found[0].orders
+        return _Extension(instance, orders, self.objective, self.should_stop)
 
-    def _rate(self, size: int) -> list[tuple[float, Piece]]:
+    def _rate(self, size: int) -> list[tuple[float, Segment]]:
         """Pieces of a size, those first whose repetition adds least for each micro-batch."""
         if size not in self._rated:
-            graph, rated = Graph(longer(self.view, size)), []
-            for piece in nsmallest(_TRIED, self.pieces(size), key=lambda piece: piece.us):
+            graph, rated = Graph(extended_instance(self.instance, size)), []
+            for segment in nsmallest(_TRIED, self.segments(size), key=lambda segment: segment.us):
                 if self.should_stop():
                     return []
-                longer_us = value_us(piece.repeated(self.orders, 1), graph, self.objective)
-                rated.append(((longer_us - self.value_us) / size, piece))
+                longer_us = value_us(segment.repeated(self.orders, 1), graph, self.objective)
+                rated.append(((longer_us - self.value_us) / size, segment))
             self._rated[size] = sorted(rated)
         return self._rated[size]
 
     @property
     def _fewest(self) -> int:
-        return min(chunk.num_micro_batches for chunk in self.view.chunks)
+        return min(copy.num_micro_batches for copy in self.instance.copies)
 
-    def pieces(self, size: int) -> Iterator[Piece]:
+    def segments(self, size: int) -> Iterator[Segment]:
         """Those of a size, each from about a moment on."""
         begins = [list(self._begins(places, size)) for places in self._places]
         if not all(begins):
@@ -188,12 +187,12 @@ class _Lengthening:
             key = tuple(begin.at for begin, _ in spans)
             if key not in seen and self._is_closed([begin for begin, _ in spans]):
                 us = sum(end.us - begin.us for begin, end in spans) / len(spans)
-                yield Piece(size, tuple((begin.at, end.at) for begin, end in spans), us)
+                yield Segment(size, tuple((begin.at, end.at) for begin, end in spans), us)
             seen.add(key)
 
     @staticmethod
     def _begins(places: list[_Place], size: int) -> Iterator[tuple[_Place, _Place]]:
-        """Of a rank, where pieces begin and end."""
+        """Of a rank, where segments begin and end."""
         by_done = {place.done: place for place in places}
         for place in places:
             end = by_done.get(tuple(count + size for count in place.done))
@@ -203,12 +202,12 @@ class _Lengthening:
     def _is_closed(self, begins: Iterable[_Place]) -> bool:
         """Whether what is done before needs nothing of what comes after."""
         done = {
-            slot: count
-            for slots, begin in zip(self._slots, begins, strict=True)
-            for slot, count in zip(slots, begin.done, strict=True)
+            op_type: count
+            for op_types, begin in zip(self._op_types, begins, strict=True)
+            for op_type, count in zip(op_types, begin.done, strict=True)
         }
-        for index, chunk in enumerate(self.view.chunks):
-            below = chunk.below
+        for index, copy in enumerate(self.instance.copies):
+            below = copy.below
             if below is None:
                 if done[index, B] > done[index, F]:
                     return False

@@ -1,31 +1,30 @@
 """List scheduling that minds memory: an event-driven greedy with several rules, and their search.
 
-A rule decides what a chunk does when its rank is free: how many micro-batches it may have under
-way, whether F or B goes first, and when a W fills a gap. The best rules differ from chunk to chunk,
-so a local search changes them one at a time. What is returned are orders; only an exact simulation
-of a verified schedule says what they are worth.
+A rule decides what a stage copy does when its rank is free: how many micro-batches it may have
+under way, whether F or B goes first, and when a W fills a gap. The best rules differ from stage
+copy to stage copy, so a local search changes them one at a time. What is returned are orders; only
+an exact simulation of a verified schedule says what they are worth.
 """
 
 import heapq
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from synth.kinds import OpKind
 from synth.objective import Objective, Spans
-from synth.solve.instance.completion_reserve import Chain
-from synth.solve.instance.instance import BW, STEP, B, F, View, W
-from synth.solve.instance.timing import Programs, number
+from synth.solve.instance.completion_reserve import CompletionReserve
+from synth.solve.instance.instance import BW, STEP, B, F, Instance, W
+from synth.solve.instance.timing import ScoredOrders
 
 _NEVER = 1 << 60
 
-# Which of a chunk's counts (F, B, W) an op raises.
+# Which of a stage copy's counts (F, B, W) an op raises.
 _COUNTED = {F: (0,), B: (1,), W: (2,), BW: (1, 2)}
 
 
-class Rule(NamedTuple):
-    """How one chunk decides.
+class PriorityRule(NamedTuple):
+    """How one stage copy decides.
 
     Attributes:
         limit: the most micro-batches between their F and their B.
@@ -33,7 +32,7 @@ class Rule(NamedTuple):
         patience: a W runs when nothing else can for at least this share of its time.
         backlog: the most micro-batches between their B and their W, before W goes first.
         fused: BW instead of B. Where B does not fit and BW does, BW runs in any case.
-        eager: where chunks of a rank compete, this one's micro-batches go before older ones.
+        eager: where stage copies of a rank compete, this one's micro-batches go before older ones.
     """
 
     limit: int
@@ -44,36 +43,25 @@ class Rule(NamedTuple):
     eager: bool = False
 
 
-@dataclass(frozen=True)
-class Draft:
-    """Orders of (chunk, kind), one list per rank, and what they take if no transfer has to wait."""
-
-    orders: tuple[tuple[tuple[int, OpKind], ...], ...]
-    value_us: int
-
-    def programs(self, view: View) -> Programs:
-        """Number the ops: per kind, micro-batches run in order."""
-        return tuple(number(view, order) for order in self.orders)
-
-
 class _Option(NamedTuple):
     """An op that could start now; smaller goes first."""
 
     key: tuple[int, ...]
-    chunk: int
+    copy: int
     kind: OpKind
 
 
 class Builder:
-    """The greedy for one view; what every draft needs is computed once."""
+    """The greedy for one instance; what every scored needs is computed once."""
 
-    def __init__(self, view: View, objective: Objective) -> None:
-        self.view, self.objective = view, objective
+    def __init__(self, instance: Instance, objective: Objective) -> None:
+        self.instance, self.objective = instance, objective
         self.chains = [
-            [Chain(view, chunks) for chunks in view.chains(rank)] for rank in range(view.num_ranks)
+            [CompletionReserve(instance, copies) for copies in instance.chains(rank)]
+            for rank in range(instance.num_ranks)
         ]
 
-    def build(self, rules: Sequence[Rule]) -> Draft | None:
+    def build(self, rules: Sequence[PriorityRule]) -> ScoredOrders | None:
         """Run the greedy; None if it cannot go on, which tight and odd memory can cause."""
         return _Greedy(self, rules).run()
 
@@ -81,38 +69,38 @@ class Builder:
 class _Greedy:
     """All ranks in one event loop; `arrivals` are known as soon as their op has started."""
 
-    def __init__(self, builder: Builder, rules: Sequence[Rule]) -> None:
+    def __init__(self, builder: Builder, rules: Sequence[PriorityRule]) -> None:
         self.builder, self.rules = builder, rules
-        self.view = view = builder.view
-        self.counts = [[0, 0, 0] for _ in view.chunks]
-        self.level = [0] * view.num_ranks
-        self.free_us = [0] * view.num_ranks
-        self.start_us = [_NEVER] * view.num_ranks
-        self.orders: list[list[tuple[int, OpKind]]] = [[] for _ in view.room_bytes]
-        self.acts: list[list[int]] = [[] for _ in view.chunks]
-        self.grads: list[list[int]] = [[] for _ in view.chunks]
+        self.instance = instance = builder.instance
+        self.counts = [[0, 0, 0] for _ in instance.copies]
+        self.usage = [0] * instance.num_ranks
+        self.free_us = [0] * instance.num_ranks
+        self.start_us = [_NEVER] * instance.num_ranks
+        self.orders: list[list[tuple[int, OpKind]]] = [[] for _ in instance.headroom_bytes]
+        self.acts: list[list[int]] = [[] for _ in instance.copies]
+        self.grads: list[list[int]] = [[] for _ in instance.copies]
         self.link_free_us: dict[tuple[int, int], int] = {}
         self.events: list[tuple[int, int]] = []
-        for index, chunk in enumerate(view.chunks):
-            if chunk.above is None:
-                self.acts[index] = [0] * chunk.num_micro_batches
-                self.events.append((0, chunk.rank))
+        for index, copy in enumerate(instance.copies):
+            if copy.above is None:
+                self.acts[index] = [0] * copy.num_micro_batches
+                self.events.append((0, copy.rank))
 
-    def run(self) -> Draft | None:
+    def run(self) -> ScoredOrders | None:
         while self.events:
             now, rank = heapq.heappop(self.events)
             if self.free_us[rank] <= now:
                 self._act(rank, now)
-        counts = zip(self.counts, self.view.chunks, strict=True)
-        if any(weights < chunk.num_micro_batches for (_, _, weights), chunk in counts):
+        counts = zip(self.counts, self.instance.copies, strict=True)
+        if any(weights < copy.num_micro_batches for (_, _, weights), copy in counts):
             return None
         ends = []
-        for rank, held in enumerate(self.view.held):
-            steps_us = sum(self.view[chunk].duration_us[STEP] for chunk in held)
+        for rank, held in enumerate(self.instance.held):
+            steps_us = sum(self.instance[copy].duration_us[STEP] for copy in held)
             ends.append(self.free_us[rank] + steps_us)
         spans = Spans.of_ranks(zip(self.start_us, ends, strict=True))
         value_us = self.builder.objective.value_us(spans)
-        return Draft(tuple(tuple(order) for order in self.orders), value_us)
+        return ScoredOrders(tuple(tuple(order) for order in self.orders), value_us)
 
     def _act(self, rank: int, now: int) -> None:
         choice, wake_us = self._choose(rank, now)
@@ -123,7 +111,7 @@ class _Greedy:
 
     def _choose(self, rank: int, now: int) -> tuple[tuple[int, OpKind] | None, int]:
         """What to start now, or when to look again."""
-        held = self.view.held[rank]
+        held = self.instance.held[rank]
         filler = self._weight(held)
         if filler is not None:
             _, b, w = self.counts[filler]
@@ -131,8 +119,8 @@ class _Greedy:
                 return (filler, W), now
         options: list[_Option] = []
         next_us, wake_us, blocked = _NEVER, _NEVER, False
-        for chunk in held:
-            for option, at, wanted in self._options(chunk):
+        for copy in held:
+            for option, at, wanted in self._options(copy):
                 if at > now:
                     wake_us = min(wake_us, at)
                     next_us = min(next_us, at) if option is not None else next_us
@@ -142,99 +130,99 @@ class _Greedy:
                     blocked |= wanted
         if options:
             best = min(options)
-            return (best.chunk, best.kind), now
+            return (best.copy, best.kind), now
         if filler is not None:
-            patience_us = self.rules[filler].patience * self.view[filler].duration_us[W]
+            patience_us = self.rules[filler].patience * self.instance[filler].duration_us[W]
             if blocked or next_us - now >= patience_us:
                 return (filler, W), now
         return None, wake_us
 
     def _weight(self, held: Sequence[int]) -> int | None:
-        """The chunk with the most W's waiting of which one fits."""
+        """The stage copy with the most W's waiting of which one fits."""
         best, most = None, 0
-        for chunk in held:
-            _, b, w = self.counts[chunk]
-            if b - w > most and self._allows(chunk, W, 0):
-                best, most = chunk, b - w
+        for copy in held:
+            _, b, w = self.counts[copy]
+            if b - w > most and self._allows(copy, W, 0):
+                best, most = copy, b - w
         return best
 
-    def _options(self, chunk: int) -> Iterator[tuple[_Option | None, int, bool]]:
+    def _options(self, copy: int) -> Iterator[tuple[_Option | None, int, bool]]:
         """The next F and B: what, none if it does not fit; when; and whether it was allowed to."""
-        rule, (f, b, _) = self.rules[chunk], self.counts[chunk]
-        depth = self.view[chunk].stage
-        if f < len(self.acts[chunk]):
+        rule, (f, b, _) = self.rules[copy], self.counts[copy]
+        depth = self.instance[copy].stage
+        if f < len(self.acts[copy]):
             allowed = f - b < rule.limit
-            fits = allowed and self._fits(chunk, F)
+            fits = allowed and self._fits(copy, F)
             key = (not rule.forward_first, -depth if rule.eager else f, -depth)
-            yield _Option(key, chunk, F) if fits else None, self.acts[chunk][f], allowed
-        if b < min(f, len(self.grads[chunk])):
-            kind = self._backward(chunk, rule)
+            yield _Option(key, copy, F) if fits else None, self.acts[copy][f], allowed
+        if b < min(f, len(self.grads[copy])):
+            kind = self._backward(copy, rule)
             key = (rule.forward_first, depth if rule.eager else b, depth)
-            yield _Option(key, chunk, kind) if kind else None, self.grads[chunk][b], True
+            yield _Option(key, copy, kind) if kind else None, self.grads[copy][b], True
 
-    def _backward(self, chunk: int, rule: Rule) -> OpKind | None:
+    def _backward(self, copy: int, rule: PriorityRule) -> OpKind | None:
         """B or BW, whichever the rule prefers of what fits."""
-        can_fuse = self._fits(chunk, BW)
+        can_fuse = self._fits(copy, BW)
         if rule.fused and can_fuse:
             return BW
-        effect = self.view[chunk].effect_bytes[B]
-        if self._allows(chunk, W, effect) and self._fits(chunk, B):
+        delta = self.instance[copy].delta_bytes[B]
+        if self._allows(copy, W, delta) and self._fits(copy, B):
             return B
         return BW if can_fuse else None
 
-    def _allows(self, chunk: int, kind: OpKind, above_bytes: int) -> bool:
-        level = self.level[self.view[chunk].rank] + above_bytes
-        return self.view.allows(chunk, kind, level)
+    def _allows(self, copy: int, kind: OpKind, above_bytes: int) -> bool:
+        usage = self.usage[self.instance[copy].rank] + above_bytes
+        return self.instance.allows(copy, kind, usage)
 
-    def _fits(self, chunk: int, kind: OpKind) -> bool:
+    def _fits(self, copy: int, kind: OpKind) -> bool:
         """Whether an op fits and leaves a way out: W's first, then the oldest micro-batches."""
-        view, counts = self.view, self.counts
-        rank = view[chunk].rank
-        room = view.room_bytes[rank]
-        if room is None:
+        instance, counts = self.instance, self.counts
+        rank = instance[copy].rank
+        headroom = instance.headroom_bytes[rank]
+        if headroom is None:
             return True
-        if not self._allows(chunk, kind, 0):
+        if not self._allows(copy, kind, 0):
             return False
-        level = self.level[rank] + view[chunk].effect_bytes[kind]
-        for other in view.held[rank]:
+        usage = self.usage[rank] + instance[copy].delta_bytes[kind]
+        for other in instance.held[rank]:
             _, b, w = counts[other]
             if b > w:
-                if level + view[other].need_bytes[W] > room:
+                if usage + instance[other].peak_above_bytes[W] > headroom:
                     return False
-                level += (b - w) * view[other].effect_bytes[W]
+                usage += (b - w) * instance[other].delta_bytes[W]
         places = _COUNTED[kind]
         for place in places:
-            counts[chunk][place] += 1
+            counts[copy][place] += 1
         if kind == B:
-            level += view[chunk].effect_bytes[W]
-        rests = [chain.rest_of_oldest(counts) for chain in self.builder.chains[rank]]
+            usage += instance[copy].delta_bytes[W]
+        reserves = [chain.of_oldest(counts) for chain in self.builder.chains[rank]]
         for place in places:
-            counts[chunk][place] -= 1
-        return level + max(rests) <= room
+            counts[copy][place] -= 1
+        return usage + max(reserves) <= headroom
 
     def _start(self, index: int, kind: OpKind, now: int) -> None:
-        chunk = self.view[index]
-        rank, end = chunk.rank, now + chunk.duration_us[kind]
+        copy = self.instance[index]
+        rank, end = copy.rank, now + copy.duration_us[kind]
         self.orders[rank].append((index, kind))
         self.start_us[rank] = min(self.start_us[rank], now)
         self.free_us[rank] = end
-        self.level[rank] += chunk.effect_bytes[kind]
+        self.usage[rank] += copy.delta_bytes[kind]
         for place in _COUNTED[kind]:
             self.counts[index][place] += 1
         heapq.heappush(self.events, (end, rank))
-        if kind == F and chunk.below is None:
+        if kind == F and copy.below is None:
             self.grads[index].append(end)
-        elif kind == F and chunk.below is not None:
-            self._deliver(self.acts, index, chunk.below, end, chunk.down_us)
-        elif kind in (B, BW) and chunk.above is not None:
-            up_us = self.view[chunk.above].up_us
-            self._deliver(self.grads, index, chunk.above, end, up_us)
+        elif kind == F and copy.below is not None:
+            self._deliver(self.acts, index, copy.below, end, copy.down_us)
+        elif kind in (B, BW) and copy.above is not None:
+            up_us = self.instance[copy.above].up_us
+            self._deliver(self.grads, index, copy.above, end, up_us)
 
     def _deliver(
         self, inboxes: list[list[int]], source: int, target: int, end: int, lag_us: int
     ) -> None:
         """Transfers on one link take turns."""
-        link = (self.view[source].rank, self.view[target].rank)
+        link = (self.instance[source].rank, self.instance[target].rank)
         if link[0] != link[1]:
             end = max(end, self.link_free_us.get(link, 0)) + lag_us
             self.link_free_us[link] = end
@@ -242,65 +230,65 @@ class _Greedy:
         heapq.heappush(self.events, (end, link[1]))
 
 
-def variants(view: View) -> Iterator[list[Rule]]:
+def variants(instance: Instance) -> Iterator[list[PriorityRule]]:
     """The uniform rules to start from: 1F1B's limits, zero bubble's, and as memory allows.
 
     Those that are best most often come first.
     """
-    size = 1 + max(chunk.stage for chunk in view.chunks)
-    most = max(chunk.num_micro_batches for chunk in view.chunks)
-    works = [sum(view[c].work_us for c in held) for held in view.held]
-    away = [1 + -(-trip // max(1, *works)) for trip in view.round_trip_us]
-    stages = [chunk.stage for chunk in view.chunks]
+    size = 1 + max(copy.stage for copy in instance.copies)
+    most = max(copy.num_micro_batches for copy in instance.copies)
+    works = [sum(instance[c].work_us for c in held) for held in instance.held]
+    away = [1 + -(-trip // max(1, *works)) for trip in instance.round_trip_us]
+    stages = [copy.stage for copy in instance.copies]
     limits = [
         [size - s for s in stages],
-        [most] * len(view),
+        [most] * len(instance),
         [2 * (size - s) - 1 for s in stages],
-        [size] * len(view),
+        [size] * len(instance),
         away,
         [a + 1 for a in away],
     ]
-    choices = (False, True) if len(view) > view.num_ranks else (False,)
+    choices = (False, True) if len(instance) > instance.num_ranks else (False,)
     for patience in (1.0, 0.5, 0.0):
         for backlog in (most, size, 1, 0):
             for forward_first in (True, False):
                 for eager in choices:
                     for limit in limits:
-                        rule = Rule(1, forward_first, patience, backlog, False, eager)
-                        yield _limited(view, rule, limit)
+                        rule = PriorityRule(1, forward_first, patience, backlog, False, eager)
+                        yield _limited(instance, rule, limit)
         for limit in limits:
-            yield _limited(view, Rule(1, patience > 0, 0.0, 0, fused=True), limit)
+            yield _limited(instance, PriorityRule(1, patience > 0, 0.0, 0, fused=True), limit)
 
 
-def _limited(view: View, rule: Rule, limits: Sequence[int]) -> list[Rule]:
+def _limited(instance: Instance, rule: PriorityRule, limits: Sequence[int]) -> list[PriorityRule]:
     return [
-        rule._replace(limit=min(limit, chunk.num_micro_batches))
-        for limit, chunk in zip(limits, view.chunks, strict=True)
+        rule._replace(limit=min(limit, copy.num_micro_batches))
+        for limit, copy in zip(limits, instance.copies, strict=True)
     ]
 
 
 def search(
-    view: View,
+    instance: Instance,
     objective: Objective,
     max_ops: int,
     seed: int,
     should_stop: Callable[[], bool] = lambda: False,
-) -> list[tuple[Draft, list[Rule]]]:
-    """Try all variants, then change the best one chunk by chunk; return drafts, best first.
+) -> list[tuple[ScoredOrders, list[PriorityRule]]]:
+    """Try all variants, then change the best one copy by copy; return orders, best first.
 
     Args:
         max_ops: the effort, in ops placed: a number of steps and not a time, so that the same
-            input gives the same drafts.
-        should_stop: asked after each draft, where there is less time than that.
+            input gives the same orders.
+        should_stop: asked after each scored, where there is less time than that.
     """
-    budget = max(12, max_ops // view.num_ops)
-    found: list[tuple[Draft, list[Rule]]] = []
-    rng, builder = random.Random(seed), Builder(view, objective)
-    starts = list(variants(view))[: max(6, budget // 3)]
+    budget = max(12, max_ops // instance.num_ops)
+    found: list[tuple[ScoredOrders, list[PriorityRule]]] = []
+    rng, builder = random.Random(seed), Builder(instance, objective)
+    starts = list(variants(instance))[: max(6, budget // 3)]
     for rules in starts:
-        draft = builder.build(rules)
-        if draft is not None:
-            found.append((draft, rules))
+        scored = builder.build(rules)
+        if scored is not None:
+            found.append((scored, rules))
         if should_stop():
             break
     found.sort(key=lambda pair: pair[0].value_us)
@@ -311,28 +299,28 @@ def search(
 
 def _climb(
     builder: Builder,
-    best: tuple[Draft, list[Rule]],
+    best: tuple[ScoredOrders, list[PriorityRule]],
     steps: int,
     rng: random.Random,
     should_stop: Callable[[], bool],
-) -> list[tuple[Draft, list[Rule]]]:
-    """Keep every change of one or two chunks' rules that is not worse; best first."""
-    improved, view = [], builder.view
+) -> list[tuple[ScoredOrders, list[PriorityRule]]]:
+    """Keep every change of one or two stage copies' rules that is not worse; best first."""
+    improved, instance = [], builder.instance
     for _ in range(steps):
         if should_stop():
             break
         rules = list(best[1])
-        for chunk in rng.sample(range(len(view)), min(len(view), rng.choice((1, 1, 2)))):
-            rules[chunk] = _change(rules[chunk], view[chunk].num_micro_batches, rng)
-        draft = builder.build(rules)
-        if draft is not None and draft.value_us <= best[0].value_us:
-            if draft.value_us < best[0].value_us:
-                improved.append((draft, rules))
-            best = (draft, rules)
+        for copy in rng.sample(range(len(instance)), min(len(instance), rng.choice((1, 1, 2)))):
+            rules[copy] = _change(rules[copy], instance[copy].num_micro_batches, rng)
+        scored = builder.build(rules)
+        if scored is not None and scored.value_us <= best[0].value_us:
+            if scored.value_us < best[0].value_us:
+                improved.append((scored, rules))
+            best = (scored, rules)
     return improved[::-1]
 
 
-def _change(rule: Rule, most: int, rng: random.Random) -> Rule:
+def _change(rule: PriorityRule, most: int, rng: random.Random) -> PriorityRule:
     match rng.randrange(6):
         case 0:
             return rule._replace(limit=min(most, max(1, rule.limit + rng.choice((-2, -1, 1, 2)))))

@@ -14,7 +14,7 @@ from synth.schedule.verify import ScheduleError, verify
 from synth.solve import infeasibility
 from synth.solve.evaluate import evaluate
 from synth.solve.problem import Baseline, Problem, SolveOptions
-from synth.solve.search_state import Standing
+from synth.solve.search_state import SearchState
 
 # Published schedules get so long even when the time is up: for problems of ordinary size that is
 # enough for all of them.
@@ -24,11 +24,11 @@ _GRACE_S = 0.5
 _FAMILIES_SHARE = 0.5
 
 
-class Starts:
+class PublishedIncumbents:
     """Offers schedules that need no search; `baselines` are the published ones, fitting or not."""
 
-    def __init__(self, problem: Problem, options: SolveOptions, now: Standing) -> None:
-        self.problem, self.options, self.now = problem, options, now
+    def __init__(self, problem: Problem, options: SolveOptions, state: SearchState) -> None:
+        self.problem, self.options, self.state = problem, options, state
         self.baselines: list[Baseline] = []
 
     def try_families(self) -> None:
@@ -59,8 +59,8 @@ class Starts:
 
     def _out_of_grace(self) -> bool:
         """Whether the families that are left must wait: the time is up, or a stop asked for."""
-        up = self.now.too_late_by(_FAMILIES_SHARE * self.options.time_limit_s)
-        in_grace = self.now.elapsed_s() + self.now.evaluation_s < _GRACE_S
+        up = self.state.too_late_by(_FAMILIES_SHARE * self.options.time_limit_s)
+        in_grace = self.state.elapsed_s() + self.state.evaluation_s < _GRACE_S
         return up and not in_grace
 
     def _try_family(self, name: str, schedule: Schedule) -> None:
@@ -68,7 +68,7 @@ class Starts:
         alone = evaluate.evaluate(replace(self.problem, caps_bytes=None), schedule, name)
         if alone is None:
             return
-        self.now.evaluation_s = time.monotonic() - began
+        self.state.evaluation_s = time.monotonic() - began
         caps, line = self.problem.caps_bytes or alone.peak_bytes, alone.timeline
         fits = all(peak <= cap for peak, cap in zip(alone.peak_bytes, caps, strict=True))
         keeps = schedule.keeps_saved
@@ -78,14 +78,14 @@ class Starts:
             self.baselines.append(baseline)
         # The search orders F, B and W, and proves its bounds for them.
         if fits and keeps:
-            self.now.offer(alone)
+            self.state.offer(alone)
             if not self._out_of_grace():
-                self.now.offer(evaluate.divide(self.problem, alone))
+                self.state.offer(evaluate.split_backward(self.problem, alone))
 
     def try_serial(self) -> None:
         """One micro-batch at a time: it fits wherever anything does."""
         serial = infeasibility.serial_schedule(self.problem)
-        self.now.offer(evaluate.evaluate(self.problem, serial, serial.name))
+        self.state.offer(evaluate.evaluate(self.problem, serial, serial.name))
 
     def try_hint(self, schedule: Schedule) -> None:
         asked, given = self.problem, schedule
@@ -109,7 +109,7 @@ class Starts:
                 f"the hint is no schedule for this problem: {error}; give a plan for the same "
                 f"number of ranks and micro-batches, or none"
             ) from None
-        self.now.offer(evaluate.evaluate(self.problem, schedule, self.options.hint_found_by))
+        self.state.offer(evaluate.evaluate(self.problem, schedule, self.options.hint_found_by))
 
 
 def with_mean_times(costs: Costs) -> Costs:

@@ -14,13 +14,13 @@ from typing import TypeAlias
 
 from synth.schedule.model import Schedule
 from synth.solve.evaluate.evaluate import BUFFERINGS
-from synth.solve.improve.extend import lengthened, longer
+from synth.solve.improve.extend import extend, extended_instance
 from synth.solve.improve.modulo import several_micro_batches
-from synth.solve.instance.instance import SPLIT, View
-from synth.solve.instance.memory_models import cautious
-from synth.solve.instance.timing import Unrolled, keeps_caps, number, order_of
+from synth.solve.instance.instance import SPLIT, Instance
+from synth.solve.instance.memory_models import safe_memory
+from synth.solve.instance.timing import ScoredPrograms, keeps_caps, order_of
 from synth.solve.problem import Incumbent, Part, Problem, Result, SolveOptions, SolverName
-from synth.solve.search_state import OnImprovement, Standing
+from synth.solve.search_state import OnImprovement, SearchState
 
 # About as many micro-batches are left for each rank, and no more than this share of them.
 _LEFT_FOR_RANK = 2.25
@@ -38,11 +38,11 @@ _PAIR_S_OF_SEVERAL = 5e-5
 _SHARE = 0.5
 _MOST_OPS = 2_000
 
-# Between two schedules that are lengthened, so many times as long as one of them takes.
+# Between two schedules that are extended, so many times as long as one of them takes.
 _PAUSES = 5
 
 # All that the exact model begins from; it needs help where ranks hold several stages. Of what they
-# find all but list schedules is lengthened on the way: those of all micro-batches are known.
+# find all but list schedules is extended on the way: those of all micro-batches are known.
 _PARTS = frozenset({Part.FAMILIES, Part.LIST_SCHEDULING, Part.EXACT})
 _PARTS_OF_SEVERAL = frozenset(Part) - {Part.FEWER, Part.BOUNDS}
 _FOUND_BY = (*SolverName, Part.WINDOWS, "pattern")
@@ -51,17 +51,19 @@ _FOUND_BY = (*SolverName, Part.WINDOWS, "pattern")
 Search: TypeAlias = Callable[[Problem, SolveOptions, OnImprovement], Result]
 
 
-class Fewer:
+class ShortInstance:
     """The smaller problem, and what its schedules are worth for the one asked.
 
     Args:
         problem: the one asked.
-        view: of that, in which bounds hold.
-        now: where its search stands.
+        instance: of that, in which bounds hold.
+        state: where its search stands.
     """
 
-    def __init__(self, problem: Problem, view: View, options: SolveOptions, now: Standing) -> None:
-        self.asked, self.view, self.options, self.now = problem, view, options, now
+    def __init__(
+        self, problem: Problem, instance: Instance, options: SolveOptions, state: SearchState
+    ) -> None:
+        self.asked, self.instance, self.options, self.state = problem, instance, options, state
 
     @cached_property
     def left_out(self) -> int:
@@ -69,7 +71,7 @@ class Fewer:
         count = self.asked.num_micro_batches
         left_out = (
             self._left_out_of_bursts
-            if several_micro_batches.applies(self.view)
+            if several_micro_batches.applies(self.instance)
             else self._left_out_of_any
         )
         return left_out if count - left_out <= _MOST_LEFT * count else 0
@@ -88,7 +90,7 @@ class Fewer:
         if self.asked.num_replicas > 1 or not self._is_tight:
             return 0
         most_ops = math.isqrt(int(self._limit_s / _PAIR_S_OF_SEVERAL))
-        kept = min(self._most_kept, most_ops // (len(self.view) * len(SPLIT)))
+        kept = min(self._most_kept, most_ops // (len(self.instance) * len(SPLIT)))
         return self.asked.num_micro_batches - kept if kept > self.asked.num_ranks else 0
 
     @property
@@ -107,15 +109,17 @@ class Fewer:
     @property
     def _is_tight(self) -> bool:
         """Whether some rank has room for no more than half of the forwards that 1F1B holds."""
-        rooms = ((held, self._strict.room_in_forwards(held[0])) for held in self._strict.held)
+        headrooms = (
+            (held, self._strict.headroom_in_forwards(held[0])) for held in self._strict.held
+        )
         return any(
-            room is not None and room <= _TIGHT * self.asked.num_ranks * len(held)
-            for held, room in rooms
+            headroom is not None and headroom <= _TIGHT * self.asked.num_ranks * len(held)
+            for held, headroom in headrooms
         )
 
     @cached_property
-    def _strict(self) -> View:
-        return cautious(self.asked, BUFFERINGS[0])
+    def _strict(self) -> Instance:
+        return safe_memory(self.asked, BUFFERINGS[0])
 
     @property
     def problem(self) -> Problem:
@@ -125,15 +129,15 @@ class Fewer:
     @property
     def is_worth(self) -> bool:
         """Whether there is time for what it takes."""
-        num_ops = len(self.view) * len(SPLIT) * self.problem.num_micro_batches
+        num_ops = len(self.instance) * len(SPLIT) * self.problem.num_micro_batches
         needed_s = _PAIR_S * num_ops**2
         return self.left_out > 0 and num_ops <= _MOST_OPS and needed_s <= self._limit_s
 
     @property
     def _limit_s(self) -> float:
-        return _SHARE * self.now.left_s()
+        return _SHARE * self.state.left_s()
 
-    def run(self, search: Search, workers: int, take: Callable[[Unrolled], None]) -> float:
+    def run(self, search: Search, workers: int, take: Callable[[ScoredPrograms], None]) -> float:
         """Search the smaller problem, and take what its schedules make for the one asked.
 
         The last one always; of those before it, some, as time allows, where the search need not be
@@ -147,7 +151,7 @@ class Fewer:
         Returns:
             The share of the time limit that it took.
         """
-        parts = _PARTS_OF_SEVERAL if self.view.holds_several else _PARTS
+        parts = _PARTS_OF_SEVERAL if self.instance.holds_several else _PARTS
         options = replace(
             self.options,
             time_limit_s=self._limit_s,
@@ -156,41 +160,39 @@ class Fewer:
             hint=None,
             without=self.options.without | (frozenset(Part) - parts),
         )
-        began_s = again_s = self.now.elapsed_s()
+        began_s = again_s = self.state.elapsed_s()
         made: Schedule | None = None
 
-        def lengthen(schedule: Schedule) -> None:
+        def take_extended(schedule: Schedule) -> None:
             nonlocal made
             if made is not None and schedule.programs == made.programs:
                 return
             made = schedule
-            for unrolled in self.lengthened(schedule):
-                if self.now.best is None or unrolled.value_us < self.now.best.value_us:
-                    take(unrolled)
+            for scored in self.extended_programs(schedule):
+                if self.state.best is None or scored.value_us < self.state.best.value_us:
+                    take(scored)
 
         def on_improvement(found: Incumbent) -> None:
             nonlocal again_s
-            at_s = self.now.elapsed_s()
+            at_s = self.state.elapsed_s()
             is_due = at_s >= again_s and found.found_by in _FOUND_BY
             if is_due and not self.options.deterministic:
-                lengthen(found.schedule)
-                again_s = at_s + (1 + _PAUSES) * (self.now.elapsed_s() - at_s)
+                take_extended(found.schedule)
+                again_s = at_s + (1 + _PAUSES) * (self.state.elapsed_s() - at_s)
 
         last = search(self.problem, options, on_improvement).schedule
         if last is not None:
-            lengthen(last)
+            take_extended(last)
         if self.options.deterministic:
             return options.time_limit_s / self.options.time_limit_s
-        return (self.now.elapsed_s() - began_s) / self.options.time_limit_s
+        return (self.state.elapsed_s() - began_s) / self.options.time_limit_s
 
-    def lengthened(self, schedule: Schedule) -> Iterator[Unrolled]:
+    def extended_programs(self, schedule: Schedule) -> Iterator[ScoredPrograms]:
         """What a schedule of the smaller problem makes for the one asked, best first."""
-        view, objective = cautious(self.problem, schedule.buffering), self.asked.objective
-        orders = tuple(tuple(order_of(view, program)) for program in schedule.programs)
-        whole = longer(view, self.left_out)
-        for value_us, order in lengthened(
-            view, orders, self.left_out, objective, self.now.finished
-        ):
-            programs = tuple(number(whole, ops) for ops in order)
+        instance, objective = safe_memory(self.problem, schedule.buffering), self.asked.objective
+        orders = tuple(tuple(order_of(instance, program)) for program in schedule.programs)
+        whole = extended_instance(instance, self.left_out)
+        for scored in extend(instance, orders, self.left_out, objective, self.state.finished):
+            programs = scored.programs(whole)
             if keeps_caps(programs, whole):
-                yield Unrolled(programs, value_us, Part.FEWER)
+                yield ScoredPrograms(programs, scored.value_us, Part.FEWER)

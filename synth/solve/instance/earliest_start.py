@@ -7,10 +7,10 @@ from itertools import accumulate
 from synth.objective import Objective, Spans
 from synth.solve.instance.event_graph import Graph
 from synth.solve.instance.instance import F, W
-from synth.solve.instance.timing import Solution, spans_of
+from synth.solve.instance.timing import TimedOrders, spans_of
 
 
-class Placed:
+class EarliestStart:
     """What neighbours what; ops are their numbers in the graph.
 
     Attributes:
@@ -18,25 +18,25 @@ class Placed:
         starts: of each op.
 
     Raises:
-        StuckError: ops wait for each other.
+        CyclicOrders: ops wait for each other.
     """
 
     def __init__(self, graph: Graph, objective: Objective, orders: Sequence[list[int]]) -> None:
-        self.graph, self.view, self.orders = graph, graph.view, orders
+        self.graph, self.instance, self.orders = graph, graph.instance, orders
         self.starts, self._started = graph.start(orders)
         self.spans = self._spans()
         self.value_us = objective.value_us(self.spans)
 
     def _spans(self) -> Spans:
-        graph, chunks = self.graph, range(len(self.view))
-        begins_us = [self.starts[graph.first[chunk, F]] for chunk in chunks]
-        ends_us = [self.end_us(graph.last(chunk, W)) for chunk in chunks]
-        return spans_of(self.view, begins_us, ends_us)
+        graph, copies = self.graph, range(len(self.instance))
+        begins_us = [self.starts[graph.first[copy, F]] for copy in copies]
+        ends_us = [self.end_us(graph.last(copy, W)) for copy in copies]
+        return spans_of(self.instance, begins_us, ends_us)
 
     @cached_property
-    def solution(self) -> Solution:
+    def timing(self) -> TimedOrders:
         """The same by the names of the ops."""
-        return Solution(dict(zip(self.graph.nodes, self.starts, strict=True)))
+        return TimedOrders(dict(zip(self.graph.nodes, self.starts, strict=True)))
 
     @cached_property
     def sequence(self) -> list[int]:
@@ -54,10 +54,10 @@ class Placed:
         return _places(self.orders, len(self.starts))
 
     @cached_property
-    def level_bytes(self) -> list[list[int]]:
+    def usage_bytes(self) -> list[list[int]]:
         """Of each rank before its first op and after each of them."""
-        effects = self.graph.effect_bytes
-        return [list(accumulate((effects[op] for op in o), initial=0)) for o in self.orders]
+        deltas = self.graph.delta_bytes
+        return [list(accumulate((deltas[op] for op in o), initial=0)) for o in self.orders]
 
     def end_us(self, op: int) -> int:
         """When an op ends."""

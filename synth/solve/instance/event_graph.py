@@ -1,16 +1,16 @@
-"""The ops of a view by number: how long each takes, who reads what it makes, when it starts."""
+"""The ops of a instance by number: how long each takes, who reads what it makes, when it starts."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from synth.kinds import OpKind
-from synth.solve.instance.instance import BW, SPLIT, B, F, Node, Slot, View, W
+from synth.solve.instance.instance import BW, SPLIT, B, F, Instance, Node, OpIndex, W
 
 # No op, no link, no time: where there is none.
 NONE = -1
 
 
-class StuckError(Exception):
+class CyclicOrders(Exception):
     """Orders whose ops wait for each other."""
 
 
@@ -25,58 +25,58 @@ class Started(NamedTuple):
 
 
 class Graph:
-    """F, B and W of all chunks, numbered chunk by chunk, then by kind, then by micro-batch.
+    """F, B and W of all stage copies, numbered by copy, then by kind, then by micro-batch.
 
     Attributes:
-        first: the number of a (chunk, kind)'s first op.
+        first: the number of a (copy, kind)'s first op.
         nodes: which op has a number.
         rank: where it runs.
         duration_us: how long it takes.
-        effect_bytes: how it changes its rank's level for good.
+        delta_bytes: how it changes its rank's level for good.
         reader: who waits for what an F or B makes, `NONE` for what nobody waits for.
-        source: who makes what an F or B reads from another chunk, or `NONE`.
+        source: who makes what an F or B reads from another stage copy, or `NONE`.
         lag_us: the time of the transfer to the reader.
         link: which link that takes, `NONE` within a rank.
     """
 
-    def __init__(self, view: View) -> None:
-        self.view = view
+    def __init__(self, instance: Instance) -> None:
+        self.instance = instance
         self.first: dict[tuple[int, OpKind], int] = {}
         self.nodes: list[Node] = []
         self.rank: list[int] = []
         self.duration_us: list[int] = []
-        self.effect_bytes: list[int] = []
-        for index, chunk in enumerate(view.chunks):
-            count = chunk.num_micro_batches
+        self.delta_bytes: list[int] = []
+        for index, copy in enumerate(instance.copies):
+            count = copy.num_micro_batches
             for kind in SPLIT:
                 self.first[index, kind] = len(self.nodes)
-                self.nodes += [(index, Slot(kind, k)) for k in range(count)]
-                self.rank += [chunk.rank] * count
-                self.duration_us += [chunk.duration_us[kind]] * count
-                self.effect_bytes += [chunk.effect_bytes[kind]] * count
+                self.nodes += [(index, OpIndex(kind, k)) for k in range(count)]
+                self.rank += [copy.rank] * count
+                self.duration_us += [copy.duration_us[kind]] * count
+                self.delta_bytes += [copy.delta_bytes[kind]] * count
         self.reader = [NONE] * len(self.nodes)
         self.source = [NONE] * len(self.nodes)
         self.lag_us = [0] * len(self.nodes)
         self.link = [NONE] * len(self.nodes)
         self._links: dict[tuple[int, int], int] = {}
-        for index in range(len(view)):
+        for index in range(len(instance)):
             self._connect(index)
         # When the input of each op is there: not yet, or at once where it has none.
         readers = set(self.reader)
         self._arrivals = [NONE if op in readers else 0 for op in range(len(self.nodes))]
 
     def _connect(self, index: int) -> None:
-        """A chunk's F's to those below, or to its own B's; its B's to those above."""
-        chunk = self.view[index]
-        if chunk.below is None:
+        """A stage copy's F's to those below, or to its own B's; its B's to those above."""
+        copy = self.instance[index]
+        if copy.below is None:
             self._hand_on((index, F), (index, B), 0)
         else:
-            self._hand_on((index, F), (chunk.below, F), chunk.down_us)
-        if chunk.above is not None:
-            self._hand_on((index, B), (chunk.above, B), self.view[chunk.above].up_us)
+            self._hand_on((index, F), (copy.below, F), copy.down_us)
+        if copy.above is not None:
+            self._hand_on((index, B), (copy.above, B), self.instance[copy.above].up_us)
 
     def _hand_on(self, made: tuple[int, OpKind], read: tuple[int, OpKind], lag_us: int) -> None:
-        maker, reader = self.view[made[0]], self.view[read[0]]
+        maker, reader = self.instance[made[0]], self.instance[read[0]]
         count = maker.num_micro_batches
         these = slice(self.first[made], self.first[made] + count)
         those = slice(self.first[read], self.first[read] + count)
@@ -90,34 +90,34 @@ class Graph:
 
     def number(self, node: Node) -> int:
         """The number of an op."""
-        chunk, (kind, k) = node
-        return self.first[chunk, kind] + k
+        copy, (kind, k) = node
+        return self.first[copy, kind] + k
 
     def numbered(
         self, order: Iterable[tuple[int, OpKind]]
     ) -> tuple[list[int], list[tuple[int, int]]]:
-        """Of an order of (chunk, kind) the numbers, BW as its B; and the B and W of each BW."""
+        """Of an order of (copy, kind) the numbers, BW as its B; and the B and W of each BW."""
         following = dict(self.first)
         ops: list[int] = []
         fused: list[tuple[int, int]] = []
-        for chunk, kind in order:
-            at = chunk, B if kind == BW else kind
+        for copy, kind in order:
+            at = copy, B if kind == BW else kind
             op = following[at]
             ops.append(op)
             following[at] = op + 1
             if kind == BW:
-                fused.append((op, following[chunk, W]))
-                following[chunk, W] += 1
+                fused.append((op, following[copy, W]))
+                following[copy, W] += 1
         return ops, fused
 
-    def last(self, chunk: int, kind: OpKind) -> int:
+    def last(self, copy: int, kind: OpKind) -> int:
         """The number of the last op of a kind."""
-        return self.first[chunk, kind] + self.view[chunk].last
+        return self.first[copy, kind] + self.instance[copy].last
 
     def following(self, number: int) -> Iterator[int]:
-        """What runs after an op on its chunk in any case: the next kind, and the next of a kind."""
-        chunk, (kind, k) = self.nodes[number]
-        count = self.view[chunk].num_micro_batches
+        """Yield the ops that always follow on its copy: its next kind, the next of its kind."""
+        copy, (kind, k) = self.nodes[number]
+        count = self.instance[copy].num_micro_batches
         if kind != W:
             yield number + count
         if k + 1 < count:
@@ -130,10 +130,10 @@ class Graph:
 
         Args:
             orders: the ops of each rank, in order; those in none are left out.
-            duration_us: of each op, where it is not what the view says.
+            duration_us: of each op, where it is not what the instance says.
 
         Raises:
-            StuckError: ops wait for each other.
+            CyclicOrders: ops wait for each other.
         """
         durations = self.duration_us if duration_us is None else duration_us
         readers, links, lags_us, ranks = self.reader, self.link, self.lag_us, self.rank
@@ -163,5 +163,5 @@ class Graph:
                 op = next(waiting[rank], NONE)
             awaited[rank], free_us[rank] = op, at
         if any(op != NONE for op in awaited):
-            raise StuckError
+            raise CyclicOrders
         return Started(starts, sequence)

@@ -1,32 +1,43 @@
-"""From a problem to its views: what lives from which op to which, added up chunk by chunk.
+"""Instances of a problem under two memory models: lifetimes of values, summed per stage copy.
 
-What boundary buffers in flight add to a rank's memory is not a sum of effects of its ops; two views
-bracket it, `certain` from below and `cautious` nearly always from above.
+What boundary buffers in flight add to a rank's memory is not a sum of changes of its ops; two
+instances bracket it, `certain` from below and `safe` nearly always from above.
 """
 
 from collections.abc import Iterable
 
 from synth.kinds import MEASURED, OpKind
 from synth.schedule.model import Buffering
-from synth.solve.instance.instance import BW, SPLIT, STEP, B, Chunk, F, Life, View, W, fusible
+from synth.solve.instance.instance import (
+    BW,
+    SPLIT,
+    STEP,
+    B,
+    F,
+    Instance,
+    Life,
+    StageCopy,
+    W,
+    fusible,
+)
 from synth.solve.problem import Problem
 
 
-def certain(problem: Problem) -> View:
+def relaxed_memory(problem: Problem) -> Instance:
     """Count only what is there in every schedule of this order: a relaxation of the memory rule.
 
     While F runs its received activation is on the rank, while B runs its received gradient;
     receives posted for later ops and sends waited for later are left out.
     """
-    return _Builder(problem, Buffering(0, 0), is_cautious=False).view()
+    return _Builder(problem, Buffering(0, 0), is_safe=False).instance()
 
 
-def cautious(problem: Problem, buffering: Buffering) -> View:
+def safe_memory(problem: Problem, buffering: Buffering) -> Instance:
     """Count the most that receives posted ahead and sends waited for behind can add to any op."""
-    return _Builder(problem, buffering, is_cautious=True).view()
+    return _Builder(problem, buffering, is_safe=True).instance()
 
 
-def relaxed_for_fusion(problem: Problem) -> View:
+def relaxed_for_fusion(problem: Problem) -> Instance:
     """Make `certain` valid with fused BW too, by lowering B and W where BW is cheaper.
 
     A schedule with BW j becomes one with B j and W j in its place, B first: with B' = min(B, BW)
@@ -34,73 +45,73 @@ def relaxed_for_fusion(problem: Problem) -> View:
     needs no more than BW did, and W' no more than the larger of what it needs itself and what BW
     used, hence the minimum of both. So a bound on this problem bounds split and fused schedules.
     """
-    view = certain(problem)
-    chunks = tuple(fusible(chunk) for chunk in view.chunks)
+    instance = relaxed_memory(problem)
+    copies = tuple(fusible(copy) for copy in instance.copies)
     # What B makes for W is never there when BW does both.
-    fused = {index for index, chunk in enumerate(view.chunks) if chunk.gains_by_fusion}
-    lives = [life for life in view.lives if life.made[1] != B or life.made[0] not in fused]
-    return View(chunks, view.room_bytes, tuple(lives))
+    fused = {index for index, copy in enumerate(instance.copies) if copy.gains_by_fusion}
+    lives = [life for life in instance.lives if life.made[1] != B or life.made[0] not in fused]
+    return Instance(copies, instance.headroom_bytes, tuple(lives))
 
 
 class _Builder:
-    """Adds up, chunk by chunk, what lives from which op to which."""
+    """Adds up, stage copy by stage copy, what lives from which op to which."""
 
-    def __init__(self, problem: Problem, buffering: Buffering, is_cautious: bool) -> None:
-        self.problem, self.buffering, self.is_cautious = problem, buffering, is_cautious
+    def __init__(self, problem: Problem, buffering: Buffering, is_safe: bool) -> None:
+        self.problem, self.buffering, self.is_safe = problem, buffering, is_safe
         self.costs, self.placement = problem.costs, problem.placement
         self.num_stages = self.placement.num_stages
         self.lives: list[Life] = []
-        self.effects = [
+        self.deltas = [
             dict.fromkeys(SPLIT, 0) for _ in range(len(self.placement.ranks) * self.num_stages)
         ]
 
-    def view(self) -> View:
-        chunks = range(len(self.effects))
-        for chunk in chunks:
-            self._add_effects(chunk)
+    def instance(self) -> Instance:
+        copies = range(len(self.deltas))
+        for copy in copies:
+            self._add_deltas(copy)
         in_flight = self._in_flight_bytes()
         caps, ranks = self.problem.caps_bytes, range(self.placement.num_ranks)
-        rooms = tuple(caps[r] - self.problem.static_bytes(r) if caps else None for r in ranks)
-        made = tuple(self._chunk(chunk, in_flight) for chunk in chunks)
-        return View(made, rooms, tuple(self.lives))
+        headrooms = tuple(caps[r] - self.problem.static_bytes(r) if caps else None for r in ranks)
+        made = tuple(self._copy(copy, in_flight) for copy in copies)
+        return Instance(made, headrooms, tuple(self.lives))
 
-    def _rank(self, chunk: int) -> int:
-        replica, stage = divmod(chunk, self.num_stages)
+    def _rank(self, copy: int) -> int:
+        replica, stage = divmod(copy, self.num_stages)
         return self.placement.rank_of(stage, replica)
 
-    def _above(self, chunk: int) -> int | None:
-        return chunk - 1 if chunk % self.num_stages else None
+    def _above(self, copy: int) -> int | None:
+        return copy - 1 if copy % self.num_stages else None
 
-    def _below(self, chunk: int) -> int | None:
-        return chunk + 1 if (chunk + 1) % self.num_stages else None
+    def _below(self, copy: int) -> int | None:
+        return copy + 1 if (copy + 1) % self.num_stages else None
 
-    def _is_local(self, chunk: int, other: int | None) -> bool:
-        return other is not None and self._rank(chunk) == self._rank(other)
+    def _is_local(self, copy: int, other: int | None) -> bool:
+        return other is not None and self._rank(copy) == self._rank(other)
 
     def _lives(self, num_bytes: int, made: tuple[int, OpKind], freed: tuple[int, OpKind]) -> None:
         """Something is there from the end of one op to the end of another."""
         self.lives.append(Life(num_bytes, made, freed))
-        self.effects[made[0]][made[1]] += num_bytes
-        self.effects[freed[0]][freed[1]] -= num_bytes
+        self.deltas[made[0]][made[1]] += num_bytes
+        self.deltas[freed[0]][freed[1]] -= num_bytes
 
-    def _add_effects(self, chunk: int) -> None:
+    def _add_deltas(self, copy: int) -> None:
         """What F keeps, what B leaves, and the boundary values above and below."""
-        stage = self.costs.stages[chunk % self.num_stages]
-        self._lives(stage.saved_bytes, (chunk, F), (chunk, B))
-        self._lives(stage.saved_w_bytes, (chunk, B), (chunk, W))
-        above, below = self._above(chunk), self._below(chunk)
+        stage = self.costs.stages[copy % self.num_stages]
+        self._lives(stage.saved_bytes, (copy, F), (copy, B))
+        self._lives(stage.saved_w_bytes, (copy, B), (copy, W))
+        above, below = self._above(copy), self._below(copy)
         if above is not None:
             size = self.costs.stages[above % self.num_stages].output_bytes
-            if self._is_local(chunk, above):
-                self._add_local_boundary(above, chunk, size)
+            if self._is_local(copy, above):
+                self._add_local_boundary(above, copy, size)
             elif stage.input_until != F:
-                self._lives(size, (chunk, F), (chunk, stage.input_until))
-        if below is not None and not self._is_local(chunk, below):
+                self._lives(size, (copy, F), (copy, stage.input_until))
+        if below is not None and not self._is_local(copy, below):
             size = stage.output_bytes
             if stage.output_until != F:
-                self._lives(size, (chunk, F), (chunk, stage.output_until))
+                self._lives(size, (copy, F), (copy, stage.output_until))
             if stage.gradient_until == W:
-                self._lives(size, (chunk, B), (chunk, W))
+                self._lives(size, (copy, B), (copy, W))
 
     def _add_local_boundary(self, above: int, below: int, size: int) -> None:
         """An activation and its gradient between two stages of one rank: made once, not sent."""
@@ -111,58 +122,58 @@ class _Builder:
         # comes after B below; W's have no order, and then one of the two counts, or both.
         if upper.output_until == F or (upper.output_until, lower.input_until) == (B, W):
             self._lives(size, (above, F), (below, lower.input_until))
-            if upper.output_until == B and self.is_cautious:
+            if upper.output_until == B and self.is_safe:
                 self._lives(size, (above, F), (above, B))
             return
         self._lives(size, (above, F), (above, upper.output_until))
-        if lower.input_until == W and self.is_cautious:
+        if lower.input_until == W and self.is_safe:
             self._lives(size, (above, F), (below, W))
 
     def _in_flight_bytes(self) -> list[int]:
         """For each rank, what receives posted ahead and sends waited for behind can add."""
         largest = [0] * self.placement.num_ranks
-        for chunk in range(len(self.effects)):
-            below = self._below(chunk)
-            if below is not None and not self._is_local(chunk, below):
-                size = self.costs.stages[chunk % self.num_stages].output_bytes
-                for rank in (self._rank(chunk), self._rank(below)):
+        for copy in range(len(self.deltas)):
+            below = self._below(copy)
+            if below is not None and not self._is_local(copy, below):
+                size = self.costs.stages[copy % self.num_stages].output_bytes
+                for rank in (self._rank(copy), self._rank(below)):
                     largest[rank] = max(largest[rank], size)
         # The next receive is posted before the present send is waited for.
-        ops = self.buffering.receive_ahead + self.buffering.send_behind + self.is_cautious
+        ops = self.buffering.receive_ahead + self.buffering.send_behind + self.is_safe
         return [ops * size for size in largest]
 
-    def _chunk(self, chunk: int, in_flight: list[int]) -> Chunk:
-        replica, stage = divmod(chunk, self.num_stages)
-        rank, above, below = self._rank(chunk), self._above(chunk), self._below(chunk)
+    def _copy(self, copy: int, in_flight: list[int]) -> StageCopy:
+        replica, stage = divmod(copy, self.num_stages)
+        rank, above, below = self._rank(copy), self._above(copy), self._below(copy)
         first, count = self.problem.share(replica)
-        effect = {**self.effects[chunk]}
-        effect[BW] = effect[B] + effect[W]
-        need = self._needs(chunk, effect)
+        delta = {**self.deltas[copy]}
+        delta[BW] = delta[B] + delta[W]
+        peak_above = self._peaks_above(copy, delta)
         ways = (0, 0)
-        if below is not None and not self._is_local(chunk, below):
+        if below is not None and not self._is_local(copy, below):
             ends = (rank, self._rank(below))
             ways = (
                 self.costs.boundary_us(stage, *ends),
                 self.costs.boundary_us(stage, *ends[::-1]),
             )
-        return Chunk(
+        return StageCopy(
             rank=rank,
             stage=stage,
             replica=replica,
             first=first,
             num_micro_batches=count,
             duration_us={kind: self.costs.stages[stage].duration_us[kind] for kind in MEASURED},
-            effect_bytes=effect,
-            need_bytes={kind: size + in_flight[rank] for kind, size in need.items()},
+            delta_bytes=delta,
+            peak_above_bytes={kind: size + in_flight[rank] for kind, size in peak_above.items()},
             above=above,
             below=below,
             down_us=ways[0],
             up_us=ways[1],
             reduce_us=self.problem.reduction_us(stage),
-            beside_bytes=self._beside_bytes(chunk, effect),
+            beside_bytes=self._beside_bytes(copy, delta),
         )
 
-    def _beside_bytes(self, chunk: int, effect: dict[OpKind, int]) -> int | None:
+    def _beside_bytes(self, copy: int, delta: dict[OpKind, int]) -> int | None:
         """Bytes besides what F's keep that are there whenever most micro-batches are in flight.
 
         On a rank that holds one stage the last of several F in a row is followed by a B, whose
@@ -170,37 +181,37 @@ class _Builder:
         frees was there when the F ended. So besides the output there is the lesser of the two, and
         no fewer micro-batches are in flight then than after any F before.
         """
-        below, stage = self._below(chunk), self.costs.stages[chunk % self.num_stages]
-        if len(self.placement.held[self._rank(chunk)]) > 1 or below is None:
+        below, stage = self._below(copy), self.costs.stages[copy % self.num_stages]
+        if len(self.placement.held[self._rank(copy)]) > 1 or below is None:
             return None
-        for_weights = effect[F] + effect[B]
+        for_weights = delta[F] + delta[B]
         sent = stage.output_bytes if stage.output_until == F else 0
         return sent + max(0, min(stage.output_bytes, for_weights))
 
-    def _needs(self, chunk: int, effect: dict[OpKind, int]) -> dict[OpKind, int]:
+    def _peaks_above(self, copy: int, delta: dict[OpKind, int]) -> dict[OpKind, int]:
         """Bytes above the level before each op: the highest of while it runs and right after it."""
-        stage = self.costs.stages[chunk % self.num_stages]
-        above, below = self._above(chunk), self._below(chunk)
+        stage = self.costs.stages[copy % self.num_stages]
+        above, below = self._above(copy), self._below(copy)
         received = sent_up = received_up = sent = 0
-        if above is not None and not self._is_local(chunk, above):
+        if above is not None and not self._is_local(copy, above):
             received = sent_up = self.costs.stages[above % self.num_stages].output_bytes
-        if below is not None and not self._is_local(chunk, below):
+        if below is not None and not self._is_local(copy, below):
             received_up = stage.output_bytes
             sent = stage.output_bytes if stage.output_until == F else 0
         rise = stage.rise_bytes
         return {
-            F: max(received + rise[F], effect[F] + sent),
-            B: max(received_up + rise[B], effect[B] + sent_up),
-            W: max(rise[W], effect[W], 0),
-            BW: max(received_up + rise[BW], effect[BW] + sent_up),
+            F: max(received + rise[F], delta[F] + sent),
+            B: max(received_up + rise[B], delta[B] + sent_up),
+            W: max(rise[W], delta[W], 0),
+            BW: max(received_up + rise[BW], delta[BW] + sent_up),
             STEP: rise[STEP],
         }
 
 
-def distinct(views: Iterable[View]) -> list[View]:
-    """Drop what is there already: without boundary bytes all views are one."""
-    found: list[View] = []
-    for view in views:
-        if view not in found:
-            found.append(view)
+def distinct(instances: Iterable[Instance]) -> list[Instance]:
+    """Drop what is there already: without boundary bytes all instances are one."""
+    found: list[Instance] = []
+    for instance in instances:
+        if instance not in found:
+            found.append(instance)
     return found

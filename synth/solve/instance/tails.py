@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from synth.objective import Objective
-from synth.solve.instance.earliest_start import Placed
+from synth.solve.instance.earliest_start import EarliestStart
 from synth.solve.instance.event_graph import NONE
 from synth.solve.instance.instance import STEP, W
 
@@ -15,34 +15,40 @@ class Tails:
         weight: how often this span counts in the objective.
         from_start_us: from the start of each op.
         behind_rank_us: from the end of a rank's last op.
-        behind_chunk_us: from the end of the last W's of those stages whose gradients are reduced.
+        behind_copy_us: from the end of the last W's of those stages whose gradients are reduced.
     """
 
-    def __init__(self, placed: Placed, weight: int, *, is_period: bool) -> None:
-        self.placed, self.view, self.weight = placed, placed.view, weight
-        ranks = range(len(placed.orders))
-        self.origins_us = [placed.origin_us(rank) if is_period else 0 for rank in ranks]
-        self.behind_rank_us = [self.view.step_us(rank) - self.origins_us[rank] for rank in ranks]
-        self.behind_chunk_us = self._behind_reductions()
+    def __init__(self, earliest_start: EarliestStart, weight: int, *, is_period: bool) -> None:
+        self.earliest_start, self.instance, self.weight = (
+            earliest_start,
+            earliest_start.instance,
+            weight,
+        )
+        ranks = range(len(earliest_start.orders))
+        self.origins_us = [earliest_start.origin_us(rank) if is_period else 0 for rank in ranks]
+        self.behind_rank_us = [
+            self.instance.step_us(rank) - self.origins_us[rank] for rank in ranks
+        ]
+        self.behind_copy_us = self._behind_reductions()
         self.from_start_us = self._from_starts()
 
     def _behind_reductions(self) -> dict[int, int]:
         tails: dict[int, int] = {}
-        for held in self.view.held:
+        for held in self.instance.held:
             for place, index in enumerate(held):
-                chunk = self.view[index]
-                if chunk.reduce_us == 0:
+                copy = self.instance[index]
+                if copy.reduce_us == 0:
                     continue
-                left_us = sum(self.view[c].duration_us[STEP] for c in held[place:])
-                tail = chunk.reduce_us + left_us - self.origins_us[chunk.rank]
-                for copy in self.view.copies(chunk.stage):
-                    last = self.placed.graph.last(copy, W)
+                left_us = sum(self.instance[c].duration_us[STEP] for c in held[place:])
+                tail = copy.reduce_us + left_us - self.origins_us[copy.rank]
+                for other in self.instance.copies_of(copy.stage):
+                    last = self.earliest_start.graph.last(other, W)
                     tails[last] = max(tail, tails.get(last, tail))
         return tails
 
     def _from_starts(self) -> list[int]:
         """From the last op to the first: what its rank has left, or what waits for it."""
-        graph = self.placed.graph
+        graph = self.earliest_start.graph
         durations, readers, lags_us, ranks = (
             graph.duration_us,
             graph.reader,
@@ -51,11 +57,11 @@ class Tails:
         )
         behind_us = self.behind_rank_us.copy()
         from_start = [0] * len(durations)
-        for op in reversed(self.placed.sequence):
+        for op in reversed(self.earliest_start.sequence):
             rank = ranks[op]
             tail = behind_us[rank]
-            if op in self.behind_chunk_us:
-                tail = max(tail, self.behind_chunk_us[op])
+            if op in self.behind_copy_us:
+                tail = max(tail, self.behind_copy_us[op])
             reader = readers[op]
             if reader != NONE and (way := lags_us[op] + from_start[reader]) > tail:
                 tail = way
@@ -63,8 +69,8 @@ class Tails:
         return from_start
 
 
-def tails_of(placed: Placed, objective: Objective) -> Iterator[Tails]:
+def tails_of(earliest_start: EarliestStart, objective: Objective) -> Iterator[Tails]:
     """Those of each span that counts."""
     for weight, is_period in ((objective.makespans, False), (objective.periods, True)):
         if weight:
-            yield Tails(placed, weight, is_period=is_period)
+            yield Tails(earliest_start, weight, is_period=is_period)

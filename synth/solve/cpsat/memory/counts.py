@@ -12,7 +12,7 @@ from ortools.sat.python import cp_model
 from ortools.sat.python.cp_model_helper import Literal
 
 from synth.kinds import OpKind
-from synth.solve.instance.instance import F, Node, Slot, View, W
+from synth.solve.instance.instance import F, Instance, Node, OpIndex, W
 
 
 class Counts:
@@ -20,70 +20,70 @@ class Counts:
 
     Args:
         start: of each op.
-        end: of an op of a chunk.
+        end: of an op of a stage copy.
         place: of each op in a known order, to begin the search from.
     """
 
     def __init__(
         self,
         cp: cp_model.CpModel,
-        view: View,
+        instance: Instance,
         start: Mapping[Node, cp_model.LinearExpr],
-        end: Callable[[int, Slot], cp_model.LinearExprT],
+        end: Callable[[int, OpIndex], cp_model.LinearExprT],
         place: Mapping[Node, int] | None = None,
     ) -> None:
-        self.cp, self.view, self.start, self.end, self.place = cp, view, start, end, place
+        self.cp, self.instance, self.start, self.end, self.place = cp, instance, start, end, place
         self.before: dict[tuple[Node, Node], Literal] = {}
 
-    def add(self, nodes: Iterable[Node], room_bytes: int, level_bytes: int = 0) -> None:
+    def add(self, nodes: Iterable[Node], headroom_bytes: int, usage_bytes: int = 0) -> None:
         """Let none of a rank's ops start where it does not fit.
 
         Args:
             nodes: those whose order is open, by rising number within a kind.
-            level_bytes: what is there before all of them.
+            usage_bytes: what is there before all of them.
         """
         numbers: dict[tuple[int, OpKind], list[int]] = {}
-        for chunk, (kind, k) in nodes:
-            numbers.setdefault((chunk, kind), []).append(k)
-        highest = room_bytes - level_bytes
-        for (chunk, kind), own in numbers.items():
-            need = self.view[chunk].need_bytes[kind]
-            if need <= 0:  # it fits wherever the op before it did
+        for copy, (kind, k) in nodes:
+            numbers.setdefault((copy, kind), []).append(k)
+        highest = headroom_bytes - usage_bytes
+        for (copy, kind), own in numbers.items():
+            peak_above = self.instance[copy].peak_above_bytes[kind]
+            if peak_above <= 0:  # it fits wherever the op before it did
                 continue
             for k in own:
-                self.cp.add(self._level((chunk, Slot(kind, k)), numbers) + need <= highest)
+                self.cp.add(self._usage((copy, OpIndex(kind, k)), numbers) + peak_above <= highest)
 
-    def _level(
+    def _usage(
         self, node: Node, numbers: Mapping[tuple[int, OpKind], Sequence[int]]
     ) -> cp_model.LinearExprT:
         """The bytes that others have added right before an op."""
         certain_bytes = 0
         open_bytes: list[cp_model.LinearExprT] = []
         for (other, kind), theirs in numbers.items():
-            effect = self.view[other].effect_bytes[kind]
-            if not effect:
+            delta = self.instance[other].delta_bytes[kind]
+            if not delta:
                 continue
             done, at_most = self._undecided(node, other, kind)
-            certain_bytes += effect * sum(j < done for j in theirs)
-            undecided = [(other, Slot(kind, j)) for j in theirs if done <= j < at_most]
+            certain_bytes += delta * sum(j < done for j in theirs)
+            undecided = [(other, OpIndex(kind, j)) for j in theirs if done <= j < at_most]
             literals = [self._is_before(one, node) for one in undecided]
             # In order, so the later implies the sooner.
             for sooner, later in pairwise(literals):
                 self.cp.add_implication(later, sooner)
-            open_bytes += [effect * literal for literal in literals]
+            open_bytes += [delta * literal for literal in literals]
         return cp_model.LinearExpr.sum(open_bytes) + certain_bytes
 
     def _undecided(self, node: Node, other: int, kind: OpKind) -> tuple[int, int]:
         """Of another type, how many are done before an op for certain, and how many at most."""
-        view, (chunk, (own, k)) = self.view, node
-        count = view[other].num_micro_batches
-        if (chunk, own) == (other, kind):
+        instance, (copy, (own, k)) = self.instance, node
+        count = instance[other].num_micro_batches
+        if (copy, own) == (other, kind):
             return k, k
-        if view[chunk].replica != view[other].replica:
+        if instance[copy].replica != instance[other].replica:
             return 0, count
-        if _leads(other, kind, chunk, own):
+        if _leads(other, kind, copy, own):
             return min(count, k + 1), count
-        if _leads(chunk, own, other, kind):
+        if _leads(copy, own, other, kind):
             return 0, min(count, k)
         return 0, count
 
@@ -102,7 +102,7 @@ class Counts:
         return self.before[first, second]
 
 
-def _leads(chunk: int, kind: OpKind, other: int, other_kind: OpKind) -> bool:
+def _leads(copy: int, kind: OpKind, other: int, other_kind: OpKind) -> bool:
     """Whether a micro-batch passes one type of op of a replica before the other one.
 
     First all F's, downwards; then all B's, upwards; each W comes behind its B, and nothing waits
@@ -111,5 +111,5 @@ def _leads(chunk: int, kind: OpKind, other: int, other_kind: OpKind) -> bool:
     if kind == W:
         return False
     if kind == F:
-        return other_kind != F or chunk < other
-    return other_kind != F and chunk >= other
+        return other_kind != F or copy < other
+    return other_kind != F and copy >= other

@@ -6,10 +6,10 @@ from typing import NamedTuple
 from ortools.sat.python import cp_model
 
 from synth.kinds import OpKind
-from synth.solve.instance.instance import Chunk
+from synth.solve.instance.instance import StageCopy
 
 
-class Event(NamedTuple):
+class UsageEvent(NamedTuple):
     """The level changes at a moment."""
 
     at: cp_model.LinearExprT
@@ -17,23 +17,23 @@ class Event(NamedTuple):
 
 
 def events_of(
-    chunk: Chunk, kind: OpKind, start: cp_model.LinearExprT, end: cp_model.LinearExprT
-) -> list[Event]:
-    """An op needs memory while it runs; then its effect remains."""
-    need, effect = chunk.need_bytes[kind], chunk.effect_bytes[kind]
-    events = (Event(start, need), Event(end, effect - need))
+    copy: StageCopy, kind: OpKind, start: cp_model.LinearExprT, end: cp_model.LinearExprT
+) -> list[UsageEvent]:
+    """An op needs memory while it runs; then its change remains."""
+    peak_above, delta = copy.peak_above_bytes[kind], copy.delta_bytes[kind]
+    events = (UsageEvent(start, peak_above), UsageEvent(end, delta - peak_above))
     return [event for event in events if event.change_bytes]
 
 
 def add_reservoir(
-    cp: cp_model.CpModel, events: Sequence[Event], room_bytes: int, level_bytes: int = 0
+    cp: cp_model.CpModel, events: Sequence[UsageEvent], headroom_bytes: int, usage_bytes: int = 0
 ) -> None:
     """The level never exceeds the room; changes at one moment count together.
 
     Args:
-        level_bytes: what is there before all events.
+        usage_bytes: what is there before all events.
     """
-    highest = room_bytes - level_bytes
+    highest = headroom_bytes - usage_bytes
     rises = sum(max(0, event.change_bytes) for event in events)
     if not events or rises <= highest:
         return

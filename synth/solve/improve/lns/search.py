@@ -12,22 +12,22 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from synth.objective import Objective
-from synth.solve.improve.lns.size_bandit import Level, Size, Sizes
+from synth.solve.improve.lns.size_bandit import Arm, SizeBandit, WindowSize
 from synth.solve.improve.lns.window_model import Change, Required, Window, required_by
-from synth.solve.instance.earliest_start import Placed
-from synth.solve.instance.event_graph import Graph, StuckError
-from synth.solve.instance.instance import View
+from synth.solve.instance.earliest_start import EarliestStart
+from synth.solve.instance.event_graph import CyclicOrders, Graph
+from synth.solve.instance.instance import Instance
 from synth.solve.instance.tails import tails_of
-from synth.solve.instance.timing import Orders, Solution
+from synth.solve.instance.timing import Orders, TimedOrders
 
-# Which of them gain most for their time depends on the problem, and is learned (`Sizes`).
+# Which of them gain most for their time depends on the problem, and is learned (`SizeBandit`).
 _LEVELS = (
-    Level(24, 0.25),
-    Level(48, 1.0),
-    Level(96, 3.0),
-    Level(192, 6.0),
-    Level(384, 10.0),
-    Level(960, 20.0),
+    WindowSize(24, 0.25),
+    WindowSize(48, 1.0),
+    WindowSize(96, 3.0),
+    WindowSize(192, 6.0),
+    WindowSize(384, 10.0),
+    WindowSize(960, 20.0),
 )
 
 # Larger windows only where they are no more than half of all ops: else the exact model serves.
@@ -56,20 +56,20 @@ _POLL_S = 0.05
 class Improved(NamedTuple):
     """The best found, the effort of each worker, and whether no window is left to try."""
 
-    solution: Solution
+    timing: TimedOrders
     spent_s: float
     is_exhausted: bool
 
 
 def improve(
-    view: View,
+    instance: Instance,
     objective: Objective,
-    solutions: Sequence[Solution],
+    timings: Sequence[TimedOrders],
     seconds: float,
     seed: int,
     workers: int,
     should_stop: Callable[[], bool],
-    on_better: Callable[[Solution], None],
+    on_better: Callable[[TimedOrders], None],
     patience_s: float = math.inf,
 ) -> Improved:
     """Re-solve windows of split solutions; never gets worse than the best.
@@ -87,20 +87,20 @@ def improve(
     """
     seconds, patience_s = seconds * workers, patience_s * workers
     effort = _Effort(seconds, should_stop, patience_s)
-    graph = Graph(view)
+    graph = Graph(instance)
     required = required_by(graph)
     searches = [
-        _Search(graph, required, objective, solution.orders(view), seed) for solution in solutions
+        _Search(graph, required, objective, timing.orders(instance), seed) for timing in timings
     ]
-    best = min(searches, key=lambda search: search.placed.value_us)
-    best_us = best.placed.value_us
+    best = min(searches, key=lambda search: search.earliest_start.value_us)
+    best_us = best.earliest_start.value_us
 
     def tell(search: _Search) -> None:
         nonlocal best_us
-        if search.placed.value_us < best_us:
-            best_us = search.placed.value_us
+        if search.earliest_start.value_us < best_us:
+            best_us = search.earliest_start.value_us
             effort.gained()
-            on_better(search.placed.solution)
+            on_better(search.earliest_start.timing)
 
     if len(searches) > 1:
         for search in searches:
@@ -108,11 +108,11 @@ def improve(
             effort.seconds_left -= share.seconds_left
             search.improve(_RACE_OPS, share, tell, workers)
             effort.seconds_left += share.seconds_left
-        best = min(searches, key=lambda search: search.placed.value_us)
+        best = min(searches, key=lambda search: search.earliest_start.value_us)
         effort.gained()
-    is_exhausted = best.improve(max(_ALWAYS_OPS, view.num_ops // 2), effort, tell, workers)
+    is_exhausted = best.improve(max(_ALWAYS_OPS, instance.num_ops // 2), effort, tell, workers)
     spent_s = (seconds - effort.seconds_left) / workers
-    return Improved(best.placed.solution, spent_s, is_exhausted)
+    return Improved(best.earliest_start.timing, spent_s, is_exhausted)
 
 
 @dataclass
@@ -136,7 +136,7 @@ class _Effort:
         return self.seconds_left <= least_s or self.should_stop()
 
 
-_Running: TypeAlias = dict[Future[list[Change]], tuple[Window, Size]]
+_Running: TypeAlias = dict[Future[list[Change]], tuple[Window, Arm]]
 
 
 class _Search:
@@ -148,11 +148,14 @@ class _Search:
         self.graph, self.required, self.objective = graph, required, objective
         self.rng = random.Random(seed)
         numbered = [graph.numbered(order)[0] for order in orders]
-        self._use(Placed(graph, objective, numbered))
-        self.sizes = Sizes(_LEVELS, self.placed.value_us, len(graph.nodes))
+        self._use(EarliestStart(graph, objective, numbered))
+        self.bandit = SizeBandit(_LEVELS, self.earliest_start.value_us, len(graph.nodes))
 
-    def _use(self, placed: Placed) -> None:
-        self.placed, self.tails = placed, list(tails_of(placed, self.objective))
+    def _use(self, earliest_start: EarliestStart) -> None:
+        self.earliest_start, self.tails = (
+            earliest_start,
+            list(tails_of(earliest_start, self.objective)),
+        )
 
     def improve(
         self, most_ops: int, effort: _Effort, tell: Callable[["_Search"], None], workers: int
@@ -180,58 +183,58 @@ class _Search:
         self, most_ops: int, running: _Running, pool: Executor, ending: threading.Event
     ) -> bool:
         """Let one more window be solved; False if no size is left to try."""
-        size = self.sizes.choose(self.rng, most_ops)
-        if size is None:
+        arm = self.bandit.choose(self.rng, most_ops)
+        if arm is None:
             return False
-        window = self._window(size.level, [window for window, _ in running.values()])
+        window = self._window(arm.window_size, [window for window, _ in running.values()])
         seed = self.rng.randrange(1 << 30)
-        future = pool.submit(window.solve, size.level.seconds, seed, ending.is_set)
-        running[future] = window, size
+        future = pool.submit(window.solve, arm.window_size.seconds, seed, ending.is_set)
+        running[future] = window, arm
         return True
 
-    def _take(self, window: Window, size: Size, changes: Sequence[Change]) -> float:
+    def _take(self, window: Window, arm: Arm, changes: Sequence[Change]) -> float:
         """Keep what is not worse for the whole; what the window cost."""
-        before_us = self.placed.value_us
-        placed = self._changed(changes)
-        if placed is not None and placed.value_us <= before_us:
-            self._use(placed)
+        before_us = self.earliest_start.value_us
+        earliest_start = self._changed(changes)
+        if earliest_start is not None and earliest_start.value_us <= before_us:
+            self._use(earliest_start)
         spent_s = window.spent_s + _BUILD_S * len(window.ops)
         if changes:
             spent_s += _EVALUATE_S * len(self.graph.nodes)
-        self.sizes.learn(size, before_us - self.placed.value_us, spent_s)
+        self.bandit.learn(arm, before_us - self.earliest_start.value_us, spent_s)
         return spent_s
 
-    def _changed(self, changes: Sequence[Change]) -> Placed | None:
+    def _changed(self, changes: Sequence[Change]) -> EarliestStart | None:
         """The present solution with these changes; None without any, or if others came before."""
         if not changes:
             return None
-        orders = list(self.placed.orders)
+        orders = list(self.earliest_start.orders)
         for change in changes:
             order = change.apply(orders[change.rank])
             if order is None:
                 return None
             orders[change.rank] = order
         try:
-            return Placed(self.graph, self.objective, orders)
-        except StuckError:  # ops of no duration in a wrong order
+            return EarliestStart(self.graph, self.objective, orders)
+        except CyclicOrders:  # ops of no duration in a wrong order
             return None
 
-    def _window(self, level: Level, others: Sequence[Window]) -> Window:
+    def _window(self, window_size: WindowSize, others: Sequence[Window]) -> Window:
         """A random window of a size, if possible none that has ops of others in it."""
         for _ in range(_DRAWS):
-            ops, free = self._draw(level.num_ops)
+            ops, free = self._draw(window_size.num_ops)
             if all(other.ops.isdisjoint(ops) for other in others):
                 break
-        return Window(self.placed, self.tails, self.required, ops, free)
+        return Window(self.earliest_start, self.tails, self.required, ops, free)
 
     def _draw(self, num_ops: int) -> tuple[list[int], frozenset[int]]:
         """Ops that start around a random moment, a run of the sequence; and the free ranks."""
-        num_ranks = len(self.placed.orders)
+        num_ranks = len(self.earliest_start.orders)
         free = frozenset(range(num_ranks))
         if num_ranks > _FREE_RANKS and self.rng.randrange(_NARROW_EVERY) == 0:
             first_rank = self.rng.randrange(num_ranks - _FREE_RANKS + 1)
             free = frozenset(range(first_rank, first_rank + _FREE_RANKS))
             num_ops = min(num_ops * num_ranks // (2 * _FREE_RANKS), _LONGEST_OPS)
-        sequence = self.placed.sequence
+        sequence = self.earliest_start.sequence
         first = self.rng.randrange(-num_ops // 2, max(1, len(sequence) - num_ops // 2))
         return sequence[max(0, first) : first + num_ops], free

@@ -21,7 +21,7 @@ _COVER = 1
 _LEAST_WINDOWS = 10
 
 
-class Level(NamedTuple):
+class WindowSize(NamedTuple):
     """A size of windows, and how long CP-SAT may think about one, in seconds of effort."""
 
     num_ops: int
@@ -29,7 +29,7 @@ class Level(NamedTuple):
 
 
 @dataclass
-class Size:
+class Arm:
     """What windows of a size have gained and cost of late.
 
     Attributes:
@@ -39,7 +39,7 @@ class Size:
         idle: windows that found nothing since any size has gained.
     """
 
-    level: Level
+    window_size: WindowSize
     rate: float
     cost_s: float
     windows: float = 0.0
@@ -56,7 +56,7 @@ class Size:
         self.cost_s = (before_s + spent_s) / self.windows
 
 
-class Sizes:
+class SizeBandit:
     """A bandit: effort goes to sizes as they gain, and to each a little.
 
     Args:
@@ -64,27 +64,27 @@ class Sizes:
         num_ops: of the whole problem.
     """
 
-    def __init__(self, levels: Sequence[Level], value_us: int, num_ops: int) -> None:
+    def __init__(self, window_sizes: Sequence[WindowSize], value_us: int, num_ops: int) -> None:
         self._num_ops = num_ops
         rate = _EXPECTED_SHARE * max(1, value_us)
-        self._sizes = [Size(level, rate, level.seconds) for level in levels]
+        self._arms = [Arm(window_size, rate, window_size.seconds) for window_size in window_sizes]
 
-    def choose(self, rng: random.Random, most_ops: int) -> Size | None:
+    def choose(self, rng: random.Random, most_ops: int) -> Arm | None:
         """One of those of so many ops at most; None if all of them are exhausted."""
-        sizes = [size for size in self._sizes if size.level.num_ops <= most_ops]
-        left = [size for size in sizes if not self._is_exhausted(size)]
+        arms = [arm for arm in self._arms if arm.window_size.num_ops <= most_ops]
+        left = [arm for arm in arms if not self._is_exhausted(arm)]
         if not left:
             return None
-        least = _LEAST_SHARE * max(size.rate for size in left)
-        return rng.choices(left, [max(size.rate, least) / size.cost_s for size in left])[0]
+        least = _LEAST_SHARE * max(arm.rate for arm in left)
+        return rng.choices(left, [max(arm.rate, least) / arm.cost_s for arm in left])[0]
 
-    def learn(self, size: Size, gained_us: int, spent_s: float) -> None:
+    def learn(self, arm: Arm, gained_us: int, spent_s: float) -> None:
         """What a window of a size gained and cost; a gain opens new ways to all of them."""
-        size.learn(gained_us, spent_s)
-        size.idle += 1
+        arm.learn(gained_us, spent_s)
+        arm.idle += 1
         if gained_us > 0:
-            for each in self._sizes:
+            for each in self._arms:
                 each.idle = 0
 
-    def _is_exhausted(self, size: Size) -> bool:
-        return size.idle >= max(_LEAST_WINDOWS, _COVER * self._num_ops / size.level.num_ops)
+    def _is_exhausted(self, arm: Arm) -> bool:
+        return arm.idle >= max(_LEAST_WINDOWS, _COVER * self._num_ops / arm.window_size.num_ops)

@@ -16,11 +16,11 @@ from ortools.sat.python import cp_model
 
 from synth.solve.cpsat.memory.counts import Counts
 from synth.solve.cpsat.memory.precedences import requirements
-from synth.solve.cpsat.memory.reservoir import Event, add_reservoir, events_of
+from synth.solve.cpsat.memory.reservoir import UsageEvent, add_reservoir, events_of
 from synth.solve.cpsat.run import decide
-from synth.solve.instance.earliest_start import Placed
+from synth.solve.instance.earliest_start import EarliestStart
 from synth.solve.instance.event_graph import NONE, Graph
-from synth.solve.instance.instance import Slot
+from synth.solve.instance.instance import OpIndex
 from synth.solve.instance.tails import Tails
 
 # Of so many ops of a rank the order is a literal for each two.
@@ -34,18 +34,18 @@ Required = Mapping[int, tuple[_Alternative, ...]]
 
 def required_by(graph: Graph) -> Required:
     """What memory asks of each op where a rank holds one stage: one of these alternatives."""
-    view = graph.view
+    instance = graph.instance
     return {
-        graph.number((index, need.slot)): tuple(
+        graph.number((index, asked.op_index)): tuple(
             tuple(
                 (graph.number((index, sooner)), graph.number((index, later)))
                 for sooner, later in alternative
             )
-            for alternative in need.alternatives
+            for alternative in asked.alternatives
         )
-        for index, chunk in enumerate(view.chunks)
-        if view.is_alone(index)
-        for need in requirements(chunk, view.room_of(index))
+        for index, copy in enumerate(instance.copies)
+        if instance.is_alone(index)
+        for asked in requirements(copy, instance.headroom_of(index))
     }
 
 
@@ -69,7 +69,7 @@ class Window:
     """A CP-SAT model of a run of the sequence.
 
     Args:
-        placed: the whole.
+        earliest_start: the whole schedule.
         tails: of each span that counts.
         required: see `required_by`.
         ops: the run.
@@ -78,13 +78,17 @@ class Window:
 
     def __init__(
         self,
-        placed: Placed,
+        earliest_start: EarliestStart,
         tails: Sequence[Tails],
         required: Required,
         ops: Sequence[int],
         free: Collection[int],
     ) -> None:
-        self.placed, self.graph, self.required = placed, placed.graph, required
+        self.earliest_start, self.graph, self.required = (
+            earliest_start,
+            earliest_start.graph,
+            required,
+        )
         self.ops = frozenset(ops)
         self.cp = cp_model.CpModel()
         self.start: dict[int, cp_model.IntVar] = {}
@@ -99,12 +103,12 @@ class Window:
 
     def _add_rank(self, rank: int, ops: list[int], is_free: bool) -> None:
         """Free the order of a rank's ops in the window, or keep it."""
-        placed = self.placed
-        first = placed.index[ops[0]]
-        earliest = placed.end_us(placed.orders[rank][first - 1]) if first else 0
+        earliest_start = self.earliest_start
+        first = earliest_start.index[ops[0]]
+        earliest = earliest_start.end_us(earliest_start.orders[rank][first - 1]) if first else 0
         for op in ops:
-            self.start[op] = self.cp.new_int_var(earliest, 2 * placed.spans.makespan_us, "")
-            self.cp.add_hint(self.start[op], placed.starts[op])
+            self.start[op] = self.cp.new_int_var(earliest, 2 * earliest_start.spans.makespan_us, "")
+            self.cp.add_hint(self.start[op], earliest_start.starts[op])
         if not is_free:
             for op, following in pairwise(ops):
                 self._precede(op, following)
@@ -115,7 +119,7 @@ class Window:
         )
         for op in ops:
             self._add_order(op)
-        self._add_memory(rank, ops, placed.level_bytes[rank][first])
+        self._add_memory(rank, ops, earliest_start.usage_bytes[rank][first])
 
     def _add_order(self, op: int) -> None:
         """F, B, W of a micro-batch in order, each kind in order."""
@@ -123,29 +127,32 @@ class Window:
             if following in self.ops:
                 self._precede(op, following)
 
-    def _add_memory(self, rank: int, ops: Sequence[int], level_bytes: int) -> None:
-        view, nodes = self.graph.view, self.graph.nodes
-        room = view.room_bytes[rank]
-        if room is None:
+    def _add_memory(self, rank: int, ops: Sequence[int], usage_bytes: int) -> None:
+        instance, nodes = self.graph.instance, self.graph.nodes
+        headroom = instance.headroom_bytes[rank]
+        if headroom is None:
             return
-        if len(view.held[rank]) == 1:
+        if len(instance.held[rank]) == 1:
             for op in ops:
                 self._add_requirement(self.required.get(op, ()))
             return
-        needs = (view[chunk].need_bytes[slot.kind] for chunk, slot in (nodes[op] for op in ops))
-        if level_bytes + sum(max(0, need) for need in needs) <= room:
+        peaks_above = (
+            instance[copy].peak_above_bytes[op_index.kind]
+            for copy, op_index in (nodes[op] for op in ops)
+        )
+        if usage_bytes + sum(max(0, peak_above) for peak_above in peaks_above) <= headroom:
             return
         if len(ops) <= _FEW:
             start = {nodes[op]: self.start[op] for op in ops}
-            place = {nodes[op]: self.placed.place[op] for op in ops}
-            counts = Counts(self.cp, view, start, self._end_of, place)
-            counts.add(start, room, level_bytes)
+            place = {nodes[op]: self.earliest_start.place[op] for op in ops}
+            counts = Counts(self.cp, instance, start, self._end_of, place)
+            counts.add(start, headroom, usage_bytes)
             return
-        events: list[Event] = []
+        events: list[UsageEvent] = []
         for op in ops:
-            chunk, (kind, _) = nodes[op]
-            events += events_of(view[chunk], kind, self.start[op], self._end(op))
-        add_reservoir(self.cp, events, room, level_bytes)
+            copy, (kind, _) = nodes[op]
+            events += events_of(instance[copy], kind, self.start[op], self._end(op))
+        add_reservoir(self.cp, events, headroom, usage_bytes)
 
     def _add_requirement(self, alternatives: Sequence[_Alternative]) -> None:
         """One alternative holds; what lies outside the window is decided already."""
@@ -166,7 +173,7 @@ class Window:
     def _undecided(self, alternative: _Alternative) -> _Alternative | None:
         """What of an alternative the window decides; None if the rest already fails."""
         undecided: list[tuple[int, int]] = []
-        place = self.placed.place
+        place = self.earliest_start.place
         for sooner, later in alternative:
             if sooner in self.ops and later in self.ops:
                 undecided.append((sooner, later))
@@ -180,8 +187,8 @@ class Window:
     def _end(self, op: int) -> cp_model.LinearExpr:
         return self.start[op] + self.graph.duration_us[op]
 
-    def _end_of(self, chunk: int, slot: Slot) -> cp_model.LinearExpr:
-        return self._end(self.graph.number((chunk, slot)))
+    def _end_of(self, copy: int, op_index: OpIndex) -> cp_model.LinearExpr:
+        return self._end(self.graph.number((copy, op_index)))
 
     def _add_transfers(self) -> None:
         """Readers wait for what was made before the window or in it."""
@@ -189,7 +196,7 @@ class Window:
         for op, start in self.start.items():
             made = graph.source[op]
             if made != NONE:
-                at = self.start.get(made, self.placed.starts[made])
+                at = self.start.get(made, self.earliest_start.starts[made])
                 self.cp.add(start >= at + (graph.duration_us[made] + graph.lag_us[made]))
 
     def _minimise(self, tails: Sequence[Tails]) -> None:
@@ -197,25 +204,25 @@ class Window:
         value: list[cp_model.LinearExprT] = []
         slope: list[cp_model.LinearExprT] = []
         for span in tails:
-            total = self.cp.new_int_var(0, self.placed.value_us, "")
+            total = self.cp.new_int_var(0, self.earliest_start.value_us, "")
             value.append(total * span.weight)
             for rank, ops in self.inside.items():
                 end = self._span_of_rank(span, rank, ops)
                 self.cp.add(total >= end)
                 slope.append(end * span.weight)
-        self.cp.add(cp_model.LinearExpr.sum(value) <= self.placed.value_us)
-        steepness = 2 * len(self.placed.orders)
+        self.cp.add(cp_model.LinearExpr.sum(value) <= self.earliest_start.value_us)
+        steepness = 2 * len(self.earliest_start.orders)
         self.cp.minimize(
             cp_model.LinearExpr.sum(value) * steepness + cp_model.LinearExpr.sum(slope)
         )
 
     def _span_of_rank(self, span: Tails, rank: int, ops: Sequence[int]) -> cp_model.IntVar:
         """What the rank's ops make of a span, through what comes after the window."""
-        order = self.placed.orders[rank]
-        place = self.placed.index[ops[0]] + len(ops)
+        order = self.earliest_start.orders[rank]
+        place = self.earliest_start.index[ops[0]] + len(ops)
         is_last = place == len(order)
         behind = span.behind_rank_us[rank] if is_last else span.from_start_us[order[place]]
-        value = self.cp.new_int_var(0, 2 * self.placed.spans.makespan_us, "")
+        value = self.cp.new_int_var(0, 2 * self.earliest_start.spans.makespan_us, "")
         for op in ops:
             for tail in (behind, *self._tails_of(span, op)):
                 self.cp.add(value >= self._end(op) + tail)
@@ -223,8 +230,8 @@ class Window:
 
     def _tails_of(self, span: Tails, op: int) -> Iterator[int]:
         """What waits for the op behind the window, on other ranks."""
-        if op in span.behind_chunk_us:
-            yield span.behind_chunk_us[op]
+        if op in span.behind_copy_us:
+            yield span.behind_copy_us[op]
         reader = self.graph.reader[op]
         if reader != NONE and reader not in self.ops:
             yield self.graph.lag_us[op] + span.from_start_us[reader]
@@ -239,5 +246,5 @@ class Window:
             # Sorting keeps the present order among ops that start together.
             ordered = sorted(ops, key=lambda op: found.value(self.start[op]))
             if ordered != ops:
-                changes.append(Change(rank, self.placed.index[ops[0]], ops, ordered))
+                changes.append(Change(rank, self.earliest_start.index[ops[0]], ops, ordered))
         return changes

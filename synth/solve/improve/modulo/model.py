@@ -25,7 +25,7 @@ from synth.solve.cpsat.memory.precedences import (
     requirement,
 )
 from synth.solve.cpsat.run import decide
-from synth.solve.instance.instance import SPLIT, B, Chunk, F, Slot, View, W
+from synth.solve.instance.instance import SPLIT, B, F, Instance, OpIndex, StageCopy, W
 from synth.solve.instance.timing import Orders
 
 
@@ -33,7 +33,7 @@ from synth.solve.instance.timing import Orders
 class Round:
     """When the ops of the first `size` micro-batches start; the next ones do so a period later."""
 
-    starts: dict[tuple[int, Slot], int]
+    starts: dict[tuple[int, OpIndex], int]
     size: int
     period_us: int
 
@@ -42,69 +42,69 @@ class Round:
         """The time that each micro-batch takes in the steady state."""
         return self.period_us / self.size
 
-    def orders(self, view: View, first: int = 0) -> Orders:
-        """Unroll: for each rank, (chunk, kind) in order, all micro-batches.
+    def orders(self, instance: Instance, first: int = 0) -> Orders:
+        """Unroll: for each rank, (copy, kind) in order, all micro-batches.
 
         Where ops take no time, their order may not be the one that keeps the caps.
 
         Args:
-            view: whose numbers of micro-batches count.
+            instance: whose numbers of micro-batches count.
             first: of the round's micro-batches, the one that begins.
         """
         ordered = []
-        for (index,) in view.held:
+        for (index,) in instance.held:
             ops = []
-            for k in range(view[index].num_micro_batches):
+            for k in range(instance[index].num_micro_batches):
                 whole, turn = divmod(k + first, self.size)
                 for kind in SPLIT:
-                    at = self.starts[index, Slot(kind, turn)] + whole * self.period_us
+                    at = self.starts[index, OpIndex(kind, turn)] + whole * self.period_us
                     ops.append((at, kind.rank_in_chain, k, kind))
             ordered.append(tuple((index, kind) for *_, kind in sorted(ops)))
         return tuple(ordered)
 
 
-def num_ops(view: View, size: int) -> int:
+def num_ops(instance: Instance, size: int) -> int:
     """Of all ranks."""
-    return size * len(view) * len(SPLIT)
+    return size * len(instance) * len(SPLIT)
 
 
 class RoundModel:
     """Starts of one round's ops; those of other rounds are these and whole periods."""
 
-    def __init__(self, view: View, size: int, period_us: int) -> None:
-        self.view, self.size, self.period_us = view, size, period_us
+    def __init__(self, instance: Instance, size: int, period_us: int) -> None:
+        self.instance, self.size, self.period_us = instance, size, period_us
         self.cp = cp_model.CpModel()
-        trip_us = max(view.head_us) + max(view.round_trip_us)
+        trip_us = max(instance.head_us) + max(instance.round_trip_us)
         self.latest_us = 2 * trip_us + 4 * period_us
         self.start = {
-            (index, slot): self.cp.new_int_var(0, self.latest_us, "")
-            for index in range(len(view))
-            for slot in self._slots
+            (index, op_index): self.cp.new_int_var(0, self.latest_us, "")
+            for index in range(len(instance))
+            for op_index in self._op_indices
         }
-        self.cp.add(self.start[0, Slot(F, 0)] == 0)
-        for index in range(len(view)):
+        self.cp.add(self.start[0, OpIndex(F, 0)] == 0)
+        for index in range(len(instance)):
             self._add_circle(index)
             self._add_order(index)
             self._add_memory(index)
         self._add_ways()
 
     @cached_property
-    def _slots(self) -> list[Slot]:
-        return [Slot(kind, turn) for kind in SPLIT for turn in range(self.size)]
+    def _op_indices(self) -> list[OpIndex]:
+        return [OpIndex(kind, turn) for kind in SPLIT for turn in range(self.size)]
 
-    def _at(self, index: int, slot: Slot) -> cp_model.LinearExprT:
+    def _at(self, index: int, op_index: OpIndex) -> cp_model.LinearExprT:
         """The start of any micro-batch's op, those before and after this round too."""
-        whole, turn = divmod(slot.microbatch, self.size)
-        return self.start[index, Slot(slot.kind, turn)] + whole * self.period_us
+        whole, turn = divmod(op_index.microbatch, self.size)
+        return self.start[index, OpIndex(op_index.kind, turn)] + whole * self.period_us
 
     def _add_circle(self, index: int) -> None:
         """Starts, less whole periods, and the same a period later do not overlap."""
         cp, intervals = self.cp, []
-        for slot in self._slots:
-            duration_us = self.view[index].duration_us[slot.kind]
+        for op_index in self._op_indices:
+            duration_us = self.instance[index].duration_us[op_index.kind]
             whole = cp.new_int_var(0, self.latest_us // self.period_us + 1, "")
             rest = cp.new_int_var(0, self.period_us - 1, "")
-            cp.add(self.start[index, slot] == whole * self.period_us + rest)
+            cp.add(self.start[index, op_index] == whole * self.period_us + rest)
             for at in (rest, rest + self.period_us):
                 intervals.append(cp.new_fixed_size_interval_var(at, duration_us, ""))
         cp.add_no_overlap(intervals)
@@ -112,20 +112,20 @@ class RoundModel:
     def _add_order(self, index: int) -> None:
         """F, B, W of a micro-batch follow each other, and each kind takes them in order."""
         for turn in range(self.size):
-            self._precede(index, Before(Slot(F, turn), Slot(B, turn)))
-            self._precede(index, Before(Slot(B, turn), Slot(W, turn)))
+            self._precede(index, Before(OpIndex(F, turn), OpIndex(B, turn)))
+            self._precede(index, Before(OpIndex(B, turn), OpIndex(W, turn)))
             for kind in SPLIT:
-                self._precede(index, Before(Slot(kind, turn), Slot(kind, turn + 1)))
+                self._precede(index, Before(OpIndex(kind, turn), OpIndex(kind, turn + 1)))
 
     def _precede(self, index: int, before: Before) -> cp_model.Constraint:
         first, second = before
-        end = self._at(index, first) + self.view[index].duration_us[first.kind]
+        end = self._at(index, first) + self.instance[index].duration_us[first.kind]
         return self.cp.add(self._at(index, second) >= end)
 
     def _add_memory(self, index: int) -> None:
         """What the cap asks of an op in the middle, of every op of the round."""
-        chunk = self.view[index]
-        for middle, alternatives in _steady_requirements(chunk, self.view.room_of(index)):
+        copy = self.instance[index]
+        for middle, alternatives in _steady_requirements(copy, self.instance.headroom_of(index)):
             for turn in range(self.size):
                 self._require(index, [_moved(a, turn - middle.microbatch) for a in alternatives])
 
@@ -140,20 +140,20 @@ class RoundModel:
 
     def _add_ways(self) -> None:
         """Activations go down, gradients come up."""
-        for index, chunk in enumerate(self.view.chunks):
-            if chunk.below is not None:
-                self._add_link((index, F), (chunk.below, F), chunk.down_us)
-                self._add_link((chunk.below, B), (index, B), chunk.up_us)
+        for index, copy in enumerate(self.instance.copies):
+            if copy.below is not None:
+                self._add_link((index, F), (copy.below, F), copy.down_us)
+                self._add_link((copy.below, B), (index, B), copy.up_us)
 
     def _add_link(
         self, source: tuple[int, OpKind], target: tuple[int, OpKind], lag_us: int
     ) -> None:
         """Transfers of a link take turns; where ops take longer than they do, that is no limit."""
-        duration_us = self.view[source[0]].duration_us[source[1]]
+        duration_us = self.instance[source[0]].duration_us[source[1]]
         arrivals: list[cp_model.IntVar] = []
         for turn in range(self.size):
-            end = self.start[source[0], Slot(source[1], turn)] + duration_us
-            reader = self.start[target[0], Slot(target[1], turn)]
+            end = self.start[source[0], OpIndex(source[1], turn)] + duration_us
+            reader = self.start[target[0], OpIndex(target[1], turn)]
             if lag_us <= duration_us:
                 self.cp.add(reader >= end + lag_us)
                 continue
@@ -183,17 +183,17 @@ class RoundModel:
         return Round(starts, self.size, self.period_us), spent_s, False
 
 
-def _steady_requirements(chunk: Chunk, room_bytes: int | None) -> Iterator[Requirement]:
+def _steady_requirements(copy: StageCopy, headroom_bytes: int | None) -> Iterator[Requirement]:
     """What each kind of op asks where there are as many micro-batches before it as after it.
 
     No more are under way than there are in all.
     """
-    middle = chunk.num_micro_batches
-    endless = chunk._replace(num_micro_batches=2 * middle + 1)
-    if room_bytes is None:
+    middle = copy.num_micro_batches
+    endless = copy._replace(num_micro_batches=2 * middle + 1)
+    if headroom_bytes is None:
         return
     for kind in SPLIT:
-        asked = requirement(endless, room_bytes, Slot(kind, middle))
+        asked = requirement(endless, headroom_bytes, OpIndex(kind, middle))
         if asked is not None:
             yield asked
 
@@ -201,6 +201,6 @@ def _steady_requirements(chunk: Chunk, room_bytes: int | None) -> Iterator[Requi
 def _moved(alternative: Alternative, by: int) -> Alternative:
     """The same for another micro-batch."""
     return tuple(
-        Before(*(Slot(slot.kind, slot.microbatch + by) for slot in before))
+        Before(*(OpIndex(op_index.kind, op_index.microbatch + by) for op_index in before))
         for before in alternative
     )

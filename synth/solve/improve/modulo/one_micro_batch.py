@@ -6,9 +6,10 @@
 
 The model has as many ops as stages, whatever the number of micro-batches. Memory in the steady
 state follows from the q's and the order of the r's: right before op x at its K-th time, op y has
-run K + q(x) − q(y) + [r(y) < r(x)] times, and since F, B, W of a chunk add up to nothing, the level
-is the sum over y of effect(y) · ([r(y) < r(x)] − q(y)). Beginning and end hold fewer micro-batches
-and so less. Times are coarse: what counts is the order, which is timed exactly afterwards.
+run K + q(x) − q(y) + [r(y) < r(x)] times, and since F, B, W of a stage copy add up to nothing, the
+level is the sum over y of change(y) · ([r(y) < r(x)] − q(y)). Beginning and end hold fewer
+micro-batches and so less. Times are coarse: what counts is the order, which is timed exactly
+afterwards.
 """
 
 import math
@@ -22,7 +23,7 @@ from ortools.sat.python import cp_model
 
 from synth.kinds import OpKind
 from synth.solve.cpsat.run import Values, solve_briefly
-from synth.solve.instance.instance import SPLIT, STEP, B, F, View, W
+from synth.solve.instance.instance import SPLIT, STEP, B, F, Instance, W
 
 # Where all times are whole multiples of a tick, so many are not too many.
 _MOST_TICKS = 400
@@ -38,7 +39,7 @@ _TICKS = 36
 class Item(NamedTuple):
     """An op of the pattern."""
 
-    chunk: int
+    copy: int
     kind: OpKind
 
 
@@ -49,24 +50,24 @@ class Pattern:
     starts: dict[Item, int]
     period: int
 
-    def orders(self, view: View) -> list[list[tuple[int, OpKind]]]:
-        """Unroll: for each rank, (chunk, kind) in order, all micro-batches."""
-        timed: list[list[tuple[int, int, int, int, OpKind]]] = [[] for _ in view.room_bytes]
-        for at, chunk, kind, k in self.moments(view):
+    def orders(self, instance: Instance) -> list[list[tuple[int, OpKind]]]:
+        """Unroll: for each rank, (copy, kind) in order, all micro-batches."""
+        timed: list[list[tuple[int, int, int, int, OpKind]]] = [[] for _ in instance.headroom_bytes]
+        for at, copy, kind, k in self.moments(instance):
             # Ops of no duration: F, B, W, and later stages' B's before those of earlier stages.
-            depth = chunk if kind == F else -chunk
-            timed[view[chunk].rank].append((at, kind.rank_in_chain, k, depth, kind))
+            depth = copy if kind == F else -copy
+            timed[instance[copy].rank].append((at, kind.rank_in_chain, k, depth, kind))
         return [[(abs(depth), kind) for *_, depth, kind in sorted(ops)] for ops in timed]
 
-    def moments(self, view: View) -> Iterator[tuple[int, int, OpKind, int]]:
-        """The tick, chunk, kind and number of every op."""
-        for (chunk, kind), at in self.starts.items():
-            for k in range(view[chunk].num_micro_batches):
-                yield at + k * self.period, chunk, kind, k
+    def moments(self, instance: Instance) -> Iterator[tuple[int, int, OpKind, int]]:
+        """The tick, stage copy, kind and number of every op."""
+        for (copy, kind), at in self.starts.items():
+            for k in range(instance[copy].num_micro_batches):
+                yield at + k * self.period, copy, kind, k
 
 
 def search(
-    view: View,
+    instance: Instance,
     seconds: float,
     seed: int,
     workers: int,
@@ -83,14 +84,14 @@ def search(
         if found == _ENOUGH or should_stop():
             return
         each_s = seconds / len(_SHARES)
-        pattern = find(view, share, each_s, seed=seed, workers=workers, should_stop=should_stop)
+        pattern = find(instance, share, each_s, seed=seed, workers=workers, should_stop=should_stop)
         if pattern is not None:
             found += 1
             yield pattern
 
 
 def find(
-    view: View,
+    instance: Instance,
     period_share: float,
     seconds: float,
     *,
@@ -106,7 +107,7 @@ def find(
         seconds: CP-SAT's deterministic seconds.
         ticks: of the largest work of a rank for one micro-batch.
     """
-    return _Model(view, period_share, ticks).solve(seconds, seed, workers, should_stop)
+    return _Model(instance, period_share, ticks).solve(seconds, seed, workers, should_stop)
 
 
 class LeastMemory(NamedTuple):
@@ -123,7 +124,7 @@ class LeastMemory(NamedTuple):
 
 
 def least_memory(
-    view: View,
+    instance: Instance,
     static_bytes: Sequence[int],
     seconds: float,
     seed: int = 0,
@@ -133,13 +134,13 @@ def least_memory(
     """The least limit with which some pattern keeps the busiest rank always busy.
 
     Args:
-        view: without caps.
+        instance: without caps.
         static_bytes: of each rank.
         seconds: CP-SAT's deterministic seconds.
         should_stop: asked all the time; then it is the least found so far.
     """
-    ticks, is_exact = _exact_ticks(view)
-    model = _Model(view, 1.0, ticks, static_bytes)
+    ticks, is_exact = _exact_ticks(instance)
+    model = _Model(instance, 1.0, ticks, static_bytes)
     found = model.least(seconds, seed, workers, should_stop)
     if found is None:
         return None
@@ -147,12 +148,12 @@ def least_memory(
     return LeastMemory(found.value(model.cap), proven, is_exact, ticks)
 
 
-def _exact_ticks(view: View) -> tuple[int, bool]:
+def _exact_ticks(instance: Instance) -> tuple[int, bool]:
     """So many ticks that all times are whole ones, if they are not too many."""
-    times = [chunk.duration_us[kind] for chunk in view.chunks for kind in SPLIT]
-    times += [lag for chunk in view.chunks for lag in (chunk.down_us, chunk.up_us)]
+    times = [copy.duration_us[kind] for copy in instance.copies for kind in SPLIT]
+    times += [lag for copy in instance.copies for lag in (copy.down_us, copy.up_us)]
     unit = gcd(*times)
-    work_us = max(sum(view[c].work_us for c in held) for held in view.held)
+    work_us = max(sum(instance[c].work_us for c in held) for held in instance.held)
     if unit and work_us // unit <= _MOST_TICKS:
         return work_us // unit, True
     return _TICKS, False
@@ -163,31 +164,33 @@ class _Model:
 
     def __init__(
         self,
-        view: View,
+        instance: Instance,
         period_share: float,
         ticks: int,
         static_bytes: Sequence[int] | None = None,
     ) -> None:
-        self.view, self.static_bytes = view, static_bytes
-        work_us = max(sum(view[c].work_us for c in held) for held in view.held)
+        self.instance, self.static_bytes = instance, static_bytes
+        work_us = max(sum(instance[c].work_us for c in held) for held in instance.held)
         self.tick_us = max(1.0, work_us / ticks)
-        works = [sum(self._ticks(c, kind) for c in held for kind in SPLIT) for held in view.held]
+        works = [
+            sum(self._ticks(c, kind) for c in held for kind in SPLIT) for held in instance.held
+        ]
         self.period = max(1, round(max(works) * period_share))
         self.cp = cp_model.CpModel()
         self.cap = self.cp.new_int_var(0, self._most_bytes(), "cap")
-        trips = [self._trip(index) for index in range(len(view))]
+        trips = [self._trip(index) for index in range(len(instance))]
         self.latest = 2 * max(trips) + 6 * self.period
         self.start = {
             Item(index, kind): self.cp.new_int_var(0, self.latest, "")
-            for index in range(len(view))
+            for index in range(len(instance))
             for kind in SPLIT
         }
-        for held in view.held:
-            self._add_rank([Item(chunk, kind) for chunk in held for kind in SPLIT])
+        for held in instance.held:
+            self._add_rank([Item(copy, kind) for copy in held for kind in SPLIT])
         self._add_ways()
 
-    def _ticks(self, chunk: int, kind: OpKind) -> int:
-        duration = self.view[chunk].duration_us[kind]
+    def _ticks(self, copy: int, kind: OpKind) -> int:
+        duration = self.instance[copy].duration_us[kind]
         return max(1, round(duration / self.tick_us)) if duration else 0
 
     def _lag(self, time_us: int) -> int:
@@ -200,9 +203,11 @@ class _Model:
         return round(time_us / self.tick_us)
 
     def _trip(self, index: int) -> int:
-        chunk = self.view[index]
-        ways = self.view.head_us[index] + chunk.duration_us[F] + self.view.round_trip_us[index]
-        return round(ways / self.tick_us) + 4 * len(self.view)
+        copy = self.instance[index]
+        ways = (
+            self.instance.head_us[index] + copy.duration_us[F] + self.instance.round_trip_us[index]
+        )
+        return round(ways / self.tick_us) + 4 * len(self.instance)
 
     def _add_rank(self, items: list[Item]) -> None:
         """Ops of a rank repeat without overlap; the first F's start is where periods are cut."""
@@ -212,26 +217,26 @@ class _Model:
         most = self.latest // self.period + 1
         for item in items[1:]:
             q, r = cp.new_int_var(-most, most, ""), cp.new_int_var(0, self.period - 1, "")
-            cp.add(r + self._ticks(item.chunk, item.kind) <= self.period)
+            cp.add(r + self._ticks(item.copy, item.kind) <= self.period)
             cp.add(self.start[item] - origin == q * self.period + r)
             whole[item], rest[item] = q, r
         cp.add_no_overlap(
-            cp.new_fixed_size_interval_var(rest[item], self._ticks(item.chunk, item.kind), "")
+            cp.new_fixed_size_interval_var(rest[item], self._ticks(item.copy, item.kind), "")
             for item in items
         )
-        rank = self.view[items[0].chunk].rank
-        room: cp_model.LinearExprT | None = self.view.room_bytes[rank]
+        rank = self.instance[items[0].copy].rank
+        headroom: cp_model.LinearExprT | None = self.instance.headroom_bytes[rank]
         if self.static_bytes is not None:
-            room = self.cap - self.static_bytes[rank]
-        if room is not None:
-            self._add_memory(items, whole, rest, room)
+            headroom = self.cap - self.static_bytes[rank]
+        if headroom is not None:
+            self._add_memory(items, whole, rest, headroom)
 
     def _add_memory(
         self,
         items: list[Item],
         whole: dict[Item, cp_model.LinearExprT],
         rest: dict[Item, cp_model.LinearExprT],
-        room: cp_model.LinearExprT,
+        headroom: cp_model.LinearExprT,
     ) -> None:
         cp = self.cp
         before: dict[tuple[Item, Item], cp_model.LinearExprT] = {}
@@ -241,44 +246,44 @@ class _Model:
                 continue
             literal = cp.new_bool_var("")
             before[a, b], before[b, a] = literal, 1 - literal
-            cp.add(rest[b] >= rest[a] + self._ticks(a.chunk, a.kind)).only_enforce_if(literal)
-            cp.add(rest[a] >= rest[b] + self._ticks(b.chunk, b.kind)).only_enforce_if(~literal)
-        effects = {x: self.view[x.chunk].effect_bytes[x.kind] for x in items}
-        held = cp_model.LinearExpr.sum([-effects[y] * whole[y] for y in items])
+            cp.add(rest[b] >= rest[a] + self._ticks(a.copy, a.kind)).only_enforce_if(literal)
+            cp.add(rest[a] >= rest[b] + self._ticks(b.copy, b.kind)).only_enforce_if(~literal)
+        deltas = {x: self.instance[x.copy].delta_bytes[x.kind] for x in items}
+        held = cp_model.LinearExpr.sum([-deltas[y] * whole[y] for y in items])
         for x in items:
-            done = cp_model.LinearExpr.sum([effects[y] * before[y, x] for y in items if y != x])
-            need = self.view[x.chunk].need_bytes[x.kind]
-            cp.add(held + done + need <= room)
+            done = cp_model.LinearExpr.sum([deltas[y] * before[y, x] for y in items if y != x])
+            peak_above = self.instance[x.copy].peak_above_bytes[x.kind]
+            cp.add(held + done + peak_above <= headroom)
 
     def _add_ways(self) -> None:
         """F, B, W in order; activations go down, gradients come up."""
-        for index, chunk in enumerate(self.view.chunks):
+        for index, copy in enumerate(self.instance.copies):
             self._precede(Item(index, F), Item(index, B), 0)
             self._precede(Item(index, B), Item(index, W), 0)
-            if chunk.below is not None:
-                self._precede(Item(index, F), Item(chunk.below, F), self._lag(chunk.down_us))
-                self._precede(Item(chunk.below, B), Item(index, B), self._lag(chunk.up_us))
+            if copy.below is not None:
+                self._precede(Item(index, F), Item(copy.below, F), self._lag(copy.down_us))
+                self._precede(Item(copy.below, B), Item(index, B), self._lag(copy.up_us))
 
     def _precede(self, first: Item, second: Item, lag: int) -> None:
-        end = self.start[first] + self._ticks(first.chunk, first.kind)
+        end = self.start[first] + self._ticks(first.copy, first.kind)
         self.cp.add(self.start[second] >= end + lag)
 
     def _most_bytes(self) -> int:
         """More than any pattern needs: as many micro-batches as there can be at once."""
         if self.static_bytes is None:
             return 0
-        each = sum(abs(bytes_) for c in self.view.chunks for bytes_ in c.effect_bytes.values())
-        needs = sum(max(chunk.need_bytes.values()) for chunk in self.view.chunks)
-        return max(self.static_bytes) + 8 * len(self.view) * each + needs
+        each = sum(abs(bytes_) for c in self.instance.copies for bytes_ in c.delta_bytes.values())
+        peaks_above = sum(max(copy.peak_above_bytes.values()) for copy in self.instance.copies)
+        return max(self.static_bytes) + 8 * len(self.instance) * each + peaks_above
 
     def least(
         self, seconds: float, seed: int, workers: int, should_stop: Callable[[], bool]
     ) -> Values | None:
         """Minimise the cap; what STEPs need comes on top."""
         assert self.static_bytes is not None
-        for rank, held in enumerate(self.view.held):
-            for chunk in held:
-                steps = self.view[chunk].need_bytes[STEP]
+        for rank, held in enumerate(self.instance.held):
+            for copy in held:
+                steps = self.instance[copy].peak_above_bytes[STEP]
                 self.cp.add(self.cap >= self.static_bytes[rank] + steps)
         self.cp.minimize(self.cap)
         return solve_briefly(self.cp, seconds, seed, workers, should_stop)
@@ -287,7 +292,7 @@ class _Model:
         """The time until a micro-batch has left every rank: what beginning and end add."""
         span = self.cp.new_int_var(0, self.latest + self.period, "span")
         for item, start in self.start.items():
-            self.cp.add(span >= start + self._ticks(item.chunk, item.kind))
+            self.cp.add(span >= start + self._ticks(item.copy, item.kind))
         self.cp.minimize(span)
 
     def solve(

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from synth.solve.improve.modulo.model import Round, RoundModel, num_ops
-from synth.solve.instance.instance import View
+from synth.solve.instance.instance import Instance
 
 # The search ends when what is left is such a share of the period.
 _PRECISION = 0.001
@@ -49,7 +49,7 @@ _RISE_AFTER_OPEN = 0.02
 
 
 @dataclass
-class Narrowing:
+class PeriodSearch:
     """The shortest period of a round's size that can be found.
 
     Attributes:
@@ -60,7 +60,7 @@ class Narrowing:
         is_thorough: whether brief tries are over.
     """
 
-    view: View
+    instance: Instance
     size: int
     seconds: float
     seed: int
@@ -145,7 +145,7 @@ class Narrowing:
         return _WAY_BETWEEN if self.is_found or self.is_rival else _FIRST_WAY
 
     def _find(self, period_us: int) -> Round | None:
-        model, left_s = RoundModel(self.view, self.size, period_us), self.seconds - self.spent_s
+        model, left_s = RoundModel(self.instance, self.size, period_us), self.seconds - self.spent_s
         if self.is_thorough:
             each_s = min(left_s, _MOST_TO_FIND * self._thorough_s)
         else:
@@ -189,4 +189,4 @@ class Narrowing:
 
     @property
     def _num_ops(self) -> int:
-        return num_ops(self.view, self.size)
+        return num_ops(self.instance, self.size)

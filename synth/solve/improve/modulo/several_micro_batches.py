@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 
 from synth.solve.improve.modulo.model import Round, num_ops
-from synth.solve.improve.modulo.period_search import Narrowing
-from synth.solve.instance.instance import View
+from synth.solve.improve.modulo.period_search import PeriodSearch
+from synth.solve.instance.instance import Instance
 
 # Micro-batches in a round that are tried, in this order, after as many as fill the memory; models
 # have at most so many ops.
@@ -22,13 +22,13 @@ _MOST_OPS = 800
 _LEAST_SHARE = 0.7
 
 
-def applies(view: View) -> bool:
+def applies(instance: Instance) -> bool:
     """Whether every rank holds one stage, of one replica."""
-    return all(len(held) == 1 for held in view.held) and len(view) == view.num_ranks
+    return all(len(held) == 1 for held in instance.held) and len(instance) == instance.num_ranks
 
 
 def search(
-    view: View,
+    instance: Instance,
     least_us: float,
     most_us: float,
     seconds: float,
@@ -42,40 +42,40 @@ def search(
         most_us: only what takes less for each micro-batch is of use.
         seconds: effort for all of them together, in terms of `decide`.
     """
-    sizes, is_found = list(_sizes(view)), False
+    sizes, is_found = list(_sizes(instance)), False
     refuted_rates_us: dict[int, float] = {}
-    least_us = max(1, least_us, *(max(c.work_us, c.down_us, c.up_us) for c in view.chunks))
+    least_us = max(1, least_us, *(max(c.work_us, c.down_us, c.up_us) for c in instance.copies))
     for place, size in enumerate(sizes):
         # The first ones find most, and what they do not use is left for the others.
         share = max(_LEAST_SHARE, 1 / (len(sizes) - place))
-        narrowing = Narrowing(
-            view, size, share * seconds, seed + place, should_stop, is_rival=is_found
+        search_of_size = PeriodSearch(
+            instance, size, share * seconds, seed + place, should_stop, is_rival=is_found
         )
-        if not narrowing.is_worth_a_try:
+        if not search_of_size.is_worth_a_try:
             continue
         # A rate that is refuted for a multiple of the size is refuted for the size too: its rounds,
         # repeated, would be rounds of the multiple.
         rates_us = (us for multiple, us in refuted_rates_us.items() if multiple % size == 0)
         shortest_us = max([least_us, *rates_us])
-        for found in narrowing.run(math.ceil(size * shortest_us), int(size * most_us)):
+        for found in search_of_size.run(math.ceil(size * shortest_us), int(size * most_us)):
             most_us, is_found = min(most_us, found.rate_us), True
             yield found
-        refuted_rates_us[size] = narrowing.refuted_us / size
-        seconds -= narrowing.spent_s
+        refuted_rates_us[size] = search_of_size.refuted_us / size
+        seconds -= search_of_size.spent_s
 
 
-def _sizes(view: View) -> Iterator[int]:
+def _sizes(instance: Instance) -> Iterator[int]:
     """What memory takes at once, if not all, or the largest part that can be modelled; then few."""
-    burst = view.most_forwards(0)
+    burst = instance.most_forwards(0)
     sizes = [*_SIZES]
-    if burst < view.chunks[0].num_micro_batches:
+    if burst < instance.copies[0].num_micro_batches:
         parts = (size for size in range(burst, 1, -1) if burst % size == 0)
-        sizes = [*islice((size for size in parts if _is_worth(view, size)), 1), *sizes]
+        sizes = [*islice((size for size in parts if _is_worth(instance, size)), 1), *sizes]
     for size in dict.fromkeys(sizes):
-        if _is_worth(view, size):
+        if _is_worth(instance, size):
             yield size
 
 
-def _is_worth(view: View, size: int) -> bool:
-    num_micro_batches = min(chunk.num_micro_batches for chunk in view.chunks)
-    return num_ops(view, size) <= _MOST_OPS and 2 * size <= num_micro_batches
+def _is_worth(instance: Instance, size: int) -> bool:
+    num_micro_batches = min(copy.num_micro_batches for copy in instance.copies)
+    return num_ops(instance, size) <= _MOST_OPS and 2 * size <= num_micro_batches

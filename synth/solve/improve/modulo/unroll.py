@@ -6,11 +6,11 @@ from itertools import takewhile
 from synth.solve.evaluate.evaluate import BUFFERINGS
 from synth.solve.improve.modulo import one_micro_batch, several_micro_batches
 from synth.solve.instance.event_graph import Graph
-from synth.solve.instance.instance import View
-from synth.solve.instance.memory_models import cautious
-from synth.solve.instance.timing import Orders, Unrolled, keeps_caps, number, value_us
+from synth.solve.instance.instance import Instance
+from synth.solve.instance.memory_models import safe_memory
+from synth.solve.instance.timing import Orders, ScoredPrograms, keeps_caps, number, value_us
 from synth.solve.problem import Problem, SolveOptions
-from synth.solve.search_state import Standing
+from synth.solve.search_state import SearchState
 
 # Shares of the time limit. The more micro-batches there are, the more of the time each takes is won
 # by rounds, and the less by windows.
@@ -32,50 +32,50 @@ _LEAST_GAIN = 0.01
 _TURNS = 8
 
 
-class Repeats:
-    """The search for them, in the strictest view of memory.
+class ModuloSchedules:
+    """The search for them, in the strictest instance of memory.
 
     Args:
         spent_share: of the time limit, on fewer micro-batches (`short_instance`).
     """
 
     def __init__(
-        self, problem: Problem, options: SolveOptions, now: Standing, spent_share: float = 0.0
+        self, problem: Problem, options: SolveOptions, state: SearchState, spent_share: float = 0.0
     ) -> None:
-        self.problem, self.options, self.now = problem, options, now
+        self.problem, self.options, self.state = problem, options, state
         self.spent_share = spent_share
-        self.view: View = cautious(problem, BUFFERINGS[0])
+        self.instance: Instance = safe_memory(problem, BUFFERINGS[0])
 
-    def __iter__(self) -> Iterator[Unrolled]:
+    def __iter__(self) -> Iterator[ScoredPrograms]:
         """Of one micro-batch, of few periods; of several, ever shorter ones."""
         yield from self._patterns()
-        if self.now.best is not None and several_micro_batches.applies(self.view):
-            yield from self._rounds(self.now.best.value_us / self._passes)
+        if self.state.best is not None and several_micro_batches.applies(self.instance):
+            yield from self._rounds(self.state.best.value_us / self._passes)
 
-    def _patterns(self) -> Iterator[Unrolled]:
-        has_rounds = several_micro_batches.applies(self.view)
+    def _patterns(self) -> Iterator[ScoredPrograms]:
+        has_rounds = several_micro_batches.applies(self.instance)
         share = _PATTERNS_SHARE_WITH_ROUNDS if has_rounds else _PATTERNS_SHARE
         options, seconds = self.options, share * self.options.time_limit_s
         for found in one_micro_batch.search(
-            self.view, seconds, options.seed, options.num_workers, self.now.finished
+            self.instance, seconds, options.seed, options.num_workers, self.state.finished
         ):
-            yield from self._best([found.orders(self.view)], "pattern")
+            yield from self._best([found.orders(self.instance)], "pattern")
 
-    def _rounds(self, most_us: float) -> Iterator[Unrolled]:
+    def _rounds(self, most_us: float) -> Iterator[ScoredPrograms]:
         """Those that take less for each micro-batch than the incumbent, its ends included."""
         seconds = self._rounds_share * self.options.time_limit_s
-        until_s = self.now.elapsed_s() + seconds
+        until_s = self.state.elapsed_s() + seconds
 
         def should_stop() -> bool:
-            late = not self.options.deterministic and self.now.elapsed_s() > until_s
-            return late or self.now.finished()
+            late = not self.options.deterministic and self.state.elapsed_s() > until_s
+            return late or self.state.finished()
 
         for found in several_micro_batches.search(
-            self.view, self._least_us, most_us, seconds, self.options.seed, should_stop
+            self.instance, self._least_us, most_us, seconds, self.options.seed, should_stop
         ):
             step = -(-found.size // _TURNS)
-            turns = (found.orders(self.view, first) for first in range(0, found.size, step))
-            yield from self._best(takewhile(lambda _: not self.now.finished(), turns), "rounds")
+            turns = (found.orders(self.instance, first) for first in range(0, found.size, step))
+            yield from self._best(takewhile(lambda _: not self.state.finished(), turns), "rounds")
 
     @property
     def _rounds_share(self) -> float:
@@ -92,26 +92,28 @@ class Repeats:
     @property
     def _least_us(self) -> float:
         """What the bound leaves for each micro-batch but the first, if that goes down and up."""
-        first = self.view.chunks[0]
-        ends_us = first.work_us + self.view.round_trip_us[0]
+        first = self.instance.copies[0]
+        ends_us = first.work_us + self.instance.round_trip_us[0]
         iterations = self.problem.objective.iterations
-        left_us = self.now.bound_us - iterations * ends_us
+        left_us = self.state.bound_us - iterations * ends_us
         return left_us / max(1, self._passes - iterations)
 
-    def _best(self, unrolled: Iterable[Orders], found_by: str) -> Iterator[Unrolled]:
+    def _best(self, unrolled: Iterable[Orders], found_by: str) -> Iterator[ScoredPrograms]:
         """The best of some orders that keep the caps, if any does."""
-        view, graph, objective = self.view, Graph(self.view), self.problem.objective
+        instance, graph, objective = self.instance, Graph(self.instance), self.problem.objective
         fitting = []
         for orders in unrolled:
-            programs = tuple(number(view, order) for order in orders)
-            if keeps_caps(programs, view):
-                fitting.append(Unrolled(programs, value_us(orders, graph, objective), found_by))
+            programs = tuple(number(instance, order) for order in orders)
+            if keeps_caps(programs, instance):
+                fitting.append(
+                    ScoredPrograms(programs, value_us(orders, graph, objective), found_by)
+                )
         if fitting:
             best = min(fitting, key=lambda one: one.value_us)
             if self._is_of_use(best.value_us):
                 yield best
 
     def _is_of_use(self, value_us: int) -> bool:
-        if self.now.best is None or self.spent_share == 0:
+        if self.state.best is None or self.spent_share == 0:
             return True
-        return value_us <= (1 - _LEAST_GAIN) * self.now.best.value_us
+        return value_us <= (1 - _LEAST_GAIN) * self.state.best.value_us

@@ -1,4 +1,4 @@
-"""Moving an op a few places among its neighbours, and what that does to the mean over worlds.
+"""Moving an op a few places among its neighbours, and what that does to the mean over scenarios.
 
     now  | a  b  c  x  d |      x moves three places; how long the longest way through these four
     then | x  a  b  c  d |      ops is follows from when their inputs arrive and what is behind them
@@ -15,7 +15,7 @@ import numpy as np
 from synth.costs import IntArray
 from synth.kinds import OpKind
 from synth.schedule.arrays import Flags
-from synth.solve.improve.robustness.scenarios import NOTHING_US, Span, Times, Worlds
+from synth.solve.improve.robustness.scenarios import NOTHING_US, ScenarioTimes, SpanTimes, Times
 
 # How far an op moves.
 _FARTHEST = 4
@@ -26,7 +26,7 @@ _NEAR = 0.01
 # Less is a rounding error.
 LEAST_US = 1e-6
 
-# Which of F, B and W an op does; two of a chunk that do the same keep their order.
+# Which of F, B and W an op does; two of a stage copy that do the same keep their order.
 _DOES = {OpKind.F: 1, OpKind.B: 2, OpKind.W: 4, OpKind.BW: 6}
 _DOES_BY_CODE = np.array([_DOES.get(kind, 7) for kind in OpKind])
 
@@ -57,37 +57,37 @@ class Weighed(NamedTuple):
     merit: Times
 
 
-def weighed_moves(worlds: Worlds) -> Iterator[Weighed]:
+def weighed_moves(scenarios: ScenarioTimes) -> Iterator[Weighed]:
     """All moves of a schedule."""
-    around = _Around(worlds)
+    around = _Around(scenarios)
     return map(around.weigh, _moves())
 
 
 class _Around:
-    """What is around the ops in all worlds: when their inputs arrive, and what follows them."""
+    """What is around the ops in all scenarios: when their inputs arrive, and what follows them."""
 
-    def __init__(self, worlds: Worlds) -> None:
-        self.worlds, self.lowered = worlds, worlds.lowered
+    def __init__(self, scenarios: ScenarioTimes) -> None:
+        self.scenarios, self.lowered = scenarios, scenarios.lowered
         before, after = self.lowered.edges
         num_nodes, num_ops = len(self.lowered.durations), self.lowered.first_node[-1]
         # What an op's neighbours on its rank ask is what a move changes.
         other = (after != before + 1) | (after >= num_ops)
         before, after = before[other], after[other]
-        self.ready_us = np.maximum(_largest(worlds.end_us[before], after, num_nodes), 0)
-        self.tails_us = [worlds.tails_us(span) for span in worlds.spans]
+        self.ready_us = np.maximum(_largest(scenarios.end_us[before], after, num_nodes), 0)
+        self.tails_us = [scenarios.tails_us(span) for span in scenarios.spans]
         self.behind_us = [_largest(tails[after], before, num_nodes) for tails in self.tails_us]
 
     def weigh(self, move: Move) -> Weighed:
         """What a move is worth, wherever it can be done."""
         node = self._movable(move)
         new = [node + place for place in move.places]
-        starts, at = [], self.worlds.end_us[node - 1]
+        starts, at = [], self.scenarios.end_us[node - 1]
         for op in new:
             starts.append(np.maximum(at, self.ready_us[op]))
-            at = starts[-1] + self.worlds.durations_us[op]
+            at = starts[-1] + self.scenarios.durations_us[op]
         gain, near = np.zeros(len(node)), np.zeros(len(node))
         allowed = np.ones(len(node), dtype=np.bool_)
-        for number, span in enumerate(self.worlds.spans):
+        for number, span in enumerate(self.scenarios.spans):
             now = self._longest_now(number, node, len(new))
             then = self._longest_then(number, span, node, new, starts)
             shorter = np.where(now >= span.length_us - LEAST_US, np.maximum(0, now - then), 0)
@@ -103,13 +103,13 @@ class _Around:
 
     def _longest_now(self, span: int, node: IntArray, length: int) -> Times:
         """The longest way through one of the ops as they are."""
-        start, tails = self.worlds.start_us, self.tails_us[span]
+        start, tails = self.scenarios.start_us, self.tails_us[span]
         ways = [start[node + i] + tails[node + i] for i in range(length)]
         longest: Times = np.max(ways, axis=0)
         return longest
 
     def _longest_then(
-        self, number: int, span: Span, node: IntArray, new: list[IntArray], starts: list[Times]
+        self, number: int, span: SpanTimes, node: IntArray, new: list[IntArray], starts: list[Times]
     ) -> Times:
         """The same in the new order: what comes before and after is the same."""
         following = node + len(new)
@@ -119,7 +119,7 @@ class _Around:
         tail = np.where((following == ends)[:, None], -span.origin_us[rank], tail)
         longest = np.full_like(tail, NOTHING_US)
         for op, start in zip(reversed(new), reversed(starts), strict=True):
-            tail = self.worlds.durations_us[op] + np.maximum(tail, self.behind_us[number][op])
+            tail = self.scenarios.durations_us[op] + np.maximum(tail, self.behind_us[number][op])
             longest = np.maximum(longest, start + tail)
         return longest
 
@@ -139,15 +139,15 @@ class _Around:
         return movable
 
     def _keep_order(self, one: IntArray, other: IntArray) -> Flags:
-        """Whether two ops must stay in order: of one micro-batch and chunk, or of one kind."""
+        """Whether two ops must stay in order: of one micro-batch and stage copy, or of one kind."""
         arrays = self.lowered.arrays
-        same_chunk = (arrays.stage[one] == arrays.stage[other]) & (
+        same_copy = (arrays.stage[one] == arrays.stage[other]) & (
             arrays.replica[one] == arrays.replica[other]
         )
         alike = _DOES_BY_CODE[arrays.kind[one]] & _DOES_BY_CODE[arrays.kind[other]] > 0
         same = arrays.microbatch[one] == arrays.microbatch[other]
         step = arrays.of_step[one] | arrays.of_step[other]
-        ordered: Flags = step | (same_chunk & (alike | same))
+        ordered: Flags = step | (same_copy & (alike | same))
         return ordered
 
 

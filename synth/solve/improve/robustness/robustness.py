@@ -2,7 +2,7 @@
 
 An order that is only good where every op takes what the profile says lives on the profile's error.
 So, between turns of the windows and when the search is over, ops are moved a few places among their
-neighbours wherever that shortens the mean over worlds (see `scenarios`), never the worse for the
+neighbours wherever that shortens the mean over scenarios (see `scenarios`), never the worse for the
 value or the highest peak:
 
 The best of all moves (see `moves`) is tried, and the verifier decides.
@@ -16,7 +16,7 @@ import numpy as np
 from synth.schedule.ops import Op
 from synth.solve.evaluate.evaluate import EvaluatedSchedule, evaluate, never
 from synth.solve.improve.robustness.moves import LEAST_US, weighed_moves
-from synth.solve.improve.robustness.scenarios import Luck, Worlds
+from synth.solve.improve.robustness.scenarios import ScenarioFactors, ScenarioTimes
 from synth.solve.problem import Problem
 
 # Effort: ops in the orders that are tried, tries at most, and tries in a row without a gain.
@@ -25,10 +25,10 @@ _MOST_TRIES = 150
 _PATIENCE = 30
 
 
-def slacken(
+def improve_robustness(
     problem: Problem, candidate: EvaluatedSchedule, should_stop: Callable[[], bool] = never
 ) -> EvaluatedSchedule:
-    """Move ops until no move shortens the mean over worlds, or the effort is spent.
+    """Move ops until no move shortens the mean over scenarios, or the effort is spent.
 
     The value and the highest peak of a rank never get worse.
     """
@@ -48,20 +48,22 @@ def slacken(
 
 
 class _Search:
-    """The best order so far, what its worlds say, and the moves that were tried."""
+    """The best order so far, what its scenarios say, and the moves that were tried."""
 
     def __init__(self, problem: Problem, candidate: EvaluatedSchedule) -> None:
-        self.problem, self.luck = problem, Luck(problem)
+        self.problem, self.scenario_factors = problem, ScenarioFactors(problem)
         self.tried: set[tuple[Op, ...]] = set()
-        self._use(candidate, self._worlds(candidate))
+        self._use(candidate, self._scenarios(candidate))
 
-    def _worlds(self, candidate: EvaluatedSchedule) -> Worlds:
-        return Worlds(candidate.timeline.lowered, self.luck, self.problem.objective)
+    def _scenarios(self, candidate: EvaluatedSchedule) -> ScenarioTimes:
+        return ScenarioTimes(
+            candidate.timeline.lowered, self.scenario_factors, self.problem.objective
+        )
 
-    def _use(self, candidate: EvaluatedSchedule, worlds: Worlds) -> None:
-        self.best, self.worlds = candidate, worlds
+    def _use(self, candidate: EvaluatedSchedule, scenarios: ScenarioTimes) -> None:
+        self.best, self.scenarios = candidate, scenarios
         self.most_us, self.most_bytes = candidate.value_us, max(candidate.peak_bytes)
-        self.moves = list(weighed_moves(worlds))
+        self.moves = list(weighed_moves(scenarios))
 
     def step(self) -> bool | None:
         """Try the best move that was not tried yet; whether it gained, none if there is none."""
@@ -74,10 +76,10 @@ class _Search:
             return False
         if max(found.peak_bytes) > self.most_bytes:
             return False
-        worlds = self._worlds(found)
-        gain_us = self.worlds.value_us - worlds.value_us
+        scenarios = self._scenarios(found)
+        gain_us = self.scenarios.value_us - scenarios.value_us
         if gain_us >= -LEAST_US:
-            self._use(found, worlds)
+            self._use(found, scenarios)
         return gain_us > LEAST_US
 
     def _untried(self) -> Iterator[tuple[tuple[Op, ...], ...]]:

@@ -1,8 +1,8 @@
-"""Schedules in worlds where ops and transfers take longer or shorter than profiled.
+"""Schedules in scenarios where ops and transfers take longer or shorter than profiled.
 
-A world is one draw of luck: a factor for each op and each value that is sent, the same in every
-order, so that two orders are compared on the same luck. All worlds are run at once; world 0 is the
-one in which everything takes what the profile says.
+A scenario is one draw of luck: a factor for each op and each value that is sent, the same in every
+order, so that two orders are compared on the same luck. All scenarios are run at once; scenario 0
+is the one in which everything takes what the profile says.
 """
 
 from collections.abc import Iterator
@@ -17,13 +17,13 @@ from synth.schedule.lowering.effects import VALUE_KINDS
 from synth.schedule.lowering.lower import Lowered
 from synth.solve.problem import Problem
 
-# Rows are nodes or ranks, columns are worlds.
+# Rows are nodes or ranks, columns are scenarios.
 Times = npt.NDArray[np.float64]
 
 _DEVIATION = 0.05
 
-# Fewer where there are many (stage, micro-batch): each world takes memory and time for all of them.
-_WORLDS, _FEW_WORLDS, _MANY_CELLS = 25, 5, 10_000
+# Fewer scenarios where (stage, micro-batch) pairs are many: each takes memory and time for all.
+_SCENARIOS, _FEW_SCENARIOS, _MANY_CELLS = 25, 5, 10_000
 
 _LEAST, _MOST = 0.5, 2.0
 
@@ -31,13 +31,13 @@ _LEAST, _MOST = 0.5, 2.0
 NOTHING_US = -1e18
 
 
-class Luck:
-    """A factor for each op, transfer and reduction in each world; normal, a few per cent each.
+class ScenarioFactors:
+    """A factor for each op, transfer and reduction in each scenario; normal, a few per cent each.
 
     Args:
         problem: whose ops they are.
-        seed: another one, other worlds.
-        num_worlds: with the one without luck; by default as many as the number of ops allows.
+        seed: another one, other scenarios.
+        num_scenarios: with the one without luck; by default as many as the number of ops allows.
         deviation: the standard deviation of each factor.
         bias: that of a factor that all ops of a kind of a stage share: the profile's own error.
     """
@@ -46,21 +46,21 @@ class Luck:
         self,
         problem: Problem,
         seed: int = 0,
-        num_worlds: int | None = None,
+        num_scenarios: int | None = None,
         deviation: float = _DEVIATION,
         bias: float = 0.0,
     ) -> None:
         rng = np.random.default_rng(seed)
         placement, m = problem.placement, problem.num_micro_batches
         copies = len(placement.ranks) * placement.num_stages
-        worlds = num_worlds or (_WORLDS if m * copies <= _MANY_CELLS else _FEW_WORLDS)
+        scenarios = num_scenarios or (_SCENARIOS if m * copies <= _MANY_CELLS else _FEW_SCENARIOS)
 
         def factors(num_kinds: int) -> Times:
-            shape = (num_kinds, copies, m, worlds)
+            shape = (num_kinds, copies, m, scenarios)
             drawn = 1 + deviation * rng.standard_normal(shape)
-            drawn += bias * rng.standard_normal((num_kinds, copies, 1, worlds))
+            drawn += bias * rng.standard_normal((num_kinds, copies, 1, scenarios))
             drawn[..., 0] = 1
-            clipped: Times = np.clip(drawn, _LEAST, _MOST).reshape(-1, worlds)
+            clipped: Times = np.clip(drawn, _LEAST, _MOST).reshape(-1, scenarios)
             return clipped
 
         # Kinds that only schedules from elsewhere have are among them; the last is for reductions.
@@ -69,7 +69,7 @@ class Luck:
         self._num_cells = copies * m
 
     def durations_us(self, lowered: Lowered) -> Times:
-        """How long each node takes in each world."""
+        """How long each node takes in each scenario."""
         arrays = lowered.arrays
         of_ops = self._of_ops[arrays.kind * self._num_cells + arrays.cells]
         of_values = self._of_values[lowered.transfer_table.value]
@@ -81,15 +81,17 @@ class Luck:
         return longer
 
 
-class Worlds:
-    """A schedule in all worlds: when its nodes start and end, and the spans that count.
+class ScenarioTimes:
+    """A schedule in all scenarios: when its nodes start and end, and the spans that count.
 
     Attributes:
-        value_us: the mean objective, without world 0.
+        value_us: the mean objective, without scenario 0.
     """
 
-    def __init__(self, lowered: Lowered, luck: Luck, objective: Objective) -> None:
-        self.lowered, self.durations_us = lowered, luck.durations_us(lowered)
+    def __init__(
+        self, lowered: Lowered, scenario_factors: ScenarioFactors, objective: Objective
+    ) -> None:
+        self.lowered, self.durations_us = lowered, scenario_factors.durations_us(lowered)
         self.order, self.after = _topological(lowered)
         self.start_us = np.zeros_like(self.durations_us)
         rows = list(self.start_us)
@@ -104,14 +106,16 @@ class Worlds:
         values = np.array([span.weight * span.length_us for span in self.spans]).sum(axis=0)
         self.value_us = float(values[1:].mean())
 
-    def _spans(self, objective: Objective) -> "Iterator[Span]":
+    def _spans(self, objective: Objective) -> "Iterator[SpanTimes]":
         if objective.makespans:
-            yield Span(objective.makespans, np.zeros_like(self.begun_us), self.ended_us.max(axis=0))
+            yield SpanTimes(
+                objective.makespans, np.zeros_like(self.begun_us), self.ended_us.max(axis=0)
+            )
         if objective.periods:
             longest = (self.ended_us - self.begun_us).max(axis=0)
-            yield Span(objective.periods, self.begun_us, longest)
+            yield SpanTimes(objective.periods, self.begun_us, longest)
 
-    def tails_us(self, span: "Span") -> Times:
+    def tails_us(self, span: "SpanTimes") -> Times:
         """From the start of each node, the longest way to the end of a span."""
         tails = np.full_like(self.start_us, NOTHING_US)
         tails[np.array(self.lowered.first_node[1:]) - 1] = -span.origin_us
@@ -124,7 +128,7 @@ class Worlds:
         return tails
 
 
-class Span(NamedTuple):
+class SpanTimes(NamedTuple):
     """The makespan or the period: how often it counts, from when on each rank, and its length."""
 
     weight: int

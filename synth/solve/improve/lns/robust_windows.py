@@ -1,0 +1,129 @@
+"""Windows and slack in turns: where windows find nothing more, moves for slack lead on.
+
+An order from which no window leads farther has many ways that are as long as the longest. To move
+ops so that the mean over random scenarios falls, never the worse for the value, leaves fewer of
+them.
+"""
+
+import math
+from collections.abc import Callable
+from itertools import count
+
+from synth.solve.improve.lns import search
+from synth.solve.improve.robustness.robustness import improve_robustness
+from synth.solve.instance.instance import Instance
+from synth.solve.instance.memory_models import relaxed_memory, safe_memory
+from synth.solve.instance.timing import TimedOrders
+from synth.solve.order_pool import OrderPool, split_timing
+from synth.solve.problem import Part, Problem, SolveOptions
+from synth.solve.search_state import SearchState
+
+# What windows may find nothing for before slack has its turn, as a share of the time limit; at
+# least so many seconds, in which a few windows of every size end.
+_PATIENCE_SHARE = 0.03
+_LEAST_PATIENCE_S = 1.5
+
+_STARTS = 3
+
+# Between two exact looks at what the windows find, so many times as long as one look takes.
+_PAUSES = 5
+
+
+class RobustWindows:
+    """Large-neighbourhood search from the best orders known, in the strictest instance they fit in.
+
+    Args:
+        workers: windows at a time.
+        take: called with a solution of the instance, to be evaluated exactly.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        options: SolveOptions,
+        state: SearchState,
+        pool: OrderPool,
+        workers: int,
+        take: Callable[[Instance, TimedOrders, str], None],
+    ) -> None:
+        self.problem, self.options, self.state, self.pool = problem, options, state, pool
+        self.workers = 1 if options.deterministic else workers
+        self.instance, self._starts = self._strictest_instance()
+        self._evaluate, self._taken_at_s = take, state.elapsed_s()
+
+    def _strictest_instance(self) -> tuple[Instance, list[TimedOrders]]:
+        """The instance, and the best orders that fit in it."""
+        best = self.state.best
+        if best is not None:
+            strict = safe_memory(self.problem, best.schedule.buffering)
+            if known := self._known_in(strict):
+                return strict, known[:_STARTS]
+        free = relaxed_memory(self.problem)
+        return free, self._known_in(free)[:_STARTS]
+
+    def _known_in(self, instance: Instance) -> list[TimedOrders]:
+        best = self.state.best
+        return self.pool.timings(instance, None if best is None else best.schedule.programs)
+
+    def run(self, until_s: float, effort_s: float, *, is_patient: bool) -> None:
+        """Until a moment since the start, or the effort is spent, or nothing is left to try.
+
+        Args:
+            until_s: a deterministic search does not look at the clock.
+            is_patient: to go on where neither windows nor slack find anything for a while.
+        """
+        starts = self._starts
+        patience_s = max(_LEAST_PATIENCE_S, _PATIENCE_SHARE * self.options.time_limit_s)
+        if Part.SLACK in self.options.without:
+            patience_s = math.inf
+
+        def should_stop() -> bool:
+            late = not self.options.deterministic and self.state.elapsed_s() > until_s
+            return late or self.state.finished()
+
+        for turn in count():
+            if not starts or effort_s <= 0 or should_stop():
+                return
+            found = search.improve(
+                self.instance,
+                self.problem.objective,
+                starts,
+                effort_s,
+                self.options.seed + turn,
+                self.workers,
+                should_stop,
+                self._take,
+                patience_s,
+            )
+            self._evaluate(self.instance, found.timing, "windows")
+            effort_s -= found.spent_s
+            starts = self._more_robust(should_stop)
+            if not starts and is_patient and not found.is_exhausted:
+                starts, patience_s = [found.timing], 2 * patience_s
+            elif starts and self._value_us(found.timing) < self._value_us(starts[0]):
+                starts.append(found.timing)  # better here, if not in every detail
+
+    def _value_us(self, timing: TimedOrders) -> int:
+        return timing.value_us(self.instance, self.problem.objective)
+
+    def _take(self, timing: TimedOrders) -> None:
+        """Evaluate what is better; not every step, where looking at one exactly takes long."""
+        pause_s = 0 if self.options.deterministic else _PAUSES * self.state.evaluation_s
+        if self.state.elapsed_s() - self._taken_at_s >= pause_s:
+            self._evaluate(self.instance, timing, "windows")
+            self._taken_at_s = self.state.elapsed_s()
+
+    def _more_robust(self, should_stop: Callable[[], bool]) -> list[TimedOrders]:
+        """The best with more slack, to go on from; nothing if it has all there is."""
+        best = self.state.best
+        if best is None or Part.SLACK in self.options.without or should_stop():
+            return []
+        looser = improve_robustness(self.problem, best, should_stop)
+        if looser is best:
+            return []
+        if looser.value_us < best.value_us:
+            self.state.offer(looser)
+        else:
+            self.state.best = looser
+        timing = split_timing(looser.schedule.programs, self.instance)
+        return [] if timing is None else [timing]
