@@ -288,7 +288,7 @@ def test_the_hosts_memory_is_allocated_ahead_of_the_first_move() -> None:
     def refuse(num_bytes: int) -> Tensor:
         raise AssertionError(f"{num_bytes} bytes were allocated in a step")
 
-    link._rooms._make = refuse
+    link._pool._make = refuse
     for _ in range(2):
         for j, is_out in order:
             row = (torch.full((sizes[j],), j, dtype=torch.uint8),)
@@ -312,8 +312,8 @@ def move_reserved(rank: int, size: int) -> list[int]:
     pipeline = Pipeline(by_hand("to the host"), stage, warm_up=True)
     host: Any = pipeline._channels._host
     made: list[int] = []
-    make, reserve = host._rooms._make, host.reserve
-    host._rooms._make = lambda n: made.append(n) or make(n)
+    make, reserve = host._pool._make, host.reserve
+    host._pool._make = lambda n: made.append(n) or make(n)
 
     def reserving(moves: Any) -> None:
         reserve(moves)
