@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import tables
+from benchmarks.solver import report
 from benchmarks.solver.__main__ import main
 from benchmarks.solver.baselines import averaged, published, share_of_1f1b
 from benchmarks.solver.case import Known, measure
@@ -70,6 +72,51 @@ def test_a_run_is_saved_and_printed_again_as_a_table(
     assert main(["--markdown", str(saved)]) == 0
     printed = capsys.readouterr().out
     assert "| 4,8,1.5 |" in printed and "| 1355 | 1355 | 0.00 |" in printed
+
+
+def test_a_run_of_several_seeds_goes_on_where_it_was_cut_off(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved = tmp_path / "table.json"
+    asked = ["table", "--only", SMALL.label, "--seeds", "2", "--time-limit", "60"]
+    asked += ["--json", str(saved)]
+    assert main(asked) == 0
+    document = json.loads(saved.read_text())
+    assert [row["seed"] for row in document["rows"]] == [0, 1]
+    document["rows"] = document["rows"][:1]
+    document["rows"][0]["found_by"] = "kept as it is"
+    saved.write_text(json.dumps(document))
+    assert main([*asked, "--resume"]) == 0
+    rows = json.loads(saved.read_text())["rows"]
+    assert [row["seed"] for row in rows] == [0, 1]
+    assert rows[0]["found_by"] == "kept as it is" != rows[1]["found_by"]
+    assert main([*asked, "--resume", "--time-limit", "7"]) == 2
+    assert "time_limit_s 60.0, not 7.0" in capsys.readouterr().err
+
+
+def test_rows_that_name_a_line_and_a_column_make_a_pivoted_table_of_medians() -> None:
+    def row(seed: int, column: str, value_us: int, gap: float) -> dict[str, object]:
+        cells = {"label": f"v {column}", "seed": seed, "cell": ["v", column]}
+        return {**cells, "value_us": value_us, "gap_percent": gap}
+
+    rows = [row(0, "all", 10, 0.0), row(1, "all", 14, 2.0), row(2, "all", 11, 1.0)]
+    made = report.table({"rows": [*rows, row(0, "no exact", 12, 3.0)]})
+    assert made.splitlines()[0] == "|  | all | no exact |"
+    assert made.splitlines()[2] == "| v | 11 (1.00) | 12 (3.00) |"
+
+
+def test_tables_of_pages_are_those_of_the_saved_results(tmp_path: Path) -> None:
+    saved = tmp_path / "small.json"
+    assert main(["table", "--only", SMALL.label, "--time-limit", "60", "--json", str(saved)]) == 0
+    page = "above\n<!-- results: small -->\nold\n<!-- /results -->\nbelow\n"
+    new = tables.filled(page, tmp_path)
+    assert "| 4,8,1.5 |" in new and "old" not in new and "below" in new
+    assert tables.filled(new, tmp_path) == new
+    assert "| 4,8,1.5 |" not in tables.filled(page.replace("small", "small unproven"), tmp_path)
+
+
+def test_the_documentation_has_the_tables_of_the_saved_results() -> None:
+    assert tables.main(["--check"]) == 0
 
 
 def test_an_answer_that_contradicts_what_is_known_is_a_failure() -> None:

@@ -3,11 +3,12 @@
 import argparse
 import sys
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 from benchmarks.solver import __doc__ as about
 from benchmarks.solver.case import Row, Suite, measure
-from benchmarks.solver.report import head, line, markdown, save
+from benchmarks.solver.report import Run, head, line, markdown, resumed, save
 from benchmarks.solver.suites import SUITES
 from synth.errors import SynthError
 from synth.solve import Objective
@@ -41,7 +42,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--workers", type=int, help="of the solver; default: all cores")
     parser.add_argument("--only", default="", help="rows that have this in their name")
     parser.add_argument("--objective", type=Objective.parse, help="for every row")
+    parser.add_argument("--seeds", type=int, default=1, metavar="N", help="each row with 0 to N-1")
     parser.add_argument("--json", type=Path, help="where to save the rows, after each of them")
+    parser.add_argument("--resume", action="store_true", help="keep the rows that the file has")
     return parser
 
 
@@ -49,6 +52,10 @@ def _check(arguments: argparse.Namespace) -> None:
     """Refuse now what would fail after the first row."""
     if arguments.time_limit is not None and arguments.time_limit <= 0:
         raise SynthError(f"the time limit is {arguments.time_limit:g} s; give more than 0")
+    if arguments.seeds < 1:
+        raise SynthError(f"{arguments.seeds} seeds asked for; give at least 1")
+    if arguments.resume and arguments.json is None:
+        raise SynthError("--resume goes on with a file; give --json with it")
     if arguments.json is not None and not arguments.json.absolute().parent.is_dir():
         raise SynthError(f"{arguments.json} lies in no folder that exists; make it first")
 
@@ -60,19 +67,23 @@ def _run(suite: Suite, arguments: argparse.Namespace) -> int:
         raise SynthError(
             f"no row of {suite.name} has {arguments.only!r} in its name; try --only ''"
         )
-    rows: list[Row] = []
+    run = Run(suite.name, suite.about, arguments.seeds, arguments.workers, arguments.time_limit)
+    rows: list[Row] = resumed(arguments.json, run) if arguments.resume else []
+    known = {(row.label, row.seed) for row in rows}
     print(head())
-    for case in cases:
+    for case, seed in product(cases, range(arguments.seeds)):
+        if (case.label, seed) in known:
+            continue
         if arguments.objective is not None:
             problem = replace(case.problem, objective=arguments.objective)
             case = replace(case, problem=problem, known=None)
         limit_s = arguments.time_limit or case.time_limit_s or suite.time_limit_s
-        rows.append(measure(case, limit_s, arguments.workers))
+        rows.append(measure(case, limit_s, arguments.workers, seed))
         print(line(rows[-1]), flush=True)
         for failure in rows[-1].failures:
             print(f"{case.label}: {failure}", file=sys.stderr, flush=True)
         if arguments.json is not None:
-            save(arguments.json, suite, rows, arguments.workers)
+            save(arguments.json, run, rows)
     return int(any(row.failures for row in rows))
 
 

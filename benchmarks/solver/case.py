@@ -39,6 +39,7 @@ class Case:
         time_limit_s: where the suite's own does not do.
         without: parts of the search to leave out.
         look: at the result, for the suite's own columns.
+        cell: where a pivoted table has it: the name of its line and of its column.
         is_large: show memory and where the time goes; and take the published schedules from the
             result, since making them once more would take minutes.
     """
@@ -49,6 +50,7 @@ class Case:
     without: frozenset[Part] = frozenset()
     known: Known | None = None
     look: Callable[[Result], Look] | None = None
+    cell: tuple[str, str] | None = None
     is_large: bool = False
 
 
@@ -67,6 +69,7 @@ class Row:
     """What came of a case; times of schedules in µs, those of the search in seconds."""
 
     label: str
+    seed: int
     objective: str
     family: str | None
     family_us: int | None
@@ -79,13 +82,14 @@ class Row:
     found_by: str | None
     stopped_by: str
     columns: Mapping[str, Cell]
+    cell: tuple[str, str] | None
     failures: tuple[str, ...]
 
 
-def measure(case: Case, time_limit_s: float, workers: int | None) -> Row:
+def measure(case: Case, time_limit_s: float, workers: int | None, seed: int = 0) -> Row:
     """Solve, and judge the answer."""
     answers_s: list[float] = []
-    options = SolveOptions(time_limit_s=time_limit_s, workers=workers, without=case.without)
+    options = SolveOptions(time_limit_s, workers=workers, seed=seed, without=case.without)
     with Probe() as probe:
         result = solve(case.problem, options, lambda step: answers_s.append(step.elapsed_s))
     baselines = _baselines_of(result) if case.is_large else list(published(case.problem))
@@ -95,6 +99,7 @@ def measure(case: Case, time_limit_s: float, workers: int | None) -> Row:
     columns |= probe.columns() if case.is_large else {}
     return Row(
         label=case.label,
+        seed=seed,
         objective=str(case.problem.objective),
         family=best.name if best else None,
         family_us=best.value_us if best else None,
@@ -107,6 +112,7 @@ def measure(case: Case, time_limit_s: float, workers: int | None) -> Row:
         found_by=result.found_by,
         stopped_by=result.stopped_by.value,
         columns=columns | dict(look.columns),
+        cell=case.cell,
         failures=(*_failures(case, result, best), *look.failures),
     )
 

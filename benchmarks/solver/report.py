@@ -1,20 +1,34 @@
 """Rows as lines, as JSON and as the tables of the documentation."""
 
 import json
-import os
-import platform
-from collections.abc import Sequence
-from dataclasses import asdict
-from importlib.metadata import version
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from benchmarks.solver.case import Row, Suite
+from benchmarks.provenance import provenance
+from benchmarks.solver.case import Row
 from synth.errors import SynthError
 
 _FORMAT = "synth-solver-benchmark"
 _HEAD = ("problem", "published that fits", "value", "bound", "gap %", "gain %", "s", "first s")
 _LINE = "{:<30} {:>22} {:>10} {:>10} {:>6} {:>6} {:>7} {:>7}  {}"
+
+# As the document holds it: `Row`, with lists for tuples.
+SavedRow = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Run:
+    """The request that rows answer; `time_limit_s` is None where each row has its own."""
+
+    suite: str
+    about: str
+    num_seeds: int
+    workers: int | None
+    time_limit_s: float | None
 
 
 def head() -> str:
@@ -26,51 +40,51 @@ def line(row: Row) -> str:
     """A row for people, with what the suite adds at its end."""
     added = "  ".join(f"{name}: {_shown(cell)}" for name, cell in row.columns.items())
     found = f"{row.found_by or 'nothing'} ({row.stopped_by})  {added}"
-    return _LINE.format(*_cells(asdict(row)), found).rstrip()
+    return _LINE.format(*_cells([asdict(row)]), found).rstrip()
 
 
-def save(path: Path, suite: Suite, rows: Sequence[Row], workers: int | None) -> None:
-    """Write what is there so far, with where it was measured; all at once or not at all."""
-    document = {
-        "format": _FORMAT,
-        "suite": suite.name,
-        "about": suite.about,
-        "processor": _processor(),
-        "cores": os.cpu_count(),
-        "workers": workers or os.cpu_count(),
-        "python": platform.python_version(),
-        "ortools": version("ortools"),
-        "rows": [asdict(row) for row in rows],
-    }
+def save(path: Path, run: Run, rows: Sequence[Row]) -> None:
+    """Write the rows with the commit and the machine they come from; all at once or not at all."""
+    document = {"format": _FORMAT, **asdict(run), **provenance()}
+    document["rows"] = [asdict(row) for row in rows]
     draft = path.with_name(f"{path.name}.draft")
     draft.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     draft.replace(path)
 
 
-def markdown(path: Path) -> str:
-    """A saved suite as a table of the documentation.
+def resumed(path: Path, run: Run) -> list[Row]:
+    """The rows that a file has; none if there is no file.
+
+    Raises:
+        SynthError: the file answers another request, or another commit.
+    """
+    if not path.exists():
+        return []
+    document = load(path)
+    for name, asked in {**asdict(run), "commit": provenance()["commit"]}.items():
+        if document.get(name) != asked:
+            raise SynthError(
+                f"{path} was measured with {name} {document.get(name)}, not {asked}; "
+                f"leave out --resume to measure all rows anew"
+            )
+    return [
+        Row(
+            **{
+                **row,
+                "cell": row["cell"] and tuple(row["cell"]),
+                "failures": tuple(row["failures"]),
+            }
+        )
+        for row in document["rows"]
+    ]
+
+
+def load(path: Path) -> dict[str, Any]:
+    """A saved run.
 
     Raises:
         SynthError: the file cannot be read, or is none that `save` wrote.
     """
-    document = _load(path)
-    rows: list[dict[str, Any]] = document["rows"]
-    added = list(dict.fromkeys(name for row in rows for name in row["columns"]))
-    heads = [*_HEAD, "found by", "stopped by", *added]
-    lines = [_markdown_line(heads), _markdown_line(["---"] * len(heads))]
-    for row in rows:
-        ends = [_shown(row["found_by"]), row["stopped_by"]]
-        cells = [*_cells(row), *ends, *(_shown(row["columns"].get(name, "")) for name in added)]
-        lines.append(_markdown_line(cells))
-    where = (
-        f"`{document['suite']}`: {document['about']} Measured with {document['workers']} workers "
-        f"on {document['cores']} cores ({document['processor']}), Python {document['python']}, "
-        f"OR-Tools {document['ortools']}."
-    )
-    return "\n".join([where, "", *lines])
-
-
-def _load(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -82,11 +96,77 @@ def _load(path: Path) -> dict[str, Any]:
     return document
 
 
-def _cells(row: dict[str, Any]) -> list[str]:
+def markdown(path: Path) -> str:
+    """A saved suite as a table, under a paragraph on where it was measured."""
+    document = load(path)
+    return f"{origin(document)}\n\n{table(document)}"
+
+
+def origin(document: dict[str, Any]) -> str:
+    """Say which code, machine and effort a saved run is of."""
+    seeds = document["num_seeds"]
+    return (
+        f"`{document['suite']}`: {document['about']} Measured at commit {document['commit']} with "
+        f"{document['workers'] or document['cores']} workers on {document['cores']} cores "
+        f"({document['processor']}), Python {document['python']}, OR-Tools {document['ortools']}"
+        + (f", {seeds} seeds: medians" if seeds > 1 else "")
+        + "."
+    )
+
+
+def table(document: dict[str, Any], keep: Callable[[SavedRow], bool] = lambda row: True) -> str:
+    """A saved run's rows in Markdown, those of several seeds as one with medians.
+
+    Cases that name a line and a column make a table of values with their gaps.
+    """
+    rows = [row for row in document["rows"] if keep(row)]
+    grouped = [list(group) for _, group in groupby(rows, key=lambda row: row["label"])]
+    pivoted = bool(rows) and all(row["cell"] for row in rows)
+    return _pivoted(grouped) if pivoted else _listed(grouped)
+
+
+def _listed(grouped: Iterable[Sequence[SavedRow]]) -> str:
+    groups = list(grouped)
+    added = list(dict.fromkeys(name for rows in groups for name in rows[0]["columns"]))
+    heads = [*_HEAD, "found by", "stopped by", *added]
+    lines = [_markdown_line(heads), _markdown_line(["---"] * len(heads))]
+    for rows in groups:
+        own = [_shown(_middle(row["columns"].get(name, "") for row in rows)) for name in added]
+        ends = [_shown(_middle(row[name] for row in rows)) for name in ("found_by", "stopped_by")]
+        lines.append(_markdown_line([*_cells(rows), *ends, *own]))
+    return "\n".join(lines)
+
+
+def _pivoted(grouped: Sequence[Sequence[SavedRow]]) -> str:
+    cells = {
+        tuple(rows[0]["cell"]): f"{_shown(_middle(row['value_us'] for row in rows))} "
+        f"({_shown(_middle(row['gap_percent'] for row in rows))})"
+        for rows in grouped
+    }
+    names = list(dict.fromkeys(name for name, _ in cells))
+    columns = list(dict.fromkeys(column for _, column in cells))
+    lines = [_markdown_line(["", *columns]), _markdown_line(["---"] * (1 + len(columns)))]
+    lines += [_markdown_line([n, *(cells.get((n, c), "") for c in columns)]) for n in names]
+    return "\n".join(lines)
+
+
+def _cells(rows: Sequence[SavedRow]) -> list[str]:
     """The columns that every suite has, in the order of `_HEAD`."""
-    family = f"{row['family']} {row['family_us']}" if row["family"] else "none"
+    first = rows[0]
+    family = f"{first['family']} {first['family_us']}" if first["family"] else "none"
     columns = ("value_us", "bound_us", "gap_percent", "gain_percent", "wall_s", "first_s")
-    return [row["label"], family, *(_shown(row[name]) for name in columns)]
+    middle = (_shown(_middle(row[name] for row in rows)) for name in columns)
+    return [first["label"], family, *middle]
+
+
+def _middle(cells: Iterable[int | float | str | None]) -> int | float | str | None:
+    """The median of numbers; of anything else the most frequent."""
+    found = list(cells)
+    numbers = [cell for cell in found if isinstance(cell, int | float)]
+    if len(numbers) < len(found):
+        return max(found, key=found.count)
+    middle = median(numbers)
+    return round(middle) if all(isinstance(cell, int) for cell in numbers) else middle
 
 
 def _shown(cell: int | float | str | None) -> str:
@@ -97,13 +177,3 @@ def _shown(cell: int | float | str | None) -> str:
 
 def _markdown_line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
-
-
-def _processor() -> str:
-    """The processor's name, or at least its kind."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.machine()
-    names = (entry.partition(":")[2].strip() for entry in lines if entry.startswith("model name"))
-    return next(names, platform.machine())

@@ -7,14 +7,17 @@ from collections.abc import Iterator
 
 from benchmarks.solver.case import Case, Suite
 from benchmarks.solver.regimes import regimes
+from benchmarks.solver.suites import table
 from synth.solve import Part
 
 
 def _cases() -> Iterator[Case]:
-    for name, problem in regimes().items():
-        yield Case(f"{name}, all", problem)
+    for name, problem in {**regimes(), "32 ranks": table.problem(32, 256, 0.75)}.items():
+        yield Case(f"{name}, all", problem, cell=(name, "all"))
         for part in Part:
-            yield Case(f"{name} without {part}", problem, without=frozenset({part}))
+            without = frozenset({part})
+            cell = (name, f"no {part}")
+            yield Case(f"{name} without {part}", problem, without=without, cell=cell)
 
 
 SUITE = Suite("ablation", "The value without each part; label: regime, part.", _cases, 30.0)

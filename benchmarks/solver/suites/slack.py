@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from benchmarks.solver.case import Case, Look, Suite
+from benchmarks.solver.probe import Cell
 from benchmarks.solver.suites import bidirectional, published, table, unequal, v_shaped
 from synth.schedule import peak_bytes, verify
 from synth.schedule.simulate import Timeline
@@ -38,7 +39,7 @@ def _look(result: Result) -> Look:
     lines = (result.timeline, slack.timeline)
     before_us, after_us = _means_us(problem, lines, bias=0.0)
     wrong_before_us, wrong_after_us = _means_us(problem, lines, bias=_BIAS)
-    columns = {
+    columns: dict[str, Cell] = {
         "mean without": round(before_us),
         "mean with": round(after_us),
         "change %": f"{100 * (after_us / before_us - 1):+.2f}",

@@ -11,7 +11,8 @@ LIMITS_S = (1, 3, 10, 30, 100)
 def _cases() -> Iterator[Case]:
     for name, problem in regimes().items():
         for limit_s in LIMITS_S:
-            yield Case(f"{name} {limit_s} s", problem, time_limit_s=limit_s)
+            label = f"{name} {limit_s} s"
+            yield Case(label, problem, time_limit_s=limit_s, cell=(name, f"{limit_s} s"))
 
 
 SUITE = Suite("time", "The value by time limit; label: regime, seconds.", _cases)

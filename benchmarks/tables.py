@@ -1,0 +1,68 @@
+"""Fill the tables of the documentation from the saved results, or check that they are so.
+
+    python -m benchmarks.tables            rewrites docs/*.md
+    python -m benchmarks.tables --check    names the tables that differ, and exits with 1
+
+A table stands between two comments, of which the first names a file of `benchmarks/results`:
+
+    <!-- results: solver-table unproven -->
+    <!-- /results -->
+
+The word behind the name leaves rows out: `unproven` those whose gap is 0.
+"""
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+from benchmarks.solver.report import load, origin, table
+from synth.errors import SynthError
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+_PLACE = re.compile(r"(<!-- results: (\S+)( unproven)? -->\n).*?(<!-- /results -->)", re.DOTALL)
+
+
+def filled(text: str, results: Path = RESULTS) -> str:
+    """A page with all its tables made anew.
+
+    Raises:
+        SynthError: it names a file that is not there or cannot be read.
+    """
+
+    def made(place: re.Match[str]) -> str:
+        document = load(results / f"{place[2]}.json")
+        rows = table(
+            document, (lambda row: row["gap_percent"] != 0) if place[3] else lambda row: True
+        )
+        return f"{place[1]}{origin(document)}\n\n{rows}\n{place[4]}"
+
+    return _PLACE.sub(made, text)
+
+
+def main(given: list[str] | None = None) -> int:
+    """Rewrite or check the pages; 1 if one differs, 2 if results are missing."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.tables", description=(__doc__ or "").splitlines()[0]
+    )
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    arguments = parser.parse_args(given)
+    differing = []
+    try:
+        for page in sorted((ROOT / "docs").glob("*.md")):
+            text = page.read_text(encoding="utf-8")
+            if (new := filled(text)) != text:
+                differing.append(page.name)
+                if not arguments.check:
+                    page.write_text(new, encoding="utf-8")
+    except SynthError as error:
+        print(error, file=sys.stderr)
+        return 2
+    for name in differing:
+        print(f"docs/{name} {'differs from the results' if arguments.check else 'rewritten'}")
+    return int(arguments.check and bool(differing))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
