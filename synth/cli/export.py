@@ -12,7 +12,7 @@ from synth.cli.read.plans import load_checked
 
 
 class ExportFormat(StrEnum):
-    """Whose format."""
+    """Format of the exported file."""
 
     TORCH = "torch"
 

@@ -147,7 +147,7 @@ def _by_file(curve: "MemoryCurve") -> "dict[str, Plan]":
 
 
 def _picture(output: Path, svg: Path | None, profile_name: str, force: bool) -> Path:
-    """Where the picture goes.
+    """Return the path of the plot.
 
     Raises:
         SynthError: one of the two paths cannot be written, or both are the same.
@@ -177,7 +177,7 @@ class _Request:
 
     @property
     def title(self) -> str:
-        """What the picture is of."""
+        """The title of the plot."""
         problem = self.problem
         return (
             f"{self.profile.name} on {problem.num_ranks} ranks ({self.placement}), "

@@ -83,7 +83,7 @@ def command(
 
 
 def headline(plan: "Plan", timeline: "Timeline") -> str:
-    """What it is, what it is worth, and what is proven about it."""
+    """Return the lines above the chart: the problem, value and bound, bubble rates, status."""
     claim = plan.claim
     asked = claim.judged_by
     return "\n".join(
@@ -98,7 +98,7 @@ def headline(plan: "Plan", timeline: "Timeline") -> str:
 
 
 def _bubble_rates(asked: "Objective", timeline: "Timeline") -> "Iterator[str]":
-    """Of what was asked for, then of the makespan and the period with what they are."""
+    """Yield the bubble rate of the objective, then those of makespan and period."""
     from synth.objective import Objective
 
     work_us = max(timeline.work_us)

@@ -1,4 +1,4 @@
-"""What a search's answer says of its schedule, as schedule files keep it."""
+"""The claim of a plan file, made from the result of a search."""
 
 from synth import __version__
 from synth.schedule.files.plan_file import Claim

@@ -53,7 +53,7 @@ class Search(NamedTuple):
 
 @dataclass(frozen=True)
 class Question:
-    """What is to be compared: the model, the machine's ranks, the mini-batch, what counts.
+    """The comparison asked for: model, ranks, mini-batch, limits and objective.
 
     `partition`, where given, holds for the placements of as many stages; where it is sought, the
     solver seeks it, and published schedules are cut evenly. `caps_bytes` is what each rank may
@@ -174,9 +174,9 @@ def compare(
         question: on what, and what for.
         names: of families, with their options; none: all families in all ways, those with rounds
             also with as many as divide the layers evenly.
-        searches: what the solver does.
-        options: how long each search may take, and all published schedules together; those for
-            which there is no time are refused.
+        searches: the solver's searches.
+        options: the time limit is for each search, and for all published schedules together;
+            schedules that do not finish in time are refused.
         on_begin: called with the name of each schedule before it is made, or searched.
         stop: set it to leave out what has not been searched.
         so_far: an empty one to fill, which can be read from other threads meanwhile.
@@ -239,7 +239,7 @@ class _Comparing:
         self._known: dict[Placement, tuple[tuple[int, ...], Costs]] = {}
 
     def begins(self, name: str, on_begin: Callable[[str], None] | None) -> bool:
-        """Whether to go on; then tells so."""
+        """Return False if the comparison was stopped; otherwise announce the schedule."""
         if on_begin is not None and not self.stop.is_set():
             on_begin(name)
         return not self.stop.is_set()
@@ -273,7 +273,7 @@ class _Comparing:
             self._add(name, sizes, verify(schedule, costs))
 
     def add_solved(self, search: Search) -> None:
-        """What the solver finds on a placement, or why it finds nothing."""
+        """Add the solver's schedule on a placement, or the reason why there is none."""
         name = search.title
         try:
             result = self._solve(search)

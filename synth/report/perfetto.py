@@ -61,8 +61,7 @@ def _by_link(track: tuple[str, list[Event]]) -> str:
 
 
 def _incoming(execution: ExecutionTrace, rank: int) -> dict[str, list[CommunicationSpan]]:
-    """What a rank receives, by the link's name, what it sends to the host, and the reductions it
-    takes part in."""
+    """Group a rank's receives, transfers to the host and reductions by track."""
     found: defaultdict[str, list[CommunicationSpan]] = defaultdict(list)
     for span in execution.communications:
         communication = span.communication

@@ -78,7 +78,7 @@ def costs_of(
     """Derive the costs again from the plan's profile, where it is at hand, and return it.
 
     Args:
-        plan: whose costs are compared.
+        plan: contains the costs to compare.
         given: a profile's file or name; None: the shipped one that the plan names, if there is one.
         link: links instead of the profile's; None: those that the plan was solved with.
         verified: is told that the costs are the profile's.

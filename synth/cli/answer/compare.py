@@ -1,4 +1,4 @@
-"""What `synth compare` answers: the table, the picture, what cannot be, and the same as JSON."""
+"""The answer of `synth compare`: table, plot and refused schedules, as text or JSON."""
 
 from textwrap import fill, wrap
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ _COLUMNS = 80
 
 
 def drawn(comparison: "Comparison") -> Pareto:
-    """What the pictures show, in the order of the table."""
+    """Return the data of the plots, in the order of the table."""
     asked = comparison.question
     marks = tuple(
         Mark(
@@ -119,7 +119,7 @@ def _legend(comparison: "Comparison") -> str:
 
 
 def _proofs(comparison: "Comparison") -> list[str]:
-    """What the solver proved, each for its own placement and partition."""
+    """Return value, bound and gap of the solver's rows, each for its placement and partition."""
     objective = comparison.question.objective
     return [
         f"{entry.name}:\n"

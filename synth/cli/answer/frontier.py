@@ -1,4 +1,4 @@
-"""What `synth frontier` answers: the table of points, the sentence about the least, the picture."""
+"""The answer of `synth frontier`: table of points, feasibility limits and plot, as text or JSON."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def as_text(curve: "MemoryCurve", title: str, width: int) -> str:
-    """What it is of, the table, and the picture for a terminal."""
+    """Return headline, table and plot for a terminal."""
     picture = plot(drawn(curve, title), width)
     return "\n\n".join((_headline(curve, title), _table(curve), _sentence(curve), picture))
 
@@ -33,7 +33,7 @@ def _sizes(partition: tuple[int, ...]) -> str:
 
 
 def drawn(curve: "MemoryCurve", title: str) -> Curve:
-    """What the pictures show."""
+    """Return the data of the plots."""
     from synth.plan.memory_curve.curve_file import cap_of, value_of
 
     points = tuple(

@@ -1,4 +1,4 @@
-"""What commands share about their streams: stdout is the answer, stderr is the talk."""
+"""Output of the commands: results go to stdout, messages to stderr."""
 
 import json
 import os
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Format(StrEnum):
-    """How the answer is written."""
+    """Output format on stdout."""
 
     TEXT = "text"
     JSON = "json"

@@ -42,7 +42,7 @@ def preview(request: Request, format: Format) -> None:
 
 
 def _feasibility(request: Request) -> str:
-    """What is known of caps that are not too small in closed form."""
+    """Say if memory limits that pass the closed-form check are known to be feasible."""
     from synth.plan.recompute.choice import limits_bytes
 
     caps = request.problem.caps_bytes

@@ -1,4 +1,4 @@
-"""What `synth run` answers: the losses, the measurement beside the plan, and the same as JSON."""
+"""The answer of `synth run`: losses and the comparison with the plan, as text or JSON."""
 
 import json
 import statistics
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Outputs:
-    """Where the answer goes: files for the figures and for the trace, and how stdout is written."""
+    """Destinations of the answer: files for figures and trace, and the format of stdout."""
 
     figures: Path | None
     trace: Path | None
@@ -49,7 +49,7 @@ def report(plan: "Plan", lowered: "Lowered", results: "list[RankResult]", output
 
 
 def stopped_after(steps: int) -> SynthError:
-    """What is said of a run that SIGTERM ended early, with the exit code of that signal."""
+    """Return the error of a run that SIGTERM ended early, with the exit code of that signal."""
     done = "1 step is done" if steps == 1 else f"{steps} steps are done"
     stopped = SynthError(
         f"stopped by SIGTERM: {done} and saved; the same command with --resume goes on from there"
@@ -125,7 +125,7 @@ def tokens_per_second(result: "RankResult") -> float | None:
 def trace_of(
     plan: "Plan", results: "list[RankResult]", source: "Source", times: float = 1.0
 ) -> "Trace":
-    """What the ranks saw of the traced steps, laid over each other."""
+    """Merge the ranks' logs of the traced steps into one trace."""
     from synth.schedule.measured.rank_log import join_logs
     from synth.schedule.measured.trace import Trace, TracedStep
 
@@ -139,8 +139,9 @@ def trace_of(
 
 
 def iterations_us(trace: "Trace", results: "list[RankResult]") -> list[float]:
-    """What each traced iteration took. Where iterations overlap that is, for any rank, the time
-    between two of its ends: all of one ends only when the next has begun."""
+    """Return the time of each traced iteration. If iterations overlap, it is the time from one end
+    of a step to the next on a rank, because an iteration ends only after the next has begun.
+    """
     if results[0].late:
         return [seen.step_us for seen in results[0].traced]
     return [step.step_us for step in trace.steps]

@@ -129,7 +129,7 @@ def _contenders(request: Request, result: "Result") -> list[Contender]:
 
 
 def _what_is_left(result: "Result") -> list[str]:
-    """What it means that the search ended by itself without a proof."""
+    """Explain an exhausted search: all its parts ended without a proof."""
     from synth.solve.problem import StoppedBy
 
     if result.stopped_by != StoppedBy.EXHAUSTED:

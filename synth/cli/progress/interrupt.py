@@ -45,9 +45,9 @@ def run_interruptibly(
     Ctrl-C afterwards, while the answer is written, does not stop that until it comes twice.
 
     Args:
-        work: what to do, in a thread of its own.
+        work: runs in a thread of its own.
         until: the time of `time.monotonic` at which it ends by itself; None: it has no limit.
-        so_far: what there is to answer without the end of the work, None for nothing.
+        so_far: returns the answer if the work does not end in time; None if there is none.
 
     Raises:
         OutOfTime: the time is over, and there is nothing so far.

@@ -31,7 +31,7 @@ def read_hint(text: str | None, problem: "Problem", profile: Profile) -> "Schedu
 
 
 def _as_ordered(text: str, given: "Schedule", problem: "Problem") -> "Schedule":
-    """What the search takes of a schedule: its order of F, B and W.
+    """Return the part of a schedule that the search can start from: its order of F, B and W.
 
     Raises:
         SynthError: it moves what forwards save.

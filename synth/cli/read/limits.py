@@ -129,12 +129,12 @@ def word(text: str) -> str:
 
 
 def is_least(text: str | None) -> bool:
-    """Whether the least limit is sought, under which a target is met."""
+    """Return True if the memory limit is to be minimized subject to a target."""
     return text is not None and word(text) == LEAST
 
 
 def is_steady(target: str | None) -> bool:
-    """Whether the target is a pipeline without bubble once it is full."""
+    """Return True if the target is a steady state without bubble."""
     return target is not None and word(target) == STEADY
 
 
@@ -190,7 +190,7 @@ def read_partition(text: str, where: "Placement") -> tuple[int, ...] | None:
 
 
 def is_searched(partition: str) -> bool:
-    """Whether the partition is to be sought."""
+    """Return True if the partition is to be searched for."""
     return word(partition) in SOUGHT
 
 

@@ -21,7 +21,7 @@ def read_links(given: Sequence[str], measured: Links) -> Links:
     ranks of different nodes of 8.
 
     Raises:
-        SynthError: what is not understood, or two for the same.
+        SynthError: a link cannot be parsed, or two links are for the same ranks.
     """
     default, nodes = measured.default, list[NodeLink]()
     seen: dict[int | None, str] = {}

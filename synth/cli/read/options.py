@@ -150,7 +150,7 @@ def asked_problem(
         profile: with the costs of the layers as they are run.
         should_stop: ends the search for a partition.
         recomputed_layers: the layers that are recomputed, as the profile counts already.
-        chooses_layers: whether the search may choose layers to recompute.
+        chooses_layers: let the search choose layers to recompute.
 
     Raises:
         SynthError: a partition for other stages or layers, or too few layers or micro-batches.

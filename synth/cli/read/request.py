@@ -1,4 +1,4 @@
-"""What `synth solve` was asked: the problem, and how a solution becomes a schedule file."""
+"""The request of `synth solve`: the problem, and all that a plan file records besides."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -44,7 +44,7 @@ class Request:
 
     @property
     def partitioning(self) -> "Partitioning":
-        """How the model is to be cut."""
+        """Way in which the model is partitioned."""
         from synth.plan.choose.candidates import Partitioning
 
         text = self.arguments["partition"]

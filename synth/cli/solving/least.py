@@ -107,7 +107,7 @@ def _with_limit(request: Request, least: "LeastCap", result: "Result") -> Reques
 
 
 def _sentence(least: "LeastCap") -> str:
-    """What is found and what is proven about memory, and of which partitions."""
+    """Say the memory limit found, its lower bound, and the partitions that the bound covers."""
     assert least.cap_bytes is not None and least.gap is not None
     proven = "proven the least" if least.gap == 0 else f"gap {percent(least.gap)}"
     return (

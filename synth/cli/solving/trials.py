@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Candidates:
-    """Those to choose from, at least one, and by name why other placements cannot be."""
+    """Candidates to choose from, at least one, and reasons why other placements are impossible."""
 
     them: "tuple[Candidate, ...]"
     refusals: dict[str, str]
@@ -74,7 +74,7 @@ def asked_candidates(
     with the even one.
 
     Raises:
-        SynthError: what `asked_problem` refuses on all of them, or stages that are not of all.
+        SynthError: `asked_problem` refuses all placements, or the stages named do not exist on all.
     """
     from synth.plan.choose.candidates import Candidate
     from synth.plan.recompute.choice import why_infeasible

@@ -1,4 +1,4 @@
-"""What is tried: placements and partitions with their problems, and what came of each of them."""
+"""Candidates (a placement and a partition) and their trials."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,7 +14,7 @@ from synth.solve.problem import Baseline, Problem, Result, StoppedBy, rank_key, 
 
 
 class Partitioning(StrEnum):
-    """How the model is cut: as it is given, evenly (with R's time counted), or as serves best."""
+    """Way to partition the model: as given, balanced (counting R's time), or searched for."""
 
     GIVEN = "given"
     EVEN = "even"
@@ -48,7 +48,7 @@ def placements_to_try(num_ranks: int, num_layers: int) -> dict[str, Placement]:
 
 @dataclass(eq=False)
 class Trial:
-    """What is known of a candidate: the best that was found, and a bound on all that there is.
+    """Knowledge about a candidate: the best schedule found, and a lower bound on all schedules.
 
     The bound, with its certificate, holds for one partition, which is another one where the model
     was cut anew for the stages that recompute; `is_over` says that more time would find nothing
@@ -94,7 +94,7 @@ class Trial:
 
     @property
     def is_impossible(self) -> bool:
-        """Whether nothing fits, for certain."""
+        """True if the candidate is proven infeasible."""
         return self.found is not None and self.found.stopped_by == StoppedBy.INFEASIBLE
 
     def take(self, found: Result) -> None:
@@ -120,7 +120,7 @@ class Trial:
             self.certificate = found.certificate
 
     def bound_on(self, problem: Problem) -> int:
-        """What is proven of a cut of the model; 0 of another one."""
+        """Return the lower bound if it is of this partition, else 0."""
         return self.lower_bound_us if problem.partition == self.problem.partition else 0
 
 
@@ -138,5 +138,5 @@ class Chosen(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Of the placement that won."""
+        """Name of the best placement."""
         return self.trials[0].name

@@ -241,17 +241,17 @@ class JudgedSchedules:
 
 
 def _untimed(problem: Problem) -> _Made:
-    """Of families that read no times."""
+    """Yield schedules of families that read no times."""
     return _made(problem, problem.costs, timed=False)
 
 
 def _timed(problem: Problem) -> _Made:
-    """Of families that read times."""
+    """Yield schedules of families that read times."""
     return _made(problem, problem.costs, timed=True)
 
 
 def _averaged(problem: Problem) -> _Made:
-    """Of families that read times, where stages differ in these, from their averages."""
+    """Yield schedules of families that read times, made from mean times if these differ."""
     averaged = with_mean_times(problem.costs)
     if averaged != problem.costs:
         for name, schedule in _made(problem, averaged, timed=True):

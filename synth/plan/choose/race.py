@@ -24,7 +24,7 @@ class Race:
 
     Attributes:
         partitioning: keep the given partitions, or make others.
-        gap: what is open of the best at most for the others to be out.
+        gap: the relative gap of the best value to a bound at which a candidate is out.
         trials: one per candidate and partition, also of those not yet searched.
         is_judged: published schedules were judged before all trials, and some fit.
         queues: by placement name, the partitions to try next; empty unless they are searched.
@@ -65,7 +65,7 @@ class Race:
 
     @property
     def is_untried(self) -> bool:
-        """Whether nothing was tried yet."""
+        """True if no candidate has a result yet."""
         return all(trial.found is None for trial in self.trials)
 
     def best_of(self, name: str) -> Result | None:
@@ -89,7 +89,7 @@ class Race:
     # Which can win
 
     def can_win(self, trial: Trial) -> bool:
-        """Whether it may still be better than all others."""
+        """Return True if the trial may still become the best."""
         best_us = self.best_us
         # The bound says nothing of another cut, which the first trial may come to.
         is_new = (
@@ -102,11 +102,11 @@ class Race:
         return relative_gap(best_us, trial.lower_bound_us) > self.gap
 
     def promising(self) -> list[Trial]:
-        """Those that may still win, the best ones first."""
+        """Return the trials that may still become the best, best first."""
         return [trial for trial in self._ranked() if self.can_win(trial)]
 
     def near(self, times: float = _NEAR, *, is_first_round: bool = False) -> list[Trial]:
-        """Of those that may still win, what is not far behind the best one.
+        """Return the promising trials whose value is near the best.
 
         Candidates on which no published schedule fits are behind once others were judged, but may
         have a trial in the first round.
@@ -121,19 +121,19 @@ class Race:
 
     @property
     def bounds_all_partitions(self) -> bool:
-        """Whether there are bounds of all partitions of all candidates."""
+        """True if there are bounds over all partitions of all candidates."""
         queues = self.queues.values()
         is_of_each = {candidate.name for candidate in self.candidates} == self.queues.keys()
         return is_of_each and all(queue.bounds is not None for queue in queues)
 
     @property
     def bound_scope(self) -> BoundScope:
-        """What `bound_us` holds for."""
+        """The scope of `bound_us`."""
         return BoundScope.ALL if self.bounds_all_partitions else BoundScope.CANDIDATES
 
     @property
     def others_can_win(self) -> bool:
-        """Whether a partition that was not tried may be better, by such bounds."""
+        """True if, by bounds over all partitions, an untried partition may be better."""
         if not self.bounds_all_partitions:
             return False
         # What was judged by all micro-batches counts as well, where nothing is found yet.
@@ -145,7 +145,7 @@ class Race:
         return relative_gap(best_us, min(best_us, self._others_us())) > self.gap
 
     def is_of_others(self, best: Trial, promising: Sequence[Trial]) -> bool:
-        """Whether most of what is open is not of the best candidate, but of others."""
+        """Return True if other candidates than the leader account for most of the remaining gap."""
         if best.value_us is None or not self.bounds_all_partitions:
             return False
         others = (one.lower_bound_us for one in promising if one is not best)
@@ -154,14 +154,14 @@ class Race:
         return own < _OWN_SHARE * relative_gap(best.value_us, others_us)
 
     def _others_us(self) -> int:
-        """What no partition that was not tried can beat, where there are such bounds."""
+        """Return the lower bound over all untried partitions."""
         least = (queue.least_us(self.partitions_of(name)) for name, queue in self.queues.items())
         return min(bound_us for bound_us in least if bound_us is not None)
 
     # What it comes to
 
     def bound_us(self, value_us: int, trial: Trial, own_us: int) -> int:
-        """What holds for all, where a value was found and a bound on one candidate is proven."""
+        """Return the lower bound over all candidates, given a value and a bound on one of them."""
         others = [other.lower_bound_us for other in self._possible() if other is not trial]
         others += [self._others_us()] if self.bounds_all_partitions else []
         return min(value_us, own_us, *others)
@@ -193,7 +193,7 @@ class Race:
         return None if queue.bounds is None else queue.bounds.certificate(bound_us, proofs)
 
     def _possible(self, best: Trial | None = None) -> Iterator[Trial]:
-        """Those that bound what can be; what no search orders bounds itself alone."""
+        """Yield the trials that count for the common bound; fixed ones only if they are the best."""
         for trial in self.trials:
             if not trial.is_impossible and (trial is best or not trial.is_fixed):
                 yield trial

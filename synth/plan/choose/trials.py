@@ -82,7 +82,7 @@ def solve_best_of(
 
     Args:
         candidates: at least one, all of one objective; the first ones win ties.
-        profile: what their costs were cut from.
+        profile: of the candidates' costs.
         partitioning: how partitions are made; a search begins with those given.
         options: the time limit is for all candidates together. A hint is for none of them.
         listeners: called with the problem of each trial; who it returns hears of what is better
@@ -231,7 +231,7 @@ class _RaceRun:
         return search
 
     def _moment_s(self, share: float) -> float:
-        """When a share of what is left of the time will be over."""
+        """Return the moment at which a share of the remaining time will be over."""
         limit_s = self.options.time_limit_s
         return limit_s - (1 - share) * self._left_s(limit_s)
 
@@ -263,7 +263,7 @@ class _RaceRun:
         return race.answer(wall_s, is_interrupted=self.stop.is_set(), is_over=self.is_over)
 
     def _worth_a_trial(self) -> Sequence[Trial]:
-        """Those for the first round: as many as there is time for, the best ones first."""
+        """Return the trials of the first round: as many as there is time for, best first."""
         near = self.race.near(_WORTH, is_first_round=True)
         untried = [trial for trial in near if not trial.num_searches]
         limit_s = _FIRST_SHARE * self._left_s(self.options.time_limit_s)
@@ -271,7 +271,7 @@ class _RaceRun:
         return untried[: max(1, int(most))]
 
     def _has_time(self, until_s: float) -> bool:
-        """Whether it is worth to begin once more before a moment of the search."""
+        """Return True if enough time is left until a moment of the search for another trial."""
         least_s = _LEAST_SHARE * self.options.time_limit_s
         return not self.stop.is_set() and self._left_s(until_s) > least_s
 
@@ -328,7 +328,7 @@ class _RaceRun:
             self._try(trial, self._left_s(until_s) / (len(those) - place))
 
     def _left_s(self, until_s: float) -> float:
-        """What is left until a moment of the search; a deterministic one counts what it gave."""
+        """Return the seconds left until a moment of the search, by the clock or as granted."""
         if self.options.deterministic:
             return until_s - self.granted_s
         return until_s - (time.monotonic() - self.began)

@@ -1,4 +1,4 @@
-"""What searches under some caps say about all other caps.
+"""Dominance over memory limits: a search under one limit bounds and serves others.
 
 The best time never rises with the cap. So a schedule serves every cap that it keeps, the larger
 ones too; and a bound proven under a cap holds under all smaller ones.
@@ -127,5 +127,5 @@ class Enough(threading.Event):
             self.set()
 
     def is_set(self) -> bool:
-        """Whether to stop, for either reason."""
+        """Return True if stopped, for either reason."""
         return super().is_set() or self._stop.is_set()

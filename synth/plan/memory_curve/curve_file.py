@@ -84,17 +84,17 @@ class MemoryCurve(FileRecord):
 
     @property
     def judged_by(self) -> Objective:
-        """Of what the points' times are."""
+        """Objective of the points' times."""
         return Objective.parse(self.objective)
 
     @property
     def bound_scope(self) -> BoundScope:
-        """What the points' bounds hold for."""
+        """Scope of the points' bounds."""
         return BoundScope.ALL if self.partition_is_sought else BoundScope.PARTITION
 
     @property
     def choice(self) -> Choice:
-        """Which stages recompute."""
+        """Stages that recompute."""
         return of_words(self.recompute)
 
     @model_validator(mode="after")
@@ -173,7 +173,7 @@ def _cut(of: MemoryCurve | Plan) -> tuple[int, ...] | str:
 
 
 def _recompute(of: MemoryCurve | Plan) -> str | None:
-    """What a curve was asked for; of a plan it is no part of the problem."""
+    """Return the recomputation of a curve; None for a plan, where it is no part of the problem."""
     return of.recompute if isinstance(of, MemoryCurve) else None
 
 
@@ -189,7 +189,7 @@ def empty_frontier(
     Args:
         problem: without caps, with its partition.
         recompute: the stages that do.
-        sought: whether each point is to have its own partition.
+        sought: search a partition for each point.
 
     Raises:
         SynthError: there is no partition; or it is sought, and ranks hold several stages, or
@@ -237,7 +237,7 @@ def check_can_be_sought(problem: Problem, recompute: Choice) -> None:
 
 
 def knowledge_of(points: Iterable[Plan]) -> CapKnowledge:
-    """What the points of a curve say about all caps."""
+    """Collect what the points of a curve prove and find for all limits."""
     known = CapKnowledge()
     for plan in points:
         claim = plan.claim

@@ -46,7 +46,7 @@ _SHORTEST_S = 0.2
 
 @dataclass(frozen=True)
 class LeastCap:
-    """What is known of the least cap, one for all ranks, under which a target is met.
+    """The least memory limit, one for all ranks, under which a target is met, as far as known.
 
     No schedule meets it with less than `not_below_bytes`: proven. `found` meets it, and needs
     `cap_bytes`; `lower_bound_us` holds under that cap, by `certificate`. `fastest_us` is the best
@@ -160,7 +160,7 @@ def least_cap(
 
 
 class _Bisection:
-    """What is known of caps so far, and which one to look at next."""
+    """Bisection over memory limits: results so far, and the next limit to try."""
 
     def __init__(
         self,
@@ -217,7 +217,7 @@ class _Bisection:
             self._look(None, 1.0)
 
     def _published_caps(self) -> list[int]:
-        """What the published schedules that meet the target need: the least of it."""
+        """Yield the least memory limit of the published schedules that meet the target, if any."""
         objective = self.problem.objective
         peaks = [
             max(baseline.peak_bytes)

@@ -65,7 +65,7 @@ def least_steady(
     seconds, workers = _SHARE * options.time_limit_s, options.num_workers
 
     def late() -> Callable[[], bool]:
-        """Whether to end a step that begins now: deterministic seconds may be long ones."""
+        """Return True if wall-clock time is over: deterministic seconds may take longer."""
         until = time.monotonic() + seconds
         return lambda: stop.is_set() or (not options.deterministic and time.monotonic() > until)
 
@@ -97,7 +97,7 @@ def least_steady(
 
 
 def _each_us(problem: Problem, pattern: Pattern) -> float:
-    """What one more micro-batch takes when the pipeline is full."""
+    """Return the time of one more micro-batch in the steady state."""
     few = _ROUNDS * problem.num_ranks * problem.num_replicas
     times = [_makespan_us(_instance(problem, count), pattern) for count in (few, 2 * few)]
     # Each copy takes one micro-batch per period.

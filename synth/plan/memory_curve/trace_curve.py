@@ -43,7 +43,7 @@ _POLL_S = 0.1
 
 @dataclass(frozen=True)
 class Effort:
-    """How many caps to search, `time_limit_s` each, so many at once with so many workers each.
+    """Effort of a curve: number of points, time limit per point, parallel jobs, workers per job.
 
     A search stops early when it is proven to be within `gap`.
     """
@@ -73,7 +73,7 @@ class _Range(NamedTuple):
 
     @property
     def area(self) -> float:
-        """How much may be found here: bytes, times by what factor the times differ, as a log."""
+        """Area of the range in bytes times log time: how much the curve may improve in it."""
         return (self.end - self.first) * math.log(max(self.first_us, 1) / max(self.end_us, 1))
 
     @property
@@ -102,13 +102,13 @@ def trace(
     Args:
         profile: what the problem's costs were cut from.
         problem: without caps, with its partition.
-        effort: how long to search.
-        begun: what is there already: only what is missing is searched, and points again that had
+        effort: number of points, time and workers.
+        begun: an earlier curve: only missing points are searched, and points again that had
             less time.
         on_point: called in this thread after every search.
         stop: set it, from any thread, to get what is there within about a second.
         recompute: the stages that do, at every point; None: as many of the first as serve best.
-        sought: whether each point gets the partition that serves best there.
+        sought: search the best partition for each point.
 
     Raises:
         SynthError: the problem has caps or no partition, or `begun` is of another problem; or
@@ -179,7 +179,7 @@ class _Tracing:
         return [] if widest is None or widest.area <= 0 else [widest.middle]
 
     def _published_caps(self) -> list[int | None]:
-        """Where published schedules fit that are faster than what is known there, worst first."""
+        """Return limits at which published schedules beat the curve, worst first."""
         better = []
         for family in self.curve.families:
             cap, plans = family.peak_bytes, self.curve.points
@@ -197,7 +197,7 @@ class _Tracing:
         return had_enough or plan.claim.gap <= self.effort.gap or cap in self.pending
 
     def _ranges(self) -> list[_Range]:
-        """Where the curve may still lie lower than is known, wide enough to look into."""
+        """Yield ranges of limits, wide enough to search, in which the curve may still improve."""
         points = self.curve.points
         finest = max(2, round((cap_of(points[-1]) - cap_of(points[0])) * _FINEST))
         ranges = []
@@ -277,6 +277,6 @@ class _Tracing:
 
 
 def _beats(one: FamilyPoint, other: FamilyPoint) -> bool:
-    """Whether one is faster in no more memory, or as fast in less."""
+    """Return True if one plan dominates the other in time and memory."""
     mine, others = (one.value_us, one.peak_bytes), (other.value_us, other.peak_bytes)
     return mine != others and all(a <= b for a, b in zip(mine, others, strict=True))

@@ -43,7 +43,7 @@ class Task:
 
 @dataclass(frozen=True)
 class TaskResult:
-    """What a worker sends back: a result without what is large and can be made again."""
+    """Result that a worker sends back, without parts that are large and can be made again."""
 
     task: Task
     partition: tuple[int, ...] | None
@@ -92,12 +92,12 @@ class Workers(AbstractContextManager["Workers"]):
 
     @property
     def has_free(self) -> bool:
-        """Whether a task would be begun at once."""
+        """True if a worker is free."""
         return bool(self._free)
 
     @property
     def has_busy(self) -> bool:
-        """Whether an outcome is to come."""
+        """True if a worker is busy."""
         return bool(self._busy)
 
     def start(self, task: Task) -> None:
@@ -113,7 +113,7 @@ class Workers(AbstractContextManager["Workers"]):
                 connection.send(None)
 
     def outcomes(self, timeout_s: float) -> Iterator[TaskResult]:
-        """What has come within a time.
+        """Yield the results that arrive within a time.
 
         Raises:
             SynthError: a task is refused.

@@ -16,7 +16,7 @@ _FEW_LAYERS = 100
 
 
 def is_proven_best(placement: Placement, given: Sequence[int] | None) -> bool:
-    """Whether no partition serves better: proven of a balance with stage k on rank k, and no other.
+    """Return True if the partition is proven best: a balanced one with stage k on rank k.
 
     `given` is the partition that was asked for; none: `balance` made it.
     """
@@ -42,7 +42,7 @@ def balance(
 
     Args:
         caps_bytes: one for each rank; none: memory does not matter.
-        num_micro_batches: how many the replicas share; none: each gets as many.
+        num_micro_batches: shared by the replicas; None: each gets the same number.
         recompute: stages whose work is R's time too; what they need is taken as without R.
         should_stop: ends the local search where it stands. It ends exact passes over many layers,
             too; the answer is the most even partition without caps then.

@@ -1,4 +1,4 @@
-"""Which runs of layers can be stages of a partition that keeps a limit on each stage.
+"""Runs of layers that can be stages of a partition under a limit on each stage.
 
 If no stage holds more than the limit, the first k stages hold at most k times the limit, and no
 stage is farther below its share than all others can be above theirs. Layers that are alike leave a
@@ -30,7 +30,7 @@ class Band:
         Args:
             up_to: the sum over the layers before each one, and over all.
             most: that a stage may hold.
-            rounding: how much less than its sum a stage may count as.
+            rounding: the most by which a stage may count less than the sum of its layers.
         """
         self.up_to, self.most, self.rounding = up_to.astype(np.float64), float(most), rounding
         self.total = float(self.up_to[-1])
@@ -78,7 +78,7 @@ def runs_from_last(num_layers: int, num_stages: int, bands: Sequence[Band]) -> I
 
 
 def _narrowed(runs: Runs, num_stages: int, band: Band) -> Runs:
-    """Those within the band."""
+    """Return the runs within the band."""
     before, most, up_to = band.up_to[runs.first], max(band.most, 1.0), band.up_to
     slack = num_stages * band.rounding + _EXACT_TO * band.total
     least = band.total - (num_stages - 1) * most - slack

@@ -48,8 +48,8 @@ class BoundaryMoves:
         """Compute the change of each rank's value by each move, a row for each move.
 
         Args:
-            edges: where the stages begin, and the end.
-            moves: which ones.
+            edges: the first layer of each stage, and the number of layers.
+            moves: the moves to apply.
             of: the value of each stage.
             shares: of each rank, by stage, how often it counts.
         """

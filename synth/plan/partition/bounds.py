@@ -1,4 +1,4 @@
-"""What no partition of a model can beat, with one stage per rank.
+"""Lower bounds over all partitions of a model with one stage per rank.
 
 What a rank implies for the whole depends on its own layers and on how long all those before and
 behind them take, not on how these are cut: layers 3 to 7 on rank 1 wait as long for their
@@ -44,7 +44,7 @@ _TINY = 1e-3
 
 @dataclass
 class _RunBound:
-    """How the bound of all partitions in which a rank holds a run was made.
+    """State of the bound over all partitions in which a rank holds a run of layers.
 
     By closed forms first, which say `closed_us`; `looked_s` is how long the exact model was
     searched at most, and `is_final` whether that was to the end.
@@ -125,7 +125,7 @@ class PartitionBounds:
         """Make bounds until the least is no less than a value, or all on its path are made.
 
         Args:
-            value_us: what is known to be possible; no bound above it is of any use.
+            value_us: the best value found; bounds above it are of no use.
             without: partitions to leave out.
             options: the gap that is good enough, and the time limit; all else as for a search.
         """
@@ -190,7 +190,7 @@ class PartitionBounds:
         )
 
     def _turn(self, run: RankLayers) -> tuple[float, int, int]:
-        """What was looked at least comes first, and of those that of the highest bound."""
+        """Sort key: the least searched run first, of equals the one with the highest bound."""
         return self.run_bounds[run].looked_s, -self.paths[run], run.rank
 
     def _look_at(
@@ -215,15 +215,15 @@ class PartitionBounds:
     # Bounds
 
     def _place(self, run: RankLayers) -> int:
-        """Of the run, among the ranks of its instance."""
+        """Return the rank of the run in its instance."""
         return 1 if run.rank else 0
 
     def _work_us(self, run: RankLayers) -> int:
-        """What a rank has to do at least."""
+        """Return the least work of the rank that holds a run."""
         return self.problem.num_micro_batches * self.layers.work_us(run)
 
     def _closed_us(self, run: RankLayers) -> int:
-        """What the closed forms say; a rank that cannot hold one micro-batch never ends."""
+        """Return the closed-form bound; `NEVER` if the rank cannot hold one micro-batch."""
         caps = self.problem.caps_bytes
         if caps is not None and self.table.need_bytes(run.first, run.end) > caps[run.rank]:
             return NEVER
@@ -258,7 +258,7 @@ class _Way(NamedTuple):
 
 
 class _Layers:
-    """What layers on other ranks take at least, however they are cut."""
+    """Least times of the layers on other ranks, however they are partitioned."""
 
     def __init__(self, table: StageTable, num_ranks: int) -> None:
         profile, self.num_ranks = table.profile, num_ranks

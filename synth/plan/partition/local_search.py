@@ -65,7 +65,7 @@ def rebalance(
 
     Args:
         caps_bytes: one for each rank; none: memory does not matter.
-        num_micro_batches: how many the replicas share; none: each gets as many.
+        num_micro_batches: shared by the replicas; None: each gets the same number.
         recompute: stages whose work is R's time too.
         should_stop: ends the search where it stands.
     """
@@ -117,7 +117,7 @@ class _Search:
     # Tables
 
     def _copies(self) -> _Array:
-        """How often each rank holds each stage."""
+        """Count for each rank how often it holds each stage."""
         copies = np.zeros((self.placement.num_ranks, self.placement.num_stages), np.int64)
         for rank, held in enumerate(self.placement.held):
             for stage, _ in held:
@@ -228,7 +228,7 @@ class _Search:
         return [excess.max(axis=1), excess.sum(axis=1)]
 
     def _needs(self, edges: _Array) -> _Array:
-        """What each rank needs, exactly; 0 where there are no caps."""
+        """Return the exact least memory of each rank; 0 without memory limits."""
         if self.caps is None:
             return np.zeros(self.placement.num_ranks, np.int64)
         costs = self.table.costs(tuple(map(int, edges)))
@@ -236,7 +236,7 @@ class _Search:
         return np.array(needed_bytes(problem), np.int64)
 
     def _is_perfect(self, state: _State) -> bool:
-        """Whether every rank has the same work, and all fit."""
+        """Return True if all ranks have the same work and fit."""
         ranks = self.weights @ self._stage_works(state.edges[:-1], state.edges[1:])
         return state.score.worst_excess == 0 and bool(ranks.max() == ranks.min())
 

@@ -30,7 +30,7 @@ class Least(NamedTuple):
 
 
 def runs_of(sizes: Sizes) -> Iterator[RankLayers]:
-    """What each rank holds."""
+    """Yield the run of layers of each rank."""
     first = 0
     for rank, size in enumerate(sizes):
         yield RankLayers(rank, first, first + size)

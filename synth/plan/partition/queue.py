@@ -1,4 +1,4 @@
-"""Which partitions to try after those that looked best, and what none of them can beat."""
+"""Queue of partitions to try, and a bound on the untried ones."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
@@ -35,8 +35,8 @@ class PartitionQueue:
         search: has ended.
         bounds: of all partitions, where there are such.
         poor: were judged by list scheduling and are left for later.
-        out: what is proven of those that cannot win.
-        shown: those that local search came by and that were returned.
+        out: the lower bounds of partitions that cannot win.
+        shown: partitions of local search that were returned.
     """
 
     search: PartitionSearch
@@ -46,11 +46,11 @@ class PartitionQueue:
     shown: set[Sizes] = field(default_factory=set)
 
     def bound_us(self, sizes: Sizes) -> int:
-        """What is known of a partition, 0 if that is nothing."""
+        """Return the lower bound of a partition; 0 without one."""
         return 0 if self.bounds is None else self.bounds.bound_us(sizes) or 0
 
     def least_us(self, tried: Collection[Sizes]) -> int | None:
-        """What no partition but those tried can beat; None: nothing is known of all."""
+        """Return the lower bound over all untried partitions; None without bounds over all."""
         if self.bounds is None:
             return None
         return min((self.bounds.least({*tried, *self.out}).bound_us, *self.out.values()))
@@ -65,7 +65,7 @@ class PartitionQueue:
         """One more partition that may beat a value, and of which list scheduling makes something.
 
         Args:
-            tried: which are not asked for.
+            tried: partitions to skip.
             value_us: the best one found.
             options: the time limit is for choosing the partition.
         """

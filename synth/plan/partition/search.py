@@ -66,7 +66,7 @@ _BOUND_OPS = 10
 
 
 class _Judged(NamedTuple):
-    """What list scheduling makes of a partition, with the rule that did it; none: nothing fits."""
+    """List schedule of a partition: its value, and the number of its priority rule."""
 
     value_us: int
     rule: int
@@ -92,7 +92,7 @@ class PartitionSearch:
             effort_s: how long to place ops by list scheduling, in all; counted in ops.
             should_stop: asked all the time; may be set anew for `looks_good`.
             recompute: stages that recompute, whose time and memory count as they are then.
-            options: how to prove bounds, and how long in all; none: closed forms only.
+            options: options and total time limit for proving bounds; None: closed forms only.
             order: a good one, of any partition; each is judged by what that makes of it, too.
         """
         self.problem, self.should_stop = problem, should_stop
@@ -154,7 +154,7 @@ class PartitionSearch:
         Where there may be several, the one to start from is the last of them, if it is not one.
 
         Args:
-            most: how many, at least 1.
+            most: the largest number to return, at least 1.
         """
         ranked = self._ranked()
         chosen = [sizes for value_us, sizes in ranked[:most] if value_us <= _NEAR * ranked[0][0]]
@@ -167,7 +167,7 @@ class PartitionSearch:
         return (self._problem(sizes) for _, sizes in self._ranked())
 
     def looks_good(self, sizes: Sizes) -> bool:
-        """Whether a partition's list schedule is near the best of all."""
+        """Return True if the list schedule of a partition is near the best of all."""
         ranked = self._ranked()
         best = self.judged[ranked[0][1]] if ranked else None
         judged = self.judged[sizes] if sizes in self.judged else self._judge(sizes, best)
@@ -177,12 +177,12 @@ class PartitionSearch:
 
     @property
     def best_us(self) -> int | None:
-        """What list scheduling makes of the best partition; None: nothing fits."""
+        """Value of the best partition's list schedule; None if no partition fits."""
         return min(self._ranked(), default=(None, ()))[0]
 
     @property
     def judging_s(self) -> float:
-        """What it takes to judge one partition, about."""
+        """Approximate seconds to judge one partition."""
         num_ops = len(SPLIT) * self.num_micro_batches * self.problem.costs.num_stages
         return _RULES * num_ops / _OPS_PER_S
 
@@ -211,7 +211,7 @@ class PartitionSearch:
         return self.effort_ops <= 0 or self.should_stop()
 
     def _neighbours(self, at: Sizes) -> list[Sizes]:
-        """Those that moves lead to, not more than there is time for, drawn by chance then."""
+        """Return the neighbours of a partition; a random sample if there are too many."""
         every = list(dict.fromkeys(_moved(at)))
         return every if len(every) <= _MOST_NEIGHBOURS else self.rng.sample(every, _MOST_NEIGHBOURS)
 
@@ -227,7 +227,7 @@ class PartitionSearch:
         return replace(problem, costs=costs, num_micro_batches=self.num_micro_batches)
 
     def _bound_us(self, sizes: Sizes) -> int | None:
-        """What the closed forms say; None where nothing fits."""
+        """Return the closed-form bound; None if the partition cannot fit."""
         if self.bounds is not None:
             return self.bounds.bound_us(sizes)
         if sizes not in self.bounds_us:
@@ -241,7 +241,7 @@ class PartitionSearch:
         return self.bounds_us[sizes]
 
     def _judge(self, sizes: Sizes, best: _Judged | None = None) -> _Judged | None:
-        """What the order given makes of it, or where that is no better, the best list schedule."""
+        """Judge a partition by the given order, or by the best list schedule if better."""
         problem, found = self._sample(sizes), None
         if _may_fit(problem):
             found = self._in_order(problem)
@@ -284,14 +284,14 @@ class PartitionSearch:
 
 
 def _most_micro_batches(problem: Problem) -> int:
-    """Of so many at most, partitions are judged."""
+    """Return the most micro-batches with which partitions are judged."""
     copies = problem.num_replicas
     few = copies * _FEW_OPS // (len(SPLIT) * problem.costs.num_stages)
     return max(copies, few, _MICRO_BATCHES_PER_RANK * problem.num_ranks)
 
 
 def _may_fit(problem: Problem) -> bool:
-    """Whether every rank has room for one micro-batch at a time."""
+    """Return True if every rank can hold one micro-batch."""
     caps = problem.caps_bytes
     return caps is None or all(n <= c for n, c in zip(needed_bytes(problem), caps, strict=True))
 

@@ -1,4 +1,4 @@
-"""What any run of a profile's layers costs as one stage, looked up instead of added up again."""
+"""Table of the costs of runs of layers as stages, each computed once."""
 
 from itertools import pairwise
 from typing import Any

@@ -26,7 +26,7 @@ Choice = tuple[int, ...] | None
 
 
 def words(choice: Choice) -> str:
-    """As `--recompute` takes it: `none`, `auto`, `0,1`."""
+    """Format a choice as `--recompute` takes it: `none`, `auto`, `0,1`."""
     return "auto" if choice is None else ",".join(map(str, choice)) or "none"
 
 
@@ -96,5 +96,5 @@ def bound_us(problem: Problem, choice: Choice) -> int:
 
 
 def _stages(problem: Problem, choice: tuple[int, ...] | None) -> Collection[int]:
-    """Those that may recompute."""
+    """Return the stages that may recompute."""
     return range(problem.costs.num_stages) if choice is None else choice

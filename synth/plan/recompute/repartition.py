@@ -36,7 +36,7 @@ def solve_repartitioning(
     The result's problem says on which; its bound is for that partition.
 
     Args:
-        profile: what the problem's costs were cut from; none: the partition is kept.
+        profile: of the problem's costs; None: keep the partition.
         problem: with its partition.
         choice: the stages that recompute; None: as many of the first as serve best.
         listeners: called for each partition; who it returns hears of improvements.

@@ -112,7 +112,7 @@ class _Recomputing:
             )
 
     def result(self, found: Result) -> Result:
-        """What the search found at last, on the true costs."""
+        """Return the result of the search, on the true costs."""
         baselines = tuple(replace(one, name=f"{one.name}+R") for one in found.baselines)
         if found.schedule is not None:
             last = self._evaluate(found.schedule, found.found_by or "")
@@ -227,7 +227,7 @@ def solve_choosing_partition(
     """Choose what to recompute, on a partition that suits it.
 
     Args:
-        problem: where nothing recomputes.
+        problem: without recomputation.
         partitions: returns the problems to try where some stages recompute: the first one for
             every number of stages, the others for the best number and its neighbours.
         listeners: returns the listener for improvements on a partition.
@@ -240,7 +240,7 @@ def solve_choosing_partition(
 
 
 class _Attempt(NamedTuple):
-    """What was found on a cut with some stages recomputing."""
+    """Result on a partition with some stages recomputing."""
 
     problem: Problem
     stages: tuple[int, ...]
@@ -419,7 +419,7 @@ class _Choosing:
 
 
 def counts_tried(num_stages: int, most: int = _MOST_TRIALS) -> list[int]:
-    """How many of the first stages are tried: none, all, and evenly between."""
+    """Return the numbers of first stages to try: none, all, and evenly spaced between."""
     steps = min(num_stages, most - 1)
     return sorted({round(i * num_stages / steps) for i in range(steps + 1)})
 

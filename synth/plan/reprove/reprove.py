@@ -74,11 +74,11 @@ class Reproof:
     Attributes:
         verdict: of the claim, as far as `holds_for` goes.
         reached_us: the bound that was proven here.
-        holds_for: which schedules it was proven for.
+        holds_for: the schedules that the bound was proven for.
         on_trust: the part of the claim that is not looked at here; None: all of it is.
         witness_us: the value of a schedule that is below the claimed bound, if one was found.
-        seconds: what it took.
-        proven_from: what proved it, in words.
+        seconds: the time spent.
+        proven_from: the provers used, in words.
         is_refuted: the plan's certificate does not prove the bound, whether or not it holds.
     """
 
@@ -109,7 +109,7 @@ def reprove(
     """Prove the bound of a checked plan again.
 
     Args:
-        plan: which has passed its check.
+        plan: a checked plan.
         timeline: of its schedule.
         options: the time limit, the workers and the seed.
         profile: that of the plan, for bounds of all partitions.

@@ -68,14 +68,14 @@ def compare(
     """Lay measurements beside the plan.
 
     Args:
-        plan: what was run.
+        plan: the plan that was run.
         lowered: its lowered form.
         step_us: the measured iterations.
-        charts: what happened in each of them.
+        executions: the traces of the timed iterations.
         peak_bytes: measured, rank by rank.
-        processors: how many of them the ranks shared.
-        late: whether steps were validated later, so that ranks did not wait for each other.
-        extra_bytes: what each rank's optimizer takes beyond the one that the plan counts.
+        processors: number of processors that the ranks shared.
+        late: steps were validated later, so ranks did not wait for each other.
+        extra_bytes: memory of each rank's optimizer beyond that in the plan.
     """
     shared = shared_timeline(lowered, processors, late=late)
     planned = planned_spans(shared)

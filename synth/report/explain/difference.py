@@ -1,4 +1,4 @@
-r"""Where a measured iteration's difference from the predicted one comes from.
+r"""Causes of the difference between a measured and the predicted iteration.
 
 The measured critical path is walked from its end: what did each op or transfer wait for last?
 
@@ -104,10 +104,10 @@ def explain_difference(
     """Take one measured iteration's difference from its plan apart.
 
     Args:
-        planned: what was predicted; its lowered form says what waits for what.
+        planned: the prediction; its lowered form has the dependences.
         charts: all traced iterations, from which typical times are taken.
         index: which of them to explain.
-        measured_us: how long that iteration took, with all that belongs to no op.
+        measured_us: the time of that iteration, including time outside of ops.
     """
     lowered = planned.lowered
     nodes = number_nodes(lowered)
@@ -155,14 +155,14 @@ def number_nodes(lowered: Lowered) -> dict[object, int]:
 
 
 def _name_of(communication: Communication) -> object:
-    """What tells a flow from others, whatever it was planned to take."""
+    """Return the identity of a communication, independent of its planned time."""
     if isinstance(communication, Transfer):
         return communication.value, communication.source, communication.target
     return communication.stage, communication.ranks
 
 
 def by_node(nodes: Mapping[object, int], execution: ExecutionTrace) -> Measured:
-    """What a chart says of each node."""
+    """Map the times of a trace to the nodes of the lowered DAG."""
     start_us, end_us, inexact = {}, {}, set()
     for rank, spans in enumerate(execution.ops):
         for op, start, end in spans:
@@ -214,7 +214,7 @@ def _critical_path(lowered: Lowered, measured: Measured) -> list[_Link]:
 
 
 def last_awaited(before: Sequence[int], measured: Measured) -> int | None:
-    """Of what a node waits for, that which ended last; what nobody waited for held up nothing."""
+    """Return the dependence of a node that ended last; None if it waited for none."""
     known = [n for n in before if n in measured.end_us and n not in measured.inexact]
     return max(known, key=measured.end_us.__getitem__, default=None)
 

@@ -1,4 +1,4 @@
-r"""Where the difference from the plan comes from if iterations overlap, with late validation.
+r"""Causes of the difference from the plan if iterations overlap (late validation).
 
 Such iterations have no critical path of their own: what held up one rank may lie in the iteration
 before. So the time of one rank is taken apart, from end to end of its iteration. It is the rank
@@ -57,7 +57,7 @@ def explain_overlapping(
         planned: an iteration alone.
         charts: all traced iterations, from which typical times are taken.
         index: which of them to explain.
-        measured_us: how long that iteration took, from end to end.
+        measured_us: the time of that iteration, from end to end.
         predicted_us: the period.
     """
     lowered, rank = planned.lowered, _pace_setter(planned)

@@ -20,7 +20,7 @@ from synth.schedule.simulate import Timeline
 
 @dataclass(frozen=True)
 class Laid:
-    """What is drawn: the plan, and the median iteration of a trace of it with its difference."""
+    """A plan overlaid with the median iteration of a trace of it, and their difference."""
 
     planned: ExecutionTrace
     measured: ExecutionTrace | None = None
@@ -29,7 +29,7 @@ class Laid:
     difference: Difference | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """What is known of the difference, for scripts."""
+        """Return the difference for scripts."""
         if self.difference is None:
             return {}
         return {"difference": self.difference.model_dump(mode="json")}

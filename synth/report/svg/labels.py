@@ -1,4 +1,4 @@
-"""Where names stand on a picture: beside their dot, covering nothing if there is such a place."""
+"""Placement of labels in a plot: beside their dot, without overlap if possible."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ class Box(NamedTuple):
         return cls(place[0] - reach, place[1] - reach, place[0] + reach, place[1] + reach)
 
     def meets(self, other: "Box") -> bool:
-        """Whether they have a point in common."""
+        """Return True if both have a point in common."""
         apart_x = self.right < other.left or other.right < self.left
         return not (apart_x or self.bottom < other.top or other.bottom < self.top)
 
@@ -77,7 +77,7 @@ def free_boxes(
 
 
 def lead(place: XY, box: Box, lead_from: float) -> list[Box]:
-    """What the line from a dot to its name covers, outside of both; nothing if that is near."""
+    """Return the line from a dot to its label, outside of both; None if these are near."""
     end = box.nearest(place)
     length = math.dist(place, end)
     if length <= lead_from:
@@ -90,7 +90,7 @@ def lead(place: XY, box: Box, lead_from: float) -> list[Box]:
 
 
 def crossings(line: Sequence[Box], others: Sequence[Box]) -> int:
-    """How many of the others a line crosses."""
+    """Count the lines that a line crosses."""
     return sum(any(piece.meets(other) for piece in line) for other in others)
 
 

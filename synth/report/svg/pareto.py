@@ -88,7 +88,7 @@ def _draw_marks(svg: Svg, pareto: Pareto, frame: Frame, lines: list[Box]) -> Non
 
 @dataclass
 class _Names:
-    """Where names stand: they cover nothing; lines that lead to them cross as little as can be.
+    """Placement of labels without overlap and with few crossings of their lines.
 
     `lines` may be crossed, `solid` are dots and names.
     """
@@ -117,7 +117,7 @@ class _Names:
 
 
 def _is_among(mark: Mark, front: list[Mark]) -> bool:
-    """Whether one of the front stands in the same place."""
+    """Return True if a schedule of the Pareto front is at the same place."""
     return any((m.value_us, m.peak_bytes) == (mark.value_us, mark.peak_bytes) for m in front)
 
 

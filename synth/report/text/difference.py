@@ -1,4 +1,4 @@
-"""Where a run's difference from its plan comes from, as tables for the terminal."""
+"""Tables of the difference between a run and its plan."""
 
 from synth.report.explain.difference import Difference
 from synth.report.text.tables import table
@@ -24,7 +24,7 @@ _OVERLAPPING = (
 
 
 def difference_text(found: Difference, most: int = 4) -> str:
-    """Where the difference of the median iteration comes from, and what is longest on its path."""
+    """Return tables of the causes of the difference, and of the largest deviations on the path."""
     said = _PIECES if found.rank is None else _OVERLAPPING
     rows = [(text, _signed_ms(sign * getattr(found, field))) for text, field, sign in said]
     rows.append(("measured − predicted", _signed_ms(found.total_us)))

@@ -1,4 +1,4 @@
-"""How ops look in a text chart: letters, shades and colours, and how much of a name fits."""
+"""Style of ops in a text chart: letters, shades and colours."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from synth.schedule.ops import Op
 
 
 class Look(NamedTuple):
-    """How a kind of op is drawn: one letter, a shade without colour, a style with it."""
+    """Style of a kind of op: a letter, a shade without colour, and a style with colour."""
 
     letter: str
     shade: str
@@ -32,7 +32,7 @@ IDLE = "·"
 
 @dataclass(frozen=True)
 class Drawing:
-    """What all rows share: the time that the cells stand for, and how much of a name fits.
+    """Scale of all rows: the time per cell, and the length of labels.
 
     `short_us` is the length of a short op of each kind that appears. What is written into an op is
     decided for a kind as a whole, so that rows read evenly. `places` are the (stage, replica) pairs
@@ -54,7 +54,7 @@ class Drawing:
         return (self.end_us - self.start_us) / self.cells or 1.0
 
     def fits(self, kind: OpKind, length: int) -> bool:
-        """Whether short ops of a kind, too, have that many cells."""
+        """Return True if even the shortest ops of a kind have this many cells."""
         return self.short_us[kind] >= length * self.cell_us
 
     def label(self, op: Op, length: int) -> str:

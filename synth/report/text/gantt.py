@@ -29,7 +29,7 @@ def gantt(
     """Draw charts on one scale.
 
     Args:
-        charts: what to draw; of several named ones ("planned", "measured"), each rank's rows stand
+        charts: the charts to draw; of several ("planned", "measured"), each rank's rows stand
             under each other.
         width: of the whole picture, in characters.
         colour: colours instead of shades.
@@ -58,7 +58,7 @@ def render(
 
     Args:
         planned: simulated spans.
-        measured: what a run took, drawn under them.
+        measured: the spans of a run, drawn below the planned ones.
         moves: further rows by name, of what moved meanwhile.
         width: in characters; none: the terminal's, or 100.
     """

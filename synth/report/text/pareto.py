@@ -30,7 +30,7 @@ class Pareto:
 
     @property
     def front(self) -> list[Mark]:
-        """Those than which none is as fast in less memory, fastest last; of equals the first."""
+        """The Pareto front of time and memory, fastest last; of equals the first."""
         best: list[Mark] = []
         for mark in sorted(self.marks, key=lambda mark: (mark.peak_bytes, mark.value_us)):
             if not best or mark.value_us < best[-1].value_us:
@@ -50,7 +50,7 @@ class Pareto:
         return max(0, min(sizes) - air), max(sizes) + air
 
     def is_beyond(self, mark: Mark) -> bool:
-        """Whether a schedule takes so long that it is drawn at the edge."""
+        """Return True if a schedule is beyond the scale, so that it is drawn at the edge."""
         return mark.value_us > self.ends_us[1]
 
     @property

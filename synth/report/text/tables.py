@@ -93,7 +93,7 @@ def rank_table(
         layer_ranges: for each stage the places of its layers.
         caps_bytes: none: no cap, and no headroom.
         peaks_bytes: as simulated, rank by rank.
-        recomputed_layers: those that B recomputes; none: no column of them.
+        recomputed_layers: layers recomputed within B; if empty, there is no column for them.
     """
     from synth.schedule.memory import static_bytes
 
