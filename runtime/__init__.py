@@ -1,1 +1,1 @@
-"""What touches a device: models, the split backward, channels, executor, trainer, profiler."""
+"""Everything that uses torch: models, the split backward, channels, executor, trainer, profiler."""

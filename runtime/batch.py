@@ -49,7 +49,7 @@ class Batch:
         return given if isinstance(given, tuple) else (given,)
 
     def named(self, microbatch: int) -> Mapping[str, Any]:
-        """What this rank's stages are given by name."""
+        """The keyword arguments of this rank's stages for a micro-batch."""
         return self.keywords[microbatch] if self.keywords is not None else {}
 
     def signature(self, microbatch: int) -> Hashable:

@@ -70,9 +70,9 @@ class PipelineGradScaler(GradScaler):
         found_inf: Tensor,
         allow_fp16: bool,
     ) -> dict[torch.device, Tensor]:
-        """Unscale this rank's gradients, and find out whether any rank's overflowed.
+        """Unscale this rank's gradients, and find whether any rank's gradients overflowed.
 
-        `unscale_` calls this, and `step` of an optimizer that unscales by itself.
+        `unscale_` calls this, and so does `step` of an optimizer that unscales by itself.
         """
         found = super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16)
         others = [flag for flag in found.values() if flag is not found_inf]

@@ -19,7 +19,7 @@ Ranks = ProcessGroup | DeviceMesh | InProcessGroup
 
 @dataclass(frozen=True)
 class PipelineGroups:
-    """Both groups at once: a failure is told to the ranks of both, and explained by either."""
+    """Both groups at once: failures are announced to the ranks of both, and explained by either."""
 
     pipeline: Group | InProcessGroup
     peers: Group | InProcessGroup | None
@@ -37,14 +37,14 @@ class PipelineGroups:
         return cls(pipeline, group_of(data_parallel, timeout_s, "data-parallel rank"))
 
     def on(self, device: torch.device) -> Self:
-        """The same groups, which move tensors of this device."""
+        """Return the same groups, whose subgroups move tensors of this device."""
         return replace(
             self, pipeline=self.pipeline.on(device), peers=self.peers and self.peers.on(device)
         )
 
     @contextmanager
     def building(self) -> Iterator[None]:
-        """Guard what all ranks prepare together: a failure also ends what the peers prepare."""
+        """Guard a preparation by all ranks: a failure also ends that of the peers."""
         with self.pipeline.building():
             if self.peers is None:
                 yield
@@ -54,13 +54,13 @@ class PipelineGroups:
                 yield
 
     def tell(self, error: BaseException) -> None:
-        """Say why this rank lets go of the others of its pipeline, and of its peers in others."""
+        """Announce to its pipeline and to its peers why this rank is about to disconnect."""
         explained = self.explain(error)
         for group in self._each:
             group.tell(explained)
 
     def explain(self, error: BaseException) -> BaseException:
-        """The same error, or one that also names the rank that failed before, and why."""
+        """Return the error, or one that also names the rank that failed before, and why."""
         if not isinstance(error, RunFailure | RuntimeError):
             return error
         explained: RunFailure | RuntimeError = error
@@ -69,7 +69,7 @@ class PipelineGroups:
         return error if str(explained) == str(error) else explained
 
     def recover(self) -> None:
-        """Take back what `tell` said: this rank goes on."""
+        """Withdraw the announcement of `tell`, because this rank continues."""
         for group in self._each:
             group.recover()
 

@@ -1,4 +1,4 @@
-"""The parts that a pipeline is made of: the verified schedule, and this rank's stages."""
+"""The parts of a pipeline: the verified schedule, and this rank's stages."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -57,7 +57,7 @@ def check_size(lowered: Lowered, group: RankGroup) -> None:
 
 
 def check_same(schedule: Schedule, group: RankGroup) -> None:
-    """Compare the schedules of all ranks: with unlike ones they would wait for each other for ever.
+    """Refuse different schedules on the ranks, which would wait for each other forever.
 
     Raises:
         Mismatch: they differ; names the ranks.

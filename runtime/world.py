@@ -34,12 +34,12 @@ class World:
 
 
 def under_torchrun() -> bool:
-    """Whether a launcher has set the rendezvous variables of torch.distributed."""
+    """True if a launcher has set the rendezvous variables of torch.distributed."""
     return all(name in os.environ for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
 
 
 def restarts() -> int:
-    """How often the launcher has started the ranks anew."""
+    """The number of times that the launcher has restarted the ranks."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
 
 
@@ -61,9 +61,9 @@ def pick_device(wanted: str, local_rank: int = 0) -> torch.device:
 
 @contextmanager
 def join_world(wanted_device: str = "auto", timeout_s: float = 300.0) -> Iterator[World]:
-    """Join the process group that the environment describes; leave it at the end.
+    """Join the process group that the environment describes; leave it at the end of the block.
 
-    NCCL where each local rank has a GPU of its own, gloo otherwise.
+    The backend is NCCL if each local rank has a GPU of its own, else gloo.
     """
     load_kernels_eagerly()
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

@@ -1,4 +1,4 @@
-"""Saving and restoring a rank's layers and optimizer, behind the back of training."""
+"""Saves and restores a rank's layers and optimizer, asynchronously to training."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -37,9 +37,9 @@ def _talk(line: str) -> None:
 class Checkpointer:
     """One rank's part; every rank makes one, and calls each method, at the same time.
 
-    Rank 0 alone names and clears folders. Saving copies the tensors to host memory and goes on;
-    a thread writes them, over a process group of its own. A checkpoint that cannot be written is
-    told and given up: training goes on, and the one before stays.
+    Only rank 0 names and clears folders. Saving copies the tensors to host memory and returns; a
+    thread writes them, over a process group of its own. A checkpoint that cannot be written is
+    reported and dropped: training goes on, and the previous checkpoint stays.
     """
 
     def __init__(
@@ -52,21 +52,21 @@ class Checkpointer:
         restarted: bool = False,
         tell: Callable[[str], None] = _talk,
     ) -> None:
-        """Look at what the folder holds.
+        """Inspect the folder.
 
         Args:
-            options: where, how often, and whether to go on from what is there.
-            layers: this rank's, by name.
+            options: the folder, the interval, and whether to resume.
+            layers: this rank's layers, by name.
             optimizer: of their parameters: the steps of `build_steps`, or one of torch's. Of the
-                latter what it keeps of each parameter is saved, not its hyperparameters.
-            timeout_s: after which a rank that does not write counts as dead.
-            restarted: a launcher started this run's ranks anew: go on in any case, and from the
-                last checkpoint where the options name a step.
-            tell: of each checkpoint, on rank 0.
+                latter the state of each parameter is saved, not its hyperparameters.
+            timeout_s: the time after which a rank that does not write counts as dead.
+            restarted: True if a launcher restarted this run's ranks: resume in any case, and from
+                the last checkpoint if the options name a step.
+            tell: called with a line about each checkpoint, on rank 0.
 
         Raises:
-            SynthError: the folder cannot be used, holds checkpoints and was not to be resumed, or
-                not the one that was asked for.
+            SynthError: the folder cannot be used, holds checkpoints although resuming was not
+                requested, or lacks the requested one.
         """
         if restarted and options.resume_from != LAST_GOOD:
             options = options.replace(resume=True, resume_from=None)
@@ -242,12 +242,12 @@ class Checkpointer:
         return share(found) if obstacle is None else NotWritten(obstacle)
 
     def poll(self) -> None:
-        """Tell of the checkpoint under way, if it has come to an end meanwhile."""
+        """Report the checkpoint in progress, if it has ended meanwhile."""
         if self._saving is not None and self._saving[1].done():
             self.wait()
 
     def wait(self) -> None:
-        """Until the checkpoint under way is complete, or has failed and is told."""
+        """Wait until the checkpoint in progress is complete, or has failed and been reported."""
         if self._saving is None:
             return
         step, written = self._saving

@@ -1,4 +1,4 @@
-"""A checkpoint that is not as it was written, or of another run: nothing of it may be used."""
+"""Damaged checkpoints, of which nothing may be used."""
 
 from synth.errors import Mismatch
 

@@ -1,9 +1,9 @@
 """The folder of a run's checkpoints: one sub-folder each, named by its step once it is complete.
 
-A checkpoint is written into `step-N.partial` and renamed to `step-N` when everything in it is on
-disk; a rename happens or does not. So whatever is called `step-N` can be resumed from, and what
-is called `.partial` is the rest of a run that was ended, and is cleared away. Two runs at once
-would clear away each other's, so the one that writes holds a lock, which ends with its process.
+A checkpoint is written into `step-N.partial` and renamed to `step-N` when all of it is on disk; a
+rename is atomic. Therefore every `step-N` can be resumed from, and every `.partial` is left over
+from a run that ended, and is removed. Two runs at once would remove each other's, so the writer
+holds a lock, which ends with its process.
 """
 
 import os
@@ -38,11 +38,11 @@ class CheckpointFolder:
         return sorted(int(match[1]) for match in found if match)
 
     def of(self, step: int) -> Path:
-        """Where a complete checkpoint lies."""
+        """Return the folder of a complete checkpoint."""
         return self.path / f"step-{step}"
 
     def partial(self, step: int) -> Path:
-        """Where it is written."""
+        """Return the folder in which a checkpoint is written."""
         return self.path / f"step-{step}{_PARTIAL}"
 
     def state_file(self, folder: Path) -> Path:
@@ -81,7 +81,7 @@ class CheckpointFolder:
         self.partial(step).mkdir()
 
     def _keep_others_out(self) -> None:
-        """By a lock that is held as long as the process lives."""
+        """Take a lock that is held as long as the process lives."""
         before = self._lock
         try:
             self._lock = take(self.path / _LOCK)
@@ -129,10 +129,10 @@ class CheckpointFolder:
             self._drop(old)
 
     def set_aside(self, after: int) -> list[Path]:
-        """Take the name away from checkpoints after a step, from which training goes on anew.
+        """Rename the checkpoints after a step from which training starts anew.
 
         Returns:
-            Where they lie then.
+            Their new paths.
         """
         moved = []
         for step in [step for step in self.steps() if step > after]:
@@ -157,7 +157,7 @@ def _remove(path: Path) -> None:
 
 
 def _sync(folder: Path) -> None:
-    """Have the folder's entries on disk before going on."""
+    """Flush the folder's entries to disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -24,15 +24,17 @@ def find_targets(
     step: int,
     ignore_optimizer: bool,
 ) -> dict[str, Tensor]:
-    """Find what to load into; parameters that had taken no step are to have no state here either.
+    """Find the tensors to load into.
+
+    Parameters that had taken no step get no state here either.
 
     Args:
-        layers: this rank's.
-        kept: by their optimizer.
+        layers: this rank's layers.
+        optimizer_state: of their parameters.
         saved: the names in the checkpoint.
-        step: of the checkpoint. After steps at least some parameters have state, unless another
-            optimizer took them that keeps none.
-        ignore_optimizer: state of a parameter that is not all the same begins anew.
+        step: of the checkpoint. After a step at least some parameters have state, unless the
+            optimizer was one without state.
+        ignore_optimizer: True resets the state of parameters for which it does not match.
 
     Raises:
         Mismatch: the checkpoint has other tensors, or another optimizer made it.

@@ -1,10 +1,10 @@
-"""A rank's tensors by the names of layer and parameter, with what the optimizer keeps for each.
+"""A rank's tensors by the names of layer and parameter, with the optimizer state of each.
 
     model.block.0.mlp_in.weight
     optimizer.block.0.mlp_in.weight.exp_avg
 
-No name says which stage or rank held it, which is why any plan of the same layers can read it. A
-parameter is what the optimizer keeps of it (the float32 copy, where there is one).
+Names do not contain stages or ranks, so that any plan of the same layers can read them. The tensor
+of a parameter is the one that the optimizer updates (the float32 master copy, if there is one).
 """
 
 from collections.abc import Mapping

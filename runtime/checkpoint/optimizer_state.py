@@ -1,4 +1,4 @@
-"""What an optimizer keeps of each parameter: ours, or any of torch's."""
+"""Optimizer state of each parameter: of this project's optimizers, or any of torch's."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -13,31 +13,31 @@ from ..optimize import StageSteps, zero_gradient
 
 
 class OptimizerState(Protocol):
-    """Parameters as their optimizer keeps them."""
+    """The state of an optimizer, by parameter."""
 
     def finish(self) -> None:
         """Make the last step final, before anything is read."""
         ...
 
     def of(self, parameter: nn.Parameter) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """What is updated for a parameter, and the state of its updates by name."""
+        """Return the tensor that is updated for a parameter, and its state by name."""
         ...
 
     def allocate(self) -> None:
-        """Have state for each trainable parameter, before a checkpoint is loaded into it."""
+        """Allocate state for each trainable parameter, before a checkpoint is loaded into it."""
         ...
 
     def forget(self, parameter: nn.Parameter) -> None:
-        """Have its state as before its first step: the checkpoint has none for it."""
+        """Reset a parameter's state, of which the checkpoint has none."""
         ...
 
     def loaded(self) -> None:
-        """What is kept was written to."""
+        """Called after the state was written to."""
         ...
 
 
 def optimizer_state_of(optimizer: StageSteps | Optimizer) -> OptimizerState:
-    """What a rank's optimizer keeps."""
+    """Return the state of a rank's optimizer."""
     return _OfTorch(optimizer) if isinstance(optimizer, Optimizer) else _OfSteps(optimizer)
 
 
@@ -54,7 +54,7 @@ class _OfSteps:
         return (parameter, {}) if weight is None else (weight.master, weight.state)
 
     def allocate(self) -> None:
-        """It was there from the start."""
+        """Do nothing: the state exists from the start."""
 
     def forget(self, parameter: nn.Parameter) -> None:
         weight = self._weights.get(parameter)
@@ -67,17 +67,17 @@ class _OfSteps:
 
 
 class _OfTorch:
-    """Its names are the same, so that what one has saved the other can read.
+    """The state of one of torch's optimizers, under the same names as that of `_OfSteps`.
 
-    What is saved is what is there: an optimizer has no state for a parameter that took no step yet,
-    and to make some for it would change its first step.
+    Only existing state is saved: an optimizer has none for a parameter that took no step yet, and
+    making some would change its first step.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._optimizer = optimizer
 
     def finish(self) -> None:
-        """Its steps are."""
+        """Do nothing: its steps are final."""
 
     def of(self, parameter: nn.Parameter) -> tuple[Tensor, Mapping[str, Tensor]]:
         state = self._optimizer.state.get(parameter, {})
@@ -99,14 +99,14 @@ class _OfTorch:
         self._optimizer.state.pop(parameter, None)
 
     def loaded(self) -> None:
-        """The tensors are the optimizer's own."""
+        """Do nothing: the tensors are the optimizer's own."""
 
 
 def _allocate(optimizer: Optimizer) -> None:
-    """Torch's optimizers make their state in the first step: take one of no length.
+    """Let one of torch's optimizers make its state, by a step with learning rate 0.
 
     That leaves traces in the state (counts, Rprop's signs, momentum without dampening), so all of
-    it has to be loaded, or forgotten.
+    it has to be loaded or reset.
     """
     rates = [group["lr"] for group in optimizer.param_groups]
     parameters = [p for g in optimizer.param_groups for p in g["params"] if p.requires_grad]

@@ -103,7 +103,7 @@ class Saving:
 
 
 def reason(error: BaseException) -> str:
-    """Say in a line what went wrong."""
+    """Return a one-line message for an error."""
     if isinstance(error, OSError):
         if error.errno == errno.ENOSPC:
             return "no space left on the device"

@@ -50,15 +50,15 @@ class TrainingState(FileRecord):
     def check_goes_on(
         self, found: "TrainingState", steps: int, options: CheckpointOptions | None = None
     ) -> None:
-        """Refuse a checkpoint's state that this run of so many steps cannot go on from.
+        """Refuse a checkpoint from which this run cannot go on.
 
         Args:
-            found: the checkpoint's.
+            found: the checkpoint's state.
             steps: of this run, from its very beginning.
-            options: say which differences are to be ignored; None: none of them.
+            options: say which differences to ignore; None: none of them.
 
         Raises:
-            SynthError: it is of other layers, data, another seed or optimizer, or goes beyond.
+            SynthError: layers, data, seed or optimizer differ, or it has more steps than this run.
         """
         self._check_layers(found)
         if found.seed != self.seed:

@@ -56,7 +56,7 @@ _DATA_FILE = re.compile(r"__[0-9]+_[0-9]+\.distcp")
 
 class _Reader(FileSystemReader):
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """As the reader above, but for the unpickler."""
+        """Read as the base class does, but with the restricted unpickler."""
         found = read_metadata(Path(self.path))
         found.storage_meta = StorageMeta(load_id=self.load_id)
         return found

@@ -1,13 +1,4 @@
-"""The time of an emulated device: the host's clock, less what the system's timers were late.
-
-A sleeping process is woken late: by 50 µs on an idle machine, by milliseconds on a busy one. A
-device would not have noticed. So each rank knows by how much it is late; its next op ends as if it
-had started on time, and what it sends says how late it was sent. Lateness is made up for, not added
-up. All else, such as the executor's own work and the transfers of this machine, takes its time.
-
-    device   |··· op ···|··· op ···|
-    host     |··· op ····~|·· op ··~|      ~ woken late
-"""
+"""The time of a simulated device: the host's clock, corrected for late timers of the system."""
 
 import ctypes
 import sys
@@ -19,17 +10,17 @@ _WAITED_NS = 200_000
 
 
 def now_ns() -> int:
-    """The host's monotonic clock, which all processes of a machine share."""
+    """Return the host's monotonic clock, which all processes of a machine share."""
     return time.perf_counter_ns()
 
 
 def after(moment_ns: int, duration_us: int) -> int:
-    """The moment so much later."""
+    """Return the moment `duration_us` later."""
     return moment_ns + duration_us * 1000
 
 
 class DeviceTime:
-    """One rank's device; all moments are in nanoseconds."""
+    """The time of one rank's device; all moments are in nanoseconds."""
 
     def __init__(self) -> None:
         self.late_ns = 0
@@ -45,11 +36,11 @@ class DeviceTime:
         return now_ns() - self.late_ns
 
     def run(self, duration_us: int) -> None:
-        """Let the time of an op pass."""
+        """Let the duration of an op pass."""
         self.sleep_until(after(self.now_ns(), duration_us))
 
     def sleep_until(self, moment_ns: int) -> None:
-        """Give the processor up until then, if it is not past."""
+        """Sleep until a moment, if it has not passed."""
         if moment_ns <= self.now_ns():
             return
         while (left_ns := moment_ns - now_ns()) > 0:

@@ -1,7 +1,4 @@
-"""The emulated way to a host's memory: a move takes the link's time, and nothing is copied.
-
-Each direction serves one move after the other; one comes back when it has left.
-"""
+"""The simulated link to a host's memory: a move takes the link's time, and nothing is copied."""
 
 from synth.schedule.lowering.lower import Transfer
 
@@ -11,7 +8,7 @@ from .device_time import DeviceTime, after
 
 
 class EmulatedHostLink:
-    """Meets `Transport`, for transfers whose other end is the host."""
+    """Implements `Transport` for transfers whose other end is the host."""
 
     def __init__(self, device: DeviceTime) -> None:
         self._device = device
@@ -20,14 +17,14 @@ class EmulatedHostLink:
         self._away_ns: dict[tuple[int, int, int], int] = {}
 
     def send(self, tensors: Tensors, transfer: Transfer) -> Pending:
-        """It starts when it is sent and the one before it has left."""
+        """Start a move when it is sent and the previous one has left."""
         start_ns = max(self._device.now_ns(), self._out_until_ns)
         self._out_until_ns = after(start_ns, transfer.duration_us)
         self._away_ns[transfer.value[1:]] = self._out_until_ns
         return _Moving(self._device, self._out_until_ns, tensors)
 
     def receive(self, buffers: Tensors, transfer: Transfer) -> Pending:
-        """It starts when it is asked for, has left, and the one before it has come."""
+        """Start a move when it is requested, has left, and the previous one has arrived."""
         left_ns = self._away_ns.pop(transfer.value[1:])
         start_ns = max(self._device.now_ns(), self._back_until_ns, left_ns)
         self._back_until_ns = after(start_ns, transfer.duration_us)
@@ -35,7 +32,7 @@ class EmulatedHostLink:
 
 
 class _Moving:
-    """A move under way, until a moment that is known."""
+    """A move in flight, whose end is known."""
 
     def __init__(self, device: DeviceTime, end_ns: int, tensors: Tensors) -> None:
         self._device = device

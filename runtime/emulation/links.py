@@ -1,12 +1,4 @@
-"""Real transfers, delayed to the pace of the plan's links where this machine is faster.
-
-The two ends of a transfer share the host's clock; the first bytes of each message say when it was
-sent. A transfer starts when it was sent, its receive was posted and the one before it on the link
-was over, and takes what the plan says, or as long as it really takes.
-
-    receiver: all three are known.  sender: waits for its own data to be taken, and then until the
-    transfer would have ended had the receive been posted in time.
-"""
+"""Real transfers, delayed to the pace of the plan's links if this machine is faster."""
 
 from collections import defaultdict, deque
 
@@ -24,7 +16,7 @@ _Link = tuple[int, int]
 
 
 class EmulatedLinks:
-    """Passes messages on to real channels and holds them back for as long as the plan says."""
+    """Passes messages on to real channels and delays them as long as the plan says."""
 
     def __init__(self, channels: Channels, device: DeviceTime) -> None:
         self._channels = channels
@@ -50,11 +42,11 @@ class EmulatedLinks:
         return arriving
 
     def abort(self) -> None:
-        """Let go of all other ranks."""
+        """Disconnect from all other ranks."""
         self._channels.abort()
 
     def settle(self, last: "_Arriving") -> None:
-        """Find when a transfer ends, and all before it on its link, which were sent before it."""
+        """Determine the end of a transfer, and of all earlier ones on its link."""
         link = (last.transfer.source, last.transfer.target)
         while last.end_ns is None:
             each = self._open[link].popleft()
@@ -65,13 +57,13 @@ class EmulatedLinks:
 
 
 def _stamp(tensors: Tensors) -> npt.NDArray[np.int64]:
-    """The place for the stamp in a message; through numpy, as torch would allocate for it."""
+    """The time stamp of a message, as a numpy view, because torch would allocate memory."""
     stamp: npt.NDArray[np.int64] = tensors[0].numpy()[:STAMP_BYTES].view(np.int64)
     return stamp
 
 
 class _Leaving:
-    """A message under way, seen by its sender."""
+    """A message in flight, seen by its sender."""
 
     def __init__(self, pending: Pending, device: DeviceTime, end_ns: int) -> None:
         self._pending = pending
@@ -85,7 +77,7 @@ class _Leaving:
 
 
 class _Arriving:
-    """A message under way, seen by its receiver; `end_ns` is known when it has come."""
+    """A message in flight, seen by its receiver; `end_ns` is known when it has arrived."""
 
     def __init__(
         self, links: EmulatedLinks, pending: Pending, transfer: Transfer, posted_ns: int
@@ -106,7 +98,7 @@ class _Arriving:
 
 
 class _Once:
-    """Gloo's receives may be waited for only once."""
+    """A receive whose second wait returns at once; gloo allows only one wait."""
 
     def __init__(self, pending: Pending) -> None:
         self._pending: Pending | None = pending

@@ -36,7 +36,7 @@ _CPU = torch.device("cpu")
 
 
 class EmulationOptions(Record):
-    """What an emulated run may choose; everything else the plan says."""
+    """The options of an emulated run; everything else is in the plan."""
 
     emulated: Literal[True] = True
     steps: int = 8
@@ -54,7 +54,7 @@ class EmulationOptions(Record):
 
 
 class _Steps:
-    """STEPs that take their time, after a sum over all ranks as the global norm is."""
+    """STEPs that take their time, after a sum over all ranks like that of the global norm."""
 
     late = False
 
@@ -63,10 +63,10 @@ class _Steps:
         self._device = device
 
     def begin(self) -> None:
-        """There is nothing to zero."""
+        """Do nothing: there are no gradients."""
 
     def validate(self) -> bool:
-        """Nothing is ever put right."""
+        """Return True: no step is ever wrong."""
         return True
 
     def synchronize(self) -> None:
@@ -80,7 +80,7 @@ class _Steps:
         self._stages[stage].step()
 
     def finish(self) -> bool:
-        """Nothing is open between steps."""
+        """Return True: no step is open."""
         return True
 
 
@@ -96,10 +96,10 @@ class _LateSteps:
         self._open = False
 
     def begin(self) -> None:
-        """There is nothing to zero."""
+        """Do nothing: there are no gradients."""
 
     def validate(self) -> bool:
-        """Nothing is ever put right."""
+        """Wait for the norm; no step is ever wrong."""
         return self.finish()
 
     def synchronize(self) -> None:
@@ -120,7 +120,7 @@ class _LateSteps:
 
 
 class RankEmulation:
-    """One rank: the real executor on emulated stages and paced links."""
+    """One rank: the real executor on simulated stages and paced links."""
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class RankEmulation:
         self._executor.stepper = self._steps
 
     def run(self, on_step: Callable[[int, float, float], None] | None = None) -> RankResult:
-        """Run all steps; the second one measures memory. Nothing is learned: there is no loss."""
+        """Run all steps; the second one measures memory. There is no loss."""
         world, steps = self._world, self._options.steps
         result = RankResult(world.rank, world.host, "emulated", world.size)
         result.static_bytes = self._static_bytes
@@ -215,7 +215,7 @@ class RankEmulation:
 
     @property
     def held_values(self) -> int:
-        """How many boundary values and transfers are held now; none between steps."""
+        """The number of boundary values and transfers held now; 0 between steps."""
         return self._executor.held_values
 
     def _step(self) -> None:

@@ -25,7 +25,7 @@ class _Working(NamedTuple):
 
 
 class EmulatedReducer:
-    """One rank's part of all reductions; takes the plan's time, or longer if it really does."""
+    """One rank's part of all reductions, each of which takes at least the plan's time."""
 
     def __init__(self, lowered: Lowered, group: Group, clock: OpClock, device: DeviceTime) -> None:
         """Make the process groups; every rank calls this at the same time."""
@@ -56,7 +56,7 @@ class EmulatedReducer:
         self._working.append(_Working(reduction, latest_ns, works))
 
     def finish(self) -> None:
-        """Wait for all of them, those among the same ranks one after another."""
+        """Wait for all reductions, those among the same ranks one after another."""
         until_ns: defaultdict[tuple[int, ...], int] = defaultdict(int)
         for reduction, latest_ns, works in self._working:
             asked_ns = now_ns()

@@ -18,20 +18,17 @@ STAMP_BYTES = 16
 
 
 def boundary_of(num_bytes: int) -> Boundary:
-    """What crosses between stages: so many bytes, at least a time stamp."""
+    """The boundary between stages: one tensor of `num_bytes` bytes, at least a time stamp."""
     return Boundary((Leaf((max(num_bytes, STAMP_BYTES),), torch.uint8, True),))
 
 
 def moved_bytes(costs: StageCosts) -> int:
-    """What moves of a stage's micro-batch, at least a time stamp."""
+    """The bytes of a stage's micro-batch that move, at least a time stamp."""
     return max(costs.saved_bytes, STAMP_BYTES)
 
 
 class EmulatedStage:
-    """Meets the executor's `StageProtocol`; micro-batches hold what the costs say they hold.
-
-    Inputs, outputs and their gradients are held by the executor, as those of a real stage are.
-    """
+    """Implements the executor's `StageProtocol`, with the bytes and times of the costs."""
 
     def __init__(
         self, costs: StageCosts, input_bytes: int | None, device: DeviceTime, *, is_last: bool
@@ -40,9 +37,9 @@ class EmulatedStage:
 
         Args:
             costs: its times and bytes.
-            input_bytes: what the stage before hands on; None: it is the first.
-            device: whose time it takes.
-            is_last: whether F gives the loss.
+            input_bytes: the output of the previous stage; None: this is the first stage.
+            device: the clock of its device.
+            is_last: True if F returns the loss.
         """
         self._device = device
         self.is_last = is_last
@@ -55,13 +52,13 @@ class EmulatedStage:
         self._loss = torch.zeros(())
 
     def begin(self) -> None:
-        """A step begins."""
+        """Do nothing: a step needs no preparation."""
 
     def reduce_gradients(self) -> None:
-        """There is one replica."""
+        """Do nothing: there is one replica."""
 
     def end(self) -> None:
-        """The step is over."""
+        """Do nothing."""
 
     def forward(self, microbatch: int, forward_input: ForwardInput) -> Tensors:
         """F: afterwards `saved_bytes` are held."""
@@ -84,15 +81,15 @@ class EmulatedStage:
             self._again[microbatch] = _hold(self._costs.output_bytes)
 
     def take_saved(self, microbatch: int) -> Tensors:
-        """O: what is held, as it is."""
+        """O: give up the held bytes."""
         return (self._held.pop(microbatch),)
 
     def saved_sizes(self, microbatch: int) -> tuple[int, ...]:
-        """Of what moves."""
+        """The bytes of the storage that moves."""
         return (self._moved_bytes,)
 
     def put_back(self, microbatch: int, saved: Tensors) -> None:
-        """It is held again."""
+        """Hold the bytes again."""
         (self._held[microbatch],) = saved
 
     def backward_input(self, microbatch: int, gradients: Tensors) -> Tensors:
@@ -122,15 +119,15 @@ class EmulatedStage:
         self._take(OpKind.STEP)
 
     def parameters(self) -> Iterable[Tensor]:
-        """There are none; their bytes are counted, not held."""
+        """There are none: their bytes are counted, not held."""
         return ()
 
     def state(self) -> Iterable[Tensor]:
-        """None either."""
+        """There is none: its bytes are counted, not held."""
         return ()
 
     def forget(self) -> None:
-        """Drop the micro-batches under way."""
+        """Drop the micro-batches in flight."""
         self._held.clear()
         self._again.clear()
 
@@ -141,17 +138,13 @@ class EmulatedStage:
         return () if self._input is None else self._input.gradients("cpu")
 
     def _take(self, kind: OpKind, rise_bytes: int | None = None) -> None:
-        """Let the op's time pass, with memory as high as it climbs while it runs."""
+        """Let the op's time pass, with the memory rise that it has while it runs."""
         _hold(self._costs.rise_bytes[kind] if rise_bytes is None else rise_bytes)
         self._device.run(self._costs.duration_us[kind])
 
 
 def _hold(num_bytes: int) -> Tensor:
-    """Bytes that are allocated and never touched, so that the system gives no memory for them.
-
-    Raises:
-        RunFailure: the system refuses even that.
-    """
+    """Allocate bytes that are never touched, so that the system commits no memory for them."""
     try:
         return torch.empty(num_bytes, dtype=torch.uint8)
     except RuntimeError as error:

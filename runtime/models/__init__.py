@@ -1,9 +1,9 @@
-"""Models as lists of layers, the form in which a pipeline cuts them into stages.
+"""Models as lists of layers, from which a pipeline makes stages.
 
-The contract, for built-in models and a user's own alike: every layer is an `nn.Module`; the first
-takes token ids (int64 [batch, time]) or whatever the data yields; every other takes what the one
-before it returns; and the last is called `layer(x, targets)` and returns the scalar mean loss.
-Layers may share parameters; where they end up on different ranks, these are kept equal.
+The contract, for built-in models and user models alike: every layer is an `nn.Module`. The first
+takes token ids (int64 [batch, time]) or whatever the data yields. Every other takes the output of
+the previous one. The last is called `layer(x, targets)` and returns the scalar mean loss. Layers
+may share parameters; if they are on different ranks, these are kept equal.
 """
 
 from .layers import layer_names, layer_signature, num_safe_ids, vocabulary_size

@@ -1,4 +1,4 @@
-"""What the blocks of all built-in models share: activation checkpointing."""
+"""Activation checkpointing, common to the blocks of all built-in models."""
 
 import torch
 from torch import Tensor, nn

@@ -1,4 +1,4 @@
-"""What the built-in models require of their sizes."""
+"""Checks of the sizes of built-in models."""
 
 import torch
 from torch import Tensor
@@ -7,14 +7,22 @@ from synth.errors import SynthError
 
 
 def check_sizes(**sizes: int) -> None:
-    """SynthError unless every size is at least 1."""
+    """Check that every size is at least 1.
+
+    Raises:
+        SynthError: one is not.
+    """
     for name, size in sizes.items():
         if size < 1:
             raise SynthError(f"{name} = {size}; it needs to be at least 1")
 
 
 def check_divides(part: str, parts: int, whole: str, size: int) -> None:
-    """SynthError unless `size` falls into `parts` equal parts."""
+    """Check that `size` divides into `parts` equal parts.
+
+    Raises:
+        SynthError: it does not.
+    """
     if size % parts:
         raise SynthError(
             f"{whole} = {size} is not divisible by {part} = {parts}; "
@@ -23,7 +31,11 @@ def check_divides(part: str, parts: int, whole: str, size: int) -> None:
 
 
 def check_tokens(tokens_BT: Tensor, context_length: int) -> None:
-    """SynthError unless tokens are int64 [batch, time], time within the model's context."""
+    """Check that tokens are int64 [batch, time], time within the model's context.
+
+    Raises:
+        SynthError: they are not.
+    """
     if tokens_BT.ndim != 2 or tokens_BT.dtype != torch.int64:
         raise SynthError(
             f"the embedding was given {tokens_BT.dtype} {list(tokens_BT.shape)}; "

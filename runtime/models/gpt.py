@@ -30,7 +30,7 @@ class GptEmbedding(nn.Module):
         nn.init.normal_(self.position.weight, std=STD)
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
-        """x_BTD; SynthError for what are no tokens, or too many."""
+        """x_BTD; SynthError if the input is not token ids or has too many."""
         check_tokens(tokens_BT, self.position.num_embeddings)
         positions_T = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)
         x_BTD: Tensor = self.token(tokens_BT) + self.position(positions_T)
@@ -54,7 +54,7 @@ class GptBlock(CheckpointedBlock):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """GPT-2's initialisation: what adds to the residual is scaled down by the depth."""
+        """GPT-2's initialisation: projections onto the residual are scaled down by the depth."""
         residual_std = STD / math.sqrt(2 * self.num_blocks)
         for linear in (self.qkv, self.attention_out, self.mlp_in, self.mlp_out):
             adds = linear in (self.attention_out, self.mlp_out)

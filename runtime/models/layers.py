@@ -1,4 +1,4 @@
-"""What can be said of a model's layers from outside: their names, and which are identical."""
+"""Names and signatures of a model's layers."""
 
 import re
 from collections.abc import Hashable, Sequence
@@ -41,12 +41,7 @@ def _name(layer: nn.Module, index: int) -> str:
 
 
 def layer_signature(layer: nn.Module) -> Hashable:
-    """Equal for layers that cost the same, so that one need be measured only once.
-
-    That is: the same classes throughout, the same shapes and dtypes of parameters and buffers,
-    and the same hyper-parameters. An attribute that is no plain value tells layers apart unless
-    it is the same object. Compare only signatures of layers that are alive.
-    """
+    """A key that is equal for layers of equal cost, so that only one of them is measured."""
     return tuple((name, _own_signature(module)) for name, module in layer.named_modules())
 
 
@@ -73,17 +68,17 @@ def _value(value: object) -> Hashable:
 
 
 def vocabulary_size(first_layer: nn.Module) -> int | None:
-    """How many token ids the first layer takes at most; None if it has no embedding."""
+    """The number of token ids that the first layer accepts at most; None if it has no embedding."""
     return max(_embedding_sizes(first_layer), default=None)
 
 
 def num_safe_ids(first_layer: nn.Module) -> int | None:
-    """How many token ids it takes in any case; None if it has no embedding."""
+    """The number of token ids that it surely accepts; None if it has no embedding."""
     return min(_embedding_sizes(first_layer), default=None)
 
 
 def _embedding_sizes(layer: nn.Module) -> list[int]:
-    """Of the embeddings that may be of tokens: names tell those of positions."""
+    """The sizes of embeddings that may be of tokens; those of positions are excluded by name."""
     sizes = [
         (name.rpartition(".")[2].lower(), module.num_embeddings)
         for name, module in layer.named_modules()

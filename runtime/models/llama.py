@@ -27,7 +27,7 @@ class LlamaEmbedding(nn.Module):
         nn.init.normal_(self.token.weight, std=STD)
 
     def forward(self, tokens_BT: Tensor) -> Tensor:
-        """x_BTD; SynthError for what are no tokens, or too many."""
+        """x_BTD; SynthError if the input is not token ids or has too many."""
         check_tokens(tokens_BT, self.context_length)
         x_BTD: Tensor = self.token(tokens_BT)
         return x_BTD

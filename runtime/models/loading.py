@@ -1,4 +1,4 @@
-"""From a spec to layers: all of them as the factory makes them, or a rank's own, initialised."""
+"""Makes layers from a spec: all as the factory makes them, or a rank's own, initialised."""
 
 import hashlib
 import inspect
@@ -36,11 +36,7 @@ def load_layers(spec: ModelSpec) -> list[nn.Module]:
 
 
 def check_spec(spec: ModelSpec) -> None:
-    """Refuse what can be refused before anything is built.
-
-    Raises:
-        SynthError: no such model, file, module or function, or arguments it does not take.
-    """
+    """Check a spec as far as possible before anything is built."""
     size = SIZES.get(spec.factory)
     if size is not None:
         _check_arguments(spec, size.factory)
@@ -50,10 +46,7 @@ def check_spec(spec: ModelSpec) -> None:
 
 @dataclass(frozen=True)
 class BuiltModel:
-    """Some of a model's layers by index, and of the parameters that layers share those they have.
-
-    A shared parameter's name is the same whichever layers are built.
-    """
+    """Some of a model's layers by index, and their shared parameters by name."""
 
     layers: dict[int, nn.Module]
     tied: dict[str, nn.Parameter]
@@ -171,7 +164,7 @@ def _own_factory(spec: ModelSpec) -> Factory:
 
 
 def _bind(spec: ModelSpec, factory: Factory) -> None:
-    """Whether the arguments are those of the function."""
+    """Check that the arguments fit the function."""
     signature = inspect.signature(factory)
     try:
         signature.bind(**spec.arguments)
@@ -195,7 +188,7 @@ def _call(spec: ModelSpec, factory: Factory) -> object:
 
 
 def _last_of_the_user(frames: Sequence[traceback.FrameSummary]) -> traceback.FrameSummary:
-    """Where the user's code last was, if it was in torch that it failed."""
+    """The last place in the user's code before a failure in torch."""
     of_torch = str(Path(torch.__file__).parent)
     return next((f for f in reversed(frames) if not f.filename.startswith(of_torch)), frames[-1])
 

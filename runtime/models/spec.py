@@ -1,4 +1,4 @@
-"""How a model is named: a factory, and the arguments that differ from its defaults."""
+"""The name of a model: a factory, and the arguments that differ from its defaults."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -12,7 +12,7 @@ from .spec import ModelSpec
 
 
 def is_built_in(model: str) -> bool:
-    """Tell a model of this library from a user's function."""
+    """True if the model is a built-in one, not a user's function."""
     return model in SIZES
 
 

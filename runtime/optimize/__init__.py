@@ -1,4 +1,4 @@
-"""Optimizer steps: their arithmetic, the global norm, in lock-step or validated afterwards."""
+"""Optimizer steps: arithmetic, global norm, in lock-step or validated afterwards."""
 
 from .build import StageSteps, build_steps, held_bytes
 from .gradients import widen_gradients, zero_gradient

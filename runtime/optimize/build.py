@@ -1,4 +1,4 @@
-"""From an optimizer's description and a rank's modules to whoever carries out STEP."""
+"""Builds the optimizer steps of a rank from an optimizer's description and its modules."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -21,7 +21,7 @@ StageSteps = SynchronousStep | PostValidatedStep
 
 
 def held_bytes(modules: Iterable[nn.Module], steps: StageSteps) -> int:
-    """Bytes of parameters, buffers, gradients and all that is kept, as they are allocated now."""
+    """The allocated bytes of parameters, buffers, gradients and optimizer state."""
     tensors = {t for module in modules for t in (*module.parameters(), *module.buffers())}
     tensors |= {t.grad for t in tensors if t.grad is not None}
     own = sum(t.numel() * t.element_size() for t in tensors)
@@ -43,17 +43,17 @@ def build_steps(
 
     Args:
         modules: the rank's stages, by number; a parameter in several of them is updated once.
-        spec: which optimizer, and how.
+        spec: the optimizer.
         settings: of the first steps.
-        device: where the parameters are.
-        clip_norm: the largest global gradient norm; none: whatever it is.
-        skip_nonfinite: whether a step is skipped, on all ranks, when a gradient is not finite.
-        group: all ranks of the pipeline, for nothing but the norm: `Pipeline.separate_group()`;
-            none: this process is alone.
+        device: the device of the parameters.
+        clip_norm: the largest global gradient norm; None: no clipping.
+        skip_nonfinite: True if a step is skipped, on all ranks, when a gradient is not finite.
+        group: all ranks of the pipeline, used for the norm alone: `Pipeline.separate_group()`;
+            None: this process is alone.
         owned: see `Gradients`.
 
     Raises:
-        SynthError: post-validation, and nothing to validate.
+        SynthError: post-validation is requested, but there is nothing to validate.
     """
     if spec.float32_gradients:
         widen_gradients(modules.values())

@@ -16,16 +16,16 @@ Owned = Callable[[nn.Parameter], bool]
 
 
 class Gradients:
-    """Of the trainable parameters of a rank's modules, in the modules' order."""
+    """The gradients of the trainable parameters of a rank's modules, in the modules' order."""
 
     def __init__(self, modules: Mapping[int, nn.Module], owned: Owned | None = None) -> None:
-        """Find them.
+        """Find the parameters.
 
         Args:
             modules: a rank's stages.
-            owned: whether this rank counts a parameter in the global norm, which must count each
-                one of the model once: of copies on several ranks (replicas, tied weights) one
-                rank's. None: all are this rank's own.
+            owned: returns True if this rank counts a parameter in the global norm. The norm must
+                count each parameter of the model once: of copies on several ranks (replicas, tied
+                weights) on one rank. None: all are this rank's own.
         """
         trainable = [p for m in modules.values() for p in m.parameters() if p.requires_grad]
         self._parameters = list(dict.fromkeys(trainable))
@@ -33,7 +33,7 @@ class Gradients:
         self._consumed = True
 
     def open(self) -> None:
-        """Zero what a step has used; what accumulates for a step to come stays."""
+        """Zero the gradients that a step has used; those that accumulate for a later step stay."""
         if not self._consumed:
             return
         for group in group_alike(self._present()):
@@ -44,11 +44,11 @@ class Gradients:
         self._consumed = False
 
     def consume(self) -> None:
-        """Say that a step has used them: the next `open` zeroes."""
+        """Mark the gradients as used: the next `open` zeroes them."""
         self._consumed = True
 
     def counted(self) -> list[Tensor]:
-        """Those that this rank contributes to the global norm."""
+        """The gradients that this rank contributes to the global norm."""
         return [p.grad for p in self._owned if p.grad is not None]
 
     @torch.no_grad()
@@ -62,14 +62,7 @@ class Gradients:
 
 
 def widen_gradients(modules: Iterable[nn.Module]) -> None:
-    """Let the gradients of bfloat16 and float16 parameters accumulate in float32.
-
-    Each micro-batch's gradient is still computed in the parameters' dtype; their sum is not rounded
-    to it (Megatron-LM's `main_grad`).
-
-    Raises:
-        SynthError: this torch cannot.
-    """
+    """Let the gradients of bfloat16 and float16 parameters accumulate in float32."""
     for parameter in {p for module in modules for p in module.parameters() if p.requires_grad}:
         if parameter.dtype in _NARROW:
             if not hasattr(parameter, "grad_dtype"):

@@ -1,4 +1,4 @@
-"""The norm of all ranks' gradients, gathered while other work goes on, and what follows from it."""
+"""The norm of all ranks' gradients, gathered asynchronously, and the verdict on a step."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ from .multi_tensor import squared_norm
 
 @dataclass(frozen=True)
 class NormVerdict:
-    """What the global norm means for a step; the same numbers on every rank.
+    """The consequence of the global norm for a step; the same numbers on every rank.
 
-    `norm` is a float64 scalar, `scale` the float32 scalar that clips (none: there is no clipping),
-    `found_inf` a float32 scalar: 1 if a gradient is not finite, and the step is to be skipped.
+    `norm` is a float64 scalar. `scale` is the float32 scalar that clips (None: no clipping).
+    `found_inf` is a float32 scalar: 1 if a gradient is not finite, and the step is to be skipped.
     """
 
     norm: Tensor
@@ -24,7 +24,7 @@ class NormVerdict:
     found_inf: Tensor
 
     def read(self) -> tuple[bool, bool]:
-        """Tell if the step is to be skipped, and if gradients are to be scaled.
+        """Return whether the step is to be skipped, and whether gradients are to be scaled.
 
         Waits for the device, once.
         """
@@ -36,8 +36,8 @@ class NormVerdict:
 class GradientNorm:
     """Gathers each rank's sum of squares and judges by their sum.
 
-    Sums are added in the order of the ranks, each addition rounded as IEEE 754 says, so that all
-    ranks come to the same verdict whatever their hardware.
+    Sums are added in the order of the ranks, with each addition rounded by IEEE 754, so that all
+    ranks reach the same verdict on any hardware.
     """
 
     def __init__(
@@ -49,10 +49,10 @@ class GradientNorm:
         """Prepare to gather.
 
         Args:
-            clip_norm: the global norm above which gradients are scaled down to it; none: never.
-            device: where gradients live.
+            clip_norm: gradients with a larger global norm are scaled down to it; None: never.
+            device: the device of the gradients.
             group: a process group of all ranks of the pipeline, used for nothing else, so that no
-                other collective waits behind a rank that is late; none: this process is alone.
+                other collective waits behind a late rank; None: this process is alone.
         """
         self._clip_norm = clip_norm
         self._group = group

@@ -1,14 +1,4 @@
-"""The post-validated step: update at once, and make up for it where that was wrong.
-
-Zero Bubble Pipeline Parallelism, arXiv 2401.10241, section 4. There the global state passes along
-the ranks, and a step that was wrong is undone by computing backwards. Here the copy that is updated
-stays as it is until the norm is known, so that undoing gives back the same bits:
-
-    layers see  | p ........ | p' = preview of (kept, moments, gradients)   | p'  (or p'' if redone)
-    kept        | p .................................................. p    | p' = the same kernels
-    gradients   | g accumulates | ... must not change until then ...   g    | zeroed
-                             STEP (no waiting)                      validation
-"""
+"""The post-validated step: update at once, and correct the update later if it was wrong."""
 
 from collections.abc import Mapping
 
@@ -103,9 +93,10 @@ class PostValidatedStep:
         return False
 
     def _commit(self, settings: StepSettings) -> None:
-        """The same kernels on the same numbers: what the layers hold if the preview was right.
+        """Apply the update to the master copies, with the kernels and numbers of the preview.
 
-        They are not written, because ops of the next iteration have saved them for their backward.
+        The layers' parameters, which the preview wrote, are left alone, because ops of the next
+        iteration have saved them for their backward.
         """
         for optimizer in self.optimizers.values():
             optimizer.step(settings)

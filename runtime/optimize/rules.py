@@ -1,8 +1,4 @@
-"""Update rules: torch's fused kernels, in place on lists of tensors.
-
-They are element by element, so that a tensor may be updated piece by piece with the same bits as
-at once (pieces start at multiples of a cache line, as the kernels' own).
-"""
+"""Update rules: torch's fused kernels, in place on lists of tensors."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -18,7 +14,7 @@ from .settings import StepSettings
 
 
 class UpdateRule(Protocol):
-    """How parameters follow from gradients and moments."""
+    """The arithmetic by which gradients and moments update parameters."""
 
     moments: tuple[str, ...]
     """Names of what is kept of a parameter in its own shape; torch.optim's."""
@@ -126,7 +122,7 @@ def rule_of(spec: OptimizerSpec) -> UpdateRule:
 
 
 def new_state(rule: UpdateRule, updated: Tensor) -> Mapping[str, Tensor]:
-    """All that a rule keeps of a tensor before its first step: zeros."""
+    """Return the state of a tensor before its first step: zeros."""
     state = {name: torch.zeros_like(updated) for name in rule.moments}
     if rule.counts:
         state["step"] = torch.zeros((), dtype=torch.float32, device=updated.device)

@@ -1,11 +1,11 @@
-"""What a step may choose anew each time."""
+"""The settings of an optimizer step, which may change from step to step."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class StepSettings:
-    """Of one step; a step that is redone later is redone with those that it had."""
+    """The settings of one step; a step that is redone later uses the same ones again."""
 
     learning_rate: float
     weight_decay: float = 0.0

@@ -1,4 +1,4 @@
-"""What an iteration changes besides gradients, remembered so that it can begin again."""
+"""The state that an iteration changes besides gradients, remembered to begin it again."""
 
 from collections.abc import Iterable
 
@@ -9,9 +9,9 @@ from torch import Tensor, nn
 class IterationSnapshot:
     """The random state, and the buffers that forward passes change (running statistics).
 
-    Which buffers those are is found in the first iteration, which has no step before it that could
-    be wrong: its end is compared with its start. Those are copied at the start of every later one.
-    (Version counters would not do: batch norm updates its statistics behind their back.)
+    These buffers are found in the first iteration, which has no previous step that could be wrong:
+    its end is compared with its start. They are copied at the start of every later iteration.
+    (Version counters do not help: batch norm updates its statistics without increasing them.)
     """
 
     def __init__(self, modules: Iterable[nn.Module], device: torch.device) -> None:
@@ -23,7 +23,7 @@ class IterationSnapshot:
         self._device_random = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
 
     def mark(self) -> None:
-        """Remember the state now."""
+        """Remember the state."""
         self._random.copy_(torch.get_rng_state())
         if self._device_random is not None:
             self._device_random.copy_(torch.cuda.get_rng_state(self._device))
@@ -41,7 +41,7 @@ class IterationSnapshot:
             self._first = []
 
     def restore(self) -> None:
-        """Bring the remembered state back; not in the first iteration."""
+        """Restore the remembered state; not in the first iteration."""
         assert self._copies is not None
         torch.set_rng_state(self._random)
         if self._device_random is not None:

@@ -1,4 +1,4 @@
-"""The optimizer of one stage: an update in place, or a preview of it that can be taken back."""
+"""The optimizer of one stage: an update in place, or a preview of it that can be undone."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ _PIECE_ELEMENTS = {"cpu": 1 << 17, "cuda": 1 << 21}
 
 @dataclass(frozen=True)
 class Weight:
-    """A trainable parameter, what is updated for it, and what the rule keeps of it.
+    """A trainable parameter, the tensor that is updated for it, and its optimizer state.
 
-    `master` is the parameter itself; or its float32 master copy; or, for steps that can be taken
-    back, the copy that holds the last step that was valid.
+    `master` is the parameter itself, its float32 master copy, or, for steps that can be undone, the
+    copy that holds the last valid step.
     """
 
     live: nn.Parameter
@@ -30,24 +30,24 @@ class Weight:
 
     @property
     def gradient(self) -> Tensor:
-        """The accumulated gradient, there from the first step's start."""
+        """The accumulated gradient, allocated from the first step's start."""
         assert self.live.grad is not None
         return self.live.grad
 
     def copied_count(self) -> list[Tensor]:
-        """A copy of the number of its steps, where the rule counts them."""
+        """A copy of its step count, if the rule has one."""
         return [self.state["step"].clone()] if "step" in self.state else []
 
     @property
     def widened(self) -> bool:
-        """Whether the update is done in another dtype than the layers compute in."""
+        """True if the update uses another dtype than the layers."""
         return self.master.dtype != self.live.dtype
 
 
 class StageOptimizer:
     """Updates a stage's trainable parameters.
 
-    Everything it keeps is allocated at once, so that it is static memory, as the plan counts it.
+    All its state is allocated at once, so that it is static memory, as the plan counts it.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], spec: OptimizerSpec) -> None:
@@ -61,7 +61,7 @@ class StageOptimizer:
 
     @torch.no_grad()
     def step(self, settings: StepSettings, found_inf: Tensor | None = None) -> None:
-        """Update what is kept, and its moments, by the gradients.
+        """Update the master copies and their moments by the gradients.
 
         Args:
             settings: of this step.
@@ -74,7 +74,7 @@ class StageOptimizer:
 
     @torch.no_grad()
     def preview(self, settings: StepSettings) -> None:
-        """Show the layers what `step` would give; what is kept and its moments stay."""
+        """Give the layers the parameters after `step`; master copies and moments stay."""
         for weight in self._weights:
             for piece in _pieces(weight, self._rule):
                 updated = piece.master.clone() if weight.widened else piece.live.copy_(piece.master)
@@ -86,13 +86,13 @@ class StageOptimizer:
 
     @torch.no_grad()
     def show(self) -> None:
-        """Show the layers what is kept."""
+        """Copy the master copies to the layers."""
         for weight in self._weights:
             if weight.master is not weight.live:
                 weight.live.copy_(weight.master)
 
     def state_bytes(self) -> int:
-        """Bytes of all that is kept besides parameters and gradients, as allocated."""
+        """The allocated bytes of optimizer state, parameters and gradients excluded."""
         tensors = [w.master for w in self._weights if w.master is not w.live]
         tensors += [t for w in self._weights for t in w.state.values()]
         return sum(t.numel() * t.element_size() for t in tensors)
@@ -147,7 +147,7 @@ def _pieces(weight: Weight, rule: UpdateRule) -> Iterator[_Piece]:
 
 
 def piece_elements(device: torch.device) -> int:
-    """How many elements are copied or widened at once."""
+    """The number of elements that are copied or widened at once."""
     return _PIECE_ELEMENTS["cpu" if device.type == "cpu" else "cuda"]
 
 
@@ -163,7 +163,7 @@ def _weight_of(parameter: nn.Parameter, spec: OptimizerSpec, rule: UpdateRule) -
 
 
 def commit_bytes(modules: Iterable[nn.Module], spec: OptimizerSpec) -> int:
-    """How far memory climbs while the updates of these modules are made in place, one by one."""
+    """The rise of memory while the updates of these modules are made in place, one by one."""
     if not spec.master_weights:
         return 0
     widened = [
@@ -176,7 +176,7 @@ def commit_bytes(modules: Iterable[nn.Module], spec: OptimizerSpec) -> int:
 
 
 def workspace_bytes(modules: Iterable[nn.Module], spec: OptimizerSpec) -> int:
-    """At most how far memory climbs in STEP: the copies of the largest piece of a parameter."""
+    """The largest rise of memory in STEP: the copies of the largest piece of a parameter."""
     previewed = len(rule_of(spec).moments) if spec.post_validation else 0
     largest = 0
     for parameter in (p for module in modules for p in module.parameters() if p.requires_grad):
@@ -190,7 +190,7 @@ def workspace_bytes(modules: Iterable[nn.Module], spec: OptimizerSpec) -> int:
 
 
 def static_bytes(modules: Iterable[nn.Module], spec: OptimizerSpec) -> int:
-    """What parameters, buffers, gradients and all that an optimizer keeps of them take."""
+    """The bytes of parameters, buffers, gradients and optimizer state."""
     total = 0
     for module in modules:
         total += sum(b.numel() * b.element_size() for b in module.buffers())

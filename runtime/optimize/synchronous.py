@@ -26,7 +26,7 @@ class SynchronousStep:
             optimizers: of this rank's stages, by number.
             gradients: of the same.
             settings: of the next steps; assign to `settings` to change them.
-            norm: of all ranks' gradients; none: neither clip nor look for infinities.
+            norm: of all ranks' gradients; None: neither clip nor look for infinities.
         """
         self.optimizers = optimizers
         self._gradients = gradients

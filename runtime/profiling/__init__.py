@@ -1,1 +1,1 @@
-"""Measuring layers and links: what `synth profile` does."""
+"""Measuring layers and links, for `synth profile`."""

@@ -1,4 +1,4 @@
-"""What a layer holds of memory after F and after B, and how far each op climbs: exact, in bytes."""
+"""The memory of a layer: bytes held after F and after B, and the rise of each op; exact."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -66,7 +66,7 @@ def held_bytes(sample: Sample) -> HeldBytes:
 
 
 def allocated_bytes(tensor: Tensor) -> int:
-    """What the allocator hands out for a tensor's storage: CUDA's rounds up to 512 bytes."""
+    """The bytes that the allocator hands out for a tensor's storage; CUDA's rounds up to 512."""
     size = tensor.untyped_storage().nbytes()
     return -(-size // 512) * 512 if tensor.is_cuda else size
 

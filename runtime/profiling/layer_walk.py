@@ -1,4 +1,4 @@
-"""Walking a model with one micro-batch, with no more than one of its layers on the device."""
+"""Walks a model with one micro-batch, with at most one of its layers on the device."""
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,8 +19,11 @@ _CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class VisitedLayer:
-    """A layer as it was met: `same_as` names the first one identical to it, which may be itself;
-    only that one has a `sample`, whose layer is on the device until the next one is asked for."""
+    """A layer of the walk.
+
+    `same_as` names the first layer identical to it, which may be itself. Only that one has a
+    `sample`, whose layer is on the device until the next layer is visited.
+    """
 
     name: str
     same_as: str
@@ -34,20 +37,20 @@ def walk_layers(
     device: torch.device,
     seed: int,
 ) -> Iterator[VisitedLayer]:
-    """Walk the model with one random micro-batch, so that each layer meets a real input.
+    """Walk the model with one random micro-batch, so that each layer gets a real input.
 
-    A layer is moved to the device to be run, and away again. One that is identical to another is
-    not run if what that one gave looks like what it is given: it passes that on.
+    A layer is moved to the device to be run, and back. It is not run if it is identical to an
+    earlier layer whose output looks like its own input; that input is passed on.
 
     Args:
         calls: the layers, on the CPU.
         names: of the layers.
         workload: the shape of a micro-batch.
-        device: where to run them.
+        device: the device to run them on.
         seed: of the micro-batch.
 
     Raises:
-        SynthError: a layer does not take what the one before gives, or gives no tensor.
+        SynthError: a layer cannot take the output of the previous one, or returns no tensor.
     """
     x, targets = _micro_batch(calls, workload, device, seed)
     first: dict[Hashable, str] = {}
@@ -78,7 +81,7 @@ def _micro_batch(
 
 
 def _signature(sample: Sample, call: LayerCall) -> Hashable:
-    """Equal for layers that cost the same where they are met."""
+    """A key that is equal for layers that cost the same at their places."""
     place = (call.recomputed, sample.is_first, sample.targets is not None)
     return layer_signature(sample.layer), place, _look(sample.x)
 

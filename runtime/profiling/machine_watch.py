@@ -63,9 +63,9 @@ class MachineWatch:
         """Begin to watch.
 
         Args:
-            processes: the most that this command runs at once on this machine.
-            threads: that compute in the measuring process.
-            senses: what is read.
+            processes: the most processes that this command runs at once on this machine.
+            threads: the threads that compute in the measuring process.
+            senses: the clocks and counters to read.
         """
         self._senses = senses or Senses()
         self._own_load = max(processes, threads)
@@ -110,7 +110,10 @@ class MachineWatch:
         return round(max(0.0, load - own) / self._senses.num_processors, 3)
 
     def _waiting_share(self) -> float | None:
-        """None with several threads: the one that is looked at waits for the others then."""
+        """The share of measured time that the thread waited; None with several threads.
+
+        One thread of several waits for the others, too.
+        """
         if not self._can_compare_clocks or not self._measured_s:
             return None
         return round(max(0.0, 1 - self._on_processor_s / self._measured_s), 4)

@@ -24,12 +24,12 @@ class Measurement:
 
 @contextmanager
 def measure(device: torch.device) -> Iterator[Measurement]:
-    """Measure what is allocated in the window.
+    """Measure the allocations within the window.
 
-    On CUDA the caching allocator's own counters are read, so sizes are what it hands out (multiples
-    of 512 bytes). On CPU every allocation is observed through the profiler, which costs time:
-    never time anything inside such a window, and let no collective be under way where it opens or
-    closes: torch 2.13 crashes if another thread frees memory at that moment. Memory allocated
+    On CUDA the counters of the caching allocator are read, so sizes are those that it hands out
+    (multiples of 512 bytes). On CPU every allocation is observed through the profiler, which costs
+    time. Never measure time inside such a window, and let no collective be in flight where it opens
+    or closes: torch 2.13 crashes if another thread frees memory at that moment. Memory allocated
     before the window and freed inside it is seen on CUDA only; keep such memory alive.
     """
     found = Measurement()

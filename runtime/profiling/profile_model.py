@@ -41,19 +41,20 @@ def profile_model(
     """Measure a model's layers on a device.
 
     Identical layers (same class, shapes and settings) are measured once and share the result. The
-    model is built in the host's memory; its layers are on the device one at a time.
+    model is built in host memory; its layers are on the device one at a time.
 
     Args:
-        workload: what to build, and the shape of a micro-batch.
-        device: where to measure.
-        warmup: rounds per layer that are not counted.
-        iterations: rounds per layer that are.
-        links: measured before, by `probe_links`; none: transfers are free.
+        workload: the model and the shape of a micro-batch.
+        device: the device to measure.
+        warmup: warm-up iterations per layer.
+        iterations: measured iterations per layer.
+        links: measured before, by `probe_links`; None: transfers take no time.
         tell: called with a line per measured layer.
-        watch: of the machine, begun before; none: one that begins here.
+        watch: of the machine, begun before; None: a new one.
 
     Raises:
-        SynthError: the model cannot be built, or a layer does not take what the one before gives.
+        SynthError: the model cannot be built, or a layer cannot take the output of the previous
+            one.
     """
     watch = watch or MachineWatch(threads=workload.threads)
     prepare_device(workload, device)
@@ -95,9 +96,9 @@ def profile_model(
 
 
 def reserve_advice(used_bytes: int, allocator_bytes: int) -> str:
-    """The bytes that the driver reports as used beyond PyTorch's allocator: a reserve for `solve`.
+    """The bytes in use beyond PyTorch's allocator, as the driver reports: a reserve for `solve`.
 
-    That is this process's context and libraries, and whatever other processes hold of the device.
+    They are this process's context and libraries, and the memory of other processes on the device.
     """
     beyond = max(0, used_bytes - allocator_bytes)
     tenths = -(-beyond // 10**8)
@@ -109,8 +110,10 @@ def reserve_advice(used_bytes: int, allocator_bytes: int) -> str:
 
 
 def _with_commits(profiles: dict[str, LayerProfile], rise_bytes: int) -> dict[str, LayerProfile]:
-    """A step validated late is committed before the first op that writes gradients, whichever that
-    is, and climbs by so much then."""
+    """Add the rise of committing a late-validated step to the first op that writes gradients.
+
+    Any such op may be the first.
+    """
     writers = (OpKind.B, OpKind.W, OpKind.BW)
     return {
         name: profile.replace(

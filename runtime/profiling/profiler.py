@@ -122,7 +122,7 @@ class _Update:
 
 
 def _rise(action: Callable[[], None], device: torch.device) -> int:
-    """How far memory climbs during an action."""
+    """The rise of memory during an action."""
     with measure(device) as found:
         action()
     return found.peak_bytes

@@ -12,8 +12,10 @@ from ..training.layered import LayerCall, LayeredStage
 
 @dataclass(frozen=True)
 class Sample:
-    """One layer on its device; `targets` only for the last layer; `call` if it is called in a way
-    of its own."""
+    """One layer on its device.
+
+    `targets` are for the last layer only; `call` is set if the layer is called in a special way.
+    """
 
     layer: nn.Module
     x: Tensor
@@ -22,7 +24,7 @@ class Sample:
     call: LayerCall | None = None
 
     def stage(self) -> Stage:
-        """The layer as a stage of its own, so that it is measured by what will run it."""
+        """Make a stage of the layer alone, so that a run's own code is measured."""
         is_last = self.targets is not None
         if self.call is None:
             return Stage([self.layer], is_first=self.is_first, is_last=is_last)
@@ -35,6 +37,6 @@ class Sample:
         return stage.forward(0, ForwardInput((x,), entry, self.targets, fused=fused))
 
     def output_like(self, stage: Stage) -> Tensor:
-        """What F gives, made without autograd."""
+        """Return the output of F, made without autograd."""
         output: Tensor = stage.output_like((self.x.clone(),), self.targets)
         return output

@@ -77,7 +77,7 @@ class _ConvolutionRule(Rule):
         return self._backward(grad, call, [False, *needs])[1:]
 
     def _backward(self, grad: Tensor, call: Call, wanted: list[bool]) -> Gradients:
-        """What is wanted of the gradients of input, weight and bias, by one kernel."""
+        """Compute the wanted gradients of input, weight and bias by one kernel."""
         stride, padding, dilation, groups, _ = call.options
         grad = grad.reshape(-1, *grad.shape[-self.dimensions - 1 :])
         bias = call.parameters[1]

@@ -1,4 +1,4 @@
-"""The door through which a stage's input enters the graph without being kept alive by it."""
+"""The entry of a stage's input into the graph, which does not keep the input alive."""
 
 from typing import Any
 
@@ -13,14 +13,14 @@ _ANCHOR = torch.empty(0, requires_grad=True)
 
 
 class GradientBox:
-    """Where the gradient of one stage input arrives during B or BW."""
+    """Receives the gradient of one stage input during B or BW."""
 
     def __init__(self) -> None:
         self._gradient: Tensor | None = None
 
     @property
     def gradient(self) -> Tensor | None:
-        """What has come so far."""
+        """The gradient received so far."""
         return self._gradient
 
     def put(self, gradient: Tensor) -> None:

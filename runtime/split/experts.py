@@ -108,13 +108,13 @@ class EinsumRule(Rule):
         ) if output._is_view() else output, ()
 
     def input_gradient(self, grad: Tensor, call: Call) -> Tensor:
-        """Of the other operand's shape."""
+        """The gradient, of the other operand's shape."""
         with torch.enable_grad():
             x = call.input.detach().requires_grad_()
             return torch.autograd.grad(_einsum(call, x, call.weight()), x, grad)[0]
 
     def weight_gradients(self, grad: Tensor, call: Call, needs: tuple[bool, ...]) -> Gradients:
-        """Of the leaf's shape."""
+        """The gradient, of the leaf's shape."""
         with torch.enable_grad():
             weight = call.weight().detach().requires_grad_()
             return torch.autograd.grad(_einsum(call, call.input, weight), weight, grad)

@@ -1,9 +1,4 @@
-"""The two ways in which a call with a rule is recorded, such that its W can be put off.
-
-Either autograd runs the call with its parameters detached, so that it computes the input gradient
-alone, and a hook on the call's node takes the output gradient for W (`_Capture`); or an autograd
-function of our own does both (`_SplitFunction`). The first costs a fraction of the second.
-"""
+"""The two ways to record a call with a rule such that its W can be deferred."""
 
 from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
@@ -20,7 +15,7 @@ from .task import WeightTask
 
 
 class Queue(Protocol):
-    """Where weight-gradient tasks go while B runs."""
+    """Collects weight-gradient tasks while B runs."""
 
     recomputes: bool
     """True if B may run parts of F again, within which the rules should be in force."""
@@ -37,7 +32,7 @@ class Queue(Protocol):
 
 
 def apply_rule(queue: Queue, rule: Rule, call: Call) -> Tensor:
-    """Run a call by its rule, recorded such that its W can be put off into `queue`."""
+    """Run a call by its rule, recorded such that its W can be deferred into `queue`."""
     call = _autocast(rule, call)
     if rule.by_autograd and call.dtype is None and call.input.requires_grad:
         return record_by_autograd(queue, rule, call)
@@ -56,13 +51,7 @@ _ANCHOR = torch.empty(0, requires_grad=True)
 
 
 def can_apply(rule: Rule, call: Call, left: Collection[int] = ()) -> bool:
-    """True if only plain leaves, or parts of them, would be put off: else it is autograd's.
-
-    Args:
-        rule: of the function called.
-        call: its arguments.
-        left: ids of parameters that are autograd's.
-    """
+    """True if only plain leaves, or parts of them, would be deferred; else use autograd."""
     if in_function_transform():
         return False
     if rule.autocast == "leave" and torch.is_autocast_enabled(call.input.device.type):

@@ -62,12 +62,15 @@ class Interception(Opening):
         return apply_rule(self._queue, rule, call)
 
     def note(self, call: Call | None) -> None:
-        """A call has a rule; none: gradients are not recorded."""
+        """Observe a call that has a rule; subclasses override this.
+
+        None stands for a call without gradient recording.
+        """
 
 
 @contextmanager
 def without_interception() -> Iterator[None]:
-    """Within it, no mode of this package is in force; other modes are."""
+    """Disable the modes of this package within the block; other modes stay."""
     modes = [_get_function_stack_at(i) for i in range(_len_torch_function_stack())]
     if not any(isinstance(mode, Opening) for mode in modes):
         yield

@@ -52,7 +52,7 @@ def unfolded(product: Tensor, call: Call) -> Tensor:
 
 
 def product_gradient(grad: Tensor, matrix: Tensor, x: Tensor) -> Tensor:
-    """Of x in x @ matrix, of rows; autograd lays it out as a column-major x is."""
+    """The gradient of x in x @ matrix, of rows; laid out column-major if x is, as by autograd."""
     if x.ndim == 2 and x.stride() == (1, x.shape[0]):
         return matrix.mm(grad.t()).t()
     return grad.mm(matrix.t()).view(x.shape)
@@ -64,7 +64,7 @@ def bias_gradient(grad: Tensor, call: Call) -> Tensor:
 
 
 def was_strided(call: Call) -> bool:
-    """Whether a product's input is the copied rows of one that was strided."""
+    """True if a product's input is the copied rows of a strided one."""
     return bool(call.options)
 
 

@@ -1,8 +1,8 @@
-"""Finds the parameters whose gradients somebody listens to, so that W delivers through autograd.
+"""Finds the parameters with gradient hooks, so that W delivers through autograd.
 
 DistributedDataParallel, Megatron's and DeepSpeed's optimizers register hooks on a parameter's
 AccumulateGrad node, which has no public list of them. Autograd itself holds such a node only while
-a graph needs it; whoever registered a hook keeps it alive for good.
+a graph needs it; code that registered a hook keeps it alive.
 """
 
 import weakref
@@ -20,10 +20,7 @@ class _Mark:
 
 
 def find_listened(parameters: Iterable[Tensor]) -> dict[int, Tensor]:
-    """The trainable leaves that have hooks or whose AccumulateGrad node is held, by their id.
-
-    No graph that reaches the parameters may be alive, or its nodes count as held.
-    """
+    """The trainable leaves that have hooks or whose AccumulateGrad node is held, by their id."""
     return {id(p): p for p in parameters if p.requires_grad and p.is_leaf and _is_listened(p)}
 
 

@@ -127,7 +127,7 @@ def _is_column_major(matrix: Tensor) -> bool:
 
 
 def _matrix_gradient(grad: Tensor, x: Tensor, matrix: Tensor) -> Tensor:
-    """Of the matrix in x @ matrix, by the product that autograd takes for its layout."""
+    """The gradient of the matrix in x @ matrix, by autograd's product for its layout."""
     return grad.t().mm(x).t() if _is_column_major(matrix) else x.t().mm(grad)
 
 

@@ -1,8 +1,8 @@
-"""Observes a stage's first F, to learn where its weight gradients can wait.
+"""Observes a stage's first F, to find where its weight gradients can be deferred.
 
 The first F shows which modules make calls that have a rule, so that only these are intercepted
-later; which parameters autograd also reaches in another way; and whether the stage runs a backward
-of its own (forces, gradient penalties), which no rule may take part in.
+later; which parameters autograd also reaches by other paths; and whether the stage runs a backward
+of its own (forces, gradient penalties), in which no rule may take part.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -21,9 +21,9 @@ from .saved import saving_hooks
 
 
 class RunsBackward(BaseException):
-    """Raised where a stage is about to run a backward of its own in its first F.
+    """Raised when a stage is about to run a backward of its own in its first F.
 
-    Not an `Exception`, which the stage might catch.
+    It is not an `Exception`, which the stage might catch.
     """
 
 
@@ -78,7 +78,7 @@ class ForwardObserver(Interception):
         return super().__torch_function__(func, types, args, kwargs)
 
     def note(self, call: Call | None) -> None:
-        """A call has a rule; none: gradients are not recorded."""
+        """Note the module that makes a call with a rule, and the parameters that it defers."""
         if call is not None:
             trained = (p for p in call.parameters if p is not None and p.requires_grad)
             self._deferred.update(id(leaf_of(p)) for p in trained)
@@ -98,7 +98,7 @@ class ForwardObserver(Interception):
 
 
 class BackwardObserver(Opening):
-    """Leaves what B runs again to autograd, and notes whether a layer differentiates there."""
+    """Leaves recomputations in B to autograd, and notes if a layer differentiates there."""
 
     def __init__(self, findings: Findings) -> None:
         super().__init__()

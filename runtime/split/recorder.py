@@ -1,8 +1,8 @@
-"""Runs a module's Fs on tapes, and intercepts torch's functions only where that is needed.
+"""Runs a module's Fs on tapes, and intercepts torch's functions only where needed.
 
-Interception costs every call in F, whether there is a rule for it or not. So only the first F is
-intercepted as a whole: later, only the modules in which it met calls with a rule are. In most
-models these are `nn.Linear` modules, which are given another `forward` while F runs.
+Interception slows every call in F, with a rule or not. So only the first F is intercepted as a
+whole. Later ones intercept only the modules in which it found calls with a rule. In most models
+these are `nn.Linear` modules, which get another `forward` while F runs.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +21,7 @@ from .tape import OutputGradients, Outputs, SplitTape
 
 
 class Recorder:
-    """One module; its Fs come one at a time.
+    """Records the Fs of one module, one at a time.
 
     A call with a rule that first occurs in a later F, in a module that had none, is left to
     autograd; so is a stage that runs a backward of its own.
@@ -36,7 +36,7 @@ class Recorder:
         self._listened: Mapping[int, Tensor] = {}
 
     def look_for_listeners(self) -> None:
-        """Find out whose gradients are listened to; called while no micro-batch is under way."""
+        """Find the parameters with gradient hooks; called while no micro-batch is in flight."""
         self._listened = find_listened(self._module.parameters())
 
     def new_tape(self) -> SplitTape:
@@ -44,7 +44,7 @@ class Recorder:
         return SplitTape(listened=self._listened, left=self._left())
 
     def _left(self) -> frozenset[int]:
-        """Listened parameters that W would deliver a part of, and B the rest."""
+        """Listened parameters of which W would deliver a part, and B the rest."""
         mixed = self._findings.mixed if self._findings is not None and self._listened else ()
         return frozenset(key for key in mixed if key in self._listened)
 

@@ -63,7 +63,7 @@ def is_transpose(target: Tensor) -> bool:
 
 
 def key_of(target: Tensor) -> Hashable:
-    """Equal for uses of the same elements of the same parameter."""
+    """A key that is equal for uses of the same elements of the same parameter."""
     if target.is_leaf:
         return id(target)
     base = leaf_of(target)

@@ -1,4 +1,4 @@
-"""What a rule is: how one function's backward falls into an input and a weight gradient."""
+"""Rules: how the backward of one function splits into an input and a weight gradient."""
 
 import inspect
 from abc import ABC, abstractmethod
@@ -29,9 +29,9 @@ class Call:
     dtype: torch.dtype | None = None
 
     def parameter(self, index: int) -> Tensor | None:
-        """The parameter as the kernel takes it: cast where F ran under autocast.
+        """The parameter as the kernel takes it: cast if F ran under autocast.
 
-        Cast anew at every use, as a copy kept per micro-batch would cost a model's size each.
+        It is cast at every use, because a copy per micro-batch would cost a model's size each.
         """
         parameter = self.parameters[index]
         if parameter is None or self.dtype is None or parameter.dtype == torch.float64:
@@ -48,9 +48,9 @@ class Call:
 class Rule(ABC):
     """How one function's backward splits; one instance serves every call.
 
-    All but `bind` run without gradient recording and outside autocast. Gradients returned must be
-    new tensors, of their parameter's shape. Shared by all methods: `needs` holds, per parameter,
-    whether its gradient is wanted; a gradient not wanted is returned as None.
+    All methods but `bind` run without gradient recording and outside autocast. Returned gradients
+    must be new tensors of their parameter's shape. `needs` holds, per parameter, True if its
+    gradient is wanted; an unwanted gradient is returned as None.
     """
 
     autocast: ClassVar[Literal["leave", "cast", "ignore"]] = "leave"

@@ -1,4 +1,4 @@
-"""What a hook on a node needs of F, kept as autograd keeps what its nodes need."""
+"""Tensors of F that a hook on a node needs, saved as autograd saves those of its nodes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,10 +10,10 @@ Hooks = tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]
 
 
 class Saved:
-    """A tensor between F and B: packed by the hooks in force, or held and watched for changes.
+    """A tensor between F and B: packed by the hooks in force, or held and checked for changes.
 
-    Hooks are those of checkpointing, which recomputes the tensor in B, or of whatever else takes
-    what autograd saves.
+    The hooks are those of checkpointing, which recomputes the tensor in B, or others on saved
+    tensors.
     """
 
     __slots__ = ("_packed", "_unpack", "_version")
@@ -29,7 +29,7 @@ class Saved:
 
     @property
     def is_packed(self) -> bool:
-        """Whether hooks have it."""
+        """True if hooks hold it."""
         return self._unpack is not None
 
     def unpack(self) -> Tensor:
@@ -51,6 +51,6 @@ class Saved:
 
 
 def saving_hooks() -> Hooks | None:
-    """What packs and unpacks the tensors that autograd saves, if anything does."""
+    """The hooks that pack and unpack the tensors that autograd saves; None if there are none."""
     hooks: Hooks | None = torch._C._autograd._top_saved_tensors_default_hooks(True)
     return hooks

@@ -1,4 +1,4 @@
-"""What one stage keeps of one micro-batch between its F, its B and its W."""
+"""The tape of one stage and micro-batch between F, B and W."""
 
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -58,7 +58,7 @@ class SplitTape:
 
     @property
     def pending(self) -> int:
-        """How many weight-gradient computations W has left to do."""
+        """The number of weight-gradient computations that W has left to do."""
         return len(self._tasks)
 
     @property
@@ -113,7 +113,7 @@ class SplitTape:
                 _run_task(self._tasks.popleft(), add)
 
     def push(self, task: WeightTask) -> None:
-        """Keep a task for W; called during B.
+        """Add a task for W; called during B.
 
         Raises:
             SynthError: the stage runs a backward of its own, which its first F did not.
@@ -161,7 +161,7 @@ def run_backward(outputs: Outputs, grads: OutputGradients) -> None:
 
 
 def _run_task(task: WeightTask, add: Callable[[Tensor, Tensor], None]) -> None:
-    """A function of its own, so that no gradient outlives its task into the next one's."""
+    """Run one task, in a function so that no gradient outlives its task into the next one's."""
     with without_autocast(task.targets[0].device.type):
         gradients = task.run()
     for parameter, gradient in zip(task.targets, gradients, strict=True):
@@ -173,6 +173,6 @@ def _states(parameters: Mapping[int, Tensor]) -> dict[int, Any]:
 
 
 def _state(parameter: Tensor) -> tuple[int, int] | None:
-    """Changes when something is added to the gradient."""
+    """A value that changes when something is added to the gradient."""
     gradient = parameter.grad
     return None if gradient is None else (id(gradient), gradient._version)

@@ -1,4 +1,4 @@
-"""One weight-gradient computation put off by B, and how its result joins `parameter.grad`."""
+"""One weight-gradient computation deferred by B, and how its result joins `parameter.grad`."""
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -13,9 +13,9 @@ from .rule import Call, Gradients, Rule
 
 
 class WeightTask:
-    """What W still has to do for one call.
+    """The work that W has left to do for one call.
 
-    `owners` are the parameters themselves, of which `targets` are those that want a gradient, a
+    `owners` are the parameters themselves. `targets` are those of them that want a gradient, with a
     parameter in the place of its transpose; the call may hold raw tensors.
     """
 
@@ -134,6 +134,6 @@ class Gathering:
 
 
 def gradient_dtype(parameter: Tensor) -> torch.dtype:
-    """Of `parameter.grad`, which may be wider than the parameter (`Tensor.grad_dtype`)."""
+    """The dtype of `parameter.grad`, perhaps wider than the parameter (`Tensor.grad_dtype`)."""
     found: torch.dtype | None = getattr(parameter, "grad_dtype", None)
     return parameter.dtype if found is None else found

@@ -1,1 +1,1 @@
-"""Training under a plan: what `synth run` does, from the data to the report."""
+"""Training under a plan, for `synth run`: from the data to the report."""

@@ -1,4 +1,4 @@
-"""The mini-batches of a run, one after the other, on this rank's device."""
+"""The mini-batches of a run, in order, on this rank's device."""
 
 from typing import NamedTuple
 
@@ -38,17 +38,17 @@ class Batches:
         pipeline: int = 0,
         num_pipelines: int = 1,
     ) -> None:
-        """Prepare to take.
+        """Prepare to load mini-batches.
 
         Args:
             data: all of it.
-            plan: how many micro-batches of how many sequences.
-            per_step: how many mini-batches an optimizer step takes on each pipeline.
-            inputs: whether this rank needs them, as the one with the first stage.
-            targets: the same for the last stage.
-            device: where they go.
+            plan: the number of micro-batches, and the sequences in each.
+            per_step: mini-batches per optimizer step and pipeline.
+            inputs: True if this rank needs inputs, for the first stage.
+            targets: True if it needs targets, for the last stage.
+            device: the device to copy them to.
             pipeline: the number of this pipeline.
-            num_pipelines: that share the data.
+            num_pipelines: the pipelines that share the data.
 
         Raises:
             SynthError: there is not enough data for one step.
@@ -70,19 +70,19 @@ class Batches:
         return self._plan.num_micro_batches * self._plan.workload.micro_batch_size
 
     def go_to(self, sequence: int) -> None:
-        """Take this sequence next: the data position of a checkpoint."""
+        """Continue at this sequence: the data position of a checkpoint."""
         self._next_sequence = sequence
 
     def steps_left(self, start: TrainingState) -> int | None:
-        """How many optimizer steps the data gives from there on; none: it has no end.
+        """The number of optimizer steps that the data holds from there on; None: unlimited.
 
-        Below 0 where more was trained on than the data holds.
+        It is negative if training has used more than the data holds.
         """
         held = self._data.num_sequences
         return None if held is None else (held - start.sequences) // self.sequences_per_step
 
     def take(self) -> list[MiniBatch]:
-        """This pipeline's mini-batches of the next optimizer step.
+        """Load this pipeline's mini-batches of the next optimizer step.
 
         Raises:
             EndOfData: there are none left.
@@ -94,7 +94,7 @@ class Batches:
             return [MiniBatch(first, self._load(first, copy)) for first in firsts]
 
     def _make_staging(self, device: torch.device) -> PinnedStaging | PlainStaging:
-        """The way to the device; on CUDA it holds pinned memory, where this rank needs any."""
+        """Make the staging to the device; on CUDA with pinned memory if this rank needs data."""
         sides = self._inputs + self._targets
         if device.type != "cuda" or not sides:
             return PlainStaging(device)
@@ -103,7 +103,7 @@ class Batches:
         return PinnedStaging(device, shape, self._per_step * self._plan.num_micro_batches * sides)
 
     def _load(self, first: int, copy: Copy) -> Batch:
-        """A mini-batch; nothing is drawn on a rank that needs neither inputs nor targets."""
+        """Load a mini-batch; an empty one on a rank that needs neither inputs nor targets."""
         if not self._inputs and not self._targets:
             return Batch()
         plan = self._plan

@@ -1,4 +1,4 @@
-"""Building a rank's stages as the plan says, and refusing a model that has changed since."""
+"""Builds a rank's stages as the plan says, and refuses a model that has changed since."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from .layered import LayerCall, LayeredStage, Randomness, layer_calls
 
 
 def prepare_device(workload: Workload, device: torch.device) -> None:
-    """Set what the profile was measured with: on CPU, the number of threads."""
+    """Set the number of threads on CPU to that of the profile."""
     if device.type == "cpu":
         torch.set_num_threads(workload.threads)
 
@@ -42,17 +42,17 @@ def build_stages(
     """Build the stages that the placement gives a rank, and no others.
 
     Args:
-        plan: which layers they are of, and how these are called.
-        rank: whose stages.
-        device: where they compute.
+        plan: the plan, with the model and the layers of each stage.
+        rank: the rank to build for.
+        device: the device that they compute on.
         seed: of the parameters.
-        randomness: of what the layers draw while they run.
-        model: the address of the user's own model, which the user has given; it replaces the one
-            that the plan names. None: built-in models only.
+        randomness: of the layers' random draws while they run.
+        model: the address of the user's own model, which replaces the one in the plan. None:
+            built-in models only.
 
     Raises:
         SynthError: the workload's dtype is unknown, its model cannot be built, or it is a user's
-            own that they have not given.
+            model whose address was not given.
     """
     workload = plan.workload
     held = sorted({stage for stage, _ in plan.schedule().placement.held[rank]})
@@ -96,7 +96,7 @@ def calls_of(
 
 
 def _check_bytes(plan: Plan, stage: int, layers: Iterable[nn.Module]) -> None:
-    """A stage's static bytes must be those that the plan counts."""
+    """Check that a stage's static bytes are those that the plan counts."""
     needed = plan.costs.stages[stage].static_bytes
     found = static_bytes(layers, plan.workload.optimizer)
     if found != needed:

@@ -18,14 +18,14 @@ _SKIPPED_FOLDERS = {"site-packages", "__pycache__", "test", "tests"}
 
 
 class EndOfData(Exception):
-    """There are not enough sequences left for a mini-batch."""
+    """Fewer sequences are left than a mini-batch needs."""
 
 
 class TokenData:
-    """A long sequence of token ids, cut into numbered training sequences.
+    """A long sequence of token ids, divided into numbered training sequences.
 
-    The n-th sequence depends on the seed and on n alone: every rank draws the same, a resumed run
-    sees what it would have seen, and so does one that cuts its mini-batches otherwise.
+    The n-th sequence depends on the seed and on n alone. Therefore every rank draws the same
+    sequences, and a resumed run goes on as it would have, even with other mini-batch sizes.
     """
 
     def __init__(
@@ -37,8 +37,8 @@ class TokenData:
             tokens: all of them, more than `sequence_length`.
             sequence_length: of each training sequence.
             seed: of the draw.
-            epochs: go through the data so many times, in a new random order each time, then end;
-                none: draw sequences from random places for ever.
+            epochs: the number of passes through the data, each in a new random order; None: sample
+                sequences at random, with replacement, without end.
         """
         self._tokens = tokens
         self._length = sequence_length
@@ -48,20 +48,20 @@ class TokenData:
 
     @property
     def sequences_per_epoch(self) -> int:
-        """How many sequences the data falls into."""
+        """The number of sequences in the data."""
         return (len(self._tokens) - 1) // self._length
 
     @property
     def num_sequences(self) -> int | None:
-        """How many sequences all epochs hold together; none: there is no end of them."""
+        """The number of sequences in all epochs together; None: unlimited."""
         return None if self._epochs is None else self._epochs * self.sequences_per_epoch
 
     def fingerprint(self) -> DataFingerprint:
-        """Tell this data from other data."""
+        """Return the fingerprint of the data."""
         return fingerprint(self._tokens)
 
     def check_enough(self, sequences_per_step: int) -> None:
-        """A run needs data for one step at least.
+        """Check that the data suffices for one step.
 
         Raises:
             SynthError: all epochs together hold less.
@@ -95,7 +95,7 @@ class TokenData:
             yield windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
 
     def _place(self, number: int) -> int:
-        """Where a sequence starts."""
+        """The start of a sequence in the tokens."""
         if self._epochs is None:
             return _draw(self._seed, number) % (len(self._tokens) - self._length)
         epoch, place = divmod(number, self.sequences_per_epoch)
@@ -140,15 +140,15 @@ def load_tokens(path: Path, sequence_length: int) -> Tensor:
 
 
 def check_ids(path: Path, tokens: Tensor, vocabulary_size: int | None) -> None:
-    """Look at all ids once, block by block, but for those whose dtype holds no others than known.
+    """Check all ids once, block by block, unless their dtype can only hold valid ones.
 
     Args:
-        path: where they are from.
+        path: the source of the ids, for messages.
         tokens: the ids: [tokens].
-        vocabulary_size: ids must be below this, where it is known.
+        vocabulary_size: the exclusive upper bound of ids, if known.
 
     Raises:
-        SynthError: an id that the vocabulary has not, or below 0.
+        SynthError: an id is negative or not in the vocabulary.
     """
     held = torch.iinfo(tokens.dtype)
     if held.min >= 0 and (vocabulary_size is None or held.max < vocabulary_size):

@@ -1,12 +1,12 @@
-"""Which rank hangs: its op has had all that it needs for far longer than whole steps have taken.
+"""Detects ranks that hang: their op has had all its inputs for far longer than whole steps take.
 
-Ranks that wait for others tell nothing by that, however long it takes; where each of them stands in
-its program says who waits for whom. A rank is judged only if what it reads comes from ranks of this
-machine. That those have passed their sends does not mean yet that all is there, so its time runs
-from then. It is long enough for what takes long once (a compiler, a machine that swaps), but not
-longer than the others wait anyway. Only ops between a step's first and its STEPs are judged: what
-stands outside of them (data, the global norm, checkpoints) may take what it takes. On CUDA an op
-that hangs on the device is passed by the host, and is not seen here.
+Waiting for other ranks is no sign of a hang, however long it takes. The places of all ranks in
+their programs show which rank waits for which. A rank is judged only if its inputs come from ranks
+of this machine. Its time starts when those ranks have passed their sends, although the data may not
+have arrived yet. The limit allows for one-time work (a compiler, swapping), but is not longer than
+the others wait anyway. Only ops between a step's first and its STEPs are judged: work outside of
+them (data, the global norm, checkpoints) has no limit. On CUDA the host passes an op that hangs on
+the device, so such hangs are not detected here.
 """
 
 import time
@@ -24,7 +24,7 @@ _BEFORE_ALL: Place = (-1, -1)
 
 
 class HangDetector:
-    """Looks at the places of all ranks again and again, and remembers since when they stand."""
+    """Looks at the places of all ranks repeatedly, and remembers since when they stand."""
 
     def __init__(
         self,
@@ -39,11 +39,11 @@ class HangDetector:
 
         Args:
             lowered: the programs that the ranks run.
-            place_of: a rank's step, counted from 0 since it started, and instruction; none: not
-                known. No step has begun yet.
-            patience_s: the least time after which a rank hangs; 0: none ever does.
-            timeout_s: after which those that wait for it give up; patience never goes beyond.
-            now: the time in seconds.
+            place_of: returns a rank's step, counted from 0 since it started, and instruction; None:
+                unknown. No step has begun yet.
+            patience_s: the least time after which a rank counts as hanging; 0: never.
+            timeout_s: the time after which waiting ranks give up; the patience never exceeds it.
+            now: returns the time in seconds.
         """
         self._lowered, self._place_of, self._now = lowered, place_of, now
         self._least_s, self._most_s = patience_s, timeout_s
@@ -60,7 +60,7 @@ class HangDetector:
         self._looked = now()
 
     def look(self) -> dict[int, float]:
-        """The ranks that hang, and for how many seconds."""
+        """Return the ranks that hang, and for how many seconds."""
         now = self._now()
         if now - self._looked > _GAP_S:  # this process itself was held up, others perhaps as well
             self._had_all_since.clear()
@@ -98,7 +98,7 @@ class HangDetector:
             self._step_began[rank] = now
 
     def _has_all(self, rank: int) -> bool:
-        """Whether a rank is at an op for which all has been sent."""
+        """True if a rank is at an op whose inputs have all been sent."""
         step, place = self._places[rank]
         if step < 0 or place < 0:
             return False

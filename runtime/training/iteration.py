@@ -1,8 +1,8 @@
-"""One optimizer step of all ranks: programs whose gradients add up, STEPs, and what came of it.
+"""One optimizer step of all ranks: programs whose gradients add up, STEPs, and the outcome.
 
-Steps that are validated later do not wait for other ranks, so that nothing else may either: what
-ranks tell each other is told when a step begins, of the step before, and read when it has ended;
-by then all have begun, because no rank gets through a step without the others.
+Steps that are validated later do not wait for other ranks, so nothing else may wait either.
+Therefore ranks share the previous step's loss when a step begins, and read the sum when the step
+has ended. By then all have begun, because no rank gets through a step without the others.
 """
 
 import time
@@ -25,11 +25,11 @@ from .layered import Randomness
 
 @dataclass(frozen=True)
 class StepOutcome:
-    """The same on all ranks but for the seconds; `program_seconds` are of the last program, the
-    one with STEPs, which is what a plan predicts.
+    """The outcome of a step; the same on all ranks except for the seconds.
 
+    `program_seconds` are of the last program, the one with STEPs, which is what a plan predicts.
     `losses` are the mean losses of all pipelines, by step, that have become known: of this step, or
-    of the one before. `stops`: some rank was asked to end here.
+    of the previous one. `stops`: a rank was asked to end after this step.
     """
 
     losses: dict[int, float]
@@ -40,7 +40,7 @@ class StepOutcome:
 
 @dataclass(frozen=True)
 class _Loss:
-    """A step's loss, as far as this rank has computed it."""
+    """A step's loss, or this rank's share of it."""
 
     step: int
     share: Tensor
@@ -48,7 +48,7 @@ class _Loss:
 
 @dataclass(frozen=True)
 class _Telling:
-    """A sum over all ranks under way."""
+    """A sum over all ranks in flight."""
 
     loss: _Loss | None
     told: Tensor
@@ -57,7 +57,7 @@ class _Telling:
 
 @dataclass(frozen=True)
 class _Told:
-    """What all ranks told each other."""
+    """The result of such a sum."""
 
     losses: dict[int, float]
     stops: bool
@@ -94,11 +94,11 @@ class Iteration:
         """Take one step.
 
         Args:
-            step: which one, for messages.
+            step: its number, for messages.
             batches: the mini-batches whose gradients are averaged.
             settings: of the update.
-            stops: whether this rank was asked to end behind this step; told to all.
-            window: entered while the programs run, not while their outcome is told.
+            stops: True if this rank was asked to end after this step; shared with all ranks.
+            window: entered while the programs run, but not while ranks share the outcome.
 
         Raises:
             RunFailure: an op failed, or another rank is gone.
@@ -129,7 +129,7 @@ class Iteration:
         return StepOutcome(told.losses, told.stops, end - start, end - last_start)
 
     def settle(self) -> dict[int, float]:
-        """Make the last step final, waiting for all ranks; the loss that was not yet told."""
+        """Make the last step final, waiting for all ranks; return the loss not yet shared."""
         self._steps.finish()
         self._last_end = None
         if self._untold is None:
@@ -138,7 +138,7 @@ class Iteration:
         return self._hear(self._tell(loss)).losses
 
     def least(self, count: int) -> int:
-        """The least of what the ranks give before the first step; every rank calls this.
+        """Return the minimum of the ranks' counts before the first step; every rank calls this.
 
         Raises:
             RunFailure: another rank is gone.
@@ -148,7 +148,7 @@ class Iteration:
         return int(told)
 
     def _tell(self, loss: _Loss | None, stops: bool = False) -> _Telling:
-        """Start telling all ranks the sum of the losses, and whether any was asked to stop."""
+        """Start summing the losses, and the requests to stop, over all ranks."""
         # Filled on the device: a copy from pageable memory would have the host wait for it.
         told = torch.zeros(2, device=self._pipeline.device)
         if stops:

@@ -1,4 +1,4 @@
-"""Starting a run's processes with torchrun's engine."""
+"""Starts a run's processes with torchrun's engine."""
 
 import logging
 import os
@@ -71,7 +71,7 @@ def launch(
 
 
 def _terminate() -> None:
-    """What torchrun's engine does on a signal."""
+    """End the ranks as torchrun's engine does on a signal."""
     raise SignalException("a second SIGTERM", sigval=signal.SIGTERM)
 
 
@@ -96,7 +96,10 @@ def _killing_on_ctrl_c() -> Iterator[None]:
 
 
 def _interrupted(places: Sequence[LastSeen | str], signal_number: signal.Signals) -> SynthError:
-    """Say by which signal and where; the one that kills the ranks was sent for Ctrl-C."""
+    """Return the error for a signal, with the places of the ranks.
+
+    SIGKILL stands for Ctrl-C, for which the ranks are killed.
+    """
     if signal_number == signal.SIGKILL:
         signal_number = signal.SIGINT
     stopped = SynthError(
@@ -108,7 +111,7 @@ def _interrupted(places: Sequence[LastSeen | str], signal_number: signal.Signals
 
 
 def launch_link_probe(num_ranks: int, device: str) -> Links:
-    """Measure the links between so many processes on this machine.
+    """Measure the links between `num_ranks` processes on this machine.
 
     Raises:
         RunFailure: a process failed.
@@ -132,9 +135,9 @@ def _start(
     max_restarts: int = 0,
     signals: str = _SIGNALS,
 ) -> None:
-    """What `torchrun --standalone -m MODULE` does, on the loopback interface.
+    """Run `torchrun --standalone -m MODULE` on the loopback interface.
 
-    The engine's own files go into the folder, as it never removes them.
+    The engine's own files go into the folder, because it never removes them.
     """
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("GLOO_SOCKET_IFNAME", _loopback())

@@ -119,7 +119,7 @@ class LayeredStage(Stage):
             return super().forward(microbatch, given)
 
     def twin(self) -> Stage:
-        """See `Stage.twin`; layers have yet to show whether they draw."""
+        """Make another stage of the same module; it has not observed yet which layers draw."""
         layers = [replace(call) for call in self._chain.calls]
         return LayeredStage(
             layers, is_first=self.is_first, is_last=self.is_last, randomness=self._randomness

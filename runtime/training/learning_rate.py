@@ -23,7 +23,7 @@ class LearningRate(Record):
     least: NonNegativeFloat = 0.0
 
     def at(self, step: int, total_steps: int) -> float:
-        """The rate of the step with this number, counted from 0, of a run of so many."""
+        """The learning rate of step `step`, counted from 0, of a run of `total_steps`."""
         if step < self.warmup_steps:
             return self.peak * (step + 1) / self.warmup_steps
         if self.decay == "constant":

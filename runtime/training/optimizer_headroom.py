@@ -1,4 +1,4 @@
-"""Whether a run's optimizer has room, where it is not the one that the plan was profiled with."""
+"""Optimizer headroom: memory for a run's optimizer that is not the one in the profile."""
 
 from collections.abc import Collection
 
@@ -15,10 +15,10 @@ from ..optimize import static_bytes, workspace_bytes
 def extra_bytes(
     plan: Plan, rank: int, modules: Collection[nn.Module], chosen: OptimizerSpec
 ) -> int:
-    """What a rank needs beyond what the plan counts, its optimizer being another; or less.
+    """The bytes that a rank's optimizer needs beyond those that the plan counts; may be negative.
 
     Raises:
-        SynthError: that is more than the plan's cap leaves.
+        SynthError: they exceed the plan's memory limit.
     """
     profiled = plan.workload.optimizer
     if chosen == profiled:

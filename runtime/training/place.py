@@ -20,13 +20,13 @@ from ..world import World
 
 @dataclass(frozen=True)
 class Place:
-    """Of one process.
+    """The place of a process among the pipelines.
 
     Attributes:
         rank: in its pipeline.
         pipeline: its number.
-        num_pipelines: that train on mini-batches of their own and average their gradients.
-        ranks: the processes of this pipeline; None: there is one, of all processes.
+        num_pipelines: the pipelines that train side by side and average their gradients.
+        ranks: the processes of this pipeline; None: there is one pipeline, of all processes.
         peers: the processes of the same rank in all pipelines; None: there is one pipeline.
     """
 

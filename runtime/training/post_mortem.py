@@ -1,4 +1,4 @@
-"""What the ranks of a failed run left behind, and the one message that is made of it.
+"""The traces that ranks of a failed run leave, and the one message that is made of them.
 
 Every start of the ranks has a folder of its own, `attempt-N`, in which each rank keeps its place
 and, if it fails, writes a failure report.
@@ -34,7 +34,7 @@ def last_attempt(folder: Path) -> Path:
 
 
 def write_failure_report(folder: Path, rank: int, error: Exception, exit_code: int) -> None:
-    """Say how this rank failed, for the launcher to read."""
+    """Write how this rank failed, for the launcher to read."""
     is_told = isinstance(error, SynthError)
     report = {
         "message": str(error) if is_told else f"{type(error).__name__}: {error}",
@@ -47,17 +47,17 @@ def write_failure_report(folder: Path, rank: int, error: Exception, exit_code: i
 
 
 def failure_report_exists(folder: Path) -> bool:
-    """Whether a rank has failed already, of which what others meet is the consequence."""
+    """True if a rank has already failed, so that later failures are its consequence."""
     return any(folder.glob("failure-*.json"))
 
 
 def note_ended(folder: Path, rank: int, why: str) -> None:
-    """Say that a rank is ended by its neighbours, and why."""
+    """Note that a rank is ended by its neighbours, and why."""
     (folder / f"ended-{rank}").write_text(why)
 
 
 def hopeless(folder: Path, num_ranks: int) -> SynthError | None:
-    """Why the ranks of this attempt would fail again if they were started again, if they would."""
+    """Return the error that a restart would meet again; None if a restart may help."""
     for report in _reports(folder, num_ranks).values():
         if report["hopeless"]:
             return _refusal(report)
@@ -67,13 +67,13 @@ def hopeless(folder: Path, num_ranks: int) -> SynthError | None:
 def explain(
     folder: Path, lowered: Lowered, exit_codes: dict[int, int], num_pipelines: int = 1
 ) -> SynthError:
-    """Make one message of what the ranks left behind: the cause first, then who met it where.
+    """Make one message of the ranks' traces: the cause first, then its effects on the others.
 
     Args:
         folder: of the attempt.
-        lowered: what each pipeline ran.
+        lowered: the program of each pipeline.
         exit_codes: of the processes that failed; empty before a restart.
-        num_pipelines: that ran side by side.
+        num_pipelines: the pipelines that ran side by side.
     """
     num_processes = lowered.num_ranks * num_pipelines
     reports = _reports(folder, num_processes)
@@ -109,11 +109,11 @@ class LastSeen:
     where: str
 
     def how(self, ended: str) -> str:
-        """Say how it ended, and where."""
+        """Say how the rank ended, and where."""
         return f"{self.name} {ended} {self.where}"
 
     def said(self, report: dict[str, Any]) -> str:
-        """Its last message; named by it where it did not name itself."""
+        """Return the rank's last message, with its name if the message lacks it."""
         message = report["message"]
         if report["hopeless"]:
             return str(message)
@@ -149,7 +149,7 @@ def _where(place: tuple[int, int] | None, program: Sequence[Instruction]) -> str
 
 
 def _reports(folder: Path, num_ranks: int) -> dict[int, dict[str, Any]]:
-    """What ranks said when they failed."""
+    """Read the failure reports, by rank."""
     paths = {rank: folder / f"failure-{rank}.json" for rank in range(num_ranks)}
     return {rank: json.loads(path.read_text()) for rank, path in paths.items() if path.exists()}
 
@@ -161,7 +161,7 @@ def _refusal(report: dict[str, Any]) -> SynthError:
 
 
 def _ended_by(folder: Path, rank: int, signal_number: int, others_timed_out: bool) -> str:
-    """Who hangs until the others time out is in the end killed by the launcher itself."""
+    """Say how a process was ended; one that hangs until the others time out gets SIGKILL."""
     note = folder / f"ended-{rank}"
     if note.exists():
         return f"{note.read_text()} and was ended"

@@ -1,4 +1,4 @@
-"""What one rank measured, as it travels to rank 0 and to the report."""
+"""The measurements of one rank, as they travel to rank 0 and to the report."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -8,14 +8,14 @@ from ..execution.core.tracer import LoggedStep
 
 @dataclass
 class RankResult:
-    """What one rank measured, step by step from `first_step` on.
+    """The measurements of one rank, step by step from `first_step` on.
 
-    `program_seconds` are of one program with STEPs, which is less than a step where gradients
-    accumulate; `remark` is what the user must know of how the run went.
-    `tokens_per_step` is how many tokens all ranks together train on in an optimizer step.
-    `stopped_at` is the number of steps after which SIGTERM ended it early.
-    `num_pipelines` train side by side; `processors` is then each one's share of a machine's.
-    `late`: steps were validated later. `extra_bytes`: see `room`.
+    `program_seconds` are of one program with STEPs, which is less than a step if gradients
+    accumulate. `remark` is a message for the user about the run. `tokens_per_step` are the tokens
+    of an optimizer step on all ranks together. `stopped_at` is the number of steps after which
+    SIGTERM ended the run early. `num_pipelines` train side by side; `processors` is then each one's
+    share of the machine's. `late`: steps were validated later. `extra_bytes`: see
+    `optimizer_headroom`.
     """
 
     rank: int

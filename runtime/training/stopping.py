@@ -19,7 +19,7 @@ _SAME_S = 1.0
 
 
 class StopRequest:
-    """Whether this rank was asked to stop behind the running step."""
+    """The request to stop this rank after the running step."""
 
     def __init__(self, folder: Path) -> None:
         """Look for what the launcher leaves in the run's folder."""
@@ -27,7 +27,7 @@ class StopRequest:
         self._signalled = False
 
     def __call__(self) -> bool:
-        """Whether it was."""
+        """True if the rank was asked to stop."""
         return self._signalled or self._file.exists()
 
     def _set(self) -> None:
@@ -35,7 +35,7 @@ class StopRequest:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Take SIGTERM as such a request, too."""
+        """Treat SIGTERM as such a request, too, within the block."""
         with _on_sigterm(self._set):
             yield
 

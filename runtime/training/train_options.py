@@ -1,4 +1,4 @@
-"""What a run of training may choose; everything else the plan says."""
+"""The options of a training run; everything else is in the plan."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ DEFAULT_STEPS = 20
 
 
 class TrainOptions(Record):
-    """Of a run. `steps` counts from the run's very beginning, not from where it is resumed."""
+    """The options of a run; `steps` counts from the run's beginning, also if it is resumed."""
 
     data: Path
     steps: PositiveInt | None = None
@@ -48,7 +48,7 @@ class TrainOptions(Record):
     """The user's own model, imported in place of the plan's; None: built-in models only."""
 
     def step_settings(self, learning_rate: float) -> StepSettings:
-        """Of a step with this learning rate."""
+        """The settings of a step with this learning rate."""
         settings = StepSettings(learning_rate, self.weight_decay)
         return settings if self.betas is None else replace(settings, betas=self.betas)
 

@@ -51,15 +51,16 @@ class RankTrainer:
         """Build this rank's layers on its device; every rank must call this at the same time.
 
         Args:
-            plan: what to train under.
+            plan: the plan to train under.
             lowered: its lowered form.
-            options: what the run may choose.
+            options: of the run.
             world: this process among the others.
-            progress: told before each instruction, for a post-mortem.
-            stop_asked: whether this rank is to end behind the running step; all ranks then do.
+            progress: updated before each instruction, for a post-mortem.
+            stop_asked: returns True if this rank is to end after the running step; all ranks then
+                do.
 
         Raises:
-            SynthError: the world, the data or the model is not what the plan needs.
+            SynthError: the world, the data or the model does not fit the plan.
         """
         self._plan, self._options, self._world = plan, options, world
         self._progress, self._stop_asked = progress, stop_asked
@@ -118,13 +119,15 @@ class RankTrainer:
 
     @property
     def num_steps(self) -> int:
-        """How many optimizer steps the run has, those before a resumed checkpoint included: as many
-        as were asked for, or as the data of every rank gives if that is less."""
+        """The number of optimizer steps of the run, those before a resumed checkpoint included.
+
+        It is the requested number, or less if the data of any rank ends before.
+        """
         return self._num_steps
 
     @property
     def warning(self) -> str | None:
-        """What the user should know before training begins."""
+        """A warning for the user before training begins; None: there is none."""
         rate = self._options.learning_rate
         if rate.warmup_steps <= self._num_steps:
             return None
@@ -205,7 +208,7 @@ class RankTrainer:
 
     @contextmanager
     def _memory_window(self, result: RankResult) -> Iterator[None]:
-        """Tell the result what memory a step takes."""
+        """Measure the memory of a step and store it in the result."""
         if self._checkpointer is not None:
             self._checkpointer.wait()  # what its thread allocates is not the step's
         modules = (stage.module for stage in self._stages.values())
@@ -238,7 +241,7 @@ class RankTrainer:
             )
 
     def _remark(self) -> str | None:
-        """What is said of a run that has done all its steps; nothing if they were asked for."""
+        """A remark if the run had nothing to do, or its data ended early; else None."""
         options, num_steps = self._options, self._num_steps
         if self._start.step == num_steps:
             return f"nothing is left to do: the checkpoint holds all {num_steps} steps of this run"
@@ -252,18 +255,18 @@ class RankTrainer:
 
     @property
     def _asked_steps(self) -> int | None:
-        """How many steps the run has unless its data ends before; none: until the data ends."""
+        """The requested number of steps; None: until the data ends."""
         options = self._options
         return options.steps or (None if options.epochs else DEFAULT_STEPS)
 
     def _own_steps(self, start: TrainingState) -> int:
-        """How many steps this rank would have the run take that stands there."""
+        """The number of steps of a run from `start`, as far as this rank's data allows."""
         left, asked = self._batches.steps_left(start), self._asked_steps
         limits = (asked, None if left is None else start.step + left)
         return min(limit for limit in limits if limit is not None)
 
     def _restore(self) -> TrainingState:
-        """Where training stands: at its beginning, or where a checkpoint left it."""
+        """Return where training stands: at its beginning, or at a checkpoint."""
         plan, options = self._plan, self._options
         fresh = TrainingState(
             step=0,

@@ -1,8 +1,8 @@
-"""Ending a rank that has been stopped, or hangs: the others would wait for it until their time-out.
+"""The watchdog: ends a rank that is stopped or hangs, instead of waiting for a time-out.
 
 A process that SIGSTOP or a debugger holds answers no signal but SIGKILL. Its neighbours on the same
-machine see its state in /proc. Stopped together, as by Ctrl-Z, ranks do not watch, and nobody is
-ended. Which ranks hang, `hanging` says.
+machine see its state in /proc. Ranks that are stopped together, as by Ctrl-Z, do not watch, and
+none of them is ended. `hang_detector` tells which ranks hang.
 """
 
 import os
@@ -52,7 +52,7 @@ class ProcessWatchdog:
             self._thread.start()
 
     def close(self) -> None:
-        """Look no more: who has done its work may end as it likes."""
+        """Stop watching: a rank that has done its work may end at any time."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -62,8 +62,10 @@ class ProcessWatchdog:
             self.look()
 
     def look(self) -> None:
-        """Count for how long ranks have been stopped or hang; the first one that does neither ends
-        those."""
+        """Count how long ranks have been stopped, and end those that exceed the patience or hang.
+
+        Only the first rank that is neither stopped nor hanging ends others.
+        """
         stopped = {rank for rank, pid in self._pids.items() if is_stopped(pid)}
         for rank in list(self._pids):
             self._patience[rank] = self._patience[rank] + 1 if rank in stopped else 0
@@ -85,7 +87,7 @@ class ProcessWatchdog:
 def end_without(launcher: int) -> None:
     """End this process once its parent is gone, however that was ended.
 
-    Nobody would hear of it any more, and a run that is started anew would meet it where it writes.
+    Nobody would read its output any more, and a new start of the run would conflict with its files.
     """
 
     def watch() -> None:
@@ -99,7 +101,7 @@ def end_without(launcher: int) -> None:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a process is held by a stop signal or by a debugger; one that is gone is not."""
+    """True if a process is held by a stop signal or by a debugger; False if it is gone."""
     try:
         return (_PROC / str(pid) / "stat").read_text().rsplit(")", 1)[1].split()[0] in _STOPPED
     except OSError:
@@ -125,7 +127,7 @@ def sibling_pids() -> dict[int, int]:
 
 
 def _environment(pid: int) -> dict[str, str]:
-    """With which a process was started; empty if it is gone, or of someone else."""
+    """The environment with which a process was started; empty if it is gone, or of another user."""
     try:
         text = (_PROC / str(pid) / "environ").read_bytes().decode(errors="replace")
     except OSError:
@@ -151,7 +153,7 @@ def local_pids() -> dict[int, int]:
 
 
 def _machine() -> object:
-    """Equal for processes that mean the same by a process id."""
+    """A key that is equal for processes that share process ids."""
     try:
         boot = (_PROC / "sys/kernel/random/boot_id").read_text()
         return boot, os.readlink(_PROC / "self/ns/pid")

@@ -43,9 +43,9 @@ _MOST_LINES = 20
 
 
 class WorkerOrder(Record):
-    """What the launcher asks of its workers; it travels as a JSON file.
+    """The launcher's order to its workers, as a JSON file.
 
-    `launcher` is its process, without which they end.
+    `launcher` is its process id; workers end when it is gone.
     """
 
     plan: Path
@@ -125,12 +125,12 @@ def _train(
 
 
 def _telling(world: World, num_steps: int) -> OnStep | None:
-    """How rank 0 tells of its steps, and of how many of them."""
+    """Return the function by which rank 0 prints its steps."""
     return partial(_tell, max(1, num_steps // _MOST_LINES)) if world.rank == 0 else None
 
 
 def _tell(steps_per_line: int, step: int, loss: float, seconds: float) -> None:
-    """Say how it goes; an emulated run has no loss."""
+    """Print the progress of a step; an emulated run has no loss."""
     if step % steps_per_line == 0:
         said = "emulated" if math.isnan(loss) else f"loss {loss:.4f}"
         _talk(f"step {step:4d}  {said}  {seconds:.3f} s")
@@ -170,9 +170,9 @@ def work_inside_torchrun(
 
 @contextmanager
 def _torchruns_folder() -> Iterator[Path]:
-    """That of torchrun for this start of this machine's ranks: it also outlives one that is killed.
+    """The folder of torchrun for this start of this machine's ranks, which outlives killed ranks.
 
-    Where torchrun has none, each rank makes its own.
+    If torchrun has none, each rank makes its own.
     """
     error_file = os.environ.get("TORCHELASTIC_ERROR_FILE")  # FOLDER/RANK/error.json
     if error_file:
