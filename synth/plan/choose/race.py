@@ -193,7 +193,7 @@ class Race:
         return None if queue.bounds is None else queue.bounds.certificate(bound_us, proofs)
 
     def _possible(self, best: Trial | None = None) -> Iterator[Trial]:
-        """Yield the trials that count for the common bound; fixed ones only if they are the best."""
+        """Yield the trials that count for the common bound; fixed ones only if they are best."""
         for trial in self.trials:
             if not trial.is_impossible and (trial is best or not trial.is_fixed):
                 yield trial
