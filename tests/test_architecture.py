@@ -41,6 +41,21 @@ APART = [
 APART_EXCEPT = {("synth.solve.evaluate.evaluate", "synth.solve.improve.robustness.scenarios")}
 
 
+# Numbers of the solver that are no tuning: sentinels, and encodings of kinds and of seeds.
+NUMBERS = {
+    "NONE",
+    "NOTHING_US",
+    "_COUNTED",
+    "_DOES",
+    "_DOES_BY_CODE",
+    "_NEVER",
+    "_OPEN",
+    "_SEEDS",
+}
+# The worker's program is run as a file of its own and imports nothing of synth.
+WITH_NUMBERS = ("synth.solve.tuning", "synth.solve.cpsat.worker_program")
+
+
 class Import(NamedTuple):
     """One name that a module imports, and whether it does so when it is itself imported."""
 
@@ -157,7 +172,7 @@ def test_heavy_packages_are_imported_at_module_level_only_by_their_wing(package:
 
 
 def test_the_instance_knows_neither_or_tools_nor_a_part_of_the_search() -> None:
-    allowed = ("synth.solve.instance", "synth.solve.problem")
+    allowed = ("synth.solve.instance", "synth.solve.problem", "synth.solve.tuning")
     others = {
         (module, name)
         for module in _modules()
@@ -180,6 +195,30 @@ def test_layers_of_the_solver_keep_apart() -> None:
     }
     assert crossing - APART_EXCEPT == set(), "new imports between layers"
     assert APART_EXCEPT - crossing == set(), "remove these from APART_EXCEPT"
+
+
+def _numeric_constants(module: str) -> Iterator[str]:
+    """Yield the names at module level whose values have a number in them."""
+    for node in ast.parse(_modules()[module].read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            values = (each.value for each in ast.walk(node.value) if isinstance(each, ast.Constant))
+            if any(type(value) in (int, float) for value in values):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                names = (each for target in targets for each in ast.walk(target))
+                yield from (each.id for each in names if isinstance(each, ast.Name))
+
+
+def test_numbers_of_the_solver_are_in_its_tuning() -> None:
+    found = {
+        name: module
+        for module in _modules()
+        if _is_in(module, "synth.solve") and module not in WITH_NUMBERS
+        for name in _numeric_constants(module)
+    }
+    new = {name: module for name, module in found.items() if name not in NUMBERS}
+
+    assert not new, "move these to synth/solve/tuning.py"
+    assert NUMBERS - set(found) == set(), "remove these from NUMBERS"
 
 
 def test_no_modules_import_each_other_in_a_cycle() -> None:

@@ -27,7 +27,8 @@ from synth.schedule.memory import peak_bytes, static_bytes
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import verify
-from synth.solve.problem import MOST_OPS, Problem, Result, SolveOptions, relative_gap
+from synth.solve.problem import Problem, Result, SolveOptions, relative_gap
+from synth.solve.tuning import SEARCH
 
 # Before the placement in the name of what the solver found, and behind it where stages recompute.
 SOLVED = "solved "
@@ -205,11 +206,11 @@ def compare(
 
 
 def _check_size(question: Question) -> None:
-    most = MOST_OPS // (3 * question.num_ranks)
+    most = SEARCH.most_ops // (3 * question.num_ranks)
     if question.num_micro_batches > most:
         raise SynthError(
             f"{question.num_micro_batches} micro-batches on {question.num_ranks} ranks make more "
-            f"than {MOST_OPS:,} ops, which take minutes to simulate; give at most {most:,} "
+            f"than {SEARCH.most_ops:,} ops, which take minutes to simulate; give at most {most:,} "
             f"micro-batches"
         )
 

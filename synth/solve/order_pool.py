@@ -54,7 +54,7 @@ class OrderPool:
     def timings(
         self, instance: Instance, best: Sequence[Sequence[Op]] | None, fusible: bool = False
     ) -> list[TimedOrders]:
-        """All that keep a instance's caps, best first.
+        """All that keep an instance's caps, best first.
 
         Args:
             best: the programs of the incumbent.

@@ -12,9 +12,7 @@ from synth.processors import num_processors
 from synth.profile import Profile
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.simulate import Timeline
-
-# Beyond, even the published schedules take minutes to generate and verify.
-MOST_OPS = 2_000_000
+from synth.solve.tuning import SEARCH
 
 
 class StoppedBy(StrEnum):
@@ -77,11 +75,11 @@ class Problem:
                 f"{self.num_micro_batches} micro-batches given; at least one is needed"
             )
         num_ops = 3 * self.num_micro_batches * num_stages
-        if num_ops > MOST_OPS:
+        if num_ops > SEARCH.most_ops:
             raise SynthError(
                 f"{self.num_micro_batches} micro-batches in {num_stages} stages make {num_ops:,} "
-                f"ops, more than the {MOST_OPS:,} that the solver handles; give at most "
-                f"{MOST_OPS // (3 * num_stages):,} micro-batches"
+                f"ops, more than the {SEARCH.most_ops:,} that the solver handles; give at most "
+                f"{SEARCH.most_ops // (3 * num_stages):,} micro-batches"
             )
         if self.placement.num_stages != num_stages:
             raise SynthError(

@@ -8,8 +8,7 @@ from synth.certificate import NOTHING_PROVEN, Certificate, Proven
 from synth.solve.bounds.background import Background
 from synth.solve.evaluate.evaluate import EvaluatedSchedule
 from synth.solve.problem import Incumbent, Part, Problem, SolveOptions, StoppedBy, relative_gap
-
-_SLACK_SHARE = 0.05
+from synth.solve.tuning import SEARCH
 
 OnImprovement = Callable[[Incumbent], None]
 
@@ -154,7 +153,7 @@ def _reserved_share(options: SolveOptions) -> float:
     """The part of the time limit that is kept for slack; a deterministic search has its own."""
     if options.deterministic or Part.SLACK in options.without:
         return 0.0
-    return _SLACK_SHARE
+    return SEARCH.robustness_share
 
 
 def _rank_key(candidate: EvaluatedSchedule) -> tuple[int, int]:

@@ -17,7 +17,7 @@ from synth.solve.crosscheck.milp import run_milp
 from synth.solve.evaluate import evaluate
 from synth.solve.evaluate.evaluate import BUFFERINGS
 from synth.solve.improve import list_scheduling
-from synth.solve.improve.annealing import UNITS_PER_S, Annealing
+from synth.solve.improve.annealing import Annealing
 from synth.solve.improve.lns.robust_windows import RobustWindows
 from synth.solve.improve.modulo import several_micro_batches
 from synth.solve.improve.modulo.unroll import ModuloSchedules
@@ -43,38 +43,7 @@ from synth.solve.problem import (
     StoppedBy,
 )
 from synth.solve.search_state import OnImprovement, SearchState
-
-# Effort of list scheduling, in ops placed: at first, and later for each second of the time limit,
-# less where rounds are better starts; and drafts that are verified and simulated exactly.
-_QUICK_OPS = 40_000
-_OPS_PER_S = 6_000
-_OPS_PER_S_WITH_ROUNDS = 2_500
-_ORDERS_EVALUATED = 4
-
-# The closing polish gets so long even when the time is up.
-_GRACE_S = 0.5
-
-# Shares of the time limit. Up to so many ops the exact model has all of it; up to some more it is
-# tried briefly before the others, and beyond as many as the last two, the second where ranks hold
-# several stages, it is no help, and windows get most.
-_BRIEF_SHARE = 0.15
-_ONLY_EXACT_OPS = 240
-_BRIEF_OPS = 800
-_WINDOWS_SHARE = 0.4
-_WINDOWS_SHARE_OF_MANY = 0.95
-_EXACT_OPS = 1_600
-_EXACT_OPS_OF_MANY = 800
-
-# Shares of what is left for the local search on exact memory, where boundary buffers matter: before
-# the exact model, and behind the windows. Last of all it has whatever is left. The first time it
-# also ends when it has found nothing better for as long as it took to find the last, at least for
-# such a share of the limit: most problems are proven soon, and need no more.
-_LOCAL_SHARE_FIRST = 0.5
-_LOCAL_SHARE = 0.5
-_LEAST_STALLED_SHARE = 0.02
-
-# Beyond so many, building it takes longer than it could ever repay.
-_MOST_EXACT_OPS = 12_000
+from synth.solve.tuning import ANNEALING, LIST_SCHEDULING, SEARCH
 
 
 def solve(
@@ -150,7 +119,9 @@ class _Search:
         """What takes a moment first, then what takes as long as there is."""
         without = self.options.without
         if Part.LIST_SCHEDULING not in without:
-            yield lambda: self._try_heuristics(_QUICK_OPS, (Buffering(0, 0), *BUFFERINGS))
+            yield lambda: self._try_heuristics(
+                LIST_SCHEDULING.quick_ops, (Buffering(0, 0), *BUFFERINGS)
+            )
         yield self._improve_best
         if self.options.solver == SolverName.MILP:
             yield lambda: self._search(self.state.left_s())
@@ -164,22 +135,25 @@ class _Search:
                 yield self.prover.one_by_one
             yield lambda: self.prover.begin(from_one=not is_first)
         if local:
-            if Part.EXACT not in without and self.fusion_relaxed.num_ops <= _ONLY_EXACT_OPS:
-                yield lambda: self._search(_BRIEF_SHARE * self.state.left_s())
-            yield lambda: self._improve_locally(_LOCAL_SHARE_FIRST, ends_stalled=True)
-        if not {Part.FEWER, Part.EXACT} & without and self.fusion_relaxed.num_ops > _ONLY_EXACT_OPS:
+            if Part.EXACT not in without and self.fusion_relaxed.num_ops <= SEARCH.exact_alone_ops:
+                yield lambda: self._search(SEARCH.brief_share * self.state.left_s())
+            yield lambda: self._improve_locally(SEARCH.annealing_share_first, ends_stalled=True)
+        if (
+            not {Part.FEWER, Part.EXACT} & without
+            and self.fusion_relaxed.num_ops > SEARCH.exact_alone_ops
+        ):
             yield self._try_fewer
-        if Part.EXACT not in without and self.fusion_relaxed.num_ops <= _BRIEF_OPS:
-            has_all = self.fusion_relaxed.num_ops <= _ONLY_EXACT_OPS or self._is_exact_alone
-            share = _BRIEF_SHARE
+        if Part.EXACT not in without and self.fusion_relaxed.num_ops <= SEARCH.exact_brief_ops:
+            has_all = self.fusion_relaxed.num_ops <= SEARCH.exact_alone_ops or self._is_exact_alone
+            share = SEARCH.brief_share
             if has_all:
-                share = _LOCAL_SHARE if local else 1
+                share = SEARCH.annealing_share if local else 1
             yield lambda: self._search(share * self.state.left_s())
         if not (Part.LIST_SCHEDULING in without or is_small or self._is_exact_alone):
             per_s = (
-                _OPS_PER_S_WITH_ROUNDS
+                LIST_SCHEDULING.ops_per_s_with_rounds
                 if several_micro_batches.applies(self.fusion_relaxed)
-                else _OPS_PER_S
+                else LIST_SCHEDULING.ops_per_s
             )
             ops = round(per_s * self.options.time_limit_s)
             yield lambda: self._try_heuristics(ops, self._best_bufferings())
@@ -190,14 +164,14 @@ class _Search:
         if Part.WINDOWS not in without:
             yield self._improve_windows
         if local:
-            yield lambda: self._improve_locally(_LOCAL_SHARE)
-        is_done = local and self.fusion_relaxed.num_ops <= _ONLY_EXACT_OPS
+            yield lambda: self._improve_locally(SEARCH.annealing_share)
+        is_done = local and self.fusion_relaxed.num_ops <= SEARCH.exact_alone_ops
         if (
             Part.EXACT not in without
-            and self.fusion_relaxed.num_ops <= _MOST_EXACT_OPS
+            and self.fusion_relaxed.num_ops <= SEARCH.exact_most_ops
             and not is_done
         ):
-            last = _LOCAL_SHARE if local else 1
+            last = SEARCH.annealing_share if local else 1
             yield lambda: self._search(last * self.state.left_s())
         if local:
             yield lambda: self._improve_locally(1)
@@ -225,7 +199,9 @@ class _Search:
     def _is_small(self) -> bool:
         """Whether the exact model of all may find or prove something soon."""
         is_alone = all(len(held) == 1 for held in self.fusion_relaxed.held)
-        return self.fusion_relaxed.num_ops <= (_EXACT_OPS if is_alone else _EXACT_OPS_OF_MANY)
+        return self.fusion_relaxed.num_ops <= (
+            SEARCH.small_ops if is_alone else SEARCH.small_ops_of_several
+        )
 
     def _try_heuristics(self, max_ops: int, bufferings: Sequence[Buffering]) -> None:
         """List scheduling with room for the boundary buffers of each buffering."""
@@ -234,7 +210,7 @@ class _Search:
             if self.state.finished():
                 return
             share_s = (self.state.left_s() - 2 * self.state.evaluation_s) / (len(instances) - index)
-            ops = max_ops // min(3, len(instances))
+            ops = max_ops // min(LIST_SCHEDULING.most_models, len(instances))
             self._try_list_scheduling(instance, ops, self.state.elapsed_s() + share_s)
 
     def _best_bufferings(self) -> Sequence[Buffering]:
@@ -254,7 +230,9 @@ class _Search:
         )
         if found:
             self.pool.add(found[0][0].programs(instance))
-        for scored, _ in found[: 1 if self.state.time_is_up() else _ORDERS_EVALUATED]:
+        for scored, _ in found[
+            : 1 if self.state.time_is_up() else LIST_SCHEDULING.orders_evaluated
+        ]:
             if self.state.best is not None and scored.value_us >= self.state.best.value_us:
                 break
             self._try_order(scored.programs(instance), "list scheduling", scored.value_us)
@@ -298,7 +276,7 @@ class _Search:
 
     def _close(self) -> None:
         """The last polish, then what costs nothing: fewer ops (BW for B W), buffers, slack."""
-        until_s = max(self.state.elapsed_s(), self.options.time_limit_s) + _GRACE_S
+        until_s = max(self.state.elapsed_s(), self.options.time_limit_s) + SEARCH.grace_s
 
         def should_stop() -> bool:
             return self.state.too_late_by(until_s)
@@ -328,24 +306,26 @@ class _Search:
         for programs in self.pool.take_new():
             local.add(programs)
         until_s = self.state.elapsed_s() + share * self.state.left_s()
-        limit_units = self.options.time_limit_s * UNITS_PER_S
+        limit_units = self.options.time_limit_s * ANNEALING.units_per_s
         began, improved = local.units_spent, local.units_spent
 
         def should_stop() -> bool:
             late = not self.options.deterministic and self.state.elapsed_s() > until_s
-            patience = max(_LEAST_STALLED_SHARE * limit_units, improved - began)
+            patience = max(ANNEALING.least_stalled_share * limit_units, improved - began)
             stalled = ends_stalled and local.units_spent - improved > patience
             return late or stalled or self.state.finished()
 
-        effort = _LOCAL_SHARE_FIRST * limit_units if self.options.deterministic else math.inf
+        effort = (
+            SEARCH.annealing_share_first * limit_units if self.options.deterministic else math.inf
+        )
         for candidate in local.run(effort, should_stop):
             improved = local.units_spent
             self.state.offer(candidate)
 
     def _improve_windows(self) -> None:
         """Large-neighbourhood search."""
-        share = _WINDOWS_SHARE if self._is_small else _WINDOWS_SHARE_OF_MANY
-        effort_share = _WINDOWS_SHARE if self.options.deterministic else 1
+        share = SEARCH.window_share if self._is_small else SEARCH.window_share_of_large
+        effort_share = SEARCH.window_share if self.options.deterministic else 1
         turns = RobustWindows(
             self.problem,
             self.options,

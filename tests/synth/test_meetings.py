@@ -1,6 +1,7 @@
 """What ranks that are not modelled must keep, against schedules of all ranks and against optima."""
 
 import random
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -18,6 +19,7 @@ from synth.solve.cpsat.run import run
 from synth.solve.instance.instance import SPLIT, B, F, Instance, OpIndex, W
 from synth.solve.instance.memory_models import relaxed_for_fusion
 from synth.solve.instance.timing import TimedOrders, timed
+from synth.solve.tuning import EXACT_MODEL
 from tests.synth.effort import counted
 from tests.synth.even_stages import even
 from tests.synth.odd_problems import odd_costs
@@ -88,7 +90,8 @@ def test_no_schedule_is_excluded(
     where, m = Placement(ranks), rng.randint(2, 6)
     costs = odd_costs(rng, where.num_stages, where.num_ranks)
     instance = relaxed_for_fusion(Problem(costs, where, m))
-    monkeypatch.setattr(module, "_MOST_CHOICES", rng.choice([5, 10**6]))
+    limited = replace(EXACT_MODEL, most_passing_pairs=rng.choice([5, 10**6]))
+    monkeypatch.setattr(module, "EXACT_MODEL", limited)
     for _ in range(3):
         known = any_solution(rng, instance)
         for size in (1, 2):
@@ -161,7 +164,7 @@ def test_of_too_many_choices_some_are_left_out(most: int, monkeypatch: pytest.Mo
         model = ExactModel(instance, Objective.MAKESPAN, 10**6, (0, 6), passing_pairs=passing_pairs)
         return len(model.cp.proto.constraints)
 
-    monkeypatch.setattr(module, "_MOST_CHOICES", most)
+    monkeypatch.setattr(module, "EXACT_MODEL", replace(EXACT_MODEL, most_passing_pairs=most))
     added = num_constraints(passing_pairs=True) - num_constraints(passing_pairs=False)
     assert added == 2 * {10**6: 270, 200: 135, 40: 40, 10: 10}[most]
 

@@ -1,10 +1,13 @@
 """Which periods of a round are tried, how long, and in which order."""
 
+from dataclasses import replace
+
 import pytest
 
 from synth.solve.improve.modulo import period_search
 from synth.solve.improve.modulo.model import Round, RoundModel
 from synth.solve.improve.modulo.period_search import PeriodSearch
+from synth.solve.tuning import PERIOD_SEARCH
 from tests.synth.even_stages import even
 
 # Time for brief tries only, and for thorough ones.
@@ -107,7 +110,8 @@ def test_where_brief_tries_take_as_long_thorough_ones_follow_the_first_found(
 ) -> None:
     open_us = range(1100, 1200)
     briefly, _ = narrowed(1150, open_us, 2000, seconds=TIME_S)
-    monkeypatch.setattr(period_search, "_MOST_PAIR_S", period_search._THOROUGH_PAIR_S)
+    longer_tries = replace(PERIOD_SEARCH, most_s_per_pair=PERIOD_SEARCH.thorough_s_per_pair)
+    monkeypatch.setattr(period_search, "PERIOD_SEARCH", longer_tries)
     tried, found = narrowed(1150, open_us, 2000, seconds=TIME_S)
     assert found[-1] <= 1.002 * 1150
     assert sum(us in open_us for us in tried) < sum(us in open_us for us in briefly)
@@ -139,8 +143,8 @@ def test_a_try_has_its_share_and_is_thorough_when_that_is_asked(
     assert list(four.run(600, 900)) == []
     ops = 4 * 8 * 3
     brief, thorough = (
-        (period_search._MOST_PAIR_S * ops**2, False),
-        (period_search._MOST_TO_FIND * period_search._THOROUGH_PAIR_S * ops**2, True),
+        (PERIOD_SEARCH.most_s_per_pair * ops**2, False),
+        (PERIOD_SEARCH.thorough_factor * PERIOD_SEARCH.thorough_s_per_pair * ops**2, True),
     )
     assert asked == [brief, brief, thorough, thorough]
 
@@ -160,7 +164,7 @@ def test_a_size_whose_first_try_takes_most_of_its_effort_is_given_up_after_it(
     monkeypatch.setattr(RoundModel, "solve", solve_none)
     for try_s_of_all, tries in ((0.55, 1), (0.45, 2)):
         asked.clear()
-        seconds = period_search._MOST_PAIR_S * (4 * 8 * 3) ** 2 / try_s_of_all
+        seconds = PERIOD_SEARCH.most_s_per_pair * (4 * 8 * 3) ** 2 / try_s_of_all
         four = PeriodSearch(even(8, 9, 64), 4, seconds, 0, lambda: False, is_rival=False)
         assert list(four.run(600, 900)) == []
         assert len(asked) == tries

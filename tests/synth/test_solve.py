@@ -2,6 +2,7 @@
 
 import random
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -15,6 +16,7 @@ from synth.solve import Incumbent, Objective, Problem, SolveOptions, StoppedBy, 
 from synth.solve.improve import published
 from synth.solve.infeasibility import one_micro_batch_bytes, serial_schedule
 from synth.solve.instance.memory_models import relaxed_memory
+from synth.solve.tuning import PUBLISHED
 from tests.synth.effort import HOURS_S, counted
 
 
@@ -94,7 +96,7 @@ def test_an_event_from_another_thread_stops_the_search_with_the_best_so_far() ->
 def test_a_stop_before_the_start_still_gives_the_best_family(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(published, "_GRACE_S", HOURS_S)
+    monkeypatch.setattr(published, "PUBLISHED", replace(PUBLISHED, grace_s=HOURS_S))
     stop = threading.Event()
     stop.set()
     result = solve(table_problem(4, 12, 1), stop=stop)
@@ -226,7 +228,7 @@ def test_the_time_limit_is_kept_on_a_problem_of_many_ops() -> None:
 def test_a_stop_at_the_start_of_a_problem_of_many_ops_leaves_families_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(published, "_GRACE_S", 0)
+    monkeypatch.setattr(published, "PUBLISHED", replace(PUBLISHED, grace_s=0))
     stop = threading.Event()
     stop.set()
     result = solve(table_problem(8, 600, 1), stop=stop)

@@ -24,22 +24,7 @@ from synth.solve.cpsat.run import ModelOutcome, run, search_from_below
 from synth.solve.instance.instance import SPLIT, B, F, Instance, OpIndex, W
 from synth.solve.instance.timing import TimedOrders
 from synth.solve.problem import SolveOptions
-
-# So many ranks are tried as the second, and as each further one; for what share of the time that is
-# left, and for how long at least. Two that are far apart get more: they prove most of what can be
-# proven. From so many chosen on all are tried at once. A model of most ops takes seconds to build,
-# in which nothing can stop it.
-_PAIRS = 4
-_WIDER = 2
-_MANY_RANKS = 3
-_MOST_OPS = 4_000
-_FEW_SHARE = 0.4
-_FAR_SHARE = 0.6
-_SHORTEST_LOOK_S = 0.2
-
-# From so many ranks and up to so many ops of each, their order by twos is literals of the model.
-_RANKS_PAIRED = 4
-_MOST_PAIRED = 120
+from synth.solve.tuning import RANK_SUBSETS
 
 
 def work_bound_us(instance: Instance, objective: Objective) -> int:
@@ -186,7 +171,9 @@ class RankSubsets:
         left_s = limit_s
         for rank in range(self.instance.num_ranks):
             # Rank 0 waits longest for its first B, so memory binds there first when caps are alike.
-            share = 0.5 if rank == 0 else 1 / (self.instance.num_ranks - rank)
+            share = (
+                RANK_SUBSETS.first_rank_share if rank == 0 else 1 / (self.instance.num_ranks - rank)
+            )
             outcome = self.alone(rank, share * left_s)
             left_s -= outcome.spent_s
             self.of_rank[rank] = outcome.bound_us
@@ -214,7 +201,7 @@ class RankSubsets:
             for wider in tried:
                 if left_s <= 0 or self.should_stop():
                     return
-                outcome = self._solve(wider, max(share_s, _SHORTEST_LOOK_S))
+                outcome = self._solve(wider, max(share_s, RANK_SUBSETS.shortest_trial_s))
                 left_s -= outcome.spent_s
                 found.append((outcome.bound_us, wider))
                 yield self._proven(outcome, wider)
@@ -225,23 +212,31 @@ class RankSubsets:
         if len(tried[0]) == self.instance.num_ranks:
             return 1.0
         is_far = self.spacings.say_more and tried[0] == far_apart(self.instance, 2)
-        return _FAR_SHARE if is_far else _FEW_SHARE
+        return RANK_SUBSETS.far_apart_share if is_far else RANK_SUBSETS.share
 
     def _wider(self, chosen: tuple[int, ...]) -> list[tuple[int, ...]]:
         """The sets of ranks to try when some are chosen: at last all; none if that was all."""
         ranks = range(self.instance.num_ranks)
         others = [rank for rank in ranks if rank not in chosen]
-        if self.spacings.say_more and len(chosen) < _MANY_RANKS:
+        if self.spacings.say_more and len(chosen) < RANK_SUBSETS.few_ranks:
             far = far_apart(self.instance, len(chosen) + 1)
             if len(far) > len(chosen):
                 return [far]
-        if len(chosen) < _MANY_RANKS:
-            further = _spread(others, _PAIRS if len(chosen) == 1 else _WIDER)
+        if len(chosen) < RANK_SUBSETS.few_ranks:
+            further = _spread(
+                others,
+                RANK_SUBSETS.second_rank_trials
+                if len(chosen) == 1
+                else RANK_SUBSETS.further_rank_trials,
+            )
             return [tuple(sorted((*chosen, rank))) for rank in further]
-        if others and self.instance.num_ops <= _MOST_OPS:
+        if others and self.instance.num_ops <= RANK_SUBSETS.most_ops:
             return [tuple(ranks)]
-        sets = [tuple(sorted((*chosen, rank))) for rank in _spread(others, _WIDER)]
-        return [wider for wider in sets if self._num_ops(wider) <= _MOST_OPS]
+        sets = [
+            tuple(sorted((*chosen, rank)))
+            for rank in _spread(others, RANK_SUBSETS.further_rank_trials)
+        ]
+        return [wider for wider in sets if self._num_ops(wider) <= RANK_SUBSETS.most_ops]
 
     def _num_ops(self, ranks: tuple[int, ...]) -> int:
         copies = (self.instance[index] for rank in ranks for index in self.instance.held[rank])
@@ -285,7 +280,7 @@ def model_of(
     Args:
         value_us: nothing above is of interest.
     """
-    part = _Counted if spacings.say_more and len(ranks) <= _MANY_RANKS else _Part
+    part = _Counted if spacings.say_more and len(ranks) <= RANK_SUBSETS.few_ranks else _Part
     model = part(instance, objective, value_us, ranks, passing_pairs=len(ranks) > 1)
     model.both_at_least(work_bounds(instance))
     if (0, OpIndex(F, 0)) in model.start:
@@ -299,10 +294,12 @@ class _Part(ExactModel):
     def tune(self, parameters: cp_model.SatParameters) -> None:
         """From below; with a literal for the order of every two ops of a rank where that helps."""
         search_from_below(parameters)
-        if len(self.ranks) < _RANKS_PAIRED:
+        if len(self.ranks) < RANK_SUBSETS.ranks_with_precedence_literals:
             return
         parameters.use_strong_propagation_in_disjunctive = True
-        parameters.max_size_to_create_precedence_literals_in_disjunctive = _MOST_PAIRED
+        parameters.max_size_to_create_precedence_literals_in_disjunctive = (
+            RANK_SUBSETS.most_ops_with_precedence_literals
+        )
 
 
 class _Counted(_Part):

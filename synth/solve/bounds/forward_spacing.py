@@ -24,22 +24,7 @@ from synth.solve.cpsat.run import ModelOutcome, TimedBounds, run
 from synth.solve.instance.instance import B, F, Instance, OpIndex, W
 from synth.solve.instance.timing import TimedOrders
 from synth.solve.problem import SolveOptions
-
-# With fewer micro-batches models of all of them say soon what there is to say; not so where ranks
-# hold several stages.
-_FEWEST = 24
-_FEWEST_OF_SEVERAL = 12
-
-# Up to so many forwards every length is asked for. Beyond, lengths grow by such a share, to a
-# multiple of what memory takes at once: those add up best.
-_DENSE = 40
-_STEP_SHARE = 0.2
-
-# The longest stretch, as a share of all micro-batches.
-_LONGEST_SHARE = 0.6
-
-# Of the time, the most for one length.
-_SHARE_OF_ONE = 0.3
+from synth.solve.tuning import FORWARD_SPACING
 
 
 def applies(instance: Instance) -> bool:
@@ -55,24 +40,28 @@ def applies(instance: Instance) -> bool:
 def is_worth(instance: Instance) -> bool:
     """Whether micro-batches are many and memory is limited."""
     limited = any(headroom is not None for headroom in instance.headroom_bytes)
-    fewest = _FEWEST_OF_SEVERAL if instance.holds_several else _FEWEST
+    fewest = (
+        FORWARD_SPACING.fewest_micro_batches_of_several
+        if instance.holds_several
+        else FORWARD_SPACING.fewest_micro_batches
+    )
     return applies(instance) and limited and instance.copies[0].num_micro_batches >= fewest
 
 
 def lengths(instance: Instance) -> Iterator[int]:
     """One, then all that memory does not take at once; of the longest but few."""
     yield 1
-    longest = max(1, round(_LONGEST_SHARE * instance.copies[0].last))
+    longest = max(1, round(FORWARD_SPACING.longest_share * instance.copies[0].last))
     # Later stages of the rank need room too.
     burst = length = max(
         2, instance.most_forwards(0) // len(instance.held[instance.copies[0].rank])
     )
     while length <= longest:
         yield length
-        if length < _DENSE:
+        if length < FORWARD_SPACING.dense_length:
             length += 1
             continue
-        step = max(1, round(_STEP_SHARE * length))
+        step = max(1, round(FORWARD_SPACING.growth_share * length))
         rounded = burst * math.ceil((length + step) / burst)
         length = rounded if rounded <= longest else length + step
 
@@ -120,7 +109,7 @@ class _Question(NamedTuple):
 
 @dataclass
 class SpacingProver:
-    """The spacings of a instance, shortest first.
+    """The spacings of an instance, shortest first.
 
     Attributes:
         reference: a schedule, asked for whenever a length begins; where its forwards are no farther
@@ -160,7 +149,7 @@ class SpacingProver:
             question = self._open or next(self._left, None)
             if question is None:
                 break
-            outcome = self._prove(question, min(left_s, _SHARE_OF_ONE * limit_s))
+            outcome = self._prove(question, min(left_s, FORWARD_SPACING.share_of_one * limit_s))
             left_s -= outcome.spent_s
             self._open = None if outcome.optimal else question
             yield self._proven()

@@ -14,6 +14,7 @@ from synth.objective import Objective
 from synth.solve.cpsat.model import ExactModel, SpanVariable
 from synth.solve.cpsat.run import search_from_below
 from synth.solve.instance.instance import F, Instance, OpIndex
+from synth.solve.tuning import EXACT_MODEL
 
 # A number of forwards, and the least distance of so many.
 _Least = tuple[int, int]
@@ -21,7 +22,7 @@ _Least = tuple[int, int]
 
 @dataclass
 class Spacings:
-    """What is proven of any schedule of a instance.
+    """What is proven of any schedule of an instance.
 
     Attributes:
         apart_us: for each number of forwards, from the start of one to that of so many later.
@@ -118,8 +119,7 @@ class SpacingModel(ExactModel):
         known: of them, and of more.
     """
 
-    # Of two or three ranks, as counts they prove more than as a reservoir (docs/solver-notes.md).
-    most_counted = 400
+    most_counted = EXACT_MODEL.most_counted_ops_of_spacing
 
     def __init__(self, instance: Instance, scope: Iterable[int], known: Spacings) -> None:
         self._known = known

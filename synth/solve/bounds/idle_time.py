@@ -13,23 +13,7 @@ from synth.solve.bounds.idle_time_model import IdleTimeModel, Stretch, base_leng
 from synth.solve.cpsat.run import ModelOutcome, TimedBounds, run
 from synth.solve.instance.instance import Instance
 from synth.solve.problem import SolveOptions
-
-# How many ranks are tried as the second one.
-_PARTNERS = 4
-
-# What more ranks add to a rank's bound differs by more than this.
-_NEARLY = 0.98
-
-# By how much a stretch grows at a time, and by how much at least, where what is proven cuts it.
-_LONGER = 1.5
-_CLEARLY_LONGER = 1.02
-
-# Of the length of a stretch: how much more idle time makes it worth to go on at once.
-_WORTH = 0.02
-
-# What one model may take of the time that is left.
-_SHARE = 0.35
-_FIRST_SHARE = 0.5
+from synth.solve.tuning import IDLE_TIME
 
 
 class End(NamedTuple):
@@ -233,7 +217,9 @@ class IdleBounds:
         left_s = limit_s
         for rank in range(self.instance.num_ranks):
             # The first rank waits longest for its first B.
-            share = _FIRST_SHARE if rank == 0 else 1 / (self.instance.num_ranks - rank)
+            share = (
+                IDLE_TIME.first_rank_share if rank == 0 else 1 / (self.instance.num_ranks - rank)
+            )
             left_s -= self._solve(_Growth(End(rank, True), (rank,)), share * left_s).spent_s
             yield self._proven()
             if self.should_stop():
@@ -252,7 +238,7 @@ class IdleBounds:
         left_s = limit_s
         self._resume()
         while left_s > 0 and not self.should_stop() and (growth := self._next()):
-            left_s -= self._try(growth, _SHARE * left_s)
+            left_s -= self._try(growth, IDLE_TIME.share_of_one * left_s)
             yield self._proven()
         return limit_s - left_s
 
@@ -283,7 +269,9 @@ class IdleBounds:
         if self._agenda is None:
             self._pairs[growth] = outcome.bound_us
         else:
-            is_worth_it = self._rank_us(growth.end.rank) - before_us > _WORTH * length_us
+            is_worth_it = (
+                self._rank_us(growth.end.rank) - before_us > IDLE_TIME.worthwhile_share * length_us
+            )
             larger = self._larger(growth, length_us) if outcome.optimal else ()
             self._agenda.note(growth.end, outcome.spent_s, larger, is_worth_it)
         return outcome.spent_s
@@ -297,8 +285,8 @@ class IdleBounds:
 
     def _larger(self, growth: _Growth, length_us: int) -> Iterator[_Growth]:
         """What to try next where this was solved, over such a stretch."""
-        longer = replace(growth, stretched=_LONGER * growth.stretched)
-        if self._length_us(longer) > _CLEARLY_LONGER * length_us:
+        longer = replace(growth, stretched=IDLE_TIME.growth * growth.stretched)
+        if self._length_us(longer) > IDLE_TIME.least_growth * length_us:
             yield longer
         if growth.further:
             ranks = (*growth.ranks, growth.further[0])
@@ -307,14 +295,14 @@ class IdleBounds:
     def _most_promising(self) -> int:
         """Of the ranks that are bounded nearly best alone, that with the longest round trip."""
         ranks = range(self.instance.num_ranks)
-        enough_us = _NEARLY * max(self._rank_us(rank) for rank in ranks)
+        enough_us = IDLE_TIME.nearly_best_share * max(self._rank_us(rank) for rank in ranks)
         nearly = [rank for rank in ranks if self._rank_us(rank) >= enough_us]
         return max(nearly, key=lambda rank: base_length_us(self.instance, rank))
 
     def _partners(self, rank: int) -> list[tuple[int, ...]]:
         """Other ranks, far apart, farthest first; nobody where there is no other."""
         others = [other for other in range(self.instance.num_ranks) if other != rank]
-        size = min(len(others), _PARTNERS)
+        size = min(len(others), IDLE_TIME.second_rank_trials)
         some = [others[(2 * i + 1) * len(others) // (2 * size)] for i in range(size)]
         return [(other,) for other in sorted(some, key=lambda other: -abs(other - rank))] or [()]
 

@@ -19,6 +19,7 @@ from synth.objective import Objective
 from synth.solve.cpsat.model import ExactModel
 from synth.solve.cpsat.run import search_from_below
 from synth.solve.instance.instance import SPLIT, F, Instance, OpIndex, W
+from synth.solve.tuning import EXACT_MODEL
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class IdleTimeModel(ExactModel):
     that is modelled last (first) speaks for all: the stretch ends where it begins.
     """
 
-    most_counted = 1000
+    most_counted = EXACT_MODEL.most_counted_ops_of_idle_time
 
     def __init__(
         self, instance: Instance, stretch: Stretch, ranks: Iterable[int], value_us: int

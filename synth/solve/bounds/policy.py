@@ -13,24 +13,7 @@ from synth.solve.bounds.idle_time import IdleBounds, IdleTimes
 from synth.solve.cpsat.run import TimedBounds
 from synth.solve.instance.instance import Instance
 from synth.solve.problem import SolveOptions
-
-# Where ranks hold several stages, the share of the time for idle times. Where even a full pipeline
-# idles, spacings say more: so each gets a trial, and then the better one of both its share, or
-# spacings at once where they say so many times as much as was known. Where spacings say nearly as
-# much, they go on first, since they serve all later proofs too.
-_IDLE_SHARE = 0.9
-_TRIAL_SHARE = 0.15
-_SHARE_OF_SEVERAL = 0.6
-_CLEARLY_MORE = 1.2
-_NEARLY_AS_MUCH = 1.02
-
-# Where they hold one and micro-batches are many, the share for idle times, which say more where
-# memory costs little in a full pipeline, and say it soon; and what part of the rest is for the
-# spacing of forwards: all that is allowed at so many micro-batches, less where there are fewer.
-_IDLE_FROM = 40
-_FIRST_IDLE_SHARE = 0.05
-_SPACING_SHARE = 0.5
-_ALL_SPACING_FROM = 64
+from synth.solve.tuning import BOUND_POLICY
 
 
 @dataclass
@@ -111,9 +94,11 @@ class BoundPolicy:
             yield from self._first_of_several()
         elif forward_spacing.is_worth(self.instance):
             count, idle = self.instance.copies[0].num_micro_batches, self._idle
-            if idle is not None and count >= _IDLE_FROM:
-                yield _Turn(idle.together, _FIRST_IDLE_SHARE)
-            share = _SPACING_SHARE * min(1, count / _ALL_SPACING_FROM)
+            if idle is not None and count >= BOUND_POLICY.idle_time_from_micro_batches:
+                yield _Turn(idle.together, BOUND_POLICY.first_idle_time_share)
+            share = BOUND_POLICY.spacing_share * min(
+                1, count / BOUND_POLICY.full_spacing_from_micro_batches
+            )
             yield _Turn(self._spacing_prover.bounds, share)
 
     def _first_of_several(self) -> Iterator[_Turn]:
@@ -124,19 +109,22 @@ class BoundPolicy:
         )
         if apart is None or idle is None:
             if apart is not None:
-                yield _Turn(apart.bounds, _SHARE_OF_SEVERAL)
+                yield _Turn(apart.bounds, BOUND_POLICY.share_of_several)
             if idle is not None:
-                yield _Turn(idle.together, _IDLE_SHARE)
+                yield _Turn(idle.together, BOUND_POLICY.idle_time_share)
             return
         known_us = self.known.bound_us
-        yield _Turn(apart.bounds, _TRIAL_SHARE)
-        if apart.bound_us <= _CLEARLY_MORE * known_us:
-            yield _Turn(idle.together, _TRIAL_SHARE)
-        is_near = _NEARLY_AS_MUCH * apart.bound_us >= idle.bound_us
+        yield _Turn(apart.bounds, BOUND_POLICY.trial_share)
+        if apart.bound_us <= BOUND_POLICY.clearly_more * known_us:
+            yield _Turn(idle.together, BOUND_POLICY.trial_share)
+        is_near = BOUND_POLICY.nearly_as_much * apart.bound_us >= idle.bound_us
         if is_near:
-            yield _Turn(apart.bounds, _SHARE_OF_SEVERAL)
+            yield _Turn(apart.bounds, BOUND_POLICY.share_of_several)
         if idle.bound_us > apart.bound_us:
-            yield _Turn(idle.together, _SHARE_OF_SEVERAL if is_near else _IDLE_SHARE)
+            yield _Turn(
+                idle.together,
+                BOUND_POLICY.share_of_several if is_near else BOUND_POLICY.idle_time_share,
+            )
 
     @property
     def _spacing_prover(self) -> forward_spacing.SpacingProver:

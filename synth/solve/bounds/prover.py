@@ -15,14 +15,7 @@ from synth.solve.instance.instance import Instance
 from synth.solve.order_pool import OrderPool
 from synth.solve.problem import Part, SolveOptions
 from synth.solve.search_state import SearchState
-
-# Shares of the time: of the limit for each rank alone, less where spacings say more; and of what is
-# left for more of them where these are not proven beside the search.
-_ONE_BY_ONE_SHARE = 0.08
-_ONE_BY_ONE_SHARE_WITH_SPACINGS = 0.03
-_IN_TURN_SHARE = 0.3
-
-_POLL_S = 0.02
+from synth.solve.tuning import BOUND_POLICY
 
 
 class Prover:
@@ -88,20 +81,24 @@ class Prover:
             forward_spacing.is_worth(self._fusion_relaxed)
             and not self._fusion_relaxed.holds_several
         )
-        share = _ONE_BY_ONE_SHARE_WITH_SPACINGS if is_spaced else _ONE_BY_ONE_SHARE
+        share = (
+            BOUND_POLICY.one_by_one_share_with_spacings
+            if is_spaced
+            else BOUND_POLICY.one_by_one_share
+        )
         return share * self._options.time_limit_s
 
     def take_turn(self) -> None:
         """The same, where it is not done beside the search."""
         if not self.is_beside:
             policy = self._policy(self.num_workers_left, self._state.finished)
-            for proven in policy.together(_IN_TURN_SHARE * self._state.left_s()):
+            for proven in policy.together(BOUND_POLICY.in_turn_share * self._state.left_s()):
                 self._state.raise_bound(proven)
 
     def wait(self) -> None:
         """Nothing is left to search for."""
         while not (self._beside is None or self._beside.is_over or self._state.finished()):
-            time.sleep(_POLL_S)
+            time.sleep(BOUND_POLICY.poll_s)
 
     def stop(self) -> None:
         """Nothing is left to prove; what runs needs a moment to end."""

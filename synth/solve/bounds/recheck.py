@@ -25,16 +25,7 @@ from synth.solve.instance.instance import SPLIT, Instance
 from synth.solve.instance.memory_models import relaxed_for_fusion, relaxed_memory
 from synth.solve.instance.timing import TimedOrders
 from synth.solve.problem import Problem, SolveOptions
-
-# Larger models take long to build, in which nothing can stop it, and prove nothing: of ops in one
-# with more than three ranks, and in a mixed-integer program, which has a variable for two ops each.
-_MOST_OPS = 12_000
-_FEW_RANKS = 3  # also: one worker proves these with less work than several
-_MOST_MILP_OPS = 1_000
-
-# Besides the largest value below a bound, so many smaller ones stay possible: what is left of the
-# model without any would be one without an objective, on which OR-Tools 9.15 may fail a check.
-_ASKED = 1
+from synth.solve.tuning import RECHECK
 
 
 class Recheck(StrEnum):
@@ -78,7 +69,7 @@ def refute_below(
 
     Its value may be any that is no less than its ends, so only the largest ones are asked for.
     """
-    model.at_least(max(0, least_us - 1 - _ASKED))
+    model.at_least(max(0, least_us - 1 - RECHECK.spare_values))
     return refute(model, model.value, least_us, options, should_stop)
 
 
@@ -99,7 +90,7 @@ def refute(
         nonlocal has_solution
         has_solution |= isinstance(event, TimedOrders)
 
-    workers = 1 if len(model.ranks) <= _FEW_RANKS else options.workers
+    workers = 1 if len(model.ranks) <= RECHECK.few_ranks else options.workers
     part = replace(options, gap=0.0, workers=workers)
     limit_s = options.time_limit_s
     found = run(model, part, limit_s, note, lambda: has_solution or should_stop())
@@ -162,13 +153,13 @@ class _Checker:
         is_fusible = relaxation == Relaxation.FUSIBLE
         instance = relaxed_memory(self.problem) if is_fusible else self.instance
         self._require(instance.can_fuse_all or not is_fusible)
-        self._mind_size(instance, range(instance.num_ranks), _MOST_OPS)
+        self._mind_size(instance, range(instance.num_ranks), RECHECK.most_ops)
         model = ExactModel(instance, self.objective, self.claimed_us - 1, fusible=is_fusible)
         model.both_at_least(self.work)
         self._refute_below(model, self.claimed_us)
 
     def _by_milp(self) -> None:
-        self._mind_size(self.instance, range(self.instance.num_ranks), _MOST_MILP_OPS)
+        self._mind_size(self.instance, range(self.instance.num_ranks), RECHECK.most_milp_ops)
         self._mind_time()
         found = run_milp(self.instance, self.objective, self.claimed_us - 1, self._left_s())
         self._mind(_judged(found))
@@ -256,8 +247,8 @@ class _Checker:
         """Those to model, each once."""
         ranks = tuple(sorted(set(given)))
         self._require(bool(ranks) and ranks[-1] < self.instance.num_ranks)
-        if len(ranks) > _FEW_RANKS:
-            self._mind_size(self.instance, ranks, _MOST_OPS)
+        if len(ranks) > RECHECK.few_ranks:
+            self._mind_size(self.instance, ranks, RECHECK.most_ops)
         return ranks
 
     def _mind_size(self, instance: Instance, ranks: Iterable[int], most_ops: int) -> None:

@@ -16,14 +16,12 @@ from dataclasses import dataclass
 from ortools.sat.python import cp_model
 
 from synth.solve.cpsat import process
-from synth.solve.cpsat.parameters import SHORTEST_S, without_aborts
+from synth.solve.cpsat.parameters import without_aborts
 from synth.solve.cpsat.process import Event, WorkerDied
 from synth.solve.cpsat.worker_program import Answer, FoundSolution, no_values
+from synth.solve.tuning import CPSAT
 
 FOUND = (cp_model.OPTIMAL, cp_model.FEASIBLE)
-
-# CP-SAT's bounds of whole numbers are floats.
-_ROUNDING = 1e-6
 
 
 def ask(
@@ -84,7 +82,7 @@ def _what_is_left(
     left = without_aborts(parameters)
     left.max_time_in_seconds -= clock_s
     left.max_deterministic_time -= deterministic_s
-    is_over = min(left.max_time_in_seconds, left.max_deterministic_time) < SHORTEST_S
+    is_over = min(left.max_time_in_seconds, left.max_deterministic_time) < CPSAT.shortest_limit_s
     return None if is_over else left
 
 
@@ -111,7 +109,7 @@ class _Told:
     def is_proven(self) -> bool:
         """True where nothing is better than the best that was told."""
         return self.best is not None and (
-            not self.has_objective or self.best.objective <= self.bound + _ROUNDING
+            not self.has_objective or self.best.objective <= self.bound + CPSAT.bound_tolerance
         )
 
     def answer(self, deterministic_s: float) -> Answer:
@@ -149,6 +147,6 @@ class _Told:
         objective = copy.objective
         if self.has_objective and math.isfinite(self.bound) and not len(objective.domain):
             factor = objective.scaling_factor or 1.0
-            least = math.ceil(self.bound / factor - objective.offset - _ROUNDING)
+            least = math.ceil(self.bound / factor - objective.offset - CPSAT.bound_tolerance)
             objective.domain.extend([least, cp_model.INT_MAX])
         return copy

@@ -19,6 +19,7 @@ from synth.solve.cpsat.memory.reservoir import UsageEvent, add_reservoir, events
 from synth.solve.cpsat.passing_pairs import add_passing_pairs
 from synth.solve.instance.instance import BW, SPLIT, STEP, B, F, Instance, OpIndex, W
 from synth.solve.instance.timing import TimedOrders
+from synth.solve.tuning import EXACT_MODEL
 
 
 class ExactModel:
@@ -32,8 +33,8 @@ class ExactModel:
     at a time (see `passing_pairs`).
     """
 
-    # Of so many ops of a rank the order is a literal for each two.
-    most_counted = 120
+    # Ops of a rank up to which the order of each pair is a literal.
+    most_counted = EXACT_MODEL.most_counted_ops
 
     def __init__(
         self,

@@ -3,12 +3,10 @@
 from ortools.sat.python import cp_model
 
 from synth.solve.problem import SolveOptions
+from synth.solve.tuning import CPSAT
 
 # CP-SAT keeps its seed in 32 bits, signed.
 _SEEDS = 1 << 31
-
-# The shortest limit that is given: without any time CP-SAT does not even take the hint.
-SHORTEST_S = 0.01
 
 
 def quiet(seed: int, workers: int, *, repeatable: bool) -> cp_model.SatParameters:
@@ -57,9 +55,9 @@ def of_options(options: SolveOptions, limit_s: float) -> cp_model.SatParameters:
     parameters.relative_gap_limit = options.gap
     parameters.log_search_progress = options.verbose is not None
     if options.deterministic:
-        parameters.max_deterministic_time = max(limit_s, SHORTEST_S)
+        parameters.max_deterministic_time = max(limit_s, CPSAT.shortest_limit_s)
     else:
-        parameters.max_time_in_seconds = max(limit_s, SHORTEST_S)
+        parameters.max_time_in_seconds = max(limit_s, CPSAT.shortest_limit_s)
     return parameters
 
 

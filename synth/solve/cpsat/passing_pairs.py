@@ -19,9 +19,7 @@ from ortools.sat.python import cp_model
 
 from synth.kinds import OpKind
 from synth.solve.instance.instance import B, F, Instance, Node, OpIndex
-
-# With more choices a model takes long to build and to presolve: then only some of the ranks count.
-_MOST_CHOICES = 60_000
+from synth.solve.tuning import EXACT_MODEL
 
 
 class _Distance(NamedTuple):
@@ -68,8 +66,8 @@ def add_passing_pairs(
         (c, choice) for c in passed if (choice := _choice(instance, c, modelled)) is not None
     ]
     num_choices = sum(_num_pairs(instance, c) for c, _ in choices)
-    for index, choice in choices[:: 1 + num_choices // _MOST_CHOICES]:
-        for i, j in islice(_pairs(instance, index), _MOST_CHOICES):
+    for index, choice in choices[:: 1 + num_choices // EXACT_MODEL.most_passing_pairs]:
+        for i, j in islice(_pairs(instance, index), EXACT_MODEL.most_passing_pairs):
             literal = cp.new_bool_var("")
             choice.forward_first.keep(cp, start, i, j).only_enforce_if(literal)
             choice.backward_first.keep(cp, start, j, i).only_enforce_if(~literal)

@@ -23,18 +23,7 @@ from ortools.sat.python import cp_model
 from synth.errors import RunFailure
 from synth.solve.cpsat import worker_program
 from synth.solve.cpsat.worker_program import Answer, FoundSolution, Messages
-
-# Between two looks at whether to stop.
-_POLL_S = 0.05
-
-# A worker that was asked to stop and does not is killed: what it found has been told.
-_STOP_GRACE_S = 1.0
-
-# A worker that has closed its pipes ends within this time.
-_END_S = 2.0
-
-# Of what a dead worker wrote on stderr, so many bytes at the end are logged.
-_LAST_WORDS_BYTES = 4_000
+from synth.solve.tuning import CPSAT
 
 _log = logging.getLogger(__name__)
 
@@ -138,7 +127,7 @@ class _Worker:
             if stopped_at is None and should_stop():
                 stopped_at = time.monotonic()
                 self._send(worker_program.STOP)
-            elif stopped_at is not None and time.monotonic() - stopped_at > _STOP_GRACE_S:
+            elif stopped_at is not None and time.monotonic() - stopped_at > CPSAT.stop_grace_s:
                 raise WorkerDied("CP-SAT did not stop in time")
 
     def _send(self, kind: bytes, payload: bytes = b"") -> None:
@@ -149,7 +138,7 @@ class _Worker:
     def _receive(self) -> tuple[list[Event], Answer | None]:
         """Take in all events that have come, and the answer; wait a moment if nothing has."""
         events: list[Event] = []
-        timeout_ms = 1000 * _POLL_S
+        timeout_ms = 1000 * CPSAT.poll_s
         while self._poll.poll(timeout_ms):
             timeout_ms = 0
             is_open = self._messages.read(self._source.fileno())
@@ -170,7 +159,7 @@ class _Worker:
     def _death(self) -> Exception:
         """The reason why there is no answer."""
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(_END_S)
+            self._process.wait(CPSAT.exit_s)
         code, words = self._process.returncode, self._last_words()
         if code is not None and code > 0 and not self._has_begun:
             return RunFailure(f"the process for CP-SAT does not start: {words or f'exit {code}'}")
@@ -184,7 +173,7 @@ class _Worker:
         if self._stderr is None:
             return ""
         end = self._stderr.seek(0, os.SEEK_END)
-        self._stderr.seek(max(0, end - _LAST_WORDS_BYTES))
+        self._stderr.seek(max(0, end - CPSAT.stderr_tail_bytes))
         return self._stderr.read().decode(errors="replace").strip()
 
     def hang_up(self) -> None:

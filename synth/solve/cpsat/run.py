@@ -18,6 +18,7 @@ from synth.solve.cpsat.process import Event
 from synth.solve.cpsat.worker_program import Answer, FoundSolution
 from synth.solve.instance.timing import TimedOrders
 from synth.solve.problem import SolveOptions
+from synth.solve.tuning import CPSAT
 
 __all__ = [
     "Decided",
@@ -30,8 +31,6 @@ __all__ = [
     "solve_briefly",
 ]
 
-# What a deterministic second takes of the clock, about, where orders are minded (`decide`).
-_DETERMINISTIC_S = 8.0
 
 # Proven bounds, and in the end what they took, in the terms of their limit.
 TimedBounds = Generator[Proven, None, float]
@@ -149,11 +148,11 @@ def decide(
         # With them OR-Tools 9.15 fails a check (`!assumptions_.empty()`), and aborts the process,
         # where it refutes some models; given an assumption, it never ends on others.
         parameters.use_dynamic_precedence_in_disjunctive = False
-    parameters.max_deterministic_time = seconds / _DETERMINISTIC_S
+    parameters.max_deterministic_time = seconds / CPSAT.clock_s_per_deterministic_s
     answer = _checked(ask(model.proto, parameters, should_stop=should_stop))
     return Decided(
         _found(answer),
-        _DETERMINISTIC_S * answer.deterministic_s,
+        CPSAT.clock_s_per_deterministic_s * answer.deterministic_s,
         answer.status == cp_model.INFEASIBLE,
     )
 

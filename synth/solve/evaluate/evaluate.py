@@ -12,20 +12,10 @@ from synth.schedule.verify import ScheduleError, verify
 from synth.solve.improve.robustness.scenarios import ScenarioFactors, ScenarioTimes
 from synth.solve.instance.instance import BW, B, W
 from synth.solve.problem import Problem
+from synth.solve.tuning import EVALUATION
 
-# The default first. Fewer buffers for a rank at its cap, more for slow links and uneven stages,
-# where a sender would otherwise wait for its receiver.
-BUFFERINGS = tuple(
-    Buffering(ahead, behind)
-    for ahead, behind in ((1, 2), (1, 4), (2, 4), (4, 8), (1, 1), (0, 1), (0, 0))
-)
-
-
-# The gain of `relax_buffering` that counts.
-_WORTH_IT = 0.001
-
-# Effort of `fuse`: ops verified.
-_FUSE_OPS = 16_000
+# The default first.
+BUFFERINGS = tuple(Buffering(*pair) for pair in EVALUATION.bufferings)
 
 
 @dataclass(frozen=True)
@@ -119,7 +109,7 @@ def relax_buffering(
         if tried is None or tried.value_us > candidate.value_us:
             continue
         tried_us = strain_us(tried)
-        if tried_us < least_us * (1 - _WORTH_IT):
+        if tried_us < least_us * (1 - EVALUATION.worthwhile_gain):
             best, least_us = tried, tried_us
     return best
 
@@ -135,7 +125,10 @@ def fuse_backward(
     pairs = list(_adjacent_pairs(candidate.schedule))
     pending = [pairs] if pairs else []
     num_ops = sum(len(program) for program in candidate.schedule.programs)
-    max_evaluations = min(24, max(6, _FUSE_OPS // num_ops))
+    max_evaluations = min(
+        EVALUATION.most_fusion_trials,
+        max(EVALUATION.fewest_fusion_trials, EVALUATION.fusion_ops // num_ops),
+    )
     while pending and max_evaluations > 0 and not should_stop():
         group = pending.pop()
         max_evaluations -= 1

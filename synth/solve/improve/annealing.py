@@ -27,30 +27,9 @@ from synth.solve.evaluate.op_table import OpTable
 from synth.solve.instance.memory_models import relaxed_memory
 from synth.solve.instance.timing import Programs
 from synth.solve.problem import Problem
+from synth.solve.tuning import ANNEALING
 
-# Effort units that take about a second: each op that is timed is one, and each move so many.
-UNITS_PER_S = 900_000
-_UNITS_OF_MOVE = 12
-
-# How far an op moves at most, and the share of moves by one place.
-_FARTHEST = 12
-_ADJACENT_SHARE = 0.5
-
-# The share of moves that fuse or split, where BW gains anything.
-_FUSION_SHARE = 0.05
-
-# The temperature of a round falls between these shares of a mean op's duration.
-_HOTTEST, _COLDEST = 0.1, 0.01
-
-# A round has so many moves for each op: at first, and at most, when each buffering has had many.
-_MOVES_PER_OP, _MOST_MOVES_PER_OP = 20, 2_000
-_LONGER = 1.5
-
-# The clock is looked at every so many moves.
-_MOVES_PER_LOOK = 64
-
-# Besides those of the polish: few buffers, for ranks at their caps.
-_TIGHT = tuple(Buffering(*pair) for pair in ((0, 2), (0, 4), (1, 0), (1, 3), (2, 1), (2, 2)))
+_TIGHT_BUFFERINGS = tuple(Buffering(*pair) for pair in ANNEALING.tight_bufferings)
 
 
 class _Start(NamedTuple):
@@ -77,7 +56,7 @@ class Annealing:
         self._starts: dict[Buffering, _Start] = {}
         self._queue: list[Buffering] = []
         self._yielded_us: int | None = None
-        self._moves_per_op: float = _MOVES_PER_OP
+        self._moves_per_op: float = ANNEALING.moves_per_op
         caps = problem.caps_bytes or ()
         self.headrooms: list[int | None] = [
             cap - problem.static_bytes(rank) for rank, cap in enumerate(caps)
@@ -87,7 +66,7 @@ class Annealing:
     def add(self, programs: Programs, bufferings: Iterable[Buffering] = ()) -> None:
         """Begin from an order too, with each buffering with which it fits."""
         placement, count = self.problem.placement, self.problem.num_micro_batches
-        for buffering in dict.fromkeys((*bufferings, *BUFFERINGS, *_TIGHT)):
+        for buffering in dict.fromkeys((*bufferings, *BUFFERINGS, *_TIGHT_BUFFERINGS)):
             walk = self.walk(Schedule(placement, count, programs, "synth", buffering))
             if walk is not None:
                 self._note(walk.value_us, walk.orders.schedule)
@@ -154,7 +133,9 @@ class Annealing:
         if not self._queue:
             self._queue = [start.schedule.buffering for start in reversed(ranked)]
             self._queue.append(self._queue[-1])
-            self._moves_per_op = min(_MOST_MOVES_PER_OP, _LONGER * self._moves_per_op)
+            self._moves_per_op = min(
+                ANNEALING.most_moves_per_op, ANNEALING.growth * self._moves_per_op
+            )
         return self._starts[self._queue.pop()]
 
     def _anneal(self, walk: "Walk", last: float, should_stop: Callable[[], bool]) -> None:
@@ -162,13 +143,13 @@ class Annealing:
         num_ops = sum(map(len, walk.orders.programs))
         moves = round(self._moves_per_op * num_ops)
         mean_us = max(1.0, sum(self.table.duration_us) / self.table.num_ops)
-        hottest_us = _HOTTEST * mean_us * self.rng.random()
-        cooling = (_COLDEST / _HOTTEST) ** (1 / max(1, moves))
+        hottest_us = ANNEALING.hottest * mean_us * self.rng.random()
+        cooling = (ANNEALING.coldest / ANNEALING.hottest) ** (1 / max(1, moves))
         temperature_us, before = hottest_us, walk.units_spent
         for move in range(moves):
             walk.step(temperature_us)
             temperature_us *= cooling
-            if move % _MOVES_PER_LOOK == 0:
+            if move % ANNEALING.moves_per_look == 0:
                 self.units_spent += walk.units_spent - before
                 before = walk.units_spent
                 if self.units_spent >= last or should_stop():
@@ -211,20 +192,20 @@ class Walk:
     @property
     def units_spent(self) -> int:
         """The effort so far."""
-        return self.times.num_run + _UNITS_OF_MOVE * self._num_moves
+        return self.times.num_run + ANNEALING.units_per_move * self._num_moves
 
     def step(self, temperature_us: float) -> bool:
         """Try a random move; return whether it was made."""
         self._num_moves += 1
         limit_us = self.value_us - temperature_us * math.log(1 - self.rng.random())
-        if self._has_fusible and self.rng.random() < _FUSION_SHARE:
+        if self._has_fusible and self.rng.random() < ANNEALING.fusion_share:
             return self._fuse_or_split(limit_us)
         rank = self.rng.randrange(len(self.orders.programs))
         num_ops = len(self.orders.programs[rank]) - self.orders.num_steps[rank]
         place = self.rng.randrange(num_ops)
         distance = 1
-        if self.rng.random() >= _ADJACENT_SHARE:
-            distance = self.rng.randint(2, _FARTHEST)
+        if self.rng.random() >= ANNEALING.adjacent_share:
+            distance = self.rng.randint(2, ANNEALING.farthest)
         target = self._reach(rank, place, distance if self.rng.random() < 0.5 else -distance)
         return target != place and self.move(rank, place, target, limit_us)
 

@@ -19,13 +19,7 @@ from synth.objective import Objective
 from synth.solve.instance.event_graph import Graph
 from synth.solve.instance.instance import BW, SPLIT, B, F, Instance, OpIndex, W
 from synth.solve.instance.timing import Orders, ScoredOrders, Starts, timed, value_us
-
-# Of each size so many segments are tried, those first that take least; then, of the best sizes,
-# some of the best segments with the whole that they make. How many of these are answered.
-_TRIED = 60
-_SIZES = 3
-_WHOLES = 12
-_ANSWERED = 4
+from synth.solve.tuning import EXTEND
 
 
 class Segment(NamedTuple):
@@ -130,7 +124,7 @@ class _Extension:
                 ScoredOrders(orders, value_us(orders, whole, self.objective))
                 for orders in self._made(count)
             )
-            self._by[count] = nsmallest(_ANSWERED, made, key=lambda one: one.value_us)
+            self._by[count] = nsmallest(EXTEND.returned, made, key=lambda one: one.value_us)
         return self._by[count]
 
     def _made(self, count: int) -> Iterator[Orders]:
@@ -139,13 +133,13 @@ class _Extension:
         What is over is added before, with the best smaller segments, while the order is short.
         """
         sizes = range(1, min(count, self._fewest) + 1)
-        best = nsmallest(_SIZES, (rated for size in sizes for rated in self._rate(size)[:1]))
+        best = nsmallest(EXTEND.sizes, (rated for size in sizes for rated in self._rate(size)[:1]))
         for size in (segment.size for _, segment in best):
             times, rest = divmod(count, size)
             base = self._begun(rest)
             if base is None:
                 continue
-            for _, segment in base._rate(size)[:_WHOLES]:
+            for _, segment in base._rate(size)[: EXTEND.segments_per_size]:
                 if self.should_stop():
                     return
                 yield segment.repeated(base.orders, times)
@@ -164,7 +158,9 @@ class _Extension:
         """Pieces of a size, those first whose repetition adds least for each micro-batch."""
         if size not in self._rated:
             graph, rated = Graph(extended_instance(self.instance, size)), []
-            for segment in nsmallest(_TRIED, self.segments(size), key=lambda segment: segment.us):
+            for segment in nsmallest(
+                EXTEND.rated_segments, self.segments(size), key=lambda segment: segment.us
+            ):
                 if self.should_stop():
                     return []
                 longer_us = value_us(segment.repeated(self.orders, 1), graph, self.objective)

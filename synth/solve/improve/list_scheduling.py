@@ -16,6 +16,7 @@ from synth.objective import Objective, Spans
 from synth.solve.instance.completion_reserve import CompletionReserve
 from synth.solve.instance.instance import BW, STEP, B, F, Instance, W
 from synth.solve.instance.timing import ScoredOrders
+from synth.solve.tuning import LIST_SCHEDULING
 
 _NEVER = 1 << 60
 
@@ -281,10 +282,10 @@ def search(
             input gives the same orders.
         should_stop: asked after each scored, where there is less time than that.
     """
-    budget = max(12, max_ops // instance.num_ops)
+    budget = max(LIST_SCHEDULING.fewest_schedules, max_ops // instance.num_ops)
     found: list[tuple[ScoredOrders, list[PriorityRule]]] = []
     rng, builder = random.Random(seed), Builder(instance, objective)
-    starts = list(variants(instance))[: max(6, budget // 3)]
+    starts = list(variants(instance))[: max(LIST_SCHEDULING.fewest_uniform_rules, budget // 3)]
     for rules in starts:
         scored = builder.build(rules)
         if scored is not None:

@@ -15,13 +15,7 @@ from synth.solve import infeasibility
 from synth.solve.evaluate import evaluate
 from synth.solve.problem import Baseline, Problem, SolveOptions
 from synth.solve.search_state import SearchState
-
-# Published schedules get so long even when the time is up: for problems of ordinary size that is
-# enough for all of them.
-_GRACE_S = 0.5
-
-# The share of the time after which no more published schedules are tried.
-_FAMILIES_SHARE = 0.5
+from synth.solve.tuning import PUBLISHED
 
 
 class PublishedIncumbents:
@@ -59,8 +53,8 @@ class PublishedIncumbents:
 
     def _out_of_grace(self) -> bool:
         """Whether the families that are left must wait: the time is up, or a stop asked for."""
-        up = self.state.too_late_by(_FAMILIES_SHARE * self.options.time_limit_s)
-        in_grace = self.state.elapsed_s() + self.state.evaluation_s < _GRACE_S
+        up = self.state.too_late_by(PUBLISHED.share * self.options.time_limit_s)
+        in_grace = self.state.elapsed_s() + self.state.evaluation_s < PUBLISHED.grace_s
         return up and not in_grace
 
     def _try_family(self, name: str, schedule: Schedule) -> None:

@@ -21,25 +21,7 @@ from synth.solve.instance.memory_models import safe_memory
 from synth.solve.instance.timing import ScoredPrograms, keeps_caps, order_of
 from synth.solve.problem import Incumbent, Part, Problem, Result, SolveOptions, SolverName
 from synth.solve.search_state import OnImprovement, SearchState
-
-# About as many micro-batches are left for each rank, and no more than this share of them.
-_LEFT_FOR_RANK = 2.25
-_MOST_LEFT = 2 / 3
-
-# With several stages per rank: of the forwards that 1F1B holds, some rank has room for no more than
-# such a share.
-_TIGHT = 0.5
-
-# What the smaller search takes, about: so much for each pair of ops, with one stage per rank and
-# with several. The share of the time that is left which it may have, and the most ops that it is of
-# use for.
-_PAIR_S = 1e-5
-_PAIR_S_OF_SEVERAL = 5e-5
-_SHARE = 0.5
-_MOST_OPS = 2_000
-
-# Between two schedules that are extended, so many times as long as one of them takes.
-_PAUSES = 5
+from synth.solve.tuning import SHORT_INSTANCE
 
 # All that the exact model begins from; it needs help where ranks hold several stages. Of what they
 # find all but list schedules is extended on the way: those of all micro-batches are known.
@@ -74,7 +56,7 @@ class ShortInstance:
             if several_micro_batches.applies(self.instance)
             else self._left_out_of_any
         )
-        return left_out if count - left_out <= _MOST_LEFT * count else 0
+        return left_out if count - left_out <= SHORT_INSTANCE.most_kept_share * count else 0
 
     @property
     def _left_out_of_bursts(self) -> int:
@@ -89,13 +71,13 @@ class ShortInstance:
         """All that there is no time for; of one copy of the stages."""
         if self.asked.num_replicas > 1 or not self._is_tight:
             return 0
-        most_ops = math.isqrt(int(self._limit_s / _PAIR_S_OF_SEVERAL))
+        most_ops = math.isqrt(int(self._limit_s / SHORT_INSTANCE.s_per_pair_of_several))
         kept = min(self._most_kept, most_ops // (len(self.instance) * len(SPLIT)))
         return self.asked.num_micro_batches - kept if kept > self.asked.num_ranks else 0
 
     @property
     def _most_kept(self) -> int:
-        return math.ceil(_LEFT_FOR_RANK * self.asked.num_ranks)
+        return math.ceil(SHORT_INSTANCE.micro_batches_per_rank * self.asked.num_ranks)
 
     @property
     def _burst(self) -> int | None:
@@ -113,7 +95,8 @@ class ShortInstance:
             (held, self._strict.headroom_in_forwards(held[0])) for held in self._strict.held
         )
         return any(
-            headroom is not None and headroom <= _TIGHT * self.asked.num_ranks * len(held)
+            headroom is not None
+            and headroom <= SHORT_INSTANCE.tight_share * self.asked.num_ranks * len(held)
             for held, headroom in headrooms
         )
 
@@ -130,12 +113,14 @@ class ShortInstance:
     def is_worth(self) -> bool:
         """Whether there is time for what it takes."""
         num_ops = len(self.instance) * len(SPLIT) * self.problem.num_micro_batches
-        needed_s = _PAIR_S * num_ops**2
-        return self.left_out > 0 and num_ops <= _MOST_OPS and needed_s <= self._limit_s
+        needed_s = SHORT_INSTANCE.s_per_pair * num_ops**2
+        return (
+            self.left_out > 0 and num_ops <= SHORT_INSTANCE.most_ops and needed_s <= self._limit_s
+        )
 
     @property
     def _limit_s(self) -> float:
-        return _SHARE * self.state.left_s()
+        return SHORT_INSTANCE.share * self.state.left_s()
 
     def run(self, search: Search, workers: int, take: Callable[[ScoredPrograms], None]) -> float:
         """Search the smaller problem, and take what its schedules make for the one asked.
@@ -178,7 +163,7 @@ class ShortInstance:
             is_due = at_s >= again_s and found.found_by in _FOUND_BY
             if is_due and not self.options.deterministic:
                 take_extended(found.schedule)
-                again_s = at_s + (1 + _PAUSES) * (self.state.elapsed_s() - at_s)
+                again_s = at_s + (1 + SHORT_INSTANCE.pauses) * (self.state.elapsed_s() - at_s)
 
         last = search(self.problem, options, on_improvement).schedule
         if last is not None:

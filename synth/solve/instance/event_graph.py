@@ -1,4 +1,4 @@
-"""The ops of a instance by number: how long each takes, who reads what it makes, when it starts."""
+"""The ops of an instance by number: durations, transfers and earliest start times."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple

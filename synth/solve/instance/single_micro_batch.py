@@ -11,9 +11,7 @@ from typing import NamedTuple
 
 from synth.kinds import OpKind
 from synth.solve.instance.instance import BW, B, F, Instance, W
-
-# With more stage copies there are too many sets of waiting W's to look at.
-_MOST_COPIES = 10
+from synth.solve.tuning import SEARCH
 
 Step = tuple[int, OpKind]
 
@@ -35,7 +33,7 @@ class LeastPeak(NamedTuple):
 
 def least_peak(instance: Instance, copies: tuple[int, ...]) -> LeastPeak:
     """The order of one micro-batch's ops that needs least, stage copies in forward order."""
-    if len(copies) > _MOST_COPIES:
+    if len(copies) > SEARCH.most_copies_of_least_peak:
         order = tuple(_plain(instance, copies))
         return LeastPeak(_loose_bytes(instance, copies), _peak_bytes(instance, order), order)
     peak, order = _Paths(instance, copies).best()

@@ -17,16 +17,7 @@ from synth.solve.instance.timing import TimedOrders
 from synth.solve.order_pool import OrderPool, split_timing
 from synth.solve.problem import Part, Problem, SolveOptions
 from synth.solve.search_state import SearchState
-
-# What windows may find nothing for before slack has its turn, as a share of the time limit; at
-# least so many seconds, in which a few windows of every size end.
-_PATIENCE_SHARE = 0.03
-_LEAST_PATIENCE_S = 1.5
-
-_STARTS = 3
-
-# Between two exact looks at what the windows find, so many times as long as one look takes.
-_PAUSES = 5
+from synth.solve.tuning import WINDOWS
 
 
 class RobustWindows:
@@ -57,9 +48,9 @@ class RobustWindows:
         if best is not None:
             strict = safe_memory(self.problem, best.schedule.buffering)
             if known := self._known_in(strict):
-                return strict, known[:_STARTS]
+                return strict, known[: WINDOWS.starts]
         free = relaxed_memory(self.problem)
-        return free, self._known_in(free)[:_STARTS]
+        return free, self._known_in(free)[: WINDOWS.starts]
 
     def _known_in(self, instance: Instance) -> list[TimedOrders]:
         best = self.state.best
@@ -73,7 +64,9 @@ class RobustWindows:
             is_patient: to go on where neither windows nor slack find anything for a while.
         """
         starts = self._starts
-        patience_s = max(_LEAST_PATIENCE_S, _PATIENCE_SHARE * self.options.time_limit_s)
+        patience_s = max(
+            WINDOWS.least_patience_s, WINDOWS.patience_share * self.options.time_limit_s
+        )
         if Part.SLACK in self.options.without:
             patience_s = math.inf
 
@@ -108,7 +101,7 @@ class RobustWindows:
 
     def _take(self, timing: TimedOrders) -> None:
         """Evaluate what is better; not every step, where looking at one exactly takes long."""
-        pause_s = 0 if self.options.deterministic else _PAUSES * self.state.evaluation_s
+        pause_s = 0 if self.options.deterministic else WINDOWS.pauses * self.state.evaluation_s
         if self.state.elapsed_s() - self._taken_at_s >= pause_s:
             self._evaluate(self.instance, timing, "windows")
             self._taken_at_s = self.state.elapsed_s()

@@ -19,38 +19,9 @@ from synth.solve.instance.event_graph import CyclicOrders, Graph
 from synth.solve.instance.instance import Instance
 from synth.solve.instance.tails import tails_of
 from synth.solve.instance.timing import Orders, TimedOrders
+from synth.solve.tuning import WINDOWS
 
-# Which of them gain most for their time depends on the problem, and is learned (`SizeBandit`).
-_LEVELS = (
-    WindowSize(24, 0.25),
-    WindowSize(48, 1.0),
-    WindowSize(96, 3.0),
-    WindowSize(192, 6.0),
-    WindowSize(384, 10.0),
-    WindowSize(960, 20.0),
-)
-
-# Larger windows only where they are no more than half of all ops: else the exact model serves.
-_ALWAYS_OPS = 192
-
-# Several starts race with small windows for so much of the effort.
-_RACE_OPS = 48
-_RACE_SHARE = 0.04
-
-# Besides CP-SAT's effort, a window is built, for each of its ops, and a change evaluated, for each
-# op of all.
-_BUILD_S = 1e-4
-_EVALUATE_S = 1.5e-6
-
-# One window in so many is long, and free on few ranks.
-_NARROW_EVERY = 4
-_FREE_RANKS = 2
-_LONGEST_OPS = 2_000
-
-# How often a window is drawn in the hope that nobody is at work there.
-_DRAWS = 8
-
-_POLL_S = 0.05
+_SIZES = tuple(WindowSize(*size) for size in WINDOWS.sizes)
 
 
 class Improved(NamedTuple):
@@ -104,13 +75,15 @@ def improve(
 
     if len(searches) > 1:
         for search in searches:
-            share = _Effort(seconds * _RACE_SHARE / len(searches), should_stop, math.inf)
+            share = _Effort(seconds * WINDOWS.race_share / len(searches), should_stop, math.inf)
             effort.seconds_left -= share.seconds_left
-            search.improve(_RACE_OPS, share, tell, workers)
+            search.improve(WINDOWS.race_ops, share, tell, workers)
             effort.seconds_left += share.seconds_left
         best = min(searches, key=lambda search: search.earliest_start.value_us)
         effort.gained()
-    is_exhausted = best.improve(max(_ALWAYS_OPS, instance.num_ops // 2), effort, tell, workers)
+    is_exhausted = best.improve(
+        max(WINDOWS.always_ops, instance.num_ops // 2), effort, tell, workers
+    )
     spent_s = (seconds - effort.seconds_left) / workers
     return Improved(best.earliest_start.timing, spent_s, is_exhausted)
 
@@ -149,7 +122,7 @@ class _Search:
         self.rng = random.Random(seed)
         numbered = [graph.numbered(order)[0] for order in orders]
         self._use(EarliestStart(graph, objective, numbered))
-        self.bandit = SizeBandit(_LEVELS, self.earliest_start.value_us, len(graph.nodes))
+        self.bandit = SizeBandit(_SIZES, self.earliest_start.value_us, len(graph.nodes))
 
     def _use(self, earliest_start: EarliestStart) -> None:
         self.earliest_start, self.tails = (
@@ -173,7 +146,7 @@ class _Search:
                             break
                     if not running:
                         return not ending.is_set()
-                    for future in wait(running, _POLL_S, FIRST_COMPLETED).done:
+                    for future in wait(running, WINDOWS.poll_s, FIRST_COMPLETED).done:
                         effort.seconds_left -= self._take(*running.pop(future), future.result())
                         tell(self)
             finally:
@@ -198,9 +171,9 @@ class _Search:
         earliest_start = self._changed(changes)
         if earliest_start is not None and earliest_start.value_us <= before_us:
             self._use(earliest_start)
-        spent_s = window.spent_s + _BUILD_S * len(window.ops)
+        spent_s = window.spent_s + WINDOWS.build_s_per_op * len(window.ops)
         if changes:
-            spent_s += _EVALUATE_S * len(self.graph.nodes)
+            spent_s += WINDOWS.evaluate_s_per_op * len(self.graph.nodes)
         self.bandit.learn(arm, before_us - self.earliest_start.value_us, spent_s)
         return spent_s
 
@@ -221,7 +194,7 @@ class _Search:
 
     def _window(self, window_size: WindowSize, others: Sequence[Window]) -> Window:
         """A random window of a size, if possible none that has ops of others in it."""
-        for _ in range(_DRAWS):
+        for _ in range(WINDOWS.draws):
             ops, free = self._draw(window_size.num_ops)
             if all(other.ops.isdisjoint(ops) for other in others):
                 break
@@ -231,10 +204,10 @@ class _Search:
         """Ops that start around a random moment, a run of the sequence; and the free ranks."""
         num_ranks = len(self.earliest_start.orders)
         free = frozenset(range(num_ranks))
-        if num_ranks > _FREE_RANKS and self.rng.randrange(_NARROW_EVERY) == 0:
-            first_rank = self.rng.randrange(num_ranks - _FREE_RANKS + 1)
-            free = frozenset(range(first_rank, first_rank + _FREE_RANKS))
-            num_ops = min(num_ops * num_ranks // (2 * _FREE_RANKS), _LONGEST_OPS)
+        if num_ranks > WINDOWS.free_ranks and self.rng.randrange(WINDOWS.narrow_every) == 0:
+            first_rank = self.rng.randrange(num_ranks - WINDOWS.free_ranks + 1)
+            free = frozenset(range(first_rank, first_rank + WINDOWS.free_ranks))
+            num_ops = min(num_ops * num_ranks // (2 * WINDOWS.free_ranks), WINDOWS.longest_ops)
         sequence = self.earliest_start.sequence
         first = self.rng.randrange(-num_ops // 2, max(1, len(sequence) - num_ops // 2))
         return sequence[max(0, first) : first + num_ops], free

@@ -5,20 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-# What was gained and spent counts so much less with each later window of the size; and each size
-# gets such a share of the best one's effort at least.
-_DECAY = 0.95
-_LEAST_SHARE = 0.1
-
-# What each gains is expected to be such a share of the value per second, until it has been tried;
-# then that counts as much as so many seconds.
-_EXPECTED_SHARE = 0.001
-_EXPECTED_S = 2.0
-
-# A size is exhausted when it has found nothing in windows that hold so many times as many ops as
-# there are, and in so many windows at least.
-_COVER = 1
-_LEAST_WINDOWS = 10
+from synth.solve.tuning import BANDIT
 
 
 class WindowSize(NamedTuple):
@@ -48,8 +35,8 @@ class Arm:
     def learn(self, gained_us: int, spent_s: float) -> None:
         """What one more window gained and cost, which is more than nothing."""
         if not self.windows:
-            self.windows, self.cost_s = _EXPECTED_S / spent_s, spent_s
-        kept = _DECAY * self.windows
+            self.windows, self.cost_s = BANDIT.expected_s / spent_s, spent_s
+        kept = BANDIT.decay * self.windows
         before_s = kept * self.cost_s
         self.rate = (before_s * self.rate + gained_us) / (before_s + spent_s)
         self.windows = kept + 1
@@ -66,7 +53,7 @@ class SizeBandit:
 
     def __init__(self, window_sizes: Sequence[WindowSize], value_us: int, num_ops: int) -> None:
         self._num_ops = num_ops
-        rate = _EXPECTED_SHARE * max(1, value_us)
+        rate = BANDIT.expected_gain_share * max(1, value_us)
         self._arms = [Arm(window_size, rate, window_size.seconds) for window_size in window_sizes]
 
     def choose(self, rng: random.Random, most_ops: int) -> Arm | None:
@@ -75,7 +62,7 @@ class SizeBandit:
         left = [arm for arm in arms if not self._is_exhausted(arm)]
         if not left:
             return None
-        least = _LEAST_SHARE * max(arm.rate for arm in left)
+        least = BANDIT.least_share * max(arm.rate for arm in left)
         return rng.choices(left, [max(arm.rate, least) / arm.cost_s for arm in left])[0]
 
     def learn(self, arm: Arm, gained_us: int, spent_s: float) -> None:
@@ -87,4 +74,6 @@ class SizeBandit:
                 each.idle = 0
 
     def _is_exhausted(self, arm: Arm) -> bool:
-        return arm.idle >= max(_LEAST_WINDOWS, _COVER * self._num_ops / arm.window_size.num_ops)
+        return arm.idle >= max(
+            BANDIT.fewest_windows, BANDIT.cover * self._num_ops / arm.window_size.num_ops
+        )

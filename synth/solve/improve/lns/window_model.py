@@ -22,9 +22,7 @@ from synth.solve.instance.earliest_start import EarliestStart
 from synth.solve.instance.event_graph import NONE, Graph
 from synth.solve.instance.instance import OpIndex
 from synth.solve.instance.tails import Tails
-
-# Of so many ops of a rank the order is a literal for each two.
-_FEW = 32
+from synth.solve.tuning import EXACT_MODEL
 
 # Precedences, all of which hold: (sooner, later).
 _Alternative: TypeAlias = tuple[tuple[int, int], ...]
@@ -142,7 +140,7 @@ class Window:
         )
         if usage_bytes + sum(max(0, peak_above) for peak_above in peaks_above) <= headroom:
             return
-        if len(ops) <= _FEW:
+        if len(ops) <= EXACT_MODEL.most_counted_ops_of_window:
             start = {nodes[op]: self.start[op] for op in ops}
             place = {nodes[op]: self.earliest_start.place[op] for op in ops}
             counts = Counts(self.cp, instance, start, self._end_of, place)

@@ -24,16 +24,7 @@ from ortools.sat.python import cp_model
 from synth.kinds import OpKind
 from synth.solve.cpsat.run import Values, solve_briefly
 from synth.solve.instance.instance import SPLIT, STEP, B, F, Instance, W
-
-# Where all times are whole multiples of a tick, so many are not too many.
-_MOST_TICKS = 400
-
-# Periods tried, as multiples of the largest work of a rank, until so many patterns are found.
-_SHARES = (1.0, 1.03, 1.06, 1.1, 1.15, 1.2, 1.3, 1.5)
-_ENOUGH = 2
-
-# The period in ticks: finer, and the search stalls; coarser, and unequal stages look alike.
-_TICKS = 36
+from synth.solve.tuning import ONE_MICRO_BATCH
 
 
 class Item(NamedTuple):
@@ -80,10 +71,10 @@ def search(
         should_stop: asked all the time.
     """
     found = 0
-    for share in _SHARES:
-        if found == _ENOUGH or should_stop():
+    for share in ONE_MICRO_BATCH.period_shares:
+        if found == ONE_MICRO_BATCH.enough_patterns or should_stop():
             return
-        each_s = seconds / len(_SHARES)
+        each_s = seconds / len(ONE_MICRO_BATCH.period_shares)
         pattern = find(instance, share, each_s, seed=seed, workers=workers, should_stop=should_stop)
         if pattern is not None:
             found += 1
@@ -95,7 +86,7 @@ def find(
     period_share: float,
     seconds: float,
     *,
-    ticks: int = _TICKS,
+    ticks: int = ONE_MICRO_BATCH.ticks,
     seed: int = 0,
     workers: int = 1,
     should_stop: Callable[[], bool] = lambda: False,
@@ -154,9 +145,9 @@ def _exact_ticks(instance: Instance) -> tuple[int, bool]:
     times += [lag for copy in instance.copies for lag in (copy.down_us, copy.up_us)]
     unit = gcd(*times)
     work_us = max(sum(instance[c].work_us for c in held) for held in instance.held)
-    if unit and work_us // unit <= _MOST_TICKS:
+    if unit and work_us // unit <= ONE_MICRO_BATCH.most_exact_ticks:
         return work_us // unit, True
-    return _TICKS, False
+    return ONE_MICRO_BATCH.ticks, False
 
 
 class _Model:

@@ -12,14 +12,7 @@ from itertools import islice
 from synth.solve.improve.modulo.model import Round, num_ops
 from synth.solve.improve.modulo.period_search import PeriodSearch
 from synth.solve.instance.instance import Instance
-
-# Micro-batches in a round that are tried, in this order, after as many as fill the memory; models
-# have at most so many ops.
-_SIZES = (4, 2, 6, 3, 8)
-_MOST_OPS = 800
-
-# Of the effort that is left, the least that a size gets.
-_LEAST_SHARE = 0.7
+from synth.solve.tuning import SEVERAL_MICRO_BATCHES
 
 
 def applies(instance: Instance) -> bool:
@@ -47,7 +40,7 @@ def search(
     least_us = max(1, least_us, *(max(c.work_us, c.down_us, c.up_us) for c in instance.copies))
     for place, size in enumerate(sizes):
         # The first ones find most, and what they do not use is left for the others.
-        share = max(_LEAST_SHARE, 1 / (len(sizes) - place))
+        share = max(SEVERAL_MICRO_BATCHES.least_share, 1 / (len(sizes) - place))
         search_of_size = PeriodSearch(
             instance, size, share * seconds, seed + place, should_stop, is_rival=is_found
         )
@@ -67,7 +60,7 @@ def search(
 def _sizes(instance: Instance) -> Iterator[int]:
     """What memory takes at once, if not all, or the largest part that can be modelled; then few."""
     burst = instance.most_forwards(0)
-    sizes = [*_SIZES]
+    sizes = [*SEVERAL_MICRO_BATCHES.sizes]
     if burst < instance.copies[0].num_micro_batches:
         parts = (size for size in range(burst, 1, -1) if burst % size == 0)
         sizes = [*islice((size for size in parts if _is_worth(instance, size)), 1), *sizes]
@@ -78,4 +71,6 @@ def _sizes(instance: Instance) -> Iterator[int]:
 
 def _is_worth(instance: Instance, size: int) -> bool:
     num_micro_batches = min(copy.num_micro_batches for copy in instance.copies)
-    return num_ops(instance, size) <= _MOST_OPS and 2 * size <= num_micro_batches
+    return (
+        num_ops(instance, size) <= SEVERAL_MICRO_BATCHES.most_ops and 2 * size <= num_micro_batches
+    )

@@ -11,25 +11,7 @@ from synth.solve.instance.memory_models import safe_memory
 from synth.solve.instance.timing import Orders, ScoredPrograms, keeps_caps, number, value_us
 from synth.solve.problem import Problem, SolveOptions
 from synth.solve.search_state import SearchState
-
-# Shares of the time limit. The more micro-batches there are, the more of the time each takes is won
-# by rounds, and the less by windows.
-_PATTERNS_SHARE = 0.05
-_PATTERNS_SHARE_WITH_ROUNDS = 0.02
-_ROUNDS_SHARE_OF_ONE = 0.004
-_MOST_ROUNDS_SHARE = 0.45
-
-# What was spent on fewer micro-batches and rounds have so much together, but rounds so much at
-# least.
-_SHARE_WITH_FEWER = 0.35
-_LEAST_ROUNDS_SHARE = 0.08
-
-# After fewer micro-batches, only what is better by so much is of use: windows come farther from
-# what these led to (docs/solver-notes.md).
-_LEAST_GAIN = 0.01
-
-# From so many of a round's micro-batches at most it is unrolled.
-_TURNS = 8
+from synth.solve.tuning import MODULO
 
 
 class ModuloSchedules:
@@ -54,7 +36,7 @@ class ModuloSchedules:
 
     def _patterns(self) -> Iterator[ScoredPrograms]:
         has_rounds = several_micro_batches.applies(self.instance)
-        share = _PATTERNS_SHARE_WITH_ROUNDS if has_rounds else _PATTERNS_SHARE
+        share = MODULO.one_share_with_several if has_rounds else MODULO.one_share
         options, seconds = self.options, share * self.options.time_limit_s
         for found in one_micro_batch.search(
             self.instance, seconds, options.seed, options.num_workers, self.state.finished
@@ -73,16 +55,22 @@ class ModuloSchedules:
         for found in several_micro_batches.search(
             self.instance, self._least_us, most_us, seconds, self.options.seed, should_stop
         ):
-            step = -(-found.size // _TURNS)
+            step = -(-found.size // MODULO.most_unrollings)
             turns = (found.orders(self.instance, first) for first in range(0, found.size, step))
             yield from self._best(takewhile(lambda _: not self.state.finished(), turns), "rounds")
 
     @property
     def _rounds_share(self) -> float:
-        share = min(_MOST_ROUNDS_SHARE, _ROUNDS_SHARE_OF_ONE * self.problem.num_micro_batches)
+        share = min(
+            MODULO.most_several_share,
+            MODULO.several_share_per_micro_batch * self.problem.num_micro_batches,
+        )
         if self.spent_share == 0:
             return share
-        return min(share, max(_LEAST_ROUNDS_SHARE, _SHARE_WITH_FEWER - self.spent_share))
+        return min(
+            share,
+            max(MODULO.least_several_share, MODULO.share_with_short_instance - self.spent_share),
+        )
 
     @property
     def _passes(self) -> int:
@@ -116,4 +104,4 @@ class ModuloSchedules:
     def _is_of_use(self, value_us: int) -> bool:
         if self.state.best is None or self.spent_share == 0:
             return True
-        return value_us <= (1 - _LEAST_GAIN) * self.state.best.value_us
+        return value_us <= (1 - MODULO.least_gain) * self.state.best.value_us

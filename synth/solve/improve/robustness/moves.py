@@ -16,15 +16,7 @@ from synth.costs import IntArray
 from synth.kinds import OpKind
 from synth.schedule.arrays import Flags
 from synth.solve.improve.robustness.scenarios import NOTHING_US, ScenarioTimes, SpanTimes, Times
-
-# How far an op moves.
-_FARTHEST = 4
-
-# Ways that are this part shorter than the longest one count little to the second preference.
-_NEAR = 0.01
-
-# Less is a rounding error.
-LEAST_US = 1e-6
+from synth.solve.tuning import ROBUSTNESS
 
 # Which of F, B and W an op does; two of a stage copy that do the same keep their order.
 _DOES = {OpKind.F: 1, OpKind.B: 2, OpKind.W: 4, OpKind.BW: 6}
@@ -40,7 +32,7 @@ class Move(NamedTuple):
 
 def _moves() -> Iterator[Move]:
     """An op by up to `_FARTHEST` places, to either side."""
-    for distance in range(1, _FARTHEST + 1):
+    for distance in range(1, ROBUSTNESS.farthest + 1):
         yield Move((distance, *range(distance)), distance)
         if distance > 1:
             yield Move((*range(1, distance + 1), 0), 0)
@@ -90,16 +82,20 @@ class _Around:
         for number, span in enumerate(self.scenarios.spans):
             now = self._longest_now(number, node, len(new))
             then = self._longest_then(number, span, node, new, starts)
-            shorter = np.where(now >= span.length_us - LEAST_US, np.maximum(0, now - then), 0)
+            shorter = np.where(
+                now >= span.length_us - ROBUSTNESS.tolerance_us, np.maximum(0, now - then), 0
+            )
             longer = np.maximum(0, then - span.length_us)
             gain += span.weight * (shorter - longer).mean(axis=1)
-            distance = (span.length_us - np.maximum(now, then)) / (_NEAR * span.length_us)
+            distance = (span.length_us - np.maximum(now, then)) / (
+                ROBUSTNESS.near_share * span.length_us
+            )
             near += span.weight * (np.exp(-np.maximum(0, distance)) * (now - then)).mean(axis=1)
-            allowed &= longer[:, 0] <= LEAST_US
+            allowed &= longer[:, 0] <= ROBUSTNESS.tolerance_us
         # What shortens the mean comes first; then what gives slack to ways that are nearly as long.
         largest = 1 + np.abs(near).max(initial=0)
-        merit = np.where(gain > LEAST_US, largest * (1 + gain), near)
-        return Weighed(move, node, np.where(allowed & (gain >= -LEAST_US), merit, 0))
+        merit = np.where(gain > ROBUSTNESS.tolerance_us, largest * (1 + gain), near)
+        return Weighed(move, node, np.where(allowed & (gain >= -ROBUSTNESS.tolerance_us), merit, 0))
 
     def _longest_now(self, span: int, node: IntArray, length: int) -> Times:
         """The longest way through one of the ops as they are."""

@@ -15,14 +15,10 @@ import numpy as np
 
 from synth.schedule.ops import Op
 from synth.solve.evaluate.evaluate import EvaluatedSchedule, evaluate, never
-from synth.solve.improve.robustness.moves import LEAST_US, weighed_moves
+from synth.solve.improve.robustness.moves import weighed_moves
 from synth.solve.improve.robustness.scenarios import ScenarioFactors, ScenarioTimes
 from synth.solve.problem import Problem
-
-# Effort: ops in the orders that are tried, tries at most, and tries in a row without a gain.
-_EFFORT_OPS = 60_000
-_MOST_TRIES = 150
-_PATIENCE = 30
+from synth.solve.tuning import ROBUSTNESS
 
 
 def improve_robustness(
@@ -33,12 +29,12 @@ def improve_robustness(
     The value and the highest peak of a rank never get worse.
     """
     num_ops = sum(map(len, candidate.schedule.programs))
-    tries = min(_MOST_TRIES, _EFFORT_OPS // num_ops)
+    tries = min(ROBUSTNESS.most_trials, ROBUSTNESS.effort_ops // num_ops)
     if tries == 0 or should_stop():
         return candidate
     search, idle = _Search(problem, candidate), 0
     for _ in range(tries):
-        if should_stop() or idle == _PATIENCE:
+        if should_stop() or idle == ROBUSTNESS.patience:
             break
         gained = search.step()
         if gained is None:
@@ -78,9 +74,9 @@ class _Search:
             return False
         scenarios = self._scenarios(found)
         gain_us = self.scenarios.value_us - scenarios.value_us
-        if gain_us >= -LEAST_US:
+        if gain_us >= -ROBUSTNESS.tolerance_us:
             self._use(found, scenarios)
-        return gain_us > LEAST_US
+        return gain_us > ROBUSTNESS.tolerance_us
 
     def _untried(self) -> Iterator[tuple[tuple[Op, ...], ...]]:
         """Orders with one op moved, the most promising first."""

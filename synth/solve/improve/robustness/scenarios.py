@@ -16,16 +16,11 @@ from synth.schedule.arrays import KIND_CODES
 from synth.schedule.lowering.effects import VALUE_KINDS
 from synth.schedule.lowering.lower import Lowered
 from synth.solve.problem import Problem
+from synth.solve.tuning import ROBUSTNESS
 
 # Rows are nodes or ranks, columns are scenarios.
 Times = npt.NDArray[np.float64]
 
-_DEVIATION = 0.05
-
-# Fewer scenarios where (stage, micro-batch) pairs are many: each takes memory and time for all.
-_SCENARIOS, _FEW_SCENARIOS, _MANY_CELLS = 25, 5, 10_000
-
-_LEAST, _MOST = 0.5, 2.0
 
 # Less than any time: no way leads there.
 NOTHING_US = -1e18
@@ -47,20 +42,26 @@ class ScenarioFactors:
         problem: Problem,
         seed: int = 0,
         num_scenarios: int | None = None,
-        deviation: float = _DEVIATION,
+        deviation: float = ROBUSTNESS.deviation,
         bias: float = 0.0,
     ) -> None:
         rng = np.random.default_rng(seed)
         placement, m = problem.placement, problem.num_micro_batches
         copies = len(placement.ranks) * placement.num_stages
-        scenarios = num_scenarios or (_SCENARIOS if m * copies <= _MANY_CELLS else _FEW_SCENARIOS)
+        scenarios = num_scenarios or (
+            ROBUSTNESS.scenarios
+            if m * copies <= ROBUSTNESS.many_cells
+            else ROBUSTNESS.few_scenarios
+        )
 
         def factors(num_kinds: int) -> Times:
             shape = (num_kinds, copies, m, scenarios)
             drawn = 1 + deviation * rng.standard_normal(shape)
             drawn += bias * rng.standard_normal((num_kinds, copies, 1, scenarios))
             drawn[..., 0] = 1
-            clipped: Times = np.clip(drawn, _LEAST, _MOST).reshape(-1, scenarios)
+            clipped: Times = np.clip(
+                drawn, ROBUSTNESS.least_factor, ROBUSTNESS.most_factor
+            ).reshape(-1, scenarios)
             return clipped
 
         # Kinds that only schedules from elsewhere have are among them; the last is for reductions.
