@@ -44,9 +44,13 @@ class Batch:
 
     def arguments(self, microbatch: int) -> tuple[Any, ...]:
         """The first stage's positional arguments."""
-        assert self.inputs is not None
-        given = self.inputs[microbatch]
+        given = self._inputs_of(microbatch)
         return given if isinstance(given, tuple) else (given,)
+
+    def _inputs_of(self, microbatch: int) -> Any:
+        if self.inputs is None:
+            raise SynthError("this rank holds the first stage; its batch needs inputs")
+        return self.inputs[microbatch]
 
     def named(self, microbatch: int) -> Mapping[str, Any]:
         """The keyword arguments of this rank's stages for a micro-batch."""
@@ -54,8 +58,7 @@ class Batch:
 
     def signature(self, microbatch: int) -> Hashable:
         """The shapes and dtypes of the tensors that are given to the first stage."""
-        assert self.inputs is not None
-        given = self.inputs[microbatch]
+        given = self._inputs_of(microbatch)
         if self.keywords is None:
             row = given if type(given) is tuple else (given,)
             if _all_tensors(row):  # needs no look at a tree, which costs as much as a small op

@@ -13,47 +13,31 @@ Optimizer, data and precision stay the caller's.
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.amp import GradScaler
 from torch.distributed import ReduceOp
 
 from synth.errors import RunFailure, SynthError
-from synth.schedule.files.plan_file import Plan, schedule_fingerprint
 from synth.schedule.lowering.lower import Lowered
-from synth.schedule.model import Schedule
 
 from .batch import Batch
 from .execution.core.clock import OpClock
 from .execution.core.executor import Executor
 from .execution.core.forward_only import forward_only
-from .execution.core.progress import RankProgress
 from .execution.core.stepper import Stepper
-from .execution.gradients.data_parallel import DataParallel
-from .execution.gradients.layout import GradientLayout
-from .execution.gradients.reducer import GradientReducer
 from .execution.stage.loss_terms import LossTerms, Weights
-from .execution.stage.saved_sizes import SizeFinder
-from .execution.stage.shapes import ShapeFinder
-from .execution.stage.stage import Loss
-from .execution.stage.warm_up import WarmUp
-from .execution.transport.channels import WithHost, open_channels
-from .execution.transport.rank_group import Refused
-from .execution.transport.traced_channels import TracedChannels
+from .execution.stage.stage import Stage
+from .execution.transport.channels import WithHost
+from .execution.transport.rank_group import RankGroup, Refused
 from .optimize.gradients import Gradients
 from .optimize.norm import GradientNorm
-from .pipeline_groups import PipelineGroups, Ranks
-from .pipeline_parts import (
-    Modules,
-    check_same,
-    check_size,
-    device_of,
-    lower_verified,
-    make_stages,
-)
+from .pipeline_connections import connect
+from .pipeline_groups import PipelineGroups
+from .pipeline_options import PipelineKeywords, PipelineOptions
+from .pipeline_parts import AnySchedule, Modules, prepare_rank
 
 Scale = Callable[[Tensor], Tensor]
 
@@ -63,161 +47,100 @@ class Pipeline:
 
     def __init__(
         self,
-        schedule: Plan | Schedule | Lowered | str | Path,
+        schedule: AnySchedule,
         stages: Modules,
-        *,
-        group: Ranks | None = None,
-        loss: Loss | None = None,
-        tied: Mapping[str, nn.Parameter] | None = None,
-        data_parallel: Ranks | None = None,
-        on_gradients: Callable[[int], None] | None = None,
-        device: torch.device | str | None = None,
-        changing_shapes: bool = False,
-        timeout_s: float = 300.0,
-        clock: OpClock | None = None,
-        progress: RankProgress | None = None,
-        warm_up: bool | None = None,
+        options: PipelineOptions | None = None,
+        **keywords: Unpack[PipelineKeywords],
     ) -> None:
-        """Verify the schedule, open its channels, and prepare this rank.
+        """Verify the schedule, prepare this rank, and connect it to the others.
 
         Args:
             schedule: a plan (or its file), or any schedule, such as a published family's.
-            stages: this rank's modules by stage number; or just the module, of a rank that holds
-                one stage. A sequence of modules is run one after another.
-            group: the pipeline's processes: a process group, or one dimension of a device mesh;
-                none: all of them; or threads of this process (`run_ranks`). The group's rank r
-                runs the schedule's rank r.
-            loss: of the last stage's output and the targets; none: the last stage's module takes
-                the targets as its last argument and gives the loss itself.
-            tied: parameters that this rank shares with others, under names common to all of them
-                (an embedding and a head): they start equal and their gradients are added up.
-            data_parallel: the processes that hold the same stages in pipelines side by side: a
-                process group, or the other dimension of the mesh. They start with equal parameters
-                and buffers, and gradients become the average of all pipelines', each stage's from
-                its last backward on. None: there is one pipeline, or the stages are wrapped in
-                DistributedDataParallel or FSDP2.
-            on_gradients: called with a stage's number after its last backward of a step that
-                updates: a place to start a reduction of one's own. Sums over copies, tied
-                parameters and `data_parallel` come later.
-            device: where this rank computes; none: where its parameters are.
-            changing_shapes: whether inputs have other shapes from step to step. The rank with the
-                first stage then tells the others at every step; else at the first one only.
-            timeout_s: after which ranks wait for each other no longer.
-            clock: records when each op ran and what was waited for; none: nobody does.
-            progress: told before each instruction, for a post-mortem.
-            warm_up: True runs the stages on zeros ahead of the first step, see `WarmUp`; None: on
-                NCCL alone, where the first use of a kernel may wait for a posted receive.
+            stages: this rank's modules by stage number; or the module alone, if the rank holds one
+                stage. A sequence of modules is run one after another.
+            options: see `PipelineOptions`; None: the defaults.
+            **keywords: fields of the options, which may be given directly.
 
         Raises:
-            SynthError: the schedule is not fit to run, or not for this many ranks or these stages.
+            SynthError: the schedule cannot run, or not on this many ranks or with these stages.
             RunFailure: another rank failed while it made its pipeline; says which and why.
         """
-        self._timeout_s = timeout_s
-        self._groups = PipelineGroups.of(group, data_parallel, timeout_s)
-        self._group = self._groups.pipeline
+        self._options = (options or PipelineOptions()).updated(**keywords)
+        self._groups = self._join_groups()
         self._is_broken = False
         self._norm_group: Any = None
+        self._evaluator: Executor | None = None
         with self._groups.building():
-            self.lowered = lower_verified(schedule)
-            check_size(self.lowered, self._group)
-            self.stages = make_stages(self.lowered, self._group.rank, stages, loss)
-            self.device = torch.device(device) if device is not None else device_of(self.stages)
+            self._parts = prepare_rank(schedule, stages, self._group, self._options)
             self._groups = self._groups.on(self.device)
-            self._group = self._groups.pipeline
-            check_same(self.lowered.schedule, self._group)
-            self.clock = clock or OpClock(self.device, recording=False)
-            modules = [stage.module for stage in self.stages.values()]
-            layout = GradientLayout(modules, tied or {})
-            self._reducer = GradientReducer(
-                self.lowered,
-                self._group,
-                self.stages,
-                tied or {},
-                layout=layout,
-                clock=self.clock,
-            )
-            self._shapes = ShapeFinder(
-                self._group,
-                self.lowered.schedule.placement,
-                self.stages,
-                changing=changing_shapes,
-            )
-            self._saved_sizes = SizeFinder(self._group, self.lowered, self.stages)
-            self._warm_up = WarmUp(self.lowered, self._group.rank, self.stages, self.device)
-            on_nccl = self._group.backend(self.device) == "nccl"
-            self._warm_up.active = on_nccl if warm_up is None else warm_up
-            self._evaluator: Executor | None = None
-            self._channels = open_channels(
-                self.device, self.lowered.transfers, timeout_s, self._group, self.lowered
-            )
-            self._executor = Executor(
-                self.lowered,
-                self._group.rank,
-                self.stages,
-                TracedChannels(self._channels, self.clock),
-                device=self.device,
-                clock=self.clock,
-                reducer=self._reducer,
-                data_parallel=self._join_peers(layout),
-                on_gradients=on_gradients,
-                progress=progress,
-                on_failure=self._groups.tell,
-            )
+            self.clock = self._options.clock or OpClock(self.device, recording=False)
+            self._connections = connect(self._parts, self._groups, self._options, self.clock)
 
-    def _join_peers(self, layout: GradientLayout) -> DataParallel | None:
-        if self._groups.peers is None:
-            return None
-        return DataParallel(
-            self._groups.peers,
-            self.stages,
-            rank=self._group.rank,
-            fingerprint=schedule_fingerprint(self.lowered.schedule),
-            layout=layout,
-            summed=self._reducer.summed,
-        )
+    def _join_groups(self) -> PipelineGroups:
+        options = self._options
+        return PipelineGroups.of(options.group, options.data_parallel, options.timeout_s)
+
+    @property
+    def _group(self) -> RankGroup:
+        return self._groups.pipeline
+
+    @property
+    def lowered(self) -> Lowered:
+        """The lowered schedule."""
+        return self._parts.lowered
+
+    @property
+    def stages(self) -> Mapping[int, Stage]:
+        """This rank's stages, by number."""
+        return self._parts.stages
+
+    @property
+    def device(self) -> torch.device:
+        """The device of this rank."""
+        return self._parts.device
 
     @property
     def stepper(self) -> Stepper | None:
-        """Carries out the STEPs; none: the caller steps its optimizer after `step`."""
-        return self._executor.stepper
+        """Carries out the STEPs; None: the caller steps its optimizer after `step`."""
+        return self._connections.executor.stepper
 
     @stepper.setter
     def stepper(self, stepper: Stepper | None) -> None:
-        self._executor.stepper = stepper
+        self._connections.executor.stepper = stepper
 
     @property
     def num_micro_batches(self) -> int:
-        """How many micro-batches one step takes."""
+        """The number of micro-batches of a step."""
         return self.lowered.schedule.num_micro_batches
 
     @property
     def held_values(self) -> int:
-        """How many boundary values and transfers are held now; none between steps."""
-        return self._executor.held_values
+        """The number of boundary values and transfers held now; 0 between steps."""
+        return self._connections.executor.held_values
 
     def owns(self, parameter: Tensor) -> bool:
-        """Whether this rank is the one that counts a parameter, where several hold it.
+        """True if this rank counts a parameter in sums over all ranks, such as a gradient norm.
 
-        For sums over all ranks, such as the norm of the gradients.
+        Of several ranks that hold a parameter, one counts it.
         """
-        return self._reducer.owns(parameter)
+        return self._connections.reducer.owns(parameter)
 
     def separate_group(self) -> Any:
-        """A process group of this pipeline's ranks, for `build_steps`; all of them call this.
+        """Make a process group of this pipeline's ranks, for `build_steps`; all of them call this.
 
-        Unlike others it ends with the pipeline: a rank that fails does not leave those behind that
-        wait for it in this group.
+        Unlike other groups it ends with the pipeline: when a rank fails, ranks that wait for it in
+        this group fail, too.
         """
-        timeout = timedelta(seconds=self._timeout_s)
+        timeout = timedelta(seconds=self._options.timeout_s)
         return self._group.subgroup(range(self._group.size), timeout, "norm")
 
     def split(self, *inputs: Any, targets: Any = None, **keywords: Any) -> Batch:
-        """Cut a mini-batch along the first dimension into the schedule's micro-batches.
+        """Divide a mini-batch along the first dimension into the schedule's micro-batches.
 
         Raises:
-            SynthError: it cannot be cut into equal ones. The caller may pad it and go on. If this
+            SynthError: it cannot be divided equally. The caller may pad it and go on. If this
                 process ends instead, ranks that are in the step already fail at once, with this
-                reason; if it does neither, they do so after `timeout_s`.
+                reason; if it does neither, they fail after `timeout_s`.
         """
         try:
             return Batch.split(self.num_micro_batches, *inputs, targets=targets, **keywords)
@@ -236,23 +159,23 @@ class Pipeline:
         outputs: list[Any] | None = None,
         scaler: GradScaler | None = None,
     ) -> Tensor | None:
-        """Forward and backward of a mini-batch; gradients accumulate into the parameters.
+        """Run forward and backward of a mini-batch; gradients accumulate into the parameters.
 
         Args:
-            batch: this rank's part is enough, see `Batch`.
-            weight: the loss, and with it every gradient, is multiplied by this.
+            batch: this rank's part suffices, see `Batch`.
+            weight: a factor of the loss, and with it of every gradient.
             weights: one per micro-batch, numbers or a tensor: the loss is the sum of the
-                micro-batches' losses times these; None: their mean. They are taken as they are:
-                tokens of the micro-batch by tokens of all micro-batches that make one update. Only
-                ranks with the last stage need them.
+                micro-batches' losses times these; None: their mean. They are not normalised: pass
+                the tokens of the micro-batch divided by the tokens of all micro-batches of the
+                update. Only ranks with the last stage need them.
             update: False for all but the last of several steps whose gradients add up: copies and
                 tied parameters are then not reduced, and nothing is updated.
             losses: a list that this call fills, on ranks with the last stage, with the unweighted
                 loss of each micro-batch (None for those of another copy of that stage); detached.
-                Elsewhere it is emptied.
-            outputs: a list that is filled likewise with the outputs of the last stage's module,
-                ahead of `loss`. They take memory that no plan counts.
-            scaler: a `PipelineGradScaler`: backwards start from the scaled loss; what is returned
+                On other ranks it is emptied.
+            outputs: a list that is likewise filled with the outputs of the last stage's module,
+                ahead of `loss`. Plans do not count their memory.
+            scaler: a `PipelineGradScaler`: backwards start from the scaled loss; the returned loss
                 is not scaled.
 
         Returns:
@@ -263,8 +186,8 @@ class Pipeline:
             RunFailure: an op failed or another rank is gone; names this rank and the instruction,
                 and the rank and the error that came first.
             SynthError: the batch has another number of micro-batches; autograd is off; outputs are
-                asked of a module that computes its loss itself; the scaler does not fit. The other
-                ranks get a RunFailure that says so, and the pipeline is of no more use.
+                requested of a module that computes its loss itself; the scaler does not fit. The
+                other ranks get a RunFailure that says so, and the pipeline cannot be used again.
         """
         with self._together():
             if not torch.is_grad_enabled():
@@ -275,12 +198,16 @@ class Pipeline:
             scale = self._scale_of(scaler)
             terms = self._terms(weight, weights, losses, outputs, scale=scale)
             batch.check(self.num_micro_batches)
-            shapes = self._shapes.of(batch, self.num_micro_batches)
-            sizes = self._saved_sizes.of(batch, shapes, self._shapes.kinds)
-            moves = self._warm_up.before_step(batch, shapes, self._shapes.kinds)
-            if isinstance(self._channels, WithHost):
-                self._channels.reserve(moves)
-            return self._executor.step(batch, shapes, saved_sizes=sizes, terms=terms, update=update)
+            shapes = self._connections.shapes.of(batch, self.num_micro_batches)
+            sizes = self._connections.saved_sizes.of(batch, shapes, self._connections.shapes.kinds)
+            moves = self._connections.warm_up.before_step(
+                batch, shapes, self._connections.shapes.kinds
+            )
+            if isinstance(self._connections.channels, WithHost):
+                self._connections.channels.reserve(moves)
+            return self._connections.executor.step(
+                batch, shapes, saved_sizes=sizes, terms=terms, update=update
+            )
 
     def evaluate(
         self,
@@ -290,17 +217,17 @@ class Pipeline:
         losses: list[Any] | None = None,
         outputs: list[Any] | None = None,
     ) -> Tensor | None:
-        """The loss of a mini-batch, forward only and without autograd; parameters stay.
+        """Return the loss of a mini-batch, from forwards alone and without autograd.
 
-        Every rank calls this at the same time. `module.eval()` is the caller's.
+        Every rank calls this at the same time. The caller is responsible for `module.eval()`.
 
         Args:
-            batch: as in `step`. Without targets, and with `outputs` but not `losses` asked for, no
-                loss is computed, and None returned; all ranks then give no targets.
+            batch: as in `step`. Without targets, and with `outputs` but not `losses` requested, no
+                loss is computed, and None is returned; all ranks then pass no targets.
             weights: as in `step`.
             losses: as in `step`.
-            outputs: as in `step`; without a loss also where the module computes its own, which is
-                then called without targets.
+            outputs: as in `step`; without a loss they are also available of a module that computes
+                its own loss, which is then called without targets.
 
         Returns:
             As `step`.
@@ -314,10 +241,10 @@ class Pipeline:
             batch.check(self.num_micro_batches)
             if self.stepper is not None:
                 self.stepper.finish()
-            shapes = self._shapes.of(batch, self.num_micro_batches)
+            shapes = self._connections.shapes.of(batch, self.num_micro_batches)
             with torch.no_grad():
-                self._warm_up.before_evaluation(
-                    batch, shapes, self._shapes.kinds, with_loss=with_loss
+                self._connections.warm_up.before_evaluation(
+                    batch, shapes, self._connections.shapes.kinds, with_loss=with_loss
                 )
                 loss = self._forward_only().step(batch, shapes, terms=terms, update=False)
         for stage in self.stages.values():
@@ -328,10 +255,10 @@ class Pipeline:
         """Scale the gradients of all ranks down to a global norm of at most `max_norm`.
 
         Every rank calls this at the same time, after the step and `scaler.unscale_`. Copies and
-        tied parameters are counted once.
+        tied parameters count once.
 
         Returns:
-            The norm before, a float64 scalar; the same on all ranks.
+            The norm before scaling, a float64 scalar; the same on all ranks.
 
         Raises:
             SynthError: a stepper is set, which clips by itself.
@@ -345,25 +272,25 @@ class Pipeline:
             norm = GradientNorm(max_norm, self.device, self._among_all())
             norm.start(gradients.counted())
             verdict = norm.verdict()
-            assert verdict.scale is not None
-            gradients.scale(verdict.scale)
+            if verdict.scale is not None:
+                gradients.scale(verdict.scale)
             return verdict.norm
 
     def combine_overflow(self, found_inf: Tensor, group: Any = None) -> None:
-        """Make a flag (0 or 1) the largest of all ranks', in place; all of them call this.
+        """Replace a flag (0 or 1) by the maximum over all ranks, in place; all of them call this.
 
         Args:
             found_inf: a scalar on this rank's device.
-            group: the process group that has a say; None: the pipeline's ranks.
+            group: the process group to take the maximum over; None: the pipeline's ranks.
         """
         with self._together():
             (group or self._among_all()).allreduce([found_inf], ReduceOp.MAX).wait()
 
     def close(self) -> None:
-        """Free what only this pipeline uses on NCCL, when all its ranks have done their work.
+        """Free this pipeline's NCCL communicators, once all its ranks have done their work.
 
-        Every rank calls this at the same time, ahead of `destroy_process_group`; the pipeline is
-        of no more use. Without it, that happens when the process ends.
+        Every rank calls this at the same time, before `destroy_process_group`. The pipeline cannot
+        be used afterwards. Without this call the end of the process frees them.
         """
         self._is_broken = True
         self._groups.close()
@@ -379,10 +306,10 @@ class Pipeline:
                 forward_only(self.lowered),
                 self._group.rank,
                 self.stages,
-                self._channels,
+                self._connections.channels,
                 device=self.device,
                 clock=OpClock(self.device, recording=False),
-                reducer=self._reducer,
+                reducer=self._connections.reducer,
                 on_failure=self._groups.tell,
             )
         return self._evaluator
@@ -404,8 +331,15 @@ class Pipeline:
                 "there are no outputs to give where the last stage's module computes the loss by "
                 "itself: give the Pipeline its loss=…, or evaluate without targets"
             )
-        kept: dict[str, Any] = {"losses": losses, "outputs": outputs}
-        return LossTerms.of(count, weight, weights, scale=scale, with_loss=with_loss, **kept)
+        return LossTerms.of(
+            count,
+            weight,
+            weights,
+            scale=scale,
+            losses=losses,
+            outputs=outputs,
+            with_loss=with_loss,
+        )
 
     def _scale_of(self, scaler: GradScaler | None) -> Scale | None:
         if scaler is None or not scaler.is_enabled():
@@ -424,7 +358,7 @@ class Pipeline:
 
     @contextmanager
     def _together(self) -> Iterator[None]:
-        """Guard a call that all ranks make together: an error of one ends it on all, told."""
+        """Guard a call that all ranks make together: an error of one ends it on all of them."""
         if self._is_broken:
             raise RunFailure(
                 "a step of this pipeline has failed, and transfers of it are still open, or it was "
@@ -438,7 +372,7 @@ class Pipeline:
         except BaseException as error:
             self._is_broken = True
             self._groups.tell(error)
-            self._channels.abort()
+            self._connections.channels.abort()
             explained = self._groups.explain(error)
             if explained is not error:
                 raise explained from error

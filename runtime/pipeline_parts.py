@@ -1,6 +1,7 @@
 """The parts of a pipeline: the verified schedule, and this rank's stages."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -16,15 +17,43 @@ from synth.schedule.verify import verify
 
 from .execution.stage.stage import Loss, Stage
 from .execution.transport.rank_group import RankGroup
+from .pipeline_options import PipelineOptions
 
 Modules = nn.Module | Sequence[nn.Module] | Mapping[int, nn.Module | Sequence[nn.Module] | Stage]
+AnySchedule = Plan | Schedule | Lowered | str | Path
 
 
-def lower_verified(schedule: Plan | Schedule | Lowered | str | Path) -> Lowered:
+@dataclass(frozen=True)
+class RankParts:
+    """A rank's part of a pipeline, not yet connected to the other ranks."""
+
+    lowered: Lowered
+    rank: int
+    stages: dict[int, Stage]
+    device: torch.device
+
+
+def prepare_rank(
+    schedule: AnySchedule, modules: Modules, group: RankGroup, options: PipelineOptions
+) -> RankParts:
+    """Verify the schedule and wrap a rank's modules as its stages.
+
+    Raises:
+        SynthError: the schedule cannot run, or not on this many ranks; the modules are of other
+            stages.
+    """
+    lowered = lower_verified(schedule)
+    check_size(lowered, group)
+    stages = make_stages(lowered, group.rank, modules, options.loss)
+    device = device_of(stages) if options.device is None else torch.device(options.device)
+    return RankParts(lowered, group.rank, stages, device)
+
+
+def lower_verified(schedule: AnySchedule) -> Lowered:
     """Lower a schedule, or that of a plan or of its file, and verify it.
 
     Raises:
-        SynthError: it is not fit to run.
+        SynthError: it cannot run.
     """
     if isinstance(schedule, Lowered):
         return schedule
@@ -32,7 +61,7 @@ def lower_verified(schedule: Plan | Schedule | Lowered | str | Path) -> Lowered:
         schedule = Plan.load(Path(schedule))
     if isinstance(schedule, Plan):
         return schedule.check()[0]
-    # Order is all that a bare schedule says. When values die does not depend on what they cost.
+    # A bare schedule has no costs. The lives of values do not depend on them, so equal ones do.
     equal = uniform_costs(
         schedule.placement.num_stages,
         forward_us=1,
@@ -44,10 +73,10 @@ def lower_verified(schedule: Plan | Schedule | Lowered | str | Path) -> Lowered:
 
 
 def check_size(lowered: Lowered, group: RankGroup) -> None:
-    """Refuse a schedule for another number of ranks than the group has.
+    """Check that the schedule is for the number of ranks in the group.
 
     Raises:
-        SynthError: it is.
+        SynthError: it is not.
     """
     if lowered.num_ranks != group.size:
         raise SynthError(

@@ -64,14 +64,15 @@ class PostValidatedStep:
 
     def step(self, stage: int) -> None:
         """See `Stepper`."""
-        assert self._taken is not None
+        if self._taken is None:
+            raise RuntimeError("a STEP before `synchronize`")
         self.optimizers[stage].preview(self._taken)
 
     def finish(self) -> bool:
         """Make the last step final; waits for all ranks to have taken it.
 
         Returns:
-            Whether it was right as it was taken; if not, the parameters have changed.
+            True if it was right as it was taken; if not, the parameters have changed.
         """
         if self._taken is None:
             return True
@@ -80,8 +81,7 @@ class PostValidatedStep:
         skips, clips = verdict.read()
         if skips:
             self.num_skipped += 1
-        elif clips:
-            assert verdict.scale is not None
+        elif clips and verdict.scale is not None:
             self.num_redone += 1
             self._gradients.scale(verdict.scale)
             self._commit(settings)

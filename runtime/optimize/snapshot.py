@@ -42,7 +42,8 @@ class IterationSnapshot:
 
     def restore(self) -> None:
         """Restore the remembered state; not in the first iteration."""
-        assert self._copies is not None
+        if self._copies is None:
+            raise RuntimeError("the first iteration has no snapshot to restore")
         torch.set_rng_state(self._random)
         if self._device_random is not None:
             torch.cuda.set_rng_state(self._device_random, self._device)

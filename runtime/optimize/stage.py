@@ -31,7 +31,8 @@ class Weight:
     @property
     def gradient(self) -> Tensor:
         """The accumulated gradient, allocated from the first step's start."""
-        assert self.live.grad is not None
+        if self.live.grad is None:
+            raise RuntimeError("a parameter has no gradient; `Gradients.open` allocates them")
         return self.live.grad
 
     def copied_count(self) -> list[Tensor]:

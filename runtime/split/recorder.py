@@ -83,15 +83,21 @@ class Recorder:
             return self.forward(tape, fn, *arguments)
         return output
 
+    @property
+    def _found(self) -> Findings:
+        """The findings of the first F."""
+        if self._findings is None:
+            raise RuntimeError("no F has been observed yet")
+        return self._findings
+
     def _forward_of(self, part: nn.Module) -> Forward | None:
-        assert self._findings is not None
         if _is_compiled(part):
             return Compiled(part)
         if type(part) is nn.Linear and "forward" not in vars(part):
             return RecordedLinear(part, self._recording)
         if _is_attention(part) and "forward" not in vars(part):
             return RecordedAttention(part, self._recording)
-        return Intercepted(part, self._recording) if part in self._findings.callers else None
+        return Intercepted(part, self._recording) if part in self._found.callers else None
 
     def _rules_in_backward(self, tape: SplitTape) -> AbstractContextManager[object]:
         """The rules that must be in force where B runs parts of F again.
@@ -99,19 +105,17 @@ class Recorder:
         Only packed tensors force B to repeat the calls exactly. Else the first such B is observed,
         as a layer may run its own calls again to differentiate them.
         """
-        assert self._findings is not None
         if tape.packs:
             return self._rules(tape)
         if not self._has_seen_backward:
             self._has_seen_backward = True
-            return BackwardObserver(self._findings)
-        return nullcontext() if self._findings.runs_backward else self._rules(tape)
+            return BackwardObserver(self._found)
+        return nullcontext() if self._found.runs_backward else self._rules(tape)
 
     @contextmanager
     def _rules(self, tape: SplitTape) -> Iterator[None]:
         """Within it, the module's calls that have a rule are recorded on the tape."""
-        assert self._findings is not None
-        recording, outside = self._recording, None in self._findings.callers
+        recording, outside = self._recording, None in self._found.callers
         recording.tape, recording.intercepts = tape, outside
         try:
             with replaced(self._forwards), Interception(tape) if outside else nullcontext():

@@ -20,13 +20,18 @@ def make(setting: Setting) -> Programs:
     B = 2F, from 2D micro-batches on: 1.5 (D − 2) units of F of bubble, the least on this placement.
     Smaller K hold fewer activations and wait more; with one copy's share all are in flight.
     """
-    asked = setting.count("inject") or max(1, 3 * setting.num_ranks // 2 - 2)
-    by_turns = (Alternation.COPIES, Alternation.COPIES)
-    everything = 2 * setting.num_micro_batches
-    listed = list_schedule(
-        setting, RunAheadRule(asked, everything, True, First.LOWEST, First.HIGHEST, *by_turns)
+    rule = RunAheadRule(
+        in_flight=setting.count("inject") or max(1, 3 * setting.num_ranks // 2 - 2),
+        most_held=2 * setting.num_micro_batches,
+        in_turn=True,
+        forwards=First.LOWEST,
+        backwards=First.HIGHEST,
+        forward_turns=Alternation.COPIES,
+        backward_turns=Alternation.COPIES,
     )
-    assert listed is not None, "with room for everything nobody waits for room"
+    listed = list_schedule(setting, rule)
+    if listed is None:
+        raise RuntimeError("ranks wait for room although everything may be in flight")
     return listed.programs
 
 

@@ -32,7 +32,7 @@ class Late(nn.Module):
 
 def fail_to_build(rank: int, size: int, what: str, failing: int) -> tuple[str, float]:
     """What is said, and after how many seconds; a rank that failed lives on with all it holds."""
-    from synth.runtime import pipeline
+    from synth.runtime import pipeline, pipeline_connections
     from synth.runtime.execution.transport.gloo import eager_links
 
     name = "chimera" if what == "shared" else "1f1b"
@@ -41,7 +41,7 @@ def fail_to_build(rank: int, size: int, what: str, failing: int) -> tuple[str, f
     given["stages"] = {stage: nn.Linear(4, 4) for stage in held}
     undo = pytest.MonkeyPatch()
     if rank == failing:
-        _break(what, given, undo, pipeline, eager_links)
+        _break(what, given, undo, pipeline_connections, eager_links)
     world: Any = dist.group.WORLD
     store, before = world.get_group_store(), time.monotonic()
     try:
@@ -60,7 +60,7 @@ def fail_to_build(rank: int, size: int, what: str, failing: int) -> tuple[str, f
 
 
 def _break(
-    what: str, given: dict[str, Any], patch: pytest.MonkeyPatch, pipeline: Any, links: Any
+    what: str, given: dict[str, Any], patch: pytest.MonkeyPatch, connections: Any, links: Any
 ) -> None:
     """Make one rank's part of the building fail."""
     (stage, *others) = given["stages"]
@@ -79,7 +79,7 @@ def _break(
     elif what == "sockets":
         patch.setattr(links, "most_bytes", _refuse)
     elif what == "last":
-        patch.setattr(pipeline, "Executor", _refuse)
+        patch.setattr(connections, "Executor", _refuse)
     elif what == "trial":
         given["stages"] = {stage: Late()}
 

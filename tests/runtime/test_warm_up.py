@@ -310,7 +310,8 @@ def move_reserved(rank: int, size: int) -> list[int]:
     torch.manual_seed(3)
     stage = Head() if rank else Noisy([])
     pipeline = Pipeline(by_hand("to the host"), stage, warm_up=True)
-    host: Any = pipeline._channels._host
+    host: Any = pipeline._connections.channels._host
+
     made: list[int] = []
     make, reserve = host._pool._make, host.reserve
     host._pool._make = lambda n: made.append(n) or make(n)

@@ -294,12 +294,14 @@ class Executor:
 
     def _send(self, slot: int, transfer: Transfer) -> None:
         tensors = self._table.values[slot]
-        assert tensors is not None
+        if tensors is None:
+            raise RuntimeError(f"{transfer} is to be sent before it was made")
         self._table.leaving[slot] = self._channels.send(tensors, transfer)
 
     def _sent(self, slot: int, transfer: Transfer) -> None:
         pending, self._table.leaving[slot] = self._table.leaving[slot], None
-        assert pending is not None
+        if pending is None:
+            raise RuntimeError(f"{transfer} was not started")
         pending.wait()
 
     def _compute(self, op: Op, arrivals: list[int], work: Callable[[], None]) -> None:

@@ -59,7 +59,8 @@ class StepTable:
     def take_in(self, slot: int) -> None:
         """Wait for the transfer that arrives in a slot, and keep its value alone."""
         pending = self.arriving[slot]
-        assert pending is not None
+        if pending is None:
+            raise RuntimeError(f"slot {slot} has no open receive")
         self.values[slot] = pending.wait()
         self.arriving[slot] = None
 

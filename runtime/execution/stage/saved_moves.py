@@ -94,5 +94,6 @@ class Moves:
         """Hand `back` over to the stage, which then holds it alone, so that B can free it."""
         values = self._table.values
         saved, values[back] = values[back], None
-        assert saved is not None
+        if saved is None:
+            raise RuntimeError(f"{op} before its saved activations came back")
         self._stages[op.stage].put_back(op.microbatch, saved)

@@ -181,7 +181,8 @@ class Stage:
 
     def _store_of(self, microbatch: int) -> SavedStore:
         store = self._states[microbatch].store
-        assert store is not None, "O of a micro-batch whose F was not told of it"
+        if store is None:
+            raise RuntimeError(f"O of micro-batch {microbatch}, whose F did not record for a move")
         return store
 
     def _run(
@@ -216,7 +217,8 @@ class Stage:
         """B: the gradients of the inputs (none on the first stage); weight gradients wait for W."""
         state = self._states[microbatch]
         edges, state.edges = state.edges, []
-        assert state.tape is not None, "B of a micro-batch whose F was told that BW would follow"
+        if state.tape is None:
+            raise RuntimeError(f"B of micro-batch {microbatch}, whose F ran for a BW")
         if edges:
             picked = _picked(gradients, state.wanted)
             self._recorder.backward_input(state.tape, edges, picked)
@@ -225,13 +227,15 @@ class Stage:
     def backward_weight(self, microbatch: int) -> None:
         """W: accumulate the weight gradients that B deferred."""
         tape = self._states.pop(microbatch).tape
-        assert tape is not None
+        if tape is None:
+            raise RuntimeError(f"W of micro-batch {microbatch}, whose F ran for a BW")
         tape.backward_weight()
 
     def backward(self, microbatch: int, gradients: Tensors) -> Tensors:
         """BW: an ordinary backward."""
         state = self._states.pop(microbatch)
-        assert state.tape is None, "BW of a micro-batch whose F was not told of it"
+        if state.tape is not None:
+            raise RuntimeError(f"BW of micro-batch {microbatch}, whose F ran for B and W")
         if state.edges:
             run_backward(state.edges, _picked(gradients, state.wanted))
         return _leave(state)

@@ -144,7 +144,8 @@ class StageOps:
     ) -> None:
         values = self._table.values
         gradients = self._seeds[microbatch] if source is None else values[source]
-        assert gradients is not None
+        if gradients is None:
+            raise RuntimeError(f"no gradient has come for micro-batch {microbatch}")
         found = run(microbatch, gradients)
         if made is not None:
             values[made] = found
@@ -155,9 +156,8 @@ def _input(
 ) -> tuple[tuple[Any, ...], Boundary | None]:
     """Return a stage's arguments, and their boundary if they came from a stage."""
     if source is None:
-        if table.batch.inputs is None:
-            raise SynthError("this rank holds the first stage; its batch needs inputs")
         return table.batch.arguments(microbatch), None
     tensors: tuple[Tensor, ...] | None = table.values[source]
-    assert tensors is not None
+    if tensors is None:
+        raise RuntimeError(f"no input has come for stage {stage}, micro-batch {microbatch}")
     return tensors, table.shapes[microbatch][stage - 1]

@@ -75,7 +75,7 @@ class WarmUp:
         Returns:
             The moves to the host and back, in the program's order, with their bytes.
         """
-        if not self._begins("step"):
+        if not self._begin_once("step"):
             return []
         sizes: dict[Hashable, int] = {}
         for (path, kind), j in self._distinct(kinds).items():
@@ -90,7 +90,7 @@ class WarmUp:
         self, batch: Batch, shapes: Shapes, kinds: Sequence[Hashable], *, with_loss: bool
     ) -> None:
         """Run F without a graph, at the first call only; arguments as for `before_step`."""
-        if not self._begins("evaluate"):
+        if not self._begin_once("evaluate"):
             return
         done = set()
         for (path, kind), j in self._distinct(kinds).items():
@@ -100,7 +100,8 @@ class WarmUp:
                 self._run(light, j, batch, shapes, trains=False, with_loss=with_loss)
         self._synchronize()
 
-    def _begins(self, what: str) -> bool:
+    def _begin_once(self, what: str) -> bool:
+        """Return True at the first call for a phase, if the warm-up is active."""
         begins = self.active and not self._is_over[what]
         self._is_over[what] = True
         return begins
@@ -132,7 +133,7 @@ class WarmUp:
                 trial.begin()
                 passes = _Passes(trial, path, microbatch, batch, shapes, self._device)
                 for _ in range(_NUM_PASSES):
-                    moved_bytes = passes.run(trains, with_loss)
+                    moved_bytes = passes.run(trains=trains, with_loss=with_loss)
                 trial.end()
                 return moved_bytes
         except Exception as error:
@@ -166,7 +167,7 @@ class _Passes:
         self._entry = boundaries[path.stage - 1] if path.stage else None
         self._exit = None if stage.is_last else boundaries[path.stage]
 
-    def run(self, trains: bool, with_loss: bool) -> int:
+    def run(self, *, trains: bool, with_loss: bool) -> int:
         """Run F to W once; return the bytes that moved."""
         stage, j, moved_bytes = self._stage, self._microbatch, 0
         given = self._given(with_loss)

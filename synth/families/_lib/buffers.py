@@ -24,7 +24,8 @@ def patient(setting: Setting, schedule: Schedule) -> Buffering:
     """
     most = unlimited(schedule)
     fastest = outcome_of(setting, schedule, most)
-    assert fastest is not None, "a family made programs that wait for each other"
+    if fastest is None:
+        raise RuntimeError("a family made programs that deadlock")
     best, found = fastest, most
     for buffering in takewhile(lambda row: row.receive_ahead < most.receive_ahead, _row()):
         outcome = outcome_of(setting, schedule, buffering)

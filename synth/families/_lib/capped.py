@@ -31,7 +31,8 @@ class Attempt(NamedTuple):
 
 def left_bytes(setting: Setting) -> list[int]:
     """What static bytes leave of each rank's cap; there must be caps."""
-    assert setting.caps_bytes is not None
+    if setting.caps_bytes is None:
+        raise ValueError("the setting has no memory limits")
     stages = setting.costs.stages
     return [
         cap - sum(stages[stage].static_bytes for stage, _ in held)
@@ -85,7 +86,8 @@ def over_bytes(setting: Setting, programs: Programs) -> tuple[int, ...]:
     Counted with few buffers; where all ranks fit with these, with the `patient` ones.
     """
     caps = setting.caps_bytes
-    assert caps is not None
+    if caps is None:
+        raise ValueError("the setting has no memory limits")
     ordered = tuple(tuple(program) for program in programs)
     made = Schedule(setting.placement, setting.num_micro_batches, ordered, "")
 

@@ -71,7 +71,8 @@ class Setting:
     def count(self, name: str) -> int:
         """A number among the family's options."""
         number = self.options[name]
-        assert isinstance(number, int)
+        if not isinstance(number, int):
+            raise TypeError(f"the option {name} is {number!r}, not a number")
         return number
 
 

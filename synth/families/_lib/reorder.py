@@ -159,7 +159,8 @@ class _Run:
                 spent_us = self.free_at[rank] - self.began[rank]
                 if most_us is not None and spent_us + self.left_us[rank] > most_us:
                     return
-        assert self.is_done
+        if not self.is_done:
+            raise RuntimeError("the drawn order does not run to its end")
 
     def _choose(self, rank: int, now: int) -> int | None:
         """The place in the drawn order of the op to start now; none: the rank waits."""

@@ -212,7 +212,7 @@ class VGreedyRun:
             return False
         if self._clock[rank] + self.took[FIRST_F][rank] > self._arrives(rank, SECOND_F):
             return False
-        return self._has_room(rank, self.growth_bytes[FIRST_F][rank] * (2 + 2 * rank))
+        return self._check_room(rank, self.growth_bytes[FIRST_F][rank] * (2 + 2 * rank))
 
     def _backwards(self) -> list[tuple[int, int]]:
         """The B that each rank runs this round: first those that go up, last rank first."""
@@ -249,8 +249,8 @@ class VGreedyRun:
             return len(self._ended[number][source]) > count
         return number == FIRST_F or len(self._ended[number - 1][rank]) > count
 
-    def _has_room(self, rank: int, needed_bytes: int) -> bool:
-        """True if so many bytes more are within the limit."""
+    def _check_room(self, rank: int, needed_bytes: int) -> bool:
+        """Return True if `needed_bytes` more are within the limit; else note the least shortage."""
         short = self._kept[rank] + needed_bytes - self.limits[rank]
         if short <= 0:
             return True
@@ -261,7 +261,7 @@ class VGreedyRun:
     def _make_room(self, rank: int, number: int) -> None:
         """Run W's until a pass is within the limit."""
         owed, needed = self._owed[rank], self.growth_bytes[number][rank]
-        while owed and not self._has_room(rank, needed):
+        while owed and not self._check_room(rank, needed):
             self._put_w(rank)
 
     def _fill_gap(self, rank: int, number: int) -> None:
@@ -294,7 +294,7 @@ class VGreedyRun:
     def _put(self, rank: int, number: int) -> None:
         """Run a rank's next op of a pass as soon as its input is there."""
         grows, program = self.growth_bytes[number][rank], self.programs[rank]
-        if not self._has_room(rank, grows):
+        if not self._check_room(rank, grows):
             raise NoRoomError(
                 f"the greedy has no room for {KINDS[number]} on rank {rank} within "
                 f"{self.limits[rank]} bytes of activations"

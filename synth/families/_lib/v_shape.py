@@ -114,7 +114,8 @@ def _weave(num_ranks: int, rank: int, block: Block, num_micro_batches: int) -> l
     """A rank's ops in the order of their slots: the passes, each B's W in the next free slot."""
     first, second = rank, 2 * num_ranks - 1 - rank
     passes = dict(_slots(block, first, second, num_micro_batches))
-    assert len(passes) == 4 * num_micro_batches, "the repeated block collides with itself"
+    if len(passes) != 4 * num_micro_batches:
+        raise RuntimeError("the repeated building block collides with itself")
     program: list[Op] = []
     owed: list[Op] = []
     for slot in range(max(passes) + 1):

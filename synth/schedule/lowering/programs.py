@@ -59,19 +59,22 @@ class Instruction:
     @property
     def compute(self) -> Op:
         """The op of a COMPUTE."""
-        assert self.op is not None
+        if self.op is None:
+            raise ValueError(f"{self} has no op")
         return self.op
 
     @property
     def moved(self) -> Transfer:
         """The transfer of a RECV, SEND or SENT."""
-        assert self.transfer is not None
+        if self.transfer is None:
+            raise ValueError(f"{self} has no transfer")
         return self.transfer
 
     @property
     def reduced(self) -> Reduction:
         """The reduction of a REDUCE."""
-        assert self.reduction is not None
+        if self.reduction is None:
+            raise ValueError(f"{self} has no reduction")
         return self.reduction
 
     def __str__(self) -> str:

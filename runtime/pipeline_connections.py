@@ -1,0 +1,93 @@
+"""Connecting one rank of a pipeline to the others: process groups, channels, and the executor."""
+
+from dataclasses import dataclass
+
+from synth.schedule.files.plan_file import schedule_fingerprint
+
+from .execution.core.clock import OpClock
+from .execution.core.executor import Executor
+from .execution.gradients.data_parallel import DataParallel
+from .execution.gradients.layout import GradientLayout
+from .execution.gradients.reducer import GradientReducer
+from .execution.stage.saved_sizes import SizeFinder
+from .execution.stage.shapes import ShapeFinder
+from .execution.stage.warm_up import WarmUp
+from .execution.transport.channels import Channels, open_channels
+from .execution.transport.rank_group import RankGroup
+from .execution.transport.traced_channels import TracedChannels
+from .pipeline_groups import PipelineGroups
+from .pipeline_options import PipelineOptions
+from .pipeline_parts import RankParts, check_same
+
+
+@dataclass(frozen=True)
+class Connections:
+    """The parts of a rank that exchange messages with other ranks."""
+
+    reducer: GradientReducer
+    shapes: ShapeFinder
+    saved_sizes: SizeFinder
+    warm_up: WarmUp
+    channels: Channels
+    executor: Executor
+
+
+def connect(
+    parts: RankParts, groups: PipelineGroups, options: PipelineOptions, clock: OpClock
+) -> Connections:
+    """Connect a rank; all ranks of the pipeline, and their peers, call this at the same time.
+
+    Raises:
+        Mismatch: the ranks have different schedules.
+        SynthError: tied parameters, copies of stages or peers do not match.
+        RunFailure: another rank failed.
+    """
+    group = groups.pipeline
+    check_same(parts.lowered.schedule, group)
+    layout = GradientLayout([stage.module for stage in parts.stages.values()], options.tied or {})
+    reducer = GradientReducer(
+        parts.lowered, group, parts.stages, options.tied or {}, layout=layout, clock=clock
+    )
+    placement = parts.lowered.schedule.placement
+    shapes = ShapeFinder(group, placement, parts.stages, changing=options.changing_shapes)
+    saved_sizes = SizeFinder(group, parts.lowered, parts.stages)
+    warm_up = _warm_up(parts, group, options)
+    channels = open_channels(
+        parts.device, parts.lowered.transfers, options.timeout_s, group, parts.lowered
+    )
+    executor = Executor(
+        parts.lowered,
+        parts.rank,
+        parts.stages,
+        TracedChannels(channels, clock),
+        device=parts.device,
+        clock=clock,
+        reducer=reducer,
+        data_parallel=_join_peers(parts, groups, layout, reducer),
+        on_gradients=options.on_gradients,
+        progress=options.progress,
+        on_failure=groups.tell,
+    )
+    return Connections(reducer, shapes, saved_sizes, warm_up, channels, executor)
+
+
+def _warm_up(parts: RankParts, group: RankGroup, options: PipelineOptions) -> WarmUp:
+    warm_up = WarmUp(parts.lowered, parts.rank, parts.stages, parts.device)
+    on_nccl = group.backend(parts.device) == "nccl"
+    warm_up.active = on_nccl if options.warm_up is None else options.warm_up
+    return warm_up
+
+
+def _join_peers(
+    parts: RankParts, groups: PipelineGroups, layout: GradientLayout, reducer: GradientReducer
+) -> DataParallel | None:
+    if groups.peers is None:
+        return None
+    return DataParallel(
+        groups.peers,
+        parts.stages,
+        rank=parts.rank,
+        fingerprint=schedule_fingerprint(parts.lowered.schedule),
+        layout=layout,
+        summed=reducer.summed,
+    )

@@ -1,0 +1,76 @@
+"""Options of a pipeline, as an object or as keywords."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Self, TypedDict, Unpack
+
+import torch
+from torch import nn
+
+from .execution.core.clock import OpClock
+from .execution.core.progress import RankProgress
+from .execution.stage.stage import Loss
+from .pipeline_groups import Ranks
+
+
+class PipelineKeywords(TypedDict, total=False):
+    """The fields of `PipelineOptions`, as keyword arguments of `Pipeline`."""
+
+    group: Ranks | None
+    loss: Loss | None
+    tied: Mapping[str, nn.Parameter] | None
+    data_parallel: Ranks | None
+    on_gradients: Callable[[int], None] | None
+    device: torch.device | str | None
+    changing_shapes: bool
+    timeout_s: float
+    clock: OpClock | None
+    progress: RankProgress | None
+    warm_up: bool | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineOptions:
+    """Options of a pipeline; all of them have defaults.
+
+    Attributes:
+        group: the pipeline's processes: a process group, or one dimension of a device mesh; None:
+            all processes; or threads of this process (`run_ranks`). The group's rank r runs the
+            schedule's rank r.
+        loss: of the last stage's output and the targets; None: the last stage's module takes the
+            targets as its last argument and returns the loss itself.
+        tied: parameters that this rank shares with others, under names common to all of them (an
+            embedding and a head): they start equal and their gradients are added up.
+        data_parallel: the processes that hold the same stages in pipelines side by side: a process
+            group, or the other dimension of the mesh. They start with equal parameters and
+            buffers, and gradients become the average over all pipelines, each stage's from its
+            last backward on. None: there is one pipeline, or the stages are wrapped in
+            DistributedDataParallel or FSDP2.
+        on_gradients: called with a stage's number after its last backward of a step that updates,
+            to start a reduction of the caller's. Sums over copies, tied parameters and
+            `data_parallel` come later.
+        device: the device of this rank; None: that of its parameters.
+        changing_shapes: True if inputs change their shapes from step to step. The rank with the
+            first stage then announces them at every step, else at the first one only.
+        timeout_s: the longest that ranks wait for each other, in seconds.
+        clock: records the times of ops and of waits for transfers; None: not recorded.
+        progress: updated before each instruction, for a post-mortem.
+        warm_up: True runs the stages on zeros ahead of the first step, see `WarmUp`; None: on NCCL
+            only, where the first use of a kernel may wait for a posted receive.
+    """
+
+    group: Ranks | None = None
+    loss: Loss | None = None
+    tied: Mapping[str, nn.Parameter] | None = None
+    data_parallel: Ranks | None = None
+    on_gradients: Callable[[int], None] | None = None
+    device: torch.device | str | None = None
+    changing_shapes: bool = False
+    timeout_s: float = 300.0
+    clock: OpClock | None = None
+    progress: RankProgress | None = None
+    warm_up: bool | None = None
+
+    def updated(self, **keywords: Unpack[PipelineKeywords]) -> Self:
+        """Return a copy with some fields changed."""
+        return replace(self, **keywords)
