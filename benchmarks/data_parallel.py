@@ -23,6 +23,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._C._distributed_c10d import FileStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
@@ -76,7 +77,7 @@ def _serve(rank: int, store: str, size: str, rounds: int, answers: Any) -> None:
     torch.set_num_threads(1)
     count = _PIPELINES * _RANKS
     dist.init_process_group(
-        "gloo", rank=rank, world_size=count, store=dist.FileStore(store, count),
+        "gloo", rank=rank, world_size=count, store=FileStore(store, count),
         timeout=timedelta(seconds=300),
     )  # fmt: skip
     mesh = init_device_mesh("cpu", (_PIPELINES, _RANKS), mesh_dim_names=("dp", "pp"))

@@ -265,7 +265,7 @@ def kept_bytes(make: Callable[[], object], device: str) -> int:
         return torch.cuda.memory_allocated() - before
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
         held = make()
-    events = recorded.profiler.kineto_results.experimental_event_tree()  # type: ignore[union-attr]
+    events = recorded.profiler.kineto_results.experimental_event_tree()
     total = sum(_allocated(event) for event in events)
     del held
     return total

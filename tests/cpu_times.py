@@ -54,7 +54,8 @@ class _Times:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         for name, value in report.user_properties:
             if report.when == "teardown" and name == _PROPERTY:
-                self._found[report.nodeid], slow = value
+                found: Any = value
+                self._found[report.nodeid], slow = found
                 self._slow |= {report.nodeid} if slow else set()
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:

@@ -68,6 +68,7 @@ def _serve(
     os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
     import torch
     import torch.distributed as dist
+    from torch._C._distributed_c10d import FileStore
 
     from benchmarks.executor.measure import measure_case
     from synth.runtime.execution.transport.gloo import eager_sockets as eager_messages
@@ -76,7 +77,7 @@ def _serve(
         eager_messages.MOST_BYTES = -1
     logging.getLogger("torch.distributed.pipelining").setLevel(logging.CRITICAL)
     torch.set_num_threads(1)
-    store = dist.FileStore(str(Path(folder) / "store"), num_ranks)
+    store = FileStore(str(Path(folder) / "store"), num_ranks)
     dist.init_process_group(
         "gloo", rank=rank, world_size=num_ranks, store=store, timeout=timedelta(seconds=120)
     )

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.executor.case import Case
@@ -70,8 +70,12 @@ def _row(case: Case, rival: str, ranks: Sequence[Mapping[str, Sample]]) -> Row:
     )
 
 
-def _per_round(ranks: Sequence[Mapping[str, Sample]], name: str, what: str, over: object) -> list:
-    assert callable(over)
+def _per_round(
+    ranks: Sequence[Mapping[str, Sample]],
+    name: str,
+    what: str,
+    over: Callable[[Iterable[float]], float],
+) -> list[float]:
     return [over(round_) for round_ in zip(*(getattr(r[name], what) for r in ranks), strict=True)]
 
 

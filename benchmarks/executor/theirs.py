@@ -16,6 +16,7 @@ from torch.distributed.pipelining.schedules import (
     ScheduleInterleaved1F1B,
     ScheduleLoopedBFS,
     ScheduleZBVZeroBubble,
+    _PipelineSchedule,
     _PipelineScheduleRuntime,
 )
 
@@ -54,16 +55,18 @@ class Theirs:
             for number, module in self._modules.items()
         ]
         count, name = case.num_micro_batches, case.schedule
+        self._schedule: _PipelineSchedule
         if native and name in _SINGLE:
             self._schedule = _SINGLE[name](stages[0], count, loss_fn=loss_of)
         elif native:
             self._schedule = _SEVERAL[name](list(stages), count, loss_fn=loss_of)
         else:
-            self._schedule = _PipelineScheduleRuntime(stages, count, loss_fn=loss_of)
+            runtime = _PipelineScheduleRuntime(stages, count, loss_fn=loss_of)
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder) / "schedule.csv"
                 path.write_text(to_torch_csv(schedule))
-                self._schedule._load_csv(str(path))
+                runtime._load_csv(str(path))
+            self._schedule = runtime
         inputs, targets = batch
         self._inputs = (inputs,) if 0 in self._modules else ()
         self._targets = targets if last in self._modules else None

@@ -133,8 +133,8 @@ def test_a_second_one_on_the_same_file_is_refused_until_the_first_one_has_ended(
 ) -> None:
     path = tmp_path / "curve.json"
     command = (sys.executable, "-m", "synth", *SMALL, "4", "-o", str(path))
-    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    first = subprocess.Popen(command, cwd=ROOT, start_new_session=True, **pipes)
+    none = subprocess.DEVNULL
+    first = subprocess.Popen(command, cwd=ROOT, start_new_session=True, stdout=none, stderr=none)
     try:
         lock = tmp_path / ".curve.json.lock"
         until = time.monotonic() + 300

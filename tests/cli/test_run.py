@@ -20,7 +20,7 @@ from synth.schedule.measured.trace import Source, Trace
 COMMAND = [sys.executable, "-m", "synth"]
 
 
-def run(*arguments: str | Path, timeout: float = 600) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str | Path | float, timeout: float = 600) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*COMMAND, "run", *map(str, arguments)], capture_output=True, text=True, timeout=timeout
     )

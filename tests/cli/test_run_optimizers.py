@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -51,10 +52,10 @@ def run(plan: Path, text: Path, *options: str) -> "subprocess.CompletedProcess[s
     return subprocess.run(command, capture_output=True, text=True, timeout=600)
 
 
-def figures(plan: Path, text: Path, *options: str) -> dict:
+def figures(plan: Path, text: Path, *options: str) -> dict[str, Any]:
     ended = run(plan, text, *options)
     assert ended.returncode == 0, ended.stderr
-    found: dict = json.loads(ended.stdout)
+    found: dict[str, Any] = json.loads(ended.stdout)
     comparison = found["comparison"]
     for predicted, measured in zip(
         comparison["predicted_peak_bytes"], comparison["measured_peak_bytes"], strict=True

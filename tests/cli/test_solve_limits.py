@@ -222,9 +222,9 @@ def test_recompute_that_cannot_be_gets_one_clear_sentence(
 
 def test_a_search_that_ended_by_itself_says_what_that_means(synth: Synth) -> None:
     # With R right before B this is optimal; the bound is for R anywhere in stage 0.
-    command = ("solve", NAME, "--ranks", "2", "--micro-batches", "3", "--mem-limit", "40GB")
-    command = (*command, "--placement", "linear", "--partition", "10,14")
-    ended = synth(*command, "--recompute", "0", "--gap", "0%", "--time-limit", "20s")
+    question = ("solve", NAME, "--ranks", "2", "--micro-batches", "3", "--mem-limit", "40GB")
+    stages = ("--placement", "linear", "--partition", "10,14")
+    ended = synth(*question, *stages, "--recompute", "0", "--gap", "0%", "--time-limit", "20s")
     assert ended.code == 0
     assert "status: exhausted" in ended.stdout
     assert "exhausted: every part of the search has ended" in ended.stdout
@@ -232,8 +232,8 @@ def test_a_search_that_ended_by_itself_says_what_that_means(synth: Synth) -> Non
 
 def test_where_no_stage_fits_recomputed_layers_do(synth: Synth, tmp_path: Path) -> None:
     asked = ("solve", NAME, "--ranks", "4", "--micro-batches", "8", "--mem-limit", "12GB")
-    effort = ("--time-limit", "1s", "--deterministic", "--workers", "1")
-    effort += ("--placement", "linear", "--partition", "even")
+    search = ("--time-limit", "1s", "--deterministic", "--workers", "1")
+    effort = (*search, "--placement", "linear", "--partition", "even")
     assert synth(*asked, *effort, "--recompute", "all").code == 3
     path = tmp_path / "plan.json"
     ended = synth(*asked, *effort, "--recompute", "auto", "-o", path)

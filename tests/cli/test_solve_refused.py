@@ -93,7 +93,8 @@ def test_a_file_where_the_outputs_folder_should_be_is_called_one(
 def test_a_file_of_another_kind_is_not_written_over(
     synth: Synth, tmp_path: Path, plan_file: Path, command: str, content: bytes, given: str
 ) -> None:
-    path, arguments = tmp_path / "own", SMALL_SOLVE
+    path = tmp_path / "own"
+    arguments: tuple[str, ...] = SMALL_SOLVE
     if command == "import":
         table = tmp_path / "plan.csv"
         assert synth("export", plan_file, "-o", table).code == 0

@@ -28,7 +28,9 @@ class GlooPool:
         self._context = context
         self._processes: list[Any] = []
 
-    def run(self, function: Any, world_size: int, *arguments: Any, timeout: float = 600) -> list:
+    def run(
+        self, function: Any, world_size: int, *arguments: Any, timeout: float = 600
+    ) -> list[Any]:
         """Run a module-level function on every rank and return the results in rank order."""
         file = Path(sys.modules[function.__module__].__file__ or "")
         with tempfile.TemporaryDirectory() as folder:
@@ -95,8 +97,9 @@ def _run_order(
     rank: int, file: str, name: str, world_size: int, folder: str, arguments: tuple[Any, ...]
 ) -> Any:
     import torch.distributed as dist
+    from torch._C._distributed_c10d import FileStore
 
-    store = dist.FileStore(f"{folder}/store", world_size)
+    store = FileStore(f"{folder}/store", world_size)
     timeout = timedelta(seconds=500)
     dist.init_process_group("gloo", rank=rank, world_size=world_size, store=store, timeout=timeout)
     try:

@@ -2,6 +2,7 @@
 
 import pickle
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -40,7 +41,7 @@ def group_here() -> InProcessGroup | None:
 
 
 @torch.no_grad()
-def draw_weights(modules: list[nn.Module], seed: int) -> None:
+def draw_weights(modules: Sequence[nn.Module], seed: int) -> None:
     """Set all parameters from a generator of their own: threads draw from one global one."""
     draw = torch.Generator().manual_seed(seed)
     for parameter in (p for module in modules for p in module.parameters()):

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from synth.schedule.model import Schedule
+from tests.runtime.gradients import gradient_of
 from tests.runtime.rank_threads import draw_weights, group_here
 
 WIDTH, BATCH = 6, 3
@@ -43,7 +44,7 @@ def plain_autograd(count: int, num_micro_batches: int) -> list[list[Tensor]]:
         for stage in stages[:-1]:
             x = stage(x)
         (stages[-1](x, targets) / num_micro_batches).backward()
-    return [[p.grad for p in stage.parameters()] for stage in stages]
+    return [[gradient_of(p) for p in stage.parameters()] for stage in stages]
 
 
 def replay(rank: int, size: int, schedules: list[Schedule]) -> list[tuple[set[int], set[int], int]]:
@@ -71,7 +72,7 @@ def replay(rank: int, size: int, schedules: list[Schedule]) -> list[tuple[set[in
 
 def _same(schedule: Schedule, stage: nn.Module, wanted: list[Tensor]) -> bool:
     """Bit for bit; to rounding where copies of a stage add up what each has."""
-    found = [parameter.grad for parameter in stage.parameters()]
+    found = [gradient_of(parameter) for parameter in stage.parameters()]
     if len(schedule.placement.ranks) == 1:
         return all(map(torch.equal, found, wanted))
     return all(map(partial(torch.allclose, rtol=1e-5, atol=1e-6), found, wanted))

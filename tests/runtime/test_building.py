@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._C._distributed_c10d import HashStore
 
 from synth.families import generate
 from synth.runtime.execution.transport.rendezvous import Rendezvous
@@ -168,7 +169,7 @@ def test_who_does_not_come_is_named_when_time_has_run_out(pool: Any) -> None:
 
 
 def test_of_several_causes_the_first_one_stands_and_any_text_is_one() -> None:
-    store = dist.HashStore()
+    store = HashStore()
     meetings = [Rendezvous(store, rank, 1.0) for rank in range(3)]
     meetings[1].fail("cannot read \udcff")
     meetings[0].fail("another")
@@ -179,7 +180,7 @@ def test_of_several_causes_the_first_one_stands_and_any_text_is_one() -> None:
     ]
 
 
-class Slow(dist.HashStore):
+class Slow(HashStore):
     """Rank 1 comes just after rank 0 has looked."""
 
     def check(self, keys: list[str]) -> bool:
@@ -198,7 +199,8 @@ def fail_with_sockets(rank: int, size: int) -> None:
 
     group, link = Group.world(timeout_s=60), (0, 1)
     links = EagerLinks(group, [link], {link: 1}, 60)
-    store = dist.group.WORLD.get_group_store()
+    world: Any = dist.group.WORLD
+    store = world.get_group_store()
     if rank == 0:
         with pytest.raises(ValueError), group.building():
             raise ValueError("what comes after the sockets")

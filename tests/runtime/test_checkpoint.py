@@ -2,7 +2,7 @@
 
 import resource
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -174,7 +174,7 @@ def test_training_with_an_optimizer_of_torchs_goes_on_as_if_nothing_had_been(
         assert torch.equal(whole, parted)
 
 
-OPTIMIZERS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, float]]] = {
+OPTIMIZERS: dict[str, tuple[Callable[..., torch.optim.Optimizer], dict[str, float]]] = {
     "AdamW": (torch.optim.AdamW, {}),
     "plain SGD": (torch.optim.SGD, {}),
     "SGD with momentum": (torch.optim.SGD, {"momentum": 0.9}),
@@ -204,7 +204,7 @@ class HalfUsed:
     def __init__(self, folder: Path, name: str, *, resume: bool = False) -> None:
         self.layer = Half(seed=4 if resume else 3)
         kind, more = OPTIMIZERS[name]
-        self.optimizer = kind(self.layer.parameters(), lr=0.1, **more)  # type: ignore[call-arg]
+        self.optimizer = kind(self.layer.parameters(), lr=0.1, **more)
         options = CheckpointOptions(folder=folder, resume=resume)
         layers = {"layer": self.layer}
         self.checkpointer = Checkpointer(options, layers, self.optimizer, timeout_s=300)

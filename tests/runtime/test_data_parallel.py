@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from synth.families import generate
 from synth.schedule.model import Schedule
+from tests.runtime.gradients import gradient_of
 
 WIDTH, BATCH, MICRO_BATCHES, STEPS = 6, 3, 4, 3
 REPLICAS = 2
@@ -21,14 +22,16 @@ class Block(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.inner, self.norm = nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH)
-        self.mix = nn.Conv2d(1, 2, (1, 3), padding=(0, 1)).to(memory_format=torch.channels_last)
+        mix = nn.Conv2d(1, 2, (1, 3), padding=(0, 1))
+        # torch has no annotation of this overload of `to`.
+        self.mix = mix.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.outer = nn.Linear(WIDTH, WIDTH)
         self.gate = nn.Parameter(torch.randn(WIDTH))
 
     def forward(self, x: Tensor) -> Tensor:
         y = torch.tanh(self.inner(x)) @ self.outer.weight
         mixed = self.mix(x.view(-1, 1, 1, WIDTH)).sum(1).flatten(1)
-        return self.norm(self.outer(y) * self.gate + mixed)  # type: ignore[no-any-return]
+        return self.norm(self.outer(y) * self.gate + mixed)
 
 
 def build_stages(count: int) -> list[nn.Module]:
@@ -92,14 +95,15 @@ def wrap_ddp_with_a_hook(stage: nn.Module, mesh: Any) -> nn.Module:
 
     wrapped: Any = wrap_ddp(stage, mesh)
     wrapped.register_comm_hook(mesh.get_group(), allreduce_hook)
-    return wrapped  # type: ignore[no-any-return]
+    return wrapped
 
 
 def wrap_fsdp(stage: nn.Module, mesh: Any, **options: Any) -> nn.Module:
     from torch.distributed.fsdp import fully_shard
 
     fully_shard(stage.inner, mesh=mesh, **options)  # type: ignore[arg-type]
-    return fully_shard(stage, mesh=mesh, **options)
+    fully_shard(stage, mesh=mesh, **options)
+    return stage
 
 
 def wrap_fsdp_resharding(stage: nn.Module, mesh: Any) -> nn.Module:
@@ -214,16 +218,11 @@ def train_tied(rank: int, size: int) -> list[Tensor]:
         group=mesh["pp"],
         data_parallel=mesh["dp"],
         loss=nn.functional.mse_loss,
-        tied={"ends": stages[0 if 0 in mine else 3].weight},  # type: ignore[dict-item]
+        tied={"ends": stages[0 if 0 in mine else 3].weight},
     )
     x, y = draw(0, mesh["dp"].get_local_rank())
     pipeline.step(pipeline.split(x, targets=y))
-    return [gradient(p) for stage in mine.values() for p in stage.parameters()]
-
-
-def gradient(parameter: Tensor) -> Tensor:
-    assert parameter.grad is not None
-    return parameter.grad
+    return [gradient_of(p) for stage in mine.values() for p in stage.parameters()]
 
 
 def build_tied_stages() -> list[nn.Linear]:
@@ -242,7 +241,7 @@ def test_tied_parameters_are_summed_before_they_are_averaged(pool: Any) -> None:
             (nn.functional.mse_loss(model(x), y) / MICRO_BATCHES / REPLICAS).backward()
     held = [(0, 2), (1, 3), (0, 2), (1, 3)]
     for found, numbers in zip(pool.run(train_tied, 4), held, strict=True):
-        wanted = [gradient(p) for n in numbers for p in stages[n].parameters()]
+        wanted = [gradient_of(p) for n in numbers for p in stages[n].parameters()]
         for mine, true in zip(found, wanted, strict=True):
             torch.testing.assert_close(mine, true)
 
@@ -263,8 +262,8 @@ def reduce_by_a_hook(rank: int, size: int) -> tuple[list[int], list[Tensor]]:
     def average(stage: int) -> None:
         called.append(stage)
         for parameter in mine[stage].parameters():
-            dist.all_reduce(gradient(parameter), group=mesh["dp"].get_group())
-            gradient(parameter).div_(REPLICAS)
+            dist.all_reduce(gradient_of(parameter), group=mesh["dp"].get_group())
+            gradient_of(parameter).div_(REPLICAS)
 
     pipeline = Pipeline(
         schedule, mine, group=mesh["pp"], loss=nn.functional.mse_loss, on_gradients=average
@@ -273,7 +272,7 @@ def reduce_by_a_hook(rank: int, size: int) -> tuple[list[int], list[Tensor]]:
     pipeline.step(pipeline.split(x, targets=y), weight=0.5, update=False)
     assert not called
     pipeline.step(pipeline.split(x, targets=y), weight=0.5)
-    return called, [gradient(p) for stage in mine.values() for p in stage.parameters()]
+    return called, [gradient_of(p) for stage in mine.values() for p in stage.parameters()]
 
 
 def test_a_hook_is_called_where_the_gradients_of_a_stage_are_complete(pool: Any) -> None:
@@ -285,7 +284,7 @@ def test_a_hook_is_called_where_the_gradients_of_a_stage_are_complete(pool: Any)
     for rank, (called, found) in enumerate(pool.run(reduce_by_a_hook, 4)):
         held = (0, 3) if rank % 2 == 0 else (1, 2)
         assert sorted(called) == list(held)
-        wanted = [gradient(p) for n in held for p in stages[n].parameters()]
+        wanted = [gradient_of(p) for n in held for p in stages[n].parameters()]
         for mine, true in zip(found, wanted, strict=True):
             torch.testing.assert_close(mine, true)
 
@@ -429,7 +428,7 @@ class Uncommon(nn.Module):
         self.register_buffer("scales", torch.ones(4).to(torch.float8_e4m3fn))
 
     def forward(self, ids: Tensor) -> Tensor:
-        return self.out(torch.tanh(self.table(ids)))  # type: ignore[no-any-return]
+        return self.out(torch.tanh(self.table(ids)))
 
 
 def train_uncommon(rank: int, size: int) -> tuple[list[Tensor | None], list[Tensor]]:
@@ -507,7 +506,7 @@ def step_with_hooks(rank: int, size: int, wrap: str) -> tuple[int, int, list[Ten
     )
     x, y = draw(0, rank)
     pipeline.step(pipeline.split(x, targets=y))
-    return called["tensor"], called["accumulated"], [gradient(p) for p in stage.parameters()]
+    return called["tensor"], called["accumulated"], [gradient_of(p) for p in stage.parameters()]
 
 
 def test_hooks_of_users_run_once_for_each_micro_batch_in_wrappers_too(pool: Any) -> None:

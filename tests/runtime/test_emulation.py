@@ -1,8 +1,6 @@
 """Emulated devices: eight ranks on any machine replay schedules in order, time and memory."""
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +17,7 @@ from synth.schedule.measured.execution_trace import ExecutionTrace, planned_span
 from synth.schedule.measured.rank_log import join_logs
 from synth.schedule.model import Placement
 from synth.schedule.simulate import simulate
+from tests.runtime.gloo_pool import GlooPool
 
 RANKS, MICRO_BATCHES = 8, 8
 LINK = Link(latency_us=400.0, bandwidth_bytes_per_s=50e6)
@@ -27,9 +26,6 @@ LINK = Link(latency_us=400.0, bandwidth_bytes_per_s=50e6)
 @pytest.fixture(scope="module")
 def many() -> Iterator[Any]:
     """Processes for eight ranks."""
-    sys.path.insert(0, str(Path(__file__).parent))
-    from gloo_pool import GlooPool
-
     made = GlooPool(RANKS)
     yield made
     made.close()

@@ -14,6 +14,7 @@ from synth.families import generate
 from synth.kinds import OpKind
 from synth.schedule.model import Schedule
 from synth.schedule.verify import verify
+from tests.runtime.gradients import gradient_of
 from tests.runtime.random_orders import random_order
 from tests.runtime.rank_threads import draw_weights, group_here
 
@@ -101,7 +102,7 @@ def plain_autograd(recompute: bool) -> tuple[Tensor, list[Tensor]]:
         loss = layers[-1](x, targets) / MICRO_BATCHES
         loss.backward()
         total += loss.detach()
-    return total, [p.grad for layer in layers for p in layer.parameters()]
+    return total, [gradient_of(p) for layer in layers for p in layer.parameters()]
 
 
 def partition(num_stages: int) -> list[range]:

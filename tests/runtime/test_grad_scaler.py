@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from synth.errors import SynthError
 from synth.families import generate
+from tests.runtime.gradients import gradient_of
 
 MICRO_BATCHES, ROWS, WIDTH, CLASSES, STEPS = 4, 4, 8, 5, 10
 START_SCALE = 2.0**21  # too much for float16
@@ -149,7 +150,7 @@ def weigh_and_scale(rank: int, size: int) -> Any:
     for last in (False, True):
         batch = pipeline.split(x, targets=y)
         half = pipeline.step(batch, weights=weights, update=last, scaler=scaler)
-    return half, [p.grad / 1024.0 for p in stage.parameters()]
+    return half, [gradient_of(p) / 1024.0 for p in stage.parameters()]
 
 
 def test_weights_and_scale_go_together(pool: Any) -> None:

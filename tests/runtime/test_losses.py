@@ -80,11 +80,13 @@ def step_with_all(rank: int, size: int, name: str) -> Any:
     """The first call fills what a second one then replaces."""
     pipeline, _ = make(rank, generate(name, size, MICRO_BATCHES))
     x, y = build_batch()
-    losses, outputs = ["of the call before"] * 9, ["of the call before"]
+    losses: list[Any] = ["of the call before"] * 9
+    outputs: list[Any] = ["of the call before"]
+    only: list[Any] = []
     batch = pipeline.split(x, targets=y)
     stepped = pipeline.step(batch, losses=losses, outputs=outputs), list(losses), list(outputs)
     evaluated = pipeline.evaluate(batch, losses=losses, outputs=outputs), losses, outputs
-    bare = pipeline.evaluate(pipeline.split(x), outputs=(only := [])), only
+    bare = pipeline.evaluate(pipeline.split(x), outputs=only), only
     attached = [t for t in (*losses, *(o["logits"] for o in outputs)) if t.requires_grad]
     return stepped, evaluated, bare, attached, pipeline.held_values
 

@@ -86,7 +86,8 @@ def test_random_orders_with_rebuilds_and_moves_hold_what_was_planned(
 ) -> None:
     profile, where = profiled(**workload), placement("looped:2", 2)
     sizes = evenly(profile, where.num_stages)
-    costs, plans, seed = partition_costs(profile, sizes), [], 0
+    costs, seed = partition_costs(profile, sizes), 0
+    plans: list[Plan] = []
     while len(plans) < 12:
         seed += 1
         schedule = random_schedule(random.Random(seed), where=where)

@@ -22,7 +22,7 @@ from synth.schedule.ops import Op
 from tests.runtime.replaying import BATCH, WIDTH, Head
 
 
-def same(found: list[Tensor | None], wanted: list[Tensor]) -> bool:
+def same(found: list[Tensor], wanted: list[Tensor]) -> bool:
     """Bit for bit."""
     return all(map(torch.equal, found, wanted))
 

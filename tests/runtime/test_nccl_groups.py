@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._C._distributed_c10d import HashStore
 
 from synth.errors import SynthError
 from synth.families import generate
@@ -39,8 +40,10 @@ class Fake:
 
 def groups_of(made: list[Fake]) -> NcclGroups:
     """Rank 0 of three ranks, all of which have come."""
-    store = dist.HashStore()
-    groups = NcclGroups(store, (0, 1, 2), 0, 1.0, make=lambda *_: made[len(groups._made)])
+    store = HashStore()
+    groups: NcclGroups = NcclGroups(
+        store, (0, 1, 2), 0, 1.0, make=lambda *_: made[len(groups._made)]
+    )
     for other in (1, 2):
         store.set(f"group-nccl-0-{other}-link-{other}", "")
         groups.among((0, other), "link")
@@ -65,7 +68,7 @@ def test_aborts_run_at_the_same_time_as_one_may_wait_for_another() -> None:
 
 
 def test_a_rank_is_in_no_group_of_others() -> None:
-    assert NcclGroups(dist.HashStore(), (0, 1, 2), 0, 1.0).among((1, 2), "link") is None
+    assert NcclGroups(HashStore(), (0, 1, 2), 0, 1.0).among((1, 2), "link") is None
 
 
 @pytest.mark.parametrize(
@@ -114,7 +117,7 @@ def as_on_nccl(group: Any, make: Any) -> Any:
 def pretend(patch: pytest.MonkeyPatch, make: Any = make_gloo) -> None:
     from synth.runtime.execution.transport.groups import Group
 
-    whole = Group.of.__func__  # type: ignore[attr-defined]
+    whole = Group.of.__func__
     patch.setattr(
         Group, "of", classmethod(lambda cls, *given: as_on_nccl(whole(cls, *given), make))
     )

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from synth.errors import SynthError
 from synth.families import generate
 from synth.schedule.model import Schedule
+from tests.runtime.gradients import gradient_of
 
 WIDTH, CLASSES, MICRO_BATCHES = 8, 5, 4
 COPIED = [("chimera", 2), ("chimera:late-sync", 2), ("gems", 2), ("dualpipe", 2), ("bitpipe", 4)]
@@ -89,7 +90,7 @@ def plain_autograd(count: int, steps: list[list[tuple[Any, Any, Any]]]) -> list[
             for stage in stages:
                 x = stage(*x, **keywords)
             (loss_of(x, targets) / MICRO_BATCHES).backward()
-    return [[p.grad for p in stage.parameters()] for stage in stages]
+    return [[gradient_of(p) for p in stage.parameters()] for stage in stages]
 
 
 def run_trees(rank: int, size: int, schedule: Schedule, lengths: list[int]) -> Any:
@@ -175,9 +176,9 @@ def run_evaluation(rank: int, size: int, schedule: Schedule) -> Any:
     before = pipeline.evaluate(batch)
     untouched = all(p.grad is None for stage in mine.values() for p in stage.parameters())
     stepped = pipeline.step(batch)
-    gradients = [p.grad.clone() for stage in mine.values() for p in stage.parameters()]
+    gradients = [gradient_of(p).clone() for stage in mine.values() for p in stage.parameters()]
     after = pipeline.evaluate(batch)
-    kept = [p.grad for stage in mine.values() for p in stage.parameters()]
+    kept = [gradient_of(p) for stage in mine.values() for p in stage.parameters()]
     same = all(torch.equal(a, b) for a, b in zip(gradients, kept, strict=True))
     return (before, stepped, after), untouched and same, pipeline.held_values
 
@@ -324,7 +325,8 @@ def run_precision(rank: int, size: int) -> Any:
     rotated = (Rotated(), Flattened())[rank]
     pipeline = Pipeline(generate("zb-h1", 2, 2), rotated, loss=nn.functional.mse_loss)
     pipeline.step(pipeline.split(x, targets=x))
-    masked: list[nn.Module] = [[Masked(4), Masked(4)], [Masked(4), First()]][rank]
+    layers: list[list[nn.Module]] = [[Masked(4), Masked(4)], [Masked(4), First()]]
+    masked = layers[rank]
     pipeline = Pipeline(generate("1f1b", 2, 2), masked, loss=nn.functional.mse_loss)
     pipeline.step(pipeline.split(x, x.abs(), targets=x))
     parameters = [p for m in (first, last) for p in m.parameters()]
@@ -466,7 +468,7 @@ def run_frozen_copies(rank: int, size: int) -> Any:
     torch.manual_seed(rank)
     modules = {s: nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)) for s in (0, 1)}
     modules[0][0].requires_grad_(False)
-    modules[1][1].running_mean.fill_(rank)
+    modules[1].get_buffer("1.running_mean").fill_(rank)
     Pipeline(generate("chimera", 2, 2), modules, loss=nn.functional.mse_loss)
     shared = nn.Linear(4, 4)
     try:

@@ -221,7 +221,8 @@ def test_random_valid_schedules_drain_what_they_had_under_way(pool: Any, num_ran
 @pytest.mark.parametrize("num_ranks", [2, 4])
 def test_moves_under_way_are_called_back(pool: Any, num_ranks: int) -> None:
     # From one rank to another such a move may be started at one end alone, or at both.
-    where, schedules, half_moved, seed = Placement.linear(num_ranks), [], 0, 0
+    where, half_moved, seed = Placement.linear(num_ranks), 0, 0
+    schedules: list[Schedule] = []
     links = Links(host=Link(latency_us=1))
     costs = uniform_costs(
         num_ranks, forward_us=3, backward_input_us=3, backward_weight_us=2, links=links

@@ -11,13 +11,14 @@ from torch import Tensor, nn
 
 from synth.schedule.model import Schedule
 from synth.schedule.verify import ScheduleError, verify
+from tests.runtime.gradients import gradient_of
 from tests.runtime.rank_threads import RankThreads, draw_weights, group_here
 from tests.synth.plain import random_costs, random_schedule
 
 BATCH = 3
 
 
-def build_stages(num_stages: int, seed: int) -> list[nn.Module]:
+def build_stages(num_stages: int, seed: int) -> list[nn.Sequential]:
     """Of random widths, so that a tensor in the wrong place does not fit."""
     draw = random.Random(seed)
     widths = [draw.randint(2, 40) for _ in range(num_stages + 1)]
@@ -28,11 +29,12 @@ def build_stages(num_stages: int, seed: int) -> list[nn.Module]:
     return stages
 
 
-def build_batch(stages: list[nn.Module], count: int) -> tuple[list[Tensor], list[Tensor]]:
-    first, last = stages[0][0].in_features, stages[-1][0].out_features
+def build_batch(stages: list[nn.Sequential], count: int) -> tuple[list[Tensor], list[Tensor]]:
+    first, last = stages[0][0], stages[-1][0]
+    assert isinstance(first, nn.Linear) and isinstance(last, nn.Linear)
     draw = torch.Generator().manual_seed(9)
-    xs = torch.randn(count, BATCH, first, generator=draw)
-    return list(xs), list(torch.randn(count, BATCH, last, generator=draw))
+    xs = torch.randn(count, BATCH, first.in_features, generator=draw)
+    return list(xs), list(torch.randn(count, BATCH, last.out_features, generator=draw))
 
 
 def plain_autograd(schedule: Schedule, seed: int) -> list[list[Tensor]]:
@@ -40,7 +42,7 @@ def plain_autograd(schedule: Schedule, seed: int) -> list[list[Tensor]]:
     count = schedule.num_micro_batches
     for x, y in zip(*build_batch(stages, count), strict=True):
         (nn.functional.mse_loss(nn.Sequential(*stages)(x), y) / count).backward()
-    return [[p.grad for p in stage.parameters()] for stage in stages]
+    return [[gradient_of(p) for p in stage.parameters()] for stage in stages]
 
 
 def replay(rank: int, size: int, schedules: list[tuple[int, Schedule]]) -> list[Any]:

@@ -20,6 +20,7 @@ class Angles(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
+        self.speeds: Tensor
         self.register_buffer("speeds", 1.0 / torch.arange(1, D + 1), persistent=False)
         self.last: Tensor | None = None
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import TypeVar
 
 import pytest
 import torch
@@ -144,7 +145,10 @@ def assert_same(mine: list[Tensor | None], theirs: list[Tensor | None]) -> None:
             assert a.dtype == b.dtype and torch.equal(a, b)
 
 
-def twins(make: Callable[[], nn.Module], dtype: torch.dtype = torch.float32) -> list[nn.Module]:
+Module = TypeVar("Module", bound=nn.Module)
+
+
+def twins(make: Callable[[], Module], dtype: torch.dtype = torch.float32) -> list[Module]:
     first, second = make().to(dtype), make().to(dtype)
     second.load_state_dict(first.state_dict())
     return [first, second]
@@ -330,9 +334,15 @@ def test_under_autocast_the_bits_are_autograds_and_gradients_float32(kind: str) 
 
 
 def test_under_autocast_no_cast_copy_of_a_weight_is_kept() -> None:
-    layer, kept = nn.Linear(64, 64), []
+    layer = nn.Linear(64, 64)
+    kept: list[Tensor] = []
+
+    def keep(saved: Tensor) -> Tensor:
+        kept.append(saved)
+        return saved
+
     with (
-        torch.autograd.graph.saved_tensors_hooks(lambda t: (kept.append(t), t)[1], lambda t: t),
+        torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t),
         torch.autocast("cpu", torch.bfloat16),
     ):
         SplitTape().forward(layer, torch.randn(2, 64))
@@ -421,11 +431,12 @@ def test_w_frees_the_tensors_of_each_task_as_it_goes() -> None:
             stored.append(StorageWeakRef(x.untyped_storage()))
             return super().forward(x)
 
-    tape, model = SplitTape(), nn.Sequential(*(Watched(8, 8) for _ in range(3)))
+    layers = [Watched(8, 8) for _ in range(3)]
+    tape, model = SplitTape(), nn.Sequential(*layers)
     y = tape.forward(model, torch.randn(4, 8))
     tape.backward_input(y, weigh(y))
     del y
-    for layer in model:
+    for layer in layers:
         layer.weight.grad = _Noting(layer.weight.shape, stored, alive)
     tape.backward_weight()
     assert alive == [[True, True, False], [True, False, False], [False, False, False]]

@@ -314,13 +314,16 @@ def move_reserved(rank: int, size: int) -> list[int]:
 
     made: list[int] = []
     make, reserve = host._pool._make, host.reserve
-    host._pool._make = lambda n: made.append(n) or make(n)
+
+    def making(num_bytes: int) -> Any:
+        made.append(num_bytes)
+        return make(num_bytes)
 
     def reserving(moves: Any) -> None:
         reserve(moves)
         made.append(0)
 
-    host.reserve = reserving
+    host._pool._make, host.reserve = making, reserving
     pipeline.step(Batch(list(torch.ones(2, 4, WIDTH)), list(torch.ones(2, 4, 1))))
     return made
 

@@ -53,7 +53,7 @@ class Partitioning(nn.Module):
         angles = self.rotary_emb(x, positions)
         for layer in self.layers:
             x = layer(x, position_embeddings=angles, position_ids=positions)
-        return self.end(x)  # type: ignore[no-any-return]
+        return self.end(x)
 
 
 def build_whole() -> Any:

@@ -574,7 +574,7 @@ def random_costs(rng: random.Random, num_stages: int, num_ranks: int) -> Costs:
         )
         for _ in range(num_stages)
     )
-    pairs = {}
+    pairs: dict[tuple[int, int], PairLink] = {}
     for _ in range(rng.randint(0, 3)):
         ends = rng.randrange(num_ranks), rng.randrange(num_ranks)
         link = Link(latency_us=rng.randint(0, 9), bandwidth_bytes_per_s=rng.choice((None, 4e5)))

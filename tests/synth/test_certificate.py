@@ -70,8 +70,8 @@ def ranks_with_spacings_of(problem: Problem) -> Iterator[Proven]:
     instance, known = relaxed_for_fusion(problem), Reference(100_000, None)
     apart = SpacingProver(instance, counted(2), lambda: None, _never)
     assert list(apart.bounds(2.0))
-    asked = (instance, problem.objective, counted(2), lambda: known, _never, {}, apart.known)
-    yield from RankSubsets(*asked).together(2.0)
+    asked = (instance, problem.objective, counted(2), lambda: known, _never)
+    yield from RankSubsets(*asked, spacings=apart.known).together(2.0)
 
 
 def exact_of(problem: Problem) -> Iterator[Proven]:
@@ -231,8 +231,8 @@ def tight_plan() -> Plan:
     return Plan.of(PROFILE, problem.partition, found.schedule, claim=claim, caps_bytes=caps)
 
 
-def proof_of(plan: Plan, profile: Profile | None = None, **asked: bool) -> Reproof:
-    return reprove(plan, plan.check()[1], OPTIONS, profile, **asked)
+def proof_of(plan: Plan, profile: Profile | None = None, all_provers: bool = False) -> Reproof:
+    return reprove(plan, plan.check()[1], OPTIONS, profile, all_provers=all_provers)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import threading
 from array import array
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ortools.sat.python import cp_model
@@ -265,7 +266,7 @@ def test_what_the_first_worker_proved_is_not_asked_again(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(process, "solve", die)
     answer = ask(model.proto, quiet(0, 1, repeatable=True), lambda events: None)
-    assert (answer.status, answer.bound, len(calls)) == (cp_model.OPTIMAL, 2.0, 1)
+    assert (answer.status, answer.bound, len(calls)) == (int(cp_model.OPTIMAL), 2.0, 1)
 
 
 @pytest.mark.parametrize("bound", [3.0, -math.inf])
@@ -284,7 +285,8 @@ def test_what_the_second_worker_found_without_a_proof_counts(
 
     monkeypatch.setattr(process, "solve", die_first)
     answer = ask(model.proto, quiet(0, 1, repeatable=True))
-    assert (answer.status, answer.objective, list(answer.values)) == (cp_model.FEASIBLE, 5.0, [5])
+    feasible = int(cp_model.FEASIBLE)
+    assert (answer.status, answer.objective, list(answer.values)) == (feasible, 5.0, [5])
     assert answer.bound == max(bound, 0.0)
 
 
@@ -311,7 +313,7 @@ def test_that_there_is_no_solution_does_not_rest_on_a_dead_workers_bound(
 
     monkeypatch.setattr(process, "solve", err_first)
     answer = ask(model.proto, quiet(0, 1, repeatable=True), lambda events: None)
-    assert (answer.status, answer.objective, len(calls)) == (cp_model.OPTIMAL, 2.0, 2)
+    assert (answer.status, answer.objective, len(calls)) == (int(cp_model.OPTIMAL), 2.0, 2)
 
 
 def test_messages_that_come_in_pieces_are_put_together() -> None:
@@ -321,7 +323,8 @@ def test_messages_that_come_in_pieces_are_put_together() -> None:
         send(writer, BOUND, pack_bound(18.5))
         send(writer, ANSWER, answer.pack())
         whole = os.read(reader, 1 << 20)
-        messages, found = Messages(), []
+        messages = Messages()
+        found: list[Any] = []
         for begin in range(0, len(whole), 7):
             os.write(writer, whole[begin : begin + 7])
             assert messages.read(reader)

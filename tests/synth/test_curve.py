@@ -98,8 +98,8 @@ def test_everything_is_inside_the_picture_and_names_do_not_cover_each_other() ->
         x, y, length = float(text.get("x") or 0), float(text.get("y") or 0), len(text.text or "")
         assert x >= 0 and x + 6.6 * length <= width
         boxes.append((x, y, 6.6 * length))
-    for (x, y, length), (u, v, other) in combinations(boxes, 2):
-        assert x + length < u or u + other < x or abs(y - v) >= 10
+    for (x, y, extent), (u, v, other) in combinations(boxes, 2):
+        assert x + extent < u or u + other < x or abs(y - v) >= 10
 
 
 @pytest.mark.parametrize(

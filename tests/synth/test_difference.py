@@ -13,12 +13,14 @@ from synth.profile import Link, Links
 from synth.report.explain.difference import Difference, explain_difference
 from synth.report.text.difference import difference_text
 from synth.schedule.lowering.lower import Lowered, lower
+from synth.schedule.lowering.programs import Transfer
 from synth.schedule.measured.execution_trace import (
     CommunicationSpan,
     ExecutionTrace,
     OpSpan,
     planned_execution,
 )
+from synth.schedule.ops import Op
 from synth.schedule.simulate import Timeline, simulate
 
 RANKS, MICRO_BATCHES = 4, 6
@@ -152,7 +154,8 @@ def test_a_transfer_that_nobody_waited_for_held_up_nobody() -> None:
     asked = {span.op: span.start_us for span in ops[1]}
     loose = [
         CommunicationSpan(communication, start, asked[op], False)
-        if communication.target == 1
+        if isinstance(communication, Transfer)
+        and communication.target == 1
         and (op := next(o for o in asked if reads(o, communication)))
         and end < asked[op]
         else CommunicationSpan(communication, start, end)
@@ -162,10 +165,10 @@ def test_a_transfer_that_nobody_waited_for_held_up_nobody() -> None:
     assert "transfers" not in pieces(explain(lowered, ExecutionTrace(ops, loose)))
 
 
-def reads(op: object, communication: object) -> bool:
-    value = communication.value  # type: ignore[attr-defined]
+def reads(op: Op, transfer: Transfer) -> bool:
+    value = transfer.value
     kind = "F" if value.kind == "act" else "BW"
-    return (op.kind, op.microbatch) == (kind, value.microbatch)  # type: ignore[attr-defined]
+    return (op.kind, op.microbatch) == (kind, value.microbatch)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -4,6 +4,7 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -114,7 +115,7 @@ def test_the_greedy_is_as_short_as_the_handcrafted_with_few_micro_batches_too(
 
 
 TO_HOST = Links(host=Link(latency_us=1))
-TIMES_OF_ANY = {"forward_us": 2, "backward_input_us": 3, "backward_weight_us": 1}
+costs_of_any = partial(uniform_costs, forward_us=2, backward_input_us=3, backward_weight_us=1)
 
 
 # Which numbers of ranks p and micro-batches m a definition admits, where not all.
@@ -139,7 +140,7 @@ ADMITS: dict[str, Callable[[int, int], bool]] = {
 def test_every_family_is_valid_or_refused_for_any_size(name: str, p: int, m: int) -> None:
     admitted = ADMITS.get(name.split(":")[0], lambda p, m: True)(p, m)
     where = family_placement(name, p)
-    costs = uniform_costs(where.num_stages, links=TO_HOST, **TIMES_OF_ANY)
+    costs = costs_of_any(where.num_stages, links=TO_HOST)
     if admitted:
         schedule = generate(name, p, m, costs=costs)
         assert schedule.placement == where
@@ -157,7 +158,7 @@ def test_every_family_is_valid_or_refused_for_any_size(name: str, p: int, m: int
 @settings(max_examples=60, deadline=None)
 def test_all_families_of_a_placement_stand_on_exactly_it(name: str, p: int, m: int) -> None:
     where = placement(name, p)
-    costs = uniform_costs(where.num_stages, **TIMES_OF_ANY)
+    costs = costs_of_any(where.num_stages)
     found = dict(generate_for(where, m, costs))
     for schedule in found.values():
         assert schedule.placement == where
@@ -227,7 +228,7 @@ def test_a_name_that_is_not_understood_is_refused(name: str, message: str) -> No
 
 
 def test_costs_and_caps_must_be_of_the_placement() -> None:
-    costs = uniform_costs(4, **TIMES_OF_ANY)
+    costs = costs_of_any(4)
     with pytest.raises(SynthError, match="the placement has 8 stages, the costs are of 4"):
         generate("zb-v", 4, 8, costs=costs)
     with pytest.raises(SynthError, match="1 caps for 4 ranks"):

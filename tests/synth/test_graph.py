@@ -40,7 +40,8 @@ def plain(instance: Instance, orders: Orders) -> dict[tuple[int, OpKind, int], i
                     break
                 done[copy, kind, k] = max(free[rank], arrived[read] if has_input else 0)
                 free[rank] = done[copy, kind, k] + instance[copy].duration_us[kind]
-                to, lag = copy, 0
+                to: int | None = copy
+                lag = 0
                 if kind == F and instance[copy].below is not None:
                     to, lag = instance[copy].below, instance[copy].down_us
                 elif kind in (B, BW):

@@ -31,7 +31,7 @@ TRACE = Trace.of(PLAN, Source.SIMULATED, [STEP])
 # Values that are wrong nearly everywhere, and at the edges of what numbers can be.
 NUMBERS = (0, -1, 1, 10**9, 2**31, 2**62, 2**63, 10**40, 10**99, 1.5, 1e308, -1e308, 1e-320)
 TEXTS = ("", "x", "\x1b[31m", "\ud800", "a" * 1000, "F0.0 F0.0", "STEP0", "act(0,0)", "nan")
-ODD = (*NUMBERS, *TEXTS, None, True, [], [[]], {}, {"a": 1}, [0] * 5)
+ODD: tuple[Any, ...] = (*NUMBERS, *TEXTS, None, True, [], [[]], {}, {"a": 1}, [0] * 5)
 
 Place = tuple[str | int, ...]
 

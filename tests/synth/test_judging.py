@@ -9,7 +9,7 @@ from synth.cli.read.options import load_profile
 from synth.costs import partition_costs
 from synth.errors import SynthError
 from synth.plan.choose import trials
-from synth.plan.choose.candidates import Candidate, Trial, placements_to_try
+from synth.plan.choose.candidates import Candidate, Partitioning, Trial, placements_to_try
 from synth.plan.choose.judging import fixed, judge
 from synth.plan.choose.published import NUM_PASSES, JudgedSchedules
 from synth.plan.choose.race import Race
@@ -47,7 +47,7 @@ def candidates(asked: Question, choice: Choice = None) -> list[Candidate]:
 
 def judged(those: list[Candidate]) -> list[Trial]:
     """All passes, and what moves as candidates of their own."""
-    race = Race(those, trials.Partitioning.EVEN, 0.0)
+    race = Race(those, Partitioning.EVEN, 0.0)
     found = [race.new(candidate) for candidate in those]
     judge(found, lambda ops, is_plain: False, lambda trial: None)
     return [*found, *(one for trial in found if (one := fixed(trial)) is not None)]

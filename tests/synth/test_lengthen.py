@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate
 
 import pytest
@@ -16,7 +17,7 @@ from synth.schedule.placements import placement
 from synth.schedule.verify import verify
 from synth.solve import Problem, SolveOptions, solve
 from synth.solve.evaluate import evaluate
-from synth.solve.evaluate.evaluate import BUFFERINGS
+from synth.solve.evaluate.evaluate import BUFFERINGS, EvaluatedSchedule
 from synth.solve.improve import list_scheduling
 from synth.solve.improve.extend import _Extension, extend, extended_instance
 from synth.solve.improve.modulo.unroll import ModuloSchedules
@@ -248,13 +249,17 @@ def test_what_a_longer_one_is_worth_is_what_it_takes() -> None:
     assert (candidate.value_us, made.value_us) == (8566, 8566)
 
 
+def note(found: list[tuple[int, str]], now: EvaluatedSchedule) -> None:
+    found.append((now.value_us, now.found_by))
+
+
 def test_it_can_be_repeated_and_left_out() -> None:
     problem = table.problem(6, 32, 0.5)
     told: list[list[tuple[int, str]]] = []
     for seconds, without in ((30, OTHERS), (30, OTHERS), (0.2, OTHERS | {Part.FEWER})):
         found: list[tuple[int, str]] = []
         options = SolveOptions(seconds, 0.181, 1, deterministic=True, without=without)
-        solve(problem, options, lambda now, to=found: to.append((now.value_us, now.found_by)))
+        solve(problem, options, partial(note, found))
         told.append(found)
     assert told[0] == told[1]
     assert Part.FEWER in {by for _, by in told[0]}

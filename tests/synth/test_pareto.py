@@ -82,8 +82,8 @@ def test_names_of_a_crowd_do_not_cover_each_other() -> None:
             assert x >= 84 and x + 6.6 * length <= 836
             boxes.append((x, y, 6.6 * length))
     assert len(boxes) == 15
-    for (x, y, length), (u, v, other) in combinations(boxes, 2):
-        assert x + length < u or u + other < x or abs(y - v) >= 10
+    for (x, y, extent), (u, v, other) in combinations(boxes, 2):
+        assert x + extent < u or u + other < x or abs(y - v) >= 10
 
 
 def test_schedules_in_the_same_place_are_named_together() -> None:

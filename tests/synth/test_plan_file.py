@@ -334,17 +334,16 @@ def add_an_unknown_field(rng: random.Random, data: dict[str, Any]) -> list[str]:
 
 
 def give_a_wrong_type(rng: random.Random, data: dict[str, Any]) -> list[str]:
-    field, value = rng.choice(
-        [
-            *(("num_micro_batches", v) for v in ("six", 0, -1, 1.5, None, [])),
-            *(("programs", v) for v in ("F0.0", [], [1, 2, 3, 4], None, {})),
-            *(("caps_bytes", v) for v in ([0, 1, 1, 1], "lots", [-5, 1, 1, 1])),
-            *(("partition", v) for v in ([1, 1, 0, 2], "even", 4)),
-            *(("placement", v) for v in ([0, 1, 2, 3], "linear", [[0, 1, -2, 3]])),
-            *(("send_behind", v) for v in (-1, "late")),
-            *(("costs", v) for v in ([], "free", {})),
-        ]
-    )
+    wrong: dict[str, tuple[Any, ...]] = {
+        "num_micro_batches": ("six", 0, -1, 1.5, None, []),
+        "programs": ("F0.0", [], [1, 2, 3, 4], None, {}),
+        "caps_bytes": ([0, 1, 1, 1], "lots", [-5, 1, 1, 1]),
+        "partition": ([1, 1, 0, 2], "even", 4),
+        "placement": ([0, 1, 2, 3], "linear", [[0, 1, -2, 3]]),
+        "send_behind": (-1, "late"),
+        "costs": ([], "free", {}),
+    }
+    field, value = rng.choice([(field, value) for field in wrong for value in wrong[field]])
     data[field] = value
     return [field]
 

@@ -1,7 +1,7 @@
 """Which sizes of windows get the effort."""
 
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 
 from synth.solve.improve.lns.size_bandit import SizeBandit, WindowSize
 
@@ -9,10 +9,10 @@ SMALL, MIDDLE, LARGE = WindowSize(20, 0.1), WindowSize(100, 1.0), WindowSize(500
 COST_S = {SMALL: 0.01, MIDDLE: 0.1, LARGE: 1.0}
 
 
-def effort(gains_us: dict[WindowSize, int], windows: int = 2000) -> Counter[WindowSize]:
+def effort(gains_us: dict[WindowSize, int], windows: int = 2000) -> dict[WindowSize, float]:
     """Seconds spent on each size where every tenth of its windows gains so much."""
     sizes, rng = SizeBandit(list(COST_S), 10_000, 10_000), random.Random(0)
-    spent: Counter[WindowSize] = Counter()
+    spent: dict[WindowSize, float] = defaultdict(float)
     for _ in range(windows):
         arm = sizes.choose(rng, 1000)
         assert arm is not None

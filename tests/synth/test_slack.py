@@ -31,8 +31,8 @@ def family(name: str, objective: Objective, num_ranks: int = 4, m: int = 12) -> 
 
 
 def family_problem(objective: Objective, num_ranks: int = 4, m: int = 12) -> Problem:
-    times = {"forward_us": 55, "backward_input_us": 58, "backward_weight_us": 35}
-    return Problem.linear(uniform_costs(num_ranks, **times), m, objective=objective)
+    costs = uniform_costs(num_ranks, forward_us=55, backward_input_us=58, backward_weight_us=35)
+    return Problem.linear(costs, m, objective=objective)
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)

@@ -244,7 +244,7 @@ def test_more_ops_than_can_be_handled_are_refused() -> None:
 
 def random_costs(draw: random.Random, num_stages: int) -> Costs:
     """Stages of every kind: values held until F, B or W, B that frees or adds, workspace."""
-    stages = []
+    stages: list[StageCosts] = []
     for s in range(num_stages):
         output = draw.randint(0, 6) if s < num_stages - 1 else 0
         gradient = stages[-1].output_bytes if s else 0

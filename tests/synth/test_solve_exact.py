@@ -209,5 +209,7 @@ def test_a_looser_cap_is_never_worse() -> None:
         problem = Problem(
             tight.costs, tight.placement, tight.num_micro_batches, caps, tight.objective
         )
-        values.append(solve(problem, WHOLE).value_us)
+        value_us = solve(problem, WHOLE).value_us
+        assert value_us is not None
+        values.append(value_us)
     assert values == sorted(values, reverse=True)

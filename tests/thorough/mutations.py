@@ -9,7 +9,7 @@ from typing import Any
 # Wrong nearly everywhere, and at the edges of what numbers and texts can be.
 _NUMBERS = (0, -1, 1, 2, 10**9, 2**31, 2**53, 2**62, 2**63, 10**40, 10**99, 1.5, 1e308, -1e-320)
 _TEXTS = ("", "x", "\x1b[31m", "\ud800", "é" * 300, "F0.0 F0.0", "STEP0", "act(0, 0)", "nan", "1")
-_ODD = (*_NUMBERS, *_TEXTS, None, True, [], [[]], {}, {"a": 1}, [0] * 5)
+_ODD: tuple[Any, ...] = (*_NUMBERS, *_TEXTS, None, True, [], [[]], {}, {"a": 1}, [0] * 5)
 
 Place = tuple[Any, int | str]
 

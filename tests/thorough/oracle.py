@@ -12,7 +12,7 @@ from synth.costs import Costs
 from synth.kinds import OpKind
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.model import Schedule
-from tests.synth.plain import HOST, Plain, Ring, Route, refusal
+from tests.synth.plain import HOST, MOVED_OUT, Plain, Ring, Route, refusal
 
 # An instruction of a rank: it is done once it returns True; until then its rank waits.
 Instruction = Callable[[], bool]
@@ -126,7 +126,7 @@ class Replay:
             return route in self._sent
         if route.source != HOST:
             return route in self._sent and route in self._received
-        taken = route.value._replace(kind="out")
+        taken = route.value._replace(kind=MOVED_OUT)
         is_there = any(r.target == HOST and r.value == taken for r in self._arrived)
         return is_there and route in self._received
 

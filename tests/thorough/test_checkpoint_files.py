@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore
 
 from synth.errors import SynthError
 from synth.runtime.checkpoint.manifest import Manifest
@@ -21,7 +22,7 @@ from tests.thorough.mutations import corrupted, restructured
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A process group of this process."""
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    store = dist.FileStore(str(tmp_path / "store"), 1)
+    store = FileStore(str(tmp_path / "store"), 1)
     dist.init_process_group("gloo", rank=0, world_size=1, store=store)
     yield
     dist.destroy_process_group()

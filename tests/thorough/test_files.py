@@ -49,7 +49,7 @@ def small_curve() -> MemoryCurve:
 
 def commands(kind: str, files: Files, changed: Path, folder: Path) -> list[tuple[Any, ...]]:
     """The command that reads a file of a kind."""
-    return {
+    by_kind: dict[str, list[tuple[Any, ...]]] = {
         "profile": [
             ("compare", changed, "-r", "4", "-m", "4", "--only", "zb-h1", "--no-solve"),
             ("check", files["plan"], "--profile", changed),
@@ -58,7 +58,8 @@ def commands(kind: str, files: Files, changed: Path, folder: Path) -> list[tuple
         "trace": [("show", files["plan"], "--width", "80", "--measured", changed)],
         "curve": [],
         "csv": [("import", changed, files["profile"], "-o", folder / "imported.json")],
-    }[kind]
+    }
+    return by_kind[kind]
 
 
 @pytest.mark.thorough(share=0.03)

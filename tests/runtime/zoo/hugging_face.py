@@ -1,5 +1,6 @@
 """Models and layers of Hugging Face's `transformers`, small and with random weights."""
 
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -191,7 +192,7 @@ WAYS = [
     Case("llama, bfloat16", lambda: part("llama", GROUPED).bfloat16(), normal(2, 6, D, dtype=torch.bfloat16), 0.9),
     Case("llama, autocast", lambda: autocast(part("llama", GROUPED)), SEQUENCE, 0.9),
     Case("gpt-2, autocast", lambda: autocast(embedded(model("gpt2", GPT2))), SEQUENCE, 0.9),
-    *(Case(f"{kind}, checkpointed{', reentrant' * r}", lambda k=kind, s=sizes, r=r: checkpointed(k, s, r), SEQUENCE, 0.9) for kind, sizes in (("llama", GROUPED), ("gpt2", GPT2), ("mixtral", EXPERTS)) for r in (False, True)),
+    *(Case(f"{kind}, checkpointed{', reentrant' * r}", partial(checkpointed, kind, sizes, r), SEQUENCE, 0.9) for kind, sizes in (("llama", GROUPED), ("gpt2", GPT2), ("mixtral", EXPERTS)) for r in (False, True)),
     Case("llama with its head and loss", lambda: with_head("llama", GROUPED), tokens(2, 6, most=WORDS), 0.9),
     Case("qwen2 with its tied head and loss", lambda: with_head("qwen2", GROUPED, tie_word_embeddings=True), tokens(2, 6, most=WORDS), 0.9),
     Case("gpt-2 with its tied head and loss", lambda: with_head("gpt2", GPT2), tokens(2, 6, most=WORDS), 0.9),

@@ -26,33 +26,38 @@ def checkpointed(module: nn.Module, reentrant: bool) -> nn.Module:
     return Wrapped(module, lambda m, x: checkpoint(m, x, use_reentrant=reentrant))
 
 
+def checkpointing(build: Callable[[], nn.Module], reentrant: bool) -> Callable[[], nn.Module]:
+    """Make the function that builds a module and checkpoints it."""
+    return lambda: checkpointed(build(), reentrant)
+
+
 def partly_checkpointed(reentrant: bool) -> nn.Module:
     """A function of two layers is checkpointed, of which one is used outside as well."""
 
     def inner(m: Any, x: Tensor) -> Tensor:
-        return m[2](torch.tanh(m[0](x)))  # type: ignore[no-any-return]
+        return m[2](torch.tanh(m[0](x)))
 
     def call(m: Any, x: Tensor) -> Tensor:
         y: Tensor = checkpoint(inner, m, x, use_reentrant=reentrant)
-        return m[0](y)  # type: ignore[no-any-return]
+        return m[0](y)
 
     return Wrapped(mlp(), call)
 
 
 TWO_BACKWARDS = "autograd adds up two backwards, one inside the other, one after the other"
 CHECKPOINTS = [
-    *(Case(f"checkpoint{s}", lambda r=r: checkpointed(mlp(), r), SEQUENCE, 1.0) for r, s in ((False, ""), (True, ", reentrant"))),
-    *(Case(f"checkpoint with dropout{s}", lambda r=r: checkpointed(nn.Sequential(mlp(), nn.Dropout(0.5)), r), SEQUENCE, 1.0) for r, s in ((False, ""), (True, ", reentrant"))),
+    *(Case(f"checkpoint{s}", checkpointing(mlp, r), SEQUENCE, 1.0) for r, s in ((False, ""), (True, ", reentrant"))),
+    *(Case(f"checkpoint with dropout{s}", checkpointing(lambda: nn.Sequential(mlp(), nn.Dropout(0.5)), r), SEQUENCE, 1.0) for r, s in ((False, ""), (True, ", reentrant"))),
     Case("checkpoint of a function", lambda: partly_checkpointed(False), SEQUENCE, 1.0),
     Case("checkpoint of a function, reentrant", lambda: partly_checkpointed(True), SEQUENCE, 1.0, reason=TWO_BACKWARDS),
-    *(Case(f"checkpointed attention{s}", lambda r=r: checkpointed(nn.TransformerEncoderLayer(D, 2, 16, batch_first=True), r), SEQUENCE, 0.9) for r, s in ((False, ""), (True, ", reentrant"))),
+    *(Case(f"checkpointed attention{s}", checkpointing(lambda: nn.TransformerEncoderLayer(D, 2, 16, batch_first=True), r), SEQUENCE, 0.9) for r, s in ((False, ""), (True, ", reentrant"))),
     Case("checkpoint in a checkpoint", lambda: checkpointed(nn.Sequential(checkpointed(mlp(), False), nn.Linear(D, D)), False), SEQUENCE, 1.0),
 ]  # fmt: skip
 
 
 def pruned() -> nn.Module:
     module = nn.Linear(D, D)
-    prune.random_unstructured(module, "weight", 0.5)  # type: ignore[no-untyped-call]
+    prune.random_unstructured(module, "weight", 0.5)
     return nn.Sequential(module, nn.Tanh(), nn.Linear(D, D))
 
 
@@ -88,7 +93,7 @@ class Lora(nn.Module):
         self.down, self.up = nn.Linear(D, 2, bias=False), nn.Linear(2, D, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.base(x) + self.up(self.down(x)) / 2  # type: ignore[no-any-return]
+        return self.base(x) + self.up(self.down(x)) / 2
 
 
 class Tied(nn.Module):
@@ -102,7 +107,7 @@ class Tied(nn.Module):
         self.other.weight = shared.weight
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.other(self.layers(x))  # type: ignore[no-any-return]
+        return self.other(self.layers(x))
 
 
 PARAMETERS = [
@@ -327,7 +332,8 @@ TRANSFORMS = [
 def compiled_inside(method: bool) -> nn.Module:
     inner = between_linear()
     if not method:
-        return nn.Sequential(nn.Linear(D, D), torch.compile(inner, backend="aot_eager"))
+        compiled: Any = torch.compile(inner, backend="aot_eager")
+        return nn.Sequential(nn.Linear(D, D), compiled)
     inner.compile(backend="aot_eager")
     return nn.Sequential(nn.Linear(D, D), inner)
 
