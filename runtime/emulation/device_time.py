@@ -1,4 +1,14 @@
-"""The time of a simulated device: the host's clock, corrected for late timers of the system."""
+"""The time of a simulated device: the host's clock, corrected for late timers of the system.
+
+A sleeping process wakes up late: by 50 µs on an idle machine, by milliseconds on a busy one. A real
+device would not. Therefore each rank keeps track of its lateness: its next op ends as if it had
+started on time, and its messages carry the lateness with which they were sent. Lateness is
+compensated and does not add up. Everything else, such as the executor's own work and the transfers
+of this machine, takes its real time.
+
+    device   |··· op ···|··· op ···|
+    host     |··· op ····~|·· op ··~|      ~ woken late
+"""
 
 import ctypes
 import sys

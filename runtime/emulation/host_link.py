@@ -1,4 +1,7 @@
-"""The simulated link to a host's memory: a move takes the link's time, and nothing is copied."""
+"""The simulated link to a host's memory: a move takes the link's time, and nothing is copied.
+
+Each direction serves one move after another. A move back starts when the move out has ended.
+"""
 
 from synth.schedule.lowering.lower import Transfer
 

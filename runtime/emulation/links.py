@@ -1,4 +1,13 @@
-"""Real transfers, delayed to the pace of the plan's links if this machine is faster."""
+"""Real transfers, delayed to the pace of the plan's links if this machine is faster.
+
+The two ends of a transfer share the host's clock; the first bytes of each message are the time of
+its sending. A transfer starts when it was sent, its receive was posted and the previous one on the
+link has ended. It takes the time in the plan, or longer if it really does.
+
+    receiver: knows all three times.
+    sender:   waits until its data is taken, and until the transfer would have ended had the receive
+              been posted in time.
+"""
 
 from collections import defaultdict, deque
 

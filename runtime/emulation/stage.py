@@ -28,7 +28,10 @@ def moved_bytes(costs: StageCosts) -> int:
 
 
 class EmulatedStage:
-    """Implements the executor's `StageProtocol`, with the bytes and times of the costs."""
+    """Implements the executor's `StageProtocol`, with the bytes and times of the costs.
+
+    The executor holds inputs, outputs and their gradients, as with a real stage.
+    """
 
     def __init__(
         self, costs: StageCosts, input_bytes: int | None, device: DeviceTime, *, is_last: bool
@@ -144,7 +147,11 @@ class EmulatedStage:
 
 
 def _hold(num_bytes: int) -> Tensor:
-    """Allocate bytes that are never touched, so that the system commits no memory for them."""
+    """Allocate bytes that are never touched, so that the system commits no memory for them.
+
+    Raises:
+        RunFailure: the allocation fails.
+    """
     try:
         return torch.empty(num_bytes, dtype=torch.uint8)
     except RuntimeError as error:

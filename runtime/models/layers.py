@@ -41,7 +41,12 @@ def _name(layer: nn.Module, index: int) -> str:
 
 
 def layer_signature(layer: nn.Module) -> Hashable:
-    """A key that is equal for layers of equal cost, so that only one of them is measured."""
+    """A key that is equal for layers of equal cost, so that only one of them is measured.
+
+    It covers the classes of all sub-modules, the shapes and dtypes of parameters and buffers, and
+    the hyper-parameters. An attribute that is not a plain value distinguishes layers unless it is
+    the same object. Compare only signatures of layers that are alive.
+    """
     return tuple((name, _own_signature(module)) for name, module in layer.named_modules())
 
 

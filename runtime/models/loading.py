@@ -36,7 +36,12 @@ def load_layers(spec: ModelSpec) -> list[nn.Module]:
 
 
 def check_spec(spec: ModelSpec) -> None:
-    """Check a spec as far as possible before anything is built."""
+    """Check a spec as far as possible before anything is built.
+
+    Raises:
+        SynthError: the model, file, module or function does not exist, or does not take the
+            arguments.
+    """
     size = SIZES.get(spec.factory)
     if size is not None:
         _check_arguments(spec, size.factory)

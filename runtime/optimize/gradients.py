@@ -62,7 +62,14 @@ class Gradients:
 
 
 def widen_gradients(modules: Iterable[nn.Module]) -> None:
-    """Let the gradients of bfloat16 and float16 parameters accumulate in float32."""
+    """Let the gradients of bfloat16 and float16 parameters accumulate in float32.
+
+    Each micro-batch's gradient is still computed in the parameters' dtype, but their sum is not
+    rounded to it (Megatron-LM's `main_grad`).
+
+    Raises:
+        SynthError: this version of torch does not support it.
+    """
     for parameter in {p for module in modules for p in module.parameters() if p.requires_grad}:
         if parameter.dtype in _NARROW:
             if not hasattr(parameter, "grad_dtype"):

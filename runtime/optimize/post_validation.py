@@ -1,4 +1,14 @@
-"""The post-validated step: update at once, and correct the update later if it was wrong."""
+"""The post-validated step: update at once, and correct the update later if it was wrong.
+
+Zero Bubble Pipeline Parallelism, arXiv 2401.10241, section 4. There the global state passes along
+the ranks, and a wrong step is undone by computing backwards. Here the master copy stays unchanged
+until the norm is known, so that undoing restores the same bits:
+
+    layers see  | p ........ | p' = preview of (master, moments, gradients) | p'  (or p'' if redone)
+    master      | p ................................................... p   | p' = the same kernels
+    gradients   | g accumulates | ... must not change until then ...    g   | zeroed
+                             STEP (no waiting)                       validation
+"""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,8 @@
-"""Update rules: torch's fused kernels, in place on lists of tensors."""
+"""Update rules: torch's fused kernels, in place on lists of tensors.
+
+They work element by element, so that updating a tensor in pieces gives the same bits as at once.
+Pieces start at multiples of a cache line, as the kernels' own do.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol

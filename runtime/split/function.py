@@ -1,4 +1,9 @@
-"""The two ways to record a call with a rule such that its W can be deferred."""
+"""The two ways to record a call with a rule such that its W can be deferred.
+
+Either autograd runs the call with its parameters detached, so that it computes the input gradient
+alone, and a hook on the call's node takes the output gradient for W (`_Capture`). Or an autograd
+function does both (`_SplitFunction`). The first costs a fraction of the second.
+"""
 
 from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
@@ -51,7 +56,13 @@ _ANCHOR = torch.empty(0, requires_grad=True)
 
 
 def can_apply(rule: Rule, call: Call, left: Collection[int] = ()) -> bool:
-    """True if only plain leaves, or parts of them, would be deferred; else use autograd."""
+    """True if only plain leaves, or parts of them, would be deferred; else use autograd.
+
+    Args:
+        rule: of the called function.
+        call: its arguments.
+        left: ids of parameters that are left to autograd.
+    """
     if in_function_transform():
         return False
     if rule.autocast == "leave" and torch.is_autocast_enabled(call.input.device.type):

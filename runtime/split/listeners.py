@@ -20,7 +20,10 @@ class _Mark:
 
 
 def find_listened(parameters: Iterable[Tensor]) -> dict[int, Tensor]:
-    """The trainable leaves that have hooks or whose AccumulateGrad node is held, by their id."""
+    """The trainable leaves that have hooks or whose AccumulateGrad node is held, by their id.
+
+    No graph that reaches the parameters may be alive, because its nodes would count as held.
+    """
     return {id(p): p for p in parameters if p.requires_grad and p.is_leaf and _is_listened(p)}
 
 

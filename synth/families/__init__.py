@@ -75,10 +75,10 @@ def generate(
 
 
 def family_placement(name: str, num_ranks: int) -> Placement:
-    """The placement that `generate` puts a family on, so that a model can be cut for it.
+    """The placement on which `generate` puts a family, to divide a model for it.
 
     Raises:
-        SynthError: no such family or option, or a number of ranks below 1.
+        SynthError: the family or an option is unknown, or the number of ranks is below 1.
     """
     family, options = _find(name)
     return family.place(num_ranks, options)
@@ -88,7 +88,7 @@ def family_layout(name: str) -> str:
     """The name of that placement, as `placements.placement` takes it.
 
     Raises:
-        SynthError: no such family or option.
+        SynthError: the family or an option is unknown.
     """
     family, options = _find(name)
     return family.layout.format(**options)
@@ -109,7 +109,7 @@ def placements_for(num_ranks: int, num_layers: int) -> dict[str, Placement]:
 
 
 def family_variants() -> list[str]:
-    """The names of all schedules worth comparing: every family, in every way that it has."""
+    """The names of all schedules worth comparing: every family with each of its options."""
     return [
         spelled(family.name, family.options, options)
         for family in families().values()
@@ -118,12 +118,13 @@ def family_variants() -> list[str]:
 
 
 def variants_for(num_ranks: int, num_layers: int) -> list[str]:
-    """`family_variants`, and of families with rounds the fewest that divide the layers evenly.
+    """The variants for a number of ranks and layers.
 
-    With another number stages are unequal, and what a schedule then loses is not its own fault.
+    Families with rounds also occur with the fewest rounds that divide the layers evenly. With other
+    numbers stages are unequal, and the time lost by that is not the schedule's fault.
 
     Raises:
-        SynthError: a number of ranks below 1.
+        SynthError: the number of ranks is below 1.
     """
     names = []
     for family in families().values():
@@ -137,7 +138,7 @@ def variants_for(num_ranks: int, num_layers: int) -> list[str]:
 def _evenly(
     family: Family, options: dict[str, int | str], num_ranks: int, num_layers: int
 ) -> dict[str, int | str]:
-    """More rounds than these, if only with more every stage has as many layers as the others."""
+    """The least number of rounds that gives all stages equally many layers, if it is larger."""
     least = options.get(ROUNDS)
     if not isinstance(least, int):
         return {}
@@ -158,15 +159,19 @@ def generate_for(
     *,
     timed: bool | None = None,
 ) -> Iterator[tuple[str, Schedule]]:
-    """Every published schedule that is defined on exactly this placement and these numbers.
+    """Yield each published schedule that is defined on exactly this placement and numbers.
 
-    They are made one by one, when asked for, those that need no costs first.
+    They are made on demand, those that need no costs first.
 
     Args:
+        placement: the placement.
+        num_micro_batches: the number of micro-batches.
+        costs: of the stages; None: equal stages.
+        caps_bytes: the memory limit of each rank; None: no limits.
         timed: only families that read costs, or only those that do not; None: both.
 
     Raises:
-        SynthError: no micro-batch, or costs or caps for other stages or ranks.
+        SynthError: there is no micro-batch, or the costs or limits are for other stages or ranks.
     """
     setting = Setting.of(placement, num_micro_batches, costs, caps_bytes)
     for family in sorted(families().values(), key=lambda family: (family.timed, family.name)):
@@ -181,7 +186,7 @@ def generate_for(
 
 
 def _find(name: str) -> tuple[Family, Options]:
-    """A family, and its options as they are behind the name."""
+    """Return a family, and the options behind its name."""
     base, colon, behind = name.partition(":")
     known = families()
     if base not in known:
@@ -190,7 +195,7 @@ def _find(name: str) -> tuple[Family, Options]:
 
 
 def _options_on(family: Family, placement: Placement) -> list[Options]:
-    """The options with which a family stands on a placement."""
+    """Return the options with which a family uses a placement; None if it cannot."""
     most = placement.num_stages // placement.num_ranks
     tried = variants(family.options, most)
     return [chosen for chosen in tried if family.place(placement.num_ranks, chosen) == placement]

@@ -32,11 +32,11 @@ def make(setting: Setting) -> Programs:
 
 
 def _early(setting: Setting) -> Programs:
-    """The fastest of what some rules make within the printed memory, (3D − 3) / 2 micro-batches.
+    """The fastest programs of several rules within the printed memory, (3D − 3) / 2.
 
-    The paper gives the two figures and a drawing, no rule. Its time, 1.5 (D − 2) units of F of one
-    stage of bubble on a V, is the least that there is (see `chimera`); it cannot be had with one
-    unit of D, which has nothing to run early and is left as it is.
+    The paper gives the time, the memory (in micro-batches) and a drawing, but no rule. Its bubble,
+    1.5 (D − 2) F of one stage on a V, is the least possible (see `chimera`). It cannot be reached
+    with one unit of D micro-batches, which has nothing to run early and is left as it is.
     """
     if setting.num_micro_batches <= setting.num_ranks:
         return concatenated(setting)
@@ -52,7 +52,7 @@ def _early(setting: Setting) -> Programs:
 
 
 def _rules(setting: Setting) -> Iterator[RunAheadRule]:
-    """None of them is the best for all numbers; those that often are come first."""
+    """Rules none of which is best for all numbers; those that often are come first."""
     num_ranks = setting.num_ranks
     waves = setting.num_stages // (2 * num_ranks)
     most_held = waves * max(3 * num_ranks - 3, 2 * num_ranks)
@@ -67,7 +67,7 @@ def _rules(setting: Setting) -> Iterator[RunAheadRule]:
 
 
 def buffering(setting: Setting, schedule: Schedule) -> Buffering:
-    """The default is enough for units; ranks that run ahead wait for room with it."""
+    """The default buffering for units; ranks that run ahead would wait for buffers with it."""
     is_early = setting.options["forwarding"] == "early"
     return patient(setting, schedule) if is_early else schedule.buffering
 

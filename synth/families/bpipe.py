@@ -25,11 +25,11 @@ from synth.schedule.simulate import simulate
 
 
 def make(setting: Setting) -> Programs:
-    """The newest micro-batch leaves right behind its F, and the oldest of those away comes first.
+    """Evict the newest micro-batch right behind its F, and load the oldest evicted one first.
 
-    The paper leaves open where transfers begin. Here one is called back as soon as a backward has
-    made room for it, so it has the time of several ops; and the acceptor makes room, and gives
-    back, where 1F1B's clock is then.
+    The paper leaves open when transfers begin. Here a micro-batch is called back as soon as a
+    backward has freed memory for it, so its transfer has the time of several ops. The acceptor
+    allocates and returns at the same times of 1F1B's clock.
     """
     base = one_f_one_b.in_order(setting)
     num_ranks = setting.num_ranks
@@ -54,19 +54,19 @@ def make(setting: Setting) -> Programs:
 
 
 def most_held(num_ranks: int) -> int:
-    """K, how many micro-batches the paper lets a rank hold."""
+    """K, the number of micro-batches that the paper lets a rank hold."""
     return (num_ranks + 3) // 2
 
 
 class _Clock(NamedTuple):
-    """When a rank's ops start and end."""
+    """The starts and ends of a rank's ops."""
 
     starts_us: list[int]
     ends_us: list[int]
 
 
 def _clocks(setting: Setting, programs: Programs) -> list[_Clock]:
-    """1F1B's times, rank by rank."""
+    """The times of 1F1B, rank by rank."""
     listed = tuple(tuple(program) for program in programs)
     schedule = Schedule(setting.placement, setting.num_micro_batches, listed)
     lowered = lower(schedule, setting.costs)
@@ -76,7 +76,7 @@ def _clocks(setting: Setting, programs: Programs) -> list[_Clock]:
 
 
 def _evicting(program: Sequence[Op], bound: int) -> list[Op]:
-    """Never more than `bound` micro-batches, one on its way out counted until one op later."""
+    """Keep at most `bound` micro-batches; one on its way out counts until one op later."""
     ops: list[Op] = []
     here: list[int] = []
     away: list[int] = []
@@ -97,14 +97,14 @@ def _evicting(program: Sequence[Op], bound: int) -> list[Op]:
 
 
 class _Guest(NamedTuple):
-    """An op for the acceptor, and when the evictor needs it."""
+    """An op for the acceptor, and the time at which the evictor needs it."""
 
     at_us: int
     op: Op
 
 
 def _guests(evicting: list[Op], clock: _Clock) -> list[_Guest]:
-    """HOST_FOR when what is evicted was made, RETURN when there is room for it again."""
+    """Place HOST_FOR when the micro-batch was made, RETURN when there is memory for it again."""
     guests, place = [], -1
     for op in evicting:
         if op.kind == OpKind.OFFLOAD:
@@ -117,7 +117,7 @@ def _guests(evicting: list[Op], clock: _Clock) -> list[_Guest]:
 
 
 def _accepting(program: Iterable[Op], clock: _Clock, guests: list[_Guest]) -> list[Op]:
-    """Room is made before the op that runs then, what goes back before the one that starts next."""
+    """Insert HOST_FOR before the op that runs at its time, RETURN before the next op."""
     before: dict[int, list[Op]] = {}
     for at_us, op in guests:
         if op.kind == OpKind.HOST_FOR:
@@ -132,7 +132,7 @@ def _accepting(program: Iterable[Op], clock: _Clock, guests: list[_Guest]) -> li
 
 
 def buffering(setting: Setting, schedule: Schedule) -> Buffering:
-    """What leaves has one op's time: the bound is for that."""
+    """One op's time for what leaves, as the paper's bound assumes."""
     del setting, schedule
     return Buffering(1, 1)
 

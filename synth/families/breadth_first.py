@@ -25,7 +25,7 @@ def make(setting: Setting) -> Programs:
 
 
 def buffering(setting: Setting, _: Schedule) -> Buffering:
-    """The last rank's output waits until the first has run the m − D micro-batches in between."""
+    """The last rank's output waits while the first rank runs the m − D micro-batches between."""
     between = max(0, setting.num_micro_batches - setting.num_ranks)
     usual = Buffering()
     return replace(usual, send_behind=usual.send_behind + between)

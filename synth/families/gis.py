@@ -25,9 +25,10 @@ _FULL, _HALF, _UNIFORM = "full", "half", "uniform"
 
 
 def make(setting: Setting) -> Programs:
-    """The forwards of the warm-up, then B, W and F in turn while there are any.
+    """The forwards of the warm-up, then B, W and F in turn while there are any left.
 
-    The paper draws groups that divide the micro-batches; here their sizes differ by at most one.
+    The paper draws groups that divide the micro-batches equally; here their sizes differ by at most
+    one.
     """
     if setting.options["memory"] == _UNIFORM:
         return uniform(setting)

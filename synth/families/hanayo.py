@@ -10,10 +10,10 @@ from synth.families._lib.units import concatenated
 
 
 def make(setting: Setting) -> Programs:
-    """D micro-batches a unit, which is what the paper draws; more as units behind one another.
+    """One unit of D micro-batches, as the paper draws it; more micro-batches as further units.
 
-    In times of one of the 2 W D stages the bubble is 2 (D − 1) for F = B, and 4 (D − 1) of a unit
-    for B = 2F: (2D − 2) / (3 W D + 2D − 2) at N = D.
+    In times of one of the 2 W D stages the bubble is 2 (D − 1) for F = B. For B = 2F it is 4 (D −
+    1) per unit: (2D − 2) / (3 W D + 2D − 2) at N = D.
     """
     return concatenated(setting)
 

@@ -52,7 +52,7 @@ def _groups(setting: Setting) -> list[range]:
 
 
 def in_groups(kind: OpKind, stages: Sequence[int], groups: Sequence[range]) -> list[Op]:
-    """One op for each micro-batch and stage: a group passes all stages, then the next one."""
+    """One op for each micro-batch and stage: a group passes all stages before the next one."""
     return [Op(kind, stage, j) for group in groups for stage in stages for j in group]
 
 
@@ -64,7 +64,7 @@ def even_groups(total: int, num_groups: int) -> list[range]:
 
 
 def _alternate(forwards: list[Op], backwards: list[Op], warmup: int) -> list[Op]:
-    """`warmup` forwards, then one forward and one backward in turn while there are any."""
+    """`warmup` forwards, then forwards and backwards alternate while there are any left."""
     program = forwards[:warmup]
     for k, backward in enumerate(backwards):
         program += [*forwards[warmup + k : warmup + k + 1], backward]
@@ -72,9 +72,9 @@ def _alternate(forwards: list[Op], backwards: list[Op], warmup: int) -> list[Op]
 
 
 def buffering(setting: Setting, _: Schedule) -> Buffering:
-    """The default, and for each micro-batch that a group has beyond D one F and one B more.
+    """The default plus, for each micro-batch that a group has beyond D, one F and one B.
 
-    So much longer the output of the last rank has to wait for its turn on the first.
+    The output of the last rank waits for its turn on the first rank longer by these ops.
     """
     beyond = max(0, len(_groups(setting)[0]) - setting.num_ranks)
     usual = Buffering()

@@ -1,11 +1,11 @@
-"""MixPipe: two directions that inject as many micro-batches as is wanted (Zhang et al. 2023, DAC).
+"""MixPipe: two directions that inject a chosen number of micro-batches (Zhang et al. 2023, DAC).
 
-Between Chimera, whose directions inject D / 2 each, and more: `inject` is the number K that each
-direction has in flight. The schedule is mixed: every rank runs F and B by turns, and the two
-directions by turns in each. The paper itself was not at hand; the rule was made from its abstract
-and from what BitPipe's appendix B (arXiv 2410.19367) prints of it, (3D − 2) / 2 activations with K
-as large as is useful. That is what this rule holds, with K = 3D / 2 − 2: so many forwards a first
-rank can run until its first B, beside what it does for the other direction.
+In Chimera each direction injects D / 2 micro-batches; here `inject` is the number K that each
+direction has in flight. The schedule is mixed: every rank alternates between F and B, and within
+each between the two directions. The paper itself was not available. The rule was made from its
+abstract and from the figures in BitPipe's appendix B (arXiv 2410.19367): (3D − 2) / 2 activations
+with the largest useful K. This rule holds as many with K = 3D / 2 − 2, which is the number of
+forwards that a first rank can run before its first B, beside its work for the other direction.
 """
 
 from synth.families._lib.buffers import patient
@@ -15,10 +15,11 @@ from synth.families._lib.options import Count
 
 
 def make(setting: Setting) -> Programs:
-    """By default K = 3D / 2 − 2, beyond which nothing gets faster.
+    """By default K = 3D / 2 − 2; larger K are not faster.
 
-    B = 2F, from 2D micro-batches on: 1.5 (D − 2) units of F of bubble, the least on this placement.
-    Smaller K hold fewer activations and wait more; with one copy's share all are in flight.
+    With B = 2F and at least 2D micro-batches the bubble is 1.5 (D − 2) times F, the least on this
+    placement. Smaller K hold fewer activations and wait more; K equal to one copy's share puts all
+    of them in flight.
     """
     rule = RunAheadRule(
         in_flight=setting.count("inject") or max(1, 3 * setting.num_ranks // 2 - 2),

@@ -7,7 +7,7 @@ from synth.schedule.ops import Op
 
 
 def make(setting: Setting) -> Programs:
-    """With `recompute` a rank holds its inputs, and what F saves of one micro-batch."""
+    """With `recompute` a rank holds its inputs, and the saved activations of one micro-batch."""
     return recomputed(setting, in_order(setting))
 
 

@@ -1,18 +1,18 @@
-"""Offloading what forwards save to the host (PipeOffload: Wan et al. 2025, arXiv 2503.01328).
+"""Offloading saved activations to the host (PipeOffload: Wan et al. 2025, arXiv 2503.01328).
 
-A micro-batch of a stage leaves as soon as it was forwarded and comes back just in time for its
+A micro-batch of a stage leaves right after its forward and comes back just in time for its
 backward, while other ops run:
 
     rank   F0 O0 F1 O1 F2 …          L0 BW2  BW0          O: it leaves     L: it comes back
     out       [== 0 ==][== 1 ==]
     back                             [== 0 ==]            on links of their own
 
-The paper's own schedules are `uniform`: half of the stages is its PO-H, all of them its PO-F, on
-GIS-H's block, repeated micro-batch by micro-batch (`uniform` in `gis.py`). Of every stage one F is
-due every v turns, so that what leaves is spread out, and the stages whose backwards come first hold
-few: with two rounds PO-H keeps D / 2 micro-batches of a stage, a quarter of interleaved 1F1B's 2 D.
-Without `uniform` the same moves are made on interleaved 1F1B, or with one round on 1F1B, which take
-less time to fill and drain.
+The paper's own schedules are `uniform`: PO-H offloads half of the stages, PO-F all of them, on
+GIS-H's block, repeated micro-batch by micro-batch (`uniform` in `gis.py`). One F of every stage is
+due every v turns, so that moves are spread out, and the stages whose backwards come first hold few
+activations. With two rounds PO-H holds D / 2 micro-batches of a stage, a quarter of interleaved
+1F1B's 2 D. Without `uniform` the same moves are made on interleaved 1F1B, or with one round on
+1F1B, which fill and drain faster.
 """
 
 from dataclasses import replace
@@ -35,14 +35,15 @@ _GROUPS, _UNIFORM = "groups", "uniform"
 
 
 def make(setting: Setting) -> Programs:
-    """Offload whatever the host's link can take away and bring back between F and B.
+    """Offload as much as the host's link can take away and bring back between F and B.
 
-    The paper's selective offload takes what lives longest, since that lowers the peak most: with
-    `half`, it is the stages of the first half of the rounds, whose backwards come last. Out at
-    once, back as late as all those behind it on the link allow, by the clock of the schedule
-    without offloading, is what the authors' program does with a stream each way. What would have
-    to come back before it has left stays, and so does all of a rank that would hold more with it:
-    what lives shortly is there twice while it leaves and returns.
+    The paper's selective offload takes the activations that live longest, because that lowers the
+    peak most: with `half`, those of the stages of the first half of the rounds, whose backwards
+    come last. As in the authors' program with one stream each way, a move out starts at once, and a
+    move back as late as the moves behind it on the link allow, by the clock of the schedule without
+    offloading. An activation that would have to come back before it has left stays. So do all
+    activations of a rank that would hold more with offloading, because short-lived ones exist twice
+    while they leave and return.
     """
     if setting.costs.links.host is None:
         raise SynthError(
@@ -90,7 +91,7 @@ def _grouped(setting: Setting) -> Setting:
 
 
 class _Clock(NamedTuple):
-    """When a rank's ops start and end."""
+    """The starts and ends of a rank's ops."""
 
     starts_us: list[int]
     ends_us: list[int]
@@ -105,7 +106,7 @@ def _clocks(setting: Setting, schedule: Schedule) -> list[_Clock]:
 
 
 class _Move(NamedTuple):
-    """A micro-batch of a stage: the places of its F and its B, and of its RELOAD."""
+    """A micro-batch of a stage: the places of its F, its B, and its RELOAD."""
 
     forward: int
     backward: int
@@ -128,7 +129,7 @@ def _offloading(setting: Setting, program: tuple[Op, ...], clock: _Clock) -> lis
 
 
 def _chosen(setting: Setting, program: tuple[Op, ...]) -> list[tuple[int, int]]:
-    """The places of F and B of everything that should move, in the order of the B's."""
+    """The places of F and B of the micro-batches to move, in the order of the B's."""
     num_rounds = setting.count("rounds")
     moved_rounds = num_rounds if setting.options["amount"] == _FULL else (num_rounds + 1) // 2
     forwards = {op[1:]: place for place, op in enumerate(program) if op.kind == OpKind.F}
@@ -142,7 +143,7 @@ def _chosen(setting: Setting, program: tuple[Op, ...]) -> list[tuple[int, int]]:
 def _in_time(
     setting: Setting, program: tuple[Op, ...], clock: _Clock, chosen: list[tuple[int, int]]
 ) -> list[_Move]:
-    """Those that are away before they must come back, with the place where they are called back."""
+    """The moves that are out before they must come back, with the places of their RELOADs."""
     host, stages = setting.costs.links.host, setting.costs.stages
     assert host is not None
     times_us = {s: host.transfer_us(stages[s].saved_bytes) for s in {op.stage for op in program}}
@@ -161,7 +162,7 @@ def _in_time(
 
 
 def _last_place(clock: _Clock, backward: int, at_us: int) -> int:
-    """The last place, not behind the backward, that the rank has come to by a moment."""
+    """The last place, not behind the backward, that the rank has reached by a moment."""
     place = backward
     while place > 0 and clock.ends_us[place - 1] > at_us:
         place -= 1
@@ -169,7 +170,7 @@ def _last_place(clock: _Clock, backward: int, at_us: int) -> int:
 
 
 def buffering(setting: Setting, schedule: Schedule) -> Buffering:
-    """What the order without offloading needs; the longer sends take, the longer moves stay."""
+    """The buffering of the order without offloading: longer sends keep moves longer."""
     if setting.options["block"] == _UNIFORM:
         still = (tuple(op for op in ops if op.kind not in MOVES) for ops in schedule.programs)
         return patient(setting, replace(schedule, programs=tuple(still)))

@@ -6,7 +6,7 @@ from synth.families._lib.zb_greedy import greedy, micro_batches_bytes
 
 
 def make(setting: Setting) -> Programs:
-    """Each rank keeps at most what p micro-batches keep on it, as the first of 1F1B does."""
+    """Each rank holds at most the bytes of p micro-batches, as the first rank of 1F1B does."""
     return greedy("zb-1p", setting, micro_batches_bytes(setting, setting.num_ranks))
 
 

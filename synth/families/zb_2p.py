@@ -6,7 +6,7 @@ from synth.families._lib.zb_greedy import greedy, micro_batches_bytes
 
 
 def make(setting: Setting) -> Programs:
-    """Each rank keeps at most what 2p micro-batches keep on it."""
+    """Each rank holds at most the bytes of 2p micro-batches."""
     return greedy("zb-2p", setting, micro_batches_bytes(setting, 2 * setting.num_ranks))
 
 

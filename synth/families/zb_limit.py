@@ -15,7 +15,7 @@ _MOST_ATTEMPTS = 6
 
 
 def make(setting: Setting) -> Programs:
-    """The greedy at what static bytes leave of the caps, less what its schedule then exceeds."""
+    """Run the greedy within the memory that static bytes leave, less the excess of its schedule."""
     if setting.caps_bytes is None:
         raise SynthError("zb-limit is made to caps, given none; give them, or take zb-1p or zb-2p")
 

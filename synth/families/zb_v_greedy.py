@@ -17,7 +17,7 @@ _MOST_ATTEMPTS = 6
 
 
 def make(setting: Setting) -> Programs:
-    """The greedy within 2D activations, or within the most whose schedule keeps the caps."""
+    """The greedy within 2D activations, or within the most that keeps the memory limits."""
     pass_costs = averaged(costs_by_pass(setting.costs, setting.num_micro_batches))
     d, m = setting.num_ranks, setting.num_micro_batches
     if setting.caps_bytes is None:
@@ -39,15 +39,15 @@ def make(setting: Setting) -> Programs:
 
 
 def most_activations(setting: Setting) -> int:
-    """A limit that never holds the greedy back: it looks ahead by 2D at most."""
+    """A limit that never holds the greedy back, because it looks ahead by 2D at most."""
     return 2 * (setting.num_micro_batches + setting.num_ranks)
 
 
 def released(pass_costs: PassCosts, count: int) -> Programs:
-    """The schedule of least period of all choices, within so many activations.
+    """The schedule of least period over all choices, within `count` activations.
 
     Raises:
-        SynthError: too few.
+        SynthError: the count is too small.
     """
     limits = [count * unit for unit in units_bytes(pass_costs)]
     runs = []

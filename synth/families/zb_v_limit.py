@@ -1,16 +1,16 @@
-"""V-shaped schedules within given caps: the shortest of several generators' at many limits.
+"""V-shaped schedules within memory limits: the shortest of several generators at many limits.
 
-Each of these makes schedules at fixed limits, counted in activations of a stage per rank:
+Each generator makes schedules at fixed limits, counted in activations of a stage per rank:
 
     greedy            ZB-V's (`v_greedy.py`), with each stage's own times and bytes, and with their
                       means as released, from 2D activations on
     ZB-V              the drawn order fitted to the times (`reorder.py`), from 2D on
     V-Half and V-Min  likewise, from their own memory to 2D
 
-Of the schedules whose exact peaks keep the caps, the one of least exact period is taken, of equal
-ones that of the lowest limit. The limits do not depend on the caps, so larger caps only add
-schedules to choose from: the period never rises with the caps. Sources: Qi et al. 2023, arXiv
-2401.10241; 2024, arXiv 2405.15362.
+Of the schedules whose exact peaks keep the memory limits, the one of least exact period is taken,
+and of equal ones that of the lowest limit. The generators' limits do not depend on the memory
+limits, so larger memory limits only add schedules to choose from: the period never rises with them.
+Sources: Qi et al. 2023, arXiv 2401.10241; 2024, arXiv 2405.15362.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -46,10 +46,10 @@ _OPS_FOR_QUARTERS, _OPS_FOR_WHOLES = 3_000, 8_000
 
 
 def make(setting: Setting) -> Programs:
-    """The schedule of least period among all that keep the caps.
+    """The schedule of least period among all that keep the memory limits.
 
     Raises:
-        SynthError: none does.
+        SynthError: there is none.
     """
     search = _Search(setting)
     search.try_greedy()
@@ -63,7 +63,7 @@ def make(setting: Setting) -> Programs:
 
 
 class _Search:
-    """The best schedule so far within the caps."""
+    """The best schedule so far within the memory limits."""
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
@@ -84,7 +84,7 @@ class _Search:
                 self._try_on_true_costs(choices)
 
     def _try_released(self, pass_costs: PassCosts, choices: VGreedyChoices) -> None:
-        """All runs to their end: only then the next one of a limit is known."""
+        """Complete all runs, because only a complete run shows the next limit to try."""
 
         def attempt(limits_bytes: Sequence[int]) -> VGreedyRun:
             run = repeated_run(pass_costs, limits_bytes, choices)
@@ -94,7 +94,7 @@ class _Search:
         self._go_up(units_bytes(pass_costs), attempt)
 
     def _try_on_true_costs(self, choices: VGreedyChoices) -> None:
-        """Runs that are no shorter than the best are given up."""
+        """Stop runs that are no shorter than the best."""
 
         def attempt(limits_bytes: Sequence[int]) -> VGreedyRun:
             run = VGreedyRun(self.pass_costs, limits_bytes, choices)
@@ -105,7 +105,7 @@ class _Search:
         self._go_up(units_bytes(self.pass_costs), attempt)
 
     def _go_up(self, units: Sequence[int], attempt: Callable[[Sequence[int]], VGreedyRun]) -> None:
-        """Try the limits within the caps, less those at which the run would be the same."""
+        """Try limits within the memory limits, except those at which the run would be the same."""
         new_from = 0
         for count in _greedy_counts(self.setting):
             limits = [count * unit for unit in units]
@@ -141,7 +141,7 @@ class _Search:
         )
 
     def _offer(self, programs: Programs | None) -> None:
-        """Take it if it keeps the caps and is shorter, by exact simulation."""
+        """Accept programs that keep the memory limits and are shorter, by exact simulation."""
         if programs is None:
             return
         setting = self.setting
@@ -163,7 +163,7 @@ class _Search:
 
 
 def _greedy_counts(setting: Setting) -> range:
-    """The greedy's limits, in activations, from the least that it can do with."""
+    """The greedy's limits, in activations, from the least that suffices."""
     d, m = setting.num_ranks, setting.num_micro_batches
     step, runs = 1, _MOST_GREEDY_OPS // (6 * d * m)
     while 2 * d > runs * step and 4 * step <= d:

@@ -1,1 +1,1 @@
-"""Schedules out of and into other people's formats; one file for each format."""
+"""Conversion of schedules to and from the formats of other projects; one file for each format."""

@@ -52,12 +52,12 @@ def _cell(op: Op) -> str:
 
 
 def from_torch_csv(text: str, name: str = "csv") -> Schedule:
-    """Read either form; the placement is what the rows say, the buffering the default one.
+    """Read either form; the rows give the placement, the buffering is the default one.
 
-    Whether the schedule is complete and can run is for `verify` to say.
+    `verify` checks whether the schedule is complete and can run.
 
     Raises:
-        SynthError: a cell is not understood, a row has no actions, or a stage is on two ranks or on
+        SynthError: a cell cannot be parsed, a row has no actions, or a stage is on two ranks or on
             none; names it.
     """
     programs = [
@@ -76,7 +76,7 @@ def from_torch_csv(text: str, name: str = "csv") -> Schedule:
 
 
 def _rows(text: str) -> list[list[str]]:
-    """The cells of all rows, whichever way lines end."""
+    """The cells of all rows, with any kind of line ends."""
     try:
         return list(csv.reader(io.StringIO(text, newline=None)))
     except csv.Error as error:

@@ -1,4 +1,12 @@
-"""Rounds of connecting links: in each round a rank is an end of at most one link."""
+"""Rounds of connecting links: in each round a rank is an end of at most one link.
+
+Connecting a link occupies both its ends. In rounds, links without a common rank connect at the same
+time. A chain of any length takes four rounds:
+
+    ranks    0 → 1 → 2 → 3 → 4
+    round 0  (0, 1)  (2, 3)          round 2  (1, 2)  (3, 4)
+    round 1  (1, 0)  (3, 2)          round 3  (2, 1)  (4, 3)
+"""
 
 from collections.abc import Iterable
 

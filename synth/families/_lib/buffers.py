@@ -1,8 +1,8 @@
-"""How far ahead to receive and how late to wait for a send, where the default costs time.
+"""Chooses the buffering of a family whose default buffering costs time.
 
-Buffers are bounded (`Buffering`), so a rank may wait until its successor has posted a receive.
-With the default every handcrafted linear schedule keeps its time; schedules whose neighbours are
-far apart in what they run next may lose time with it, or wait for each other for ever.
+Buffers are bounded (`Buffering`), so a rank may wait until its successor has posted a receive. With
+the default buffering every handcrafted linear schedule keeps its time. A schedule whose neighbours
+run ops in very different orders may lose time with it, or deadlock.
 """
 
 from collections.abc import Iterator
@@ -18,9 +18,10 @@ from synth.schedule.simulate import DeadlockError, simulate
 
 
 def patient(setting: Setting, schedule: Schedule) -> Buffering:
-    """The smallest buffering of a doubling row with which nobody waits for room in a buffer.
+    """The smallest buffering of a doubling sequence with which no rank waits for a free buffer.
 
-    With caps: of those within the caps, if there are any, the first with the least time.
+    With memory limits it is the first with the least time among those within the limits, if there
+    are any.
     """
     most = unlimited(schedule)
     fastest = outcome_of(setting, schedule, most)
@@ -37,19 +38,19 @@ def patient(setting: Setting, schedule: Schedule) -> Buffering:
 
 
 class BufferingOutcome(NamedTuple):
-    """How a schedule does with a buffering; less is better."""
+    """The limits that a schedule exceeds with a buffering, and its times; less is better."""
 
     exceeds_caps: bool
     period_us: int
     makespan_us: int
 
     def without_waiting(self, fastest: "BufferingOutcome") -> bool:
-        """Whether this fits, and takes no longer than without a limit on buffers."""
+        """True if this fits, and takes no longer than with unlimited buffers."""
         return not self.exceeds_caps and self[1:] <= fastest[1:]
 
 
 def _row() -> Iterator[Buffering]:
-    """(1, 2), (1, 4), (2, 4), (2, 8), (4, 8) …: later waits before earlier receives."""
+    """Yield (1, 2), (1, 4), (2, 4), (2, 8), (4, 8) …: later waits before earlier receives."""
     buffering = Buffering()
     while True:
         yield buffering
@@ -59,7 +60,7 @@ def _row() -> Iterator[Buffering]:
 
 
 def unlimited(schedule: Schedule) -> Buffering:
-    """The buffering with which nobody ever waits for room in a buffer."""
+    """The buffering with which no rank ever waits for a free buffer."""
     longest = max(len(program) for program in schedule.programs)
     return Buffering(longest, longest)
 
@@ -67,7 +68,7 @@ def unlimited(schedule: Schedule) -> Buffering:
 def outcome_of(
     setting: Setting, schedule: Schedule, buffering: Buffering
 ) -> BufferingOutcome | None:
-    """Simulate; none where the ranks wait for each other."""
+    """Simulate a buffering; None if it deadlocks."""
     lowered = lower(replace(schedule, buffering=buffering), setting.costs)
     try:
         line = simulate(lowered)

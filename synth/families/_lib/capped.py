@@ -1,7 +1,8 @@
-"""Rules that limit what lies between F and W, at limits low enough for all that a rank holds.
+"""Generators that limit the activations between F and W, called with ever lower limits.
 
-Such a rule counts what is kept (`kept.py`). Sends, receives and what ops need while they run follow
-from the schedule that it makes, and are taken off its limits for the next attempt.
+Such a generator counts the activations that a rank holds (`kept.py`). The memory of sends, receives
+and running ops follows from the schedule that it makes, and is subtracted from its limits for the
+next attempt.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,19 +19,19 @@ from synth.schedule.model import Schedule
 
 
 class Attempt(NamedTuple):
-    """Programs of a rule, and by how much each rank exceeds its cap."""
+    """The programs of a generator, and the bytes by which each rank exceeds its memory limit."""
 
     programs: Programs
     over_bytes: tuple[int, ...]
 
     @property
     def fits(self) -> bool:
-        """Whether all caps are kept."""
+        """True if all memory limits are kept."""
         return not any(self.over_bytes)
 
 
 def left_bytes(setting: Setting) -> list[int]:
-    """What static bytes leave of each rank's cap; there must be caps."""
+    """The bytes of each rank's memory limit that static bytes leave; there must be limits."""
     if setting.caps_bytes is None:
         raise ValueError("the setting has no memory limits")
     stages = setting.costs.stages
@@ -47,16 +48,19 @@ def within_caps(
     least_bytes: Sequence[int],
     most_attempts: int,
 ) -> Iterator[Attempt]:
-    """What a rule makes, one at least, at ever lower limits; the last one may keep the caps.
+    """Call a generator with ever lower limits until its programs keep the memory limits.
+
+    It is called at least once, and the last attempt may keep the limits or not.
 
     Args:
-        setting: with caps, and of a family that is `patient`.
-        make: the rule, given the limit of each rank in the sense of `kept_bytes`.
-        first_bytes: the limits to begin with.
-        least_bytes: those below which the rule cannot go.
+        setting: with memory limits, of a family that is `patient`.
+        make: the generator, called with the limit of each rank in the sense of `kept_bytes`.
+        first_bytes: the first limits.
+        least_bytes: the lowest limits that the generator can work with.
+        most_attempts: the largest number of calls.
 
     Raises:
-        SynthError: the rule makes nothing at the limits to begin with.
+        SynthError: the generator makes nothing at the first limits.
     """
     left, limits = left_bytes(setting), list(first_bytes)
     for _ in range(most_attempts):
@@ -81,9 +85,9 @@ def within_caps(
 
 
 def over_bytes(setting: Setting, programs: Programs) -> tuple[int, ...]:
-    """Return the bytes by which each rank exceeds its cap; there must be caps.
+    """The bytes by which each rank exceeds its memory limit; there must be limits.
 
-    Counted with few buffers; where all ranks fit with these, with the `patient` ones.
+    They are counted with the default buffering and, if all ranks fit, with the `patient` one.
     """
     caps = setting.caps_bytes
     if caps is None:

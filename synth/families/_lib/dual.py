@@ -1,9 +1,9 @@
-"""What DualPipe and DualPipeV share (DeepSeek-AI 2024, arXiv 2412.19437, section 3.2.1).
+"""The common part of DualPipe and DualPipeV (DeepSeek-AI 2024, arXiv 2412.19437, 3.2.1).
 
 A rank runs two streams of micro-batches. The near stream enters at the rank's own end of a row of
-`length` ranks that the far stream comes back along. Backwards are whole (BW) in the middle, where
-the paper overlaps the F of one stream with the backward of the other; at both ends B and W are
-apart, so that B is handed on early and W fills the gap.
+`length` ranks, along which the far stream returns. Backwards are fused (BW) in the middle, where
+the paper overlaps the F of one stream with the backward of the other. At both ends B and W are
+separate, so that B is sent on early and W fills the gap.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ F, B, W, BW = OpKind.F, OpKind.B, OpKind.W, OpKind.BW
 
 @dataclass(frozen=True)
 class Stream:
-    """The stage of a copy through which micro-batches first, first + 1, … pass on a rank."""
+    """The stage copy through which micro-batches first, first + 1, … pass on a rank."""
 
     stage: int
     replica: int = 0
@@ -28,7 +28,8 @@ class Stream:
 def program(near: Stream, far: Stream, place: int, length: int, number: int) -> list[Op]:
     """The ops of the rank at `place` of the row, with `number` micro-batches in each stream.
 
-    Eight steps; each needs `number` ≥ 2 · length or the counts of the middle step get too small.
+    There are eight steps. `number` must be at least 2 · length, or the counts of the middle step
+    become negative.
     """
     rank = _Rank(near, far)
     behind = length - place - 1
@@ -49,7 +50,7 @@ def program(near: Stream, far: Stream, place: int, length: int, number: int) -> 
 
 
 class _Rank:
-    """A rank's program in the making: what each stream does next, and which W's are owed."""
+    """A rank's program in the making: the next op of each stream, and the W's still to run."""
 
     def __init__(self, near: Stream, far: Stream) -> None:
         self.ops: list[Op] = []
@@ -58,13 +59,13 @@ class _Rank:
         (self.b0, self.bw0), (self.b1, self.bw1) = (self._backward(s) for s in (near, far))
 
     def repeat(self, times: int, *steps: Callable[[], None]) -> None:
-        """Do the steps in turn, so many times."""
+        """Run the steps one after another, `times` times."""
         for _ in range(times):
             for step in steps:
                 step()
 
     def w(self) -> None:
-        """The W that is owed longest."""
+        """Run the W that has waited longest."""
         self.ops.append(self._owed.pop(0))
 
     def _forward(self, stream: Stream) -> Callable[[], None]:

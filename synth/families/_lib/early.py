@@ -1,10 +1,10 @@
-"""Forwards run ahead in two directions: which micro-batches enter when, and what a rank runs next.
+"""Early forwarding in two directions: which micro-batches enter when, and a rank's next op.
 
-Where B takes twice as long as F, units in fixed slots (`units.py`) leave bubbles where they meet.
-Running later forwards there removes them and holds more activations: MixPipe regulates the number
-K of micro-batches that each direction injects at the beginning, BitPipe calls it early forwarding
-(arXiv 2410.19367, appendix B). Here both are list scheduling: every rank, whenever it is free, runs
-one of the ops whose input is there, by a rule. Times are the papers' F = 1 and B = 2.
+If B takes twice as long as F, units in fixed slots (`units.py`) leave bubbles where they meet.
+Running later forwards there removes the bubbles and holds more activations. MixPipe regulates the
+number K of micro-batches that each direction injects at the beginning; BitPipe calls it early
+forwarding (arXiv 2410.19367, appendix B). Here both are list scheduling: a free rank runs one of
+the ops whose input has arrived, chosen by a rule. Times are the papers' F = 1 and B = 2.
 """
 
 from collections import deque
@@ -22,7 +22,7 @@ _TIMES = {F: 1, BW: 2}
 
 
 class First(Enum):
-    """Which stage goes first."""
+    """The stage that goes first."""
 
     LOWEST = auto()
     HIGHEST = auto()
@@ -30,7 +30,7 @@ class First(Enum):
 
 
 class Alternation(Enum):
-    """Between what a rank changes from op to op of a kind, as long as there is both."""
+    """The property that a rank alternates from op to op of a kind, while it has both."""
 
     NONE = auto()
     COPIES = auto()
@@ -39,13 +39,7 @@ class Alternation(Enum):
 
 @dataclass(frozen=True)
 class RunAheadRule:
-    """What a free rank takes.
-
-    `in_flight` micro-batches of each copy may have begun and not ended; an F may not make a rank
-    hold more than `most_held`. With `in_turn`, F and B alternate; else an F goes first, but
-    for the rank's first B. Of several ops of the kind those of the copy or half whose turn it is
-    come first, and among them the stage, and the oldest micro-batch.
-    """
+    """The rule by which a free rank chooses its next op."""
 
     in_flight: int
     most_held: int
@@ -58,7 +52,7 @@ class RunAheadRule:
 
 @dataclass(frozen=True)
 class Listed:
-    """A rule's programs, how long they take in unit times, and the most that a rank holds."""
+    """A rule's programs, their makespan in unit times, and the most activations on a rank."""
 
     programs: list[list[Op]]
     makespan: int
@@ -66,7 +60,7 @@ class Listed:
 
 
 def list_schedule(setting: Setting, rule: RunAheadRule) -> Listed | None:
-    """Run a rule; none where all ranks wait for room."""
+    """Run a rule; None if all ranks wait for memory."""
     return _Run(setting, rule).run()
 
 
@@ -90,7 +84,7 @@ class _Run:
         ]
 
     def run(self) -> Listed | None:
-        """Let every rank decide whenever something has ended, until nothing is left."""
+        """Let every rank decide whenever an op has ended, until no event is left."""
         for replica in range(len(self.ranks)):
             self._inject(replica)
         now = 0
@@ -108,14 +102,14 @@ class _Run:
         return Listed(self.programs, max(self.free_at), max(self.most_held))
 
     def _inject(self, replica: int) -> None:
-        """Let a copy's next micro-batches begin while there may be more in flight."""
+        """Start a copy's next micro-batches while more may be in flight."""
         while self.waiting[replica] and self.in_flight[replica] < self.rule.in_flight:
             microbatch = self.waiting[replica].popleft()
             self.ready[self.ranks[replica][0]].add(Op(F, 0, microbatch, replica))
             self.in_flight[replica] += 1
 
     def _hand_on(self, op: Op) -> None:
-        """What an op that has ended makes possible."""
+        """Enable the ops that depend on an op that has ended."""
         last = self.num_stages - 1
         if op.kind == F:
             after = op._replace(stage=op.stage + 1) if op.stage < last else op._replace(kind=BW)
@@ -171,7 +165,7 @@ class _Run:
         return self.rule.forward_turns if op.kind == F else self.rule.backward_turns
 
     def _turn(self, op: Op) -> tuple[OpKind, int]:
-        """What of its kind an op is by turns."""
+        """The property of an op that alternates."""
         if self._turns_of(op) == Alternation.HALVES:
             return op.kind, int(op.stage >= self.num_stages // 2)
         return op.kind, op.replica

@@ -1,4 +1,4 @@
-"""What a family of schedules is, and what one is made from."""
+"""A family of schedules, and the setting that one is made for."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,11 +17,11 @@ Programs = Sequence[Iterable[Op]]
 
 @dataclass(frozen=True)
 class Setting:
-    """What a schedule is asked for: where stages live, how many micro-batches, what ops cost.
+    """The input of a generator: placement, micro-batches, costs, memory limits, options.
 
-    Most families read the first two alone. `costs` are those of the stages asked for, else equal
-    stages with F = B = W, as most of the papers draw them. `caps_bytes` is the most that each rank
-    may hold, where that was given. `options` are the family's own, all of them.
+    Most families use the first two alone. `costs` are those of the given stages, else equal stages
+    with F = B = W, as most papers draw them. `caps_bytes` is the memory limit of each rank, if
+    given. `options` are all options of the family.
     """
 
     placement: Placement
@@ -38,10 +38,11 @@ class Setting:
         costs: Costs | None = None,
         caps_bytes: Sequence[int] | None = None,
     ) -> "Setting":
-        """Check the numbers against each other and fill in equal stages where costs are none.
+        """Check the numbers against each other; without costs all stages are equal.
 
         Raises:
-            SynthError: no micro-batch, or costs or caps for other stages or ranks.
+            SynthError: there is no micro-batch, or the costs or limits are for other stages or
+                ranks.
         """
         if num_micro_batches < 1:
             raise SynthError(
@@ -65,11 +66,11 @@ class Setting:
 
     @property
     def num_stages(self) -> int:
-        """Number of stages, copies not counted."""
+        """The number of stages; copies do not count."""
         return self.placement.num_stages
 
     def count(self, name: str) -> int:
-        """A number among the family's options."""
+        """The value of a numeric option."""
         number = self.options[name]
         if not isinstance(number, int):
             raise TypeError(f"the option {name} is {number!r}, not a number")
@@ -80,11 +81,11 @@ class Setting:
 class Family:
     """A published schedule: its name, its source, and the rule that makes each rank's program.
 
-    `layout` is the named placement that it is defined on; numbers and words of `options`, which
-    stand behind the name (see `options.py`), may be part of it: `looped:{rounds}`. `make` raises
-    SynthError where the definition does not admit the setting. `timed` families read costs, so they
-    take longer; `averages` marks those that themselves also try, or only read, the means over all
-    stages. `buffering` says what a schedule needs; none: the default.
+    `layout` is the named placement on which it is defined. It may contain `options`, which stand
+    behind the family's name (see `options.py`): `looped:{rounds}`. `make` raises SynthError if the
+    definition does not admit the setting. `timed` families read costs, so they take longer.
+    `averages` marks those that themselves also try, or only read, the means over all stages.
+    `buffering` returns the buffering of a schedule; None: the default.
     """
 
     name: str
@@ -97,10 +98,10 @@ class Family:
     buffering: Callable[[Setting, Schedule], Buffering] | None = None
 
     def place(self, num_ranks: int, options: Options) -> Placement:
-        """The placement that the family is defined on.
+        """The placement on which the family is defined.
 
         Raises:
-            SynthError: too few ranks.
+            SynthError: there are too few ranks.
         """
         return placement(self.layout.format(**options), num_ranks)
 
@@ -123,7 +124,7 @@ def forwards(stage: int, first: int, end: int) -> list[Op]:
 
 
 def _equal_stages(num_stages: int) -> Costs:
-    """F = B = W, an activation that is kept until W, transfers that take no time."""
+    """F = B = W, one activation held until W, transfers that take no time."""
     return uniform_costs(
         num_stages,
         forward_us=1,

@@ -1,8 +1,8 @@
-"""What a micro-batch keeps on its rank between its F and its W: the memory of the papers.
+"""The activations of a micro-batch on its rank between F and W: the memory of the papers.
 
-Saved values, and boundary values for as long as a layer holds on to them. What is sent and
-received, the parameters, and what an op needs while it runs, are not in it: a schedule's exact
-memory is that of its lowered programs.
+They are the saved values, and boundary values for as long as a layer holds them. Sent and received
+values, parameters, and the workspace of ops are not included. The exact memory of a schedule is
+that of its lowered programs.
 """
 
 from collections.abc import Sequence
@@ -15,22 +15,22 @@ F, B, W = OpKind.F, OpKind.B, OpKind.W
 
 
 def kept_bytes(costs: Costs, stage: int) -> dict[OpKind, int]:
-    """What one micro-batch keeps after F, and after B.
+    """The bytes of one micro-batch after F, and after B.
 
-    Where the costs say nothing of memory, a micro-batch counts 1 from its F to its W.
+    If the costs contain no memory, a micro-batch counts 1 from its F to its W.
     """
     kept = {kind: _kept_after(costs, stage, kind) for kind in (F, B)}
     return kept if any(kept.values()) else {F: 1, B: 1}
 
 
 def growth_bytes(costs: Costs, stage: int) -> dict[OpKind, int]:
-    """How much more its rank keeps after F, B and W of one micro-batch than before."""
+    """The change of a rank's bytes by F, B and W of one micro-batch."""
     kept = kept_bytes(costs, stage)
     return {F: kept[F], B: kept[B] - kept[F], W: -kept[B]}
 
 
 def most_kept_bytes(costs: Costs, program: Sequence[Op]) -> int:
-    """The most that a rank keeps while it runs a program."""
+    """The most bytes that a rank holds while it runs a program."""
     level = most = 0
     for op in program:
         level += growth_bytes(costs, op.stage)[op.kind]

@@ -1,11 +1,11 @@
-"""What a family leaves open, and how it is written behind the family's name.
+"""The options of a family, and their written form behind the family's name.
 
     interleaved:3            a whole number: the number of rounds
-    chimera:doubling         a word: one of several ways, the first of which needs no word
+    chimera:doubling         a word: one of several choices, the default of which is not written
     interleaved:3,group=5    any other number, with its name
 
-The same spelling everywhere: in `generate`, on the command line and as a schedule's name, which
-always says the rounds, and of the rest what is not the default.
+The spelling is the same in `generate`, on the command line and in a schedule's name. The name
+always contains the rounds, and other options unless they have their default.
 """
 
 import re
@@ -22,25 +22,21 @@ Options = Mapping[str, int | str]
 
 @dataclass(frozen=True)
 class Count:
-    """A number from `least` on; `default` stands for none given, and may lie below `least`."""
+    """A number of at least `least`; `default` stands for no number, and may be below `least`."""
 
     name: str
     default: int
     least: int = 1
 
     def __str__(self) -> str:
-        """For people: how it is written."""
+        """The written form."""
         written = "a number of rounds" if self.name == ROUNDS else f"{self.name}=a number"
         return f"{written} from {self.least}"
 
 
 @dataclass(frozen=True)
 class ChoiceOption:
-    """One of several words, the first of which is the default.
-
-    `untried` are words that need not be compared with the others: the same schedule by another
-    name, or what is never better.
-    """
+    """One of several words, the first of which is the default."""
 
     name: str
     words: tuple[str, ...]
@@ -48,11 +44,11 @@ class ChoiceOption:
 
     @property
     def default(self) -> str:
-        """The word that needs not be written."""
+        """The word that need not be written."""
         return self.words[0]
 
     def __str__(self) -> str:
-        """For people: how it is written."""
+        """The written form."""
         return " or ".join(self.words)
 
 
@@ -63,20 +59,20 @@ SYNC = ChoiceOption("sync", ("eager", "late-sync"), untried=("late-sync",))
 
 
 def rounds(default: int, least: int = 1) -> Count:
-    """The number of rounds, of which every rank holds one stage each, or two on waves."""
+    """The option for the number of rounds; every rank holds one stage of each, or two on waves."""
     return Count(ROUNDS, default, least)
 
 
 def defaults(options: Sequence[Option]) -> dict[str, int | str]:
-    """Nothing chosen."""
+    """The options' default values."""
     return {option.name: option.default for option in options}
 
 
 def parse(family: str, options: Sequence[Option], text: str | None) -> dict[str, int | str]:
-    """Read what stands behind a family's name; none: nothing, not even a colon.
+    """Parse the options behind a family's name; None: there are none, and no colon.
 
     Raises:
-        SynthError: a part is no option of the family, given twice, or below its least.
+        SynthError: a part is not an option of the family, is given twice, or is below its minimum.
     """
     chosen: dict[str, int | str] = {}
     for part in () if text is None else text.split(","):
@@ -99,7 +95,7 @@ def parse(family: str, options: Sequence[Option], text: str | None) -> dict[str,
 
 
 def _parse_part(options: Sequence[Option], part: str) -> tuple[str, int | str] | None:
-    """The option's name and value, if the family has such an option."""
+    """Return the option's name and value, if the family has such an option."""
     name, equals, number = part.rpartition("=")
     wanted = name if equals else ROUNDS
     for option in options:
@@ -126,10 +122,11 @@ def spelled(family: str, options: Sequence[Option], chosen: Options) -> str:
 
 
 def variants(options: Sequence[Option], most_rounds: int = 0) -> Iterator[dict[str, int | str]]:
-    """The choices to be compared: words that are tried, and rounds up to a number.
+    """The choices to be compared: all words but the untried ones, and rounds up to a number.
 
     Args:
-        most_rounds: none: the default number of rounds alone.
+        options: of the family.
+        most_rounds: the largest number of rounds; None: the default number alone.
     """
     values: list[Sequence[int | str]] = []
     for option in options:

@@ -1,4 +1,4 @@
-"""Recomputation as an option of a family: F keeps its input alone, R rebuilds the rest before B."""
+"""Recomputation as an option of a family: F keeps only its input, R rebuilds the rest before B."""
 
 from collections.abc import Iterable, Iterator
 
@@ -13,9 +13,9 @@ RECOMPUTE = ChoiceOption("recompute", (_KEPT, _REBUILT))
 
 
 def recomputed(setting: Setting, programs: Programs) -> Programs:
-    """The programs, if that was asked for, with an R right before every B or BW.
+    """Insert an R right before every B or BW, if the option says so.
 
-    R waits for nothing from other ranks, so it runs while the gradient is still on its way.
+    R waits for no other rank, so it runs while the gradient is still in transit.
     """
     if setting.options[RECOMPUTE.name] == _KEPT:
         return programs

@@ -1,12 +1,12 @@
-"""Fitting an order of F, B and W to measured times without more memory ("squeeze", "reorder").
+"""Fits an order of F, B and W to measured times without more memory ("squeeze", "reorder").
 
 Qi et al. 2024 (arXiv 2405.15362, section 3) draw a building block in unit times, repeat it, and
-then close the holes: ops keep their order and run as early as they can (squeezing), or in the
-warm-up and the cool-down they overtake each other as long as memory stays below the peak
-(reordering). The paper leaves the rule of the second open. Here each rank, whenever it is free,
-runs of the ops whose input has arrived the one that is first in the drawn order. An F may only
-overtake if the rank could still run all that it overtakes in the drawn order without exceeding
-its limit; so the drawn order stays a way out at every moment, and nothing can get stuck.
+then close the holes. Either ops keep their order and run as early as they can (squeezing), or in
+warm-up and cool-down they overtake each other as long as memory stays below the peak (reordering).
+The paper leaves the rule of reordering open. Here a free rank runs, of the ops whose input has
+arrived, the first one in the drawn order. An F may only overtake if the rank could still run the
+ops that it overtakes in the drawn order without exceeding its limit. The drawn order thus remains
+feasible at every moment, and there is no deadlock.
 """
 
 from collections import deque
@@ -26,11 +26,11 @@ Order = Sequence[Sequence[Op]]
 
 @dataclass(frozen=True)
 class Rules:
-    """When an op may overtake; none is best for all times, so all are tried.
+    """The rules for an op to overtake others; none is best for all times, so all are tried.
 
-    overtake: ops may leave the drawn order, and a W runs only where no F and no B can.
-    in_cool_down: that only where no F is left.
-    wait_for_input: no W starts that would still run when the input of an F or B arrives.
+    overtake: ops may leave the drawn order, and a W runs only if no F and no B can. in_cool_down:
+    ops may overtake only if no F is left. wait_for_input: no W starts that would still run when the
+    input of an F or B arrives.
     """
 
     overtake: bool = False
@@ -42,12 +42,13 @@ _ALL = (Rules(), *(Rules(True, late, wait) for late in (False, True) for wait in
 
 
 def fitted(setting: Setting, order: Order, limits_bytes: Sequence[int]) -> Programs:
-    """The order, or the reordering of it, that has the least period (then the least makespan).
+    """Return the order, or the reordering of it, with the least period, then the least makespan.
 
     Args:
         setting: any placement.
-        order: every rank's F, B and W, a way to run them all without waiting for each other.
-        limits_bytes: what a rank may keep in the sense of `kept_bytes`; it must allow the order.
+        order: every rank's F, B and W, in an order without deadlock.
+        limits_bytes: the most that a rank may hold in the sense of `kept_bytes`; it must allow the
+            order.
     """
     found = fitted_below(setting, order, limits_bytes, None)
     assert found is not None
@@ -57,7 +58,7 @@ def fitted(setting: Setting, order: Order, limits_bytes: Sequence[int]) -> Progr
 def fitted_below(
     setting: Setting, order: Order, limits_bytes: Sequence[int], most_us: int | None
 ) -> Programs | None:
-    """Fit as `fitted` does, but give up, and return None, once the period exceeds `most_us`."""
+    """Fit as `fitted` does; give up and return None once the period exceeds `most_us`."""
     attempts = [(order, rules) for rules in _ALL]
     if not _are_as_drawn(setting):
         # As the authors do it: fitted to what is drawn, then run in the order that this gives.
@@ -74,9 +75,9 @@ def _best(
     limits_bytes: Sequence[int],
     most_us: int | None = None,
 ) -> Order | None:
-    """The programs of the attempt that ends first; those that fall behind are given up.
+    """The programs of the attempt that ends first; attempts that fall behind are stopped.
 
-    None if the period of all is more than `most_us`.
+    None if the periods of all attempts exceed `most_us`.
     """
     best: _Run | None = None
     for order, rules in attempts:
@@ -90,20 +91,20 @@ def _best(
 
 
 def _are_as_drawn(setting: Setting) -> bool:
-    """Whether F, B and W of all stages take the same time, and transfers none."""
+    """True if F, B and W of all stages take the same time, and transfers none."""
     times = {stage.duration_us[kind] for stage in setting.costs.stages for kind in (F, B, W)}
     return len(times) == 1 and setting.costs.links == Links()
 
 
 def _as_drawn(setting: Setting) -> Setting:
-    """The same with F = B = W = 1 and transfers that take no time."""
+    """The setting with F = B = W = 1 and transfers that take no time."""
     unit = dict.fromkeys(OpKind, 1)
     stages = tuple(stage.replace(duration_us=unit) for stage in setting.costs.stages)
     return replace(setting, costs=setting.costs.replace(stages=stages, links=Links()))
 
 
 class _Run:
-    """One simulation of all ranks that decides what each runs next."""
+    """One simulation of all ranks that decides the next op of each."""
 
     def __init__(
         self, setting: Setting, order: Order, limits_bytes: Sequence[int], rules: Rules
@@ -125,14 +126,14 @@ class _Run:
 
     @property
     def is_done(self) -> bool:
-        """Whether all ops have run."""
+        """True if all ops have run."""
         return all(
             front == len(program) for front, program in zip(self.front, self.order, strict=True)
         )
 
     @property
     def worth(self) -> tuple[int, int]:
-        """Smaller is better."""
+        """The key of comparison; less is better."""
         return self.period_us, self.makespan_us
 
     @property
@@ -142,14 +143,14 @@ class _Run:
 
     @property
     def makespan_us(self) -> int:
-        """From time 0 to the last op of all."""
+        """The time from 0 to the end of the last op."""
         return max(self.free_at)
 
     def run(self, most_us: int | None = None) -> None:
-        """Make the programs: whenever a rank is free or gets an input, it decides.
+        """Make the programs: a rank decides whenever it is free or gets an input.
 
         Args:
-            most_us: the run ends as soon as its period will be longer than this.
+            most_us: the run ends once its period is certain to exceed this.
         """
         while self.events:
             now, rank = heappop(self.events)
@@ -163,7 +164,7 @@ class _Run:
             raise RuntimeError("the drawn order does not run to its end")
 
     def _choose(self, rank: int, now: int) -> int | None:
-        """The place in the drawn order of the op to start now; none: the rank waits."""
+        """The place in the drawn order of the op to start now; None: the rank waits."""
         order, best, next_input = self.order[rank], None, None
         for queue in self.queues[rank].values():
             if not queue or not self._may_run(rank, queue[0]):
@@ -185,13 +186,13 @@ class _Run:
         return best
 
     def _priority(self, rank: int, place: int) -> tuple[bool, int]:
-        """Smaller goes first."""
+        """The key by which the next op is chosen; the smallest goes first."""
         is_cooling = self.forwards_left[rank] == 0
         weights_last = self.rules.overtake and (is_cooling or not self.rules.in_cool_down)
         return weights_last and self.order[rank][place].kind == W, place
 
     def _may_run(self, rank: int, place: int) -> bool:
-        """Whether running this op now leaves the drawn order as a way out."""
+        """True if the rank can still finish in the drawn order after running this op now."""
         front = self.front[rank]
         if place == front:
             return True
@@ -232,7 +233,7 @@ class _Run:
             self._deliver(op, reader, rank, end)
 
     def _deliver(self, op: Op, reader: Op, rank: int, end: int) -> None:
-        """Tell the rank of a reader when its input is there."""
+        """Record at a reader's rank when its input arrives."""
         target = self.setting.placement.rank_of(reader.stage, reader.replica)
         if target != rank:
             boundary = min(op.stage, reader.stage)
@@ -241,7 +242,7 @@ class _Run:
         heappush(self.events, (end, target))
 
     def _source(self, op: Op) -> bool:
-        """Whether an op waits for another."""
+        """The rank and op that an op waits for, if any."""
         return op.kind != F or op.stage > 0
 
     def _readers(self, op: Op) -> list[Op]:
@@ -256,7 +257,7 @@ class _Run:
 
 
 def _queues(program: Sequence[Op]) -> dict[tuple[OpKind, int, int], deque[int]]:
-    """The places of the ops of each kind and stage: these keep their order among themselves."""
+    """The places of the ops of each kind and stage, which keep their order among themselves."""
     queues: dict[tuple[OpKind, int, int], deque[int]] = {}
     for place, op in enumerate(program):
         queues.setdefault((op.kind, op.stage, op.replica), deque()).append(place)

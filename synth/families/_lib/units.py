@@ -1,19 +1,20 @@
-"""Micro-batches in slots that never collide: what Chimera, BitPipe and Hanayo share.
+"""Micro-batches in slots that never collide, for Chimera, BitPipe and Hanayo.
 
 With S stages in each copy and F = B = 1, micro-batch j of its copy runs
 
     F of stage s  in slot s + 2j,        B of stage s  in slot 2S − 1 − s + 2j.
 
-On a rank of a wave, passes down the ranks and passes up have slots of opposite parity, and those of
-one parity (F down, B up, …) follow each other at a distance of 2D: room for D micro-batches. Where
-a mirror image runs as well, with an even number D of ranks, each copy has room for D / 2 and the
-other has exactly the slots in between. D micro-batches so make a *unit*, which takes 2S slots of
-every rank; the next unit starts 2S slots later ("direct concatenation"), and its first F's take the
-holes of the one before. The last unit may be smaller. Copies share each unit as evenly as possible.
+On a rank of a wave, passes down the ranks and passes up have slots of opposite parity. Those of one
+parity (F down, B up, …) follow each other at a distance of 2D, which leaves room for D
+micro-batches. If a mirror image runs as well, with an even number D of ranks, each copy has room
+for D / 2 and the other copy has exactly the slots in between. D micro-batches thus make a *unit*,
+which takes 2S slots of every rank. The next unit starts 2S slots later ("direct concatenation"),
+and its first F's fill the holes of the previous one. The last unit may be smaller. Copies share
+each unit as evenly as possible.
 
-Where q micro-batches run in each slot of F, but one in each of B (Chimera's forward doubling, q = 2
-for B = 2F), it is pair j that has the slots of F above, and micro-batch i of its copy the slot of B
-2S − 1 − s + 2i: a unit of q D micro-batches takes S slots of F and q S of B.
+If q micro-batches run in each slot of F, but one in each slot of B (Chimera's forward doubling, q =
+2 for B = 2F), pair j has the slots of F above, and micro-batch i of its copy has the slot of B 2S −
+1 − s + 2i. A unit of q D micro-batches takes S slots of F and q S slots of B.
 """
 
 from collections.abc import Sequence
@@ -27,11 +28,12 @@ Slots = list[list[tuple[int, Op]]]
 
 
 def concatenated(setting: Setting, per_slot: int = 1) -> Programs:
-    """Units of D micro-batches behind one another, the last with what is left.
+    """Units of D micro-batches one after another; the last unit may be smaller.
 
     Args:
-        per_slot: so many micro-batches run in each slot of F, one after another: a unit has D times
-            as many.
+        setting: with D ranks.
+        per_slot: the number of micro-batches that run in each slot of F, one after another; a unit
+            has D times as many.
     """
     num_ranks, total = setting.num_ranks, setting.num_micro_batches
     groups = [range(j, min(j + per_slot, total)) for j in range(0, total, per_slot)]
@@ -43,7 +45,7 @@ def concatenated(setting: Setting, per_slot: int = 1) -> Programs:
 
 
 def check_even(name: str, setting: Setting) -> None:
-    """Two copies in opposite directions collide on an odd number of ranks.
+    """Refuse an odd number of ranks, on which two copies in opposite directions collide.
 
     Raises:
         SynthError: the number of ranks is odd.

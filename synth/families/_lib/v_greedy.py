@@ -40,7 +40,7 @@ W = OpKind.W
 
 @dataclass(frozen=True)
 class VGreedyChoices:
-    """Let one more W fill a gap that is too small for it: before F, and before pass 2."""
+    """The choice to fill a gap with one W that is too long for it: before F, and before pass 2."""
 
     fill_before_f: bool
     fill_before_second_b: bool
@@ -57,10 +57,10 @@ class NoRoomError(SynthError):
 def repeated_run(
     pass_costs: PassCosts, limits_bytes: Sequence[int], choices: VGreedyChoices
 ) -> "VGreedyRun":
-    """Run the greedy, and again with the idle time left over, for as long as that is shorter.
+    """Run the greedy, and again with the idle time left over, as long as that is shorter.
 
     Raises:
-        StuckError: a limit leaves no room.
+        NoRoomError: a limit leaves no room.
     """
     best = VGreedyRun(pass_costs, limits_bytes, choices)
     best.run()
@@ -215,7 +215,7 @@ class VGreedyRun:
         return self._check_room(rank, self.growth_bytes[FIRST_F][rank] * (2 + 2 * rank))
 
     def _backwards(self) -> list[tuple[int, int]]:
-        """The B that each rank runs this round: first those that go up, last rank first."""
+        """The B of each rank in this round: first those of the way up, last rank first."""
         downs, ups = self._ended[SECOND_B], self._ended[FIRST_B]
         up, down = [], []
         for rank in range(self.d):
@@ -230,7 +230,7 @@ class VGreedyRun:
         return up[::-1] + down
 
     def _forward(self, rank: int) -> int | None:
-        """The F that a rank runs next; None: all have run, or none has its input."""
+        """The next F of a rank; None: all have run, or none has its input."""
         done, begun = len(self._ended[SECOND_F][rank]), len(self._ended[FIRST_F][rank])
         if done >= self.m:
             return None
@@ -240,7 +240,7 @@ class VGreedyRun:
         return None
 
     def _is_ready(self, rank: int, number: int) -> bool:
-        """True if a rank's next op of a pass is there to be run, and its input is placed."""
+        """True if a rank's next op of a pass exists, and the op before it has been placed."""
         count = len(self._ended[number][rank])
         if count >= self.m:
             return False
@@ -265,7 +265,7 @@ class VGreedyRun:
             self._put_w(rank)
 
     def _fill_gap(self, rank: int, number: int) -> None:
-        """Run W's while the input of a pass is on its way."""
+        """Run W's until the input of a pass arrives."""
         owed = self._owed[rank]
         if not owed:
             return

@@ -22,12 +22,14 @@ KINDS = (F, F, B, B)
 
 @dataclass(frozen=True)
 class PassCosts:
-    """Times and bytes by pass and rank; the last two rows of times and of bytes are of the W's.
+    """Times and bytes by pass and rank; the last two rows of times and bytes are the W's.
 
     Attributes:
-        took_us: of passes 0 to 3; 4 and 5 are W of passes 2 and 3.
-        lag_us: from the rank before in the direction of the pass; 0 where there is none.
-        growth_bytes: how much more a rank keeps after the op than before.
+        num_micro_batches: the number of micro-batches.
+        took_us: the durations of passes 0 to 3; rows 4 and 5 are the W's of passes 2 and 3.
+        lag_us: the transfer time from the previous rank in the direction of the pass; 0 without
+            one.
+        growth_bytes: the change of a rank's bytes by the op.
     """
 
     num_micro_batches: int
@@ -82,9 +84,10 @@ def _lag_us(costs: Costs, number: int, rank: int) -> int:
 
 
 def averaged(pass_costs: PassCosts) -> PassCosts:
-    """The same with one time of F, B, W and transfers, and one size, for all stages and ranks.
+    """The costs with F, B, W, transfers and sizes replaced by their means over stages and ranks.
 
-    These are the means, in whole microseconds and bytes; a micro-batch frees what it keeps.
+    The means are rounded to whole microseconds and bytes; a micro-batch frees as many as it
+    allocates.
     """
     took = pass_costs.took_us
     f_us, b_us, w_us = (_mean(took[i] + took[i + 1]) for i in (FIRST_F, SECOND_B, 4))
@@ -111,14 +114,14 @@ def _mean(values: Sequence[int]) -> int:
 
 
 def _sent(pass_costs: PassCosts, number: int) -> list[tuple[int, int]]:
-    """The transfers of a pass: how long each takes, and to which rank it goes."""
+    """The transfers of a pass: the time of each, and the receiving rank."""
     first = 1 if number in (FIRST_F, SECOND_B) else 0
     ranks = range(first, first + pass_costs.num_ranks - 1)
     return [(pass_costs.lag_us[number][r], r) for r in ranks]
 
 
 def units_bytes(pass_costs: PassCosts) -> list[int]:
-    """The most that a micro-batch keeps of a stage, for each rank the mean of its two stages."""
+    """The most bytes of a micro-batch on a stage, for each rank the mean of its two stages."""
     grows = pass_costs.growth_bytes
     return [
         max(grows[FIRST_F][r], -grows[5][r]) + max(grows[SECOND_F][r], -grows[4][r]) + 1 >> 1

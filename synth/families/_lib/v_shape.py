@@ -1,14 +1,14 @@
-"""What the V-shaped schedules share (Qi et al. 2024, arXiv 2405.15362).
+"""The common part of the V-shaped schedules (Qi et al. 2024, arXiv 2405.15362).
 
 Rank r holds stage r and stage 2D − 1 − r (placement `v`). A *building block* is one micro-batch in
-unit slots, F = B = W = 1; the schedule is the block repeated every six slots, the work of a rank
+unit slots, F = B = W = 1. The schedule is the block repeated every six slots, the work of a rank
 per micro-batch. A pass goes from rank to rank in steps of a fixed number of slots:
 
     F of the first half   down, step a        B of the second half  down, step a
     F of the second half  up,   step b        B of the first half   up,   step b
 
-so that the lifetimes of a rank's two activations add up to the same on every rank: memory is
-balanced, and it is in proportion to a + b. W's go into the two slots of six that are left.
+Therefore the lifetimes of a rank's two activations have the same sum on every rank: memory is
+balanced, and proportional to a + b. The W's fill the remaining two of the six slots.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +28,7 @@ _MOST_ATTEMPTS = 3
 
 
 class Block(NamedTuple):
-    """The slots of a rank's four passes for micro-batch 0; `first` is stage r, `second` the other.
+    """The slots of a rank's four passes for micro-batch 0; `first` is stage r.
 
     All four differ modulo six on every rank, so that the repeated blocks never collide.
     """
@@ -40,14 +40,14 @@ class Block(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """Every rank's ops as drawn, and the activations of a stage that the endless drawing holds."""
+    """Every rank's ops as drawn, and the peak activations of the endless schedule, in stages."""
 
     order: list[list[Op]]
     peak: int
 
 
 def drawn(num_ranks: int, num_micro_batches: int, block: Callable[[int], Block]) -> Drawn:
-    """A building block, given by rank, repeated."""
+    """Repeat a building block, given by rank."""
     order = [_weave(num_ranks, r, block(r), num_micro_batches) for r in range(num_ranks)]
     return Drawn(order, peak_of(num_ranks, block))
 
@@ -55,7 +55,7 @@ def drawn(num_ranks: int, num_micro_batches: int, block: Callable[[int], Block])
 def repeated(setting: Setting, block: Callable[[int], Block]) -> Programs:
     """The schedule of a building block, given by rank, fitted to the setting's times.
 
-    The limit of a rank is the peak of the repeated block, in micro-batches of one stage: the
+    The limit of a rank is the peak of the repeated block, in micro-batches of one stage. It is the
     same on all ranks.
     """
     made = drawn(setting.num_ranks, setting.num_micro_batches, block)
@@ -63,13 +63,16 @@ def repeated(setting: Setting, block: Callable[[int], Block]) -> Programs:
 
 
 def fitted_to_memory(setting: Setting, order: list[list[Op]], peak: int) -> Programs:
-    """A drawn order fitted to the setting's times in its own memory, or within its caps.
+    """Fit a drawn order to the setting's times, within its own memory or the memory limits.
 
-    Where it exceeds these in its own memory, at ever lower limits; what the drawn order keeps is
-    the lowest. If that does not help, it is what it is without caps.
+    If its own memory exceeds the memory limits, ever lower limits are tried, down to the memory of
+    the drawn order. If none fits, the result is that without memory limits.
 
     Args:
-        peak: the limit of a rank, in activations of its mean stage; or what the order itself keeps.
+        setting: with placement `v`.
+        order: the drawn order.
+        peak: the limit of a rank, in activations of its mean stage; if the order itself holds more,
+            that.
     """
     needed = [most_kept_bytes(setting.costs, program) for program in order]
     shares = (_share_bytes(setting, rank, peak) for rank in range(setting.num_ranks))
@@ -89,7 +92,7 @@ def _leave_room(left: list[int], needed: list[int]) -> bool:
 
 
 def _share_bytes(setting: Setting, rank: int, count: int) -> int:
-    """So many activations of a rank's mean stage."""
+    """The bytes of `count` activations of a rank's mean stage."""
     stages = [stage for stage, _ in setting.placement.held[rank]]
     kept = sum(kept_bytes(setting.costs, stage)[OpKind.F] for stage in stages)
     return count * kept // len(stages)
@@ -111,7 +114,7 @@ def _most_held(program: list[Op]) -> int:
 
 
 def _weave(num_ranks: int, rank: int, block: Block, num_micro_batches: int) -> list[Op]:
-    """A rank's ops in the order of their slots: the passes, each B's W in the next free slot."""
+    """A rank's ops in the order of their slots; each W goes into the next free slot after its B."""
     first, second = rank, 2 * num_ranks - 1 - rank
     passes = dict(_slots(block, first, second, num_micro_batches))
     if len(passes) != 4 * num_micro_batches:

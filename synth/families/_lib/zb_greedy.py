@@ -29,7 +29,7 @@ F, B, W = OpKind.F, OpKind.B, OpKind.W
 
 @dataclass(frozen=True)
 class ZbGreedyChoices:
-    """One answer to each decision that cuts both ways."""
+    """One answer to each of three decisions, each of which helps some costs and harms others."""
 
     forward_may_delay_first_b: bool
     skip_forwards_far_ahead: bool
@@ -42,10 +42,10 @@ def greedy(name: str, setting: Setting, limits_bytes: Sequence[int]) -> Programs
     Args:
         name: of the family, for messages.
         setting: one stage per rank.
-        limits_bytes: the most that each rank may keep between F and W, see `kept`.
+        limits_bytes: the most bytes that each rank may hold between F and W, see `kept`.
 
     Raises:
-        SynthError: a limit below one micro-batch.
+        SynthError: a limit is below one micro-batch.
     """
     done: list[_Greedy] = []
     refused: list[SynthError] = []
@@ -62,7 +62,7 @@ def greedy(name: str, setting: Setting, limits_bytes: Sequence[int]) -> Programs
 
 
 def micro_batches_bytes(setting: Setting, number: int) -> list[int]:
-    """A limit for each rank: what so many micro-batches keep on it, each at its most."""
+    """A limit for each rank: the bytes of `number` micro-batches, each at its peak."""
     kept = [kept_bytes(setting.costs, stage) for stage in range(setting.num_stages)]
     return [number * max(stage.values()) for stage in kept]
 
@@ -111,7 +111,7 @@ class _Greedy:
                 self._put(rank, W)
 
     def _warm_up(self) -> None:
-        """Step 1, up to and with the first B of every rank."""
+        """Step 1, up to the first B of every rank."""
         for rank in self.ranks:
             self._make_room(rank, F)
             self._put(rank, F)
@@ -128,7 +128,7 @@ class _Greedy:
             self._put(rank, B)
 
     def _extra_forwards(self) -> list[int]:
-        """How many F's after the first each rank has time and room for before its first B."""
+        """The number of F's after the first that each rank can run before its first B."""
         extra, b_ends = [0 for _ in self.ranks], 0
         for rank in reversed(self.ranks):
             took, room = self.took[rank][F], self.limits[rank] - self.kept[rank]
@@ -148,7 +148,7 @@ class _Greedy:
         return extra
 
     def _forwards_wanted(self) -> list[bool]:
-        """Which ranks take an F this round; none may whose successor does not."""
+        """The ranks that take an F in this round; none may unless its successor does."""
         wanted = [
             self.done[r][F] < self.m
             and not (self.choices.skip_forwards_far_ahead and self._better_skips(r))
@@ -159,7 +159,7 @@ class _Greedy:
         return wanted
 
     def _better_skips(self, rank: int) -> bool:
-        """Whether an F two ahead of the next rank's would delay the B that comes from there."""
+        """True if an F two ahead of the next rank's would delay the B that comes from there."""
         after = rank + 1
         if after not in self.ranks or self.done[rank][F] < self.done[after][F] + 2:
             return False
@@ -172,14 +172,14 @@ class _Greedy:
         return with_room > b_arrives and b_arrives - self.clock[rank] <= spare
 
     def _w_for_room(self, rank: int) -> int:
-        """Time of the W's without which the next F has no room."""
+        """The time of the W's that the next F needs for its memory."""
         short = self.kept[rank] + self.needs[rank][F] - self.limits[rank]
         freed = -self.grows[rank][W]
         needed = -(-short // freed) if short > 0 and freed > 0 else 0
         return min(needed, self.done[rank][B] - self.done[rank][W]) * self.took[rank][W]
 
     def _make_room(self, rank: int, kind: OpKind) -> None:
-        """Run W's until an op of this kind is within the limit."""
+        """Run W's until an op of this kind fits into the limit."""
         while self.kept[rank] + self.needs[rank][kind] > self.limits[rank]:
             if not self._has_w(rank):
                 raise SynthError(
@@ -189,7 +189,7 @@ class _Greedy:
             self._put(rank, W)
 
     def _fill_gap(self, rank: int, kind: OpKind) -> None:
-        """Step 2: run W's while the input of the next op is on its way."""
+        """Step 2: run W's until the input of the next op arrives."""
         if kind == B and rank == 0 and self.done[0][F] == self.m:
             while self._has_w(0):  # nobody waits for the B's of rank 0
                 self._put(0, W)
@@ -202,7 +202,7 @@ class _Greedy:
             self._put(rank, W)
 
     def _arrives(self, rank: int, kind: OpKind) -> int:
-        """When the input of the rank's next op of this kind is there."""
+        """The time at which the input of the rank's next op of this kind arrives."""
         number = self.done[rank][kind]
         if kind == F and rank > 0:
             return self.ended[rank - 1][F][number] + self.lag_down[rank]

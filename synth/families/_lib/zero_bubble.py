@@ -1,4 +1,4 @@
-"""What ZB-H1 and ZB-H2 share (Qi et al. 2023, arXiv 2401.10241, section 2)."""
+"""The common part of ZB-H1 and ZB-H2 (Qi et al. 2023, arXiv 2401.10241, section 2)."""
 
 from synth.families._lib.family import forwards
 from synth.kinds import OpKind
@@ -6,10 +6,10 @@ from synth.schedule.ops import Op
 
 
 def program(stage: int, warmup: int, delay: int, num_micro_batches: int) -> list[Op]:
-    """One rank's ops: `warmup` forwards, then F and B in turn, each W `delay` B's behind its own.
+    """One rank's ops: `warmup` forwards, then F and B alternate, with W's `delay` B's late.
 
-    W j follows B j + delay, so that `delay` micro-batches wait for their W; the remaining W's fill
-    the end.
+    W j follows B j + delay, so that `delay` micro-batches wait for their W. The remaining W's come
+    at the end.
     """
     m = num_micro_batches
     ops = forwards(stage, 0, min(warmup, m))
