@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import LONGEST_S, is_slow, load_durations
+from tests.conftest import LONGEST_ALONE_S, is_slow, load_durations
 
 # Shorter ones are not listed.
-LISTED_S = 1.0
+LISTED_S = 0.5
 
 _PROPERTY = "cpu_s"
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -60,15 +60,20 @@ class _Times:
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Write the list, and name what `make test` had better be spared."""
-        listed = load_durations(self._path)
-        listed |= self._found
+        before = load_durations(self._path)
+        listed = {name: cpu_s for name, cpu_s in before.items() if _exists(name)} | self._found
         kept = {name: cpu_s for name, cpu_s in sorted(listed.items()) if cpu_s >= LISTED_S}
         told = {"cores": os.cpu_count(), "cpu_s": kept}
         self._path.write_text(json.dumps(told, indent=1) + "\n")
         terminalreporter.write_line(f"{sum(self._found.values()):.0f} s of processor time in all")
         for name, cpu_s in sorted(self._found.items(), key=lambda each: -each[1]):
-            if cpu_s > LONGEST_S and name not in self._slow:
+            if cpu_s > LONGEST_ALONE_S and name not in self._slow:
                 terminalreporter.write_line(f"{cpu_s:6.1f} s and not marked slow: {name}")
+
+
+def _exists(name: str) -> bool:
+    """Return True if the file of a test is still there."""
+    return Path(name.partition("::")[0]).exists()
 
 
 def used_s() -> float:
