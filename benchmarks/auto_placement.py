@@ -159,7 +159,7 @@ def main() -> None:
 
 
 def _less(found: Outcome) -> float:
-    """By what share the plan is shorter than the best published schedule."""
+    """The share by which the plan is shorter than the best published schedule."""
     if found.auto is None or found.best is None:
         return 0.0
     value_us = found.question.objective.value_us

@@ -1,10 +1,10 @@
-"""What it costs that a rank posts its first receives only behind the last op of an iteration.
+"""The cost of posting a rank's first receives only behind the last op of an iteration.
 
     python -m benchmarks.between_iterations plan.json …
 
-Runs the programs of plans back to back, as the executor does and as if nothing that moves where
-iterations meet held anybody up, with the plan's own links and with slower ones: whose transfers
-take so much of a mean F.
+Runs the programs of plans back to back: as the executor does, and as if transfers at the boundary
+of two iterations delayed no op. It uses the plan's own links, and slower ones, whose transfers take
+given shares of a mean F.
 """
 
 import sys

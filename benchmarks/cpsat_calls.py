@@ -1,13 +1,13 @@
-"""Cost of CP-SAT in a process of its own: small calls per second, and what large models take.
+"""Cost of CP-SAT in a process of its own: small calls per second, and time for large models.
 
     python benchmarks/cpsat_calls.py [--calls 20]
 
 The same windows (16 ranks, 64 micro-batches, 0.75 of 1F1B's memory, from list scheduling) are
 solved by CP-SAT in this process and by a worker process, with the same parameters; both find the
-same values. `build` is what making a window's model takes in both cases. Whole models are only
-written as text and read again, which is what a worker's call adds.
+same values. `build` is the time to make a window's model, in both cases. Whole models are only
+written as text and read again, which is the overhead of a worker's call.
 
-All times are of the processor, of both processes together, so that others on the machine do not
+All times are processor times of both processes together, so that other work on the machine does not
 count; the least of some repetitions. Linux only.
 """
 
@@ -65,7 +65,7 @@ class Windows:
 
 
 def parameters() -> cp_model.SatParameters:
-    """Those of windows."""
+    """The parameters of windows."""
     made = quiet(0, 1, repeatable=True)
     mind_orders(made)
     made.max_deterministic_time = _LIMIT_S

@@ -1,7 +1,7 @@
-"""How close emulated devices come to the simulation, and what of the rest is whose.
+"""Accuracy of emulated devices: measured against simulated iterations, and the sources of the rest.
 
-Equal stages, ops of 20 ms (W 15), real processes on the processors that there are, transfers of
-the size given. Prints for every schedule the measured iteration against the simulated one.
+Equal stages, ops of 20 ms (W 15), one real process per rank on this machine's processors, transfers
+of the given size. Prints for every schedule the measured iteration against the simulated one.
 
     python -m benchmarks.emulation --ranks 8 16 --op-ms 20
 """

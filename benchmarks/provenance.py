@@ -1,4 +1,4 @@
-"""Where a measurement comes from: the commit, the machine, the versions."""
+"""The origin of a measurement: commit, machine, versions."""
 
 import os
 import platform
@@ -11,7 +11,7 @@ _ROOT = Path(__file__).parent.parent
 
 
 def provenance() -> dict[str, str | int | None]:
-    """What a file of results says of its origin; a changed tree has `+` behind its commit."""
+    """The origin as stored in a file of results; a changed tree has `+` behind its commit."""
     return {
         "commit": commit(),
         "date": datetime.now(UTC).date().isoformat(),

@@ -1,13 +1,13 @@
-"""What judging a schedule costs as it grows: lowering, simulation, memory and verification.
+"""Cost of judging a schedule as it grows: lowering, simulation, memory and verification.
 
     python benchmarks/schedule_scale.py [--ranks 64] [--micro-batches 512] [--repeat 3] [--svg FILE]
 
 One row per schedule, F, B and W split, two stages per rank in a V. Both tables end at the largest
 schedule: one grows in ranks, one in micro-batches; `×` is the growth of `verify` from row to row.
-`verify` is with caps, so it contains the three before it and all checks. Seconds are the best of
-the repetitions. Each row runs in a process of its own: `built` is its memory with the schedule
-made, `peak` the highest until it was verified once. Small schedules, which a search judges by the
-thousand, are the third table, in milliseconds.
+`verify` is with memory limits, so it contains the three before it and all checks. Seconds are the
+best of the repetitions. Each row runs in a process of its own: `built` is its memory with the
+schedule made, `peak` the highest until it was verified once. The third table has small schedules,
+of which a search judges thousands, in milliseconds.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from synth.schedule.placements import placement
 
 
 class Row(NamedTuple):
-    """What was measured of one schedule."""
+    """The measurements of one schedule."""
 
     num_ranks: int
     num_micro_batches: int

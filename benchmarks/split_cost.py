@@ -1,13 +1,13 @@
-"""What splitting the backward costs in time and bytes kept, beside autograd and PyTorch's split.
+"""Cost of splitting the backward, in time and held bytes, beside autograd and PyTorch's split.
 
     python benchmarks/split_cost.py                          # sizes that suit a CPU
     python benchmarks/split_cost.py --device cuda --dtype bfloat16 --width 4096 --time 4096
 
-Each round runs all four ways once, so that drift of the machine's speed meets all alike; a ratio
-is the median over rounds. With one thread on a CPU, time is the processor's: for machines that do
-other work too, where several threads, waiting for each other at every kernel, measure that work.
-Bytes are the allocator's own count of what is still held, the caller having dropped input, output
-and the gradients passed on; `.grad`s were allocated before.
+Each round runs all four variants once, so that drift of the machine's speed affects all alike; a
+ratio is the median over rounds. With one thread on a CPU, time is processor time, for machines that
+do other work too. Several threads, which wait for each other at every kernel, would measure that
+work. Bytes are the allocator's own count of what is still held after the caller has dropped input,
+output and the gradients passed on; `.grad`s were allocated before.
 """
 
 import argparse
@@ -122,7 +122,7 @@ def make_cases(options: argparse.Namespace) -> list[Case]:
 
 
 def _compiled(layer: nn.Module) -> nn.Module:
-    """By torch's own compiler, as a region that the split leaves to autograd."""
+    """A region compiled by torch, which the split leaves to autograd."""
     layer.compile()
     return layer
 

@@ -28,7 +28,7 @@ def filled(text: str, results: Path = RESULTS) -> str:
     """A page with all its tables made anew.
 
     Raises:
-        SynthError: it names a file that is not there or cannot be read.
+        SynthError: it names a file that does not exist or cannot be read.
     """
 
     def made(place: re.Match[str]) -> str:

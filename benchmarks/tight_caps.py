@@ -1,15 +1,15 @@
-"""Tight caps with boundary tensors: gaps, and whether a simple annealer ever finds more.
+"""Tight memory limits with boundary tensors: gaps, and comparison with a simple annealer.
 
     python -m benchmarks.tight_caps --seconds 8 --json after.json
     python -m benchmarks.tight_caps --only small --count 5
 
 Sixty generated problems, one stage per rank, makespan: 30 small ones, and 30 with realistic ratios
-(saved activations to boundary tensor 34 : 2). Caps leave room for some whole micro-batches and one
-to three boundary tensors. The annealer swaps neighbours in ranks' programs, begins from the best
-published schedule or list schedule that fits, with several bufferings, and judges by the verifier.
-It has the limit as processor time; with `--counted` the solver does not look at the clock either.
-Where all orders of all ranks can be tried with all bufferings, the optimum stands beside the bound,
-and the gap is to that.
+(saved activations to boundary tensor 34 : 2). The memory limits leave room for some whole
+micro-batches and one to three boundary tensors. The annealer swaps neighbours in ranks' programs,
+begins from the best published schedule or list schedule that fits, with several bufferings, and
+judges by the verifier. Its limit is processor time; with `--counted` the solver does not look at
+the clock either. If all orders of all ranks can be tried with all bufferings, the optimum stands
+beside the bound, and the gap is to the optimum.
 """
 
 import argparse

@@ -30,7 +30,7 @@ _ANY_MEMORY = ("--mem-limit", "min", "--target", "110%")
 
 
 class Case(NamedTuple):
-    """A command on so many layers; `num_limits` is how often the limit counts."""
+    """A command on a model of `num_layers` layers; `num_limits` is how often the limit counts."""
 
     num_layers: int
     command: str

@@ -1,4 +1,4 @@
-"""What it costs to trace: host time per op and per end of a transfer, with recording on and off.
+"""Cost of tracing: host time per op and per end of a transfer, with recording on and off.
 
     python -m benchmarks.trace_cost
 

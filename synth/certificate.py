@@ -1,7 +1,7 @@
-"""Certificates of lower bounds: which prover and which models a bound rests on.
+"""Certificates of lower bounds: the prover and the models that a bound rests on.
 
-A certificate proves nothing by itself. It names the few models that are to be solved again, so that
-a bound can be proven anew without all that a search tried besides (`synth.solve.bounds.recheck`).
+A certificate proves nothing by itself. It names the few models that have to be solved again, so
+that a bound can be proven without the rest of the search (`synth.solve.bounds.recheck`).
 """
 
 from enum import StrEnum
@@ -63,9 +63,10 @@ class Relaxation(StrEnum):
 class ForwardSpacing(Record):
     """A least time between two forwards of the first stage, or from one to the end of its rank.
 
-    The second forward is the `num_forwards`-th after the first; or so many follow before the end.
+    The second forward is the `num_forwards`-th after the first; or `num_forwards` follow before the
+    end.
 
-    `ranks` are modelled exactly, with one micro-batch more than forwards are counted.
+    `ranks` are modelled exactly, with one micro-batch more than `num_forwards`.
     """
 
     num_forwards: _Count
@@ -96,17 +97,17 @@ class LayerRun(Record):
 
 
 class Certificate(Record):
-    """The proof of a lower bound in terms of what is to be solved.
+    """The proof of a lower bound in terms of the models to be solved.
 
     Attributes:
-        prover: what gave the bound.
+        prover: the prover of the bound.
         relaxation: of the models.
-        ranks: those modelled exactly; of the idle time the rank that idles.
-        num_micro_batches: of the largest model; None where nothing is solved.
+        ranks: those modelled exactly; for the idle-time bound the rank that idles.
+        num_micro_batches: of the largest model; None: nothing is solved.
         forward_spacings: lemmas, shorter ones first; each helps to prove the next one.
         idle_times: lemmas, of one rank.
-        layer_runs: of all partitions that hold one of them the bound is proven.
-        partitions: those with a proof of their own.
+        layer_runs: the bound is proven for all partitions that hold one of them.
+        partitions: partitions with a proof of their own.
     """
 
     prover: ProverName
@@ -151,7 +152,7 @@ class Proven(NamedTuple):
 
     @classmethod
     def by_closed_forms(cls, bound_us: int) -> Self:
-        """Nothing was solved."""
+        """Make a bound for which nothing was solved."""
         return cls(bound_us, Certificate(prover=ProverName.CLOSED_FORMS))
 
 

@@ -47,10 +47,10 @@ class Conditions(Record):
     spread: _Amount | None = None
 
     def warning(self, profile: str) -> str | None:
-        """Say in one line why the times are doubtful, and what to do; None if they are not.
+        """Return one line on why the times are doubtful, and what to do; None if they are not.
 
         Args:
-            profile: how the line calls the profile.
+            profile: the name of the profile in the line.
         """
         signs = list(self._signs_of_others())
         is_wide = (self.spread or 0) > WIDE_SPREAD
@@ -65,7 +65,7 @@ class Conditions(Record):
         )
 
     def _signs_of_others(self) -> Iterable[str]:
-        """Say what shows that others used the machine or the device."""
+        """Describe the signs that others used the machine or the device."""
         load = max(self.load_start or 0, self.load_end or 0)
         if load > BUSY_LOAD:
             yield f"load {load:.1f} per processor"

@@ -1,4 +1,4 @@
-"""A profile cut into stages: microseconds and bytes of every op of every stage."""
+"""A profile divided into stages: microseconds and bytes of every op of every stage."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,12 +27,12 @@ HOST = -1
 
 
 class StageCosts(Record):
-    """What one stage costs; the fields mean what they mean in `LayerProfile`.
+    """The costs of one stage; the fields are defined as in `LayerProfile`.
 
-    `gradient_bytes` is what copies of the stage add up among each other before their STEPs; it is
-    part of `static_bytes`. `replay_bytes` is what F keeps besides its input where R follows, and
-    `light_rise_bytes` how far memory climbs during such an F (none given: as during any other). R
-    takes F's time and rise unless given; moves take no time and no memory of their own.
+    `gradient_bytes` are the bytes that copies of the stage add up before their STEPs; they are part
+    of `static_bytes`. `replay_bytes` are the bytes that F keeps besides its input if R follows, and
+    `light_rise_bytes` the rise of memory during such an F (None: that of any other F). R has F's
+    time and rise unless given. Moves take no time and no memory of their own.
     """
 
     duration_us: dict[OpKind, NonNegativeInt]
@@ -58,7 +58,7 @@ class StageCosts(Record):
 
     @model_serializer(mode="wrap")
     def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """What is filled in again need not be written."""
+        """Leave out values that loading fills in again."""
         fields: dict[str, Any] = handler(self)
         for name in _BY_KIND:
             table = {k: v for k, v in fields[name].items() if k not in MOVES}
@@ -77,7 +77,7 @@ class StageCosts(Record):
 
     @property
     def light_rise(self) -> int:
-        """How far memory climbs during an F that leaves its saving to R, in bytes."""
+        """The rise of memory during an F that R will repeat, in bytes."""
         light = self.light_rise_bytes
         return self.rise_bytes[OpKind.F] if light is None else light
 
@@ -138,10 +138,10 @@ class Costs(Record):
         return self.transfer_us(self.stages[stage].output_bytes, source, target)
 
     def transfer_us(self, num_bytes: int, source: int, target: int) -> int:
-        """Time to move so many bytes from rank to rank, or to or from `HOST`.
+        """The time to move `num_bytes` from rank to rank, or to or from `HOST`.
 
         Raises:
-            SynthError: it takes too long to be added up exactly; there is no link to the host.
+            SynthError: the time is too long to be summed exactly; there is no link to the host.
         """
         link = self.links.between(source, target)
         if HOST in (source, target):
@@ -306,7 +306,7 @@ def added_up(layers: list[LayerProfile], *, is_first: bool) -> StageCosts:
 
 
 def _held_until(layers: list[LayerProfile], index: int) -> OpKind:
-    """Until which op the activation between layers `index` and `index + 1` is needed."""
+    """The last op that needs the activation between layers `index` and `index + 1`."""
     moments = (layers[index].output_until, layers[index + 1].input_until)
     return max(moments, key=lambda kind: kind.rank_in_chain)
 

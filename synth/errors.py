@@ -1,10 +1,10 @@
-"""What can go wrong through no bug of ours, and the exit code that each ends in."""
+"""Errors that are not bugs of this project, and the exit code of each."""
 
 from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """How a command ends; scripts may rely on these."""
+    """The exit code of a command; scripts may rely on them."""
 
     OK = 0
     FAILURE = 1

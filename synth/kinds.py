@@ -4,15 +4,15 @@ from enum import StrEnum
 
 
 class OpKind(StrEnum):
-    """What a rank computes, and where what it keeps begins to move.
+    """The kind of an op.
 
-    F, B, W are the zero-bubble paper's letters (arXiv 2401.10241): forward, backward for the
-    input gradient, backward for the weight gradient. BW is B and W fused, an ordinary backward. R
-    is F once more, to rebuild what F kept not.
+    F, B, W are the zero-bubble paper's letters (arXiv 2401.10241): forward, backward for the input
+    gradient, backward for the weight gradient. BW is B and W fused, an ordinary backward. R runs F
+    again, to rebuild the activations that F did not save.
 
-    The last four take no time; they say where moves of `saved` begin: OFFLOAD sends it out of its
-    rank, RELOAD makes room for it and lets it come back. It goes to the host's memory, unless
-    another rank has a HOST_FOR, which makes room for it there, and a RETURN, which sends it back.
+    The last four take no time and mark where moves of `saved` begin. OFFLOAD sends it away from its
+    rank. RELOAD allocates a buffer and lets it return. It goes to the host's memory, unless another
+    rank has a HOST_FOR, which allocates a buffer for it there, and a RETURN, which sends it back.
     """
 
     F = "F"

@@ -29,10 +29,10 @@ class Taken(Exception):
 
 
 def take(lock: Path) -> int | None:
-    """Lock a file, which is made if need be, until it is closed or this process ends.
+    """Lock a file, made if necessary, until it is closed or this process ends.
 
     Returns:
-        The open file; none, and a warning, where the file system has no locks.
+        The open file; None, with a warning, if the file system has no locks.
 
     Raises:
         Taken: another process has locked it.

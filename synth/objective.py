@@ -1,4 +1,4 @@
-"""What schedules are judged by: the makespan, the period, or a weighted sum of both."""
+"""The objective by which schedules are judged: makespan, period, or a weighted sum of both."""
 
 import re
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ _ITERATIONS = re.compile(r"iterations:([1-9]\d{0,9})")
 
 
 class BoundScope(StrEnum):
-    """Which cuts of the model, and which placements, a lower bound holds for."""
+    """The partitions and placements for which a lower bound holds."""
 
     PARTITION = "this partition"
     ALL = "all partitions"
@@ -65,11 +65,11 @@ class Spans(NamedTuple):
 
 @dataclass(frozen=True)
 class Objective:
-    """So many makespans plus so many periods, in whole microseconds; less is better.
+    """A number of makespans plus a number of periods, in whole microseconds; less is better.
 
-    K iterations back to back take at most a makespan and K − 1 periods: `Objective(1, K - 1)`.
-    For each iteration that is (1 − w) · makespan + w · period with w = 1 − 1/K. The weights are
-    whole numbers, so that values and bounds are exact.
+    K iterations back to back take at most a makespan and K − 1 periods: `Objective(1, K - 1)`. Per
+    iteration that is (1 − w) · makespan + w · period with w = 1 − 1/K. The weights are whole
+    numbers, so that values and bounds are exact.
     """
 
     makespans: int
@@ -85,7 +85,7 @@ class Objective:
 
     @classmethod
     def of_iterations(cls, count: int) -> "Objective":
-        """The most that so many iterations take back to back."""
+        """The longest time of `count` iterations back to back."""
         return cls(1, count - 1)
 
     @classmethod
@@ -103,24 +103,24 @@ class Objective:
         return cls.of_iterations(int(match[1]))
 
     def __str__(self) -> str:
-        """As on the command line and in files."""
+        """The form on the command line and in files."""
         if self == Objective.MAKESPAN:
             return _MAKESPAN
         return _PERIOD if self == Objective.PERIOD else f"iterations:{self.iterations}"
 
     @property
     def words(self) -> str:
-        """As in a sentence."""
+        """The form in a sentence."""
         return f"time of {self.iterations} iterations" if self.is_sum else str(self)
 
     @property
     def iterations(self) -> int:
-        """How often a rank's work is done in the time that the value says."""
+        """The number of iterations in the time of the value."""
         return self.makespans + self.periods
 
     @property
     def is_sum(self) -> bool:
-        """Whether both count."""
+        """True if both makespan and period count."""
         return self.makespans > 0 and self.periods > 0
 
     def value_us(self, spans: HasSpans) -> int:

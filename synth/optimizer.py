@@ -1,4 +1,4 @@
-"""Which optimizer trains, and what it keeps of each parameter: names and bytes, no arithmetic."""
+"""The optimizer and its state per parameter: names and bytes, without arithmetic."""
 
 import re
 from enum import StrEnum
@@ -25,12 +25,12 @@ class OptimizerSpec(Record):
 
     Written `adamw`, `sgd:0.9` (with its momentum), `adamw+master`, `adamw+post-validation`:
 
-    - master: parameters that are not float32 get a float32 copy, which is what is updated;
-    - float32-gradients: gradients accumulate in float32 too, whatever the parameters are in
-      (Megatron-LM's `main_grad`); needs master copies, which these gradients update;
-    - post-validation: ranks step without waiting for each other, and a kept copy of the parameters
-      makes up for steps that should have been clipped or skipped. With master copies there is
-      one already.
+    - master: parameters that are not float32 get a float32 copy, which is updated;
+    - float32-gradients: gradients accumulate in float32 for parameters of any dtype (Megatron-LM's
+      `main_grad`); needs master copies, which these gradients update;
+    - post-validation: ranks step without waiting for each other, and a copy of the parameters
+      serves to correct steps that should have been clipped or skipped. Master copies serve as that
+      copy.
     """
 
     kind: OptimizerKind = OptimizerKind.ADAMW
@@ -92,7 +92,7 @@ class OptimizerSpec(Record):
         return numel * max(element_bytes, least)
 
     def state_bytes(self, numel: int, element_bytes: int) -> int:
-        """What is kept of a trainable parameter, besides it and its gradient.
+        """The bytes of optimizer state of a trainable parameter, besides it and its gradient.
 
         Args:
             numel: its elements.

@@ -1,10 +1,10 @@
-"""How many processors there are to run on."""
+"""The number of processors."""
 
 import os
 
 
 def num_processors() -> int:
-    """Those that this process may use; where the system does not tell (macOS), all of them."""
+    """The processors that this process may use; all of them if the system does not tell (macOS)."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

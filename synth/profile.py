@@ -1,4 +1,4 @@
-"""The profile file: what one model's layers cost on one device, in microseconds and bytes."""
+"""The profile file: the costs of one model's layers on one device, in microseconds and bytes."""
 
 import hashlib
 import unicodedata
@@ -96,7 +96,7 @@ class Timing(Record):
 
 
 class LayerProfile(Record):
-    """What a layer costs; identical layers share one.
+    """The costs of a layer; identical layers share one.
 
     Bytes, per micro-batch unless said otherwise:
 
@@ -104,13 +104,14 @@ class LayerProfile(Record):
       once per layer;
     - `output_bytes`: the boundary activation it returns (0 for the last layer, which ends in the
       loss), and likewise the gradient of that activation;
-    - `saved_bytes`: what F keeps for the backward, without its input and its output;
-    - `saved_w_bytes`: what is left of that after B for W, without input, output and the gradient
+    - `saved_bytes`: the activations that F saves for the backward, without its input and output;
+    - `saved_w_bytes`: the part of them that W needs after B, without input, output and the gradient
       of the output. It may be larger than `saved_bytes`;
-    - `rise_bytes[op]`: how far memory climbs above its level at the op's start while it runs,
-      everything that it makes included.
+    - `rise_bytes[op]`: the rise of memory above its level at the op's start while it runs, results
+      included.
 
-    Times and rises are of F, B, W, BW and STEP; those of R may be measured too, else it is as F.
+    Times and rises are those of F, B, W, BW and STEP. Those of R may be measured too; else they are
+    F's.
 
     `input_until`, `output_until`, `gradient_until` name the last op of this layer (F, B or W) that
     needs its input, its output, and the gradient of its output: until then they cannot be freed.
@@ -155,7 +156,7 @@ class LayerProfile(Record):
 
     @property
     def recompute_rise_bytes(self) -> int:
-        """How far memory climbs during R: as measured, or as during F."""
+        """The rise of memory during R: as measured, or as during F."""
         return self.rise_bytes.get(OpKind.R, self.rise_bytes[OpKind.F])
 
     def work_us(self) -> float:
@@ -193,13 +194,13 @@ class Link(Record):
     bandwidth_bytes_per_s: _Bandwidth | None = None
 
     def transfer_us(self, num_bytes: int) -> int:
-        """Time to move so many bytes, rounded to whole microseconds."""
+        """The time to move `num_bytes`, rounded to whole microseconds."""
         bandwidth = self.bandwidth_bytes_per_s
         return round(self.latency_us + (num_bytes / bandwidth * 1e6 if bandwidth else 0.0))
 
     @property
     def is_free(self) -> bool:
-        """Whether transfers take no time."""
+        """True if transfers take no time."""
         return not self.latency_us and self.bandwidth_bytes_per_s is None
 
 
@@ -219,7 +220,7 @@ class PairLink(Link):
 
 
 class NodeLink(Link):
-    """The link between ranks of different nodes, each of so many ranks in a row."""
+    """The link between ranks of different nodes, each of `ranks_per_node` consecutive ranks."""
 
     ranks_per_node: _RankCount
 
@@ -266,7 +267,7 @@ class Links(Record):
 
     @property
     def are_free(self) -> bool:
-        """Whether no transfer between ranks takes any time."""
+        """True if transfers between ranks take no time."""
         return all(link.is_free for link in (self.default, *self.nodes, *self.pairs))
 
     def between(self, source: int, target: int) -> Link:
@@ -304,7 +305,7 @@ _WrittenOptimizer = Annotated[
 
 
 class Workload(Record):
-    """What was profiled, enough to build it again: the model and the shape of a micro-batch."""
+    """The profiled workload: everything that is needed to build the model and a micro-batch."""
 
     model: PlainText = Field(description="a built-in name, or module:function of the user's own")
     arguments: ModelArguments = Field(default_factory=dict)
@@ -339,7 +340,7 @@ class Workload(Record):
 
 
 class Provenance(Record):
-    """Where and how the numbers were got."""
+    """The origin of the numbers: machine, versions, date, conditions."""
 
     source: PlainText = Field(description="'measured', or the publication")
     device: PlainText

@@ -32,11 +32,11 @@ def read_text(path: Path, needed: str, most_bytes: int = MOST_BYTES) -> str:
 
     Args:
         path: a file, a pipe or a device.
-        needed: what the file should be, for messages.
+        needed: the expected kind of file, for messages.
         most_bytes: the largest size that is read.
 
     Raises:
-        SynthError: it cannot be read, is no text, is larger, or is this command's own output.
+        SynthError: it cannot be read, is not text, is too large, or is this command's own output.
     """
     try:
         return read_bytes(path, needed, most_bytes).decode("utf-8")
@@ -45,7 +45,7 @@ def read_text(path: Path, needed: str, most_bytes: int = MOST_BYTES) -> str:
 
 
 def read_bytes(path: Path, needed: str, most_bytes: int = MOST_BYTES) -> bytes:
-    """Read a file as `read_text` does, whatever its bytes mean."""
+    """Read a file as `read_text` does, without decoding it."""
     try:
         return _read(path, needed, most_bytes)
     except OSError as error:
@@ -94,7 +94,7 @@ def descriptor_of(path: Path) -> int | None:
 
 
 def _is_own_output(opened: os.stat_result) -> bool:
-    """Tell a pipe that this process itself writes to: reading from it would never end."""
+    """True for a pipe that this process itself writes to: reading it would never end."""
     if not stat.S_ISFIFO(opened.st_mode):
         return False
     for output in _OUTPUTS:

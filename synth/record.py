@@ -159,9 +159,10 @@ def _brief(given: object) -> str:
 
 
 def is_stream(path: Path) -> bool:
-    """Whether it is there and no regular file, or one that is open: /dev/stdout, whatever it is.
+    """True if a path exists but is not a regular file, or is an open file such as /dev/stdout.
 
-    Not of a resolved path: an open pipe has none, and an open file's name may be another's by now.
+    Do not pass a resolved path: an open pipe has none, and an open file's name may have changed
+    hands.
     """
     return path.exists() and (not path.is_file() or descriptor_of(path) is not None)
 
@@ -256,7 +257,7 @@ def check_folder(option: str, path: Path | None) -> None:
 
 
 def _why_not_writable(path: Path) -> str | None:
-    """What keeps a file from being written; it is written beside its place and moved there."""
+    """The reason why a file cannot be written; it is written beside its place and moved."""
     reason = why_unreachable(path)
     if reason is not None:
         return reason

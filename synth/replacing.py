@@ -18,7 +18,7 @@ class FileKind:
     """A kind of file that commands write.
 
     Attributes:
-        words: what it is, for messages.
+        words: its name, for messages.
         begins: matches the beginning of every file of the kind.
         format: the `format` in JSON files that have one.
     """
@@ -33,7 +33,7 @@ class FileKind:
         return cls(f"a {name} file", re.compile(rf'\s*{{\s*"format":\s*"{name}"'), name)
 
     def is_kind_of(self, path: Path) -> bool:
-        """Tell whether a file is of this kind.
+        """True if a file is of this kind.
 
         Raises:
             OSError: it cannot be read.

@@ -126,5 +126,5 @@ def parse_fraction(text: str) -> float:
 
 
 def shown(text: str) -> str:
-    """What was typed, in quotes, its beginning alone where it is long."""
+    """The typed text in quotes, shortened to its beginning if it is long."""
     return repr(text) if len(text) <= _SHOWN else f"{text[:_SHOWN]!r}…"

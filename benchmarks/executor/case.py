@@ -17,7 +17,7 @@ _SAVED_BYTES = 1000
 
 @dataclass(frozen=True)
 class Size:
-    """How large the tensors are: `rows` sequences of `length` vectors of `width` numbers."""
+    """The size of the tensors: `rows` sequences of `length` vectors of `width` numbers."""
 
     name: str
     rows: int
@@ -38,13 +38,13 @@ SIZES = {
 
 @dataclass(frozen=True)
 class Case:
-    """What both runtimes replay.
+    """A case that both runtimes replay.
 
     Attributes:
         schedule: a family's name, or `solved`.
         split: None leaves the schedule as it is; True makes B and W of every BW, False a BW of
             every B and its W.
-        stages: `linear` (next to no model: the runtime's own cost), `mlp` or `attention`.
+        stages: `linear` (almost no model: the runtime's own cost), `mlp` or `attention`.
     """
 
     schedule: str

@@ -46,7 +46,7 @@ RUNTIMES: Mapping[str, Maker] = {
 
 @dataclass
 class Sample:
-    """What one rank measured of one runtime; one entry per round."""
+    """The measurements of one rank and one runtime; one entry per round."""
 
     wall_s: list[float] = field(default_factory=list)
     cpu_s: list[float] = field(default_factory=list)
@@ -57,11 +57,11 @@ class Sample:
 def measure_case(
     case: Case, rank: int, names: list[str], rounds: int, seconds: float
 ) -> dict[str, Sample]:
-    """Build the runtimes, compare their answers, meter their bytes, then time them in turn, for as
-    many rounds as were asked for or fit into the seconds (at least three).
+    """Build the runtimes, compare their answers, measure their bytes, then time them in turn.
 
-    Peak bytes are those above the parameters and their gradients: what is left over from the
-    first step (receive buffers, for one) and how far the second one rises above it.
+    There are as many rounds as requested, or as fit into the seconds (at least three). Peak bytes
+    are those above the parameters and their gradients: the bytes left over from the first step
+    (such as receive buffers) plus the rise during the second one.
     """
     batch = build_batch(case)
     gc.collect()  # what an earlier case left behind must not be freed inside a window
@@ -95,7 +95,7 @@ def measure_case(
 
 
 def _fitting(rounds: int, seconds: float, round_s: float) -> int:
-    """How many rounds to take; the same on all ranks."""
+    """The number of rounds to take; the same on all ranks."""
     found = torch.tensor(int(min(rounds, seconds / round_s)))
     dist.broadcast(found, 0)
     return max(_LEAST_ROUNDS, int(found))

@@ -1,4 +1,4 @@
-"""The same autograd work without a pipeline: what both runtimes cannot do without."""
+"""The same autograd work without a pipeline: the part that both runtimes have in common."""
 
 from torch import Tensor, nn
 
@@ -7,10 +7,10 @@ from benchmarks.executor.stages import WholeBatch, build_stage, loss_of
 
 
 class Plain:
-    """A rank's stages, called as a loop over micro-batches would call them; nothing is sent.
+    """A rank's stages, called in a loop over micro-batches; nothing is sent.
 
-    What a stage would have been sent are tensors of the batch, which are of the same shape. The
-    backward is autograd's ordinary one, whatever the case says of B and W.
+    The received tensors are tensors of the batch, which have the same shape. The backward is
+    autograd's ordinary one, without a split into B and W.
     """
 
     def __init__(self, case: Case, rank: int, batch: WholeBatch) -> None:

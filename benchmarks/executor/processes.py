@@ -25,9 +25,9 @@ def run_cases(
     seconds: float = math.inf,
     eager: bool = True,
 ) -> Iterator[Any]:
-    """What every rank measured, case by case, as `measure_case` returns it.
+    """The measurements of all ranks, case by case, as `measure_case` returns them.
 
-    Without `eager` we too send every message through gloo.
+    Without `eager` this project's runtime, too, sends every message through gloo.
     """
     context = multiprocessing.get_context("spawn")
     answers = context.Queue()

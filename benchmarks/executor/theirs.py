@@ -1,6 +1,6 @@
 """PyTorch's pipeline runtimes: its schedule classes, and its runtime given our order.
 
-A native class has an order of its own, which need not be ours: `interleaved` and `zb-v` differ.
+A native class has an order of its own, which may differ from ours: `interleaved` and `zb-v` do.
 """
 
 import tempfile

@@ -20,7 +20,7 @@ def pool() -> Iterator[Any]:
 
 @pytest.fixture(params=["gloo", "threads"])
 def ranks(request: pytest.FixtureRequest) -> Any:
-    """Ranks as processes on gloo, and as threads of this process: what both must do alike."""
+    """Ranks as processes on gloo, and as threads of this process; both must behave alike."""
     return request.getfixturevalue("pool") if request.param == "gloo" else RankThreads()
 
 

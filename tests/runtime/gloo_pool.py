@@ -49,7 +49,7 @@ class GlooPool:
         return [answers[rank] for rank in range(world_size)]
 
     def _start(self, count: int) -> None:
-        """Have at least so many processes."""
+        """Start processes until there are `size` of them."""
         for rank in range(len(self._processes), count):
             arguments = (rank, self._orders[rank], self._results)
             process = self._context.Process(target=serve, args=arguments, daemon=True)

@@ -8,10 +8,10 @@ from synth.schedule.ops import Op
 
 
 def random_order(num_ranks: int, num_micro_batches: int, seed: int) -> Schedule:
-    """A random valid schedule: any op may come next whose inputs were made; B, W or BW at random.
+    """A random valid schedule: ops are drawn among those whose inputs exist; B, W or BW at random.
 
-    Ops are drawn one by one over all ranks, so that some execution order exists; whether it also
-    survives the blocking of the channels is left to the verifier.
+    Ops are drawn one by one over all ranks, so that some execution order exists. The verifier
+    decides whether it also survives the blocking of the channels.
     """
     draw = random.Random(seed)
     programs: list[list[Op]] = [[] for _ in range(num_ranks)]

@@ -36,7 +36,7 @@ class RankThreads:
 
 
 def group_here() -> InProcessGroup | None:
-    """The group of a rank that is a thread; none where it is a process."""
+    """The group of a rank that is a thread; None for a process."""
     return getattr(_LOCAL, "group", None)
 
 

@@ -31,7 +31,7 @@ class Scale(nn.Module):
 
 
 def step_until_it_fails(rank: int, size: int, name: str, failing: int, width: int) -> str:
-    """What is said; whoever fails lives on, with all it holds, until all others have failed too."""
+    """Return the error; a rank that fails lives on until all others have failed."""
     from synth.errors import RunFailure
     from synth.runtime.pipeline import Pipeline
 

@@ -1,4 +1,4 @@
-"""A mini-batch cut into micro-batches: what each of them is."""
+"""A mini-batch divided into micro-batches."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ from synth.runtime.batch import Batch
 
 
 class Labels(NamedTuple):
-    """A tree of a class of its own."""
+    """A tree of a user-defined class."""
 
     classes: Tensor
     weights: Tensor

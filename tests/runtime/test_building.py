@@ -32,7 +32,7 @@ class Late(nn.Module):
 
 
 def fail_to_build(rank: int, size: int, what: str, failing: int) -> tuple[str, float]:
-    """What is said, and after how many seconds; a rank that failed lives on with all it holds."""
+    """Return the error, and after how many seconds it came; a rank that failed lives on."""
     from synth.runtime import pipeline, pipeline_connections
     from synth.runtime.execution.transport.gloo import eager_links
 
@@ -217,7 +217,7 @@ def test_who_fails_after_the_sockets_are_connected_cuts_them(pool: Any) -> None:
 
 
 def run_out_of_files(rank: int, size: int) -> tuple[str, bool]:
-    """What is said, and whether all ends that were connected are closed afterwards."""
+    """Return the error, and True if all connected ends are closed afterwards."""
     from synth.runtime.execution.transport.gloo import eager_links
     from synth.runtime.execution.transport.groups import Group
 

@@ -1,4 +1,4 @@
-"""A checkpoint is complete or not there: whatever goes wrong while it is written."""
+"""A checkpoint is complete or absent, for any failure while it is written."""
 
 import resource
 import shutil
@@ -199,7 +199,7 @@ class Half(nn.Module):
 
 
 class HalfUsed:
-    """Training of such a layer, its weights the same but where it is to be resumed."""
+    """Training of such a layer; its weights differ only where it is resumed."""
 
     def __init__(self, folder: Path, name: str, *, resume: bool = False) -> None:
         self.layer = Half(seed=4 if resume else 3)

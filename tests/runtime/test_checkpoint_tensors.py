@@ -183,7 +183,7 @@ def test_sharded_parameters_are_saved_whole_and_loaded_as_shards(tmp_path: Path,
 
 
 def save_as_version_1(rank: int, world_size: int, folder: str) -> list[Tensor]:
-    """As the first version wrote it."""
+    """Save as format version 1 did."""
     from torch.distributed.checkpoint.filesystem import FileSystemWriter
     from torch.distributed.checkpoint.state_dict_saver import save
 

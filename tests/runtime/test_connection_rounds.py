@@ -19,7 +19,7 @@ def ring(size: int) -> list[Link]:
 
 
 def links_of(family: str, size: int) -> list[Link]:
-    """Those between neighbouring stages of a published placement."""
+    """The links between neighbouring stages of a published placement."""
     placement = generate(family, size, size).placement
     found = {
         (ranks[s], ranks[s + 1])

@@ -1,4 +1,4 @@
-"""Small messages through sockets: what comes, in which order, and what may block whom."""
+"""Eager sockets: which messages arrive, in which order, and which calls may block."""
 
 import os
 import socket
@@ -109,7 +109,7 @@ def test_a_send_that_nobody_receives_ends_in_a_clear_error() -> None:
 
 
 def refused(wait: Callable[[], object]) -> str:
-    """What is said when waiting fails."""
+    """Return the error of a wait."""
     with pytest.raises(RuntimeError) as caught:
         wait()
     return str(caught.value)

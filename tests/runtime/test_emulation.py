@@ -46,7 +46,7 @@ def costs_of(num_stages: int, link: Link = LINK, host: Link | None = None) -> Co
 
 
 def solved() -> Schedule:
-    """What the solver finds in three quarters of 1F1B's memory.
+    """A schedule that the solver finds in three quarters of 1F1B's memory.
 
     Every process imports this file; only this one needs the solver.
     """
@@ -78,7 +78,7 @@ def emulate(
 
 
 def replayed(pool: Any, cases: list[tuple[Schedule, Costs]], steps: int = 3) -> list[Any]:
-    """For each case: what its ranks measured, and the chart of its last step."""
+    """For each case: the measurements of its ranks, and the execution trace of its last step."""
     size = cases[0][0].num_ranks
     by_rank = pool.run(emulate, size, cases, steps)
     found = []

@@ -185,7 +185,7 @@ def with_rebuilds(schedule: Schedule, seed: int) -> Schedule:
 
 
 def accumulates_in_order(schedule: Schedule) -> bool:
-    """Whether every stage adds up weight gradients in the order of the micro-batches."""
+    """True if every stage adds up weight gradients in the order of the micro-batches."""
     orders: dict[int, list[int]] = {}
     for program in schedule.programs:
         for op in program:

@@ -1,4 +1,4 @@
-"""Which rank hangs, from where ranks stand: who waits for others does not, nor who is only slow."""
+"""The hang detector judges by places: ranks that wait for others, or are only slow, do not hang."""
 
 from pathlib import Path
 
@@ -51,7 +51,7 @@ class World:
         return found
 
     def steps(self, count: int, seconds: float) -> None:
-        """Both ranks take so many steps of so many seconds."""
+        """Let both ranks take `count` steps of `seconds` each."""
         for step in range(count):
             self.places = {0: (step, 0), 1: (step, 0)}
             self.passes(seconds)

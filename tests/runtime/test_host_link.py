@@ -1,4 +1,4 @@
-"""What is sent to the host's memory comes back as it was, in order, and its room is used again."""
+"""The host link returns what was sent unchanged and in order, and reuses its memory."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Ranks that are threads: what goes wrong shows, more of it than on gloo."""
+"""Ranks as threads expose errors, more of them than on gloo."""
 
 import pytest
 import torch

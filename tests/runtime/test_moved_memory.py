@@ -1,4 +1,4 @@
-"""What moves is really gone meanwhile: peaks of runs whose schedules move what forwards save."""
+"""Moved activations free their memory: peaks of runs whose schedules move saved activations."""
 
 import random
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Saved activations that leave their rank and come back: what they must not change or mistake.
+"""Saved activations that leave their rank and come back: what they must not change or confuse.
 
 The families that move them are in `test_families_replayed.py`.
 """

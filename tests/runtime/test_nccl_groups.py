@@ -108,7 +108,7 @@ def make_gloo(
 
 
 def as_on_nccl(group: Any, make: Any) -> Any:
-    """The group with communicators of its own, and what says that these are NCCL's."""
+    """The group with communicators of its own, patched to count as NCCL's."""
     nccl = NcclGroups(group.private._store, group.ranks, group.rank, 60.0, make=make)
     nccl.device = torch.device("cpu")
     return replace(group, nccl=nccl)
@@ -185,7 +185,7 @@ class Breaking(nn.Linear):
 
 
 class Failing(dist.ProcessGroupGloo):
-    """Its abort closes the connection, and fails."""
+    """A group whose abort closes the connection, and fails."""
 
     def abort(self) -> None:
         from synth.runtime.execution.transport.gloo.private_groups import _run_out_of_time

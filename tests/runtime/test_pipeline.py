@@ -1,4 +1,4 @@
-"""The library: whatever crosses stages, gradients are those of one process and plain autograd."""
+"""The library: for any boundary, gradients equal those of one process and plain autograd."""
 
 import warnings
 from collections.abc import Callable
@@ -165,7 +165,7 @@ def test_copies_of_a_stage_that_differ_are_refused_on_all_ranks(pool: Any) -> No
 
 
 def run_evaluation(rank: int, size: int, schedule: Schedule) -> Any:
-    """The losses of evaluate, step and evaluate again; whether gradients stayed."""
+    """The losses of evaluate, step and evaluate again; True if gradients stayed."""
     from synth.runtime.batch import Batch
     from synth.runtime.pipeline import Pipeline
 
@@ -422,7 +422,7 @@ class Unsteady(nn.Module):
 
 
 def run_unsteady(rank: int, size: int, what: str) -> Any:
-    """What the first and the second call say, on each rank; and the copies' frozen state."""
+    """The errors of the first and the second call, on each rank; and the copies' frozen state."""
     from synth.runtime.pipeline import Pipeline
 
     torch.manual_seed(rank)

@@ -1,4 +1,4 @@
-"""Ranks that step without waiting end with the bits of ranks that wait, whatever must be redone."""
+"""Ranks that step without waiting end with the bits of ranks that wait, also after redoing."""
 
 import random
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ LEARNING_RATES = {OptimizerKind.ADAMW: 0.05, OptimizerKind.SGD: 1e-4}
 
 
 class Block(nn.Module):
-    """Random numbers and running statistics: what must be put back before F runs again."""
+    """Random numbers and running statistics: state to restore before F runs again."""
 
     def __init__(self) -> None:
         super().__init__()

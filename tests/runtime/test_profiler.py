@@ -1,4 +1,4 @@
-"""The profiler: what it says a layer holds is what a stage of such layers really holds."""
+"""The profiler's bytes of a layer equal those that a stage of such layers really holds."""
 
 from pathlib import Path
 

@@ -19,7 +19,7 @@ BATCH = 3
 
 
 def build_stages(num_stages: int, seed: int) -> list[nn.Sequential]:
-    """Of random widths, so that a tensor in the wrong place does not fit."""
+    """Stages of random widths, so that a misplaced tensor does not fit."""
     draw = random.Random(seed)
     widths = [draw.randint(2, 40) for _ in range(num_stages + 1)]
     stages = [
@@ -76,7 +76,7 @@ def replay_on_gloo(rank: int, size: int, schedules: list[tuple[int, Schedule]]) 
 
 
 def replay_in_threads(num_ranks: int, schedules: list[tuple[int, Schedule]]) -> list[list[Any]]:
-    """By schedule, what the ranks answer; a third of them sends eagerly, another does not."""
+    """The ranks' answers by schedule; a third of them sends eagerly, another does not."""
     answers = []
     for seed, schedule in schedules:
         ranks = RankThreads(max(0, most_eager_bytes(seed)))

@@ -1,4 +1,4 @@
-"""A forward that keeps nothing, then once more: what it draws, holds and refuses."""
+"""A forward that saves nothing, run again by R: its random draws, memory and refusals."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Training goes on where a checkpoint left it, under whatever plan, as if it had never stopped."""
+"""Training resumes from a checkpoint under any plan as if it had never stopped."""
 
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ FOUR = ("zb-h2", (1, 2, 2, 1))
 
 @pytest.fixture(scope="module")
 def profile() -> Profile:
-    """Of six layers: an embedding, four blocks, a head."""
+    """A profile of six layers: an embedding, four blocks, a head."""
     workload = Workload(model="gpt", arguments=TINY, micro_batch_size=2, sequence_length=16)
     return profile_model(workload, CPU, warmup=0, iterations=1)
 

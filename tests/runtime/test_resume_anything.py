@@ -33,7 +33,7 @@ def layers():
 
 
 def make_profile(folder: Path, **changes: Any) -> Profile:
-    """Of four layers, whose first and last share their table."""
+    """A profile of four layers, whose first and last share their table."""
     (folder / "model.py").write_text(TIED)
     model = f"{folder / 'model.py'}:layers"
     told = {"model": model, "micro_batch_size": 2, "sequence_length": 16, **changes}

@@ -1,4 +1,4 @@
-"""What F saves, taken away and put back: what of it moves, what stays, and what is noticed."""
+"""Saved activations, taken away and put back: what moves, what stays, and noticed changes."""
 
 from collections.abc import Callable
 from typing import Any

@@ -36,7 +36,7 @@ class Routed(nn.Module):
 
 
 class ByIndex(Routed):
-    """As Mixtral: each expert's matrices are parts of a stack."""
+    """Experts as in Mixtral: each expert's matrices are parts of a stack."""
 
     def experts(self, rows: Tensor, counts: Tensor) -> Tensor:
         found = []

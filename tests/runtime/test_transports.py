@@ -100,7 +100,7 @@ def test_large_messages_wait_for_their_receive(ranks: Any) -> None:
 
 
 def limit_s(*, is_short: bool) -> float:
-    """Of gloo so long that its groups are connected before it is over."""
+    """A time limit; for gloo so long that its groups are connected before it ends."""
     if not is_short:
         return 60.0
     return 3.0 if group_here() is None else 0.1
@@ -216,7 +216,7 @@ SCHEDULES = [
 
 
 def made(name: str, num_ranks: int) -> Schedule:
-    """Of costs by which those that move activations do so."""
+    """A schedule made on costs with which the families that move activations do so."""
     costs = uniform_costs(
         family_placement(name, num_ranks).num_stages,
         forward_us=100,

@@ -1,4 +1,4 @@
-"""Which processes count as stopped, by the state that the system gives them."""
+"""Stopped processes, told by the state that the system gives them."""
 
 import ast
 import ctypes

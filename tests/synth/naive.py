@@ -103,7 +103,7 @@ class Naive:
                 self.wait[source, value] = min(made + 1 + behind, len(self.programs[source]))
 
     def run(self) -> Times | None:
-        """Start and end of every op, rank by rank; None if all ranks wait for ever."""
+        """Start and end of every op, rank by rank; None if all ranks wait forever."""
         done: Times = [[] for _ in self.programs]
         arrived: Arrivals = {}
         sent = {link: 0 for link in self.messages}
@@ -190,7 +190,7 @@ class Naive:
 
 
 def random_schedule(rng: random.Random) -> Schedule:
-    """One copy of the stages, one or two on each rank: what `Naive` understands."""
+    """A random schedule that `Naive` supports: one copy of the stages, one or two on each rank."""
     ranks = tuple(range(rng.randint(1, 4)))
     second = rng.choice(((), ranks, ranks[::-1]))
     return plain.random_schedule(rng, where=Placement(((*ranks, *second),)), keeping=True)

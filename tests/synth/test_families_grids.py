@@ -33,7 +33,7 @@ def costs_of(name: str, num_ranks: int, unit_us: int = 1, weight_us: int | None 
 
 
 def made(name: str, num_ranks: int, m: int, costs: Costs) -> Schedule:
-    """Where a limit is wanted, five micro-batches: between those of ZB-1p and of ZB-2p."""
+    """The schedule; a family with limits gets five micro-batches, between ZB-1p's and ZB-2p's."""
     limit = {"zb-limit": 5, "zb-v-limit": 2 * 5}.get(name)
     caps = None if limit is None else [limit] * num_ranks
     return generate(name, num_ranks, m, costs=costs, caps_bytes=caps)

@@ -49,7 +49,7 @@ def programs_of(schedule: Schedule) -> Programs:
 
 
 def even_groups(d: int, m: int) -> bool:
-    """What PyTorch asks of interleaved schedules; ours take any number."""
+    """PyTorch's condition on interleaved schedules; ours take any number."""
     return m % max(1, m // d) == 0
 
 

@@ -181,7 +181,7 @@ def opposite(latency_us: float, gradient_bytes: int = 0, stages: int = 2) -> Cos
 
 
 def steps_us(timeline: Timeline) -> dict[str, int]:
-    """When each STEP starts."""
+    """The start of each STEP."""
     lowered = timeline.lowered
     names = map(lowered.node_name, range(lowered.first_node[-1]))
     return {n: at for n, at in zip(names, timeline.start_us, strict=False) if "STEP" in n}

@@ -1,4 +1,4 @@
-"""Traces: what ranks saw becomes one chart, and a chart survives the file."""
+"""Traces: rank logs join to one execution trace, which survives the file."""
 
 import json
 from pathlib import Path

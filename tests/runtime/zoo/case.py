@@ -32,7 +32,7 @@ class Case:
 
 
 class Wrapped(nn.Module):
-    """A module called in a way of one's own."""
+    """A module called in a special way."""
 
     def __init__(self, module: nn.Module, call: Callable[..., Any]) -> None:
         super().__init__()

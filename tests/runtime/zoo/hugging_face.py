@@ -88,7 +88,7 @@ def with_head(kind: str, sizes: Any = SIZES, **more: Any) -> nn.Module:
 
 
 def layer(path: str, kind: str, sizes: Any, call: Any, *arguments: Any) -> nn.Module:
-    """One layer by its class, called in a way of its own."""
+    """One layer by its class, called in its special way."""
     module_name, class_name = path.split(":")
     module = import_module(f"transformers.models.{module_name}")
     made = config(kind, sizes)

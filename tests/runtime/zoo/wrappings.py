@@ -166,7 +166,7 @@ def post_accumulate_hooks(module: nn.Module) -> Any:
 
 
 def node_hooks(module: nn.Module) -> Any:
-    """As Megatron-LM: the gradient moves to a buffer of its own."""
+    """Hooks as in Megatron-LM: the gradient moves to another buffer."""
     nodes = []
     for p in module.parameters():
         p.main_grad = torch.zeros_like(p)  # type: ignore[attr-defined]
