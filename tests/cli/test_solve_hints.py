@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from synth.cli.read.options import load_profile
-from synth.costs import cut
+from synth.costs import partition_costs
 from synth.families import generate
 from synth.profile import Profile
 from synth.profiles import find
@@ -56,7 +56,7 @@ def test_a_published_schedule_is_a_hint_by_its_name(synth: Synth) -> None:
     ended = synth(*command, "--time-limit", "0", "--hint", "zb-v", "--format", "json")
     assert ended.code == 0, ended.stderr
     found = json.loads(ended.stdout)
-    costs = cut(load_profile(NAME), found["partition"])
+    costs = partition_costs(load_profile(NAME), found["partition"])
     _, timeline = verify(generate("zb-v", 4, 12, costs=costs), costs)
     assert found["value_us"] <= timeline.makespan_us
 
