@@ -240,7 +240,15 @@ def _question(
 
     kind, sizes = read_objective(objective), read_sizes(partition)
     sought = is_searched(partition)
-    return Question(profile, ranks, micro_batches, limit.caps_bytes, kind, sizes, sought)
+    return Question(
+        profile,
+        ranks,
+        num_micro_batches=micro_batches,
+        caps_bytes=limit.caps_bytes,
+        objective=kind,
+        partition=sizes,
+        partition_is_sought=sought,
+    )
 
 
 def _check_outputs(svg: Path | None, save: Path | None, profile_name: str, force: bool) -> None:

@@ -129,7 +129,16 @@ def command(
     choice = read_recompute(recompute, problem.costs.num_stages)
     if sought:
         check_can_be_sought(problem, choice)
-    request = _Request(profile, problem, effort, output, picture, placement, choice, sought)
+    request = _Request(
+        profile,
+        problem,
+        effort=effort,
+        output=output,
+        picture=picture,
+        placement=placement,
+        recompute=choice,
+        sought=sought,
+    )
     with only_writer(output, "let that end and run this again, or give another -o"):
         curve, is_cut_short = _trace(request)
     if not curve.points:
@@ -209,8 +218,16 @@ def _trace(request: _Request) -> "tuple[MemoryCurve, bool]":
     progress = _Progress(request, begun)
 
     def work(stop: threading.Event) -> "tuple[MemoryCurve, bool]":
-        asked = (request.profile, problem, effort, begun, progress, stop, request.recompute)
-        traced = trace(*asked, sought=request.sought)
+        traced = trace(
+            request.profile,
+            problem,
+            effort=effort,
+            begun=begun,
+            on_point=progress,
+            stop=stop,
+            recompute=request.recompute,
+            sought=request.sought,
+        )
         return traced, stop.is_set()
 
     curve, is_cut_short = run_interruptibly(work)
@@ -230,8 +247,10 @@ def _begun(request: _Request) -> "MemoryCurve | None":
     if not request.output.exists():
         return None
     begun = MemoryCurve.load(request.output)
-    asked = (request.profile, request.problem, request.recompute)
-    differs = difference(begun, empty_frontier(*asked, sought=request.sought))
+    differs = difference(
+        begun,
+        empty_frontier(request.profile, request.problem, request.recompute, sought=request.sought),
+    )
     if differs is not None:
         raise SynthError(
             f"{request.output} holds the curve of another problem ({differs}); give another -o, or "

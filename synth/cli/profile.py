@@ -101,7 +101,7 @@ def command(
     chosen = pick_device(device)
     watch = MachineWatch(processes=ranks or 1, threads=threads)
     links = _links_of_this_machine(ranks, chosen)
-    _measure(workload, chosen, warmup, iters, links, output, watch)
+    _measure(workload, chosen, warmup=warmup, iters=iters, links=links, output=output, watch=watch)
 
 
 def _parse_arguments(given: list[str]) -> "ModelArguments":
@@ -161,7 +161,15 @@ def _profile_inside_torchrun(
     with join_world(device, timeout_s=24 * 3600) as world:
         links = probe_links(world) if world.size > 1 else _link_to_host(world.device)
         if world.rank == 0:
-            _measure(workload, world.device, warmup, iters, links, output, watch)
+            _measure(
+                workload,
+                world.device,
+                warmup=warmup,
+                iters=iters,
+                links=links,
+                output=output,
+                watch=watch,
+            )
         dist.barrier()
 
 

@@ -121,8 +121,14 @@ def plan_table(plan: "Plan", lowered: "Lowered", timeline: "Timeline") -> str:
     from synth.report.text.tables import rank_table
 
     ranges = [plan.layers_of(stage) for stage in range(len(plan.partition))]
-    figures = (plan.caps_bytes, plan.claim.peak_bytes)
-    return rank_table(lowered, timeline, ranges, *figures, plan.recomputed_layers or ())
+    return rank_table(
+        lowered,
+        timeline,
+        ranges,
+        plan.caps_bytes,
+        plan.claim.peak_bytes,
+        plan.recomputed_layers or (),
+    )
 
 
 def as_json(plan: "Plan", lowered: "Lowered", timeline: "Timeline") -> dict[str, Any]:

@@ -148,22 +148,46 @@ def command(
     as_run = recomputing(profile, layers)
     limit = read_limit(mem_limit, ranks, profile, mem_reserve)
     is_for_one = target is not None or solver == "milp"
-    given = (placement, partition, "none" if layers else recompute, hint)
-    chosen = choices(profile, ranks, *given, is_for_one=is_for_one)
+    chosen = choices(
+        profile,
+        ranks,
+        placement,
+        partition,
+        "none" if layers else recompute,
+        hint,
+        is_for_one=is_for_one,
+    )
     # The least limit is sought among whole stages, as its steps share what they find.
     limit_s = parse_seconds(time_limit)
     of_layers = target is None and chooses_layers(chosen, len(profile.layers), limit_s)
     candidates = None
     if is_choice(chosen, is_for_one=is_for_one or hint is not None):
         check_goes_with_choice(chosen, target, hint)
-        asked = (micro_batches, objective, limit.caps_bytes, deadline, layers, of_layers)
-        candidates = asked_candidates(as_run, chosen, ranks, *asked)
+        candidates = asked_candidates(
+            as_run,
+            chosen,
+            num_ranks=ranks,
+            num_micro_batches=micro_batches,
+            objective=objective,
+            caps_bytes=limit.caps_bytes,
+            deadline=deadline,
+            recomputed_layers=layers,
+            chooses_layers=of_layers,
+        )
         problem = candidates.them[0].problem
     else:
         where = named_placement(chosen.placement, ranks)
-        numbers = (micro_batches, chosen.partition, objective, limit.caps_bytes)
-        about = (deadline.for_partitions(), layers, of_layers)
-        problem = asked_problem(as_run, where, *numbers, *about)
+        problem = asked_problem(
+            as_run,
+            where,
+            num_micro_batches=micro_batches,
+            partition=chosen.partition,
+            objective=objective,
+            caps_bytes=limit.caps_bytes,
+            should_stop=deadline.for_partitions(),
+            recomputed_layers=layers,
+            chooses_layers=of_layers,
+        )
     assert problem.partition is not None
     deadline = deadline.without_answer(len(SPLIT) * micro_batches * problem.costs.num_stages)
     options = SolveOptions(
@@ -198,14 +222,14 @@ def command(
     request = Request(
         profile,
         problem.partition,
-        problem,
-        options,
-        limit,
-        arguments,
-        output,
-        choice,
-        deadline,
-        as_run,
+        problem=problem,
+        options=options,
+        limit=limit,
+        arguments=arguments,
+        output=output,
+        recompute=choice,
+        deadline=deadline,
+        costs_from=as_run,
     )
     if is_steady(target):
         _check_keeps_saved(request)

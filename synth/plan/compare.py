@@ -186,8 +186,9 @@ def compare(
         SynthError: a name that no family has, a partition of other layers or for no placement, or
             too many micro-batches.
     """
-    asked = (options or SolveOptions(), stop or threading.Event())
-    running = _Comparing(so_far or Comparison(question), *asked)
+    running = _Comparing(
+        so_far or Comparison(question), options or SolveOptions(), stop or threading.Event()
+    )
     if names is None:
         names = variants_for(question.num_ranks, len(question.profile.layers))
     _check_size(question)
@@ -266,8 +267,13 @@ class _Comparing:
         asked = self.question
         try:
             sizes, costs = self._cut(family_placement(name, asked.num_ranks))
-            numbers = (asked.num_ranks, asked.num_micro_batches)
-            schedule = generate(name, *numbers, costs=costs, caps_bytes=asked.caps_bytes)
+            schedule = generate(
+                name,
+                asked.num_ranks,
+                asked.num_micro_batches,
+                costs=costs,
+                caps_bytes=asked.caps_bytes,
+            )
         except SynthError as error:
             self.comparison.refusals.append(Refusal(name, str(error)))
         else:
@@ -344,8 +350,15 @@ class _Comparing:
         asked = self.question
         sizes, costs = self._cut(where)
         is_best = is_proven_best(where, asked.partition)
-        numbers = (asked.num_micro_batches, asked.caps_bytes, asked.objective)
-        return Problem(costs, where, *numbers, sizes, is_best)
+        return Problem(
+            costs,
+            where,
+            num_micro_batches=asked.num_micro_batches,
+            caps_bytes=asked.caps_bytes,
+            objective=asked.objective,
+            partition=sizes,
+            partition_is_best=is_best,
+        )
 
     def _add(
         self,

@@ -106,11 +106,11 @@ def _contenders(request: Request, result: "Result") -> list[Contender]:
         Contender(
             baseline.name,
             baseline.makespan_us,
-            baseline.period_us,
-            baseline.work_us,
-            baseline.mean_work_us,
-            baseline.peak_bytes,
-            baseline.fits if has_cap else None,
+            period_us=baseline.period_us,
+            work_us=baseline.work_us,
+            mean_work_us=baseline.mean_work_us,
+            peak_bytes=baseline.peak_bytes,
+            fits=baseline.fits if has_cap else None,
         )
         for baseline in result.baselines
     ]
@@ -119,11 +119,11 @@ def _contenders(request: Request, result: "Result") -> list[Contender]:
     ours = Contender(
         "this plan",
         result.timeline.makespan_us,
-        result.timeline.period_us,
-        max(result.timeline.work_us),
-        result.timeline.mean_work_us,
-        result.peak_bytes,
-        True if has_cap else None,
+        period_us=result.timeline.period_us,
+        work_us=max(result.timeline.work_us),
+        mean_work_us=result.timeline.mean_work_us,
+        peak_bytes=result.peak_bytes,
+        fits=True if has_cap else None,
     )
     return [*baselines, ours]
 

@@ -61,10 +61,13 @@ def _made(name: str, problem: "Problem") -> "Schedule":
             f"--hint {name} is neither a schedule file nor a published schedule; "
             f"{_those_that_can_be(problem)}"
         )
-    numbers = (problem.num_ranks, problem.num_micro_batches)
     try:
         made = generate(
-            name, *numbers, costs=_costs_for(name, problem), caps_bytes=problem.caps_bytes
+            name,
+            problem.num_ranks,
+            problem.num_micro_batches,
+            costs=_costs_for(name, problem),
+            caps_bytes=problem.caps_bytes,
         )
     except SynthError as error:
         raise SynthError(f"--hint {name}: {error}; {_those_that_can_be(problem)}") from None
@@ -89,10 +92,11 @@ def _those_that_can_be(problem: "Problem") -> str:
     from synth.families import generate_for
     from synth.plan.recompute.stages import without_recompute
 
-    numbers = (problem.num_micro_batches, problem.costs, problem.caps_bytes)
     names = sorted(
         name
-        for name, made in generate_for(problem.placement, *numbers)
+        for name, made in generate_for(
+            problem.placement, problem.num_micro_batches, problem.costs, problem.caps_bytes
+        )
         if without_recompute(made).keeps_saved
     )
     return f"with these numbers there are on this placement: {', '.join(names)}"

@@ -165,12 +165,14 @@ def asked_problem(
     # A partition that was made in haste is proven to be nothing.
     is_best = is_proven_best(where, given) and not should_stop()
     costs = partition_costs(profile, sizes)
-    about = (
-        caps_bytes,
-        kind,
-        sizes,
-        is_best,
-        recomputed_layers,
-        profile if chooses_layers else None,
+    return Problem(
+        costs,
+        where,
+        num_micro_batches=num_micro_batches,
+        caps_bytes=caps_bytes,
+        objective=kind,
+        partition=sizes,
+        partition_is_best=is_best,
+        recomputed_layers=recomputed_layers,
+        profile=profile if chooses_layers else None,
     )
-    return Problem(costs, where, num_micro_batches, *about)

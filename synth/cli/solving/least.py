@@ -34,9 +34,16 @@ def solve_least(request: Request, target: TimeTarget, format: Format) -> None:
     progress = _Progress(request)
 
     def work(stop: threading.Event) -> "LeastCap":
-        asked = (request.options, progress, stop, request.recompute)
         profile = request.as_run if is_sought else None
-        return least_cap(request.problem, target, *asked, profile)
+        return least_cap(
+            request.problem,
+            target,
+            options=request.options,
+            on_progress=progress,
+            stop=stop,
+            recompute=request.recompute,
+            profile=profile,
+        )
 
     least = run_interruptibly(work, request.deadline.until(), progress.close)
     result = least.result()

@@ -46,8 +46,9 @@ def search(request: Request, stop: threading.Event, found: BestSoFar | None = No
         return so_far.listening(problem, ProgressReporter(request.on(problem)))
 
     profile = request.as_run if request.partitioning == Partitioning.EVEN else None
-    asked = (request.problem, request.recompute, request.options)
-    return solve_repartitioning(profile, *asked, listener, stop)
+    return solve_repartitioning(
+        profile, request.problem, request.recompute, request.options, listener, stop
+    )
 
 
 def finish(

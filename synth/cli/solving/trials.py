@@ -100,10 +100,19 @@ def asked_candidates(
         if sizes is not None and len(sizes) != where.num_stages:
             refusals[name] = f"it has {where.num_stages} stages, --partition {len(sizes)}"
             continue
-        asked = (profile, where, num_micro_batches, partition, objective, caps_bytes)
         try:
             should_stop = deadline.for_partitions(place + 1, len(placements))
-            problem = asked_problem(*asked, should_stop, recomputed_layers, chooses_layers)
+            problem = asked_problem(
+                profile,
+                where,
+                num_micro_batches=num_micro_batches,
+                partition=partition,
+                objective=objective,
+                caps_bytes=caps_bytes,
+                should_stop=should_stop,
+                recomputed_layers=recomputed_layers,
+                chooses_layers=chooses_layers,
+            )
         except SynthError as error:
             refusals[name] = str(error)
             continue
@@ -175,9 +184,10 @@ def solve_candidates(request: Request, candidates: Candidates, format: Format) -
             last = ProgressReporter(trial)
         return so_far.listening(problem, last)
 
-    asked = (candidates.them, request.as_run, request.partitioning, request.options, listener)
     chosen = run_interruptibly(
-        lambda stop: solve_best_of(*asked, stop),
+        lambda stop: solve_best_of(
+            candidates.them, request.as_run, request.partitioning, request.options, listener, stop
+        ),
         deadline.until(),
         lambda: _chosen(so_far.result(deadline.elapsed_s), candidates.them),
     )

@@ -88,8 +88,19 @@ def nothing_fits(trial: Trial) -> Result | None:
     message = why_infeasible(trial.problem, trial.candidate.choice)
     if message is None or trial.value_us is not None:
         return None
-    nothing = (None, None, None, trial.lower_bound_us, None, None)
-    return Result(trial.problem, *nothing, StoppedBy.INFEASIBLE, (), 0.0, message)
+    return Result(
+        trial.problem,
+        None,
+        timeline=None,
+        value_us=None,
+        lower_bound_us=trial.lower_bound_us,
+        peak_bytes=None,
+        found_by=None,
+        stopped_by=StoppedBy.INFEASIBLE,
+        baselines=(),
+        wall_s=0.0,
+        message=message,
+    )
 
 
 def repartitioned_trials(

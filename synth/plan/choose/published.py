@@ -150,8 +150,16 @@ class JudgedSchedules:
         caps, line = self.problem.caps_bytes or alone.peak_bytes, alone.timeline
         fits = all(peak <= cap for peak, cap in zip(alone.peak_bytes, caps, strict=True))
         keeps = bool(self.choice) or schedule.keeps_saved
-        times_us = line.makespan_us, line.period_us, max(line.work_us)
-        baseline = Baseline(name, *times_us, alone.peak_bytes, fits, keeps, line.mean_work_us)
+        baseline = Baseline(
+            name,
+            line.makespan_us,
+            period_us=line.period_us,
+            work_us=max(line.work_us),
+            peak_bytes=alone.peak_bytes,
+            fits=fits,
+            keeps_saved=keeps,
+            mean_work_us=line.mean_work_us,
+        )
         if not any(replace(baseline, name=other.name) == other for other in self.baselines):
             self.baselines.append(baseline)
         return alone if fits else None
@@ -259,8 +267,9 @@ def _averaged(problem: Problem) -> _Made:
 
 
 def _made(problem: Problem, costs: Costs, *, timed: bool) -> _Made:
-    asked = (problem.placement, problem.num_micro_batches, costs, problem.caps_bytes)
-    return generate_for(*asked, timed=timed)
+    return generate_for(
+        problem.placement, problem.num_micro_batches, costs, problem.caps_bytes, timed=timed
+    )
 
 
 def _better(one: EvaluatedSchedule | None, other: EvaluatedSchedule) -> EvaluatedSchedule:

@@ -183,8 +183,17 @@ class _RaceRun:
         assert found.timeline and found.peak_bytes and found.found_by
         tell = self._tell(trial, trial.problem)
         if tell is not None:
-            figures = (found.value_us, found.lower_bound_us, found.found_by, found.peak_bytes)
-            tell(Incumbent(0.0, found.schedule, found.timeline, *figures))
+            tell(
+                Incumbent(
+                    0.0,
+                    found.schedule,
+                    timeline=found.timeline,
+                    value_us=found.value_us,
+                    lower_bound_us=found.lower_bound_us,
+                    found_by=found.found_by,
+                    peak_bytes=found.peak_bytes,
+                )
+            )
 
     def _search_partitions(self) -> None:
         """Try candidates on the partitions that look best, if there are several on the best."""
@@ -292,8 +301,9 @@ class _RaceRun:
                 left_s = self._left_s(until_s) / 2
                 options = replace(self.options, time_limit_s=left_s)
                 is_late = partial(self._is_late, time.monotonic() + left_s)
-                asked = (race.partitions_of(name), race.best_us, options, is_late)
-                problem, spent_s = queue.next(*asked)
+                problem, spent_s = queue.next(
+                    race.partitions_of(name), race.best_us, options, is_late
+                )
                 self.granted_s += spent_s
                 if problem is None:
                     break
@@ -307,8 +317,9 @@ class _RaceRun:
         for name, queue in race.queues.items():
             one = None
             while one is None and self._has_time(limit_s):
-                asked = (race.partitions_of(name), race.best_us or 0, self.options.gap)
-                problem, spent_s = queue.least(*asked)
+                problem, spent_s = queue.least(
+                    race.partitions_of(name), race.best_us or 0, self.options.gap
+                )
                 if problem is None:
                     break
                 self.granted_s += spent_s

@@ -41,8 +41,9 @@ class Found:
         found_by: str,
     ) -> "Found":
         """Keep of a search's answer what is worth keeping."""
-        times_us = (timeline.makespan_us, timeline.period_us)
-        return cls(schedule, *times_us, value_us, peak_bytes, found_by)
+        return cls(
+            schedule, timeline.makespan_us, timeline.period_us, value_us, peak_bytes, found_by
+        )
 
     @classmethod
     def of_result(cls, result: Result) -> "Found | None":
@@ -51,8 +52,9 @@ class Found:
             return None
         assert result.value_us is not None and result.found_by is not None
         assert result.peak_bytes is not None
-        found = (result.value_us, result.peak_bytes, result.found_by)
-        kept = cls.of(result.schedule, result.timeline, *found)
+        kept = cls.of(
+            result.schedule, result.timeline, result.value_us, result.peak_bytes, result.found_by
+        )
         return replace(kept, partition=result.problem.partition)
 
     @property

@@ -156,7 +156,15 @@ def least_cap(
     stop = stop or threading.Event()
     if profile is not None:
         check_can_be_sought(problem, recompute)
-    return _Bisection(problem, target, options, on_progress, stop, recompute, profile).run()
+    return _Bisection(
+        problem,
+        target,
+        options=options,
+        on_progress=on_progress,
+        stop=stop,
+        recompute=recompute,
+        profile=profile,
+    ).run()
 
 
 class _Bisection:
@@ -292,8 +300,7 @@ class _Bisection:
             result = solve_with(capped, self.recompute, replace(options, hint=hint), watch, stop)
         else:
             result = self._solve_any(self.profile, capped, best, options, stop, enough)
-        proven = (result.lower_bound_us, result.certificate)
-        self.knowledge.add(cap, Found.of_result(result), *proven)
+        self.knowledge.add(cap, Found.of_result(result), result.lower_bound_us, result.certificate)
         if cap is None:
             self.target_us = self.target.in_us(self.knowledge.bound_us(None))
             self.baselines, self.baselines_partition = result.baselines, result.problem.partition
@@ -312,8 +319,14 @@ class _Bisection:
         """In the partition that serves best, beginning with that of the best plan that fits."""
         start = repartitioned(profile, capped, ()) if best is None else self._cut_as(best, capped)
         watch = None if enough is None else enough.watch
-        asked = (profile, Partitioning.SEARCHED, options, lambda problem: watch, stop)
-        return solve_best_of([Candidate("", start)], *asked).result
+        return solve_best_of(
+            [Candidate("", start)],
+            profile,
+            Partitioning.SEARCHED,
+            options,
+            lambda problem: watch,
+            stop,
+        ).result
 
     def _cut_as(self, found: Found, problem: Problem) -> Problem:
         """The problem in the partition of what was found."""
@@ -326,8 +339,11 @@ class _Bisection:
         schedule = self.options.hint
         kept = None if schedule is None else evaluate(self.problem, schedule, "hint")
         if kept is not None:
-            worth = (kept.value_us, kept.peak_bytes, kept.found_by)
-            self.knowledge.schedules.append(Found.of(kept.schedule, kept.timeline, *worth))
+            self.knowledge.schedules.append(
+                Found.of(
+                    kept.schedule, kept.timeline, kept.value_us, kept.peak_bytes, kept.found_by
+                )
+            )
 
     # Where the search stands
 
@@ -360,16 +376,16 @@ class _Bisection:
         return LeastCap(
             problem,
             self.target_us,
-            self.not_below,
-            found,
-            bound.lower_bound_us,
-            fastest.value_us if fastest else None,
-            bound_us,
-            self._reason(),
-            self.baselines if problem.partition == self.baselines_partition else (),
-            time.monotonic() - self.began,
-            BoundScope.PARTITION if self.profile is None else BoundScope.ALL,
-            bound.certificate,
+            not_below_bytes=self.not_below,
+            found=found,
+            lower_bound_us=bound.lower_bound_us,
+            fastest_us=fastest.value_us if fastest else None,
+            bound_us=bound_us,
+            stopped_by=self._reason(),
+            baselines=self.baselines if problem.partition == self.baselines_partition else (),
+            wall_s=time.monotonic() - self.began,
+            bound_scope=BoundScope.PARTITION if self.profile is None else BoundScope.ALL,
+            certificate=bound.certificate,
         )
 
     def _reason(self) -> StoppedBy:

@@ -257,12 +257,12 @@ class _Tracing:
         searched = Searched(
             max(found.peak, self.curve.least_cap_bytes) if cap is None else cap,
             outcome.partition or self.curve.partition,
-            found,
-            outcome.lower_bound_us,
-            outcome.stopped_by,
-            outcome.wall_s,
-            outcome.task.options.time_limit_s,
-            outcome.certificate,
+            found=found,
+            lower_bound_us=outcome.lower_bound_us,
+            stopped_by=outcome.stopped_by,
+            wall_s=outcome.wall_s,
+            time_limit_s=outcome.task.options.time_limit_s,
+            certificate=outcome.certificate,
         )
         plan = plan_of(self.profile, self.curve, searched, self.effort.seed)
         self.curve = self.curve.replace(points=closed([*self.curve.points, plan]))

@@ -184,23 +184,23 @@ def _solve(task: Task, stop: threading.Event) -> TaskResult:
         result = solve_with(task.problem, task.recompute, task.options, enough.watch, enough)
     else:
         candidate = Candidate("", task.problem, task.recompute)
-        asked = (
+        result = solve_best_of(
+            [candidate],
             task.profile,
             Partitioning.SEARCHED,
             task.options,
             lambda problem: enough.watch,
             enough,
-        )
-        result = solve_best_of([candidate], *asked).result
+        ).result
     ended_here = result.stopped_by == StoppedBy.INTERRUPT and not stop.is_set()
     return TaskResult(
         task,
         result.problem.partition,
-        Found.of_result(result),
-        result.lower_bound_us,
-        StoppedBy.GAP if ended_here else result.stopped_by,
-        result.baselines,
-        result.wall_s,
-        result.message,
-        result.certificate,
+        found=Found.of_result(result),
+        lower_bound_us=result.lower_bound_us,
+        stopped_by=StoppedBy.GAP if ended_here else result.stopped_by,
+        baselines=result.baselines,
+        wall_s=result.wall_s,
+        message=result.message,
+        certificate=result.certificate,
     )

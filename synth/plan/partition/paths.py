@@ -131,5 +131,6 @@ class PartitionPaths:
                 same[sizes[rank]].append(sizes)
             for end in self._ends(rank, first):
                 length, own_us = end - first, self[RankLayers(rank, first, end)]
-                further = (onward, (*begun, length), max(so_far_us, own_us))
-                yield from self._branches(*further, tuple(same[length]))
+                yield from self._branches(
+                    onward, (*begun, length), max(so_far_us, own_us), tuple(same[length])
+                )

@@ -142,8 +142,7 @@ class PartitionSearch:
             return None
         left_s = self.options.time_limit_s
         options = replace(self.options, time_limit_s=_LEAP_SHARE * left_s)
-        asked = (best.value_us, self.judged, options, self.should_stop)
-        raised = self.bounds.raise_least(*asked)
+        raised = self.bounds.raise_least(best.value_us, self.judged, options, self.should_stop)
         self.options = replace(options, time_limit_s=max(0.0, left_s - raised.spent_s))
         self.effort_ops -= _BOUND_OPS * self.problem.num_ranks
         return raised.least.sizes if raised.least.bound_us < best.value_us else None

@@ -191,15 +191,15 @@ class _Row(NamedTuple):
         return _Row(
             self.layers + layers,
             layer,
-            self.extra_ns + extra_ns,
-            self.saved + layer.saved_bytes + (between if held != OpKind.F else 0),
-            self.saved_w + layer.saved_w_bytes + kept_for_w + gradient_until_w,
-            self.input_until,
-            max(self.forward_rise, level + rises[OpKind.F]),
-            max(self.again_rise, level + layer.recompute_rise_bytes),
-            max(rises[OpKind.W], self.weight_rise - layer.saved_w_bytes),
-            layer.saved_w_bytes - layer.saved_bytes + between + behind,
-            between - layer.saved_bytes + fused_behind,
+            extra_ns=self.extra_ns + extra_ns,
+            saved=self.saved + layer.saved_bytes + (between if held != OpKind.F else 0),
+            saved_w=self.saved_w + layer.saved_w_bytes + kept_for_w + gradient_until_w,
+            input_until=self.input_until,
+            forward_rise=max(self.forward_rise, level + rises[OpKind.F]),
+            again_rise=max(self.again_rise, level + layer.recompute_rise_bytes),
+            weight_rise=max(rises[OpKind.W], self.weight_rise - layer.saved_w_bytes),
+            backward_rise=layer.saved_w_bytes - layer.saved_bytes + between + behind,
+            fused_rise=between - layer.saved_bytes + fused_behind,
         )
 
     def on(self, base: StageCosts, *, is_first: bool) -> StageCosts:

@@ -65,9 +65,8 @@ def solve_repartitioning(
 
 def _repartition(profile: Profile, problem: Problem) -> Problem | None:
     """The problem cut evenly with its recomputed layers counted, if that is another cut."""
-    numbers = (problem.caps_bytes, problem.num_micro_batches)
     seen = recomputing(profile, problem.recomputed_layers)
-    sizes = balance(seen, problem.placement, *numbers)
+    sizes = balance(seen, problem.placement, problem.caps_bytes, problem.num_micro_batches)
     if sizes == problem.partition:
         return None
     base = replace(
@@ -95,8 +94,14 @@ def repartitioned(
     Args:
         should_stop: ends the local search that ranks with several stages need.
     """
-    numbers = (problem.caps_bytes, problem.num_micro_batches)
-    sizes = balance(profile, problem.placement, *numbers, stages, should_stop)
+    sizes = balance(
+        profile,
+        problem.placement,
+        problem.caps_bytes,
+        problem.num_micro_batches,
+        stages,
+        should_stop,
+    )
     if sizes == problem.partition:
         return problem
     costs = partition_costs(profile, sizes)

@@ -88,8 +88,9 @@ class _Checker:
         certificate = self.partitions.pop(sizes, None)
         if certificate is not None:
             problem = self.bounds.problem_on(sizes)
-            asked = (self.claimed_us, self._options(), self.should_stop)
-            found = recheck(problem, certificate, *asked)
+            found = recheck(
+                problem, certificate, self.claimed_us, self._options(), self.should_stop
+            )
             if found == Recheck.PROVEN:
                 self.proven.add(sizes)
             yield found

@@ -178,8 +178,16 @@ class _Reproving:
         if self.witness_us is not None:
             verdict = ProofVerdict.FALSE
         seconds = time.monotonic() - self.began
-        how = (self.proven_from, self.is_refuted)
-        return Reproof(verdict, reached_us, holds_for, on_trust, self.witness_us, seconds, *how)
+        return Reproof(
+            verdict,
+            reached_us,
+            holds_for=holds_for,
+            on_trust=on_trust,
+            witness_us=self.witness_us,
+            seconds=seconds,
+            proven_from=self.proven_from,
+            is_refuted=self.is_refuted,
+        )
 
     def _left_s(self) -> float:
         return self.options.time_limit_s - (time.monotonic() - self.began)
@@ -232,8 +240,11 @@ class _Reproving:
         if certificate is None:
             return self._raise(self.problem, begin, self.options.time_limit_s)
         limited = replace(self.options, time_limit_s=self._left_s())
-        asked = (self.claimed_us, limited, self.stop.is_set)
-        return self._take(recheck(self.problem, certificate, *asked), certificate, begin)
+        return self._take(
+            recheck(self.problem, certificate, self.claimed_us, limited, self.stop.is_set),
+            certificate,
+            begin,
+        )
 
     def _take(self, found: Recheck, certificate: Certificate, begin: Schedule) -> int:
         """Return the bound that was reached; look for a schedule below one that was not."""
