@@ -31,7 +31,7 @@ from synth.profile import (
 from synth.report.text.tables import table
 from synth.schedule import lower, peak_bytes
 from synth.schedule.model import Placement
-from synth.solve.problem import SolveOptions
+from synth.solve.options import SolveOptions
 
 # Everything is left to the search.
 AUTO = Search("auto", None, None)

@@ -120,7 +120,7 @@ def command(
     Sorted by the objective. Schedules that do not apply are listed with the reason.
     """
     from synth.plan.compare import Comparison, compare
-    from synth.solve.problem import SolveOptions
+    from synth.solve.options import SolveOptions
 
     deadline = Deadline.of(time_limit)
     profile = load_profile(profile_name, link)

@@ -135,7 +135,7 @@ def command(
     from synth.schedule.files.plan_file import check_replaceable
     from synth.schedule.placements import placement as named_placement
     from synth.solve.instance.instance import SPLIT
-    from synth.solve.problem import SolveOptions, SolverName
+    from synth.solve.options import SolveOptions, SolverName
 
     deadline = Deadline.of(time_limit, is_clock=not deterministic)
     check_outputs(output, inputs=[profile_name])

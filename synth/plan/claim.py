@@ -2,7 +2,9 @@
 
 from synth import __version__
 from synth.schedule.files.plan_file import Claim
-from synth.solve.problem import Incumbent, Problem, Result, SolveOptions
+from synth.solve.options import SolveOptions
+from synth.solve.problem import Problem
+from synth.solve.result import Incumbent, Result
 
 STILL_SEARCHING = "nothing yet: the search went on when this was written"
 

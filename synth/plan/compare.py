@@ -27,7 +27,9 @@ from synth.schedule.memory import peak_bytes, static_bytes
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import verify
-from synth.solve.problem import Problem, Result, SolveOptions, relative_gap
+from synth.solve.options import SolveOptions
+from synth.solve.problem import Problem
+from synth.solve.result import Result, relative_gap
 from synth.solve.tuning import SEARCH
 
 # Before the placement in the name of what the solver found, and behind it where stages recompute.

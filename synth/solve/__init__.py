@@ -2,16 +2,9 @@
 
 from synth.objective import Objective
 from synth.solve.infeasibility import Shortage, find_shortage
-from synth.solve.problem import (
-    Baseline,
-    Incumbent,
-    Part,
-    Problem,
-    Result,
-    SolveOptions,
-    SolverName,
-    StoppedBy,
-)
+from synth.solve.options import Part, SolveOptions, SolverName
+from synth.solve.problem import Problem
+from synth.solve.result import Baseline, Incumbent, Result, StoppedBy
 from synth.solve.solver import solve
 
 __all__ = [

@@ -1,24 +1,33 @@
-"""Where a search stands: the incumbent, the bound, the clock, and who is told of progress."""
+"""The state of a search: incumbent, lower bound, pool of orders, and reports of progress."""
 
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from synth.certificate import NOTHING_PROVEN, Certificate, Proven
+from synth.schedule.ops import Op
 from synth.solve.bounds.background import Background
-from synth.solve.evaluate.evaluate import EvaluatedSchedule
-from synth.solve.problem import Incumbent, Part, Problem, SolveOptions, StoppedBy, relative_gap
+from synth.solve.budget import Budget
+from synth.solve.evaluate.evaluate import EvaluatedSchedule, evaluate_order
+from synth.solve.instance.instance import Instance
+from synth.solve.instance.timing import Programs, TimedOrders
+from synth.solve.options import SolveOptions
+from synth.solve.order_pool import OrderPool
+from synth.solve.problem import Problem
+from synth.solve.result import Incumbent, StoppedBy, relative_gap
 from synth.solve.tuning import SEARCH
 
 OnImprovement = Callable[[Incumbent], None]
 
 
 class SearchState:
-    """What a search knows so far, and whether it should go on.
+    """Incumbent, lower bound and known orders of one search, within its budget.
 
-    `within` is that of the search which this one serves, if any: it ends with that.
-    `evaluation_s` is what one exact evaluation of a schedule took, so as not to begin another one
-    that would end too late.
+    Attributes:
+        budget: time and stop.
+        best: the incumbent, None before the first. Only `offer` and `refine` change it.
+        proven: the best lower bound with its certificate.
+        proven_infeasible: True if no schedule keeps the caps.
+        pool: orders found so far, from which models and heuristics begin.
     """
 
     def __init__(
@@ -29,69 +38,122 @@ class SearchState:
         stop: threading.Event | None,
         within: "SearchState | None" = None,
     ) -> None:
+        """Begin a search.
+
+        Args:
+            on_improvement: called for every better schedule or bound.
+            stop: set from outside to end the search.
+            within: the search that this one serves and with which it ends.
+        """
         self.problem, self.options, self._within = problem, options, within
-        self.stop = stop or threading.Event()
-        # When the search ends; what is left is for what comes after it.
-        self.limit_s = options.time_limit_s * (1 - _reserved_share(options))
+        self.budget = Budget(options, stop)
         self.best: EvaluatedSchedule | None = None
         self.proven = NOTHING_PROVEN
         self.proven_infeasible = False
-        self.evaluation_s = 0.0
-        self._beside: Background | None = None
+        self.pool = OrderPool(problem.objective)
+        self._background: Background | None = None
         self._on_improvement = on_improvement
-        self._began = time.monotonic()
         self._reported_bound_us = 0
 
     @property
     def is_within(self) -> bool:
-        """Whether the search serves another one."""
+        """True if the search serves another one."""
         return self._within is not None
 
-    def elapsed_s(self) -> float:
-        """Seconds since the start."""
-        return time.monotonic() - self._began
-
-    def left_s(self) -> float:
-        """Seconds until the limit; a deterministic search does not look at the clock."""
-        return self.limit_s - (0 if self.options.deterministic else self.elapsed_s())
+    # When to end
 
     def finished(self) -> bool:
-        """Whether nothing more is wanted: proven, close enough, stopped, or out of time."""
-        if self._beside is not None:
-            self._beside.collect(self.raise_bound)
+        """Return True if the search should end: proven, close enough, stopped, or out of time."""
         if self._within is not None and self._within.finished():
             return True
-        return self.time_is_up() or self.left_s() <= 0 or self.proven_infeasible or self.is_close()
+        return self.budget.is_over() or self.proven_infeasible or self.is_close()
 
-    def listen_to(self, beside: Background) -> None:
-        """Take its bounds in whenever it is asked from now on whether to go on."""
-        self._beside = beside
-
-    def too_late_by(self, until_s: float) -> bool:
-        """Whether to stop, or one more evaluation would end after a moment since the start."""
-        late = self.elapsed_s() + self.evaluation_s > until_s
-        return self.stop.is_set() or (late and not self.options.deterministic)
+    def should_stop(self) -> bool:
+        """Take in bounds proven in the background, then return `finished()`."""
+        self.take_bounds()
+        return self.finished()
 
     def is_close(self) -> bool:
-        """Whether the gap is as small as was asked for."""
+        """Return True if the gap is as small as the options ask for."""
         best = self.best
         return best is not None and relative_gap(best.value_us, self.bound_us) <= self.options.gap
 
+    def is_proven(self) -> bool:
+        """Return True if the incumbent meets the bound."""
+        return self.best is not None and self.best.value_us <= self.bound_us
+
+    def reason(self) -> StoppedBy:
+        """Return why the search ends now."""
+        if self.proven_infeasible:
+            return StoppedBy.INFEASIBLE
+        if self.is_proven():
+            return StoppedBy.OPTIMAL
+        if self.budget.stop.is_set():
+            return StoppedBy.INTERRUPT
+        if self.is_close():
+            return StoppedBy.GAP
+        return StoppedBy.TIME_LIMIT if self.budget.left_s() <= 0 else StoppedBy.EXHAUSTED
+
+    # The incumbent
+
     def offer(self, candidate: EvaluatedSchedule | None) -> None:
-        """Take a candidate if it is better: faster, or as fast in less memory."""
+        """Take a schedule as the incumbent if it is faster, or as fast in less memory."""
         if candidate is None:
             return
         if self.best is None or _rank_key(candidate) < _rank_key(self.best):
             self.best = candidate
             self._report()
 
+    def refine(self, refined: EvaluatedSchedule) -> None:
+        """Replace the incumbent, without a report, by a schedule that is no slower."""
+        if self.best is None or refined.value_us > self.best.value_us:
+            raise RuntimeError(f"{refined.found_by}: {refined.value_us} µs refines no incumbent")
+        self.best = refined
+
+    def try_programs(self, programs: Programs, found_by: str, value_us: int) -> None:
+        """Evaluate programs exactly, with as many bufferings as there is time for.
+
+        Args:
+            value_us: the objective if no transfer waits for a buffer; no buffering does better.
+        """
+        should_stop = self.budget.time_is_up
+        self.offer(evaluate_order(self.problem, programs, found_by, value_us, should_stop))
+
+    def try_timing(self, instance: Instance, timing: TimedOrders, found_by: str) -> None:
+        """Evaluate a model's solution exactly, if it is better in the model's terms."""
+        value_us = timing.value_us(instance, self.problem.objective)
+        if self.improves(value_us):
+            self.try_programs(timing.programs(instance), found_by, value_us)
+
+    def improves(self, value_us: int) -> bool:
+        """Return True if a value is below the incumbent's."""
+        return self.best is None or value_us < self.best.value_us
+
+    @property
+    def best_programs(self) -> Sequence[Sequence[Op]] | None:
+        """The incumbent's programs."""
+        return None if self.best is None else self.best.schedule.programs
+
+    # The bound
+
     @property
     def bound_us(self) -> int:
-        """The best bound."""
+        """The best lower bound."""
         return self.proven.bound_us
 
+    def listen_to(self, background: Background) -> None:
+        """Let `take_bounds` take in the bounds of a thread."""
+        self._background = background
+
+    def take_bounds(self) -> None:
+        """Take in the bounds proven in the background since the last call."""
+        if self._background is not None:
+            self._background.collect(self.raise_bound)
+        if self._within is not None:
+            self._within.take_bounds()
+
     def raise_bound(self, proven: Proven) -> None:
-        """Take a better bound; steps of less than 0.1 % are not worth a report."""
+        """Take a bound if it is better; report it unless it is better by very little."""
         bound_us = proven.bound_us
         if bound_us > self.bound_us:
             if self.best is not None and bound_us > self.best.value_us:
@@ -103,11 +165,12 @@ class SearchState:
                     )
                 bound_us = self.best.value_us
             self.proven = proven._replace(bound_us=bound_us)
-            if self.is_proven() or bound_us > 1.001 * self._reported_bound_us:
+            reported_us = SEARCH.reported_bound_factor * self._reported_bound_us
+            if self.is_proven() or bound_us > reported_us:
                 self._report()
 
     def deny(self, certificate: Certificate) -> None:
-        """No schedule keeps the caps; the bound that was known holds all the same."""
+        """Note a proof that no schedule keeps the caps; the bound stays valid."""
         self.proven_infeasible = True
         self.proven = self.proven._replace(certificate=certificate)
 
@@ -117,7 +180,7 @@ class SearchState:
         if best is not None and self._on_improvement is not None:
             self._on_improvement(
                 Incumbent(
-                    self.elapsed_s(),
+                    self.budget.elapsed_s(),
                     best.schedule,
                     best.timeline,
                     best.value_us,
@@ -128,34 +191,7 @@ class SearchState:
                 )
             )
 
-    def time_is_up(self) -> bool:
-        """Whether to stop for the limit or a stop, counting one more evaluation."""
-        return self.too_late_by(self.limit_s)
-
-    def is_proven(self) -> bool:
-        """Whether the incumbent meets the bound."""
-        return self.best is not None and self.best.value_us <= self.bound_us
-
-    def reason(self) -> StoppedBy:
-        """Why the search ends here."""
-        if self.proven_infeasible:
-            return StoppedBy.INFEASIBLE
-        if self.is_proven():
-            return StoppedBy.OPTIMAL
-        if self.stop.is_set():
-            return StoppedBy.INTERRUPT
-        if self.is_close():
-            return StoppedBy.GAP
-        return StoppedBy.TIME_LIMIT if self.left_s() <= 0 else StoppedBy.EXHAUSTED
-
-
-def _reserved_share(options: SolveOptions) -> float:
-    """The part of the time limit that is kept for slack; a deterministic search has its own."""
-    if options.deterministic or Part.SLACK in options.without:
-        return 0.0
-    return SEARCH.robustness_share
-
 
 def _rank_key(candidate: EvaluatedSchedule) -> tuple[int, int]:
-    """What makes a candidate better, smaller first: ties go to what needs less memory."""
+    """The key that orders candidates, smaller first: value, then the highest peak."""
     return candidate.value_us, max(candidate.peak_bytes)

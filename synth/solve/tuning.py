@@ -454,6 +454,8 @@ class SearchTuning:
     most_ops: int = 2_000_000
     # Chain of stage copies on a rank up to which the least peak is found exactly.
     most_copies_of_least_peak: int = 10
+    # Factor between two bounds that are reported.
+    reported_bound_factor: float = 1.001
     # Share of the time limit kept for robustness at the end.
     robustness_share: float = 0.05
     # Time for the final polish even if the limit has passed.

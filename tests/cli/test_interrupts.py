@@ -15,7 +15,8 @@ from synth.cli.progress.best_so_far import BestSoFar
 from synth.cli.progress.deadline import Deadline
 from synth.cli.progress.interrupt import OutOfTime, run_interruptibly
 from synth.costs import uniform_costs
-from synth.solve.problem import Incumbent, Problem, StoppedBy
+from synth.solve.problem import Problem
+from synth.solve.result import Incumbent, StoppedBy
 from tests.cli.conftest import NAME, Synth
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,7 +11,9 @@ from synth.cli.solving.search import search
 from synth.families import generate
 from synth.plan.memory_curve.steady import SteadyCap
 from synth.schedule.files.plan_file import Plan
-from synth.solve.problem import Problem, Result, SolveOptions
+from synth.solve.options import SolveOptions
+from synth.solve.problem import Problem
+from synth.solve.result import Result
 from tests.cli.conftest import SMALL_SOLVE, Synth
 
 STEADY = ("--mem-limit", "min", "--target", "steady")

@@ -178,7 +178,7 @@ def test_more_memory_never_makes_the_first_answers_on_v_longer() -> None:
         caps = (int(share * case.released_peak_bytes(1)),) * 8
         asked = Problem(case.costs, placement("v", 8), 10, caps, Objective.PERIOD)
         now = SearchState(asked, counted(), None, None)
-        PublishedIncumbents(asked, counted(), now).try_families()
+        PublishedIncumbents(now).try_families()
         assert now.best is not None
         values.append(now.best.value_us)
     assert values == sorted(values, reverse=True)

@@ -22,7 +22,7 @@ from synth.plan.recompute.stages import recomputed, without_recompute
 from synth.profile import Link, Links
 from synth.schedule.verify import verify
 from synth.solve import Problem, Result, SolveOptions
-from synth.solve.problem import StoppedBy
+from synth.solve.result import StoppedBy
 from tests.synth.effort import HOURS_S, counted
 from tests.synth.test_trials import PROFILE
 

@@ -26,7 +26,7 @@ from synth.solve.infeasibility import needed_bytes, serial_schedule
 from synth.solve.instance.instance import BW, B, F, Instance, W
 from synth.solve.instance.memory_models import relaxed_for_fusion, relaxed_memory, safe_memory
 from synth.solve.instance.timing import Orders, keeps_caps, number, order_of, timed
-from synth.solve.problem import Part
+from synth.solve.options import Part
 from synth.solve.search_state import SearchState
 from tests.synth.odd_problems import RandomOrders, odd_costs
 
@@ -171,7 +171,7 @@ def begun(problem: Problem, seconds: float) -> ShortInstance:
     options = SolveOptions(seconds, deterministic=True)
     now = SearchState(problem, options, None, None)
     instance = relaxed_for_fusion(problem)
-    return ShortInstance(problem, instance, options, now)
+    return ShortInstance(now, instance)
 
 
 def test_fewer_are_left_out_by_what_memory_takes_at_once() -> None:
@@ -291,7 +291,7 @@ def test_rounds_have_what_is_left_and_must_be_better() -> None:
     problem = table.problem(8, 64, 0.5)
     options = SolveOptions(100, deterministic=True)
     now = SearchState(problem, options, None, None)
-    after = [ModuloSchedules(problem, options, now, spent) for spent in (0, 0.2, 0.5)]
+    after = [ModuloSchedules(now, spent) for spent in (0, 0.2, 0.5)]
     assert [each._rounds_share for each in after] == pytest.approx([64 * 0.004, 0.15, 0.08])
     now.offer(evaluate.evaluate(problem, serial_schedule(problem), "serial"))
     assert now.best is not None

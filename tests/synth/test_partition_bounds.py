@@ -22,7 +22,7 @@ from synth.schedule.verify import verify
 from synth.solve import Problem, SolveOptions, solve
 from synth.solve.infeasibility import smallest_limit_bytes
 from synth.solve.instance.memory_models import relaxed_for_fusion
-from synth.solve.problem import StoppedBy
+from synth.solve.result import StoppedBy
 from tests.synth.effort import counted
 from tests.synth.test_recompute import profile_that_saves_much
 

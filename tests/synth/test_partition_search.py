@@ -18,7 +18,7 @@ from synth.schedule.placements import placement
 from synth.schedule.verify import verify
 from synth.solve import Incumbent, Problem, solve
 from synth.solve.infeasibility import smallest_limit_bytes
-from synth.solve.problem import StoppedBy
+from synth.solve.result import StoppedBy
 from tests.synth.effort import counted
 from tests.synth.test_recompute import profile_that_saves_much
 

@@ -34,7 +34,7 @@ from synth.schedule.placements import placement
 from synth.schedule.verify import ScheduleError, verify
 from synth.solve import Incumbent, Problem, SolveOptions, solve
 from synth.solve.infeasibility import needed_bytes
-from synth.solve.problem import StoppedBy
+from synth.solve.result import StoppedBy
 from tests.synth.effort import HOURS_S, counted
 from tests.synth.plain import random_costs, random_schedule
 

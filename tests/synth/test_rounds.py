@@ -17,7 +17,7 @@ from synth.solve.improve.modulo.period_search import PeriodSearch
 from synth.solve.instance.instance import SPLIT, Instance, OpIndex
 from synth.solve.instance.memory_models import relaxed_memory, safe_memory
 from synth.solve.instance.timing import keeps_caps, number, timed
-from synth.solve.problem import Part
+from synth.solve.options import Part
 from tests.synth.even_stages import even
 from tests.synth.odd_problems import odd_costs
 

@@ -23,8 +23,8 @@ from synth.solve.infeasibility import find_shortage
 from synth.solve.instance.instance import B, F, OpIndex, W
 from synth.solve.instance.memory_models import relaxed_for_fusion
 from synth.solve.instance.timing import timed
+from synth.solve.options import Part
 from synth.solve.order_pool import OrderPool
-from synth.solve.problem import Part
 from tests.synth.effort import counted
 from tests.synth.even_stages import even
 from tests.synth.odd_problems import RandomOrders, odd_costs

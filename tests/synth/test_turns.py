@@ -17,7 +17,7 @@ from synth.solve.improve.lns.robust_windows import RobustWindows
 from synth.solve.instance.instance import Instance
 from synth.solve.instance.memory_models import relaxed_memory
 from synth.solve.instance.timing import TimedOrders
-from synth.solve.order_pool import OrderPool, split_timing
+from synth.solve.order_pool import split_timing
 from synth.solve.problem import Problem
 from synth.solve.search_state import SearchState
 
@@ -31,11 +31,7 @@ def begun(problem: Problem, family: str, **options: Any) -> tuple[RobustWindows,
     schedule = generate(family, problem.num_ranks, problem.num_micro_batches, costs=problem.costs)
     now.offer(evaluate.evaluate(problem, schedule, family))
 
-    def take(instance: Instance, timing: TimedOrders, found_by: str) -> None:
-        programs = timing.programs(instance)
-        now.offer(evaluate.evaluate_order(problem, programs, found_by))
-
-    return RobustWindows(problem, asked, now, OrderPool(problem.objective), 1, take), now
+    return RobustWindows(now, 1), now
 
 
 class Fruitless:

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from synth.solve.problem import Incumbent, Problem, Result
+    from synth.solve.problem import Problem
+    from synth.solve.result import Incumbent, Result
 
 
 class BestSoFar:
@@ -40,7 +41,7 @@ class BestSoFar:
 
     def result(self, elapsed_s: float, *, is_interrupted: bool = False) -> "Result | None":
         """The answer as if the search had ended; None: nothing was found."""
-        from synth.solve.problem import Result, StoppedBy
+        from synth.solve.result import Result, StoppedBy
 
         best = self.close()
         if best is None:

@@ -9,7 +9,7 @@ from synth.cli.read.request import Request
 from synth.units import format_bytes, format_us
 
 if TYPE_CHECKING:
-    from synth.solve.problem import Incumbent
+    from synth.solve.result import Incumbent
 
 _PAUSE_S, _PAUSE_ON_TERMINAL_S = 5.0, 0.5
 

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from synth.objective import HasSpans
     from synth.plan.choose.candidates import Partitioning
     from synth.schedule.files.plan_file import Plan
-    from synth.solve.problem import Incumbent, Problem, Result, SolveOptions, StoppedBy
+    from synth.solve.options import SolveOptions
+    from synth.solve.problem import Problem
+    from synth.solve.result import Incumbent, Result, StoppedBy
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,7 @@ def announce_sizes(request: Request, held: str = "") -> None:
 
 def failure_code(stopped_by: "StoppedBy") -> ExitCode:
     """The exit code of a search that ended without what was asked for."""
-    from synth.solve.problem import StoppedBy
+    from synth.solve.result import StoppedBy
 
     codes = {
         StoppedBy.INFEASIBLE: ExitCode.INFEASIBLE,

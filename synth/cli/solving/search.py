@@ -13,7 +13,8 @@ from synth.cli.read.request import Request, announce, failure_code
 from synth.errors import SynthError
 
 if TYPE_CHECKING:
-    from synth.solve.problem import Incumbent, Problem, Result
+    from synth.solve.problem import Problem
+    from synth.solve.result import Incumbent, Result
 
 
 def solve_within_limits(request: Request, format: Format) -> None:

@@ -14,7 +14,7 @@ from synth.units import format_bytes, format_bytes_both, parse_seconds
 
 if TYPE_CHECKING:
     from synth.plan.memory_curve.steady import SteadyCap
-    from synth.solve.problem import Result
+    from synth.solve.result import Result
 
 # A smaller bubble rate is none: times are whole microseconds.
 _NOTHING = 1e-4
@@ -71,7 +71,7 @@ def _limited(request: Request, found: "SteadyCap", left_s: float) -> Request:
 
 def _nothing(request: Request, spent_s: float, stop: threading.Event) -> "Result":
     """The answer of a search that found no limit."""
-    from synth.solve.problem import Result, StoppedBy
+    from synth.solve.result import Result, StoppedBy
 
     reason, message = (
         StoppedBy.TIME_LIMIT,

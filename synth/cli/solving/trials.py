@@ -32,7 +32,8 @@ from synth.units import format_bytes, shown
 if TYPE_CHECKING:
     from synth.plan.choose.candidates import Candidate, Chosen, Trial
     from synth.schedule.model import Placement
-    from synth.solve.problem import Incumbent, Problem, Result
+    from synth.solve.problem import Problem
+    from synth.solve.result import Incumbent, Result
 
 
 @dataclass(frozen=True)

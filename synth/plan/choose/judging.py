@@ -20,7 +20,8 @@ from synth.profile import Profile
 from synth.solve.bounds.closed_form import work_bound_us
 from synth.solve.evaluate.evaluate import EvaluatedSchedule
 from synth.solve.instance.memory_models import relaxed_for_fusion
-from synth.solve.problem import Problem, Result, StoppedBy
+from synth.solve.problem import Problem
+from synth.solve.result import Result, StoppedBy
 
 # The time of each pass, relative to the first one's, about.
 _COSTS = (1, 3, 3, 1, 4, 12, 12)

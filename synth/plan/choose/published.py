@@ -28,7 +28,8 @@ from synth.schedule.model import Buffering, Schedule
 from synth.solve.evaluate.evaluate import BUFFERINGS, EvaluatedSchedule, evaluate, split_backward
 from synth.solve.improve.published import with_mean_times
 from synth.solve.infeasibility import find_shortage
-from synth.solve.problem import Baseline, Problem
+from synth.solve.problem import Problem
+from synth.solve.result import Baseline
 
 NUM_PASSES, NUM_PLAIN_PASSES = 7, 3
 _UNTIMED_WITH_R, _WITH_LAYERS, _TIMED_WITH_R = 3, 4, 5

@@ -10,7 +10,8 @@ from synth.plan.partition.paths import Sizes
 from synth.plan.partition.queue import PartitionQueue
 from synth.plan.recompute.choice import bound_us as closed_bound_us
 from synth.solve.infeasibility import needed_bytes
-from synth.solve.problem import Baseline, Problem, Result, StoppedBy, rank_key, relative_gap
+from synth.solve.problem import Problem
+from synth.solve.result import Baseline, Result, StoppedBy, rank_key, relative_gap
 
 # So many times as long as the best at most is near it.
 _NEAR = 1.03

@@ -27,7 +27,9 @@ from synth.plan.recompute.repartition import solve_repartitioning
 from synth.plan.recompute.solve import Listeners, OnImprovement
 from synth.plan.recompute.stages import recomputed, without_recompute
 from synth.profile import Profile
-from synth.solve.problem import Incumbent, Part, Problem, Result, SolveOptions, StoppedBy
+from synth.solve.options import Part, SolveOptions
+from synth.solve.problem import Problem
+from synth.solve.result import Incumbent, Result, StoppedBy
 
 _ANY_CHOICE = Certificate(prover=ProverName.ANY_CHOICE)
 

@@ -23,7 +23,8 @@ from synth.plan.recompute.choice import Choice, limits_bytes, of_words, words
 from synth.profile import PlainText, Profile
 from synth.record import FileRecord, Record
 from synth.schedule.files.plan_file import Claim, Plan
-from synth.solve.problem import Problem, StoppedBy, relative_gap
+from synth.solve.problem import Problem
+from synth.solve.result import StoppedBy, relative_gap
 
 # Of a curve of which each point has its own partition.
 _SOUGHT = "sought"

@@ -28,7 +28,9 @@ from synth.plan.recompute.repartition import repartitioned
 from synth.profile import Profile
 from synth.schedule.verify import verify
 from synth.solve.evaluate.evaluate import evaluate
-from synth.solve.problem import Baseline, Incumbent, Problem, Result, SolveOptions, StoppedBy
+from synth.solve.options import SolveOptions
+from synth.solve.problem import Problem
+from synth.solve.result import Baseline, Incumbent, Result, StoppedBy
 from synth.units import format_us
 
 # Shares of the time that is left: for the problem without a cap, and for each cap tried.

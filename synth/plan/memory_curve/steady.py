@@ -17,7 +17,8 @@ from synth.solve.improve.modulo.one_micro_batch import Pattern, find, least_memo
 from synth.solve.instance.instance import Instance
 from synth.solve.instance.memory_models import relaxed_memory, safe_memory
 from synth.solve.instance.timing import number, timed
-from synth.solve.problem import Problem, SolveOptions
+from synth.solve.options import SolveOptions
+from synth.solve.problem import Problem
 
 # Of the time limit: for the proof, for the pattern that can be run, and for its shortest way; and
 # all of them together.

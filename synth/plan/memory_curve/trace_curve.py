@@ -31,7 +31,9 @@ from synth.plan.recompute.choice import Choice
 from synth.plan.recompute.repartition import repartitioned
 from synth.profile import Profile
 from synth.schedule.files.plan_file import Plan
-from synth.solve.problem import Baseline, Problem, SolveOptions, StoppedBy
+from synth.solve.options import SolveOptions
+from synth.solve.problem import Problem
+from synth.solve.result import Baseline, StoppedBy
 
 OnPoint = Callable[[MemoryCurve], None]
 

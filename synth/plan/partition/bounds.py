@@ -28,7 +28,9 @@ from synth.solve.bounds.forward_spacing_model import Spacings
 from synth.solve.cpsat.model import ExactModel
 from synth.solve.instance.instance import BW, STEP, B, F, Instance, StageCopy, W
 from synth.solve.instance.memory_models import relaxed_for_fusion
-from synth.solve.problem import Problem, SolveOptions, relative_gap
+from synth.solve.options import SolveOptions
+from synth.solve.problem import Problem
+from synth.solve.result import relative_gap
 
 # Of the time, for the exact model of a rank when it is first looked at; then twice as long. Seconds
 # for the closed forms of one, about.

@@ -7,7 +7,9 @@ from typing import NamedTuple
 from synth.plan.partition.bounds import PartitionBounds
 from synth.plan.partition.paths import Sizes
 from synth.plan.partition.search import PartitionSearch
-from synth.solve.problem import Problem, SolveOptions, relative_gap
+from synth.solve.options import SolveOptions
+from synth.solve.problem import Problem
+from synth.solve.result import relative_gap
 
 # Of the time given, for the bounds by which one partition is chosen.
 _SHARE = 0.1

@@ -31,8 +31,9 @@ from synth.solve.improve import list_scheduling
 from synth.solve.infeasibility import needed_bytes
 from synth.solve.instance.instance import SPLIT, Instance
 from synth.solve.instance.memory_models import relaxed_for_fusion, safe_memory
+from synth.solve.options import SolveOptions
 from synth.solve.order_pool import split_timing
-from synth.solve.problem import Problem, SolveOptions
+from synth.solve.problem import Problem
 
 # Priority rules tried on each partition, twice as many where ranks hold several stages: first the
 # one that was best before, and no more where what is found is so many times as long as the best.

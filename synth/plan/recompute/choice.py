@@ -16,7 +16,9 @@ from synth.plan.recompute.solve import (
 )
 from synth.plan.recompute.stages import bounds, merged
 from synth.solve.infeasibility import find_shortage, needed_bytes, smallest_limit_bytes
-from synth.solve.problem import Problem, Result, SolveOptions
+from synth.solve.options import SolveOptions
+from synth.solve.problem import Problem
+from synth.solve.result import Result
 
 # Up to so many stages, times the choices of a rank, bounds of any choice count the caps.
 _MOST_CHOICES = 1_100

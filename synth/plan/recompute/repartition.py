@@ -17,7 +17,9 @@ from synth.plan.recompute.choice import Choice, solve_with
 from synth.plan.recompute.solve import Listeners, OnImprovement, solve_choosing_partition
 from synth.profile import Profile
 from synth.recomputing import recomputing
-from synth.solve.problem import Incumbent, Problem, Result, SolveOptions, rank_key
+from synth.solve.options import SolveOptions
+from synth.solve.problem import Problem
+from synth.solve.result import Incumbent, Result, rank_key
 
 # Of the time limit, for the partition that does not know of R.
 _FIRST_SHARE = 0.6

@@ -13,17 +13,9 @@ from synth.plan.recompute.stages import bounds, merged, relaxed, without_recompu
 from synth.schedule.model import Schedule
 from synth.solve.evaluate.evaluate import BUFFERINGS, EvaluatedSchedule, evaluate
 from synth.solve.infeasibility import find_shortage, needed_bytes
-from synth.solve.problem import (
-    Baseline,
-    Incumbent,
-    Part,
-    Problem,
-    Result,
-    SolveOptions,
-    StoppedBy,
-    rank_key,
-    relative_gap,
-)
+from synth.solve.options import Part, SolveOptions
+from synth.solve.problem import Problem
+from synth.solve.result import Baseline, Incumbent, Result, StoppedBy, rank_key, relative_gap
 from synth.solve.solver import solve
 from synth.units import format_bytes_both
 

@@ -13,7 +13,7 @@ from synth.certificate import Certificate, ProverName
 from synth.plan.partition.bounds import PartitionBounds
 from synth.plan.partition.paths import RankLayers, Sizes, runs_of
 from synth.solve.bounds.recheck import Recheck, recheck, refute_below
-from synth.solve.problem import SolveOptions
+from synth.solve.options import SolveOptions
 
 
 def own_certificate(certificate: Certificate | None, sizes: Sizes) -> Certificate | None:

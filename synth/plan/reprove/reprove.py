@@ -36,15 +36,9 @@ from synth.schedule.simulate import Timeline
 from synth.solve.bounds.closed_form import work_bound_us
 from synth.solve.bounds.recheck import Recheck, recheck
 from synth.solve.instance.memory_models import relaxed_for_fusion
-from synth.solve.problem import (
-    Incumbent,
-    Part,
-    Problem,
-    Result,
-    SolveOptions,
-    StoppedBy,
-    relative_gap,
-)
+from synth.solve.options import Part, SolveOptions
+from synth.solve.problem import Problem
+from synth.solve.result import Incumbent, Result, StoppedBy, relative_gap
 from synth.solve.solver import solve
 
 # What finds schedules is left out but for the quickest, which may disprove a bound.

@@ -23,7 +23,7 @@ from synth.solve.cpsat.model import ExactModel
 from synth.solve.cpsat.run import ModelOutcome, run, search_from_below
 from synth.solve.instance.instance import SPLIT, B, F, Instance, OpIndex, W
 from synth.solve.instance.timing import TimedOrders
-from synth.solve.problem import SolveOptions
+from synth.solve.options import SolveOptions
 from synth.solve.tuning import RANK_SUBSETS
 
 

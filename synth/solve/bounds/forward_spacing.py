@@ -23,7 +23,7 @@ from synth.solve.bounds.forward_spacing_model import SpacingModel, Spacings, Spa
 from synth.solve.cpsat.run import ModelOutcome, TimedBounds, run
 from synth.solve.instance.instance import B, F, Instance, OpIndex, W
 from synth.solve.instance.timing import TimedOrders
-from synth.solve.problem import SolveOptions
+from synth.solve.options import SolveOptions
 from synth.solve.tuning import FORWARD_SPACING
 
 

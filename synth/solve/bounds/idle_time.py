@@ -12,7 +12,7 @@ from synth.solve.bounds.closed_form import Reference
 from synth.solve.bounds.idle_time_model import IdleTimeModel, Stretch, base_length_us
 from synth.solve.cpsat.run import ModelOutcome, TimedBounds, run
 from synth.solve.instance.instance import Instance
-from synth.solve.problem import SolveOptions
+from synth.solve.options import SolveOptions
 from synth.solve.tuning import IDLE_TIME
 
 

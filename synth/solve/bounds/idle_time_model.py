@@ -135,7 +135,8 @@ class IdleTimeModel(ExactModel):
         """From when on the rank's time counts."""
         if not self.stretch.is_period:
             return 0
-        assert self.instance.origins_us is not None
+        if self.instance.origins_us is None:
+            raise ValueError("idle times of the period need ranks that begin at fixed times")
         return self.instance.origins_us[self.stretch.rank]
 
     def _end_above(self) -> None:

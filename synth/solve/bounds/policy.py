@@ -12,7 +12,7 @@ from synth.solve.bounds.forward_spacing_model import Spacings
 from synth.solve.bounds.idle_time import IdleBounds, IdleTimes
 from synth.solve.cpsat.run import TimedBounds
 from synth.solve.instance.instance import Instance
-from synth.solve.problem import SolveOptions
+from synth.solve.options import SolveOptions
 from synth.solve.tuning import BOUND_POLICY
 
 

@@ -5,15 +5,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from synth.certificate import Proven
-from synth.objective import Objective
 from synth.solve.bounds import forward_spacing
 from synth.solve.bounds.background import Background
 from synth.solve.bounds.closed_form import Reference
 from synth.solve.bounds.policy import BoundPolicy, ProofState
 from synth.solve.evaluate.evaluate import EvaluatedSchedule
 from synth.solve.instance.instance import Instance
-from synth.solve.order_pool import OrderPool
-from synth.solve.problem import Part, SolveOptions
+from synth.solve.options import Part
 from synth.solve.search_state import SearchState
 from synth.solve.tuning import BOUND_POLICY
 
@@ -25,36 +23,29 @@ class Prover:
         num_workers_left: the workers that the search has for itself.
     """
 
-    def __init__(
-        self,
-        fusion_relaxed: Instance,
-        objective: Objective,
-        options: SolveOptions,
-        state: SearchState,
-        pool: OrderPool,
-    ) -> None:
-        """All that the search knows, which it goes on adding to.
+    def __init__(self, fusion_relaxed: Instance, state: SearchState) -> None:
+        """Begin with nothing proven.
 
         Args:
             fusion_relaxed: the instance from which all bounds come.
+            state: the search whose bound is raised, and whose orders serve as hints.
         """
-        self._fusion_relaxed, self._objective, self._options = fusion_relaxed, objective, options
-        self._state, self._pool = state, pool
-        self._known = ProofState()
+        self._fusion_relaxed, self._state, options = fusion_relaxed, state, state.options
+        self._proven = ProofState()
         self._referred: tuple[EvaluatedSchedule | None, Reference] | None = None
-        self._beside: Background | None = None
+        self._background: Background | None = None
         in_turn = options.deterministic or Part.BOUNDS in options.without
-        self._num_workers_beside = 0 if in_turn else options.num_workers // 2
-        self.num_workers_left = options.num_workers - self._num_workers_beside
+        self._num_workers_in_background = 0 if in_turn else options.num_workers // 2
+        self.num_workers_left = options.num_workers - self._num_workers_in_background
 
     @property
-    def is_beside(self) -> bool:
+    def in_background(self) -> bool:
         """Whether bounds are proven beside the search."""
-        return self._num_workers_beside > 0
+        return self._num_workers_in_background > 0
 
     def one_by_one(self) -> None:
         """Bound by one rank at a time."""
-        policy = self._policy(self._options.num_workers, self._state.finished)
+        policy = self._policy(self._state.options.num_workers, self._state.should_stop)
         for proven in policy.one_by_one(self._limit_of_one_by_one_s):
             self._state.raise_bound(proven)
 
@@ -64,16 +55,16 @@ class Prover:
         Args:
             from_one: by one rank at a time at first.
         """
-        if self.is_beside:
-            self._beside = Background(lambda should_stop: self._bounds(should_stop, from_one))
-            self._state.listen_to(self._beside)
+        if self.in_background:
+            self._background = Background(lambda should_stop: self._bounds(should_stop, from_one))
+            self._state.listen_to(self._background)
 
     def _bounds(self, should_stop: Callable[[], bool], from_one: bool) -> Iterator[Proven]:
-        policy = self._policy(self._num_workers_beside, should_stop)
+        policy = self._policy(self._num_workers_in_background, should_stop)
         if from_one:
             yield from policy.one_by_one(self._limit_of_one_by_one_s)
         if not should_stop():
-            yield from policy.together(self._state.left_s())
+            yield from policy.together(self._state.budget.left_s())
 
     @property
     def _limit_of_one_by_one_s(self) -> float:
@@ -86,42 +77,44 @@ class Prover:
             if is_spaced
             else BOUND_POLICY.one_by_one_share
         )
-        return share * self._options.time_limit_s
+        return share * self._state.options.time_limit_s
 
-    def take_turn(self) -> None:
+    def run_in_turn(self) -> None:
         """The same, where it is not done beside the search."""
-        if not self.is_beside:
-            policy = self._policy(self.num_workers_left, self._state.finished)
-            for proven in policy.together(BOUND_POLICY.in_turn_share * self._state.left_s()):
+        if not self.in_background:
+            policy = self._policy(self.num_workers_left, self._state.should_stop)
+            for proven in policy.together(BOUND_POLICY.in_turn_share * self._state.budget.left_s()):
                 self._state.raise_bound(proven)
 
     def wait(self) -> None:
         """Nothing is left to search for."""
-        while not (self._beside is None or self._beside.is_over or self._state.finished()):
+        while not (
+            self._background is None or self._background.is_over or self._state.should_stop()
+        ):
             time.sleep(BOUND_POLICY.poll_s)
 
     def stop(self) -> None:
         """Nothing is left to prove; what runs needs a moment to end."""
-        if self._beside is not None:
-            self._beside.stop()
+        if self._background is not None:
+            self._background.stop()
 
     def end(self) -> None:
         """Stop, and wait until it has.
 
         Nor may an exception leave anything behind: CP-SAT would outlive the interpreter, and abort.
         """
-        if self._beside is not None:
-            self._beside.stop()
-            self._beside.join()
-            self._beside.collect(self._state.raise_bound)
+        if self._background is not None:
+            self._background.stop()
+            self._background.join()
+            self._background.collect(self._state.raise_bound)
 
     def _policy(self, workers: int, should_stop: Callable[[], bool]) -> BoundPolicy:
         return BoundPolicy(
             self._fusion_relaxed,
-            self._objective,
-            replace(self._options, workers=workers),
+            self._state.problem.objective,
+            replace(self._state.options, workers=workers),
             self._reference,
-            self._known,
+            self._proven,
             should_stop,
         )
 
@@ -129,7 +122,7 @@ class Prover:
         """The best schedule known now, within which a proof begins."""
         best = self._state.best
         if best is None or self._referred is None or self._referred[0] is not best:
-            programs = None if best is None else best.schedule.programs
-            hint, value_us = self._pool.hint(self._fusion_relaxed, programs)
+            programs = self._state.best_programs
+            hint, value_us = self._state.pool.hint(self._fusion_relaxed, programs)
             self._referred = best, Reference(value_us, hint)
         return self._referred[1]

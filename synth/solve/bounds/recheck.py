@@ -24,7 +24,8 @@ from synth.solve.crosscheck.milp import run_milp
 from synth.solve.instance.instance import SPLIT, Instance
 from synth.solve.instance.memory_models import relaxed_for_fusion, relaxed_memory
 from synth.solve.instance.timing import TimedOrders
-from synth.solve.problem import Problem, SolveOptions
+from synth.solve.options import SolveOptions
+from synth.solve.problem import Problem
 from synth.solve.tuning import RECHECK
 
 

@@ -329,7 +329,8 @@ class ExactModel:
     def hint(self, timing: TimedOrders, value_us: int) -> None:
         """Begin from a complete solution."""
         for key, variable in self.start.items():
-            assert isinstance(variable, cp_model.IntVar)
+            if not isinstance(variable, cp_model.IntVar):
+                raise TypeError("a model whose starts are expressions takes no hint")
             self.cp.add_hint(variable, timing.starts[key])
         for rank, origin in self.origin.items():
             if not isinstance(origin, int):

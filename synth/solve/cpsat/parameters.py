@@ -2,7 +2,7 @@
 
 from ortools.sat.python import cp_model
 
-from synth.solve.problem import SolveOptions
+from synth.solve.options import SolveOptions
 from synth.solve.tuning import CPSAT
 
 # CP-SAT keeps its seed in 32 bits, signed.

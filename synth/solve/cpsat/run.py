@@ -17,7 +17,7 @@ from synth.solve.cpsat.parameters import mind_orders, of_options, quiet, search_
 from synth.solve.cpsat.process import Event
 from synth.solve.cpsat.worker_program import Answer, FoundSolution
 from synth.solve.instance.timing import TimedOrders
-from synth.solve.problem import SolveOptions
+from synth.solve.options import SolveOptions
 from synth.solve.tuning import CPSAT
 
 __all__ = [
@@ -175,8 +175,9 @@ def solve_briefly(
 
 
 def _checked(answer: Answer) -> Answer:
-    """The answer to a valid model; another one is a mistake of ours."""
-    assert answer.status != cp_model.MODEL_INVALID, answer.info
+    """Return the answer, or raise if the model is invalid, which is a bug in its builder."""
+    if answer.status == cp_model.MODEL_INVALID:
+        raise RuntimeError(f"CP-SAT rejects a model: {answer.info}")
     return answer
 
 

@@ -1,6 +1,5 @@
 """The first answers: published schedules, a given one, and the one that needs least memory."""
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
@@ -13,7 +12,7 @@ from synth.schedule.model import Schedule
 from synth.schedule.verify import ScheduleError, verify
 from synth.solve import infeasibility
 from synth.solve.evaluate import evaluate
-from synth.solve.problem import Baseline, Problem, SolveOptions
+from synth.solve.result import Baseline
 from synth.solve.search_state import SearchState
 from synth.solve.tuning import PUBLISHED
 
@@ -21,8 +20,8 @@ from synth.solve.tuning import PUBLISHED
 class PublishedIncumbents:
     """Offers schedules that need no search; `baselines` are the published ones, fitting or not."""
 
-    def __init__(self, problem: Problem, options: SolveOptions, state: SearchState) -> None:
-        self.problem, self.options, self.state = problem, options, state
+    def __init__(self, state: SearchState) -> None:
+        self.state, self.problem = state, state.problem
         self.baselines: list[Baseline] = []
 
     def try_families(self) -> None:
@@ -53,16 +52,18 @@ class PublishedIncumbents:
 
     def _out_of_grace(self) -> bool:
         """Whether the families that are left must wait: the time is up, or a stop asked for."""
-        up = self.state.too_late_by(PUBLISHED.share * self.options.time_limit_s)
-        in_grace = self.state.elapsed_s() + self.state.evaluation_s < PUBLISHED.grace_s
+        budget = self.state.budget
+        up = budget.is_late(PUBLISHED.share * budget.time_limit_s)
+        in_grace = budget.elapsed_s() + budget.evaluation_s < PUBLISHED.grace_s
         return up and not in_grace
 
     def _try_family(self, name: str, schedule: Schedule) -> None:
-        began = time.monotonic()
+        budget = self.state.budget
+        began_s = budget.elapsed_s()
         alone = evaluate.evaluate(replace(self.problem, caps_bytes=None), schedule, name)
         if alone is None:
             return
-        self.state.evaluation_s = time.monotonic() - began
+        budget.evaluation_s = budget.elapsed_s() - began_s
         caps, line = self.problem.caps_bytes or alone.peak_bytes, alone.timeline
         fits = all(peak <= cap for peak, cap in zip(alone.peak_bytes, caps, strict=True))
         keeps = schedule.keeps_saved
@@ -103,7 +104,9 @@ class PublishedIncumbents:
                 f"the hint is no schedule for this problem: {error}; give a plan for the same "
                 f"number of ranks and micro-batches, or none"
             ) from None
-        self.state.offer(evaluate.evaluate(self.problem, schedule, self.options.hint_found_by))
+        self.state.offer(
+            evaluate.evaluate(self.problem, schedule, self.state.options.hint_found_by)
+        )
 
 
 def with_mean_times(costs: Costs) -> Costs:

@@ -19,7 +19,9 @@ from synth.solve.improve.modulo import several_micro_batches
 from synth.solve.instance.instance import SPLIT, Instance
 from synth.solve.instance.memory_models import safe_memory
 from synth.solve.instance.timing import ScoredPrograms, keeps_caps, order_of
-from synth.solve.problem import Incumbent, Part, Problem, Result, SolveOptions, SolverName
+from synth.solve.options import Part, SolveOptions, SolverName
+from synth.solve.problem import Problem
+from synth.solve.result import Incumbent, Result
 from synth.solve.search_state import OnImprovement, SearchState
 from synth.solve.tuning import SHORT_INSTANCE
 
@@ -42,10 +44,9 @@ class ShortInstance:
         state: where its search stands.
     """
 
-    def __init__(
-        self, problem: Problem, instance: Instance, options: SolveOptions, state: SearchState
-    ) -> None:
-        self.asked, self.instance, self.options, self.state = problem, instance, options, state
+    def __init__(self, state: SearchState, instance: Instance) -> None:
+        self.state, self.instance = state, instance
+        self.asked, self.options = state.problem, state.options
 
     @cached_property
     def left_out(self) -> int:
@@ -120,7 +121,7 @@ class ShortInstance:
 
     @property
     def _limit_s(self) -> float:
-        return SHORT_INSTANCE.share * self.state.left_s()
+        return SHORT_INSTANCE.share * self.state.budget.left_s()
 
     def run(self, search: Search, workers: int, take: Callable[[ScoredPrograms], None]) -> float:
         """Search the smaller problem, and take what its schedules make for the one asked.
@@ -145,7 +146,7 @@ class ShortInstance:
             hint=None,
             without=self.options.without | (frozenset(Part) - parts),
         )
-        began_s = again_s = self.state.elapsed_s()
+        began_s = again_s = self.state.budget.elapsed_s()
         made: Schedule | None = None
 
         def take_extended(schedule: Schedule) -> None:
@@ -154,30 +155,32 @@ class ShortInstance:
                 return
             made = schedule
             for scored in self.extended_programs(schedule):
-                if self.state.best is None or scored.value_us < self.state.best.value_us:
+                if self.state.improves(scored.value_us):
                     take(scored)
 
         def on_improvement(found: Incumbent) -> None:
             nonlocal again_s
-            at_s = self.state.elapsed_s()
+            at_s = self.state.budget.elapsed_s()
             is_due = at_s >= again_s and found.found_by in _FOUND_BY
             if is_due and not self.options.deterministic:
                 take_extended(found.schedule)
-                again_s = at_s + (1 + SHORT_INSTANCE.pauses) * (self.state.elapsed_s() - at_s)
+                again_s = at_s + (1 + SHORT_INSTANCE.pauses) * (
+                    self.state.budget.elapsed_s() - at_s
+                )
 
         last = search(self.problem, options, on_improvement).schedule
         if last is not None:
             take_extended(last)
         if self.options.deterministic:
             return options.time_limit_s / self.options.time_limit_s
-        return (self.state.elapsed_s() - began_s) / self.options.time_limit_s
+        return (self.state.budget.elapsed_s() - began_s) / self.options.time_limit_s
 
     def extended_programs(self, schedule: Schedule) -> Iterator[ScoredPrograms]:
         """What a schedule of the smaller problem makes for the one asked, best first."""
         instance, objective = safe_memory(self.problem, schedule.buffering), self.asked.objective
         orders = tuple(tuple(order_of(instance, program)) for program in schedule.programs)
         whole = extended_instance(instance, self.left_out)
-        for scored in extend(instance, orders, self.left_out, objective, self.state.finished):
+        for scored in extend(instance, orders, self.left_out, objective, self.state.should_stop):
             programs = scored.programs(whole)
             if keeps_caps(programs, whole):
                 yield ScoredPrograms(programs, scored.value_us, Part.FEWER)

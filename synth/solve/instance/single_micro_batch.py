@@ -63,7 +63,7 @@ class _Paths:
                 higher = max(peak, usage + costs.peak_above_bytes[kind])
                 later = usage + costs.delta_bytes[kind]
                 heapq.heappush(heap, (higher, after, later, (*path, (copy, kind))))
-        raise AssertionError("every state leads to the end")
+        raise RuntimeError("every state leads to the end")
 
     def _moves(self, state: _State) -> Iterator[tuple[Step, _State]]:
         steps, waiting = state

@@ -14,8 +14,8 @@ from synth.solve.improve.robustness.robustness import improve_robustness
 from synth.solve.instance.instance import Instance
 from synth.solve.instance.memory_models import relaxed_memory, safe_memory
 from synth.solve.instance.timing import TimedOrders
-from synth.solve.order_pool import OrderPool, split_timing
-from synth.solve.problem import Part, Problem, SolveOptions
+from synth.solve.options import Part
+from synth.solve.order_pool import split_timing
 from synth.solve.search_state import SearchState
 from synth.solve.tuning import WINDOWS
 
@@ -24,23 +24,14 @@ class RobustWindows:
     """Large-neighbourhood search from the best orders known, in the strictest instance they fit in.
 
     Args:
-        workers: windows at a time.
-        take: called with a solution of the instance, to be evaluated exactly.
+        workers: windows solved at a time.
     """
 
-    def __init__(
-        self,
-        problem: Problem,
-        options: SolveOptions,
-        state: SearchState,
-        pool: OrderPool,
-        workers: int,
-        take: Callable[[Instance, TimedOrders, str], None],
-    ) -> None:
-        self.problem, self.options, self.state, self.pool = problem, options, state, pool
-        self.workers = 1 if options.deterministic else workers
+    def __init__(self, state: SearchState, workers: int) -> None:
+        self.state, self.problem, self.options = state, state.problem, state.options
+        self.workers = 1 if self.options.deterministic else workers
         self.instance, self._starts = self._strictest_instance()
-        self._evaluate, self._taken_at_s = take, state.elapsed_s()
+        self._evaluated_at_s = state.budget.elapsed_s()
 
     def _strictest_instance(self) -> tuple[Instance, list[TimedOrders]]:
         """The instance, and the best orders that fit in it."""
@@ -53,15 +44,14 @@ class RobustWindows:
         return free, self._known_in(free)[: WINDOWS.starts]
 
     def _known_in(self, instance: Instance) -> list[TimedOrders]:
-        best = self.state.best
-        return self.pool.timings(instance, None if best is None else best.schedule.programs)
+        return self.state.pool.timings(instance, self.state.best_programs)
 
-    def run(self, until_s: float, effort_s: float, *, is_patient: bool) -> None:
-        """Until a moment since the start, or the effort is spent, or nothing is left to try.
+    def run(self, limit_s: float, effort_s: float, *, is_patient: bool) -> None:
+        """Search until the limit, until the effort is spent, or until nothing is left to try.
 
         Args:
-            until_s: a deterministic search does not look at the clock.
-            is_patient: to go on where neither windows nor slack find anything for a while.
+            limit_s: seconds of the clock; a deterministic search ignores it.
+            is_patient: go on although neither windows nor moves have gained for a while.
         """
         starts = self._starts
         patience_s = max(
@@ -70,9 +60,10 @@ class RobustWindows:
         if Part.SLACK in self.options.without:
             patience_s = math.inf
 
+        allowance = self.state.budget.allow(limit_s)
+
         def should_stop() -> bool:
-            late = not self.options.deterministic and self.state.elapsed_s() > until_s
-            return late or self.state.finished()
+            return allowance.is_over() or self.state.should_stop()
 
         for turn in count():
             if not starts or effort_s <= 0 or should_stop():
@@ -88,7 +79,7 @@ class RobustWindows:
                 self._take,
                 patience_s,
             )
-            self._evaluate(self.instance, found.timing, "windows")
+            self.state.try_timing(self.instance, found.timing, "windows")
             effort_s -= found.spent_s
             starts = self._more_robust(should_stop)
             if not starts and is_patient and not found.is_exhausted:
@@ -101,10 +92,12 @@ class RobustWindows:
 
     def _take(self, timing: TimedOrders) -> None:
         """Evaluate what is better; not every step, where looking at one exactly takes long."""
-        pause_s = 0 if self.options.deterministic else WINDOWS.pauses * self.state.evaluation_s
-        if self.state.elapsed_s() - self._taken_at_s >= pause_s:
-            self._evaluate(self.instance, timing, "windows")
-            self._taken_at_s = self.state.elapsed_s()
+        pause_s = (
+            0 if self.options.deterministic else WINDOWS.pauses * self.state.budget.evaluation_s
+        )
+        if self.state.budget.elapsed_s() - self._evaluated_at_s >= pause_s:
+            self.state.try_timing(self.instance, timing, "windows")
+            self._evaluated_at_s = self.state.budget.elapsed_s()
 
     def _more_robust(self, should_stop: Callable[[], bool]) -> list[TimedOrders]:
         """The best with more slack, to go on from; nothing if it has all there is."""
@@ -117,6 +110,6 @@ class RobustWindows:
         if looser.value_us < best.value_us:
             self.state.offer(looser)
         else:
-            self.state.best = looser
+            self.state.refine(looser)
         timing = split_timing(looser.schedule.programs, self.instance)
         return [] if timing is None else [timing]

@@ -271,7 +271,8 @@ class _Model:
         self, seconds: float, seed: int, workers: int, should_stop: Callable[[], bool]
     ) -> Values | None:
         """Minimise the cap; what STEPs need comes on top."""
-        assert self.static_bytes is not None
+        if self.static_bytes is None:
+            raise ValueError("a limit is minimised only for given static bytes")
         for rank, held in enumerate(self.instance.held):
             for copy in held:
                 steps = self.instance[copy].peak_above_bytes[STEP]

@@ -9,7 +9,6 @@ from synth.solve.instance.event_graph import Graph
 from synth.solve.instance.instance import Instance
 from synth.solve.instance.memory_models import safe_memory
 from synth.solve.instance.timing import Orders, ScoredPrograms, keeps_caps, number, value_us
-from synth.solve.problem import Problem, SolveOptions
 from synth.solve.search_state import SearchState
 from synth.solve.tuning import MODULO
 
@@ -21,12 +20,10 @@ class ModuloSchedules:
         spent_share: of the time limit, on fewer micro-batches (`short_instance`).
     """
 
-    def __init__(
-        self, problem: Problem, options: SolveOptions, state: SearchState, spent_share: float = 0.0
-    ) -> None:
-        self.problem, self.options, self.state = problem, options, state
+    def __init__(self, state: SearchState, spent_share: float = 0.0) -> None:
+        self.state, self.problem, self.options = state, state.problem, state.options
         self.spent_share = spent_share
-        self.instance: Instance = safe_memory(problem, BUFFERINGS[0])
+        self.instance: Instance = safe_memory(self.problem, BUFFERINGS[0])
 
     def __iter__(self) -> Iterator[ScoredPrograms]:
         """Of one micro-batch, of few periods; of several, ever shorter ones."""
@@ -39,25 +36,26 @@ class ModuloSchedules:
         share = MODULO.one_share_with_several if has_rounds else MODULO.one_share
         options, seconds = self.options, share * self.options.time_limit_s
         for found in one_micro_batch.search(
-            self.instance, seconds, options.seed, options.num_workers, self.state.finished
+            self.instance, seconds, options.seed, options.num_workers, self.state.should_stop
         ):
             yield from self._best([found.orders(self.instance)], "pattern")
 
     def _rounds(self, most_us: float) -> Iterator[ScoredPrograms]:
         """Those that take less for each micro-batch than the incumbent, its ends included."""
         seconds = self._rounds_share * self.options.time_limit_s
-        until_s = self.state.elapsed_s() + seconds
+        allowance = self.state.budget.allow(seconds)
 
         def should_stop() -> bool:
-            late = not self.options.deterministic and self.state.elapsed_s() > until_s
-            return late or self.state.finished()
+            return allowance.is_over() or self.state.should_stop()
 
         for found in several_micro_batches.search(
             self.instance, self._least_us, most_us, seconds, self.options.seed, should_stop
         ):
             step = -(-found.size // MODULO.most_unrollings)
             turns = (found.orders(self.instance, first) for first in range(0, found.size, step))
-            yield from self._best(takewhile(lambda _: not self.state.finished(), turns), "rounds")
+            yield from self._best(
+                takewhile(lambda _: not self.state.should_stop(), turns), "rounds"
+            )
 
     @property
     def _rounds_share(self) -> float:

@@ -1,0 +1,133 @@
+"""The whole problem as one exact model, for CP-SAT or as a mixed-integer program.
+
+It is solved under several memory models: the relaxed one first, which also proves bounds, then, if
+need be, those whose schedules nearly always fit. Where BW gains nothing the first two models are
+the same, without boundary bytes all are.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from synth.certificate import Certificate, Proven, ProverName, Relaxation
+from synth.objective import Spans
+from synth.solve.cpsat.model import ExactModel
+from synth.solve.cpsat.run import ModelOutcome, run
+from synth.solve.crosscheck.milp import run_milp
+from synth.solve.evaluate.evaluate import BUFFERINGS
+from synth.solve.instance.instance import Instance
+from synth.solve.instance.memory_models import distinct, relaxed_memory, safe_memory
+from synth.solve.instance.timing import TimedOrders
+from synth.solve.options import SolveOptions, SolverName
+from synth.solve.search_state import SearchState
+
+
+class ExactSearch:
+    """Runs exact models of all ranks.
+
+    Args:
+        state: takes schedules and bounds.
+        fusion_relaxed: the instance whose bounds hold for split and fused schedules.
+        work: closed-form bounds of makespan and period.
+        workers: threads for CP-SAT.
+        on_optimum: called when the relaxed instance is solved to its optimum.
+    """
+
+    def __init__(
+        self,
+        state: SearchState,
+        fusion_relaxed: Instance,
+        work: Spans,
+        workers: int,
+        on_optimum: Callable[[], None],
+    ) -> None:
+        self.state, self.problem = state, state.problem
+        self.fusion_relaxed, self.work = fusion_relaxed, work
+        self.relaxed_memory = relaxed_memory(self.problem)
+        self.options: SolveOptions = replace(state.options, workers=workers)
+        self.on_optimum = on_optimum
+
+    def run(self, limit_s: float) -> None:
+        """Solve one memory model after the other within a limit."""
+        allowance = self.state.budget.allow(limit_s)
+        instances = self._instances()
+        for index, instance in enumerate(instances):
+            if self.state.should_stop():
+                return
+            share_s = allowance.left_s() / (len(instances) - index)
+            allowance.spend(self._solve(instance, share_s))
+
+    def _instances(self) -> list[Instance]:
+        best = self.state.best
+        bufferings = [BUFFERINGS[0]] if best is None else [best.schedule.buffering, BUFFERINGS[0]]
+        safe = (safe_memory(self.problem, buffering) for buffering in bufferings)
+        return distinct([self.fusion_relaxed, self.relaxed_memory, *safe])
+
+    def _solve(self, instance: Instance, limit_s: float) -> float:
+        """Solve one instance; return the seconds spent, in the terms of the limit."""
+        is_fusible = instance != self.fusion_relaxed
+        hint, value_us = self.state.pool.hint(instance, self.state.best_programs, is_fusible)
+        certificate = self._certificate(instance, is_fusible)
+        if self.options.solver == SolverName.MILP:
+            outcome = run_milp(instance, self.problem.objective, value_us, limit_s)
+        else:
+            model = self._model(instance, hint, value_us, is_fusible, certificate is not None)
+            outcome = self._run_cpsat(instance, model, limit_s, certificate)
+        if certificate is not None:
+            self.state.raise_bound(Proven(outcome.bound_us, certificate))
+            if outcome.optimal and not is_fusible:
+                self.on_optimum()  # no other relaxation proves a higher bound
+            # Without any schedule the horizon is that of the slowest one there could be.
+            if outcome.infeasible and self.state.best is None:
+                self.state.deny(certificate)
+        if outcome.timing is not None:
+            self.state.try_timing(instance, outcome.timing, self.options.solver)
+        return outcome.spent_s
+
+    def _certificate(self, instance: Instance, is_fusible: bool) -> Certificate | None:
+        """Certify bounds of an instance that is a relaxation; None for the others.
+
+        The split relaxation holds for every schedule. So does the relaxed memory model with the
+        choice between B W and BW, which only CP-SAT's model has. The safe memory models leave out
+        schedules that would fit.
+        """
+        is_milp = self.options.solver == SolverName.MILP
+        if is_fusible and (is_milp or instance != self.relaxed_memory or not instance.can_fuse_all):
+            return None
+        return Certificate(
+            prover=ProverName.MILP if is_milp else ProverName.EXACT,
+            relaxation=Relaxation.FUSIBLE if is_fusible else Relaxation.SPLIT,
+            num_micro_batches=max(copy.num_micro_batches for copy in instance.copies),
+        )
+
+    def _model(
+        self,
+        instance: Instance,
+        hint: TimedOrders | None,
+        value_us: int,
+        is_fusible: bool,
+        is_proving: bool,
+    ) -> ExactModel:
+        model = ExactModel(instance, self.problem.objective, value_us, fusible=is_fusible)
+        model.both_at_least(self.work)
+        if is_proving:
+            model.at_least(self.state.bound_us)
+        if hint is not None:
+            model.hint(hint, value_us)
+        return model
+
+    def _run_cpsat(
+        self,
+        instance: Instance,
+        model: ExactModel,
+        limit_s: float,
+        certificate: Certificate | None,
+    ) -> ModelOutcome:
+        """Run CP-SAT and take solutions as they come, and bounds if they are certified."""
+
+        def on_event(event: TimedOrders | int) -> None:
+            if isinstance(event, TimedOrders):
+                self.state.try_timing(instance, event, self.options.solver)
+            elif certificate is not None:
+                self.state.raise_bound(Proven(event, certificate))
+
+        return run(model, self.options, limit_s, on_event, self.state.should_stop)

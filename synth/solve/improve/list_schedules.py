@@ -1,0 +1,57 @@
+"""List schedules of a search: under the safe memory model of each buffering, evaluated exactly."""
+
+from collections.abc import Sequence
+
+from synth.schedule.model import Buffering
+from synth.solve.evaluate.evaluate import BUFFERINGS
+from synth.solve.improve import list_scheduling
+from synth.solve.instance.instance import Instance
+from synth.solve.instance.memory_models import distinct, safe_memory
+from synth.solve.search_state import SearchState
+from synth.solve.tuning import LIST_SCHEDULING
+
+
+def quick(state: SearchState) -> None:
+    """Schedule with little effort for every buffering, with no buffers at all first."""
+    _run(state, LIST_SCHEDULING.quick_ops, (Buffering(0, 0), *BUFFERINGS))
+
+
+def thorough(state: SearchState, *, has_rounds: bool) -> None:
+    """Schedule with the incumbent's buffering and the usual one.
+
+    Args:
+        has_rounds: modulo schedules of several micro-batches follow, which are better starts.
+    """
+    per_s = LIST_SCHEDULING.ops_per_s_with_rounds if has_rounds else LIST_SCHEDULING.ops_per_s
+    best = state.best
+    bufferings = BUFFERINGS if best is None else (best.schedule.buffering, BUFFERINGS[0])
+    _run(state, round(per_s * state.budget.time_limit_s), bufferings)
+
+
+def _run(state: SearchState, max_ops: int, bufferings: Sequence[Buffering]) -> None:
+    instances = distinct(safe_memory(state.problem, buffering) for buffering in bufferings)
+    budget = state.budget
+    for index, instance in enumerate(instances):
+        if state.should_stop():
+            return
+        share_s = (budget.left_s() - 2 * budget.evaluation_s) / (len(instances) - index)
+        num_ops = max_ops // min(LIST_SCHEDULING.most_models, len(instances))
+        _run_in(state, instance, num_ops, budget.elapsed_s() + share_s)
+
+
+def _run_in(state: SearchState, instance: Instance, max_ops: int, until_s: float) -> None:
+    """Schedule one instance until a moment since the start."""
+    budget = state.budget
+    found = list_scheduling.search(
+        instance,
+        state.problem.objective,
+        max_ops,
+        state.options.seed,
+        lambda: state.should_stop() or budget.is_late(until_s),
+    )
+    if found:
+        state.pool.add(found[0][0].programs(instance))
+    for scored, _ in found[: 1 if budget.time_is_up() else LIST_SCHEDULING.orders_evaluated]:
+        if not state.improves(scored.value_us):
+            break
+        state.try_programs(scored.programs(instance), "list scheduling", scored.value_us)

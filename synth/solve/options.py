@@ -1,0 +1,68 @@
+"""Options of a search: limits, seed, exact solver, and the parts to leave out."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from synth.errors import SynthError
+from synth.processors import num_processors
+from synth.schedule.model import Schedule
+from synth.solve.result import Result
+
+
+class Part(StrEnum):
+    """A part of the search that can be left out, to see what it is good for."""
+
+    FAMILIES = "families"
+    LIST_SCHEDULING = "list scheduling"
+    FEWER = "fewer micro-batches"
+    PATTERNS = "patterns"
+    WINDOWS = "windows"
+    LOCAL_SEARCH = "local search"
+    BOUNDS = "bounds"
+    EXACT = "exact"
+    SLACK = "slack"
+
+
+class SolverName(StrEnum):
+    """Which exact solver runs after the heuristics."""
+
+    CPSAT = "cpsat"
+    MILP = "milp"
+
+
+@dataclass(frozen=True)
+class SolveOptions:
+    """How long and how to search.
+
+    `gap` is the relative gap at which the search may stop. With `deterministic`, the same input
+    gives the same output: the limit then counts CP-SAT's deterministic seconds, not the clock's.
+    `without` leaves parts of the search out. `hint_found_by` is what the hint is named for.
+    """
+
+    time_limit_s: float = 60.0
+    gap: float = 0.0
+    workers: int | None = None
+    seed: int = 0
+    deterministic: bool = False
+    hint: Schedule | None = None
+    hint_found_by: str = "hint"
+    solver: SolverName = SolverName.CPSAT
+    verbose: Callable[[str], None] | None = None
+    without: frozenset[Part] = frozenset()
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise SynthError(f"the seed is {self.seed}; give 0 or more")
+
+    @property
+    def num_workers(self) -> int:
+        """Threads to use, by default one for each processor that this process may use."""
+        return self.workers or num_processors()
+
+    def going_on_from(self, found: Result) -> "SolveOptions":
+        """The same with what was found as the hint, if anything was."""
+        if found.schedule is None:
+            return self
+        by = found.found_by or self.hint_found_by
+        return replace(self, hint=found.schedule, hint_found_by=by)
