@@ -36,7 +36,7 @@ from synth.solve.options import SolveOptions
 # Everything is left to the search.
 AUTO = Search("auto", None, None)
 
-# Limits between nothing but static memory and one micro-batch, and what 1F1B needs.
+# Memory limits between static memory plus one micro-batch and the memory of 1F1B, as shares.
 _SHARES = (0.15, 0.3, 0.5, 0.75, 1.0)
 
 

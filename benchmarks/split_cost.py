@@ -323,7 +323,7 @@ def measure(case: Case, options: argparse.Namespace) -> list[str]:
 
 
 def _without_output(run: Autograd) -> object:
-    # The comparison is of what the backward needs: the graph, and the input as its leaf.
+    # Only what the backward needs is compared: the graph, and the input as its leaf.
     return run.x, get_gradient_edge(run.y)
 
 

@@ -30,7 +30,7 @@ class Batch:
     ) -> Self:
         """Cut a mini-batch along the first dimension of every tensor into equal micro-batches.
 
-        What is no tensor (a flag, a number) is given to every micro-batch as it is.
+        Leaves that are not tensors (a flag, a number) are passed to every micro-batch unchanged.
 
         Raises:
             SynthError: a first dimension is not a multiple of the number of micro-batches.

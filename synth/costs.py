@@ -172,7 +172,7 @@ class Costs(Record):
         time_us = round(2 * (len(ranks) - 1) * pace_us)
         return _summable_us(time_us, self.stages[stage].gradient_bytes)
 
-    # The underscore keeps what is cached out of `dict(self)`, that is, out of `replace`.
+    # The underscore keeps the cached value out of `dict(self)`, that is, out of `replace`.
     @cached_property
     def _table(self) -> CostTable:
         return CostTable(self.stages)

@@ -32,7 +32,7 @@ class OpKind(StrEnum):
         return _CHAIN[self]
 
 
-# What a profile measures of every layer, and all that a schedule needs which keeps what F saved.
+# The kinds that a profile measures; schedules without R and moves need no others.
 MEASURED = (OpKind.F, OpKind.B, OpKind.W, OpKind.BW, OpKind.STEP)
 MOVES = (OpKind.OFFLOAD, OpKind.RELOAD, OpKind.HOST_FOR, OpKind.RETURN)
 

@@ -54,7 +54,7 @@ _RankCount = Annotated[_Whole, Field(ge=1, le=MOST_RANKS)]
 # Sequences, or tokens of one: more are in no tensor that can be indexed with 32 bits.
 _TOO_MANY = 1 << 31
 
-# Control characters, halves of characters, and what breaks a line.
+# Unicode categories: control characters, surrogates, line and paragraph separators.
 _UNSHOWN = ("Cc", "Cs", "Zl", "Zp")
 
 
@@ -188,7 +188,7 @@ class Layer(Record):
 
 
 class Link(Record):
-    """A directed link: a transfer takes latency + bytes / bandwidth (none: bytes are free)."""
+    """A directed link: a transfer takes latency + bytes / bandwidth (None: unlimited)."""
 
     latency_us: _TimeUs = 0.0
     bandwidth_bytes_per_s: _Bandwidth | None = None
@@ -279,7 +279,7 @@ class Links(Record):
                 return node
         return self.default
 
-    # The underscore keeps what is cached out of `dict(self)`, that is, out of `replace`.
+    # The underscore keeps the cached value out of `dict(self)`, that is, out of `replace`.
     @cached_property
     def _by_ends(self) -> dict[tuple[int, int], PairLink]:
         """The pairs by source and target."""

@@ -72,7 +72,7 @@ def check_replaceable(path: Path | None, kind: FileKind, option: str, force: boo
     An empty file may be replaced, and what is no regular file is written to.
 
     Args:
-        path: where is to be written.
+        path: the output path.
         kind: of what is to be written.
         option: with which the path was given.
         force: the user says that any file may be replaced.

@@ -3,7 +3,7 @@
 import re
 
 # Control characters but tab and newline, line separators, and those that reverse the direction of
-# what follows: a terminal would obey them, or show something else than what is there.
+# what follows: a terminal would obey them, or hide the real text.
 _OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 # A line break that is not of our own making: messages of several lines indent all but the first. It

@@ -15,7 +15,7 @@ MOST_SUMMABLE = 1 << 50
 
 _MOST_SECONDS = MOST_SUMMABLE / 1e6
 
-# Of what was typed, a message shows so much.
+# The most characters of a typed text that a message shows.
 _SHOWN = 40
 
 

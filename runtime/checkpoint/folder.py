@@ -113,7 +113,7 @@ class CheckpointFolder:
         Args:
             step: its step; all else is on disk.
             manifest: the text of the file that is written last.
-            keep: how many complete ones stay.
+            keep: the number of complete checkpoints to keep.
 
         Raises:
             OSError: the disk does not let it.

@@ -51,8 +51,8 @@ class Saving:
 
         Args:
             folder: where; rank 0 has begun the checkpoint there.
-            state: where training stands.
-            keep: how many checkpoints stay.
+            state: the training state.
+            keep: the number of checkpoints to keep.
             group: of all ranks, used by nothing else meanwhile.
         """
         self._folder, self._state, self._keep, self._group = folder, state, keep, group

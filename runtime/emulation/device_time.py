@@ -15,7 +15,7 @@ import sys
 import time
 
 _PR_SET_TIMERSLACK = 29
-# A wait shorter than this was for nothing: what was waited for was there.
+# A shorter wait did not really wait: the data had arrived already.
 _WAITED_NS = 200_000
 
 
@@ -62,8 +62,8 @@ class DeviceTime:
 
         Args:
             due_ns: when, by the plan's links, what was waited for could be there.
-            asked_ns: when the wait began, by the host's clock.
-            sender_late_ns: how late the other rank was when it sent.
+            asked_ns: the start of the wait, by the host's clock.
+            sender_late_ns: the lateness with which the other rank sent.
         """
         came_ns = now_ns()
         if came_ns - asked_ns < _WAITED_NS:

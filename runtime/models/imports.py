@@ -31,8 +31,8 @@ def _from_file(path: Path) -> ModuleType:
         raise SynthError(
             f"there is no file {path}; give a path that exists, relative to the current folder"
         )
-    # One module per file, under a name that can clash with no other, so that what is defined
-    # there is the same class for everyone who names the file.
+    # One module per file, under a unique name, so that its classes are the same for all callers
+    # that name the file.
     name = f"synth_user_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     if name in sys.modules:
         return sys.modules[name]

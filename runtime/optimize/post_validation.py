@@ -22,7 +22,7 @@ from .stage import StageOptimizer
 class PostValidatedStep:
     """Carries out STEP without waiting for other ranks.
 
-    What the layers hold is final only after `validate` or `finish`.
+    The layers' parameters are final only after `validate` or `finish`.
     """
 
     late = True

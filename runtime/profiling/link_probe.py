@@ -21,8 +21,8 @@ from ..execution.transport.groups import Group
 from ..world import World, join_world
 from .host_probe import probe_host
 
-# What nothing is faster than; and two sizes larger than what is sent eagerly, as the activations of
-# a model worth a profile are.
+# Message sizes in bytes: one that shows the latency, and two above the size of eager messages, as
+# the activations of a model worth a profile are.
 _TINY_BYTES = 64
 _SMALL_BYTES = 2 * MOST_BYTES
 _LARGE_BYTES = 4 << 20

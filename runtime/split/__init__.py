@@ -14,7 +14,7 @@ recorded such that their weight gradient can be put off. What has no `Rule`
 gets its gradient from ordinary autograd within B. See `Rule` and `register` for adding one.
 """
 
-# Importing a module of rules is what registers them.
+# Importing a module of rules registers them.
 from . import convolution, embedding, experts, linear, matmul
 from .entry import GradientBox, enter
 from .recorder import Recorder

@@ -51,7 +51,7 @@ class Interception(Opening):
         if rule is None:
             return open_up(self, func, args, kwargs)
         if not torch.is_grad_enabled():
-            # Nothing is recorded: whoever runs layers so may run them again in B, with recording.
+            # Nothing is recorded: the caller may run the layers again in B, with recording.
             self._queue.recomputes = True
             self.note(None)
             return func(*args, **kwargs)

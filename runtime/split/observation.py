@@ -51,7 +51,7 @@ class ForwardObserver(Interception):
         """Prepare.
 
         Args:
-            queue: where weight-gradient tasks go.
+            queue: receives weight-gradient tasks.
             findings: to be completed.
             path: the modules that are running, the innermost last; kept up by the caller.
         """

@@ -80,7 +80,7 @@ class TokenData:
 
         Args:
             first: the number of the first sequence to take.
-            num_micro_batches: how many pairs to give.
+            num_micro_batches: the number of pairs.
             micro_batch_size: sequences in each.
 
         Raises:

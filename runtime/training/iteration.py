@@ -78,7 +78,7 @@ class Iteration:
         self._num_pipelines = num_pipelines
         self._randomness = randomness
         self._untold: _Loss | None = None
-        # Made once: a sum made anew would be held beside what the later mini-batches take.
+        # Allocated once: a new sum per step would be live beside the later mini-batches.
         self._sum = torch.zeros((), device=pipeline.device)
         self._last_end: float | None = None
 

@@ -93,7 +93,7 @@ def explain(
     if not lines and exit_codes:
         lines = [f"ranks {sorted(exit_codes)} ended with exit codes {exit_codes}"]
     others = [process for process in range(num_processes) if process not in {*reports, *ended}]
-    # Before a restart nobody tells who was killed and who was only ended for that.
+    # Before a restart it is unknown which rank was killed and which were ended for that.
     how = "was stopped" if exit_codes else "left no report: killed, or ended with the others,"
     lines += [places[process].how(how) for process in others]
     told = (line.replace("\n", "\n    ") for line in dict.fromkeys(lines))

@@ -47,7 +47,7 @@ class PinnedStaging:
         """Allocate.
 
         Args:
-            device: where copies go.
+            device: the target of the copies.
             shape: of each tensor.
             per_step: the most tensors of a step.
             allocate: makes a buffer.

@@ -23,7 +23,7 @@ class TrainOptions(Record):
     steps: PositiveInt | None = None
     """None: as many as the epochs give, or 20 where sequences are drawn for ever."""
     epochs: PositiveInt | None = None
-    """Go through the data so often and end; none: draw sequences from it for ever."""
+    """The number of passes through the data; None: sample sequences without end."""
     accumulate: PositiveInt = 1
     """Mini-batches of the plan that an optimizer step averages over, on each pipeline."""
     data_parallel: PositiveInt = 1

@@ -56,7 +56,7 @@ def generate(
             `interleaved:3`, `interleaved:3,group=5`, `chimera:doubling`.
         num_ranks: the placement follows from it and from the family.
         num_micro_batches: in one mini-batch.
-        costs: of the placement's stages, for families that are made to measure; none: equal
+        costs: of the placement's stages, for families that read costs; None: equal
             stages with F = B = W.
         caps_bytes: the most that each rank may hold, for families that are made to a limit.
 

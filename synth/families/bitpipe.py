@@ -15,7 +15,7 @@ from synth.families._lib.options import SYNC, ChoiceOption, rounds
 from synth.families._lib.units import check_even, concatenated
 from synth.schedule.model import Buffering, Schedule
 
-# Large schedules are made by fewer of the rules: so many ops may be listed in all.
+# The most ops that all rules together list; larger schedules try fewer rules.
 _MOST_LISTED_OPS = 80_000
 
 

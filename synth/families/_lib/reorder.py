@@ -61,7 +61,7 @@ def fitted_below(
     """Fit as `fitted` does; give up and return None once the period exceeds `most_us`."""
     attempts = [(order, rules) for rules in _ALL]
     if not _are_as_drawn(setting):
-        # As the authors do it: fitted to what is drawn, then run in the order that this gives.
+        # As the authors do: fit to the drawn times, then run in the resulting order.
         squeezed = [(order, Rules()), (order, Rules(overtake=True, in_cool_down=True))]
         redrawn = _best(_as_drawn(setting), squeezed, limits_bytes)
         assert redrawn is not None
