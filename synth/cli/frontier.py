@@ -26,10 +26,10 @@ from synth.cli.read.options import (
     RanksOption,
     RecomputeOption,
     SeedOption,
-    asked_problem,
     load_profile,
 )
 from synth.cli.read.plans import save_plans
+from synth.cli.read.problem_arguments import ProblemArguments
 from synth.errors import SynthError
 from synth.lock import only_writer
 from synth.processors import num_processors
@@ -111,9 +111,7 @@ def command(
     sought = is_searched(partition)
     given = EVEN if sought else partition
     should_stop = Deadline.of(time_limit).for_partitions()
-    problem = asked_problem(
-        profile, where, micro_batches, given, objective, should_stop=should_stop
-    )
+    problem = ProblemArguments(profile, micro_batches, given, objective).on(where, should_stop)
     picture = _picture(output, svg, profile_name, force)
     check_folder("--save", save)
     cores = num_processors()

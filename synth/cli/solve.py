@@ -5,21 +5,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from synth.cli.answer.output import Format, FormatOption, talk
+from synth.cli.answer.output import Format, FormatOption
 from synth.cli.answer.preview import preview
-from synth.cli.progress.deadline import Deadline
-from synth.cli.read.defaults import choices, chooses_layers
-from synth.cli.read.hint import read_hint
-from synth.cli.read.limits import (
-    LEAST,
-    STEADY,
-    is_least,
-    is_steady,
-    read_layers,
-    read_limit,
-    read_recompute,
-    read_target,
-)
+from synth.cli.read.limits import is_steady
 from synth.cli.read.options import (
     MOST_AT_ONCE,
     AnyPlacementOption,
@@ -33,25 +21,12 @@ from synth.cli.read.options import (
     ProfileArgument,
     RanksOption,
     SeedOption,
-    asked_problem,
-    load_profile,
 )
-from synth.cli.read.request import Request
+from synth.cli.read.solve_arguments import SolveArguments, read_solve
 from synth.cli.solving.least import solve_least
 from synth.cli.solving.search import solve_within_limits
 from synth.cli.solving.steady import solve_steady
-from synth.cli.solving.trials import (
-    asked_candidates,
-    check_goes_with_choice,
-    is_choice,
-    preview_candidates,
-    solve_candidates,
-)
-from synth.errors import SynthError
-from synth.plan.memory_curve.target import NOT_REPEATABLE, TimeTarget
-from synth.recomputing import recomputing
-from synth.record import check_outputs
-from synth.units import parse_fraction, parse_seconds
+from synth.cli.solving.trials import preview_candidates, solve_candidates
 
 
 def command(
@@ -132,138 +107,39 @@ def command(
     Ctrl-C keeps the best schedule so far. Exit code 3: the memory limit is infeasible; 4: no
     schedule was found in time.
     """
-    from synth.schedule.files.plan_file import check_replaceable
-    from synth.schedule.placements import placement as named_placement
-    from synth.solve.instance.instance import SPLIT
-    from synth.solve.options import SolveOptions, SolverName
-
-    deadline = Deadline.of(time_limit, is_clock=not deterministic)
-    check_outputs(output, inputs=[profile_name])
-    check_replaceable(output)
-    wanted = _target(mem_limit, target)
-    if wanted is not None and deterministic:
-        raise SynthError(NOT_REPEATABLE)
-    profile = load_profile(profile_name, link)
-    layers = read_layers(recompute or "none", len(profile.layers))
-    as_run = recomputing(profile, layers)
-    limit = read_limit(mem_limit, ranks, profile, mem_reserve)
-    is_for_one = target is not None or solver == "milp"
-    chosen = choices(
-        profile,
-        ranks,
-        placement,
-        partition,
-        "none" if layers else recompute,
-        hint,
-        is_for_one=is_for_one,
-    )
-    # The least limit is sought among whole stages, as its steps share what they find.
-    limit_s = parse_seconds(time_limit)
-    of_layers = target is None and chooses_layers(chosen, len(profile.layers), limit_s)
-    candidates = None
-    if is_choice(chosen, is_for_one=is_for_one or hint is not None):
-        check_goes_with_choice(chosen, target, hint)
-        candidates = asked_candidates(
-            as_run,
-            chosen,
-            num_ranks=ranks,
-            num_micro_batches=micro_batches,
+    asked = read_solve(
+        SolveArguments(
+            profile_name=profile_name,
+            ranks=ranks,
+            micro_batches=micro_batches,
+            mem_limit=mem_limit,
+            mem_reserve=mem_reserve,
+            target=target,
+            output=output,
             objective=objective,
-            caps_bytes=limit.caps_bytes,
-            deadline=deadline,
-            recomputed_layers=layers,
-            chooses_layers=of_layers,
+            placement=placement,
+            partition=partition,
+            recompute=recompute,
+            link=link,
+            time_limit=time_limit,
+            gap=gap,
+            seed=seed,
+            deterministic=deterministic,
+            workers=workers,
+            hint=hint,
+            solver=solver,
+            verbose=verbose,
         )
-        problem = candidates.them[0].problem
-    else:
-        where = named_placement(chosen.placement, ranks)
-        problem = asked_problem(
-            as_run,
-            where,
-            num_micro_batches=micro_batches,
-            partition=chosen.partition,
-            objective=objective,
-            caps_bytes=limit.caps_bytes,
-            should_stop=deadline.for_partitions(),
-            recomputed_layers=layers,
-            chooses_layers=of_layers,
-        )
-    assert problem.partition is not None
-    deadline = deadline.without_answer(len(SPLIT) * micro_batches * problem.costs.num_stages)
-    options = SolveOptions(
-        time_limit_s=deadline.left_of(limit_s),
-        gap=parse_fraction(gap),
-        workers=workers,
-        seed=seed,
-        deterministic=deterministic,
-        hint=read_hint(hint, problem, profile),
-        solver=SolverName(solver),
-        verbose=talk if verbose else None,
     )
-    arguments = {
-        "mem_limit": mem_limit or "none",
-        "placement": chosen.placement,
-        "partition": chosen.partition,
-        "recompute": recompute if recompute and layers else chosen.recompute,
-        "link": "; ".join(link) if link else "as in the profile",
-        "time_limit": time_limit,
-        "gap": gap,
-        "solver": solver,
-        "deterministic": str(deterministic).lower(),
-        "seed": str(seed),
-        "workers": "all cores" if workers is None else str(workers),
-        "hint": hint or "none",
-    }
-    if target is not None:
-        arguments["target"] = target
-    if mem_reserve is not None:
-        arguments["mem_reserve"] = mem_reserve
-    choice = read_recompute(chosen.recompute, problem.costs.num_stages)
-    request = Request(
-        profile,
-        problem.partition,
-        problem=problem,
-        options=options,
-        limit=limit,
-        arguments=arguments,
-        output=output,
-        recompute=choice,
-        deadline=deadline,
-        costs_from=as_run,
-    )
-    if is_steady(target):
-        _check_keeps_saved(request)
-    if candidates is not None and wanted is None and not dry_run:
-        solve_candidates(request, candidates, format)
-    elif candidates is not None and len(candidates.them) > 1:
-        preview_candidates(request, candidates, format)
+    if asked.candidates is not None and asked.target is None and not dry_run:
+        solve_candidates(asked.request, asked.candidates, format)
+    elif asked.candidates is not None and len(asked.candidates.them) > 1:
+        preview_candidates(asked.request, asked.candidates, format)
     elif dry_run:
-        preview(request, format)
+        preview(asked.request, format)
     elif is_steady(target):
-        solve_steady(request, format)
-    elif wanted is not None:
-        solve_least(request, wanted, format)
+        solve_steady(asked.request, format)
+    elif asked.target is not None:
+        solve_least(asked.request, asked.target, format)
     else:
-        solve_within_limits(request, format)
-
-
-def _check_keeps_saved(request: Request) -> None:
-    if request.recompute != ():
-        raise SynthError(
-            f"--recompute {request.arguments['recompute']} and --target {STEADY} do not go "
-            f"together: a steady state is searched for without recomputation; give a time as "
-            f"target, or leave --recompute out"
-        )
-
-
-def _target(mem_limit: str | None, target: str | None) -> TimeTarget | None:
-    """The target of `--mem-limit min`; none for any other limit."""
-    if is_least(mem_limit) != (target is not None):
-        given, missing = ("--target", f"--mem-limit {LEAST}")
-        if target is None:
-            given, missing = missing, given
-        raise SynthError(
-            f"{given} is given without {missing}; together they minimize memory "
-            f"subject to a time, for example --mem-limit {LEAST} --target 105%"
-        )
-    return None if target is None or is_steady(target) else read_target(target)
+        solve_within_limits(asked.request, format)

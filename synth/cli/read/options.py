@@ -1,20 +1,17 @@
-"""Arguments that several commands take, and the problem that they ask for."""
+"""Options that several commands share, and the profile that they read."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from synth.cli.answer.output import talk, warn_of
-from synth.cli.read.limits import read_partition
 from synth.cli.read.links import read_links
 from synth.errors import SynthError
 from synth.profile import MOST_RANKS, Profile
 
 if TYPE_CHECKING:
     from synth.objective import Objective
-    from synth.schedule.model import Placement
-    from synth.solve.problem import Problem
 
 ProfileArgument = Annotated[
     str, typer.Argument(metavar="PROFILE", help="Profile file, or the name of a shipped profile.")
@@ -131,48 +128,3 @@ def load_profile(name_or_path: str, links: Sequence[str] | None = None) -> Profi
             "transfers take no time in this profile; --link 10us,25GB/s sets latency and bandwidth"
         )
     return profile
-
-
-def asked_problem(
-    profile: Profile,
-    where: "Placement",
-    num_micro_batches: int,
-    partition: str,
-    objective: str,
-    caps_bytes: tuple[int, ...] | None = None,
-    should_stop: Callable[[], bool] = lambda: False,
-    recomputed_layers: tuple[int, ...] = (),
-    chooses_layers: bool = False,
-) -> "Problem":
-    """The problem with the partition given, or with the most even one that can keep the caps.
-
-    Args:
-        profile: with the costs of the layers as they are run.
-        should_stop: ends the search for a partition.
-        recomputed_layers: the layers that are recomputed, as the profile counts already.
-        chooses_layers: let the search choose layers to recompute.
-
-    Raises:
-        SynthError: a partition for other stages or layers, or too few layers or micro-batches.
-    """
-    from synth.costs import partition_costs
-    from synth.plan.partition.balance import balance, is_proven_best
-    from synth.solve.problem import Problem
-
-    kind = read_objective(objective)
-    given = read_partition(partition, where)
-    sizes = given or balance(profile, where, caps_bytes, num_micro_batches, should_stop=should_stop)
-    # A partition that was made in haste is proven to be nothing.
-    is_best = is_proven_best(where, given) and not should_stop()
-    costs = partition_costs(profile, sizes)
-    return Problem(
-        costs,
-        where,
-        num_micro_batches=num_micro_batches,
-        caps_bytes=caps_bytes,
-        objective=kind,
-        partition=sizes,
-        partition_is_best=is_best,
-        recomputed_layers=recomputed_layers,
-        profile=profile if chooses_layers else None,
-    )

@@ -1,162 +1,24 @@
-"""`synth solve` where something is left to the search: candidates are tried, the best is told."""
+"""`synth solve` over several candidates: the search, its table and its preview."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from synth.cli.answer.output import Format, answer, answer_json, percent, talk
 from synth.cli.answer.preview import Infeasible
 from synth.cli.progress.best_so_far import BestSoFar
-from synth.cli.progress.deadline import Deadline
 from synth.cli.progress.interrupt import run_interruptibly
 from synth.cli.progress.reporter import ProgressReporter
-from synth.cli.read.defaults import AUTO, FOR_ALL, SolveChoices
-from synth.cli.read.limits import (
-    EVEN,
-    SEARCH,
-    is_searched,
-    is_steady,
-    read_recompute,
-    read_sizes,
-    word,
-)
-from synth.cli.read.options import asked_problem, read_objective
+from synth.cli.read.candidates import Candidates
 from synth.cli.read.request import Request, announce_sizes
 from synth.cli.solving.search import finish
-from synth.errors import SynthError
 from synth.objective import BoundScope
-from synth.profile import Profile
 from synth.report.text.tables import milliseconds, size_unit, table
-from synth.units import format_bytes, shown
+from synth.units import format_bytes
 
 if TYPE_CHECKING:
     from synth.plan.choose.candidates import Candidate, Chosen, Trial
-    from synth.schedule.model import Placement
     from synth.solve.problem import Problem
     from synth.solve.result import Incumbent, Result
-
-
-@dataclass(frozen=True)
-class Candidates:
-    """Candidates to choose from, at least one, and reasons why other placements are impossible."""
-
-    them: "tuple[Candidate, ...]"
-    refusals: dict[str, str]
-
-
-def is_choice(chosen: SolveChoices, *, is_for_one: bool) -> bool:
-    """True if the placement, the partition or what is recomputed is left to the search.
-
-    Args:
-        is_for_one: a hint or a target is given; then `search` chooses the stages that recompute.
-    """
-    chooses_stages = _is_auto(chosen.recompute) and not is_for_one
-    return chooses_stages or _is_auto(chosen.placement) or is_searched(chosen.partition)
-
-
-def _is_auto(placement: str) -> bool:
-    return word(placement) == AUTO
-
-
-def asked_candidates(
-    profile: Profile,
-    chosen: SolveChoices,
-    num_ranks: int,
-    num_micro_batches: int,
-    objective: str,
-    caps_bytes: tuple[int, ...] | None,
-    deadline: Deadline,
-    recomputed_layers: tuple[int, ...] = (),
-    chooses_layers: bool = False,
-) -> Candidates:
-    """The placement given, or the usual ones, each with the problem that `asked_problem` makes.
-
-    A partition that is given leaves the placements with as many stages; one that is sought begins
-    with the even one.
-
-    Raises:
-        SynthError: `asked_problem` refuses all placements, or the stages named do not exist on all.
-    """
-    from synth.plan.choose.candidates import Candidate
-    from synth.plan.recompute.choice import why_infeasible
-
-    placement, recompute = chosen.placement, chosen.recompute
-    partition = EVEN if is_searched(chosen.partition) else chosen.partition
-    sizes = read_sizes(partition)
-    placements = _placements(placement, num_ranks, len(profile.layers))
-    read_objective(objective)
-    if _is_auto(placement) and word(recompute) not in FOR_ALL:
-        raise SynthError(
-            f"--recompute {shown(recompute)} names stages of one placement; with --placement "
-            f"{AUTO} give {', '.join(FOR_ALL)}"
-        )
-    found: list[Candidate] = []
-    refusals: dict[str, str] = {}
-    for place, (name, where) in enumerate(placements.items()):
-        is_late = not chosen.placement_is_given and deadline.for_partitions()()
-        if is_late and any(why_infeasible(one.problem, one.choice) is None for one in found):
-            # Large problems: what nobody named is left out.
-            talk(f"not tried, for lack of time: {', '.join([*placements][place:])}")
-            break
-        if sizes is not None and len(sizes) != where.num_stages:
-            refusals[name] = f"it has {where.num_stages} stages, --partition {len(sizes)}"
-            continue
-        try:
-            should_stop = deadline.for_partitions(place + 1, len(placements))
-            problem = asked_problem(
-                profile,
-                where,
-                num_micro_batches=num_micro_batches,
-                partition=partition,
-                objective=objective,
-                caps_bytes=caps_bytes,
-                should_stop=should_stop,
-                recomputed_layers=recomputed_layers,
-                chooses_layers=chooses_layers,
-            )
-        except SynthError as error:
-            refusals[name] = str(error)
-            continue
-        found.append(Candidate(name, problem, read_recompute(recompute, where.num_stages)))
-    if not found:
-        name, why = next(iter(refusals.items()))
-        raise SynthError(
-            f"--placement {AUTO}: no placement is possible; {name}: {why}"
-            if _is_auto(placement) and chosen.placement_is_given
-            else why
-        )
-    # Nobody asked for a placement that cannot be, where none was named.
-    return Candidates(tuple(found), refusals if chosen.placement_is_given else {})
-
-
-def _placements(name: str, num_ranks: int, num_layers: int) -> "dict[str, Placement]":
-    from synth.plan.choose.candidates import placements_to_try
-    from synth.schedule.placements import placement
-
-    if _is_auto(name):
-        return placements_to_try(num_ranks, num_layers)
-    return {name: placement(name, num_ranks)}
-
-
-def check_goes_with_choice(chosen: SolveChoices, target: str | None, hint: str | None) -> None:
-    """Refuse what is for one placement, or for one partition of it.
-
-    Raises:
-        SynthError: a hint; a target and several placements, or one that is no time.
-    """
-    left, way_out = f"--partition {SEARCH}", f"give layers per stage or {EVEN}"
-    is_placed = not _is_auto(chosen.placement)
-    if not is_placed:
-        left, way_out = f"--placement {AUTO}", "name the placement (linear, looped:2, v, …)"
-    elif not is_searched(chosen.partition):
-        return
-    is_for_one = target is not None and (not is_placed or is_steady(target))
-    given = "--hint" if hint is not None else "--target" if is_for_one else None
-    if given is not None:
-        raise SynthError(
-            f"{given} and {left} do not go together, as it is for one placement in one partition; "
-            f"{way_out}, or leave {given} out"
-        )
 
 
 def solve_candidates(request: Request, candidates: Candidates, format: Format) -> None:

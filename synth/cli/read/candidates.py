@@ -1,0 +1,143 @@
+"""Candidates of `synth solve`: the placements to choose from, each with its problem."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from synth.cli.answer.output import talk
+from synth.cli.progress.deadline import Deadline
+from synth.cli.read.defaults import AUTO, FOR_ALL, SolveChoices
+from synth.cli.read.limits import (
+    EVEN,
+    SEARCH,
+    is_searched,
+    is_steady,
+    read_recompute,
+    read_sizes,
+    word,
+)
+from synth.cli.read.options import read_objective
+from synth.cli.read.problem_arguments import ProblemArguments
+from synth.errors import SynthError
+from synth.units import shown
+
+if TYPE_CHECKING:
+    from synth.plan.choose.candidates import Candidate
+    from synth.schedule.model import Placement
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Candidates to choose from, at least one, and reasons why other placements are impossible."""
+
+    them: "tuple[Candidate, ...]"
+    refusals: dict[str, str]
+
+
+def is_choice(chosen: SolveChoices, *, is_for_one: bool) -> bool:
+    """Return True if placement, partition or recomputation is left to the search.
+
+    Args:
+        is_for_one: a hint or a target is given; then `search` chooses the stages that recompute.
+    """
+    chooses_stages = _is_auto(chosen.recompute) and not is_for_one
+    return chooses_stages or _is_auto(chosen.placement) or is_searched(chosen.partition)
+
+
+def _is_auto(text: str) -> bool:
+    return word(text) == AUTO
+
+
+def read_candidates(
+    asked: ProblemArguments, chosen: SolveChoices, num_ranks: int, deadline: Deadline
+) -> Candidates:
+    """Read the placement given, or all usual ones, each with its problem.
+
+    A given partition leaves the placements of as many stages. A search for partitions begins with
+    a balanced one.
+
+    Raises:
+        SynthError: no placement is possible, or the stages named do not exist on all.
+    """
+    from synth.plan.choose.candidates import Candidate
+
+    sizes = read_sizes(asked.partition)
+    placements = _placements(chosen.placement, num_ranks, len(asked.profile.layers))
+    read_objective(asked.objective)
+    _check_stages(chosen)
+    found: list[Candidate] = []
+    refusals: dict[str, str] = {}
+    for place, (name, where) in enumerate(placements.items()):
+        if not chosen.placement_is_given and deadline.for_partitions()() and _may_fit(found):
+            # With large problems, placements that were not named are left out.
+            talk(f"not tried, for lack of time: {', '.join([*placements][place:])}")
+            break
+        try:
+            _check_sizes(sizes, where)
+            problem = asked.on(where, deadline.for_partitions(place + 1, len(placements)))
+        except SynthError as error:
+            refusals[name] = str(error)
+            continue
+        choice = read_recompute(chosen.recompute, where.num_stages)
+        found.append(Candidate(name, problem, choice))
+    if not found:
+        raise SynthError(_why_none(chosen, refusals))
+    # Refusals of placements that were not named are not reported.
+    return Candidates(tuple(found), refusals if chosen.placement_is_given else {})
+
+
+def _check_stages(chosen: SolveChoices) -> None:
+    if _is_auto(chosen.placement) and word(chosen.recompute) not in FOR_ALL:
+        raise SynthError(
+            f"--recompute {shown(chosen.recompute)} names stages of one placement; with "
+            f"--placement {AUTO} give {', '.join(FOR_ALL)}"
+        )
+
+
+def _check_sizes(sizes: tuple[int, ...] | None, where: "Placement") -> None:
+    """Raise SynthError if the partition has another number of stages than the placement."""
+    if sizes is not None and len(sizes) != where.num_stages:
+        raise SynthError(f"it has {where.num_stages} stages, --partition {len(sizes)}")
+
+
+def _may_fit(found: "list[Candidate]") -> bool:
+    """Return True if closed forms do not exclude all candidates."""
+    from synth.plan.recompute.choice import why_infeasible
+
+    return any(why_infeasible(one.problem, one.choice) is None for one in found)
+
+
+def _why_none(chosen: SolveChoices, refusals: dict[str, str]) -> str:
+    name, why = next(iter(refusals.items()))
+    if _is_auto(chosen.placement) and chosen.placement_is_given:
+        return f"--placement {AUTO}: no placement is possible; {name}: {why}"
+    return why
+
+
+def _placements(name: str, num_ranks: int, num_layers: int) -> "dict[str, Placement]":
+    from synth.plan.choose.candidates import placements_to_try
+    from synth.schedule.placements import placement
+
+    if _is_auto(name):
+        return placements_to_try(num_ranks, num_layers)
+    return {name: placement(name, num_ranks)}
+
+
+def check_goes_with_choice(chosen: SolveChoices, target: str | None, hint: str | None) -> None:
+    """Refuse options that are for one placement, or for one partition of it.
+
+    Raises:
+        SynthError: a hint; or a target with several placements, or a target that is no time.
+    """
+    left, way_out = f"--partition {SEARCH}", f"give layers per stage or {EVEN}"
+    is_placed = not _is_auto(chosen.placement)
+    if not is_placed:
+        left, way_out = f"--placement {AUTO}", "name the placement (linear, looped:2, v, …)"
+    elif not is_searched(chosen.partition):
+        return
+    is_for_one = target is not None and (not is_placed or is_steady(target))
+    given = "--hint" if hint is not None else "--target" if is_for_one else None
+    if given is not None:
+        raise SynthError(
+            f"{given} and {left} do not go together, as it is for one placement in one partition; "
+            f"{way_out}, or leave {given} out"
+        )

@@ -1,0 +1,68 @@
+"""The problem that a command's options define, but for its placement."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from synth.cli.read.limits import read_partition
+from synth.cli.read.options import read_objective
+from synth.profile import Profile
+
+if TYPE_CHECKING:
+    from synth.schedule.model import Placement
+    from synth.solve.problem import Problem
+
+
+@dataclass(frozen=True)
+class ProblemArguments:
+    """Options of a problem that do not depend on its placement.
+
+    Attributes:
+        profile: of the layers as they are run.
+        num_micro_batches: per iteration.
+        partition: `--partition` as given.
+        objective: `--objective` as given.
+        caps_bytes: memory limit of each rank; None: no limit.
+        recomputed_layers: layers that are recomputed, as `profile` counts already.
+        chooses_layers: let the search choose layers to recompute.
+    """
+
+    profile: Profile
+    num_micro_batches: int
+    partition: str
+    objective: str
+    caps_bytes: tuple[int, ...] | None = None
+    recomputed_layers: tuple[int, ...] = ()
+    chooses_layers: bool = False
+
+    def on(self, where: "Placement", should_stop: Callable[[], bool] = lambda: False) -> "Problem":
+        """Make the problem on a placement, with the partition given or else a balanced one.
+
+        Args:
+            where: the placement.
+            should_stop: ends the search for a balanced partition.
+
+        Raises:
+            SynthError: a partition for other stages or layers, or too few layers or micro-batches.
+        """
+        from synth.costs import partition_costs
+        from synth.plan.partition.balance import balance, is_proven_best
+        from synth.solve.problem import Problem
+
+        objective = read_objective(self.objective)
+        given = read_partition(self.partition, where)
+        sizes = given or balance(
+            self.profile, where, self.caps_bytes, self.num_micro_batches, should_stop=should_stop
+        )
+        return Problem(
+            partition_costs(self.profile, sizes),
+            where,
+            num_micro_batches=self.num_micro_batches,
+            caps_bytes=self.caps_bytes,
+            objective=objective,
+            partition=sizes,
+            # A balance that was cut short is not proven best.
+            partition_is_best=is_proven_best(where, given) and not should_stop(),
+            recomputed_layers=self.recomputed_layers,
+            profile=self.profile if self.chooses_layers else None,
+        )

@@ -1,0 +1,217 @@
+"""The options of `synth solve` as one value, and the request that they make."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from synth.cli.answer.output import talk
+from synth.cli.progress.deadline import Deadline
+from synth.cli.read.candidates import (
+    Candidates,
+    check_goes_with_choice,
+    is_choice,
+    read_candidates,
+)
+from synth.cli.read.defaults import SolveChoices, choices, chooses_layers
+from synth.cli.read.hint import read_hint
+from synth.cli.read.limits import (
+    LEAST,
+    STEADY,
+    is_least,
+    is_steady,
+    read_layers,
+    read_limit,
+    read_recompute,
+    read_target,
+)
+from synth.cli.read.options import load_profile
+from synth.cli.read.problem_arguments import ProblemArguments
+from synth.cli.read.request import Request
+from synth.errors import SynthError
+from synth.plan.memory_curve.target import NOT_REPEATABLE, TimeTarget
+from synth.profile import Profile
+from synth.recomputing import recomputing
+from synth.record import check_outputs
+from synth.units import parse_fraction, parse_seconds
+
+if TYPE_CHECKING:
+    from synth.solve.options import SolveOptions
+    from synth.solve.problem import Problem
+
+
+@dataclass(frozen=True)
+class SolveArguments:
+    """The options of `synth solve` as given on the command line."""
+
+    profile_name: str
+    ranks: int
+    micro_batches: int
+    mem_limit: str | None
+    mem_reserve: str | None
+    target: str | None
+    output: Path | None
+    objective: str
+    placement: str | None
+    partition: str | None
+    recompute: str | None
+    link: list[str] | None
+    time_limit: str
+    gap: str
+    seed: int
+    deterministic: bool
+    workers: int | None
+    hint: str | None
+    solver: str
+    verbose: bool
+
+    @property
+    def is_for_one(self) -> bool:
+        """True if the options are for one problem, so that nothing is left to choose."""
+        return self.target is not None or self.solver == "milp"
+
+
+class AskedSolve(NamedTuple):
+    """A request, the candidates if there is a choice, and the time to meet if there is one."""
+
+    request: Request
+    candidates: Candidates | None
+    target: TimeTarget | None
+
+
+def read_solve(given: SolveArguments) -> AskedSolve:
+    """Read and check all options.
+
+    Raises:
+        SynthError: an option is wrong, or options do not go together.
+    """
+    from synth.schedule.files.plan_file import check_replaceable
+    from synth.solve.instance.instance import SPLIT
+
+    deadline = Deadline.of(given.time_limit, is_clock=not given.deterministic)
+    check_outputs(given.output, inputs=[given.profile_name])
+    check_replaceable(given.output)
+    target = _target(given.mem_limit, given.target)
+    if target is not None and given.deterministic:
+        raise SynthError(NOT_REPEATABLE)
+    profile = load_profile(given.profile_name, given.link)
+    layers = read_layers(given.recompute or "none", len(profile.layers))
+    as_run = recomputing(profile, layers)
+    limit = read_limit(given.mem_limit, given.ranks, profile, given.mem_reserve)
+    chosen = _choices(given, profile, layers)
+    asked = ProblemArguments(
+        profile=as_run,
+        num_micro_batches=given.micro_batches,
+        partition=chosen.partition,
+        objective=given.objective,
+        caps_bytes=limit.caps_bytes,
+        recomputed_layers=layers,
+        # The least limit is searched with whole stages, as its steps share their results.
+        chooses_layers=given.target is None
+        and chooses_layers(chosen, len(profile.layers), parse_seconds(given.time_limit)),
+    )
+    candidates, problem = _problem(given, chosen, asked, deadline)
+    if problem.partition is None:
+        raise ValueError("a problem of the command line has a partition")
+    num_ops = len(SPLIT) * given.micro_batches * problem.costs.num_stages
+    deadline = deadline.without_answer(num_ops)
+    request = Request(
+        profile,
+        problem.partition,
+        problem=problem,
+        options=_options(given, problem, profile, deadline),
+        limit=limit,
+        arguments=_recorded(given, chosen, layers),
+        output=given.output,
+        recompute=read_recompute(chosen.recompute, problem.costs.num_stages),
+        deadline=deadline,
+        costs_from=as_run,
+    )
+    if is_steady(given.target):
+        _check_keeps_saved(request)
+    return AskedSolve(request, candidates, target)
+
+
+def _choices(given: SolveArguments, profile: Profile, layers: tuple[int, ...]) -> SolveChoices:
+    return choices(
+        profile,
+        given.ranks,
+        placement=given.placement,
+        partition=given.partition,
+        recompute="none" if layers else given.recompute,
+        hint=given.hint,
+        is_for_one=given.is_for_one,
+    )
+
+
+def _problem(
+    given: SolveArguments, chosen: SolveChoices, asked: ProblemArguments, deadline: Deadline
+) -> "tuple[Candidates | None, Problem]":
+    """Return the candidates if there is a choice, and the problem to begin with."""
+    from synth.schedule.placements import placement
+
+    if is_choice(chosen, is_for_one=given.is_for_one or given.hint is not None):
+        check_goes_with_choice(chosen, given.target, given.hint)
+        candidates = read_candidates(asked, chosen, given.ranks, deadline)
+        return candidates, candidates.them[0].problem
+    return None, asked.on(placement(chosen.placement, given.ranks), deadline.for_partitions())
+
+
+def _options(
+    given: SolveArguments, problem: "Problem", profile: Profile, deadline: Deadline
+) -> "SolveOptions":
+    from synth.solve.options import SolveOptions, SolverName
+
+    return SolveOptions(
+        time_limit_s=deadline.left_of(parse_seconds(given.time_limit)),
+        gap=parse_fraction(given.gap),
+        workers=given.workers,
+        seed=given.seed,
+        deterministic=given.deterministic,
+        hint=read_hint(given.hint, problem, profile),
+        solver=SolverName(given.solver),
+        verbose=talk if given.verbose else None,
+    )
+
+
+def _recorded(
+    given: SolveArguments, chosen: SolveChoices, layers: tuple[int, ...]
+) -> dict[str, str]:
+    """Return the options that a plan file records, with their defaults filled in."""
+    recorded = {
+        "mem_limit": given.mem_limit or "none",
+        "placement": chosen.placement,
+        "partition": chosen.partition,
+        "recompute": given.recompute if given.recompute and layers else chosen.recompute,
+        "link": "; ".join(given.link) if given.link else "as in the profile",
+        "time_limit": given.time_limit,
+        "gap": given.gap,
+        "solver": given.solver,
+        "deterministic": str(given.deterministic).lower(),
+        "seed": str(given.seed),
+        "workers": "all cores" if given.workers is None else str(given.workers),
+        "hint": given.hint or "none",
+    }
+    optional = {"target": given.target, "mem_reserve": given.mem_reserve}
+    return recorded | {name: text for name, text in optional.items() if text is not None}
+
+
+def _check_keeps_saved(request: Request) -> None:
+    if request.recompute != ():
+        raise SynthError(
+            f"--recompute {request.arguments['recompute']} and --target {STEADY} do not go "
+            f"together: a steady state is searched for without recomputation; give a time as "
+            f"target, or leave --recompute out"
+        )
+
+
+def _target(mem_limit: str | None, target: str | None) -> TimeTarget | None:
+    """Return the time to meet with `--mem-limit min`; None if there is none."""
+    if is_least(mem_limit) != (target is not None):
+        given, missing = ("--target", f"--mem-limit {LEAST}")
+        if target is None:
+            given, missing = missing, given
+        raise SynthError(
+            f"{given} is given without {missing}; together they minimize memory "
+            f"subject to a time, for example --mem-limit {LEAST} --target 105%"
+        )
+    return None if target is None or is_steady(target) else read_target(target)
