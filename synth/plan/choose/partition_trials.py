@@ -1,0 +1,121 @@
+"""Trials on other partitions: those that local search finds, then those that bounds leave open."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from synth.plan.choose.candidates import Candidate, Trial
+from synth.plan.choose.race import Race
+from synth.plan.choose.race_clock import RaceClock
+from synth.plan.partition.queue import PartitionQueue
+from synth.plan.partition.search import PartitionSearch
+from synth.plan.recompute.layer_choice import without_layers
+from synth.plan.recompute.stages import recomputed, without_recompute
+from synth.profile import Profile
+from synth.solve.options import SolveOptions
+
+# Share of the time for proofs in a search for partitions.
+_PROOFS_SHARE = 0.6
+
+# Partitions that get a trial, including the first one: of a single placement, and of each of
+# several.
+_PARTITIONS = 3
+_PARTITIONS_OF_EACH = 2
+
+# Placements near the best whose partitions are searched, and how many times as long as the best
+# value these are at most.
+FEW = 3
+WORTH = 1.15
+
+
+class PartitionTrials:
+    """Makes new trials of a race by searching for partitions."""
+
+    def __init__(
+        self, profile: Profile, options: SolveOptions, race: Race, clock: RaceClock
+    ) -> None:
+        self.profile, self.options, self.race, self.clock = profile, options, race, clock
+
+    def first(self, until_s: float) -> Iterator[list[Trial]]:
+        """Yield new trials on the partitions that look best, placement by placement.
+
+        Args:
+            until_s: the moment of the race at which all searches are to end.
+        """
+        candidates = self._worth_partitioning()
+        for place, candidate in enumerate(candidates):
+            limit_s = self.clock.left_s(until_s) / (len(candidates) - place)
+            search = self._searched(candidate, limit_s)
+            bounds = search.bounds_of_all() if candidate.choice == () else None
+            self.race.queues[candidate.name] = PartitionQueue(search, bounds)
+            yield self._best_of(candidate, search)
+
+    def _best_of(self, candidate: Candidate, search: PartitionSearch) -> list[Trial]:
+        known = self.race.partitions_of(candidate.name)
+        is_alone = len(self.race.candidates) == 1
+        best = search.best(_PARTITIONS if is_alone else _PARTITIONS_OF_EACH)
+        new = (candidate.on(problem) for problem in best if problem.partition not in known)
+        return [self.race.new(one) for one in new]
+
+    def _worth_partitioning(self) -> Sequence[Candidate]:
+        """Return the first candidate, and those on which a value near the best was found."""
+        race = self.race
+        if len(race.candidates) == 1:
+            return race.candidates
+        near = [trial.name for trial in race.near(WORTH)][:FEW]
+        first, *others = race.candidates
+        return [first, *(candidate for candidate in others if candidate.name in near)]
+
+    def _searched(self, candidate: Candidate, limit_s: float) -> PartitionSearch:
+        """Search for partitions; if nothing fits and the stages may be chosen, with all of R."""
+        self.clock.grant(limit_s)
+        should_stop = self.clock.deadline(limit_s)
+        options = replace(self.options, time_limit_s=_PROOFS_SHARE * limit_s)
+        best, problem = self.race.best_of(candidate.name), candidate.problem
+        stages: Sequence[int] = candidate.choice or ()
+        order = None
+        if best is not None and best.schedule is not None:
+            order = without_recompute(best.schedule)
+            if candidate.choice is None:
+                stages, problem = recomputed(best.schedule), without_layers(best.problem)
+        search = PartitionSearch(
+            self.profile, problem, limit_s, should_stop, stages, options, order
+        )
+        if not search.run() and candidate.choice is None:
+            every = range(problem.costs.num_stages)
+            search = PartitionSearch(self.profile, problem, limit_s, should_stop, every, options)
+            search.run()
+        return search
+
+    def next(self, until_s: float) -> Trial | None:
+        """Return a trial on one more partition that can win; None if none is found in time."""
+        for name, queue in self.race.queues.items():
+            while self.clock.has_time(until_s):
+                left_s = self.clock.left_s(until_s) / 2
+                options = replace(self.options, time_limit_s=left_s)
+                problem, spent_s = queue.next(
+                    self.race.partitions_of(name),
+                    self.race.best_us,
+                    options,
+                    self.clock.deadline(left_s),
+                )
+                self.clock.grant(spent_s)
+                if problem is None:
+                    break
+                if trial := self.race.admitted(name, problem):
+                    return trial
+        return None
+
+    def least(self, until_s: float) -> Iterator[Trial]:
+        """Yield for each placement a trial on the untried partition with the least bound."""
+        race = self.race
+        for name, queue in race.queues.items():
+            while self.clock.has_time(until_s):
+                problem, spent_s = queue.least(
+                    race.partitions_of(name), race.best_us or 0, self.options.gap
+                )
+                if problem is None:
+                    break
+                self.clock.grant(spent_s)
+                if trial := race.admitted(name, problem):
+                    yield trial
+                    break
