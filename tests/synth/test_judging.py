@@ -18,10 +18,12 @@ from synth.plan.compare import Question, compare
 from synth.plan.partition.balance import balance
 from synth.plan.recompute.choice import Choice
 from synth.plan.recompute.layer_choice import without_layers
-from synth.plan.recompute.stages import recomputed, without_recompute
+from synth.plan.recompute.stages import recomputed, without_recompute, written_out
 from synth.profile import Link, Links
+from synth.schedule.model import Buffering
 from synth.schedule.verify import verify
 from synth.solve import Problem, Result, SolveOptions
+from synth.solve.evaluate.evaluate import evaluate
 from synth.solve.result import StoppedBy
 from tests.synth.effort import HOURS_S, counted
 from tests.synth.test_trials import PROFILE
@@ -122,6 +124,14 @@ def test_layers_are_chosen_and_orders_are_kept_with_the_fewest_stages_recomputin
     assert linear.value_us < whole.value_us
     assert looped.found is not None and looped.found.schedule is not None
     assert 0 < len(recomputed(looped.found.schedule)) < 24
+    stages = recomputed(looped.found.schedule)
+    for stage in stages:
+        fewer = written_out(
+            without_recompute(looped.found.schedule), [one for one in stages if one != stage]
+        )
+        least = replace(fewer, buffering=Buffering(0, 0))
+        assert evaluate(looped.problem, fewer, "") is None
+        assert evaluate(looped.problem, least, "") is None
 
 
 def replaced_profile(trial: Trial) -> Candidate:

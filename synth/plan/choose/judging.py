@@ -24,7 +24,7 @@ from synth.solve.problem import Problem
 from synth.solve.result import Result, StoppedBy
 
 # The time of each pass, relative to the first one's, about.
-_COSTS = (1, 3, 3, 1, 4, 12, 12)
+_COSTS = (1, 3, 3, 1, 1, 4, 12, 12)
 
 # Schedules so many times as long as the best at most have the model cut again for their stages.
 _NEAR = 1.15

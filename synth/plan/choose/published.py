@@ -1,14 +1,15 @@
 """Published schedules of a candidate, made and judged before any search.
 
-Seven passes. Those of all candidates are taken in the order of their cost (see `judging`):
+Eight passes. Those of all candidates are taken in the order of their cost (see `judging`):
 
     1. families that read no times
     2. families that read times
     3. those again, made from the averages of all stages, as their authors make them
     4. the first with stages that recompute, each number of them that `--recompute auto` tries
-    5. all with single layers recomputed, as `LayerSearch` chooses them
-    6. the second with stages that recompute
-    7. the third with stages that recompute
+    5. the best of these with fewer stages recomputing, each left out that it fits without
+    6. all with single layers recomputed, as `LayerSearch` chooses them
+    7. the second with stages that recompute
+    8. the third with stages that recompute
 
 A pass ends where its time does. What was not judged then is for the trials.
 """
@@ -16,7 +17,7 @@ A pass ends where its time does. What was not judged then is for the trials.
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from synth.costs import Costs
 from synth.families import generate_for
@@ -31,8 +32,12 @@ from synth.solve.infeasibility import find_shortage
 from synth.solve.problem import Problem
 from synth.solve.result import Baseline
 
-NUM_PASSES, NUM_PLAIN_PASSES = 7, 3
-_UNTIMED_WITH_R, _WITH_LAYERS, _TIMED_WITH_R = 3, 4, 5
+NUM_PASSES, NUM_PLAIN_PASSES = 8, 3
+_UNTIMED_WITH_R, _WITH_FEWER_R, _WITH_LAYERS, _TIMED_WITH_R = 3, 4, 5, 6
+
+# An order is tried with fewer stages recomputing if it is at most this many times as long as the
+# best schedule of all candidates.
+_NEAR = 1.15
 
 # Choices of layers on which families are judged. List scheduling, which makes that choice, places
 # as many ops as this number of schedules has; for the deadline it counts as fewer of them, since an
@@ -53,6 +58,15 @@ class IsLate(Protocol):
     """True if there is no time to make and judge some more schedules; asked before each."""
 
     def __call__(self, schedules: int = 1) -> bool: ...
+
+
+class _Fitted(NamedTuple):
+    """The value of an order, in µs, with the first stages recomputing with which it fits."""
+
+    value_us: int
+    name: str
+    schedule: Schedule
+    stages: tuple[int, ...]
 
 
 class JudgedSchedules:
@@ -83,6 +97,7 @@ class JudgedSchedules:
         self.is_complete = True
         self.is_hopeless = why_infeasible(problem, choice) is not None
         self._orders: list[tuple[str, Schedule]] = []  # of families that read no times
+        self._fitted: list[_Fitted] = []  # those of them that fit if stages recompute
 
     def run(self, number: int, is_late: IsLate, best_us: int | None = None) -> None:
         """Judge what belongs to one of the passes, counted from 0.
@@ -93,6 +108,9 @@ class JudgedSchedules:
         """
         if number == _UNTIMED_WITH_R:
             self._run_untimed_with_r(is_late, best_us)
+            return
+        if number == _WITH_FEWER_R:
+            self._run_with_fewer_r(is_late, best_us)
             return
         if number == _WITH_LAYERS:
             self._run_with_layers(is_late)
@@ -212,8 +230,26 @@ class JudgedSchedules:
                 if is_late():
                     self.is_complete = False
                     return
-                if self._judge_with_r(stages, name, schedule):
+                value_us = self._judge_with_r(stages, name, schedule)
+                if value_us is not None:
+                    self._fitted.append(_Fitted(value_us, name, schedule, stages))
                     break
+
+    def _run_with_fewer_r(self, is_late: IsLate, best_us: int | None) -> None:
+        """Leave stages out of the best order's, the last ones first: they free least memory."""
+        if self.choice is not None or not self._fitted:
+            return
+        best = min(self._fitted, key=lambda fitted: fitted.value_us)
+        if best_us is not None and best.value_us > _NEAR * best_us:
+            return
+        stages = best.stages
+        for stage in reversed(best.stages):
+            if is_late():
+                self.is_complete = False
+                return
+            fewer = tuple(other for other in stages if other != stage)
+            if self._judge_with_r(fewer, best.name, best.schedule) is not None:
+                stages = fewer
 
     def _stages_tried(self) -> Iterator[tuple[int, ...]]:
         if self.choice:
@@ -231,10 +267,14 @@ class JudgedSchedules:
         values = [us for us in (best_us, own_us) if us is not None]
         return not values or problem.objective.value_us(bounds(problem, stages)) < min(values)
 
-    def _judge_with_r(self, stages: tuple[int, ...], name: str, schedule: Schedule) -> bool:
-        """Judge a schedule with R's written out; True if it fits."""
+    def _judge_with_r(self, stages: tuple[int, ...], name: str, schedule: Schedule) -> int | None:
+        """Judge a schedule with R's written out.
+
+        Returns:
+            Its value in µs; None if it does not fit.
+        """
         if not schedule.keeps_saved:
-            return False
+            return None
         longer, name = written_out(schedule, stages), f"{name}+R"
         found = None
         for buffering in (longer.buffering, *_BUFFERINGS):
@@ -246,7 +286,7 @@ class JudgedSchedules:
             self._take(split_backward(self.problem, found))
         if self.choice is not None:
             self._judged(name, longer)
-        return found is not None
+        return None if found is None else found.value_us
 
 
 def _untimed(problem: Problem) -> _Made:
