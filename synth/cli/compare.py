@@ -44,7 +44,7 @@ from synth.replacing import PICTURE, check_replaceable
 from synth.units import parse_fraction, parse_seconds, shown
 
 if TYPE_CHECKING:
-    from synth.plan.compare import Comparison, Question, Search
+    from synth.plan.comparison import Comparison, Question, Search
     from synth.plan.recompute.choice import Choice
     from synth.schedule.files.plan_file import Plan
 
@@ -119,7 +119,8 @@ def command(
 
     Sorted by the objective. Schedules that do not apply are listed with the reason.
     """
-    from synth.plan.compare import Comparison, compare
+    from synth.plan.compare import compare
+    from synth.plan.comparison import Comparison
     from synth.solve.options import SolveOptions
 
     deadline = Deadline.of(time_limit)
@@ -181,7 +182,7 @@ def _searches(names: list[str], ranks: int, recompute: str | None) -> "list[Sear
     Raises:
         SynthError: an unknown placement, or a stage that one of them has not.
     """
-    from synth.plan.compare import Search
+    from synth.plan.comparison import Search
     from synth.schedule.placements import placement as named_placement
 
     searches = []
@@ -236,7 +237,7 @@ def _question(
     objective: str,
     partition: str,
 ) -> "Question":
-    from synth.plan.compare import Question
+    from synth.plan.comparison import Question
 
     kind, sizes = read_objective(objective), read_sizes(partition)
     sought = is_searched(partition)
@@ -270,7 +271,7 @@ class _Progress:
 
     def __call__(self, name: str) -> None:
         """Take in what begins."""
-        from synth.plan.compare import SOLVED, WITH_R
+        from synth.plan.comparison import SOLVED, WITH_R
 
         if name.startswith(SOLVED):
             where = name.removeprefix(SOLVED)

@@ -1,163 +1,32 @@
-"""Every published schedule on one profile, each on its own placement, and the solver beside them.
+"""Comparing published schedules on one profile, each on its own placement, with the solver's.
 
-The model is cut for each placement as `synth solve` would cut it, so schedules are compared as they
-would be run, with the peak, the weights and the traffic of each.
+The model is partitioned for each placement as by `synth solve`, so schedules are compared as they
+would be run, with their peak, static memory and traffic.
 """
 
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from synth.costs import HOST, Costs, partition_costs
 from synth.errors import SynthError
 from synth.families import family_placement, generate, variants_for
-from synth.objective import Objective
-from synth.plan.choose.candidates import Candidate, Partitioning, placements_to_try
+from synth.plan.choose.candidates import Candidate, placements_to_try
 from synth.plan.choose.trials import solve_best_of
 from synth.plan.claim import claim_of
+from synth.plan.comparison import Comparison, Entry, Question, Refusal, Search
 from synth.plan.partition.balance import balance, is_proven_best
-from synth.plan.recompute.choice import Choice
 from synth.plan.recompute.repartition import solve_repartitioning
-from synth.profile import Profile
-from synth.schedule.files.plan_file import Claim, Plan
+from synth.schedule.files.plan_file import Claim
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.memory import peak_bytes, static_bytes
-from synth.schedule.model import Placement, Schedule
+from synth.schedule.model import Placement
 from synth.schedule.simulate import Timeline
 from synth.schedule.verify import verify
 from synth.solve.options import SolveOptions
 from synth.solve.problem import Problem
-from synth.solve.result import Result, relative_gap
+from synth.solve.result import Result
 from synth.solve.tuning import SEARCH
-
-# Before the placement in the name of what the solver found, and behind it where stages recompute.
-SOLVED = "solved "
-WITH_R = "+R"
-
-
-class Search(NamedTuple):
-    """A search of the solver: its name, its placement, and the stages that recompute.
-
-    Without a placement the solver chooses one; without stages (None) those that serve best.
-    """
-
-    name: str
-    placement: Placement | None
-    recompute: Choice = ()
-
-    @property
-    def title(self) -> str:
-        """The name of its row."""
-        has_row_without = self.placement is not None and self.recompute != ()
-        return f"{SOLVED}{self.name}{WITH_R if has_row_without else ''}"
-
-
-@dataclass(frozen=True)
-class Question:
-    """The comparison asked for: model, ranks, mini-batch, limits and objective.
-
-    `partition`, where given, holds for the placements of as many stages; where it is sought, the
-    solver seeks it, and published schedules are cut evenly. `caps_bytes` is what each rank may
-    hold, none: no limit.
-    """
-
-    profile: Profile
-    num_ranks: int
-    num_micro_batches: int
-    caps_bytes: tuple[int, ...] | None = None
-    objective: Objective = Objective.MAKESPAN
-    partition: tuple[int, ...] | None = None
-    partition_is_sought: bool = False
-
-    @property
-    def partitioning(self) -> Partitioning:
-        """The solver's way of cutting the model."""
-        if self.partition_is_sought:
-            return Partitioning.SEARCHED
-        return Partitioning.EVEN if self.partition is None else Partitioning.GIVEN
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One schedule's figures, simulated on the costs of its own partition.
-
-    `sent_bytes` is what ranks send each other between stages or to keep for them, `reduced_bytes`
-    what they send to add up the gradients of copies, `host_bytes` what goes to the hosts' memory
-    and back, all in one iteration over all links. `claim` is what the solver proved, for its own
-    placement and partition; none for a published schedule.
-    """
-
-    name: str
-    schedule: Schedule
-    partition: tuple[int, ...]
-    makespan_us: int
-    period_us: int
-    work_us: int
-    mean_work_us: float
-    peak_bytes: tuple[int, ...]
-    static_bytes: tuple[int, ...]
-    sent_bytes: int
-    reduced_bytes: int
-    host_bytes: int
-    fits: bool | None
-    claim: Claim | None = None
-
-    @property
-    def lower_bound_us(self) -> int | None:
-        """The bound on the objective, where one is proven."""
-        return None if self.claim is None else self.claim.lower_bound_us
-
-    @property
-    def bubble_rates(self) -> tuple[float, float]:
-        """1 − (largest work of a rank) / makespan, and the same of the period."""
-        spans = (self.makespan_us, self.period_us)
-        return spans[0] and 1 - self.work_us / spans[0], spans[1] and 1 - self.work_us / spans[1]
-
-    @property
-    def mean_idle(self) -> tuple[float, float]:
-        """1 − (mean work of a rank) / makespan, and the same of the period."""
-        spans, work_us = (self.makespan_us, self.period_us), self.mean_work_us
-        return spans[0] and 1 - work_us / spans[0], spans[1] and 1 - work_us / spans[1]
-
-    def gap(self, objective: Objective) -> float | None:
-        """(value − bound) / value, where a bound is proven."""
-        if self.lower_bound_us is None:
-            return None
-        return relative_gap(objective.value_us(self), self.lower_bound_us)
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """A schedule that cannot be, and the rule that says so."""
-
-    name: str
-    reason: str
-
-
-@dataclass
-class Comparison:
-    """The schedules that can be, those that cannot; the more of both, the longer it ran."""
-
-    question: Question
-    entries: list[Entry] = field(default_factory=list)
-    refusals: list[Refusal] = field(default_factory=list)
-
-    def ranked(self) -> list[Entry]:
-        """Best objective first; of equals, the least peak."""
-        objective = self.question.objective
-        return sorted(self.entries, key=lambda e: (objective.value_us(e), max(e.peak_bytes)))
-
-    def plan(self, entry: Entry) -> Plan:
-        """The schedule file of an entry, with what is proven about it."""
-        return Plan.of(
-            self.question.profile,
-            entry.partition,
-            entry.schedule,
-            claim=entry.claim,
-            caps_bytes=self.question.caps_bytes if entry.fits else None,
-        )
 
 
 def compare(
@@ -169,24 +38,23 @@ def compare(
     stop: threading.Event | None = None,
     so_far: Comparison | None = None,
 ) -> Comparison:
-    """Simulate published schedules, and let the solver search on placements.
-
-    What is named twice is looked at once.
+    """Simulate published schedules, and let the solver search on placements. Repeated names count
+    once.
 
     Args:
-        question: on what, and what for.
-        names: of families, with their options; none: all families in all ways, those with rounds
-            also with as many as divide the layers evenly.
+        question: profile, sizes, limits and objective.
+        names: of families, with their options; None: all families with all options, those with
+            rounds also with a number that divides the layers evenly.
         searches: the solver's searches.
         options: the time limit is for each search, and for all published schedules together;
             schedules that do not finish in time are refused.
         on_begin: called with the name of each schedule before it is made, or searched.
-        stop: set it to leave out what has not been searched.
-        so_far: an empty one to fill, which can be read from other threads meanwhile.
+        stop: set it to end the comparison with the results so far.
+        so_far: an empty comparison to fill, which other threads may read meanwhile.
 
     Raises:
-        SynthError: a name that no family has, a partition of other layers or for no placement, or
-            too many micro-batches.
+        SynthError: an unknown family, a partition of other layers or for no placement, or too many
+            micro-batches.
     """
     running = _Comparing(
         so_far or Comparison(question), options or SolveOptions(), stop or threading.Event()
@@ -195,7 +63,7 @@ def compare(
         names = variants_for(question.num_ranks, len(question.profile.layers))
     _check_size(question)
     names, searches = tuple(dict.fromkeys(names)), tuple(dict.fromkeys(searches))
-    # A name that is unknown is no refusal, so all are looked up first.
+    # Unknown names are errors, not refusals, so all are looked up first.
     placements = [family_placement(name, question.num_ranks) for name in names]
     searched = [search.placement for search in searches if search.placement is not None]
     _check_partition(question, [*placements, *searched])
@@ -232,7 +100,7 @@ def _check_partition(question: Question, placements: list[Placement]) -> None:
 
 
 class _Comparing:
-    """The comparison so far; partitions and costs by placement, which many families share."""
+    """A comparison in progress, with partitions and costs by placement, which families share."""
 
     def __init__(
         self, comparison: Comparison, options: SolveOptions, stop: threading.Event
@@ -249,7 +117,7 @@ class _Comparing:
         return not self.stop.is_set()
 
     def add_published(self, name: str) -> None:
-        """A family's schedule, or the rule that refuses it; the first one in any case."""
+        """Add a family's schedule or its refusal; the first one is simulated even without time."""
         began = time.monotonic()
         if self.longest_s and self._is_late(self.longest_s):
             reason = (
@@ -262,13 +130,13 @@ class _Comparing:
         self.longest_s = max(self.longest_s, time.monotonic() - began)
 
     def _is_late(self, more_s: float = 0.0) -> bool:
-        """True if the time for published schedules would be over after so many seconds."""
+        """Return True if the time for published schedules would be over after some more seconds."""
         return time.monotonic() - self.began + more_s > self.options.time_limit_s
 
     def _simulate(self, name: str) -> None:
         asked = self.question
         try:
-            sizes, costs = self._cut(family_placement(name, asked.num_ranks))
+            sizes, costs = self._partitioned(family_placement(name, asked.num_ranks))
             schedule = generate(
                 name,
                 asked.num_ranks,
@@ -312,10 +180,10 @@ class _Comparing:
         return chosen.result
 
     def _candidates(self, search: Search) -> list[Candidate]:
-        """The placement of a search, or those there are to choose from and that can be.
+        """Return the placement of a search as candidate, or all possible ones.
 
         Raises:
-            SynthError: none can be.
+            SynthError: none is possible.
         """
         asked, choice = self.question, search.recompute
         if search.placement is not None:
@@ -332,8 +200,8 @@ class _Comparing:
             raise SynthError((*reasons, "no placement has as many stages as the partition")[0])
         return found
 
-    def _cut(self, where: Placement) -> tuple[tuple[int, ...], Costs]:
-        """The partition given, if it has as many stages, else the one that `synth solve` takes."""
+    def _partitioned(self, where: Placement) -> tuple[tuple[int, ...], Costs]:
+        """Return the given partition if it has as many stages, else a balanced one, with costs."""
         if where not in self._known:
             asked = self.question
             sizes = asked.partition
@@ -350,7 +218,7 @@ class _Comparing:
 
     def _problem(self, where: Placement) -> Problem:
         asked = self.question
-        sizes, costs = self._cut(where)
+        sizes, costs = self._partitioned(where)
         is_best = is_proven_best(where, asked.partition)
         return Problem(
             costs,
@@ -394,7 +262,7 @@ def _entry(
         peak_bytes=peaks,
         static_bytes=tuple(static_bytes(lowered, rank) for rank in range(lowered.num_ranks)),
         sent_bytes=int(transfer_table.num_bytes[~of_host].sum()),
-        # A ring passes every byte around twice, less what each rank has of it already.
+        # A ring all-reduce sends 2 (n − 1) / n of the bytes from each of n ranks.
         reduced_bytes=sum(2 * (len(r.ranks) - 1) * r.num_bytes for r in lowered.reductions),
         host_bytes=int(transfer_table.num_bytes[of_host].sum()),
         fits=None if caps is None else all(p <= c for p, c in zip(peaks, caps, strict=True)),

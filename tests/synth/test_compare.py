@@ -8,7 +8,8 @@ from synth.costs import partition_costs
 from synth.errors import SynthError
 from synth.families import family_placement, family_variants, generate, variants_for
 from synth.objective import Objective
-from synth.plan.compare import Comparison, Entry, Question, Search, compare
+from synth.plan.compare import compare
+from synth.plan.comparison import Comparison, Entry, Question, Search
 from synth.plan.partition.balance import balance
 from synth.profile import Profile
 from synth.profiles import find

@@ -14,7 +14,8 @@ from synth.plan.choose.judging import fixed, judge
 from synth.plan.choose.published import NUM_PASSES, JudgedSchedules
 from synth.plan.choose.race import Race
 from synth.plan.choose.trials import solve_best_of
-from synth.plan.compare import Question, compare
+from synth.plan.compare import compare
+from synth.plan.comparison import Question
 from synth.plan.partition.balance import balance
 from synth.plan.recompute.choice import Choice
 from synth.plan.recompute.layer_choice import without_layers

@@ -12,11 +12,12 @@ import pytest
 from synth.costs import StageCosts, partition_costs
 from synth.kinds import OpKind
 from synth.plan.recompute.choice import limits_bytes, needs_bytes, solve_with
+from synth.plan.recompute.choosing import solve_choosing
 from synth.plan.recompute.layer_bounds import bounds_of_every_choice, needed_whatever_is_recomputed
 from synth.plan.recompute.layer_choice import LayerSearch, with_layers, without_layers
 from synth.plan.recompute.layer_menu import figures, menu
 from synth.plan.recompute.repartition import solve_repartitioning
-from synth.plan.recompute.solve import solve_choosing, solve_recomputing
+from synth.plan.recompute.solve import solve_recomputing
 from synth.plan.recompute.stages import recomputed
 from synth.profile import LayerProfile, Profile, Timing
 from synth.recomputing import recomputing

@@ -12,12 +12,14 @@ from synth.errors import SynthError
 from synth.families import generate
 from synth.kinds import OpKind
 from synth.objective import Objective
+from synth.plan.memory_curve.bisection import least_cap
 from synth.plan.memory_curve.curve_file import knowledge_of
-from synth.plan.memory_curve.least_cap import LeastCap, least_cap
+from synth.plan.memory_curve.least_cap import LeastCap
 from synth.plan.memory_curve.target import TimeTarget
 from synth.plan.memory_curve.trace_curve import Effort, trace
 from synth.plan.recompute.choice import limits_bytes, solve_with
-from synth.plan.recompute.solve import solve_choosing, solve_recomputing
+from synth.plan.recompute.choosing import solve_choosing
+from synth.plan.recompute.solve import solve_recomputing
 from synth.plan.recompute.stages import (
     bounds,
     bounds_of_any_choice,

@@ -11,7 +11,7 @@ from synth.objective import BoundScope, Objective
 from synth.plan.claim import claim_of
 from synth.plan.partition.bounds import PartitionBounds
 from synth.plan.partition.stage_table import StageTable
-from synth.plan.recompute.solve import solve_choosing
+from synth.plan.recompute.choosing import solve_choosing
 from synth.plan.reprove.reprove import ProofVerdict, Reproof, reprove
 from synth.profile import Link, Profile
 from synth.profiles import find

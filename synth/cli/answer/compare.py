@@ -9,7 +9,7 @@ from synth.report.text.pareto import Mark, Pareto, plot
 from synth.report.text.tables import size_unit, table
 
 if TYPE_CHECKING:
-    from synth.plan.compare import Comparison, Entry
+    from synth.plan.comparison import Comparison, Entry
 
 # What fits everywhere.
 _COLUMNS = 80

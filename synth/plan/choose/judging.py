@@ -13,8 +13,8 @@ from dataclasses import replace
 from synth.plan.choose.candidates import Trial
 from synth.plan.choose.published import NUM_PASSES, NUM_PLAIN_PASSES, JudgedSchedules
 from synth.plan.recompute.choice import bound_us, why_infeasible
+from synth.plan.recompute.choosing import counts_tried
 from synth.plan.recompute.repartition import repartitioned
-from synth.plan.recompute.solve import counts_tried
 from synth.plan.recompute.stages import recomputed
 from synth.profile import Profile
 from synth.solve.bounds.closed_form import work_bound_us

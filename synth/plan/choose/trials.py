@@ -24,8 +24,8 @@ from synth.plan.choose.race import Race
 from synth.plan.choose.race_clock import RaceClock
 from synth.plan.partition import bounds
 from synth.plan.recompute.choice import bound_us, solve_with, why_infeasible
+from synth.plan.recompute.choosing import Listeners
 from synth.plan.recompute.repartition import solve_repartitioning
-from synth.plan.recompute.solve import Listeners
 from synth.plan.recompute.stages import recomputed
 from synth.profile import Profile
 from synth.solve.options import Part, SolveOptions

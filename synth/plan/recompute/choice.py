@@ -4,13 +4,12 @@ import threading
 from collections.abc import Collection
 from dataclasses import replace
 
+from synth.plan.recompute.choosing import counts_tried, solve_choosing
 from synth.plan.recompute.layer_bounds import bounds_of_every_choice
 from synth.plan.recompute.layer_choice import LayerSearch, applies
 from synth.plan.recompute.solve import (
     OnImprovement,
-    counts_tried,
     least_needed_bytes,
-    solve_choosing,
     solve_recomputing,
     why_nothing_fits,
 )

@@ -14,7 +14,8 @@ from functools import partial
 from synth.costs import partition_costs
 from synth.plan.partition.balance import balance
 from synth.plan.recompute.choice import Choice, solve_with
-from synth.plan.recompute.solve import Listeners, OnImprovement, solve_choosing_partition
+from synth.plan.recompute.choosing import Listeners, solve_choosing_partition
+from synth.plan.recompute.solve import OnImprovement
 from synth.profile import Profile
 from synth.recomputing import recomputing
 from synth.solve.options import SolveOptions

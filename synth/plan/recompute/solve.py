@@ -1,54 +1,25 @@
-"""Searching with recomputation: for given stages, or choosing stages or single layers."""
+"""Solving with given stages recomputing: the search does not know R, which is written out later."""
 
 import threading
-import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import replace
-from typing import NamedTuple
 
 from synth.certificate import Certificate, ProverName
-from synth.plan.recompute.layer_bounds import bounds_of_every_choice, needed_whatever_is_recomputed
-from synth.plan.recompute.layer_choice import LayerSearch, applies
+from synth.plan.recompute.layer_bounds import needed_whatever_is_recomputed
+from synth.plan.recompute.layer_choice import applies
 from synth.plan.recompute.stages import bounds, merged, relaxed, without_recompute, written_out
 from synth.schedule.model import Schedule
 from synth.solve.evaluate.evaluate import BUFFERINGS, EvaluatedSchedule, evaluate
-from synth.solve.infeasibility import find_shortage, needed_bytes
+from synth.solve.infeasibility import needed_bytes
 from synth.solve.options import Part, SolveOptions
 from synth.solve.problem import Problem
-from synth.solve.result import Baseline, Incumbent, Result, StoppedBy, rank_key, relative_gap
+from synth.solve.result import Incumbent, Result, StoppedBy
 from synth.solve.solver import solve
 from synth.units import format_bytes_both
 
 OnImprovement = Callable[[Incumbent], None]
 
-# For stages that recompute, the problems to try; and who hears of improvements on one of them.
-Partitions = Callable[[tuple[int, ...]], Sequence[Problem]]
-Listeners = Callable[[Problem], OnImprovement | None]
-
-# For a problem with layers recomputed, the same model cut with their time counted; None: no other.
-Repartition = Callable[[Problem], Problem | None]
-
-# Of the time limit, for trying out how many stages recompute; and at most so many numbers of them.
-_TRIAL_SHARE = 0.4
-_MOST_TRIALS = 9
-
 _CLOSED_FORMS = Certificate(prover=ProverName.CLOSED_FORMS)
-_ANY_CHOICE = Certificate(prover=ProverName.ANY_CHOICE)
-
-# Of the time limit, for looking for layers to recompute; and how many choices of them are tried.
-# Where there are any, so many numbers of stages are tried at most.
-_LAYERS_SHARE = 0.15
-_LAYERED = 3
-_FEW_TRIALS = 4
-
-# Further choices of layers that are tried where the search with the best one ends before its time,
-# each for a share of what is left, and the least share of the limit for which it is worth to begin.
-_FURTHER = 16
-_FURTHER_SHARE = 0.5
-_LEAST_SHARE = 0.02
-
-# The best number of stages and its neighbours.
-_NEAR = 3
 
 
 def solve_recomputing(
@@ -118,7 +89,7 @@ class _Recomputing:
         )
         best = self.best
         if best is None:
-            return _without_schedule(found, self.problem, self.stages)
+            return without_schedule(found, self.problem, self.stages)
         return replace(
             found,
             schedule=best.schedule,
@@ -148,7 +119,7 @@ class _Recomputing:
         return None
 
 
-def _without_schedule(found: Result, problem: Problem, stages: Collection[int]) -> Result:
+def without_schedule(found: Result, problem: Problem, stages: Collection[int]) -> Result:
     """Why there is none: proven impossible if the relaxation does not fit either."""
     found = replace(found, schedule=None, timeline=None, value_us=None, peak_bytes=None)
     message = why_nothing_fits(problem, stages)
@@ -185,252 +156,3 @@ def least_needed_bytes(problem: Problem, stages: Collection[int]) -> tuple[int, 
     if applies(problem):
         return needed_whatever_is_recomputed(problem)
     return needed_bytes(relaxed(problem, stages), recomputing=True)
-
-
-def solve_choosing(
-    problem: Problem,
-    options: SolveOptions | None = None,
-    on_improvement: OnImprovement | None = None,
-    stop: threading.Event | None = None,
-) -> Result:
-    """Choose layers, or how many of the first stages, to recompute, and solve with these.
-
-    A stage holds what F keeps for as long as the micro-batch is in the stages behind it, so the
-    first stages are those that gain most; how many of them is found by trying. Layers are chosen
-    where the problem has its profile (see `LayerSearch`), and tried against that. The bound holds
-    for every choice (see `bounds_of_every_choice`).
-
-    Which stages they are, the schedule says (see `recomputed`), and the result's problem which
-    layers.
-    """
-    return solve_choosing_partition(
-        problem, lambda stages: (problem,), options, lambda problem: on_improvement, stop
-    )
-
-
-def solve_choosing_partition(
-    problem: Problem,
-    partitions: Partitions,
-    options: SolveOptions | None = None,
-    listeners: Listeners = lambda problem: None,
-    stop: threading.Event | None = None,
-    repartition: Repartition = lambda problem: None,
-) -> Result:
-    """Choose what to recompute, on a partition that suits it.
-
-    Args:
-        problem: without recomputation.
-        partitions: returns the problems to try where some stages recompute: the first one for
-            every number of stages, the others for the best number and its neighbours.
-        listeners: returns the listener for improvements on a partition.
-        repartition: makes the partition for the best choice of layers.
-    """
-    choosing = _Choosing(
-        problem, partitions, options or SolveOptions(), listeners, stop, repartition
-    )
-    return choosing.run()
-
-
-class _Attempt(NamedTuple):
-    """Result on a partition with some stages recomputing."""
-
-    problem: Problem
-    stages: tuple[int, ...]
-    found: Result
-
-
-class _Choosing:
-    """The best trial so far, and who was told of what."""
-
-    def __init__(
-        self,
-        problem: Problem,
-        partitions: Partitions,
-        options: SolveOptions,
-        listeners: Listeners,
-        stop: threading.Event | None,
-        repartition: Repartition,
-    ) -> None:
-        self.problem, self.partitions, self.options, self.repartition = (
-            problem,
-            partitions,
-            options,
-            repartition,
-        )
-        self.listeners, self.stop = listeners, stop or threading.Event()
-        self.began = time.monotonic()
-        self.best: _Attempt | None = None
-        self.baselines: tuple[Baseline, ...] = ()
-        self.told_us: int | None = None
-        self.searched_s = 0.0
-        self.further: list[Problem] = []
-        self.bounds_us: dict[tuple[int, ...] | None, int] = {}
-
-    def run(self) -> Result:
-        if self.problem.caps_bytes is None:  # then nothing is won by computing twice
-            listener = self.listeners(self.problem)
-            return solve_recomputing(self.problem, (), self.options, listener, self.stop)
-        layered = self._with_layers(self.problem)
-        most = _FEW_TRIALS if layered else _MOST_TRIALS
-        counts = counts_tried(self.problem.costs.num_stages, most)
-        trials = len(counts) + sum(
-            len(self._partitions(tuple(range(c)))) - 1 for c in counts[1 : 1 + _NEAR]
-        )
-        trials += len(layered) + bool(layered)
-        trial_s = (_TRIAL_SHARE * self.options.time_limit_s - self.searched_s) / trials
-        without = self.options.without | {Part.SLACK}
-        brief = replace(self.options, time_limit_s=max(0.0, trial_s), without=without)
-        self._try(self.problem, (), brief)
-        for problem in layered:
-            self._try(problem, (), brief)
-        self._try_stages(counts, brief)
-        self._finish()
-        self._try_further()
-        return self._result()
-
-    def _try_stages(self, counts: list[int], brief: SolveOptions) -> None:
-        """Try so many of the first stages; then other cuts for what is best so far."""
-        for count in counts[1:]:
-            stages = tuple(range(count))
-            self._try(self._partitions(stages)[0], stages, brief)
-        assert self.best is not None
-        best = self.best.problem
-        if best.recomputed_layers:
-            other = self.repartition(best)
-            for problem in () if other is None else self._with_layers(other)[:1]:
-                self._try(problem, (), brief)
-            return
-        at = counts.index(len(self.best.stages))
-        for count in counts[max(0, at - 1) : at + 2]:
-            stages = tuple(range(count))
-            for other in self._partitions(stages)[1:]:
-                self._try(other, stages, brief)
-
-    def _with_layers(self, problem: Problem) -> list[Problem]:
-        """The problem with the layers recomputed that look best; none where they are not known."""
-        if not applies(problem) or self.stop.is_set():
-            return []
-        began, limit_s = time.monotonic(), _LAYERS_SHARE * self.options.time_limit_s
-        is_clock = not self.options.deterministic
-
-        def is_late() -> bool:
-            late = is_clock and time.monotonic() - began > limit_s
-            return late or self.stop.is_set()
-
-        search = LayerSearch(problem, limit_s, is_late)
-        search.run()
-        self.searched_s += time.monotonic() - began if is_clock else limit_s
-        found = search.best(_FURTHER)
-        count = len(found) if search.are_few else _LAYERED
-        self.further += found[count:]
-        return found[:count]
-
-    def _partitions(self, stages: tuple[int, ...]) -> Sequence[Problem]:
-        return self.partitions(stages) if stages else (self.problem,)
-
-    def _try(self, problem: Problem, stages: tuple[int, ...], options: SolveOptions) -> None:
-        best = self.best
-        if best is not None and self.stop.is_set():
-            return
-        if best is not None and not _can_win(problem, stages, best.found, options.gap):
-            return
-        found = solve_recomputing(problem, stages, options, self._tell(problem), self.stop)
-        self.baselines = self.baselines or found.baselines
-        if best is None or rank_key(found.value_us) < rank_key(best.found.value_us):
-            self.best = _Attempt(problem, stages, found)
-
-    def _finish(self) -> None:
-        """Search with the best choice for the time that is left."""
-        assert self.best is not None
-        problem, stages, found = self.best
-        spent_s = time.monotonic() - self.began
-        if self.options.deterministic:
-            spent_s = _TRIAL_SHARE * self.options.time_limit_s
-        left_s = self.options.time_limit_s - spent_s
-        if found.schedule is None or left_s <= 0 or self.stop.is_set():
-            return
-        last = replace(self.options, time_limit_s=left_s).going_on_from(found)
-        longer = solve_recomputing(problem, stages, last, self._tell(problem), self.stop)
-        best = min(longer, found, key=lambda one: rank_key(one.value_us))
-        self.best = _Attempt(problem, stages, best)
-
-    def _try_further(self) -> None:
-        """Try other choices of layers; a deterministic search has given all its time away."""
-        limit_s = self.options.time_limit_s
-        for problem in () if self.options.deterministic else self.further:
-            left_s = limit_s - (time.monotonic() - self.began)
-            if left_s <= _LEAST_SHARE * limit_s:
-                return
-            options = replace(self.options, time_limit_s=_FURTHER_SHARE * left_s)
-            self._try(problem, (), options)
-
-    def _tell(self, problem: Problem) -> OnImprovement | None:
-        """Tell of what is shorter than all before, with a bound that holds for every choice."""
-        listener = self.listeners(problem)
-        if listener is None:
-            return None
-        bound_us = self._bound_us(problem)
-
-        def tell(incumbent: Incumbent) -> None:
-            if self.told_us is None or incumbent.value_us < self.told_us:
-                self.told_us = incumbent.value_us
-                listener(
-                    replace(
-                        incumbent,
-                        elapsed_s=time.monotonic() - self.began,
-                        lower_bound_us=min(bound_us, incumbent.value_us),
-                        certificate=_ANY_CHOICE,
-                    )
-                )
-
-        return tell
-
-    def _bound_us(self, problem: Problem) -> int:
-        """The lower bound of every choice on the problem's partition."""
-        if problem.partition not in self.bounds_us:
-            bound_us = problem.objective.value_us(bounds_of_every_choice(problem))
-            self.bounds_us[problem.partition] = bound_us
-        return self.bounds_us[problem.partition]
-
-    def _result(self) -> Result:
-        assert self.best is not None
-        problem, _, found = self.best
-        bound_us = self._bound_us(problem)
-        if found.value_us is None:
-            found = _without_schedule(found, problem, range(problem.costs.num_stages))
-        else:
-            bound_us = min(bound_us, found.value_us)
-        return replace(
-            found,
-            lower_bound_us=bound_us,
-            certificate=_ANY_CHOICE,
-            baselines=self.baselines,
-            wall_s=time.monotonic() - self.began,
-            stopped_by=_stopped(found, bound_us, self.options.gap),
-        )
-
-
-def counts_tried(num_stages: int, most: int = _MOST_TRIALS) -> list[int]:
-    """Return the numbers of first stages to try: none, all, and evenly spaced between."""
-    steps = min(num_stages, most - 1)
-    return sorted({round(i * num_stages / steps) for i in range(steps + 1)})
-
-
-def _can_win(problem: Problem, stages: tuple[int, ...], best: Result, gap: float) -> bool:
-    if find_shortage(replace(problem, costs=merged(problem.costs, stages))) is not None:
-        return False
-    if best.value_us is None:
-        return True
-    bound_us = problem.objective.value_us(bounds(problem, stages))
-    return relative_gap(best.value_us, bound_us) > gap
-
-
-def _stopped(found: Result, bound_us: int, gap: float) -> StoppedBy:
-    if found.value_us is None or found.stopped_by == StoppedBy.INTERRUPT:
-        return found.stopped_by
-    if found.value_us <= bound_us:
-        return StoppedBy.OPTIMAL
-    if relative_gap(found.value_us, bound_us) <= gap:
-        return StoppedBy.GAP
-    ended = (StoppedBy.OPTIMAL, StoppedBy.GAP)
-    return StoppedBy.EXHAUSTED if found.stopped_by in ended else found.stopped_by

@@ -1,0 +1,139 @@
+"""A comparison of schedules on one profile: the question, its entries and its refusals."""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from synth.objective import Objective
+from synth.plan.choose.candidates import Partitioning
+from synth.plan.recompute.choice import Choice
+from synth.profile import Profile
+from synth.schedule.files.plan_file import Claim, Plan
+from synth.schedule.model import Placement, Schedule
+from synth.solve.result import relative_gap
+
+# Prefix of the solver's rows before the placement, and suffix if stages recompute.
+SOLVED = "solved "
+WITH_R = "+R"
+
+
+class Search(NamedTuple):
+    """A search of the solver: its name, placement and stages that recompute.
+
+    None as placement or as stages leaves them to the solver.
+    """
+
+    name: str
+    placement: Placement | None
+    recompute: Choice = ()
+
+    @property
+    def title(self) -> str:
+        """Name of the row in the table."""
+        has_row_without = self.placement is not None and self.recompute != ()
+        return f"{SOLVED}{self.name}{WITH_R if has_row_without else ''}"
+
+
+@dataclass(frozen=True)
+class Question:
+    """The comparison asked for: model, ranks, mini-batch, limits and objective.
+
+    `partition`, if given, is for placements of as many stages. With `partition_is_sought` the
+    solver searches for it, and published schedules have balanced ones. `caps_bytes` is the memory
+    limit of each rank; None: no limit.
+    """
+
+    profile: Profile
+    num_ranks: int
+    num_micro_batches: int
+    caps_bytes: tuple[int, ...] | None = None
+    objective: Objective = Objective.MAKESPAN
+    partition: tuple[int, ...] | None = None
+    partition_is_sought: bool = False
+
+    @property
+    def partitioning(self) -> Partitioning:
+        """Way in which the solver partitions the model."""
+        if self.partition_is_sought:
+            return Partitioning.SEARCHED
+        return Partitioning.EVEN if self.partition is None else Partitioning.GIVEN
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One schedule's figures, simulated on the costs of its own partition.
+
+    Traffic is in one iteration over all links: `sent_bytes` between stages and for activations
+    offloaded to other ranks, `reduced_bytes` for all-reduces of copies' gradients, `host_bytes` to
+    the hosts' memory and back. `claim` is the solver's, for its placement and partition; None for a
+    published schedule.
+    """
+
+    name: str
+    schedule: Schedule
+    partition: tuple[int, ...]
+    makespan_us: int
+    period_us: int
+    work_us: int
+    mean_work_us: float
+    peak_bytes: tuple[int, ...]
+    static_bytes: tuple[int, ...]
+    sent_bytes: int
+    reduced_bytes: int
+    host_bytes: int
+    fits: bool | None
+    claim: Claim | None = None
+
+    @property
+    def lower_bound_us(self) -> int | None:
+        """Lower bound of the objective; None without a proof."""
+        return None if self.claim is None else self.claim.lower_bound_us
+
+    @property
+    def bubble_rates(self) -> tuple[float, float]:
+        """1 − (largest work of a rank) / makespan, and the same of the period."""
+        spans = (self.makespan_us, self.period_us)
+        return spans[0] and 1 - self.work_us / spans[0], spans[1] and 1 - self.work_us / spans[1]
+
+    @property
+    def mean_idle(self) -> tuple[float, float]:
+        """1 − (mean work of a rank) / makespan, and the same of the period."""
+        spans, work_us = (self.makespan_us, self.period_us), self.mean_work_us
+        return spans[0] and 1 - work_us / spans[0], spans[1] and 1 - work_us / spans[1]
+
+    def gap(self, objective: Objective) -> float | None:
+        """Return (value − bound) / value; None without a proof."""
+        if self.lower_bound_us is None:
+            return None
+        return relative_gap(objective.value_us(self), self.lower_bound_us)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A schedule that does not apply, and the reason."""
+
+    name: str
+    reason: str
+
+
+@dataclass
+class Comparison:
+    """Results of a comparison so far: simulated schedules and refusals."""
+
+    question: Question
+    entries: list[Entry] = field(default_factory=list)
+    refusals: list[Refusal] = field(default_factory=list)
+
+    def ranked(self) -> list[Entry]:
+        """Return the entries, best objective first; of equals, the least peak."""
+        objective = self.question.objective
+        return sorted(self.entries, key=lambda e: (objective.value_us(e), max(e.peak_bytes)))
+
+    def plan(self, entry: Entry) -> Plan:
+        """Return the plan file of an entry, with its claim."""
+        return Plan.of(
+            self.question.profile,
+            entry.partition,
+            entry.schedule,
+            claim=entry.claim,
+            caps_bytes=self.question.caps_bytes if entry.fits else None,
+        )

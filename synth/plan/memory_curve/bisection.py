@@ -1,0 +1,329 @@
+"""Bisection for the least memory limit under which a target time is met, with a lower bound.
+
+Under each limit tried, the solver either finds a schedule that meets the target, or proves a bound
+above the target, or runs out of its share of the time. A schedule lowers the least limit known to
+its peak. A proof raises the lower bound, because a bound holds under all smaller limits too.
+Otherwise the limit stays open, and the search continues above and below it.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from synth.errors import SynthError
+from synth.objective import BoundScope
+from synth.plan.choose.candidates import Candidate, Partitioning
+from synth.plan.choose.trials import solve_best_of
+from synth.plan.memory_curve.cap_breakpoints import CapBreakpoints
+from synth.plan.memory_curve.cap_knowledge import CapKnowledge, Enough, Found
+from synth.plan.memory_curve.curve_file import check_can_be_sought
+from synth.plan.memory_curve.least_cap import LeastCap
+from synth.plan.memory_curve.target import NOT_REPEATABLE, TimeTarget
+from synth.plan.partition.balance import smallest_limit_of_any
+from synth.plan.partition.bounds import with_partition
+from synth.plan.partition.stage_table import StageTable
+from synth.plan.recompute.choice import Choice, limits_bytes, solve_with
+from synth.plan.recompute.repartition import repartitioned
+from synth.profile import Profile
+from synth.solve.evaluate.evaluate import evaluate
+from synth.solve.options import SolveOptions
+from synth.solve.problem import Problem
+from synth.solve.result import Baseline, Incumbent, Result, StoppedBy
+
+# Shares of the remaining time: for the problem without a limit, and for each limit tried.
+_FREE_SHARE = 0.25
+_CAP_SHARE = 0.2
+
+# If a range of limits without open ones is narrower than this fraction of all that are undecided,
+# open ones are searched again, with the share multiplied by this factor.
+_RANGES = 16
+_MORE_TIME = 2.0
+
+# Shortest useful search in seconds: the published schedules alone take as long.
+_SHORTEST_S = 0.2
+
+OnProgress = Callable[[LeastCap], None]
+
+
+def least_cap(
+    problem: Problem,
+    target: TimeTarget,
+    options: SolveOptions | None = None,
+    on_progress: OnProgress | None = None,
+    stop: threading.Event | None = None,
+    recompute: Choice = (),
+    profile: Profile | None = None,
+) -> LeastCap:
+    """Minimize the memory limit, one for all ranks, under which a schedule meets a target.
+
+    Args:
+        problem: without memory limits; its partition is kept.
+        target: of the problem's objective.
+        options: `time_limit_s` is for the whole; `gap` is the relative gap in memory, between the
+            limit found and its lower bound, at which the search stops.
+        on_progress: called in this thread whenever one of the two gets better.
+        stop: set it, from any thread, to get the best so far within about a second.
+        recompute: the stages that recompute; None: chosen under each limit.
+        profile: of the problem's costs: search the best partition under each limit, with proofs
+            for all partitions. None: keep the partition.
+
+    Raises:
+        SynthError: the problem has memory limits; or the search is to be deterministic, which it is
+            not; or partitions cannot be searched for (`check_can_be_sought`).
+    """
+    if problem.caps_bytes is not None:
+        raise SynthError("the problem has caps already; the least cap is sought without any")
+    options = options or SolveOptions()
+    if options.deterministic:
+        raise SynthError(NOT_REPEATABLE)
+    stop = stop or threading.Event()
+    if profile is not None:
+        check_can_be_sought(problem, recompute)
+    return _Bisection(
+        problem,
+        target,
+        options=options,
+        on_progress=on_progress,
+        stop=stop,
+        recompute=recompute,
+        profile=profile,
+    ).run()
+
+
+class _Bisection:
+    """Bisection over memory limits: results so far, and the next limit to try."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        target: TimeTarget,
+        options: SolveOptions,
+        on_progress: OnProgress | None,
+        stop: threading.Event,
+        recompute: Choice,
+        profile: Profile | None,
+    ) -> None:
+        self.problem, self.options, self.stop = problem, options, stop
+        self.recompute, self.profile = recompute, profile
+        self.table = None if profile is None else StageTable(profile)
+        # A share of the bound is set anew whenever the bound without a cap rises.
+        self.target, self.target_us = target, target.time_us or 0
+        self.on_progress = on_progress
+        self.began = time.monotonic()
+        self.knowledge = CapKnowledge()
+        # What R leaves in memory is no sum of effects, and partitions have levels of their own: so
+        # then every cap is looked at for itself.
+        self.breakpoints = CapBreakpoints(problem) if recompute == () and profile is None else None
+        self.not_below = self._least_need()
+        self.open: list[int] = []
+        self.share, self.num_looks = _CAP_SHARE, 0
+        self.baselines: tuple[Baseline, ...] = ()
+        self.baselines_partition = problem.partition
+
+    def _least_need(self) -> int:
+        """Return a limit below which no schedule fits."""
+        if self.profile is None:
+            return limits_bytes(self.problem, self.recompute)[0]
+        return smallest_limit_of_any(self.profile, self.problem.num_ranks)
+
+    def run(self) -> LeastCap:
+        self._look_without_cap()
+        for cap in self._published_caps():
+            if not self._finished():
+                self._look(cap, self.share)
+        while not self._finished():
+            self._look(self._next_cap(), self.share)
+        return self._answer()
+
+    # Steps
+
+    def _look_without_cap(self) -> None:
+        """Search without limit for a schedule that meets the target, and for the bound it may refer
+        to.
+        """
+        if self.target.time_us is None:
+            self._solve(None, _FREE_SHARE, self.stop, None)
+            self._tell()
+        else:
+            self._look(None, _FREE_SHARE)
+        while self._least() is None and not self._finished():
+            self._look(None, 1.0)
+
+    def _published_caps(self) -> list[int]:
+        """Yield the least memory limit of the published schedules that meet the target, if any."""
+        objective = self.problem.objective
+        peaks = [
+            max(baseline.peak_bytes)
+            for baseline in self.baselines
+            if baseline.keeps_saved and objective.value_us(baseline) <= self.target_us
+        ]
+        least = self._least()
+        return [] if not peaks or least is None or min(peaks) >= least else [min(peaks)]
+
+    def _next_cap(self) -> int:
+        """Return the middle of the widest range without open limits, or else an open one again."""
+        least = self._least()
+        assert least is not None
+        last = least - 1
+        self.open = [cap for cap in self.open if self.not_below <= cap <= last]
+        first, end = self._widest(last)
+        if end - first <= max(1, (last - self.not_below) // _RANGES):
+            self.open.clear()
+            self.share = min(1.0, self.share * _MORE_TIME)
+            first, end = self.not_below, last
+        return min(end, self._largest_like((first + end) // 2))
+
+    def _largest_like(self, cap: int) -> int:
+        """Return the largest limit that bounds cannot distinguish from this one."""
+        return cap if self.breakpoints is None else self.breakpoints.largest_like(cap)
+
+    def _widest(self, last: int) -> tuple[int, int]:
+        """Return the wider of the ranges below and above all open limits."""
+        if not self.open:
+            return self.not_below, last
+        below, above = (self.not_below, min(self.open) - 1), (max(self.open) + 1, last)
+        if self._largest_like(self.not_below) >= min(self.open):
+            return above  # for bounds, all caps below are like the open one
+        return max(below, above, key=lambda ends: ends[1] - ends[0])
+
+    def _look(self, cap: int | None, share: float) -> None:
+        """Search under a memory limit until the target is met or proven impossible."""
+
+        def is_decided(now: Incumbent) -> bool:
+            # Where partitions are sought, a bound of those tried so far decides nothing.
+            holds = self.profile is None or now.bound_scope == BoundScope.ALL
+            bound_us, target_us = now.lower_bound_us if holds else 0, self.target_us
+            if cap is None:
+                target_us = max(target_us, self.target.in_us(bound_us))
+            return now.value_us <= target_us or bound_us > target_us
+
+        enough = Enough(self.stop, is_decided)
+        result = self._solve(cap, share, enough, enough)
+        # What does not fit in the partitions tried may fit in another one.
+        is_impossible = result.stopped_by == StoppedBy.INFEASIBLE and self.profile is None
+        missed = is_impossible or self.knowledge.bound_us(cap) > self.target_us
+        if cap is not None and missed:
+            self.not_below = max(self.not_below, cap + 1)
+        elif cap is not None and (result.value_us is None or result.value_us > self.target_us):
+            self.open.append(cap)
+        self._tell()
+
+    def _solve(
+        self, cap: int | None, share: float, stop: threading.Event, enough: Enough | None
+    ) -> Result:
+        left_s = self._left_s()
+        limit_s = min(left_s, max(_SHORTEST_S, share * left_s))
+        caps = None if cap is None else (cap,) * self.problem.num_ranks
+        best = self.knowledge.best_within(cap)
+        # A cap that is looked at again is looked at in another way.
+        seed, self.num_looks = self.options.seed + self.num_looks, self.num_looks + 1
+        options = replace(self.options, time_limit_s=limit_s, gap=0.0, hint=None, seed=seed)
+        capped = replace(self.problem, caps_bytes=caps)
+        if self.profile is None:
+            hint = best.schedule if best else self.options.hint if cap is None else None
+            watch = enough.watch if enough else None
+            result = solve_with(capped, self.recompute, replace(options, hint=hint), watch, stop)
+        else:
+            result = self._solve_any(self.profile, capped, best, options, stop, enough)
+        self.knowledge.add(cap, Found.of_result(result), result.lower_bound_us, result.certificate)
+        if cap is None:
+            self.target_us = self.target.in_us(self.knowledge.bound_us(None))
+            self.baselines, self.baselines_partition = result.baselines, result.problem.partition
+            self._keep_hint()
+        return result
+
+    def _solve_any(
+        self,
+        profile: Profile,
+        capped: Problem,
+        best: Found | None,
+        options: SolveOptions,
+        stop: threading.Event,
+        enough: Enough | None,
+    ) -> Result:
+        """Solve with a search for partitions, from that of the best plan that fits."""
+        start = (
+            repartitioned(profile, capped, ())
+            if best is None
+            else self._in_partition_of(best, capped)
+        )
+        watch = None if enough is None else enough.watch
+        return solve_best_of(
+            [Candidate("", start)],
+            profile,
+            Partitioning.SEARCHED,
+            options,
+            lambda problem: watch,
+            stop,
+        ).result
+
+    def _in_partition_of(self, found: Found, problem: Problem) -> Problem:
+        """Return the problem in the partition of a schedule found."""
+        if self.table is None or found.partition in (None, problem.partition):
+            return problem
+        return with_partition(self.table, problem, found.partition)
+
+    def _keep_hint(self) -> None:
+        """Keep the hint as a result: it may be slower, but in less memory."""
+        schedule = self.options.hint
+        kept = None if schedule is None else evaluate(self.problem, schedule, "hint")
+        if kept is not None:
+            self.knowledge.schedules.append(
+                Found.of(
+                    kept.schedule, kept.timeline, kept.value_us, kept.peak_bytes, kept.found_by
+                )
+            )
+
+    # Where the search stands
+
+    def _least(self) -> int | None:
+        found = self.knowledge.least_for(self.target_us)
+        return None if found is None else found.peak
+
+    def _left_s(self) -> float:
+        return max(0.0, self.options.time_limit_s - (time.monotonic() - self.began))
+
+    def _finished(self) -> bool:
+        return self.stop.is_set() or self._left_s() <= 0 or self._is_hopeless() or self._is_close()
+
+    def _is_hopeless(self) -> bool:
+        return self.knowledge.bound_us(None) > self.target_us
+
+    def _is_close(self) -> bool:
+        least = self._least()
+        return least is not None and least - self.not_below <= self.options.gap * least
+
+    def _tell(self) -> None:
+        if self.on_progress is not None:
+            self.on_progress(self._answer())
+
+    def _answer(self) -> LeastCap:
+        found, fastest = self.knowledge.least_for(self.target_us), self.knowledge.best_within(None)
+        problem = self.problem if found is None else self._in_partition_of(found, self.problem)
+        bound_us = self.knowledge.bound_us(None)
+        bound = self.knowledge.bound(None if found is None else found.peak)
+        return LeastCap(
+            problem,
+            self.target_us,
+            not_below_bytes=self.not_below,
+            found=found,
+            lower_bound_us=bound.lower_bound_us,
+            fastest_us=fastest.value_us if fastest else None,
+            bound_us=bound_us,
+            stopped_by=self._reason(),
+            baselines=self.baselines if problem.partition == self.baselines_partition else (),
+            wall_s=time.monotonic() - self.began,
+            bound_scope=BoundScope.PARTITION if self.profile is None else BoundScope.ALL,
+            certificate=bound.certificate,
+        )
+
+    def _reason(self) -> StoppedBy:
+        least = self._least()
+        if self._is_hopeless():
+            return StoppedBy.INFEASIBLE
+        if least is not None and least <= self.not_below:
+            return StoppedBy.OPTIMAL
+        if self.stop.is_set():
+            return StoppedBy.INTERRUPT
+        return StoppedBy.GAP if self._is_close() else StoppedBy.TIME_LIMIT
