@@ -145,7 +145,7 @@ class Pipeline:
         try:
             return Batch.split(self.num_micro_batches, *inputs, targets=targets, **keywords)
         except SynthError as error:
-            self._groups.tell(error)
+            self._groups.announce(error)
             raise
 
     def step(
@@ -310,7 +310,7 @@ class Pipeline:
                 device=self.device,
                 clock=OpClock(self.device, recording=False),
                 reducer=self._connections.reducer,
-                on_failure=self._groups.tell,
+                on_failure=self._groups.announce,
             )
         return self._evaluator
 
@@ -364,14 +364,14 @@ class Pipeline:
                 "a step of this pipeline has failed, and transfers of it are still open, or it was "
                 "closed; end the process, or make a new process group and a new pipeline"
             )
-        self._groups.recover()
+        self._groups.withdraw()
         try:
             yield
         except Refused:
             raise
         except BaseException as error:
             self._is_broken = True
-            self._groups.tell(error)
+            self._groups.announce(error)
             self._connections.channels.abort()
             explained = self._groups.explain(error)
             if explained is not error:

@@ -66,7 +66,7 @@ def connect(
         data_parallel=_join_peers(parts, groups, layout, reducer),
         on_gradients=options.on_gradients,
         progress=options.progress,
-        on_failure=groups.tell,
+        on_failure=groups.announce,
     )
     return Connections(reducer, shapes, saved_sizes, warm_up, channels, executor)
 

@@ -53,11 +53,11 @@ class PipelineGroups:
             with self.peers.building():
                 yield
 
-    def tell(self, error: BaseException) -> None:
+    def announce(self, error: BaseException) -> None:
         """Announce to its pipeline and to its peers why this rank is about to disconnect."""
         explained = self.explain(error)
         for group in self._each:
-            group.tell(explained)
+            group.announce(explained)
 
     def explain(self, error: BaseException) -> BaseException:
         """Return the error, or one that also names the rank that failed before, and why."""
@@ -68,10 +68,10 @@ class PipelineGroups:
             explained = group.explain(explained)
         return error if str(explained) == str(error) else explained
 
-    def recover(self) -> None:
-        """Withdraw the announcement of `tell`, because this rank continues."""
+    def withdraw(self) -> None:
+        """Withdraw the announced failure, because this rank continues."""
         for group in self._each:
-            group.recover()
+            group.withdraw()
 
     def close(self) -> None:
         """Free what connects the ranks; all of them call this."""

@@ -33,14 +33,14 @@ def held_bytes(sample: Sample) -> HeldBytes:
 
     The two Fs hold the same; should they not, the larger counts.
     """
-    passage = _MeasuredMicroBatch(sample)
-    passage.forward()
-    after_f = passage.drop("x", "y")
-    alive_after_f = set(passage.alive())
-    passage.backward_input()
-    after_b = passage.drop("gradient", "returned")
-    alive_after_b = set(passage.alive())
-    passage.backward_weight()
+    micro_batch = _MeasuredMicroBatch(sample)
+    micro_batch.forward()
+    after_f = micro_batch.drop("x", "y")
+    alive_after_f = set(micro_batch.alive())
+    micro_batch.backward_input()
+    after_b = micro_batch.drop("gradient", "returned")
+    alive_after_b = set(micro_batch.alive())
+    micro_batch.backward_weight()
     fused = _MeasuredMicroBatch(sample, fused=True)
     fused.forward()
     fused_after_f = fused.drop("x", "y")
@@ -52,10 +52,10 @@ def held_bytes(sample: Sample) -> HeldBytes:
             return OpKind.W
         return OpKind.B if name in alive_after_f else OpKind.F
 
-    rises = passage.rises | fused.rises
-    rises[OpKind.F] = max(passage.rises[OpKind.F], fused.rises[OpKind.F])
+    rises = micro_batch.rises | fused.rises
+    rises[OpKind.F] = max(micro_batch.rises[OpKind.F], fused.rises[OpKind.F])
     return HeldBytes(
-        output_bytes=0 if sample.targets is not None else passage.output_bytes,
+        output_bytes=0 if sample.targets is not None else micro_batch.output_bytes,
         saved_bytes=max(after_f, fused_after_f),
         saved_w_bytes=max(0, after_b),
         rise_bytes=rises,

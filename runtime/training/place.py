@@ -68,9 +68,9 @@ def _check_size(num_processes: int, num_ranks: int, num_pipelines: int) -> None:
     wanted = f"the plan is for {num_ranks} ranks"
     if num_pipelines > 1:
         wanted += f", {num_pipelines} pipelines of it (--data-parallel) take {needed}"
-    ways = [f"start {needed} (torchrun --nproc-per-node)"]
+    remedies = [f"start {needed} (torchrun --nproc-per-node)"]
     if num_processes % num_ranks == 0:
-        ways.append(f"give --data-parallel {num_processes // num_ranks}")
+        remedies.append(f"give --data-parallel {num_processes // num_ranks}")
     if num_processes % num_pipelines == 0:
-        ways.append(f"solve again with --ranks {num_processes // num_pipelines}")
-    raise SynthError(f"{wanted}, this run has {num_processes} processes; {', or '.join(ways)}")
+        remedies.append(f"solve again with --ranks {num_processes // num_pipelines}")
+    raise SynthError(f"{wanted}, this run has {num_processes} processes; {', or '.join(remedies)}")

@@ -71,7 +71,7 @@ def _on_sigterm(
             at_first()
         elif now() - first_at > _SAME_S:
             signal.signal(signal.SIGTERM, before)
-            (at_second or _again)()
+            (at_second or _raise_sigterm)()
 
     before = signal.signal(signal.SIGTERM, handle)
     try:
@@ -80,5 +80,5 @@ def _on_sigterm(
         signal.signal(signal.SIGTERM, before)
 
 
-def _again() -> None:
+def _raise_sigterm() -> None:
     signal.raise_signal(signal.SIGTERM)

@@ -46,7 +46,7 @@ class RankTrainer:
         options: TrainOptions,
         world: World,
         progress: RankProgress | None = None,
-        stop_asked: Callable[[], bool] = lambda: False,
+        stop_requested: Callable[[], bool] = lambda: False,
     ) -> None:
         """Build this rank's layers on its device; every rank must call this at the same time.
 
@@ -56,14 +56,14 @@ class RankTrainer:
             options: of the run.
             world: this process among the others.
             progress: updated before each instruction, for a post-mortem.
-            stop_asked: returns True if this rank is to end after the running step; all ranks then
-                do.
+            stop_requested: returns True if this rank is to end after the running step; all ranks
+                then do.
 
         Raises:
             SynthError: the world, the data or the model does not fit the plan.
         """
         self._plan, self._options, self._world = plan, options, world
-        self._progress, self._stop_asked = progress, stop_asked
+        self._progress, self._stop_requested = progress, stop_requested
         self._place = place = Place.of(world, plan.num_ranks, options.data_parallel)
         prepare_device(plan.workload, world.device)
         self._randomness = Randomness(options.seed, plan.workload.micro_batch_size)
@@ -181,7 +181,7 @@ class RankTrainer:
             step,
             batches,
             self._settings(step),
-            stops=self._stop_asked(),
+            stops=self._stop_requested(),
             window=self._memory_window(result) if step == measured_step else None,
         )
         self._tracer.end(step, outcome.program_seconds * 1e6)
@@ -245,24 +245,24 @@ class RankTrainer:
         options, num_steps = self._options, self._num_steps
         if self._start.step == num_steps:
             return f"nothing is left to do: the checkpoint holds all {num_steps} steps of this run"
-        if num_steps == self._asked_steps:
+        if num_steps == self._requested_steps:
             return None
-        of_asked = "" if options.steps is None else f" of {options.steps}"
+        of_requested = "" if options.steps is None else f" of {options.steps}"
         return (
-            f"the data ended after {num_steps}{of_asked} steps "
+            f"the data ended after {num_steps}{of_requested} steps "
             f"({options.epochs} epoch(s) of {self._data.sequences_per_epoch} sequences)"
         )
 
     @property
-    def _asked_steps(self) -> int | None:
+    def _requested_steps(self) -> int | None:
         """The requested number of steps; None: until the data ends."""
         options = self._options
         return options.steps or (None if options.epochs else DEFAULT_STEPS)
 
     def _own_steps(self, start: TrainingState) -> int:
         """The number of steps of a run from `start`, as far as this rank's data allows."""
-        left, asked = self._batches.steps_left(start), self._asked_steps
-        limits = (asked, None if left is None else start.step + left)
+        left, requested = self._batches.steps_left(start), self._requested_steps
+        limits = (requested, None if left is None else start.step + left)
         return min(limit for limit in limits if limit is not None)
 
     def _restore(self) -> TrainingState:

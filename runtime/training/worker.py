@@ -191,7 +191,7 @@ def main() -> None:
     attempt = attempt_folder(order.folder, number)
     try:
         if number:
-            _look_back(order, number, rank)
+            _explain_restart(order, number, rank)
         results = work(order, attempt)
         if results is not None:
             (order.folder / RESULTS).write_bytes(dump_results(results))
@@ -213,8 +213,8 @@ def main() -> None:
     os._exit(exit_code)
 
 
-def _look_back(order: WorkerOrder, number: int, rank: int) -> None:
-    """Before starting again: say why, or refuse where it would end the same way."""
+def _explain_restart(order: WorkerOrder, number: int, rank: int) -> None:
+    """Before a restart: print its reason, or refuse one that would fail in the same way."""
     lowered, _ = Plan.load(order.plan).check()
     before = attempt_folder(order.folder, number - 1)
     num_pipelines = order.options.data_parallel

@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 from synth.errors import SynthError
 from synth.families import v_half, v_min, zb_v
+from synth.families._lib.activations import peak_activation_bytes
 from synth.families._lib.buffers import outcome_of, patient, unlimited
 from synth.families._lib.capped import left_bytes
 from synth.families._lib.family import Family, Programs, Setting
-from synth.families._lib.kept import most_kept_bytes
 from synth.families._lib.reorder import fitted_below
 from synth.families._lib.v_greedy import (
     ALL_CHOICES,
@@ -124,7 +124,7 @@ class _Search:
     def try_drawn(self) -> None:
         """The drawn orders, at their own memory and above."""
         for made, counts in _drawn_orders(self.setting):
-            needed = [most_kept_bytes(self.setting.costs, program) for program in made.order]
+            needed = [peak_activation_bytes(self.setting.costs, program) for program in made.order]
             units = units_bytes(self.pass_costs)
             for count in counts:
                 limits = [max(count * unit, need) for unit, need in zip(units, needed, strict=True)]

@@ -157,7 +157,7 @@ def _check_complete(arrays: OpArrays) -> None:
     belong.
     """
     if not _all_complete(arrays):
-        _find_bad_passage(arrays.schedule)
+        _find_bad_micro_batch(arrays.schedule)
 
 
 def _all_complete(arrays: OpArrays) -> bool:
@@ -168,11 +168,11 @@ def _all_complete(arrays: OpArrays) -> bool:
     by_copy = done.reshape(len(arrays.schedule.placement.ranks), -1)
     one_copy = (by_copy > 0).sum(axis=0) == 1
     return bool((_IS_WHOLE[by_copy].sum(axis=0) == 1)[one_copy].all() and one_copy.all()) and (
-        arrays.is_plain or _kept_and_given_alike(arrays)
+        arrays.is_plain or _hosts_match(arrays)
     )
 
 
-def _kept_and_given_alike(arrays: OpArrays) -> bool:
+def _hosts_match(arrays: OpArrays) -> bool:
     """True if HOST_FOR and RETURN of each micro-batch stand on the same rank."""
     ranks = np.full((2, arrays.num_cells), -1)
     for row, kind in enumerate(_GUESTS):
@@ -181,7 +181,7 @@ def _kept_and_given_alike(arrays: OpArrays) -> bool:
     return bool((ranks[0] == ranks[1]).all())
 
 
-def _find_bad_passage(schedule: Schedule) -> None:
+def _find_bad_micro_batch(schedule: Schedule) -> None:
     present = {op: rank for rank, program in enumerate(schedule.programs) for op in program}
     placement = schedule.placement
     for stage in range(placement.num_stages):
@@ -192,11 +192,11 @@ def _find_bad_passage(schedule: Schedule) -> None:
                 for kind in OpKind
                 if kind != OpKind.STEP and (op := Op(kind, stage, microbatch, replica)) in present
             ]
-            _check_passage(schedule, Op(OpKind.F, stage, microbatch), found)
+            _check_micro_batch(schedule, Op(OpKind.F, stage, microbatch), found)
             _check_moves({op.kind: (present[op], op) for op in found if op.kind in MOVES})
 
 
-def _check_passage(schedule: Schedule, forward: Op, found: list[Op]) -> None:
+def _check_micro_batch(schedule: Schedule, forward: Op, found: list[Op]) -> None:
     replicas = {op.replica for op in found}
     kinds = {op.kind for op in found}
     rank = schedule.placement.rank_of(forward.stage, min(replicas, default=0))
@@ -234,8 +234,8 @@ def _check_local_order(lowered: Lowered) -> None:
     """An op reads values of its own rank only after they were made; STEPs come last."""
     arrays = lowered.arrays
     of_step = arrays.of_step
-    goes_on = of_step[:-1] & ~of_step[1:] & (arrays.rank[:-1] == arrays.rank[1:])
-    if goes_on.any() or len(lowered.def_use.late_reader):
+    follows_step = of_step[:-1] & ~of_step[1:] & (arrays.rank[:-1] == arrays.rank[1:])
+    if follows_step.any() or len(lowered.def_use.late_reader):
         for rank, program in enumerate(lowered.ops):
             _find_bad_order(lowered.effects, rank, program)
 

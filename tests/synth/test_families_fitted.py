@@ -10,7 +10,7 @@ from benchmarks.solver.suites import v_shaped
 from synth.costs import Costs, partition_costs, uniform_costs
 from synth.errors import SynthError
 from synth.families import generate
-from synth.families._lib.kept import kept_bytes, most_kept_bytes
+from synth.families._lib.activations import activation_bytes, peak_activation_bytes
 from synth.kinds import OpKind
 from synth.profile import Link, Links, Profile
 from synth.profiles import find
@@ -53,8 +53,8 @@ def test_the_greedy_keeps_its_limit_on_unequal_stages(data: st.DataObject, p: in
         # Nothing is sent here that has a size: what is kept is all the memory there is.
         peaks = peak_bytes(verify(schedule, costs)[0])
         for rank, peak in enumerate(peaks):
-            assert peak == most_kept_bytes(costs, schedule.programs[rank])
-            assert peak <= times * p * max(kept_bytes(costs, rank).values())
+            assert peak == peak_activation_bytes(costs, schedule.programs[rank])
+            assert peak <= times * p * max(activation_bytes(costs, rank).values())
 
 
 @given(
@@ -71,7 +71,7 @@ def test_the_v_schedules_keep_their_share_on_unequal_stages(
     micro_batches = {"v-min": (d + 4) // 3, "v-half": (d + 2) // 2, "zb-v": d}[name]
     schedule = generate(name, d, m, costs=costs)
     for rank, peak in enumerate(peak_bytes(verify(schedule, costs)[0])):
-        most = [max(kept_bytes(costs, stage).values()) for stage in (rank, 2 * d - 1 - rank)]
+        most = [max(activation_bytes(costs, stage).values()) for stage in (rank, 2 * d - 1 - rank)]
         assert peak <= 2 * micro_batches * max(most)
 
 
@@ -162,8 +162,8 @@ def test_kept_bytes_are_values_and_the_boundaries_that_layers_hold() -> None:
         update={"input_until": W, "output_until": B, "gradient_until": W}
     )
     costs = Costs(stages=(costs.stages[0], holding, costs.stages[2]))
-    assert kept_bytes(costs, 0) == {F: 100, B: 60}
-    assert kept_bytes(costs, 1) == {F: 100 + 7 + 7, B: 60 + 7 + 7}  # its input stays, and …
+    assert activation_bytes(costs, 0) == {F: 100, B: 60}
+    assert activation_bytes(costs, 1) == {F: 100 + 7 + 7, B: 60 + 7 + 7}  # its input stays, and …
     # … its output goes with B, which brings the gradient that W wants.
 
 

@@ -13,7 +13,7 @@ from benchmarks.v_limits import Case
 from synth.costs import Costs, uniform_costs
 from synth.errors import SynthError
 from synth.families import generate
-from synth.families._lib.kept import most_kept_bytes
+from synth.families._lib.activations import peak_activation_bytes
 from synth.families._lib.v_greedy import ALL_CHOICES, VGreedyRun
 from synth.families._lib.v_passes import averaged, costs_by_pass, units_bytes
 from synth.families.zb_v_greedy import released
@@ -157,7 +157,7 @@ def test_a_greedy_s_estimate_is_the_exact_period_where_buffers_hold_nothing_up()
     programs = tuple(tuple(program) for program in run.ops())
     schedule = Schedule(placement("v", 4), 12, programs, "greedy", Buffering(72, 72))
     assert verify(schedule, costs)[1].period_us == run.period_us
-    assert max(most_kept_bytes(costs, program) for program in programs) <= 20
+    assert max(peak_activation_bytes(costs, program) for program in programs) <= 20
 
 
 @pytest.mark.parametrize("cap", [8, 10])

@@ -164,7 +164,7 @@ class Executor:
         before = range(self._point)
         self._run(before)
         if self._stepper is not None and self._stepper.late and not self._stepper.validate():
-            self._call_back()
+            self._undo_iteration()
             begin()
             self._run(before)
         places = self._all if update else self._without_update
@@ -204,7 +204,7 @@ class Executor:
         self._ops.loss.zero_()
         self._clock.begin()
 
-    def _call_back(self) -> None:
+    def _undo_iteration(self) -> None:
         """Undo the ops that ran before the validation point, as all other ranks do.
 
         Transfers cannot be undone, only completed: the half-open ones get their other end, with

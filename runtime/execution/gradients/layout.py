@@ -30,14 +30,14 @@ class GradientLayout:
             tied: this rank's tied parameters.
         """
         parts = [part for module in modules for part in module.modules()]
-        holders = Counter(id(p) for part in parts for p in part._parameters.values())
+        counts = Counter(id(p) for part in parts for p in part._parameters.values())
         others = {id(parameter) for parameter in tied.values()}
         self._sparse = {
             id(table)
             for part in parts
             if getattr(part, "sparse", False) is True
             and isinstance(table := part._parameters.get("weight"), Tensor)
-            and holders[id(table)] == 1
+            and counts[id(table)] == 1
             and id(table) not in others
         }
 

@@ -75,8 +75,8 @@ class GradientReducer:
         """
         self._group, self._layout = group, layout
         self._clock = clock or OpClock(torch.device("cpu"), recording=False)
-        holders = _holders(group, tied)
-        self._tied = [_Tied(tied[n], r) for n, r in holders.items() if group.rank in r]
+        tied_ranks = _tied_ranks(group, tied)
+        self._tied = [_Tied(tied[n], r) for n, r in tied_ranks.items() if group.rank in r]
         self._tied_ids = {id(parameter) for parameter, _ in self._tied}
         ranks_of = {reduction.stage: reduction.ranks for reduction in lowered.reductions}
         self._copied = {n: stage for n, stage in stages.items() if n in ranks_of}
@@ -87,7 +87,7 @@ class GradientReducer:
             layout.check_same_after_forward(stage.parameters())
         layout.check_same_after_forward(parameter for parameter, _ in self._tied)
         self._groups = {
-            r: group.subgroup(r) for r in sorted({*ranks_of.values(), *holders.values()})
+            r: group.subgroup(r) for r in sorted({*ranks_of.values(), *tied_ranks.values()})
         }
         self._working: dict[Reduction, list[dist.Work]] = {}
         shared = [
@@ -174,11 +174,11 @@ def _check_alike(
                 )
 
 
-def _holders(group: RankGroup, tied: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+def _tied_ranks(group: RankGroup, tied: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
     """Return the ranks that hold each tied parameter, by name, if there are several."""
     mine = {name: (tuple(p.shape), str(p.dtype)) for name, p in tied.items()}
     everyones: list[dict[str, tuple[tuple[int, ...], str]]] = group.gather(mine)
-    holders = {}
+    tied_ranks = {}
     for name in sorted({name for theirs in everyones for name in theirs}):
         ranks = tuple(rank for rank, theirs in enumerate(everyones) if name in theirs)
         kinds = {everyones[rank][name] for rank in ranks}
@@ -188,5 +188,5 @@ def _holders(group: RankGroup, tied: Mapping[str, Tensor]) -> dict[str, tuple[in
                 f"{sorted(map(str, kinds))}; it must have one shape and dtype"
             )
         if len(ranks) > 1:
-            holders[name] = ranks
-    return holders
+            tied_ranks[name] = ranks
+    return tied_ranks

@@ -77,18 +77,18 @@ class HostLink:
         self._out: Lane = StreamLane(device) if on_cuda else ThreadLane("offload")
         self._back: Lane = StreamLane(device) if on_cuda else ThreadLane("reload")
         self._pool = _HostBuffers(_pinned if on_cuda else _beside_torch)
-        self._kept: dict[tuple[int, int, int], _HostCopy] = {}
+        self._copies: dict[tuple[int, int, int], _HostCopy] = {}
 
     def send(self, tensors: Tensors, transfer: Transfer) -> _Moving:
         """Start copying rows of bytes to the host."""
         whose = transfer.value[1:]
-        if whose in self._kept:  # left by an iteration that was undone
-            self._pool.give(self._kept.pop(whose).buffer)
+        if whose in self._copies:  # left by an iteration that was undone
+            self._pool.give(self._copies.pop(whose).buffer)
         sizes = [t.numel() for t in tensors]
         buffer = self._pool.take(sum(sizes))
         parts = torch.split(buffer.memory[: sum(sizes)], sizes)
         done = self._out.copy(tensors, parts, buffer.free)
-        self._kept[whose] = _HostCopy(buffer, parts, done)
+        self._copies[whose] = _HostCopy(buffer, parts, done)
         return _Moving(done, tensors)
 
     def reserve(self, moves: Iterable[HostMove]) -> None:
@@ -107,10 +107,10 @@ class HostLink:
 
     def receive(self, buffers: Tensors, transfer: Transfer) -> _Moving:
         """Start copying back the bytes that were sent for the same stage and micro-batch."""
-        kept = self._kept.pop(transfer.value[1:])
-        done = self._back.copy(kept.parts, buffers, kept.done)
-        kept.buffer.free = done
-        self._pool.give(kept.buffer)
+        stored = self._copies.pop(transfer.value[1:])
+        done = self._back.copy(stored.parts, buffers, stored.done)
+        stored.buffer.free = done
+        self._pool.give(stored.buffer)
         return _Moving(done, buffers)
 
 

@@ -67,23 +67,23 @@ class SizeFinder:
         return self._last[1]
 
     def _sizes(
-        self, kept: _HostedMicroBatch, batch: Batch, shapes: Shapes, kinds: Sequence[Hashable]
+        self, hosted: _HostedMicroBatch, batch: Batch, shapes: Shapes, kinds: Sequence[Hashable]
     ) -> Sizes:
-        key = kept.stage, kept.fused, kinds[kept.microbatch]
+        key = hosted.stage, hosted.fused, kinds[hosted.microbatch]
         if key not in self._known:
-            entry = shapes[kept.microbatch][kept.stage - 1] if kept.stage else None
-            self._known[key] = self._group.agree(kept.owner, self._trial(kept, batch, entry))
+            entry = shapes[hosted.microbatch][hosted.stage - 1] if hosted.stage else None
+            self._known[key] = self._group.agree(hosted.owner, self._trial(hosted, batch, entry))
         return self._known[key]
 
     def _trial(
-        self, kept: _HostedMicroBatch, batch: Batch, entry: Boundary | None
+        self, hosted: _HostedMicroBatch, batch: Batch, entry: Boundary | None
     ) -> Callable[[], Sizes]:
         def find() -> Sizes:
             try:
-                return _try_out(self._stages[kept.stage], kept, batch, entry)
+                return _try_out(self._stages[hosted.stage], hosted, batch, entry)
             except Exception as error:
                 raise SynthError(
-                    f"stage {kept.stage} cannot be run on what it is given: "
+                    f"stage {hosted.stage} cannot be run on what it is given: "
                     f"{type(error).__name__}: {error}"
                 ) from error
 
@@ -105,16 +105,19 @@ def _hosted(lowered: Lowered) -> list[_HostedMicroBatch]:
     )
 
 
-def _try_out(stage: Stage, kept: _HostedMicroBatch, batch: Batch, entry: Boundary | None) -> Sizes:
+def _try_out(
+    stage: Stage, hosted: _HostedMicroBatch, batch: Batch, entry: Boundary | None
+) -> Sizes:
     """Run F with its graph, on zeros if another stage gives the input, and leave no trace."""
-    device, j = stage.device, kept.microbatch
+    device, j = stage.device, hosted.microbatch
     arguments = batch.arguments(j) if entry is None else _zeros(entry, device)
     targets = batch.targets[j] if stage.is_last and batch.targets is not None else None
     drawn = [device] if device.type == "cuda" else []
     random = torch.random.fork_rng(devices=drawn)
     with random, unchanged(stage.module), same_buffers(stage.module):
         stage.forward(
-            j, ForwardInput(arguments, entry, targets, batch.named(j), fused=kept.fused, moved=True)
+            j,
+            ForwardInput(arguments, entry, targets, batch.named(j), fused=hosted.fused, moved=True),
         )
         stage.take_saved(j)
         sizes = stage.saved_sizes(j)

@@ -98,7 +98,7 @@ class RankGroup(ABC):
         except BaseException as error:
             before = self.rendezvous.failure()
             try:
-                self.tell(error)
+                self.announce(error)
             finally:
                 self.abort()
             told = isinstance(error, RuntimeError | RunFailure | ConnectionError)
@@ -107,13 +107,13 @@ class RankGroup(ABC):
             error.add_note(f"(on {self.noun} {self.rank} of the pipeline, while it was made)")
             raise
 
-    def tell(self, error: BaseException) -> None:
+    def announce(self, error: BaseException) -> None:
         """Announce why this rank is about to disconnect."""
         self.rendezvous.fail(_words(error))
 
-    def recover(self) -> None:
-        """Withdraw the announcement of `tell`, because this rank continues."""
-        self.rendezvous.recover()
+    def withdraw(self) -> None:
+        """Withdraw the announced failure, because this rank continues."""
+        self.rendezvous.withdraw()
 
     def explain(self, error: RuntimeError | RunFailure) -> RunFailure:
         """Add this rank's name to an error, and the rank that failed before it, if any."""

@@ -63,7 +63,7 @@ class Rendezvous:
             self._store.compare_set(_FAILED, "", report)
             self._told = report
 
-    def recover(self) -> None:
+    def withdraw(self) -> None:
         """Withdraw this rank's announcement, because it did not end."""
         if self._told:
             with suppress(RuntimeError):

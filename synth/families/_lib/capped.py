@@ -1,8 +1,8 @@
 """Generators that limit the activations between F and W, called with ever lower limits.
 
-Such a generator counts the activations that a rank holds (`kept.py`). The memory of sends, receives
-and running ops follows from the schedule that it makes, and is subtracted from its limits for the
-next attempt.
+Such a generator counts the activations that a rank holds (`activations.py`). The memory of sends,
+receives and running ops follows from the schedule that it makes, and is subtracted from its limits
+for the next attempt.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from synth.errors import SynthError
+from synth.families._lib.activations import peak_activation_bytes
 from synth.families._lib.buffers import patient
 from synth.families._lib.family import Programs, Setting
-from synth.families._lib.kept import most_kept_bytes
 from synth.schedule.lowering.lower import lower
 from synth.schedule.memory import peak_bytes
 from synth.schedule.model import Schedule
@@ -54,7 +54,7 @@ def within_caps(
 
     Args:
         setting: with memory limits, of a family that is `patient`.
-        make: the generator, called with the limit of each rank in the sense of `kept_bytes`.
+        make: the generator, called with the limit of each rank in the sense of `activation_bytes`.
         first_bytes: the first limits.
         least_bytes: the lowest limits that the generator can work with.
         most_attempts: the largest number of calls.
@@ -72,11 +72,11 @@ def within_caps(
             return  # it says what it needs in terms of limits that nobody gave
         over = over_bytes(setting, programs)
         yield Attempt(programs, over)
-        kept = (most_kept_bytes(setting.costs, program) for program in programs)
+        peaks = (peak_activation_bytes(setting.costs, program) for program in programs)
         lowered = [
             max(need, min(limit, room, held - excess if excess else limit))
             for need, limit, room, held, excess in zip(
-                least_bytes, limits, left, kept, over, strict=True
+                least_bytes, limits, left, peaks, over, strict=True
             )
         ]
         if not any(over) or lowered == limits:

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
+from synth.families._lib.activations import growth_bytes
 from synth.families._lib.family import Programs, Setting
-from synth.families._lib.kept import growth_bytes
 from synth.kinds import OpKind
 from synth.profile import Links
 from synth.schedule.ops import Op
@@ -47,8 +47,9 @@ def fitted(setting: Setting, order: Order, limits_bytes: Sequence[int]) -> Progr
     Args:
         setting: any placement.
         order: every rank's F, B and W, in an order without deadlock.
-        limits_bytes: the most that a rank may hold in the sense of `kept_bytes`; it must allow the
-            order.
+        limits_bytes: the most that a rank may hold in the sense of `activation_bytes`; it must
+            allow the order.
+
     """
     found = fitted_below(setting, order, limits_bytes, None)
     assert found is not None

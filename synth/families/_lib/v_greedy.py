@@ -118,7 +118,7 @@ class VGreedyRun:
         self.spent_us = pass_costs.work_us
         self._most_us = max(self.spent_us)
         self._allowed = list(allowed_us) if allowed_us is not None else [0] * self.d
-        self._clock, self._kept = [0] * self.d, [0] * self.d
+        self._clock, self._held = [0] * self.d, [0] * self.d
         # When each rank's ops of a pass ended.
         self._ended: list[list[list[int]]] = [[[] for _ in range(self.d)] for _ in range(4)]
         self._owed: list[deque[int]] = [deque() for _ in range(self.d)]
@@ -251,7 +251,7 @@ class VGreedyRun:
 
     def _check_room(self, rank: int, needed_bytes: int) -> bool:
         """Return True if `needed_bytes` more are within the limit; else note the least shortage."""
-        short = self._kept[rank] + needed_bytes - self.limits[rank]
+        short = self._held[rank] + needed_bytes - self.limits[rank]
         if short <= 0:
             return True
         if self.short_bytes is None or short < self.short_bytes:
@@ -288,7 +288,7 @@ class VGreedyRun:
     def _put_w(self, rank: int) -> None:
         number = self._owed[rank].popleft()
         self._clock[rank] += self.took[number][rank]
-        self._kept[rank] += self.growth_bytes[number][rank]
+        self._held[rank] += self.growth_bytes[number][rank]
         self.programs[rank].append(number)
 
     def _put(self, rank: int, number: int) -> None:
@@ -306,7 +306,7 @@ class VGreedyRun:
                 self._most_us = max(self._most_us, self.spent_us[rank])
             start = arrives
         self._clock[rank] = start + self.took[number][rank]
-        self._kept[rank] += grows
+        self._held[rank] += grows
         self._ended[number][rank].append(self._clock[rank])
         program.append(number)
         if number >= SECOND_B:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from synth.costs import Costs
-from synth.families._lib.kept import growth_bytes
+from synth.families._lib.activations import growth_bytes
 from synth.kinds import OpKind
 
 F, B, W = OpKind.F, OpKind.B, OpKind.W

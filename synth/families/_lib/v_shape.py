@@ -14,9 +14,9 @@ balanced, and proportional to a + b. The W's fill the remaining two of the six s
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from synth.families._lib.activations import activation_bytes, peak_activation_bytes
 from synth.families._lib.capped import left_bytes, within_caps
 from synth.families._lib.family import Programs, Setting
-from synth.families._lib.kept import kept_bytes, most_kept_bytes
 from synth.families._lib.reorder import fitted
 from synth.kinds import OpKind
 from synth.schedule.ops import Op
@@ -48,7 +48,7 @@ class Drawn(NamedTuple):
 
 def drawn(num_ranks: int, num_micro_batches: int, block: Callable[[int], Block]) -> Drawn:
     """Repeat a building block, given by rank."""
-    order = [_weave(num_ranks, r, block(r), num_micro_batches) for r in range(num_ranks)]
+    order = [_interleave(num_ranks, r, block(r), num_micro_batches) for r in range(num_ranks)]
     return Drawn(order, peak_of(num_ranks, block))
 
 
@@ -74,7 +74,7 @@ def fitted_to_memory(setting: Setting, order: list[list[Op]], peak: int) -> Prog
         peak: the limit of a rank, in activations of its mean stage; if the order itself holds more,
             that.
     """
-    needed = [most_kept_bytes(setting.costs, program) for program in order]
+    needed = [peak_activation_bytes(setting.costs, program) for program in order]
     shares = (_share_bytes(setting, rank, peak) for rank in range(setting.num_ranks))
     own = [max(pair) for pair in zip(shares, needed, strict=True)]
     if setting.caps_bytes is None or not _leave_room(left_bytes(setting), needed):
@@ -94,14 +94,14 @@ def _leave_room(left: list[int], needed: list[int]) -> bool:
 def _share_bytes(setting: Setting, rank: int, count: int) -> int:
     """The bytes of `count` activations of a rank's mean stage."""
     stages = [stage for stage, _ in setting.placement.held[rank]]
-    kept = sum(kept_bytes(setting.costs, stage)[OpKind.F] for stage in stages)
-    return count * kept // len(stages)
+    per_micro_batch = sum(activation_bytes(setting.costs, stage)[OpKind.F] for stage in stages)
+    return count * per_micro_batch // len(stages)
 
 
 def peak_of(num_ranks: int, block: Callable[[int], Block]) -> int:
     """The most activations that a rank of the endless schedule holds, each until its W."""
     # A micro-batch lives for less than 12 D slots, so 2 D + 2 of them show the steady state.
-    programs = [_weave(num_ranks, r, block(r), 2 * num_ranks + 2) for r in range(num_ranks)]
+    programs = [_interleave(num_ranks, r, block(r), 2 * num_ranks + 2) for r in range(num_ranks)]
     return max(_most_held(program) for program in programs)
 
 
@@ -113,7 +113,7 @@ def _most_held(program: list[Op]) -> int:
     return most
 
 
-def _weave(num_ranks: int, rank: int, block: Block, num_micro_batches: int) -> list[Op]:
+def _interleave(num_ranks: int, rank: int, block: Block, num_micro_batches: int) -> list[Op]:
     """A rank's ops in the order of their slots; each W goes into the next free slot after its B."""
     first, second = rank, 2 * num_ranks - 1 - rank
     passes = dict(_slots(block, first, second, num_micro_batches))

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from itertools import product
 
 from synth.errors import SynthError
+from synth.families._lib.activations import activation_bytes, growth_bytes
 from synth.families._lib.family import Programs, Setting
-from synth.families._lib.kept import growth_bytes, kept_bytes
 from synth.kinds import OpKind
 from synth.schedule.ops import Op
 
@@ -42,7 +42,7 @@ def greedy(name: str, setting: Setting, limits_bytes: Sequence[int]) -> Programs
     Args:
         name: of the family, for messages.
         setting: one stage per rank.
-        limits_bytes: the most bytes that each rank may hold between F and W, see `kept`.
+        limits_bytes: the most bytes that each rank may hold between F and W, see `activations`.
 
     Raises:
         SynthError: a limit is below one micro-batch.
@@ -63,8 +63,8 @@ def greedy(name: str, setting: Setting, limits_bytes: Sequence[int]) -> Programs
 
 def micro_batches_bytes(setting: Setting, number: int) -> list[int]:
     """A limit for each rank: the bytes of `number` micro-batches, each at its peak."""
-    kept = [kept_bytes(setting.costs, stage) for stage in range(setting.num_stages)]
-    return [number * max(stage.values()) for stage in kept]
+    activations = [activation_bytes(setting.costs, stage) for stage in range(setting.num_stages)]
+    return [number * max(stage.values()) for stage in activations]
 
 
 class _Greedy:
@@ -86,7 +86,7 @@ class _Greedy:
         self.programs: list[list[Op]] = [[] for _ in self.ranks]
         self.done = [{F: 0, B: 0, W: 0} for _ in self.ranks]
         self.ended: list[dict[OpKind, list[int]]] = [{F: [], B: [], W: []} for _ in self.ranks]
-        self.clock, self.kept, self.idle = [0] * p, [0] * p, [0] * p
+        self.clock, self.held_bytes, self.idle = [0] * p, [0] * p, [0] * p
 
     @property
     def period_us(self) -> int:
@@ -131,7 +131,7 @@ class _Greedy:
         """The number of F's after the first that each rank can run before its first B."""
         extra, b_ends = [0 for _ in self.ranks], 0
         for rank in reversed(self.ranks):
-            took, room = self.took[rank][F], self.limits[rank] - self.kept[rank]
+            took, room = self.took[rank][F], self.limits[rank] - self.held_bytes[rank]
             now, arrives = self.clock[rank], b_ends + self.lag_up[rank]
             last = rank == self.ranks[-1]
             while not last and extra[rank] < self.m - 1 and room >= self.needs[rank][F]:
@@ -173,14 +173,14 @@ class _Greedy:
 
     def _w_for_room(self, rank: int) -> int:
         """The time of the W's that the next F needs for its memory."""
-        short = self.kept[rank] + self.needs[rank][F] - self.limits[rank]
+        short = self.held_bytes[rank] + self.needs[rank][F] - self.limits[rank]
         freed = -self.grows[rank][W]
         needed = -(-short // freed) if short > 0 and freed > 0 else 0
         return min(needed, self.done[rank][B] - self.done[rank][W]) * self.took[rank][W]
 
     def _make_room(self, rank: int, kind: OpKind) -> None:
         """Run W's until an op of this kind fits into the limit."""
-        while self.kept[rank] + self.needs[rank][kind] > self.limits[rank]:
+        while self.held_bytes[rank] + self.needs[rank][kind] > self.limits[rank]:
             if not self._has_w(rank):
                 raise SynthError(
                     f"{self.name} cannot run {kind} of stage {rank} within {self.limits[rank]} "
@@ -222,4 +222,4 @@ class _Greedy:
         self.ended[rank][kind].append(self.clock[rank])
         self.programs[rank].append(Op(kind, rank, self.done[rank][kind]))
         self.done[rank][kind] += 1
-        self.kept[rank] += self.grows[rank][kind]
+        self.held_bytes[rank] += self.grows[rank][kind]

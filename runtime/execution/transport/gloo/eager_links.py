@@ -76,7 +76,7 @@ class EagerLinks:
             self._connect(group, links, mine, accepted)
             self._agree(mine, accepted, posted)
         except BaseException as error:
-            group.tell(error)
+            group.announce(error)
             for end in (*mine.values(), *accepted):
                 end.close()  # wakes the other end, although this process may live on
             raise
@@ -111,8 +111,10 @@ class EagerLinks:
     ) -> None:
         """Let the receiver of each link tell its sender the largest message."""
         for end in accepted:
-            source, target, room = _ENDS_AND_BUFFER.unpack(self._read(end, _ENDS_AND_BUFFER.size))
-            most = most_bytes(room, posted[source, target])
+            source, target, buffer_bytes = _ENDS_AND_BUFFER.unpack(
+                self._read(end, _ENDS_AND_BUFFER.size)
+            )
+            most = most_bytes(buffer_bytes, posted[source, target])
             end.sendall(_MOST.pack(most))
             link = source, target
             self.receivers[link] = EagerReceiver(end, link, self._timeout_s, most)

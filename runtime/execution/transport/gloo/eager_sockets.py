@@ -49,7 +49,7 @@ def send_buffer_bytes(end: socket.socket) -> int:
     return end.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
 
 
-def most_bytes(room: int, most_posted: int) -> int:
+def most_bytes(buffer_bytes: int, most_posted: int) -> int:
     """The largest message for which a link's socket behaves as the verifier assumes.
 
     A send may wait for its receive to be posted, and for nothing else. Here it waits if the
@@ -57,7 +57,7 @@ def most_bytes(room: int, most_posted: int) -> int:
     for must fit in, each with its length. Linux counts at most two bytes per byte, and 2 KiB per
     message.
     """
-    share = room // max(1, most_posted)
+    share = buffer_bytes // max(1, most_posted)
     return min(MOST_BYTES, (share - _COST_OF_MESSAGE) // _SHARE_OF_MESSAGE - _LENGTH.size)
 
 
@@ -142,10 +142,10 @@ class EagerSender:
         return True
 
     def _drain(self) -> None:
-        room = select.poll()
-        room.register(self._end, select.POLLOUT)
+        writable = select.poll()
+        writable.register(self._end, select.POLLOUT)
         while self._has_thread:
-            room.poll()
+            writable.poll()
             with self._moved:
                 try:
                     self._has_thread = not self._push()

@@ -14,22 +14,22 @@ from synth.schedule.ops import Op
 F, B, W = OpKind.F, OpKind.B, OpKind.W
 
 
-def kept_bytes(costs: Costs, stage: int) -> dict[OpKind, int]:
+def activation_bytes(costs: Costs, stage: int) -> dict[OpKind, int]:
     """The bytes of one micro-batch after F, and after B.
 
     If the costs contain no memory, a micro-batch counts 1 from its F to its W.
     """
-    kept = {kind: _kept_after(costs, stage, kind) for kind in (F, B)}
-    return kept if any(kept.values()) else {F: 1, B: 1}
+    held_bytes = {kind: _bytes_after(costs, stage, kind) for kind in (F, B)}
+    return held_bytes if any(held_bytes.values()) else {F: 1, B: 1}
 
 
 def growth_bytes(costs: Costs, stage: int) -> dict[OpKind, int]:
     """The change of a rank's bytes by F, B and W of one micro-batch."""
-    kept = kept_bytes(costs, stage)
-    return {F: kept[F], B: kept[B] - kept[F], W: -kept[B]}
+    held_bytes = activation_bytes(costs, stage)
+    return {F: held_bytes[F], B: held_bytes[B] - held_bytes[F], W: -held_bytes[B]}
 
 
-def most_kept_bytes(costs: Costs, program: Sequence[Op]) -> int:
+def peak_activation_bytes(costs: Costs, program: Sequence[Op]) -> int:
     """The most bytes that a rank holds while it runs a program."""
     level = most = 0
     for op in program:
@@ -38,7 +38,7 @@ def most_kept_bytes(costs: Costs, program: Sequence[Op]) -> int:
     return most
 
 
-def _kept_after(costs: Costs, stage: int, kind: OpKind) -> int:
+def _bytes_after(costs: Costs, stage: int, kind: OpKind) -> int:
     own = costs.stages[stage]
     inputs = costs.stages[stage - 1].output_bytes if stage else 0
     held = [(own.input_until, inputs), (own.output_until, own.output_bytes)]
