@@ -23,19 +23,19 @@ class Partitioning(StrEnum):
 
 
 class Candidate(NamedTuple):
-    """A placement by its name, the problem on it, and which stages recompute there."""
+    """A named placement, the problem on it, and the stages that recompute."""
 
     name: str
     problem: Problem
     choice: Choice = ()
 
     def on(self, problem: Problem) -> "Candidate":
-        """The same placement in another partition."""
+        """Return the same placement with another problem."""
         return self._replace(problem=problem)
 
 
 def placements_to_try(num_ranks: int, num_layers: int) -> dict[str, Placement]:
-    """By name, the usual placements, and those of published schedules that layers are enough for.
+    """Return by name the usual and the published placements for which there are enough layers.
 
     Raises:
         SynthError: a number of ranks below 1.
@@ -51,12 +51,11 @@ def placements_to_try(num_ranks: int, num_layers: int) -> dict[str, Placement]:
 class Trial:
     """Knowledge about a candidate: the best schedule found, and a lower bound on all schedules.
 
-    The bound, with its certificate, holds for one partition, which is another one where the model
-    was cut anew for the stages that recompute; `is_over` says that more time would find nothing
-    better there. `num_trials` is how often it was searched. `published` are the published schedules
-    that were judged before, all of them with `is_judged`, and `moved` is the best one of those that
-    move what forwards save. With `is_fixed` what was found is one of these, which no search starts
-    from.
+    The bound and its certificate hold for the partition of `problem`. `is_over` says that more time
+    would find nothing better there. `num_searches` counts the searches. `published` are the
+    published schedules judged before (all of them with `is_judged`), and `moved` is the best one
+    that offloads activations. With `is_fixed`, `found` is such a schedule, from which no search can
+    start.
     """
 
     candidate: Candidate
@@ -73,12 +72,12 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """The placement's."""
+        """Name of the placement."""
         return self.candidate.name
 
     @property
     def problem(self) -> Problem:
-        """On the partition of what was found, or that to begin with."""
+        """The problem in the partition of the best schedule, or else in the first one."""
         return self.candidate.problem if self.found is None else self.found.problem
 
     @property
@@ -90,7 +89,7 @@ class Trial:
 
     @property
     def value_us(self) -> int | None:
-        """The best value found."""
+        """The best value found; None if there is none."""
         return None if self.found is None else self.found.value_us
 
     @property
@@ -99,7 +98,7 @@ class Trial:
         return self.found is not None and self.found.stopped_by == StoppedBy.INFEASIBLE
 
     def take(self, found: Result) -> None:
-        """Keep the better one of what was found, and what is proven on its partition."""
+        """Take the better schedule of a search, and the better bound on its partition."""
         self.seconds += found.wall_s
         self.num_searches += 1
         before = (self.value_us, self.lower_bound_us)
@@ -108,14 +107,13 @@ class Trial:
             self.found = found
         elif self.bound_on(found.problem):
             self._take_bound(found, self.lower_bound_us)
-        # One that ended by itself may find more in more time, as all its parts then have more; a
-        # deterministic one always does.
+        # An exhausted search may find more when its parts get more time; a deterministic one does.
         gained = (self.value_us, self.lower_bound_us) != before
         is_exhausted = found.stopped_by == StoppedBy.EXHAUSTED and not gained
         self.is_over = is_exhausted or found.stopped_by in (StoppedBy.OPTIMAL, StoppedBy.INFEASIBLE)
 
     def _take_bound(self, found: Result, known_us: int) -> None:
-        """Take the better bound of what was found and what is known."""
+        """Take the bound of a result if it is better than a known one."""
         self.lower_bound_us = max(found.lower_bound_us, known_us)
         if found.lower_bound_us >= known_us:
             self.certificate = found.certificate
@@ -126,11 +124,11 @@ class Trial:
 
 
 class Chosen(NamedTuple):
-    """The best of all candidates, and what came of each of them, the best one first.
+    """The best result over all candidates, and the trials of all, best first.
 
-    The result's bound holds for all of them, each on its own placement and partition; where its
-    `bound_scope` says so, for every other partition too. With `is_cut_short` the search did not
-    answer in time: this is the best that it had told of, and of the others there is the bound only.
+    The bound of the result holds for all candidates, each on its placement and partition, and for
+    all partitions if its `bound_scope` says so. With `is_cut_short` the search did not end in time:
+    the result is the best one announced, and the other trials have bounds only.
     """
 
     result: Result

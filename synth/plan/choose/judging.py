@@ -1,10 +1,9 @@
 """The published schedules of all candidates, judged before the first trial.
 
-The passes (see `published`) of all candidates are taken in the order of what they cost: first those
-of the schedules as they were published, then those with stages or layers that recompute. Last come
-the candidates on which nothing can fit, which have rows in the table and no more. Then the
-model is cut again, R counted as work, for the stages that recompute in the best schedules, and
-these cuts are judged too.
+The passes (see `published`) of all candidates run in the order of their cost: first those with the
+schedules as published, then those with recomputation. Candidates on which nothing can fit come
+last, as they only give rows of the table. Then the model is partitioned again, counting R as work,
+for the stages that recompute in the best schedules, and these partitions are judged too.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,23 +22,23 @@ from synth.solve.instance.memory_models import relaxed_for_fusion
 from synth.solve.problem import Problem
 from synth.solve.result import Result, StoppedBy
 
-# The time of each pass, relative to the first one's, about.
+# Approximate time of each pass, relative to the first one.
 _COSTS = (1, 3, 3, 1, 1, 4, 12, 12)
 
-# Schedules so many times as long as the best at most have the model cut again for their stages.
+# Schedules up to this multiple of the best value get partitions for the stages that they recompute.
 _NEAR = 1.15
 
-# Asked before each schedule, with its number of ops, and whether it is as it was published.
+# Called before each schedule with its number of ops, and True if it is as published; True ends it.
 IsLate = Callable[[int, bool], bool]
 
 
 def judge(those: Sequence[Trial], is_late: IsLate, on_found: Callable[[Trial], None]) -> None:
-    """Give each candidate the best of its published schedules as what was found.
+    """Set the best published schedule of each trial as its result.
 
     Args:
-        those: of which nothing was found yet.
+        those: trials without a result.
         is_late: ends the passes.
-        on_found: called after what is better than what was found on a candidate before.
+        on_found: called with a trial after each pass.
     """
     pairs = [(trial, JudgedSchedules(trial.problem, trial.candidate.choice)) for trial in those]
     steps = [(*pair, number) for pair in pairs for number in range(NUM_PASSES)]
@@ -52,7 +51,7 @@ def judge(those: Sequence[Trial], is_late: IsLate, on_found: Callable[[Trial], N
 
 
 def _cost(step: tuple[Trial, JudgedSchedules, int]) -> tuple[bool, int, int]:
-    """Squares of sizes: a size is what a schedule takes, and large ones serve less often."""
+    """Sort key of a pass: its cost by the square of the size, as large schedules rarely help."""
     trial, published, number = step
     tier = (number >= NUM_PLAIN_PASSES) + (number > NUM_PLAIN_PASSES)
     return published.is_hopeless, tier, num_ops(trial.problem) ** 2 * _COSTS[number]
@@ -70,9 +69,9 @@ def _pass(
 
 
 def fixed(trial: Trial) -> Trial | None:
-    """The best schedule on a candidate that moves what forwards save, as a candidate of its own.
+    """Return a trial of its own for the best schedule that offloads activations; None without one.
 
-    Its bound is that without caps, as what is moved takes no memory.
+    Its bound is that without memory limits, as offloaded activations take no memory.
     """
     if trial.moved is None:
         return None
@@ -85,7 +84,7 @@ def fixed(trial: Trial) -> Trial | None:
 
 
 def nothing_fits(trial: Trial) -> Result | None:
-    """The answer of a search where closed forms say that nothing fits; None: they do not."""
+    """Return an infeasible result if closed forms prove it; else None."""
     message = why_infeasible(trial.problem, trial.candidate.choice)
     if message is None or trial.value_us is not None:
         return None
@@ -107,9 +106,10 @@ def nothing_fits(trial: Trial) -> Result | None:
 def repartitioned_trials(
     profile: Profile, those: Sequence[Trial], should_stop: Callable[[], bool]
 ) -> Iterator[Trial]:
-    """Candidates cut for the stages that recompute in what was found, and for one more and fewer.
+    """Yield trials in partitions for the stages that recompute in the best schedules, and near
+    them.
 
-    Nothing is found on them yet. Their choice is of just these stages.
+    The trials have no result, and a choice of just these stages.
     """
     best_us = _best_us(those) or 0
     known = {(trial.name, trial.problem.partition) for trial in those}
@@ -128,7 +128,7 @@ def repartitioned_trials(
 
 
 def _neighbours(trial: Trial) -> Iterator[tuple[int, ...]]:
-    """The first stages, as many as recompute in what was found, then one step more and fewer."""
+    """Yield the first stages, as many as recompute in the result, then one step more and fewer."""
     assert trial.found is not None and trial.found.schedule is not None
     count = len(recomputed(trial.found.schedule))
     counts = counts_tried(trial.problem.costs.num_stages)
@@ -144,12 +144,12 @@ def _best_us(those: Sequence[Trial]) -> int | None:
 
 
 def num_ops(problem: Problem) -> int:
-    """The size of a schedule."""
+    """Return the number of ops of a schedule."""
     return 3 * problem.num_micro_batches * problem.costs.num_stages
 
 
 def _result(problem: Problem, found: EvaluatedSchedule, least_us: int) -> Result:
-    """A schedule as the answer of a search that did nothing else."""
+    """Make the result of a search that found just this schedule."""
     return Result(
         problem=problem,
         schedule=found.schedule,

@@ -1,4 +1,4 @@
-"""Published schedules of a candidate, made and judged before any search.
+"""Published schedules of a candidate, generated and judged before any search.
 
 Eight passes. Those of all candidates are taken in the order of their cost (see `judging`):
 
@@ -11,7 +11,7 @@ Eight passes. Those of all candidates are taken in the order of their cost (see 
     7. the second with stages that recompute
     8. the third with stages that recompute
 
-A pass ends where its time does. What was not judged then is for the trials.
+A pass ends when its time is over. Schedules that were not judged are left to the trials.
 """
 
 from collections.abc import Callable, Iterator
@@ -70,24 +70,23 @@ class _Fitted(NamedTuple):
 
 
 class JudgedSchedules:
-    """The published schedules on one problem, as far as they were judged.
+    """The published schedules on one problem that were judged so far.
 
     Attributes:
-        best: the best one that fits and that a search can start from; R's right before B count.
+        best: the best one that fits and that a search can start from, also with R right before B.
         best_problem: the problem that it solves, which says what layers are recomputed.
-        moved: the best one that fits and that no search starts from, as it moves what F saves.
+        moved: the best one that fits and that offloads activations, from which no search can start.
         baselines: the figures of all, fitting or not.
-        is_complete: all passes so far went to their end.
+        is_complete: no pass so far ran out of time.
         is_hopeless: nothing can fit, by closed forms.
     """
 
     def __init__(self, problem: Problem, choice: Choice) -> None:
-        """Nothing is judged yet.
+        """Judge nothing yet.
 
         Args:
             problem: with its partition.
-            choice: the stages that recompute; None: those that serve best, and what F saves may be
-                moved too.
+            choice: the stages that recompute; None: any, and offloading too.
         """
         self.problem, self.choice = problem, choice
         self.best: EvaluatedSchedule | None = None
@@ -100,11 +99,11 @@ class JudgedSchedules:
         self._fitted: list[_Fitted] = []  # those of them that fit if stages recompute
 
     def run(self, number: int, is_late: IsLate, best_us: int | None = None) -> None:
-        """Judge what belongs to one of the passes, counted from 0.
+        """Run one of the passes, counted from 0.
 
         Args:
             is_late: asked before each schedule is made.
-            best_us: of all candidates; what cannot be less is left out in the last pass.
+            best_us: the best value of all candidates; schedules that cannot be better are skipped.
         """
         if number == _UNTIMED_WITH_R:
             self._run_untimed_with_r(is_late, best_us)
@@ -314,5 +313,5 @@ def _made(problem: Problem, costs: Costs, *, timed: bool) -> _Made:
 
 
 def _better(one: EvaluatedSchedule | None, other: EvaluatedSchedule) -> EvaluatedSchedule:
-    """The faster one of two; of equals the first."""
+    """Return the faster of two schedules; of equals the first."""
     return other if one is None or other.value_us < one.value_us else one

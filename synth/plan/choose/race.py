@@ -1,4 +1,4 @@
-"""Candidates against each other: what was found of each, which can still win, and the answer."""
+"""A race between candidates: their trials, which of them can still win, and the result."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -13,15 +13,15 @@ from synth.solve.infeasibility import needed_bytes
 from synth.solve.problem import Problem
 from synth.solve.result import Baseline, Result, StoppedBy, rank_key, relative_gap
 
-# So many times as long as the best at most is near it.
+# Values up to this multiple of the best are near it.
 _NEAR = 1.03
 
-# What is open of the best is little where it is less than so much of what is open of the others.
+# The leader's gap is small if it is less than this share of the others' gap.
 _OWN_SHARE = 0.5
 
 
 class Race:
-    """All that is known of some candidates.
+    """The state of a race between candidates.
 
     Attributes:
         partitioning: keep the given partitions, or make others.
@@ -40,7 +40,7 @@ class Race:
         self.is_judged = False
 
     def new(self, candidate: Candidate) -> Trial:
-        """Nothing is known of it but a closed bound, or what is known of its partition."""
+        """Make a trial of a candidate, with a closed-form bound or the one of its partition."""
         problem = candidate.problem
         bound_us = closed_bound_us(problem, candidate.choice)
         if problem.partition is not None and candidate.name in self.queues:
@@ -48,7 +48,7 @@ class Race:
         return Trial(candidate, bound_us)
 
     def admitted(self, name: str, problem: Problem) -> Trial | None:
-        """One more partition of a placement, if it can win; else it is never asked for again."""
+        """Return a trial on a partition if it can win; else leave the partition out for good."""
         candidate = next(one for one in self.candidates if one.name == name)
         trial = self.new(candidate.on(problem))
         if self.can_win(trial):
@@ -56,11 +56,11 @@ class Race:
         self.queues[name].leave_out(problem, trial.lower_bound_us)
         return None
 
-    # What was found
+    # Results
 
     @property
     def best_us(self) -> int | None:
-        """The best value found."""
+        """The best value found; None if there is none."""
         values = (one.value_us for one in self.trials)
         return min((value_us for value_us in values if value_us is not None), default=None)
 
@@ -70,29 +70,29 @@ class Race:
         return all(trial.found is None for trial in self.trials)
 
     def best_of(self, name: str) -> Result | None:
-        """The best found on a placement, whose order may serve another partition too."""
+        """Return the best result on a placement; its order may fit other partitions too."""
         found = (one.found for one in self._ranked() if one.name == name and not one.is_fixed)
         best = next((one for one in found if one is not None), None)
         return None if best is None or best.schedule is None else best
 
     def partitions_of(self, name: str) -> list[tuple[int, ...]]:
-        """The partitions of a placement that were tried or are to be."""
+        """Return the partitions of a placement that have trials."""
         problems = (one.problem for one in self.trials if one.name == name)
         return [problem.partition for problem in problems if problem.partition is not None]
 
     def _ranked(self) -> list[Trial]:
-        """The best ones first; those that were not tried behind those that were."""
+        """Return all trials, best first; untried ones last."""
         return sorted(
             self.trials,
             key=lambda trial: (rank_key(trial.value_us), trial.found is None, trial.is_impossible),
         )
 
-    # Which can win
+    # Candidates that can win
 
     def can_win(self, trial: Trial) -> bool:
         """Return True if the trial may still become the best."""
         best_us = self.best_us
-        # The bound says nothing of another cut, which the first trial may come to.
+        # The bound does not hold for another partition, which the first trial may choose.
         is_new = (
             trial.found is None
             and self.partitioning == Partitioning.EVEN
@@ -109,7 +109,7 @@ class Race:
     def near(self, times: float = _NEAR, *, is_first_round: bool = False) -> list[Trial]:
         """Return the promising trials whose value is near the best.
 
-        Candidates on which no published schedule fits are behind once others were judged, but may
+        Candidates on which no published schedule fits are not near once others were judged, but may
         have a trial in the first round.
         """
         most_us, promising = times * (self.best_us or 0), self.promising()
@@ -137,7 +137,7 @@ class Race:
         """True if, by bounds over all partitions, an untried partition may be better."""
         if not self.bounds_all_partitions:
             return False
-        # What was judged by all micro-batches counts as well, where nothing is found yet.
+        # Without a result, list schedules with all micro-batches count.
         judged = [c.search.best_us for c in self.queues.values() if c.bounds is c.search.bounds]
         values = [self.best_us] if self.best_us is not None else judged
         best_us = min((us for us in values if us is not None), default=None)
@@ -159,7 +159,7 @@ class Race:
         least = (queue.least_us(self.partitions_of(name)) for name, queue in self.queues.items())
         return min(bound_us for bound_us in least if bound_us is not None)
 
-    # What it comes to
+    # The answer
 
     def bound_us(self, value_us: int, trial: Trial, own_us: int) -> int:
         """Return the lower bound over all candidates, given a value and a bound on one of them."""
@@ -170,7 +170,7 @@ class Race:
     def certificate(
         self, bound_us: int, trial: Trial, own: Certificate | None
     ) -> Certificate | None:
-        """The certificate of a bound of all partitions, or else of the bound on one candidate.
+        """Return the certificate of a bound over all partitions, or of that on one candidate.
 
         Args:
             trial: of the candidate.
@@ -200,14 +200,14 @@ class Race:
                 yield trial
 
     def answer(self, wall_s: float, *, is_interrupted: bool, is_over: bool) -> Chosen:
-        """The best, with the bound that holds for all.
+        """Return the best result, with the bound that holds for all.
 
         Args:
             is_interrupted: the search was asked to stop.
-            is_over: nothing more could be done, though there was time.
+            is_over: nothing was left to try.
         """
         ranked = self._ranked()
-        best = ranked[0].found  # the first one is always tried
+        best = ranked[0].found  # the first trial always has a result
         assert best is not None
         possible = self._possible(ranked[0])
         bound_us = min((trial.lower_bound_us for trial in possible), default=0)
@@ -229,7 +229,7 @@ class Race:
         return Chosen(result, tuple(ranked))
 
     def _without_schedule(self, found: Result, is_interrupted: bool) -> Result:
-        """Nothing at all: where nothing fits for certain, the placement that needs the least."""
+        """Return a result without schedule, with the reason."""
         if not all(trial.is_impossible for trial in self.trials):
             reason = StoppedBy.INTERRUPT if is_interrupted else StoppedBy.TIME_LIMIT
             message = "no schedule was found in the time given; allow more time or more memory"
@@ -241,7 +241,7 @@ class Race:
         return replace(found, message=nothing_fits(least.name, least.found.message or ""))
 
     def _baselines(self) -> Iterator[Baseline]:
-        """The published schedules, each name once, on the best candidate of each placement."""
+        """Yield the published schedules on the best candidate of each placement, each name once."""
         placements, names = set(), set()
         for trial in self._ranked():
             published = trial.published or (trial.found.baselines if trial.found else ())
@@ -256,7 +256,7 @@ class Race:
     def _stopped(
         self, best: Result, bound_us: int, is_interrupted: bool, is_over: bool
     ) -> StoppedBy:
-        """Why the search ends here, in terms of all candidates."""
+        """Return why the race ended, in terms of all candidates."""
         if best.value_us is None:
             return best.stopped_by
         if best.value_us <= bound_us:

@@ -243,7 +243,7 @@ class _Tracing:
             start = replace(capped, costs=best.costs, partition=best.partition)
         return Task(start, options, bound_us, self.curve.choice, self.profile)
 
-    # What was found
+    # Results
 
     def _take(self, outcome: TaskResult) -> None:
         """Add a point; without a cap, at the cap from which on its schedule fits."""

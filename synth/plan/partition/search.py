@@ -40,13 +40,13 @@ from synth.solve.problem import Problem
 _RULES = 12
 _FAR = 1.15
 
-# Ops placed by list scheduling in a second, about.
+# Approximate ops that list scheduling places per second.
 _OPS_PER_S = 100_000
 
 # With next to no boundary buffers: what fits with more of them is found then too.
 _BUFFERING = Buffering(0, 0)
 
-# Those that are so many times as long as the best at most are worth a trial.
+# Choices up to this multiple of the best value are worth a trial.
 _NEAR = 1.05
 
 # Partitions are judged by all micro-batches up to so many ops, or by so many for each rank.
@@ -86,11 +86,11 @@ class PartitionSearch:
         options: SolveOptions | None = None,
         order: Schedule | None = None,
     ) -> None:
-        """Nothing is looked at yet.
+        """Judge nothing yet.
 
         Args:
             problem: on the partition to start from.
-            effort_s: how long to place ops by list scheduling, in all; counted in ops.
+            effort_s: seconds for list scheduling in all, counted in ops.
             should_stop: asked all the time; may be set anew for `looks_good`.
             recompute: stages that recompute, whose time and memory count as they are then.
             options: options and total time limit for proving bounds; None: closed forms only.

@@ -1,4 +1,4 @@
-"""The choice of what is recomputed: nothing, some stages, or whatever serves best."""
+"""Choice of recomputation: nothing, some stages, or the best choice."""
 
 import threading
 from collections.abc import Collection
@@ -19,10 +19,10 @@ from synth.solve.options import SolveOptions
 from synth.solve.problem import Problem
 from synth.solve.result import Result
 
-# Up to so many stages, times the choices of a rank, bounds of any choice count the caps.
+# Most stages times choices of a rank for which bounds over any choice respect memory limits.
 _MOST_CHOICES = 1_100
 
-# The stages; None leaves the choice to the search, of layers too where the problem has its profile.
+# Stages that recompute; None: chosen by the search, also layers if the problem has its profile.
 Choice = tuple[int, ...] | None
 
 

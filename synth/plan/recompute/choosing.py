@@ -54,7 +54,7 @@ def solve_choosing(
     on_improvement: OnImprovement | None = None,
     stop: threading.Event | None = None,
 ) -> Result:
-    """Choose layers, or how many of the first stages, to recompute, and solve with these.
+    """Choose layers, or a number of first stages, to recompute, and solve with these.
 
     A stage holds what F keeps for as long as the micro-batch is in the stages behind it, so the
     first stages are those that gain most; how many of them is found by trying. Layers are chosen
@@ -101,7 +101,7 @@ class _Attempt(NamedTuple):
 
 
 class _Choosing:
-    """The best trial so far, and who was told of what."""
+    """Trials of choices, with the best one so far."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class _Choosing:
         self.bounds_us: dict[tuple[int, ...] | None, int] = {}
 
     def run(self) -> Result:
-        if self.problem.caps_bytes is None:  # then nothing is won by computing twice
+        if self.problem.caps_bytes is None:  # without a memory limit recomputation only costs time
             listener = self.listeners(self.problem)
             return solve_recomputing(self.problem, (), self.options, listener, self.stop)
         layered = self._with_layers(self.problem)
@@ -150,7 +150,7 @@ class _Choosing:
         return self._result()
 
     def _try_stages(self, counts: list[int], brief: SolveOptions) -> None:
-        """Try so many of the first stages; then other cuts for what is best so far."""
+        """Try numbers of first stages, then other partitions for the best choice so far."""
         for count in counts[1:]:
             stages = tuple(range(count))
             self._try(self._partitions(stages)[0], stages, brief)
@@ -168,7 +168,7 @@ class _Choosing:
                 self._try(other, stages, brief)
 
     def _with_layers(self, problem: Problem) -> list[Problem]:
-        """The problem with the layers recomputed that look best; none where they are not known."""
+        """Return the problem with the best choices of layers; empty if layers are not known."""
         if not applies(problem) or self.stop.is_set():
             return []
         began, limit_s = time.monotonic(), _LAYERS_SHARE * self.options.time_limit_s
@@ -201,7 +201,7 @@ class _Choosing:
             self.best = _Attempt(problem, stages, found)
 
     def _finish(self) -> None:
-        """Search with the best choice for the time that is left."""
+        """Search with the best choice for the remaining time."""
         assert self.best is not None
         problem, stages, found = self.best
         spent_s = time.monotonic() - self.began
@@ -216,7 +216,7 @@ class _Choosing:
         self.best = _Attempt(problem, stages, best)
 
     def _try_further(self) -> None:
-        """Try other choices of layers; a deterministic search has given all its time away."""
+        """Try other choices of layers; a deterministic search has no time left for these."""
         limit_s = self.options.time_limit_s
         for problem in () if self.options.deterministic else self.further:
             left_s = limit_s - (time.monotonic() - self.began)
@@ -226,7 +226,7 @@ class _Choosing:
             self._try(problem, (), options)
 
     def _tell(self, problem: Problem) -> OnImprovement | None:
-        """Tell of what is shorter than all before, with a bound that holds for every choice."""
+        """Return the listener for improvements, with a bound that holds for every choice."""
         listener = self.listeners(problem)
         if listener is None:
             return None
@@ -247,7 +247,7 @@ class _Choosing:
         return tell
 
     def _bound_us(self, problem: Problem) -> int:
-        """The lower bound of every choice on the problem's partition."""
+        """Return the lower bound over all choices on the problem's partition."""
         if problem.partition not in self.bounds_us:
             bound_us = problem.objective.value_us(bounds_of_every_choice(problem))
             self.bounds_us[problem.partition] = bound_us

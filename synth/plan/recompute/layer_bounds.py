@@ -38,28 +38,28 @@ _BACKWARDS = (OpKind.B, OpKind.BW)
 
 
 class _Own(NamedTuple):
-    """A stage's costs where it is made to hold little, and what it then computes again."""
+    """Costs of a stage with some recomputation, and the time of recomputation outside of B."""
 
     costs: StageCosts
     added_us: int
 
     @property
     def figures(self) -> tuple[int, ...]:
-        """The figures that the closed forms depend on."""
+        """Figures that the closed forms depend on."""
         costs = self.costs
         durations = (costs.duration_us[kind] for kind in _BACKWARDS)
         untils = (costs.input_until.rank_in_chain, costs.output_until.rank_in_chain)
         return (self.added_us, *durations, costs.saved_bytes, costs.saved_w_bytes, *untils)
 
     def below(self, other: "_Own") -> "_Own":
-        """Costs that are at most those of both."""
+        """Return costs that are at most those of both."""
         return _Own(_least((self.costs, other.costs)), min(self.added_us, other.added_us))
 
 
 def bounds_of_every_choice(problem: Problem) -> Spans:
-    """Lower bounds of makespan and period, whichever layers and stages are recomputed.
+    """Return lower bounds of makespan and period over all choices of layers and stages.
 
-    Where the problem's layers are not known, whichever stages are.
+    If the problem's layers are not known, over all choices of stages.
     """
     if not applies(problem):
         return bounds_of_any_choice(problem)
@@ -76,9 +76,9 @@ def bounds_of_every_choice(problem: Problem) -> Spans:
 
 
 def needed_whatever_is_recomputed(problem: Problem) -> tuple[int, ...]:
-    """The least that each rank can hold with one micro-batch alone, of all choices.
+    """Return the least memory of each rank with one micro-batch alone, over all choices.
 
-    Where a rank holds several stages, each counts as if every figure of it were its least.
+    If ranks hold several stages, each counts with the least of every figure.
     """
     base = without_layers(problem)
     stages = [_relaxed_at(base, place) for place in range(_num_places(base))]
@@ -101,14 +101,14 @@ def _num_places(base: Problem) -> int:
 
 
 def _relaxed_at(base: Problem, place: int) -> tuple[StageCosts, ...]:
-    """The choice at a place of every stage, where R's may stand before its B's too."""
+    """Return the costs of every stage for the choice at a place of its menu, or R before its B."""
     stages = tuple(floors[min(place, len(floors) - 1)] for floors in _floors(base))
     seen = replace(base, costs=base.costs.replace(stages=stages))
     return relaxed(seen, range(base.costs.num_stages)).costs.stages
 
 
 def _choices(base: Problem) -> list[list[_Own]]:
-    """For each stage the choices of its layers, and R."""
+    """Return for each stage the choices of its layers, and R."""
     kept_by_none = relaxed(base, range(base.costs.num_stages)).costs.stages
     found = []
     for floors, light in zip(_floors(base), kept_by_none, strict=True):
@@ -118,7 +118,7 @@ def _choices(base: Problem) -> list[list[_Own]]:
 
 
 def _merged_to(most: int, choices: Sequence[_Own]) -> list[_Own]:
-    """So many at most: neighbours give way to one that is above neither."""
+    """Return at most this many choices: neighbours are replaced by one that is above neither."""
     left: list[_Own] = []
     for own in sorted(choices, key=_by_time):
         if not any(all(map(le, better.figures, own.figures)) for better in left):
@@ -133,7 +133,7 @@ def _by_time(own: _Own) -> tuple[int, ...]:
 
 
 def _of_rank(base: Problem, own: Sequence[Sequence[_Own]], rank: int) -> Spans:
-    """The least over a rank's own choices, all other stages taking what they take at least."""
+    """Return a rank's least bound over its own choices, all other stages at their least times."""
     held = held_stages(base)[rank]
     return Spans.least(
         _with(base, dict(zip(held, chosen, strict=True)))[rank]
@@ -142,7 +142,7 @@ def _of_rank(base: Problem, own: Sequence[Sequence[_Own]], rank: int) -> Spans:
 
 
 def _of_all_ranks(base: Problem, own: Sequence[Sequence[_Own]]) -> Iterator[Spans]:
-    """All ranks' choices at once: what is computed again counts at any time, as R does."""
+    """Yield the bounds of all ranks' choices at once; recomputation may run at any time."""
     found = []
     held = held_stages(base)
     for places in product(range(max(map(len, own))), repeat=max(map(len, held))):
@@ -156,7 +156,7 @@ def _of_all_ranks(base: Problem, own: Sequence[Sequence[_Own]]) -> Iterator[Span
 
 
 def _apart(base: Problem, stage: int, own: _Own) -> _Own:
-    """A choice with what it computes again beside B instead of in it."""
+    """Return a choice with its recomputation beside B instead of within it."""
     plain_us = base.costs.stages[stage].duration_us
     again_us = min(own.costs.duration_us[kind] - plain_us[kind] for kind in _BACKWARDS)
     costs = own.costs.replace(duration_us=plain_us)
@@ -164,7 +164,7 @@ def _apart(base: Problem, stage: int, own: _Own) -> _Own:
 
 
 def _with(base: Problem, chosen: dict[int, _Own]) -> list[Spans]:
-    """Each rank's closed forms, some stages having the costs that were chosen."""
+    """Return the closed forms of each rank, with chosen costs of some stages."""
     added = [0] * base.num_ranks
     for replica, ranks in enumerate(base.placement.ranks):
         _, count = base.share(replica)
@@ -179,7 +179,7 @@ def _with(base: Problem, chosen: dict[int, _Own]) -> list[Spans]:
 
 
 def _least(stages: Sequence[StageCosts]) -> StageCosts:
-    """Costs of which every figure is the least of several."""
+    """Return costs in which every figure is the least of several."""
     return stages[0].replace(
         duration_us=_least_of_each([stage.duration_us for stage in stages]),
         rise_bytes=_least_of_each([stage.rise_bytes for stage in stages]),

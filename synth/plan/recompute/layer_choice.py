@@ -26,35 +26,34 @@ from synth.solve.instance.instance import SPLIT
 from synth.solve.instance.memory_models import relaxed_for_fusion, safe_memory
 from synth.solve.problem import Problem
 
-# For each stage, which of its choices is taken.
+# For each stage, the number of its choice.
 Picks = tuple[int, ...]
 
-# Shares of the micro-batches that 1F1B has under way, for which room is made; those that serve best
-# most often come first, as there may be no time for all.
+# Numbers of micro-batches in flight to make room for, as shares of 1F1B's. Those that are best most
+# often come first, as there may be no time for all.
 _SHARES = (1.0, 0.75, 0.5, 1.5, 1.25, 2.0, 0.25, 0.0)
 
-# Times that room is made once more where a rank's estimate was too low.
+# Repetitions if a rank's estimated memory was too low.
 _CORRECTIONS = 8
 
-# Priority rules tried on each choice; where what is found is so many times as long as the best, no
-# more of them.
+# Priority rules tried on each choice; no more of them after a value of this multiple of the best.
 _RULES = 12
 _FAR = 1.15
 
-# Ops placed by list scheduling in a second, about.
+# Approximate ops that list scheduling places per second.
 _OPS_PER_S = 100_000
 
-# Choices are judged by all micro-batches up to so many ops, or by so many for each rank.
+# Choices are judged with all micro-batches up to this many ops, else with this many per rank.
 _FEW_OPS = 2_000
 _MICRO_BATCHES_PER_RANK = 3
 
-# Up to so many choices all are tried.
+# All choices are tried if there are at most this many.
 _FEW_CHOICES = 16
 
-# Those that are so many times as long as the best at most are worth a trial.
+# Choices up to this multiple of the best value are worth a trial.
 _NEAR = 1.05
 
-# With next to no boundary buffers, so that what fits with more of them is found too.
+# The smallest buffering, so that choices are found that fit with it only.
 _BUFFERING = Buffering(0, 0)
 
 
@@ -64,14 +63,14 @@ def applies(problem: Problem) -> bool:
 
 
 def with_layers(problem: Problem, layers: Sequence[int]) -> Problem:
-    """The problem with just these layers recomputed."""
+    """Return the problem with just these layers recomputed."""
     assert problem.profile is not None and problem.partition is not None
     costs = costs_with(problem.profile, problem.partition, layers)
     return replace(problem, costs=costs, recomputed_layers=tuple(sorted(layers)))
 
 
 def without_layers(problem: Problem) -> Problem:
-    """The problem with no layers recomputed, where the search may choose them; else itself."""
+    """Return the problem without recomputed layers if the search may choose them; else itself."""
     return with_layers(problem, ()) if applies(problem) and problem.recomputed_layers else problem
 
 
@@ -84,19 +83,16 @@ class _Judged(NamedTuple):
 
 
 class LayerSearch:
-    """The choices that were looked at, and what list schedules make of them.
-
-    The same input gives the same choices.
-    """
+    """A search over choices of layers, judged by list schedules. It is deterministic."""
 
     def __init__(
         self, problem: Problem, effort_s: float, should_stop: Callable[[], bool] = lambda: False
     ) -> None:
-        """Nothing is looked at yet.
+        """Judge nothing yet.
 
         Args:
             problem: with its profile, its partition and its caps.
-            effort_s: how long to place ops by list scheduling, in all; counted in ops.
+            effort_s: seconds for list scheduling in all, counted in ops.
             should_stop: asked all the time.
         """
         assert problem.profile is not None and problem.partition is not None
@@ -117,10 +113,10 @@ class LayerSearch:
             self._judge(better)
 
     def best(self, most: int) -> list[Problem]:
-        """The problem with the choices that look best, best first; not the one with none.
+        """Return the problem with the best choices, best first, except that of no layers.
 
-        Where there are only a few choices, all of them that may fit. List scheduling may find
-        nothing under tight caps; then those come first that compute least again.
+        If there are only a few choices, return all that may fit. If list scheduling finds nothing
+        under tight limits, those come first that recompute least.
         """
         ranked = [one for one in self._ranked() if any(one.picks)]
         near = [one.picks for one in ranked if one.value_us <= _NEAR * ranked[0].value_us]
@@ -136,7 +132,7 @@ class LayerSearch:
         return prod(len(menu.options) for menu in self.menus) <= _FEW_CHOICES
 
     def least(self) -> Problem:
-        """The problem with the choices that need least of one micro-batch alone."""
+        """Return the problem with the choices of least memory for one micro-batch alone."""
         return with_layers(self.problem, self._layers(self._least()))
 
     def _layers(self, picks: Picks) -> list[int]:
@@ -144,7 +140,7 @@ class LayerSearch:
         return [layer for option in options for layer in option.layers]
 
     def _ranked(self) -> "list[_Judged]":
-        """Choices with a schedule that fits, best first; of equals that with the shortest B."""
+        """Return the choices that fit, best first; of equals the one with the shortest B."""
         return sorted(
             _Judged(value_us, self._backward_us(picks), picks)
             for picks, value_us in self.judged.items()
@@ -157,7 +153,7 @@ class LayerSearch:
         )
 
     def _least(self) -> Picks:
-        """For every stage the choice that needs least memory."""
+        """Return for every stage the choice that needs the least memory."""
         room = _Room(self.problem, self.menus)
         return tuple(
             min(range(len(menu.options)), key=lambda pick: room.alone(stage, menu.options[pick]))
@@ -165,7 +161,7 @@ class LayerSearch:
         )
 
     def _starts(self) -> Iterator[Picks]:
-        """For several numbers under way; what needs least second where 1F1B's do not fit."""
+        """Yield choices for several numbers in flight; the one of least memory may be second."""
         room = _Room(self.problem, self.menus)
         for share in _SHARES:
             picks = self._fitting(room, share)
@@ -178,7 +174,7 @@ class LayerSearch:
             yield from product(*(range(len(menu.options)) for menu in self.menus))
 
     def _fitting(self, room: "_Room", share: float) -> Picks | None:
-        """Make room until one micro-batch at a time fits for certain."""
+        """Return a choice made for less memory until one micro-batch at a time fits."""
         caps = list(self.problem.caps_bytes or ())
         for _ in range(_CORRECTIONS):
             picks = room.picks(share, caps)
@@ -192,7 +188,7 @@ class LayerSearch:
         return None
 
     def _better(self) -> Picks | None:
-        """A choice near the best that is not judged yet and may be better; None: none is left."""
+        """Return an unjudged choice near the best that may be better, if there is one."""
         ranked = self._ranked()
         if not ranked:
             return None
@@ -229,7 +225,7 @@ class LayerSearch:
         return closed_form.work_bound_us(relaxed_for_fusion(problem), problem.objective)
 
     def _judge(self, picks: Picks) -> None:
-        """Judge a choice by the best list schedule that is found for it."""
+        """Judge a choice by its best list schedule."""
         problem = self._sample(picks)
         self.judged[picks] = None
         if not self._may_fit(picks):
@@ -262,7 +258,7 @@ def _num_judged_by(problem: Problem) -> int:
 
 
 def _near(at: Picks, menus: Sequence[Menu]) -> Iterator[Picks]:
-    """One stage a step up or down, then one up and another one down, then two steps."""
+    """Yield neighbours: a stage a step up or down, one up and another down, then two steps."""
     stages = range(len(at))
     for size in (1, 2, 4):
         steps = [(stage, sign * size) for sign in (-1, 1) for stage in stages]
@@ -282,20 +278,20 @@ def _moved(at: Picks, menus: Sequence[Menu], steps: dict[int, int]) -> Iterator[
 
 
 class _Held(NamedTuple):
-    """A stage on a rank, and how many micro-batches are under way in it."""
+    """A stage on a rank, and its number of micro-batches in flight."""
 
     stage: int
     num_micro_batches: int
 
 
 class _Room:
-    """Estimates what ranks hold with so many micro-batches under way."""
+    """Estimates the memory of ranks with a number of micro-batches in flight."""
 
     def __init__(self, problem: Problem, menus: Sequence[Menu]) -> None:
         self.problem, self.menus = problem, menus
 
     def picks(self, share: float, caps: Sequence[int]) -> Picks | None:
-        """For each stage the choice with which its ranks have room, at the least cost of time."""
+        """Return for each stage a choice with which its ranks fit, at the least cost of time."""
         placement = self.problem.placement
         held = [
             [_Held(stage, self._count(stage, share)) for stage, _ in pairs]
@@ -311,7 +307,7 @@ class _Room:
         return tuple(picks)
 
     def _count(self, stage: int, share: float) -> int:
-        """Count as 1F1B does: a micro-batch for each stage behind, by the stages of a rank."""
+        """Count micro-batches in flight as in 1F1B: the stages behind, by the stages of a rank."""
         num_stages, num_ranks = len(self.menus), self.problem.num_ranks
         behind = -(-(num_stages - stage) * num_ranks // num_stages)
         return max(1, min(self.problem.num_micro_batches, round(share * behind)))
@@ -325,7 +321,7 @@ class _Room:
     def _cheapest(
         self, rank: int, held: Sequence[_Held], picks: Sequence[int], over: int
     ) -> tuple[int, int] | None:
-        """The step that frees most of what is too much for the time that it costs."""
+        """Return the step that frees the most excess memory per time."""
         before, found = self._need(rank, held, picks), []
         for stage in {one.stage for one in held}:
             options = self.menus[stage].options
@@ -339,11 +335,11 @@ class _Room:
         return min(found)[2:] if found else None
 
     def alone(self, stage: int, option: Option) -> int:
-        """The memory that one micro-batch alone takes, in bytes."""
+        """Return the memory of one micro-batch alone, in bytes."""
         return self._kept(stage, option) + _climb(option.costs)
 
     def _kept(self, stage: int, option: Option) -> int:
-        """The bytes that F leaves on the rank, its input included where B needs it."""
+        """Return the bytes that F leaves on the rank, including its input if B needs it."""
         costs = option.costs
         if stage == 0 or costs.input_until == OpKind.F:
             return costs.saved_bytes
@@ -351,7 +347,7 @@ class _Room:
 
 
 def _climb(stage: StageCosts) -> int:
-    """The highest climb above what is kept, in bytes, with B and W apart or as BW."""
+    """Return the highest rise above what is kept, in bytes, with B and W split or fused."""
     rises, left = stage.rise_bytes, stage.saved_w_bytes - stage.saved_bytes
     apart = max(rises[OpKind.B], left + rises[OpKind.W])
     return max(rises[OpKind.F] - stage.saved_bytes, min(apart, rises[OpKind.BW]), 0)

@@ -1,4 +1,4 @@
-"""Choices of the layers of a stage to recompute: those that no other one beats in every respect.
+"""Menus of recomputation: the Pareto-optimal choices of layers for each stage.
 
 Layers are added to a stage one after another, each kept or recomputed. Of two choices for the same
 layers, of which the last is treated alike, one is left out where the other takes no longer and
@@ -30,7 +30,7 @@ _MOST_FOLLOWED = 48
 _LEAST_FOLLOWED = 4
 _FOLLOWED_SQUARED = 25_000
 
-# Times are compared in nanoseconds, in which profiles have them.
+# Times are compared in nanoseconds, the resolution of profiles.
 _NS_PER_US = 1000
 
 _NOTHING_YET = -(1 << 62)
@@ -38,27 +38,27 @@ _NOTHING_YET = -(1 << 62)
 
 @dataclass(frozen=True)
 class Option:
-    """A choice of a stage's layers, and what it costs."""
+    """A choice of a stage's layers to recompute, and its costs."""
 
     layers: tuple[int, ...]
     costs: StageCosts
 
     @property
     def backward_us(self) -> int:
-        """B, in which the layers are recomputed."""
+        """Time of B, which includes the recomputation."""
         return self.costs.duration_us[OpKind.B]
 
 
 @dataclass(frozen=True)
 class Menu:
-    """A stage's choices by rising time of B; the first one recomputes nothing."""
+    """Choices of a stage by rising time of B; the first one recomputes nothing."""
 
     options: tuple[Option, ...]
     floors: tuple[StageCosts, ...]
 
 
 def menu(profile: Profile, first: int, size: int) -> Menu:
-    """The choices for the layers `first`, `first + 1`, … of a stage of some size."""
+    """Return the choices for a stage of `size` layers from `first` on."""
     indices = range(first, first + size)
     plain = tuple(profile.layer_profile(i) for i in indices)
     again = tuple(
@@ -77,7 +77,7 @@ def menu(profile: Profile, first: int, size: int) -> Menu:
 
 @lru_cache(maxsize=1024)
 def _menu(row_of_layers: "_Layers", is_first: bool) -> Menu:
-    """The choices of a stage with these layers, which are counted from 0."""
+    """Return the choices of a stage with these layers, which are numbered from 0."""
     rows = _Rows(_followed(row_of_layers, _some), _followed(row_of_layers, _lowered))
     base = row_of_layers.stage((), is_first=is_first)
     possible = _best_stages([row.on(base, is_first=is_first) for row in rows.possible])
@@ -91,7 +91,7 @@ def _menu(row_of_layers: "_Layers", is_first: bool) -> Menu:
 
 
 def figures(stage: StageCosts) -> tuple[int, ...]:
-    """The figures that a choice of layers changes; less of one is never worse."""
+    """Return the figures that a choice of layers changes; less is never worse."""
     durations, rises = stage.duration_us, stage.rise_bytes
     return (
         durations[OpKind.B],
@@ -105,14 +105,14 @@ def figures(stage: StageCosts) -> tuple[int, ...]:
 
 
 def _best_stages(stages: Sequence[StageCosts]) -> list[int]:
-    """The places of those that no other one is nowhere above."""
+    """Return the indices of the choices that no other one dominates."""
     found = [figures(stage) for stage in stages]
     order = sorted(range(len(stages)), key=lambda place: (found[place], place))
     return [order[place] for place in _undominated([found[place] for place in order])]
 
 
 def _undominated(ordered: Sequence[tuple[int, ...]]) -> list[int]:
-    """The places of the rows of figures that no row before them is nowhere above.
+    """Return the indices of the rows that no row before them dominates.
 
     In lexicographic order a row is dominated by rows before it alone.
     """
@@ -123,13 +123,13 @@ def _undominated(ordered: Sequence[tuple[int, ...]]) -> list[int]:
 
 
 def menus(profile: Profile, sizes: Sequence[int]) -> list[Menu]:
-    """The choices of every stage of a partition."""
+    """Return the menus of all stages of a partition."""
     firsts = [sum(sizes[:stage]) for stage in range(len(sizes))]
     return [menu(profile, first, size) for first, size in zip(firsts, sizes, strict=True)]
 
 
 def costs_with(profile: Profile, sizes: Sequence[int], layers: Iterable[int]) -> Costs:
-    """The costs of a partition where some layers are recomputed."""
+    """Return the costs of a partition with some layers recomputed."""
     return partition_costs(recomputing(profile, tuple(layers)), sizes)
 
 
@@ -155,7 +155,7 @@ class _Row(NamedTuple):
 
     @classmethod
     def of(cls, layers: tuple[int, ...], layer: LayerProfile, extra_ns: int) -> "_Row":
-        """A first layer."""
+        """Make the row of a first layer."""
         rises = layer.rise_bytes
         return cls(
             layers,
@@ -173,11 +173,11 @@ class _Row(NamedTuple):
 
     @property
     def figures(self) -> tuple[int, ...]:
-        """The figures to compare: less of one is never worse."""
+        """Return the figures to compare; less is never worse."""
         return self[2:]
 
     def then(self, layers: tuple[int, ...], layer: LayerProfile, extra_ns: int) -> "_Row":
-        """One more layer behind the last one."""
+        """Return the row with one more layer."""
         last, rises = self.last, layer.rise_bytes
         between = last.output_bytes
         held = max(last.output_until, layer.input_until, key=lambda kind: kind.rank_in_chain)
@@ -203,7 +203,7 @@ class _Row(NamedTuple):
         )
 
     def on(self, base: StageCosts, *, is_first: bool) -> StageCosts:
-        """The costs of a stage, given those where nothing is recomputed."""
+        """Return the costs of a stage, given those without recomputation."""
         extra_us = self.extra_ns // _NS_PER_US
         durations = base.duration_us
         rises = {
@@ -227,7 +227,7 @@ class _Row(NamedTuple):
         )
 
     def below(self, other: "_Row") -> "_Row":
-        """Figures that are at most those of both, which no choice may have."""
+        """Return figures that are at most those of both; possibly of no real choice."""
         return _Row(*self[:2], *map(min, self.figures, other.figures))
 
 
@@ -235,7 +235,7 @@ _KINDS = {kind.rank_in_chain: kind for kind in (OpKind.F, OpKind.B, OpKind.W)}
 
 
 class _Rows(NamedTuple):
-    """The choices that are left, and figures that no choice is below in every respect."""
+    """Remaining choices, and figures that bound all choices from below."""
 
     possible: list[_Row]
     floors: list[_Row]
@@ -253,7 +253,7 @@ class _Layers:
         self.plain, self.again = plain, again
 
     def stage(self, chosen: Collection[int], *, is_first: bool) -> StageCosts:
-        """The costs of a stage with these layers, of which some are recomputed."""
+        """Return the costs of a stage with these layers, some of them recomputed."""
         both = zip(self.plain, self.again, strict=True)
         treated = (again if i in chosen else kept for i, (kept, again) in enumerate(both))
         return added_up([layer for layer in treated if layer is not None], is_first=is_first)
@@ -291,13 +291,13 @@ def _followed(layers: _Layers, thin: _Thin) -> list[_Row]:
 
 
 def _best(rows: list[_Row]) -> list[_Row]:
-    """Without those that another one is nowhere above."""
+    """Return the rows that no other one dominates."""
     ordered = sorted(rows, key=lambda row: (row.figures, row.layers))
     return [ordered[place] for place in _undominated([row.figures for row in ordered])]
 
 
 def _some(rows: list[_Row], most: int) -> list[_Row]:
-    """Not too many of them, at even distances, both ends among them."""
+    """Return a limited number of rows, evenly spaced, including both ends."""
     if len(rows) <= most:
         return rows
     last, steps = len(rows) - 1, most - 1
@@ -305,7 +305,7 @@ def _some(rows: list[_Row], most: int) -> list[_Row]:
 
 
 def _lowered(rows: list[_Row], most: int) -> list[_Row]:
-    """Not too many of them: neighbours give way to one that is above neither."""
+    """Return a limited number of rows: neighbours are replaced by one that is above neither."""
     if len(rows) <= most:
         return rows
     merged = []
@@ -322,7 +322,7 @@ def _recomputed_by_id(key: "_Identity") -> LayerProfile:
 
 @dataclass(frozen=True, eq=False)
 class _Identity:
-    """A profile that is equal to itself alone, which keeps it alive."""
+    """Identity of a profile as a key, which keeps the profile alive."""
 
     layer: LayerProfile
 
@@ -334,5 +334,5 @@ class _Identity:
 
 
 def _recomputed(layer: LayerProfile) -> LayerProfile:
-    """The same object for the same layer, so that rows of equal layers are known again."""
+    """Return the same object for the same layer, so that rows of equal layers are cached."""
     return _recomputed_by_id(_Identity(layer))

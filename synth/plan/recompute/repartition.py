@@ -1,8 +1,7 @@
-"""Cutting the model once more for the stages that recompute, whose micro-batches take R's time too.
-
-For given stages both cuts are searched, the second from the first one's order, and the shorter plan
-is kept. Where the stages are chosen, each number of them is tried on the cut that does not know of
-R, the best number and its neighbours then on those that do.
+"""Partitioning the model again for stages that recompute, counting R's time. With given stages both
+partitions are solved, the second one from the order of the first, and the faster plan is kept. If
+the stages are chosen, each number of them is tried on the partition without R's time, then the best
+number and its neighbours on those that count it.
 """
 
 import threading
@@ -22,7 +21,7 @@ from synth.solve.options import SolveOptions
 from synth.solve.problem import Problem
 from synth.solve.result import Incumbent, Result, rank_key
 
-# Of the time limit, for the partition that does not know of R.
+# Share of the time limit for the partition without R's time.
 _FIRST_SHARE = 0.6
 
 
@@ -34,15 +33,15 @@ def solve_repartitioning(
     listeners: Listeners = lambda problem: None,
     stop: threading.Event | None = None,
 ) -> Result:
-    """Solve with stages recomputing, on the partition given or on one made for these stages.
+    """Solve with stages recomputing, on the given partition or on one made for these stages.
 
-    The result's problem says on which; its bound is for that partition.
+    The problem of the result has the partition for which its bound holds.
 
     Args:
         profile: of the problem's costs; None: keep the partition.
         problem: with its partition.
-        choice: the stages that recompute; None: as many of the first as serve best.
-        listeners: called for each partition; who it returns hears of improvements.
+        choice: the stages that recompute; None: chosen by trials.
+        listeners: returns the listener for improvements on a partition.
     """
     options, stop, began = options or SolveOptions(), stop or threading.Event(), time.monotonic()
     if profile is None:
@@ -67,7 +66,7 @@ def solve_repartitioning(
 
 
 def _repartition(profile: Profile, problem: Problem) -> Problem | None:
-    """The problem cut evenly with its recomputed layers counted, if that is another cut."""
+    """Return the problem balanced with its recomputed layers counted; None if that is no change."""
     seen = recomputing(profile, problem.recomputed_layers)
     sizes = balance(seen, problem.placement, problem.caps_bytes, problem.num_micro_batches)
     if sizes == problem.partition:
@@ -79,7 +78,7 @@ def _repartition(profile: Profile, problem: Problem) -> Problem | None:
 
 
 def _distinct(profile: Profile, problem: Problem, stages: Collection[int]) -> list[Problem]:
-    """The problem as it is cut, and as it is where R is counted, if that is another cut."""
+    """Return the problem, and the one balanced with R counted if its partition differs."""
     if not stages:
         return [problem]
     other = repartitioned(profile, problem, stages)
@@ -92,10 +91,10 @@ def repartitioned(
     stages: Collection[int],
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Problem:
-    """The problem cut evenly with R's time counted for some stages; itself if that is no change.
+    """Return the problem balanced with R's time of some stages; itself if that is no change.
 
     Args:
-        should_stop: ends the local search that ranks with several stages need.
+        should_stop: ends the local search for ranks with several stages.
     """
     sizes = balance(
         profile,
@@ -112,7 +111,7 @@ def repartitioned(
 
 
 def _only_better(listener: OnImprovement | None, first: Result) -> OnImprovement | None:
-    """Told of what is shorter than what there is already."""
+    """Return a listener that only hears of schedules faster than an earlier result."""
     if listener is None:
         return None
 

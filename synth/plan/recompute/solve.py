@@ -29,9 +29,10 @@ def solve_recomputing(
     on_improvement: OnImprovement | None = None,
     stop: threading.Event | None = None,
 ) -> Result:
-    """The best schedule found in which just these stages recompute, every micro-batch of theirs.
+    """Solve with just these stages recomputing, all their micro-batches.
 
-    The bound holds for every order with this choice of stages. Arguments as of `portfolio.solve`.
+    The bound holds for all orders with this choice of stages. Arguments are those of
+    `solver.solve`.
     """
     options = options or SolveOptions()
     if options.hint is not None:
@@ -39,12 +40,14 @@ def solve_recomputing(
     if not stages:
         return solve(problem, options, on_improvement, stop)
     search = _Recomputing(problem, frozenset(stages), on_improvement)
-    inner = replace(options, without=options.without | {Part.BOUNDS})  # they would hold R's place
+    inner = replace(
+        options, without=options.without | {Part.BOUNDS}
+    )  # they would fix the place of R
     return search.result(solve(search.seen, inner, search.take, stop))
 
 
 class _Recomputing:
-    """Writes out what the search finds, and keeps the best that is fit to run."""
+    """Writes out schedules of the search with R, and keeps the best one that fits."""
 
     def __init__(
         self, problem: Problem, stages: frozenset[int], on_improvement: OnImprovement | None
@@ -56,7 +59,7 @@ class _Recomputing:
         self._on_improvement = on_improvement
 
     def take(self, incumbent: Incumbent) -> None:
-        """Write an improvement out, and pass it on."""
+        """Write out an improvement and pass it on."""
         candidate = self._evaluate(incumbent.schedule, incumbent.found_by)
         if candidate is None or not self._is_better(candidate):
             return
@@ -101,7 +104,7 @@ class _Recomputing:
         )
 
     def _reason(self, reason: StoppedBy, value_us: int) -> StoppedBy:
-        """A search that ended with a proof has one for R right before B, and no more."""
+        """Return why the search ended: its own proof is for R right before B only."""
         if value_us <= self.bound_us:
             return StoppedBy.OPTIMAL
         return StoppedBy.EXHAUSTED if reason in (StoppedBy.OPTIMAL, StoppedBy.GAP) else reason
@@ -110,7 +113,7 @@ class _Recomputing:
         return self.best is None or candidate.value_us < self.best.value_us
 
     def _evaluate(self, schedule: Schedule, found_by: str) -> EvaluatedSchedule | None:
-        """With its own buffering, or where that does not fit with one that does."""
+        """Evaluate a schedule with R, with its own buffering or the first one that fits."""
         longer = written_out(schedule, self.stages)
         for buffering in (schedule.buffering, *BUFFERINGS):
             found = evaluate(self.problem, replace(longer, buffering=buffering), found_by)
@@ -120,7 +123,7 @@ class _Recomputing:
 
 
 def without_schedule(found: Result, problem: Problem, stages: Collection[int]) -> Result:
-    """Why there is none: proven impossible if the relaxation does not fit either."""
+    """Return the result without a schedule: infeasible if the relaxation does not fit either."""
     found = replace(found, schedule=None, timeline=None, value_us=None, peak_bytes=None)
     message = why_nothing_fits(problem, stages)
     if message is not None:
@@ -136,7 +139,7 @@ def without_schedule(found: Result, problem: Problem, stages: Collection[int]) -
 
 
 def why_nothing_fits(problem: Problem, stages: Collection[int]) -> str | None:
-    """Say why no schedule keeps the caps though some stages may recompute; None: one may."""
+    """Return why no schedule fits, whatever recomputes; None if one may fit."""
     caps = problem.caps_bytes or ()
     needed = least_needed_bytes(problem, stages)
     for rank, (need, cap) in enumerate(zip(needed, caps, strict=False)):
@@ -152,7 +155,7 @@ def why_nothing_fits(problem: Problem, stages: Collection[int]) -> str | None:
 
 
 def least_needed_bytes(problem: Problem, stages: Collection[int]) -> tuple[int, ...]:
-    """The least that each rank can hold though these stages may recompute, or any layers."""
+    """Return each rank's least memory if these stages, or any layers, may recompute."""
     if applies(problem):
         return needed_whatever_is_recomputed(problem)
     return needed_bytes(relaxed(problem, stages), recomputing=True)
