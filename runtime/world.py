@@ -30,7 +30,7 @@ class World:
     host: str
     processors: int
     restarts: int = 0
-    """How often the launcher has started the ranks anew."""
+    """The number of times that the launcher has restarted the ranks."""
 
 
 def under_torchrun() -> bool:

@@ -1,4 +1,4 @@
-"""What is installed, and what importing it costs."""
+"""The installed files, and the cost of importing the package."""
 
 import ast
 import subprocess
@@ -33,7 +33,7 @@ def test_every_folder_with_python_files_is_a_package() -> None:
 
 
 def module_level_imports(path: Path) -> set[str]:
-    """What importing a module imports: imports in functions and for type checkers left out."""
+    """The modules that importing a module imports; not those in functions or for type checkers."""
     found: set[str] = set()
     pending: list[ast.AST] = [ast.parse(path.read_text())]
     while pending:

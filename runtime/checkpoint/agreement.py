@@ -48,6 +48,6 @@ def together(work: Callable[[], T], group: Any) -> T:
 
 
 def _unexpected(error: Exception) -> SynthError:
-    """An error that nobody foresaw, as one that travels: else the other ranks would wait."""
+    """Convert an unexpected error into one that can be sent to the ranks that wait."""
     traceback.print_exc()
     return SynthError(f"rank {dist.get_rank()} failed: {type(error).__name__}: {error}")

@@ -17,13 +17,13 @@ class CheckpointOptions(Record):
     every: PositiveInt = 100
     keep: NonNegativeInt = 2
     resume: bool = False
-    """Go on from the last checkpoint."""
+    """Resume from the last checkpoint."""
     resume_from: NonNegativeInt | Literal["last-good"] | None = None
-    """Go on from a step's checkpoint, or from the last one that is intact."""
+    """Resume from a step's checkpoint, or from the last intact one."""
     ignore_data: bool = False
-    """Go on though the data is another."""
+    """Resume with other data."""
     ignore_optimizer: bool = False
-    """Go on though the optimizer is another: state that it does not share begins anew."""
+    """Resume with another optimizer: state that differs is reset."""
 
     @property
     def resumes(self) -> bool:

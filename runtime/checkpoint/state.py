@@ -37,13 +37,13 @@ class TrainingState(FileRecord):
 
     step: NonNegativeInt
     sequences: NonNegativeInt
-    """The data position: how many sequences have been trained on."""
+    """The data position: the number of sequences that have been trained on."""
     seed: NonNegativeInt
     model: str
     layers: tuple[str, ...]
     plan: str
     optimizer: str | None = None
-    """As written in options, without `+post-validation`, which changes no number; None: unknown."""
+    """The form in options, without `+post-validation`, which changes no number; None: unknown."""
     data: DataFingerprint | None = None
     """None: unknown."""
 

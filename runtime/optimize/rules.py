@@ -21,10 +21,10 @@ class UpdateRule(Protocol):
     """The arithmetic by which gradients and moments update parameters."""
 
     moments: tuple[str, ...]
-    """Names of what is kept of a parameter in its own shape; torch.optim's."""
+    """The names of state tensors of a parameter's shape, as in torch.optim."""
 
     counts: bool
-    """Whether it also counts a parameter's steps."""
+    """True if it also counts a parameter's steps."""
 
     def update(
         self,

@@ -58,7 +58,7 @@ class Rule(ABC):
     for a function that autocast leaves alone."""
 
     by_autograd: ClassVar[bool] = False
-    """Whether autograd, recording `forward` with its parameters detached, computes what
+    """True if autograd, recording `forward` with its parameters detached, computes what
     `input_gradient` would, at far less cost. W then gets the gradient of the output, or of what the
     output is a view of: `forward` may end in one view, and not in a view of a view."""
 

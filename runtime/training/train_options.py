@@ -21,7 +21,7 @@ class TrainOptions(Record):
 
     data: Path
     steps: PositiveInt | None = None
-    """None: as many as the epochs give, or 20 where sequences are drawn for ever."""
+    """The number of steps; None: that of the epochs, or 20 without epochs."""
     epochs: PositiveInt | None = None
     """The number of passes through the data; None: sample sequences without end."""
     accumulate: PositiveInt = 1
@@ -39,11 +39,11 @@ class TrainOptions(Record):
     device: str = "auto"
     timeout_s: float = 300.0
     patience_s: float = 120.0
-    """How long a rank may stand still in an op at least, before it is ended; 0: for ever."""
+    """The least time that a rank may stand still in an op before it is ended; 0: unlimited."""
     checkpoint: CheckpointOptions | None = None
     trace_every: int = 1
     restarts: NonNegativeInt = 0
-    """How often failed ranks are started again, to go on from the last checkpoint."""
+    """The number of restarts of failed ranks, from the last checkpoint."""
     model: str | None = None
     """The user's own model, imported in place of the plan's; None: built-in models only."""
 

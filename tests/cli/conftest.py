@@ -30,7 +30,7 @@ TINY = {"vocabulary_size": 256, "width": 32, "num_blocks": 4, "num_heads": 2, "c
 
 @dataclass
 class Ended:
-    """How a command ended, and what it wrote."""
+    """The exit code and the output of a command."""
 
     code: int
     stdout: str

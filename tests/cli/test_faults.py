@@ -1,4 +1,4 @@
-"""What can happen to a run, made to happen: it ends or goes on within seconds, and says why."""
+"""Failures of a run, caused on purpose: it ends or recovers with a clear message in seconds."""
 
 import json
 import os
@@ -51,7 +51,10 @@ def started(
 
 
 def is_running(process: int) -> bool:
-    """Whether it is there and no zombie: these have no command line. It may end meanwhile."""
+    """True if the process exists and is not a zombie, which has no command line.
+
+    It may end meanwhile.
+    """
     try:
         return Path(f"/proc/{process}/cmdline").read_bytes() != b""
     except OSError:

@@ -1,4 +1,4 @@
-"""What `synth profile` refuses is refused before anything is measured."""
+"""Errors of `synth profile` that come before anything is measured."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What `synth run` refuses before any process starts: options that would do nothing or break."""
+"""Errors of `synth run` before any process starts: options that would do nothing or fail later."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""How far tests search: counted in the solver's own steps, so the same on every machine."""
+"""The effort of searches in tests, counted in the solver's own steps: the same on every machine."""
 
 from synth.solve import SolveOptions
 

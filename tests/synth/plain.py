@@ -81,7 +81,7 @@ class Plain:
         return [*program, *(step for step in steps if step not in program)]
 
     def reads(self, op: Op) -> list[Value]:
-        """What an op reads."""
+        """The values that an op reads."""
         kind, s, j, r = op
         stage, last = self.costs.stages[s], len(self.costs.stages) - 1
         if kind == STEP:
@@ -106,7 +106,7 @@ class Plain:
         return values
 
     def makes(self, op: Op) -> list[Value]:
-        """What an op makes."""
+        """The values that an op makes."""
         kind, s, j, r = op
         last = len(self.costs.stages) - 1
         above = [Value(ACT, s, j, r)] if s < last else []
@@ -144,7 +144,7 @@ class Plain:
         }[value.kind]
 
     def rise(self, op: Op) -> int:
-        """How far memory climbs while an op runs."""
+        """The rise of memory while an op runs."""
         stage = self.costs.stages[op.stage]
         light = stage.light_rise_bytes
         if op.kind == F and op[1:] in self.rebuilt and light is not None:
@@ -152,7 +152,10 @@ class Plain:
         return stage.rise_bytes[op.kind]
 
     def _rooms(self) -> dict[tuple[Value, int], int]:
-        """Where on which rank a HOST_FOR or RELOAD makes room for a value; the last one counts."""
+        """The rank and place of the op that allocates a value's buffer, HOST_FOR or RELOAD.
+
+        The last one counts.
+        """
         found: dict[Value, tuple[int, int]] = {}
         for rank, program in enumerate(self.ops):
             for place, op in enumerate(program):
@@ -199,19 +202,19 @@ class Plain:
             self._find_host_routes(rank)
 
     def _ahead(self, rank: int, place: int, count: int) -> int:
-        """The place of the op so many before, moves not counted, or of the first."""
+        """The place of the op `count` before, moves not counted, or of the first one."""
         counted = [i for i, op in enumerate(self.ops[rank]) if op.kind not in (O, L, K, G)]
         index = max(0, len([i for i in counted if i < place]) - count)
         return min([place, *counted[index : index + 1]])
 
     def _behind(self, rank: int, place: int, count: int) -> int:
-        """The place of the op with so many others in between, or the program's end."""
+        """The place of the op with `count` ops in between, or the program's end."""
         counted = [i for i, op in enumerate(self.ops[rank]) if op.kind not in (O, L, K, G)]
         later = [i for i in counted if i > place]
         return [*later, *([len(self.ops[rank])] * (count + 1))][count]
 
     def _find_host_routes(self, rank: int) -> None:
-        """What a rank offloads, by OFFLOAD, and what comes back and is read, by RELOAD."""
+        """Find the transfers to the host, by OFFLOAD, and back, by RELOAD."""
         program, link = self.ops[rank], self.costs.links.host
         outwards, back = [], []
         for place, op in enumerate(program):
@@ -317,7 +320,7 @@ class Plain:
         self.predecessors = before
 
     def _maker_node(self, route: Route) -> int:
-        """What a transfer waits for: an op, or the transfer that took the value to the host."""
+        """The node that a transfer waits for: an op, or the transfer to the host."""
         if route.source != HOST:
             return self.first[route.source] + route.order
         taken = route.value._replace(kind=MOVED_OUT)
@@ -382,7 +385,7 @@ class Plain:
                     lines.append((f"REDUCE gradient of stage {ring.stage} among ranks {among}", []))
 
     def ends_us(self) -> list[int] | None:
-        """When each node ends; None if some never do."""
+        """The end of each node; None if some never end."""
         ends: dict[int, int] = {}
         moved = True
         while moved:
@@ -395,7 +398,7 @@ class Plain:
         return [ends[n] for n in range(len(ends))] if len(ends) == len(self.durations_us) else None
 
     def peak(self, rank: int) -> int:
-        """The highest level of a rank: what was allocated less what is dead, line by line."""
+        """The highest level of a rank: allocated bytes less dead ones, line by line."""
         stages = self.costs.stages
         ways = self.schedule.placement.ranks
         level = sum(
@@ -429,7 +432,10 @@ class Plain:
 
 
 def refusal(schedule: Schedule, costs: Costs, caps_bytes: list[int] | None = None) -> str | None:
-    """What the verifier must say of a schedule; None if it is good. One check after the other."""
+    """The message that the verifier must give for a schedule; None if it is valid.
+
+    Checks come one after another.
+    """
     ranks = range(schedule.num_ranks)
     complaints = [_unknown_op(schedule, rank) for rank in ranks]
     complaints.append(_doubled_guest(schedule))

@@ -103,7 +103,7 @@ def uneven_profile(seed: int, num_layers: int = 7) -> Profile:
 
 
 def fits(profile: Profile, sizes: tuple[int, ...], caps_bytes: tuple[int, ...]) -> bool:
-    """Whether the serial schedule keeps the caps, by the verifier and not by the closed form."""
+    """True if the serial schedule keeps the limits, by the verifier, not by the closed form."""
     problem = Problem.linear(partition_costs(profile, sizes), 2)
     try:
         verify(serial_schedule(problem), problem.costs, caps_bytes)
@@ -113,7 +113,7 @@ def fits(profile: Profile, sizes: tuple[int, ...], caps_bytes: tuple[int, ...]) 
 
 
 def shortage_of(profile: Profile, caps_bytes: tuple[int, ...]) -> Shortage | None:
-    """What the partition chosen for these caps lacks."""
+    """The shortage of the partition that is chosen for these memory limits."""
     placement = Placement.linear(len(caps_bytes))
     sizes = balance(profile, placement, caps_bytes)
     return find_shortage(
@@ -175,7 +175,7 @@ def rank_works(profile: Profile, where: Placement, sizes: tuple[int, ...], m: in
 def keeps(
     profile: Profile, where: Placement, sizes: tuple[int, ...], caps_bytes: tuple[int, ...]
 ) -> bool:
-    """Whether each rank can hold one micro-batch of what it has."""
+    """True if each rank can hold one micro-batch of its stages."""
     needs = needed_bytes(Problem(partition_costs(profile, sizes), where, len(where.ranks)))
     return all(need <= cap for need, cap in zip(needs, caps_bytes, strict=True))
 

@@ -121,7 +121,7 @@ def test_a_lock_file_that_may_not_be_opened_says_the_way_out(
 def test_a_file_handle_that_went_stale_is_opened_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    """As on NFS, when a holder on another machine has taken the file away."""
+    """This happens on NFS, when a holder on another machine has removed the file."""
     module = fcntl if where == "lockf" else os
     really, calls = getattr(module, where), []
 

@@ -1,4 +1,4 @@
-"""Of iterations that overlap, each cause of a difference is named, on the rank that counts."""
+"""With overlapping iterations, each cause of a difference is named, on the rank that counts."""
 
 import random
 
@@ -21,7 +21,7 @@ def late_plan(name: str = "zb-h1") -> Lowered:
 
 
 def explain(lowered: Lowered, *executions: ExecutionTrace, rest_us: int = 0) -> Difference:
-    """Of the first chart, whose iteration goes on for `rest_us` beyond the pace setter's ops."""
+    """The difference of the first execution, which lasts `rest_us` beyond the pace setter's ops."""
     timeline = simulate(lowered)
     spans_us = [ops[-1].end_us - ops[0].start_us for ops in planned_spans(timeline)]
     mine = executions[0].ops[spans_us.index(max(spans_us))]

@@ -187,7 +187,7 @@ def swap_ops(rng: random.Random, data: dict[str, Any]) -> list[str] | None:
 
 
 def words_if_invalid(data: dict[str, Any], rank: int, tokens: list[str]) -> list[str] | None:
-    """What is to be said of an order, decided without the library."""
+    """The expected message about an order, decided without the library."""
     for place, token in enumerate(tokens):
         number = re.sub(r"^[A-Z]+", "", token)
         before = {"B": "F", "BW": "F", "W": "B"}.get(token.removesuffix(number))

@@ -1,4 +1,4 @@
-"""How many processors there are, on every system."""
+"""The number of processors, on every system."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""What F saves, rebuilt or moved away and back: small schedules worked by hand."""
+"""Saved activations, rebuilt or moved away and back: small schedules worked by hand."""
 
 import pytest
 

@@ -39,7 +39,7 @@ def lowered_of(
 
 
 def forwards(lowered: Lowered, points: ValidationPoints) -> list[int]:
-    """How many F's each rank runs before its point."""
+    """The number of F's that each rank runs before its point."""
     return [
         sum(i.action == Action.COMPUTE for i in program[:end])
         for program, end in zip(lowered.programs, points.ends, strict=True)

@@ -34,7 +34,7 @@ def is_running(process: int) -> bool:
 
 
 def left_after(seconds: float, processes: list[int]) -> list[int]:
-    """Those that still run after so many seconds, at the latest."""
+    """The processes that still run after at most `seconds`."""
     until = time.monotonic() + seconds
     while (left := [p for p in processes if is_running(p)]) and time.monotonic() < until:
         time.sleep(0.02)

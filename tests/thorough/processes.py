@@ -74,7 +74,7 @@ class Started:
         return found
 
     def left_after(self, seconds: float) -> list[int]:
-        """Those that are still there after so many seconds."""
+        """The processes that still exist after `seconds`."""
         until = time.monotonic() + seconds
         while (left := self.everyone()) and time.monotonic() < until:
             time.sleep(0.05)

@@ -69,7 +69,7 @@ def within_caps(
         except SynthError:
             if limits == list(first_bytes):
                 raise
-            return  # it says what it needs in terms of limits that nobody gave
+            return  # its message is about limits that the user did not give
         over = over_bytes(setting, programs)
         yield Attempt(programs, over)
         peaks = (peak_activation_bytes(setting.costs, program) for program in programs)

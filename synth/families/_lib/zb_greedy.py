@@ -191,7 +191,7 @@ class _Greedy:
     def _fill_gap(self, rank: int, kind: OpKind) -> None:
         """Step 2: run W's until the input of the next op arrives."""
         if kind == B and rank == 0 and self.done[0][F] == self.m:
-            while self._has_w(0):  # nobody waits for the B's of rank 0
+            while self._has_w(0):  # no rank waits for the B's of rank 0
                 self._put(0, W)
         arrives = self._arrives(rank, kind)
         while self._has_w(rank) and self.clock[rank] + self.took[rank][W] <= arrives:

@@ -142,7 +142,7 @@ class Plan(FileRecord):
     placement: tuple[tuple[NonNegativeInt, ...], ...] = Field(description="[replica][stage] → rank")
     receive_ahead: _Number = 1
     send_behind: _Number = 2
-    eager: bool = Field(default=True, description="copies are reduced as soon as can be")
+    eager: bool = Field(default=True, description="copies are reduced as soon as possible")
     num_micro_batches: _Number = Field(gt=0)
     caps_bytes: tuple[_Cap, ...] | None = None
     costs: Costs
