@@ -1,9 +1,9 @@
-"""The caps at which something can change, for ranks that hold one stage each.
+"""Memory limits at which the set of feasible orders can change, with one stage per rank.
 
-Bounds see memory as a sum over the ops that a rank has done (see `synth.solve.instance.instance`):
-an op is allowed where the level before it and what the op needs are within the cap; and as many
-micro-batches may be in flight as fit with what is there besides. So between two neighbouring sums
-of these forms all caps allow the same orders.
+Bounds model memory as a sum over the ops that a rank has done (see
+`synth.solve.instance.instance`). An op may run if the usage before it plus its own peak is within
+the limit, and as many micro-batches may be in flight as fit beside. So between two neighbouring
+sums of these forms all limits allow the same orders.
 """
 
 from bisect import bisect_right
@@ -15,12 +15,12 @@ from synth.solve.instance.instance import B, F, Instance, W
 from synth.solve.instance.memory_models import relaxed_for_fusion, relaxed_memory
 from synth.solve.problem import Problem
 
-# Beyond so many sums the table is not worth its time.
+# With more sums the table is not worth its time.
 _MOST = 2_000_000
 
 
 class CapBreakpoints:
-    """Memory levels that some order can reach, over all ranks; none where there are too many."""
+    """Memory usages that some order can reach, over all ranks; empty if there are too many."""
 
     def __init__(self, problem: Problem) -> None:
         self._breakpoints: list[int] = []
@@ -37,13 +37,13 @@ class CapBreakpoints:
             self._breakpoints = sorted(found)
 
     def largest_like(self, cap_bytes: int) -> int:
-        """The largest cap that allows no more than this one, as far as bounds can see."""
+        """Return the largest limit that bounds cannot distinguish from this one."""
         place = bisect_right(self._breakpoints, cap_bytes)
         return self._breakpoints[place] - 1 if place < len(self._breakpoints) else cap_bytes
 
 
 def _sums_of(instance: Instance, rank: int, static: int) -> list[int]:
-    """Static bytes, f F's, b B's and w W's done (w ≤ b ≤ f), and the next op's need."""
+    """Return sums of static bytes, f F's, b B's and w W's (w ≤ b ≤ f), and the next op's peak."""
     copy = instance[instance.held[rank][0]]
     counts = np.arange(copy.num_micro_batches + 1)
     f, b, w = np.meshgrid(counts, counts, counts, indexing="ij")

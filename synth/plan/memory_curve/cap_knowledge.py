@@ -1,7 +1,7 @@
 """Dominance over memory limits: a search under one limit bounds and serves others.
 
-The best time never rises with the cap. So a schedule serves every cap that it keeps, the larger
-ones too; and a bound proven under a cap holds under all smaller ones.
+The best time never rises with the limit. So a schedule also serves all larger limits, and a bound
+proven under a limit holds under all smaller ones.
 """
 
 import math
@@ -18,9 +18,9 @@ from synth.solve.result import Incumbent, Result
 
 @dataclass(frozen=True)
 class Found:
-    """A verified schedule and what it is worth; one cap for all ranks must be `peak` at least.
+    """A verified schedule and its figures; it fits under any limit of at least `peak`.
 
-    `partition` is the one it is for, where several are looked at.
+    `partition` is its partition, if several are searched.
     """
 
     schedule: Schedule
@@ -40,14 +40,14 @@ class Found:
         peak_bytes: tuple[int, ...],
         found_by: str,
     ) -> "Found":
-        """Keep of a search's answer what is worth keeping."""
+        """Make it of a schedule and its figures."""
         return cls(
             schedule, timeline.makespan_us, timeline.period_us, value_us, peak_bytes, found_by
         )
 
     @classmethod
     def of_result(cls, result: Result) -> "Found | None":
-        """The schedule of a result, if there is one."""
+        """Make it of a result; None without a schedule."""
         if result.schedule is None or result.timeline is None:
             return None
         assert result.value_us is not None and result.found_by is not None
@@ -72,7 +72,7 @@ class Bound(NamedTuple):
 
 @dataclass
 class CapKnowledge:
-    """Schedules and bounds so far; a cap is one for all ranks, None is no cap."""
+    """Schedules and bounds so far. A limit is one for all ranks; None is no limit."""
 
     schedules: list[Found] = field(default_factory=list)
     bounds: list[tuple[float, Bound]] = field(default_factory=list)
@@ -84,39 +84,39 @@ class CapKnowledge:
         lower_bound_us: int,
         certificate: Certificate | None = None,
     ) -> None:
-        """Take in what a search under a cap found and proved."""
+        """Add the schedule and the bound of a search under a limit."""
         if found is not None:
             self.schedules.append(found)
         bound = Bound(lower_bound_us, certificate)
         self.bounds.append((math.inf if cap_bytes is None else cap_bytes, bound))
 
     def best_within(self, cap_bytes: int | None) -> Found | None:
-        """The fastest schedule that keeps a cap; of equally fast ones that in the least memory."""
+        """Return the fastest schedule within a limit; of equals, the one in the least memory."""
         fitting = [f for f in self.schedules if cap_bytes is None or f.peak <= cap_bytes]
         return min(fitting, key=lambda found: (found.value_us, found.peak), default=None)
 
     def least_for(self, target_us: int) -> Found | None:
-        """The schedule in the least memory that takes no longer than a target."""
+        """Return the schedule in the least memory that meets a target."""
         fast = [found for found in self.schedules if found.value_us <= target_us]
         return min(fast, key=lambda found: (found.peak, found.value_us), default=None)
 
     def bound_us(self, cap_bytes: int | None) -> int:
-        """The best bound that is proven under a cap: those of larger caps hold too."""
+        """Return the best bound under a limit; those of larger limits hold too."""
         return self.bound(cap_bytes).lower_bound_us
 
     def bound(self, cap_bytes: int | None) -> Bound:
-        """The same, with its certificate: what it names proves it under the smaller cap too."""
+        """Return the best bound under a limit with its certificate, which holds there as well."""
         cap = math.inf if cap_bytes is None else cap_bytes
         holding = (bound for at, bound in self.bounds if at >= cap)
         return max(holding, key=lambda bound: bound.lower_bound_us, default=Bound(0, None))
 
 
 class Enough(threading.Event):
-    """A stop that also comes when a search has shown what was to be shown.
+    """A stop event that is also set once an incumbent satisfies a condition.
 
     Args:
-        stop: somebody else's.
-        is_shown: asked of every incumbent of the search.
+        stop: another stop event, which counts too.
+        is_shown: the condition, called with every incumbent.
     """
 
     def __init__(self, stop: threading.Event, is_shown: Callable[[Incumbent], bool]) -> None:
@@ -124,7 +124,7 @@ class Enough(threading.Event):
         self._stop, self._is_shown = stop, is_shown
 
     def watch(self, incumbent: Incumbent) -> None:
-        """Look at an improvement."""
+        """Set the event if an incumbent satisfies the condition."""
         if self._is_shown(incumbent):
             self.set()
 

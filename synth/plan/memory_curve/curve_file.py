@@ -1,8 +1,8 @@
-"""The curve of time against memory: its file, and what its points say of each other.
+"""The file of a memory curve, and the dominance between its points.
 
-Every point is a whole plan under one cap for all ranks, so it can be taken out and run. The best
-time never rises with the cap. So a plan serves all larger caps too, and a proven bound holds under
-all smaller ones: points are kept *closed* under both.
+Every point is a complete plan under one limit for all ranks, so it can be saved and run. The best
+time never rises with the limit. So a plan also serves all larger limits, and a proven bound holds
+under all smaller ones: points are kept *closed* under both.
 """
 
 import math
@@ -26,10 +26,10 @@ from synth.schedule.files.plan_file import Claim, Plan
 from synth.solve.problem import Problem
 from synth.solve.result import StoppedBy, relative_gap
 
-# Of a curve of which each point has its own partition.
+# Word for a curve whose points have partitions of their own.
 _SOUGHT = "sought"
 
-# What a point's arguments call the time that its search had.
+# Name of the time limit in a point's arguments.
 TIME_LIMIT = "time_limit_s"
 
 
@@ -43,7 +43,7 @@ class FamilyPoint(Record):
 
 @dataclass(frozen=True)
 class Searched:
-    """The answer of a search under one cap; `time_limit_s` is the time that it had."""
+    """The result of a search under one limit; `time_limit_s` is the time that it had."""
 
     cap_bytes: int
     partition: tuple[int, ...]
@@ -56,7 +56,7 @@ class Searched:
 
 
 class MemoryCurve(FileRecord):
-    """A file of plans for one problem under rising caps, and the published schedules beside them.
+    """A file of plans for one problem under rising limits, and of published schedules.
 
     `least_cap_bytes` is a cap that the serial schedule keeps, and `never_below_bytes` one that
     nothing keeps less than; with one stage per rank they are the same. `has_end` is whether the
@@ -122,13 +122,13 @@ class MemoryCurve(FileRecord):
 
 
 def cap_of(plan: Plan) -> int:
-    """The cap of a point, the same for all ranks."""
+    """Return the memory limit of a point, the same for all ranks."""
     assert plan.caps_bytes is not None
     return plan.caps_bytes[0]
 
 
 def had_s(plan: Plan) -> float:
-    """The time that the search of a point had, in seconds.
+    """Return the time limit of a point's search, in seconds.
 
     Raises:
         ValueError: the file says something else.
@@ -147,12 +147,12 @@ def had_s(plan: Plan) -> float:
 
 
 def value_of(plan: Plan) -> int:
-    """The objective of a plan, in microseconds."""
+    """Return the objective of a plan, in microseconds."""
     return plan.claim.value_us
 
 
 def difference(one: MemoryCurve | Plan, other: MemoryCurve | Plan) -> str | None:
-    """In what two are about different problems: a word and both values; none if in nothing."""
+    """Return how two problems differ, as a word and both values; None if they do not."""
     for name in ("profile_fingerprint", "placement", "num_micro_batches"):
         mine, others = getattr(one, name), getattr(other, name)
         if mine != others:
@@ -169,7 +169,7 @@ def difference(one: MemoryCurve | Plan, other: MemoryCurve | Plan) -> str | None
 
 
 def _cut(of: MemoryCurve | Plan) -> tuple[int, ...] | str:
-    """The partition of all points, or that each has its own."""
+    """Return the partition of all points, or a word if each has its own."""
     return _SOUGHT if isinstance(of, MemoryCurve) and of.partition_is_sought else of.partition
 
 
@@ -185,7 +185,7 @@ def _objective(of: MemoryCurve | Plan) -> str:
 def empty_frontier(
     profile: Profile, problem: Problem, recompute: Choice = (), *, sought: bool = False
 ) -> MemoryCurve:
-    """A curve of a problem without points yet.
+    """Return the curve of a problem, without points.
 
     Args:
         problem: without caps, with its partition.
@@ -218,7 +218,7 @@ def empty_frontier(
 
 
 def check_can_be_sought(problem: Problem, recompute: Choice) -> None:
-    """Refuse what there are no bounds of all partitions for: a plan's bound would not hold below.
+    """Refuse problems without bounds over all partitions: a bound would not hold for other points.
 
     Raises:
         SynthError: several stages per rank, stages that recompute, or too many layers.
@@ -255,7 +255,7 @@ def knowledge_of(points: Iterable[Plan]) -> CapKnowledge:
 
 
 def plan_of(profile: Profile, frontier: MemoryCurve, searched: Searched, seed: int) -> Plan:
-    """The point of a search."""
+    """Return the point of a search."""
     found = searched.found
     claim = Claim(
         objective=frontier.objective,
@@ -283,7 +283,7 @@ def plan_of(profile: Profile, frontier: MemoryCurve, searched: Searched, seed: i
 
 
 def closed(points: Sequence[Plan]) -> tuple[Plan, ...]:
-    """One point per cap, with the best plan of all that keeps it and the best bound that holds.
+    """Return one point per limit, with the best plan within it and the best bound that holds.
 
     Of two points with the same cap the later one says how the search ended.
     """
@@ -291,7 +291,7 @@ def closed(points: Sequence[Plan]) -> tuple[Plan, ...]:
     result = []
     for cap in sorted(last):
         best = min((plan for plan in points if max(plan.claim.peak_bytes) <= cap), key=_rank_key)
-        # Of equal bounds its own, so that what is closed stays as it is.
+        # Of equal bounds its own, so that closing is idempotent.
         holding = (last[cap].claim, *(plan.claim for plan in points if cap_of(plan) >= cap))
         bound = max(holding, key=lambda claim: claim.lower_bound_us)
         result.append(_with(last[cap], best, bound))
@@ -303,7 +303,7 @@ def _rank_key(plan: Plan) -> tuple[int, int]:
 
 
 def _with(point: Plan, best: Plan, bound: Claim) -> Plan:
-    """A point with another's schedule and a better bound; how long it was searched stays."""
+    """Return a point with another's schedule and a better bound, but its own time limit."""
     gap = relative_gap(value_of(best), bound.lower_bound_us)
     claim = best.claim.replace(
         lower_bound_us=bound.lower_bound_us,

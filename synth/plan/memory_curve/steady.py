@@ -1,8 +1,9 @@
-"""The least memory in which a pipeline can run without a bubble once it is full.
+"""The least memory limit without a bubble in the steady state.
 
-A schedule that repeats one micro-batch's ops every T, the work of the busiest rank, keeps that rank
-always busy: more micro-batches take no more than T each. How much memory that needs does not depend
-on how many there are, so a small model decides it (`synth.solve.improve.modulo.one_micro_batch`).
+If the ops of one micro-batch repeat every T, the work of the busiest rank, that rank is always
+busy, and further micro-batches take T each. The memory of this modulo schedule does not depend on
+the number of micro-batches, so a small model decides it
+(`synth.solve.improve.modulo.one_micro_batch`).
 """
 
 import threading
@@ -20,18 +21,18 @@ from synth.solve.instance.timing import number, timed
 from synth.solve.options import SolveOptions
 from synth.solve.problem import Problem
 
-# Of the time limit: for the proof, for the pattern that can be run, and for its shortest way; and
-# all of them together.
+# Shares of the time limit: for the proof, for a pattern that fits, and for its shortest span; and
+# all # of them together.
 _SHARE = 0.2
 SHARE = 3 * _SHARE
 
-# How often the pattern is repeated to see what a micro-batch takes.
+# Repetitions of the pattern to measure the time of one more micro-batch.
 _ROUNDS = 8
 
 
 @dataclass(frozen=True)
 class SteadyCap:
-    """A limit under which `schedule` runs; what a micro-batch takes there, and the least it could.
+    """A limit under which `schedule` runs, the time per micro-batch, and the least possible one.
 
     No schedule that repeats one micro-batch without bubble needs less than `not_below_bytes`; none
     where times had to be rounded to find that out.
@@ -52,12 +53,12 @@ class SteadyCap:
 def least_steady(
     problem: Problem, options: SolveOptions, stop: threading.Event | None = None
 ) -> SteadyCap | None:
-    """Search the least limit, one for all ranks, with no bubble in the steady state.
+    """Search for the least limit, one for all ranks, without a bubble in the steady state.
 
     Args:
         problem: its caps do not matter.
         options: of the time limit `SHARE` is for this.
-        stop: set it, from any thread, to get nothing within a moment.
+        stop: set it, from any thread, to return None soon.
     """
     stop = stop or threading.Event()
     free = replace(problem, caps_bytes=None)
@@ -101,7 +102,7 @@ def _each_us(problem: Problem, pattern: Pattern) -> float:
     """Return the time of one more micro-batch in the steady state."""
     few = _ROUNDS * problem.num_ranks * problem.num_replicas
     times = [_makespan_us(_instance(problem, count), pattern) for count in (few, 2 * few)]
-    # Each copy takes one micro-batch per period.
+    # Each copy runs one micro-batch per period.
     return (times[1] - times[0]) / (few // problem.num_replicas)
 
 

@@ -1,4 +1,4 @@
-"""The time that a schedule must meet."""
+"""The time that a schedule has to meet."""
 
 import math
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ NOT_REPEATABLE = (
 
 @dataclass(frozen=True)
 class TimeTarget:
-    """A time that a schedule must meet: microseconds, or a share of the bound without a cap."""
+    """A time to meet: in microseconds, or relative to the lower bound without a memory limit."""
 
     time_us: int | None = None
     share_of_bound: float | None = None
@@ -23,7 +23,7 @@ class TimeTarget:
             raise SynthError("a target is either a time or a share of the lower bound; give one")
 
     def in_us(self, bound_us: int) -> int:
-        """The target as a time, once the bound without a cap is known."""
+        """Return the target as a time, given the lower bound without a memory limit."""
         if self.time_us is not None:
             return self.time_us
         assert self.share_of_bound is not None

@@ -1,8 +1,8 @@
 """Tracing the curve of time against memory, with few searches where the curve bends most.
 
-Between two neighbouring schedules the curve lies in a rectangle: as wide as the range of caps that
-was not looked at, as high as their times differ. The next cap is the middle of the
-largest rectangle. Where two neighbours take the same time there is nothing to look for.
+Between two neighbouring schedules the curve lies in a rectangle: as wide as the range of limits
+that was not searched, and as high as the difference of their times. The next limit is the middle of
+the largest rectangle. Between neighbours of equal time there is nothing to find.
 """
 
 import math
@@ -37,7 +37,7 @@ from synth.solve.result import Baseline, StoppedBy
 
 OnPoint = Callable[[MemoryCurve], None]
 
-# Ranges of caps narrower than this part of the whole are not looked into.
+# Ranges of limits narrower than this part of the whole are not searched.
 _FINEST = 1 / 512
 
 _POLL_S = 0.1
@@ -66,7 +66,7 @@ class Effort:
 
 
 class _Range(NamedTuple):
-    """Caps above `first` and below `end` of which nothing is known but the times at its ends."""
+    """Unsearched limits above `first` and below `end`, with the times at both ends."""
 
     first: int
     end: int
@@ -80,7 +80,7 @@ class _Range(NamedTuple):
 
     @property
     def middle(self) -> int:
-        """The cap to look at."""
+        """The limit to search next in this range."""
         return (self.first + self.end) // 2
 
 
@@ -95,21 +95,21 @@ def trace(
     *,
     sought: bool = False,
 ) -> MemoryCurve:
-    """Find the curve: the best time, and what is proven, under caps that are one for all ranks.
+    """Trace the curve: the best time and its lower bound under limits that are one for all ranks.
 
-    It begins with the least cap that the serial schedule keeps, and with no cap at all, which gives
-    the cap beyond which nothing got better. Then come caps at which published schedules begin to
-    fit, where these are faster than what is known, and then it goes where the curve bends.
+    It begins with the least limit of the serial schedule, and without a limit, which gives the
+    limit beyond which nothing improves. Then come limits at which faster published schedules begin
+    to fit, and then those where the curve bends.
 
     Args:
-        profile: what the problem's costs were cut from.
-        problem: without caps, with its partition.
+        profile: of the problem's costs.
+        problem: without memory limits, with its partition.
         effort: number of points, time and workers.
         begun: an earlier curve: only missing points are searched, and points again that had
             less time.
         on_point: called in this thread after every search.
-        stop: set it, from any thread, to get what is there within about a second.
-        recompute: the stages that do, at every point; None: as many of the first as serve best.
+        stop: set it, from any thread, to return the curve so far within about a second.
+        recompute: the stages that recompute at every point; None: chosen at each point.
         sought: search the best partition for each point.
 
     Raises:
@@ -129,7 +129,7 @@ def trace(
 
 
 class _Tracing:
-    """The curve so far, the caps that are being searched, and what to search next."""
+    """Tracing in progress: the curve so far, limits being searched, and the choice of the next."""
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ class _Tracing:
     # What to search
 
     def _next(self) -> list[int | None]:
-        """The cap to search next, None for no cap; an empty list for nothing."""
+        """Return the limit to search next (None: no limit), as a list that may be empty."""
         caps = [cap_of(plan) for plan in self.curve.points]
         if not self.curve.has_end and None not in self.pending:
             return [None]
@@ -204,14 +204,14 @@ class _Tracing:
         finest = max(2, round((cap_of(points[-1]) - cap_of(points[0])) * _FINEST))
         ranges = []
         for plan, after in pairwise(points):
-            # A plan serves from its peak on, so nothing is unknown between that and its cap.
+            # A plan serves from its peak on, so the range between that and its limit is known.
             end = min(cap_of(after), max(after.claim.peak_bytes))
             whole = _Range(cap_of(plan), end, value_of(plan), value_of(after))
             ranges += self._split(whole)
         return [found for found in ranges if found.end - found.first > finest]
 
     def _split(self, whole: _Range) -> list[_Range]:
-        """Cut a range at the caps that are being searched, as if each would lie on the diagonal."""
+        """Split a range at the limits being searched, as if each point lay on the diagonal."""
         parts, first, first_us = [], whole.first, whole.first_us
         pending = (cap for cap in self.pending if cap is not None)
         for cap in sorted(cap for cap in pending if whole.first < cap < whole.end):
@@ -246,7 +246,7 @@ class _Tracing:
     # Results
 
     def _take(self, outcome: TaskResult) -> None:
-        """Add a point; without a cap, at the cap from which on its schedule fits."""
+        """Add a point; without a limit, at the limit from which on its schedule fits."""
         caps, found = outcome.task.problem.caps_bytes, outcome.found
         cap = None if caps is None else caps[0]
         self.pending.remove(cap)

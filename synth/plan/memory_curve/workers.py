@@ -30,10 +30,10 @@ from synth.solve.result import Baseline, StoppedBy, relative_gap
 
 @dataclass(frozen=True)
 class Task:
-    """A problem to solve; the search ends early with a value that a known bound proves enough.
+    """A problem to solve; the search ends early once the gap to a known bound is small enough.
 
-    `recompute` are the stages that do. With a profile the partition is sought, from that of the
-    problem on; without, it stays.
+    `recompute` are the stages that recompute. With a profile the partition is searched, from that
+    of the problem on.
     """
 
     problem: Problem
@@ -59,7 +59,7 @@ class TaskResult:
 
 
 class Workers(AbstractContextManager["Workers"]):
-    """So many processes that each solve one task at a time."""
+    """Processes that each solve one task at a time."""
 
     def __init__(self, number: int) -> None:
         context = multiprocessing.get_context("spawn")
@@ -89,7 +89,7 @@ class Workers(AbstractContextManager["Workers"]):
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The processes."""
+        """Ids of the processes."""
         return tuple(process.pid or 0 for process in self._processes)
 
     @property
@@ -111,7 +111,7 @@ class Workers(AbstractContextManager["Workers"]):
     def stop(self) -> None:
         """Ask all workers for the best so far; further tasks end at once."""
         for connection in (*self._free, *self._busy):
-            with suppress(OSError):  # one that died is found out when its outcome is due
+            with suppress(OSError):  # a dead worker is noticed when its result is due
                 connection.send(None)
 
     def outcomes(self, timeout_s: float) -> Iterator[TaskResult]:
@@ -138,19 +138,19 @@ class Workers(AbstractContextManager["Workers"]):
 
 
 def _work(connection: Connection) -> None:
-    """Solve what comes until the other end is closed."""
+    """Solve tasks until the other end of the pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     tasks: SimpleQueue[Task | None] = SimpleQueue()
     stop = threading.Event()
     threading.Thread(target=_listen, args=(connection, tasks, stop), daemon=True).start()
     while (task := tasks.get()) is not None:
         answer = _answer(task, stop)
-        with suppress(OSError):  # the parent is gone, and the listener says so
+        with suppress(OSError):  # the parent is gone, as the listener noticed
             connection.send(answer)
 
 
 def _answer(task: Task, stop: threading.Event) -> TaskResult | SynthError:
-    """An outcome, or why there is none; what nobody foresaw is told here with its traceback."""
+    """Return a result or an error; unexpected errors are printed here with their traceback."""
     try:
         return _solve(task, stop)
     except SynthError as error:
@@ -165,7 +165,7 @@ def _answer(task: Task, stop: threading.Event) -> TaskResult | SynthError:
 def _listen(
     connection: Connection, tasks: "SimpleQueue[Task | None]", stop: threading.Event
 ) -> None:
-    """Take in tasks; a None asks to stop, and so does the end of the pipe."""
+    """Receive tasks; None asks to stop, and so does the end of the pipe."""
     while True:
         try:
             received = connection.recv()

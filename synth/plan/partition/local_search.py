@@ -23,8 +23,8 @@ from synth.solve.problem import Problem
 _Array = npt.NDArray[np.int64]
 _Column = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 
-# Effort: kicks in all, and those in a row without success after which the search ends; partitions
-# whose memory is looked at exactly, in all and before a local optimum is taken for one.
+# Effort: random kicks in all, and kicks in a row without success that end the search; exact memory
+# # evaluations in all, and those before a local optimum is accepted.
 _KICKS = 60
 _KICKS_IN_VAIN = 20
 _LOOKS = 400
@@ -32,7 +32,7 @@ _TRIES = 12
 
 
 class _Score(NamedTuple):
-    """Smaller is better: bytes above caps, the largest of a rank and the sum; then work."""
+    """Score, smaller is better: bytes above the limits, largest of a rank and sum; then work."""
 
     worst_excess: int
     total_excess: int
@@ -42,7 +42,7 @@ class _Score(NamedTuple):
 
 
 class _State(NamedTuple):
-    """A partition by the edges of its stages, its exact score, and what each rank needs."""
+    """A partition by the edges of its stages, its exact score, and each rank's least memory."""
 
     edges: _Array
     score: _Score
@@ -59,15 +59,14 @@ def rebalance(
 ) -> tuple[int, ...]:
     """Choose the layers of each stage so that the busiest rank has little work.
 
-    First the caps are kept, or exceeded as little as can be found; then the largest work of a rank,
-    then the squares of the works of ranks and of stages are made small. No proof, but the same
-    input gives the same partition.
+    Memory beyond the limits is minimized first, then the largest work of a rank, then the squares
+    of the works of ranks and of stages. The search is a heuristic, and deterministic.
 
     Args:
         caps_bytes: one for each rank; none: memory does not matter.
         num_micro_batches: shared by the replicas; None: each gets the same number.
-        recompute: stages whose work is R's time too.
-        should_stop: ends the search where it stands.
+        recompute: stages whose work includes R.
+        should_stop: ends the search with the best so far.
     """
     search = _Search(table, placement, caps_bytes, num_micro_batches, recompute)
     search.should_stop = should_stop
@@ -76,7 +75,7 @@ def rebalance(
 
 
 class _Search:
-    """Works and bytes of runs of layers as tables, and the steps over them."""
+    """Local search over partitions, with tables of the works and bytes of runs of layers."""
 
     def __init__(
         self,
@@ -125,7 +124,7 @@ class _Search:
         return copies
 
     def _weights(self) -> _Array:
-        """For each rank and stage, the micro-batches that pass there, without common factors."""
+        """Return for each rank and stage the micro-batches that pass, without common factors."""
         shares = np.zeros((self.placement.num_ranks, self.placement.num_stages), np.int64)
         replicas = len(self.placement.ranks)
         each, more = divmod(self.num_micro_batches, replicas)
@@ -136,7 +135,7 @@ class _Search:
         return weights
 
     def _bytes(self) -> _Array:
-        """Up to each layer, what a rank that holds it has for good and from one micro-batch."""
+        """Return prefix sums over layers of the memory that is static or from one micro-batch."""
         profiles = map(self.table.profile.layer_profile, range(self.table.num_layers))
         each = [layer.static_bytes + layer.saved_bytes for layer in profiles]
         return np.concatenate(([0], np.cumsum(each, dtype=np.int64)))
@@ -144,7 +143,7 @@ class _Search:
     # Moves
 
     def _even_start(self) -> _Array:
-        """Stages of equal work, as far as layers allow."""
+        """Return stages of equal work, as far as layers allow."""
         num_layers, num_stages = self.table.num_layers, self.placement.num_stages
         up_to = self.works.up_to
         edges = [0]
@@ -155,7 +154,7 @@ class _Search:
         return np.array([*edges, num_layers], np.int64)
 
     def _kicked(self, edges: _Array, rng: np.random.Generator) -> _Array:
-        """A few random moves that leave every stage a layer."""
+        """Return the partition after a few random moves that leave every stage a layer."""
         for _ in range(int(rng.integers(2, 6))):
             possible = self.moves.possible(edges)
             if len(possible):
@@ -163,7 +162,7 @@ class _Search:
         return edges
 
     def _descend(self, state: _State) -> _State:
-        """Take the best move until none is better."""
+        """Take the best move until none is an improvement."""
         while not self.should_stop() and (better := self._better_neighbour(state)) is not None:
             state = better
         return state
@@ -195,7 +194,7 @@ class _Search:
         return self.exact[key]
 
     def _estimate(self, moves: _Array, state: _State) -> list[_Column]:
-        """The columns of the scores after moves, near a partition that is known exactly."""
+        """Estimate the score columns after moves, from a partition that was evaluated exactly."""
         edges, changes = state.edges, self.moves.changes
         works = self._stage_works(edges[:-1], edges[1:])
         ranks = changes(edges, moves, self._stage_works, self.weights)
@@ -215,7 +214,7 @@ class _Search:
         return squares
 
     def _stage_works(self, first: _Array, end: _Array) -> _Array:
-        """The work of each stage, from where they begin and end."""
+        """Return the work of each stage, from where they begin and end."""
         works = self.works.of(first, end)
         if self.with_r.any():
             works[self.with_r] = self.works.of(first, end, recompute=True)[self.with_r]

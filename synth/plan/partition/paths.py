@@ -1,6 +1,6 @@
-"""Partitions as paths: rank after rank takes a run of layers, each of which has a bound.
+"""Partitions as paths: rank after rank takes a run of layers, and each run has a lower bound.
 
-A partition takes no less than the largest bound on its way.
+The bound of a partition is the largest one on its path.
 """
 
 import math
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 Sizes = tuple[int, ...]
 
-# Above everything: no schedule at all.
+# Infinity: no schedule at all.
 NEVER = 1 << 60
 
 
@@ -23,7 +23,7 @@ class RankLayers(NamedTuple):
 
 
 class Least(NamedTuple):
-    """A partition of which the bounds say least; with none there are no more partitions."""
+    """The least lower bound and a partition that has it; None: there is no partition left."""
 
     bound_us: int
     sizes: Sizes | None
@@ -38,12 +38,12 @@ def runs_of(sizes: Sizes) -> Iterator[RankLayers]:
 
 
 class PartitionPaths:
-    """All partitions of so many layers among so many ranks, stage k on rank k."""
+    """All partitions of the layers among the ranks, with stage k on rank k."""
 
     def __init__(self, num_ranks: int, num_layers: int, bound: Callable[[RankLayers], int]) -> None:
-        """Every run begins with the bound that is given for it."""
+        """Set the first bound of every run."""
         self.num_ranks = num_ranks
-        # Each rank before and behind needs a layer, so as many first layers and lengths are left.
+        # Each rank before and behind needs a layer, which limits first layers and lengths.
         self.slack = num_layers - num_ranks
         self._bounds_us = [
             [
@@ -73,13 +73,13 @@ class PartitionPaths:
         bounds_us[place] = bound_us
 
     def bound_us(self, sizes: Sizes) -> int:
-        """The largest bound on a partition's way."""
+        """Return the bound of a partition, the largest one on its path."""
         return max((self[run] for run in runs_of(sizes)), default=0)
 
     def least(self, without: Collection[Sizes] = ()) -> Least:
-        """The partition of which the bounds say least, some left out; of equals an even one.
+        """Return the least bound, and a partition with it, some left out.
 
-        That is one whose bounds are small on all ranks: the least sum of their eighth powers.
+        Of equal ones, an even one is taken: the least sum of eighth powers of its bounds.
         """
         branches = list(self._branches(self._onward(max), (), 0, tuple(without)))
         bound_us = min((of_branch for of_branch, _ in branches), default=NEVER)
@@ -104,7 +104,7 @@ class PartitionPaths:
         return Least(bound_us, begun)
 
     def _onward(self, join: Callable[[float, float], float]) -> list[list[float]]:
-        """For each rank and the layer that it begins with, the least joint bound of the rest."""
+        """Return for each rank and first layer the least bound of the rest of a path."""
         onward: list[list[float]] = [[0] * (self.slack + 1)]
         for rank in range(self.num_ranks - 1, -1, -1):
             rest = onward[0]
@@ -121,7 +121,7 @@ class PartitionPaths:
     def _branches(
         self, onward: list[list[float]], begun: Sizes, so_far_us: int, without: tuple[Sizes, ...]
     ) -> Iterator[tuple[int, Sizes]]:
-        """The bounds of those that begin so and leave, rank by rank, all that are left out."""
+        """Yield the least bounds of the branches of paths that avoid all partitions left out."""
         rank, first = len(begun), sum(begun)
         if not without:
             yield max(so_far_us, round(onward[rank][first - rank])), begun

@@ -11,15 +11,15 @@ from synth.solve.options import SolveOptions
 from synth.solve.problem import Problem
 from synth.solve.result import relative_gap
 
-# Of the time given, for the bounds by which one partition is chosen.
+# Share of the time for the bounds by which one partition is chosen.
 _SHARE = 0.1
 
-# What naming one partition counts, where seconds are counted and not measured.
+# Seconds that choosing a partition counts in a deterministic search.
 _CHOOSING_S = 0.01
 
 
 class NextPartition(NamedTuple):
-    """The problem on one more partition, none if there is none, and what finding it took."""
+    """The problem on one more partition (None: there is none), and the seconds spent to find it."""
 
     problem: Problem | None
     spent_s: float = 0.0
@@ -29,14 +29,13 @@ class NextPartition(NamedTuple):
 class PartitionQueue:
     """The partitions of one placement.
 
-    Where there are bounds of all of them (`bounds`), those come next of which the bounds say
-    least, first of those that list scheduling makes something of; elsewhere those that local search
-    came by.
+    With bounds over all partitions (`bounds`), the next one is that of the least bound; those with
+    a good list schedule come first. Otherwise the next one is from the local search.
 
     Attributes:
-        search: has ended.
-        bounds: of all partitions, where there are such.
-        poor: were judged by list scheduling and are left for later.
+        search: a search that has ended.
+        bounds: over all partitions; None: there are none.
+        poor: partitions whose list schedule was far from the best.
         out: the lower bounds of partitions that cannot win.
         shown: partitions of local search that were returned.
     """
@@ -64,7 +63,7 @@ class PartitionQueue:
         options: SolveOptions,
         should_stop: Callable[[], bool],
     ) -> NextPartition:
-        """One more partition that may beat a value, and of which list scheduling makes something.
+        """Return a partition that may beat a value and that has a good list schedule.
 
         Args:
             tried: partitions to skip.
@@ -89,12 +88,12 @@ class PartitionQueue:
         return NextPartition(None, spent_s)
 
     def leave_out(self, problem: Problem, bound_us: int) -> None:
-        """Return a partition no more, as what is proven of it is no less than what was found."""
+        """Never return a partition again, because its lower bound proves that it cannot win."""
         if problem.partition is not None:
             self.out[problem.partition] = bound_us
 
     def least(self, tried: Collection[Sizes], value_us: int, gap: float) -> NextPartition:
-        """The partition of which the bounds say least, whatever it looks like; None: none wins."""
+        """Return the partition of the least bound; its problem is None if none can win."""
         if self.bounds is None:
             return NextPartition(None)
         bound_us, sizes = self.bounds.least({*tried, *self.out})

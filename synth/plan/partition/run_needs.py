@@ -1,8 +1,9 @@
-"""The least memory that every run of layers needs as one stage, for all ends of a run at once.
+"""Least memory of every run of layers as one stage, vectorized over the ends of runs.
 
-The same sums and maxima as `costs.cut` and `feasible.needed_bytes` with one stage on a rank, as
-arrays over the ends. Runs are visited from the last first layer to the first one. Then forward
-peaks are running maxima along the run, and backward peaks grow by one layer at each step.
+The sums and maxima are those of `costs.partition_costs` and `infeasibility.needed_bytes` with one
+stage per rank, as arrays over the ends. Runs are visited from the last first layer to the first
+one. Then forward peaks are running maxima along the run, and backward peaks grow by one layer at
+each step.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ B, BW, F, STEP, W = OpKind.B, OpKind.BW, OpKind.F, OpKind.STEP, OpKind.W
 
 
 class RunNeeds:
-    """Visits the first layers from the last one down; memory grows with the number of layers."""
+    """Visits first layers from the last one down; uses memory linear in the number of layers."""
 
     def __init__(self, profile: Profile) -> None:
         layers = [profile.layer_profile(i) for i in range(len(profile.layers))]
@@ -46,7 +47,7 @@ class RunNeeds:
         self._tops = {kind: np.zeros(self.num_layers + 1, np.int64) for kind in (B, W, BW)}
 
     def _sum_up(self, layers: Sequence[LayerProfile]) -> None:
-        """Sums over all layers before each one, and over the pairs of layers before each one."""
+        """Return prefix sums over layers, and over pairs of neighbouring layers."""
         kept = self._output * np.array([kind != F for kind in self._held])
         kept_w = self._output * np.array([kind == W for kind in self._held])
         self._static = _sums(_array(layers, lambda layer: layer.static_bytes))
@@ -62,7 +63,7 @@ class RunNeeds:
         self._forward = _sums(self._saved + self._output - gone)
 
     def of_next(self, stop: int) -> IntArray:
-        """The needs of the runs from the next first layer to each end up to `stop`, in bytes."""
+        """Return the least memory of the runs from the next first layer to each end, in bytes."""
         self.first -= 1
         first, stop = self.first, max(stop, self.first + 1)
         for kind in (B, W, BW):
@@ -74,7 +75,7 @@ class RunNeeds:
         return needs
 
     def _one_micro_batch(self, stop: int) -> IntArray:
-        """The peak of F, then B and W or BW, whichever of both peaks lower."""
+        """Return the peak of F, then of B and W or BW, whichever of both peaks lower."""
         first, last = self.first, slice(self.first, stop)
         saved = _between(self._saved_up_to, first, stop)
         saved_w = _between(self._saved_w_up_to, first, stop)
@@ -106,9 +107,9 @@ class RunNeeds:
         return highest
 
     def _prepend(self, kind: OpKind, first: int) -> None:
-        """Let the runs that end behind this layer begin with it.
+        """Prepend this layer to the runs that end behind it.
 
-        All levels change by the same, so one sum is kept, and for each end where it began.
+        All levels change by the same amount, so one sum is kept, and its start for each end.
         """
         starts, tops = self._starts[kind], self._tops[kind]
         output = int(self._output[first])
@@ -124,12 +125,12 @@ class RunNeeds:
         tops[first + 1] = starts[first + 1] + int(self._rise[kind][first])
 
     def _change(self, kind: OpKind, layer: int) -> int:
-        """The change of the level by a layer's op, boundaries left out."""
+        """Return the change of memory by a layer's op, without boundaries."""
         saved_w, saved = int(self._saved_w[layer]), int(self._saved[layer])
         return {B: saved_w - saved, BW: -saved, W: -saved_w}[kind]
 
     def _inner(self, kind: OpKind, layer: int) -> int:
-        """The bytes of the boundary behind a layer that its op frees, where a layer follows."""
+        """Return the bytes of the boundary behind a layer that its op frees if a layer follows."""
         if kind == W or layer + 1 == self.num_layers:
             return 0
         split, held = kind == B, self._held[layer]
@@ -153,13 +154,13 @@ def _sums(values: IntArray) -> IntArray:
 
 
 def _between(up_to: tuple[IntArray, IntArray], first: int, stop: int) -> IntArray:
-    """The sums of layers from the first one on, and of the pairs of layers within each run."""
+    """Return the sums over the layers of each run, and over the pairs of layers within it."""
     layers, pairs = up_to
     own: IntArray = layers[first + 1 : stop + 1] - layers[first] + pairs[first:stop] - pairs[first]
     return own
 
 
 def _later(layer: LayerProfile, following: LayerProfile) -> OpKind:
-    """Until which op the activation between two layers of one stage is needed."""
+    """Return the op until which the activation between two layers of a stage is needed."""
     moments = (layer.output_until, following.input_until)
     return max(moments, key=lambda kind: kind.rank_in_chain)

@@ -1,4 +1,4 @@
-"""The works of many runs of layers at once, for local search over partitions."""
+"""Works of many runs of layers at once, for local search over partitions."""
 
 import numpy as np
 
@@ -10,9 +10,10 @@ _MOST_IN_TABLE = 2_000
 
 
 class RunWorks:
-    """Works by first layer and end: exactly those of the table of stages up to 2,000 layers.
+    """Works by first layer and end.
 
-    With more layers they are differences of sums, which may be rounded otherwise by a microsecond.
+    Up to 2,000 layers they are exactly those of the stage table. With more layers they are
+    differences of prefix sums, which may be off by a microsecond of rounding.
     """
 
     def __init__(self, table: StageTable) -> None:
@@ -20,7 +21,7 @@ class RunWorks:
         self.up_to = np.concatenate(([0], table.works_us(0, table.num_layers)))
 
     def of(self, first: IntArray, end: IntArray, *, recompute: bool = False) -> IntArray:
-        """The work of layers first … end − 1, and of R where there is one, for arrays of both."""
+        """Return the work of layers first … end − 1, with R if asked for, for arrays of both."""
         if self._table.num_layers > _MOST_IN_TABLE:
             return self._table.nearly_works_us(first, end, recompute=recompute)
         if recompute not in self._all:

@@ -1,16 +1,16 @@
-"""Partitions for tight caps, where stages of equal work are not what serves best.
+"""Search for partitions under tight memory limits, where stages of equal work are not optimal.
 
-Under a cap below what 1F1B needs, ranks wait for room and not for work: the first stages hold every
-micro-batch longest, so there a layer less is worth more than a layer more costs the last ones.
+Under a limit below 1F1B's memory, ranks stall on memory rather than on work. The first stages hold
+every micro-batch longest, so a layer less there gains more than a layer more costs the last ones.
 
     even     6 6 6 6    rank 0 has room for two micro-batches, and the others wait for it
     found    5 5 7 7    it has room for three
 
-Local search: layers move from a stage, or from a run of them, to others. Those of which the closed
-bounds say least are looked at first, and judged by their best list schedule. With one stage per
-rank there are bounds of all partitions (`bounds`): where local search ends, it goes on from the
-partition of which they say least, until that is no less than what was found. The same input gives
-the same partitions.
+Local search moves layers from a stage, or from a run of stages, to others. Neighbours with the
+least closed-form bounds are judged first, by their best list schedule. With one stage per rank
+there are bounds over all partitions (`bounds`): from a local optimum the search continues at the
+partition of the least bound, until that bound is no less than the best value. The search is
+deterministic.
 """
 
 import random
@@ -35,33 +35,33 @@ from synth.solve.options import SolveOptions
 from synth.solve.order_pool import split_timing
 from synth.solve.problem import Problem
 
-# Priority rules tried on each partition, twice as many where ranks hold several stages: first the
-# one that was best before, and no more where what is found is so many times as long as the best.
+# Priority rules tried on each partition, twice as many if ranks hold several stages. The best one
+# so # far comes first; no more of them after a value of this multiple of the best.
 _RULES = 12
 _FAR = 1.15
 
 # Approximate ops that list scheduling places per second.
 _OPS_PER_S = 100_000
 
-# With next to no boundary buffers: what fits with more of them is found then too.
+# The smallest buffering, so that partitions are found that fit with it only.
 _BUFFERING = Buffering(0, 0)
 
 # Choices up to this multiple of the best value are worth a trial.
 _NEAR = 1.05
 
-# Partitions are judged by all micro-batches up to so many ops, or by so many for each rank.
+# Partitions are judged with all micro-batches up to this many ops, else with this many per rank.
 _FEW_OPS = 2_000
 _MICRO_BATCHES_PER_RANK = 3
 
-# Partitions far away that are looked at before neighbours are, and at last.
+# Partitions of the least bounds that are tried before neighbours, and after them.
 _LEAPS = 4
 _EVERY = 1 << 30
 
-# Of the time that is left for bounds, for finding the next of those.
+# Share of the remaining time for bounds, to find the next of those.
 _LEAP_SHARE = 0.3
 
-# Neighbours whose bounds are looked at in one step; a bound is as much effort as so many ops placed
-# for each rank.
+# Neighbours whose bounds are computed in one step, and the effort of a bound, in ops placed per
+# rank.
 _MOST_NEIGHBOURS = 400
 _BOUND_OPS = 10
 
@@ -74,7 +74,7 @@ class _Judged(NamedTuple):
 
 
 class PartitionSearch:
-    """The partitions that were looked at, and what they are worth."""
+    """A search for partitions: those judged so far, and their list schedules."""
 
     def __init__(
         self,
@@ -91,10 +91,10 @@ class PartitionSearch:
         Args:
             problem: on the partition to start from.
             effort_s: seconds for list scheduling in all, counted in ops.
-            should_stop: asked all the time; may be set anew for `looks_good`.
-            recompute: stages that recompute, whose time and memory count as they are then.
+            should_stop: asked often; can be replaced for `looks_good`.
+            recompute: stages that recompute; their time and memory count as such.
             options: options and total time limit for proving bounds; None: closed forms only.
-            order: a good one, of any partition; each is judged by what that makes of it, too.
+            order: a good schedule of any partition; partitions are judged in this order, too.
         """
         self.problem, self.should_stop = problem, should_stop
         self.effort_ops = round(_OPS_PER_S * effort_s)
@@ -112,13 +112,13 @@ class PartitionSearch:
             self.bounds = PartitionBounds(self.table, sample)
 
     def bounds_of_all(self) -> PartitionBounds | None:
-        """Bounds of all partitions with all micro-batches, where there are such bounds."""
+        """Return the bounds over all partitions with all micro-batches, if there are any."""
         if self.bounds is None or self.num_micro_batches == self.problem.num_micro_batches:
             return self.bounds
         return PartitionBounds(self.table, self.problem)
 
     def run(self) -> bool:
-        """Move layers as long as that helps; False: there is no schedule to begin with."""
+        """Move layers while that helps; return False if the first partition has no schedule."""
         at, best = self.start, self._judge(self.start)
         while best is not None:
             better = self._leap(best, _LEAPS) or self._step(at, best) or self._leap(best)
@@ -128,7 +128,7 @@ class PartitionSearch:
         return self.judged[self.start] is not None
 
     def _leap(self, best: _Judged, most: int = _EVERY) -> Sizes | None:
-        """The first that is better, of so many partitions of which the bounds say least."""
+        """Return the first improvement among the partitions of the least bounds."""
         for _ in range(most):
             if (sizes := self._farther(best)) is None:
                 break
@@ -138,7 +138,7 @@ class PartitionSearch:
         return None
 
     def _farther(self, best: _Judged) -> Sizes | None:
-        """The partition, of all not judged yet, of which the bounds say least; None: none wins."""
+        """Return the unjudged partition of the least bound; None if none can win."""
         if self.bounds is None or self._is_over():
             return None
         left_s = self.options.time_limit_s
@@ -149,9 +149,9 @@ class PartitionSearch:
         return raised.least.sizes if raised.least.bound_us < best.value_us else None
 
     def best(self, most: int) -> list[Problem]:
-        """The problem on those that look best, best first.
+        """Return the problem on the best partitions, best first.
 
-        Where there may be several, the one to start from is the last of them, if it is not one.
+        If several are returned, the first partition is among them.
 
         Args:
             most: the largest number to return, at least 1.
@@ -163,7 +163,7 @@ class PartitionSearch:
         return [self._problem(sizes) for sizes in chosen]
 
     def all(self) -> Iterator[Problem]:
-        """The problem on all that something fits in, best first."""
+        """Yield the problem on all partitions with a schedule, best first."""
         return (self._problem(sizes) for _, sizes in self._ranked())
 
     def looks_good(self, sizes: Sizes) -> bool:
@@ -191,7 +191,7 @@ class PartitionSearch:
         return sorted((found.value_us, sizes) for found, sizes in judged if found is not None)
 
     def _step(self, at: Sizes, best: _Judged) -> Sizes | None:
-        """The first neighbour that is better; None: there is none, or no more time."""
+        """Return the first neighbour that is better; None if there is none, or no time."""
         ahead = []
         for sizes in self._neighbours(at):
             if self._is_over():
@@ -221,7 +221,7 @@ class PartitionSearch:
         return with_partition(self.table, self.problem, sizes)
 
     def _sample(self, sizes: Sizes) -> Problem:
-        """The problem as partitions are judged by: few micro-batches, and R as a part of B."""
+        """Return the problem for judging a partition: few micro-batches, and R as a part of B."""
         problem = self._problem(sizes)
         costs = merged(problem.costs, self.recompute)
         return replace(problem, costs=costs, num_micro_batches=self.num_micro_batches)
@@ -252,7 +252,7 @@ class PartitionSearch:
         return found
 
     def _in_order(self, problem: Problem) -> _Judged | None:
-        """By the order given, if that keeps the caps; as if by the first rule."""
+        """Judge a partition in the given order, if that fits; it counts as the first rule."""
         if self.order is None:
             return None
         instance = safe_memory(problem, self.order.buffering)
@@ -297,7 +297,7 @@ def _may_fit(problem: Problem) -> bool:
 
 
 def _moved(sizes: Sizes) -> Iterator[Sizes]:
-    """A layer less in each of a run of stages, and one more in each of another run as long."""
+    """Yield partitions with a layer less in each of a run of stages and more in another run."""
     count = len(sizes)
     for length in (length for length in (1, 2, 4, 8, 16) if 2 * length <= count):
         starts = range(count - length + 1)

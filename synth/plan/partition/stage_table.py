@@ -14,12 +14,12 @@ from synth.solve.problem import Problem
 
 _WORK = (OpKind.F, OpKind.B, OpKind.W)
 
-# The profiles of the layers, of the one before them and of the one behind them, "" for none.
+# Names of the profiles of the layers, of the layer before and of that behind; "" for none.
 _Content = tuple[tuple[str, ...], str, str]
 
 
 class StageTable:
-    """Stages by their first layer and their end; runs of equal layers are added up once."""
+    """Costs of stages by first layer and end; runs of equal layers are computed once."""
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
@@ -38,13 +38,13 @@ class StageTable:
         self.static_up_to = _sums(np.array([layer.static_bytes for layer in layers]))
 
     def work_us(self, first: int, end: int, *, recompute: bool = False) -> int:
-        """F + B + W of one micro-batch, and R where there is one."""
+        """Return F + B + W of one micro-batch, and R if asked for."""
         return int(self.works_us(first, end, recompute=recompute)[-1])
 
     def works_us(self, first: int, stop: int, *, recompute: bool = False) -> IntArray:
-        """The work of the runs from a layer to each end up to `stop`, shortest first."""
+        """Return the works of the runs from a layer to each end up to `stop`, shortest first."""
         own = slice(first, stop)
-        # One after the other, as they always were: rounding must not depend on the array's length.
+        # Summed one after the other, so that rounding does not depend on the array's length.
         times = np.rint(np.cumsum(self._times[:, own], axis=1)).astype(np.int64)
         works: IntArray = times.sum(axis=0)
         if recompute:
@@ -54,14 +54,14 @@ class StageTable:
     def nearly_works_us(
         self, first: IntArray, end: IntArray, *, recompute: bool = False
     ) -> IntArray:
-        """The works of many runs, as differences of sums: at most a microsecond off in each op."""
+        """Return the works of many runs as differences of sums, at most 1 µs off per op."""
         works = np.zeros(np.broadcast(first, end).shape, np.int64)
         for up_to in self._times_up_to if recompute else self._times_up_to[:-1]:
             works += np.rint(up_to[end] - up_to[first]).astype(np.int64)
         return works
 
     def need_bytes(self, first: int, end: int) -> int:
-        """The least memory of a rank that holds these layers and no others."""
+        """Return the least memory of a rank that holds these layers and no others."""
         if (first, end) not in self._needs_of_runs:
             content = self._content(first, end)
             if content not in self._needs:
@@ -71,12 +71,12 @@ class StageTable:
         return self._needs_of_runs[first, end]
 
     def costs(self, edges: tuple[int, ...]) -> Costs:
-        """All stages of a partition, given by where each stage begins, and the last one's end."""
+        """Return the costs of a partition, given by the first layer of each stage, and the end."""
         stages = tuple(self.stage(first, end) for first, end in pairwise(edges))
         return Costs(stages=stages, links=self.profile.links)
 
     def stage(self, first: int, end: int) -> StageCosts:
-        """The costs of layers first … end − 1."""
+        """Return the costs of layers first … end − 1 as a stage."""
         content = self._content(first, end)
         if content not in self._stages:
             stage, costs = self._in_context(first, end)
@@ -89,7 +89,7 @@ class StageTable:
         return tuple(self._names[first:end]), before, after
 
     def _in_context(self, first: int, end: int) -> tuple[int, Costs]:
-        """The stage's number, and its costs between its neighbouring layers: nothing else counts.
+        """Return a stage's number and costs between its neighbouring layers, which suffice.
 
         What a layer costs does not depend on its own neighbours' neighbours.
         """
@@ -100,6 +100,6 @@ class StageTable:
 
 
 def _sums(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The sum over the layers before each one, and over all."""
+    """Return prefix sums over the layers."""
     sums: npt.NDArray[Any] = np.concatenate(([0], np.cumsum(values)))
     return sums

@@ -1,7 +1,8 @@
-"""Partitioning the model again for stages that recompute, counting R's time. With given stages both
-partitions are solved, the second one from the order of the first, and the faster plan is kept. If
-the stages are chosen, each number of them is tried on the partition without R's time, then the best
-number and its neighbours on those that count it.
+"""Partitioning the model again for stages that recompute, counting R's time.
+
+With given stages both partitions are solved, the second one from the order of the first, and the
+faster plan is kept. If the stages are chosen, each number of them is tried on the partition without
+R's time, then the best number and its neighbours on those that count it.
 """
 
 import threading

@@ -1,8 +1,7 @@
-"""Proving a lower bound of all partitions anew from its certificate.
+"""Proving a lower bound over all partitions again, from its certificate.
 
-Closed forms of runs of layers are made as they are needed, those on the path of which the bounds
-say least. Where they leave a path open, the certificate says which of its runs, or that partition
-itself, is to be proven by models.
+Closed forms of runs of layers are computed on demand, along the path of the least bound. If they
+leave a path open, the certificate names the run of it, or the partition, that models have to prove.
 """
 
 import time
@@ -34,11 +33,11 @@ def recheck_all(
     """Prove a bound of all partitions from its certificate.
 
     Args:
-        bounds: nothing is known of them.
+        bounds: without any bound yet.
         certificate: of the bound.
         claimed_us: the bound.
         options: the time limit, the workers and the seed.
-        should_stop: asked all the time.
+        should_stop: asked often.
     """
     return _Checker(bounds, certificate, claimed_us, options, should_stop).run()
 

@@ -1,16 +1,16 @@
 """Proving the bound that a plan claims again, by the solver's own provers and within a time limit.
 
-A plan that has a certificate of its bound says which prover that was and what it solved: just that
-is solved again (`synth.solve.bounds.recheck`), and nothing of it is believed. Otherwise all provers
-run. A claim says which schedules its bound is of; each case has a way of its own:
+A certificate in the plan names the prover and its models. Only these are solved again
+(`synth.solve.bounds.recheck`), and nothing in it is trusted. Without a certificate all provers run.
+The scope of the bound decides how it is proven:
 
     not searched      the largest work of a rank, of schedules with the same ops
     R in it, or auto  closed forms in which no B waits for its R; auto: whichever layers too
     this partition    closed forms; then the solver, begun from the plan, until it has the bound
     all partitions    this one as above, the others by bounds of runs of layers, one by one the rest
 
-A schedule that is faster than the bound disproves it. One is looked for where all provers run, and
-briefly where a certificate does not prove its bound.
+A schedule that is faster than the bound disproves it. The solver searches for one if all provers
+run, and briefly if a certificate does not prove its bound.
 """
 
 import threading
@@ -41,15 +41,15 @@ from synth.solve.problem import Problem
 from synth.solve.result import Incumbent, Result, StoppedBy, relative_gap
 from synth.solve.solver import solve
 
-# What finds schedules is left out but for the quickest, which may disprove a bound.
+# Slow heuristics are left out; the quick ones may disprove a bound.
 _WITHOUT = frozenset({Part.FEWER, Part.PATTERNS, Part.WINDOWS, Part.SLACK})
 
-# Where a bound is only to be disproved.
+# Left out if a bound is only to be disproved.
 _NO_PROOFS = frozenset({Part.BOUNDS, Part.EXACT})
 
 _ANY_STAGES = "whichever stages recompute"
 
-# Where all provers run: of the time, for the partition of the plan; the rest is for all others.
+# If all provers run: share of the time for the partition of the plan; the rest is for all others.
 _OWN_SHARE = 0.5
 
 
@@ -63,7 +63,7 @@ class ProofVerdict(StrEnum):
 
 @dataclass(frozen=True)
 class Reproof:
-    """The outcome for a plan, and how far it goes.
+    """The outcome for a plan, and its scope.
 
     Attributes:
         verdict: of the claim, as far as `holds_for` goes.
@@ -135,7 +135,7 @@ class _Reproving:
         self.began = time.monotonic()
 
     def run(self) -> Reproof:
-        """Take the prover of the claim's kind."""
+        """Prove the claim with the prover of its kind."""
         if self.plan.claim.stopped_by == NOT_SEARCHED:
             work_us = self.objective.iterations * max(self.timeline.work_us)
             return self._verdict(work_us, "schedules with the same ops")
@@ -190,12 +190,12 @@ class _Reproving:
         return self.stop.is_set() or self.witness_us is not None or self._left_s() <= 0
 
     def _note(self, value_us: int | None) -> None:
-        """A schedule of this value exists."""
+        """Note that a schedule of this value exists."""
         if value_us is not None and value_us < self.claimed_us:
             self.witness_us = value_us
 
     def _with_recompute(self, stages: list[int], is_auto: bool) -> Reproof:
-        """The closed forms, for every choice of stages where that was claimed."""
+        """Prove a bound with recomputation by closed forms, over all choices if that is claimed."""
         on_trust = None
         any_us = self.objective.value_us(bounds_of_any_choice(self.problem))
         if is_auto:
@@ -211,7 +211,7 @@ class _Reproving:
         return self._verdict(reached_us, holds_for, on_trust)
 
     def _of_every_choice(self, any_us: int) -> tuple[int, str, str | None]:
-        """The bound of every choice, for what it holds, and what of it is on trust.
+        """Return the bound over every choice, its scope, and the part taken on trust.
 
         Args:
             any_us: of every choice of stages, with the layers recomputed that the plan lists.
@@ -224,12 +224,12 @@ class _Reproving:
         problem = replace(self.problem, costs=costs, profile=self.profile)
         every_us = self.objective.value_us(bounds_of_every_choice(problem))
         if every_us < self.claimed_us <= any_us and not self.plan.recomputed_layers:
-            # Plans of before layers were chosen claim as much.
+            # Plans from older versions, without a choice of layers, claim as much.
             return any_us, f"this partition, {_ANY_STAGES}", None
         return every_us, "this partition, whichever layers and stages are recomputed", None
 
     def _prove_own(self, begin: Schedule) -> int:
-        """Prove what is claimed of the plan's partition; return the bound that was reached."""
+        """Prove the claim for the plan's partition; return the bound reached."""
         certificate = own_certificate(self.plan.claim.certificate, self.plan.partition)
         if certificate is None:
             return self._raise(self.problem, begin, self.options.time_limit_s)
@@ -241,7 +241,7 @@ class _Reproving:
         )
 
     def _take(self, found: Recheck, certificate: Certificate, begin: Schedule) -> int:
-        """Return the bound that was reached; look for a schedule below one that was not."""
+        """Return the bound reached; look for a schedule that disproves a claim that was not."""
         if found == Recheck.PROVEN:
             is_closed = self._closed_us >= self.claimed_us and not certificate.partitions
             self.proven_from = "closed forms" if is_closed else certificate.words
@@ -256,7 +256,7 @@ class _Reproving:
         return work_bound_us(relaxed_for_fusion(self.problem), self.objective)
 
     def _look_for_witness(self, begin: Schedule) -> None:
-        """Look for a schedule below the bound by what finds one soon."""
+        """Look for a schedule below the bound with the quick heuristics."""
         if self._is_over():
             return
         without = self.options.without | _NO_PROOFS
@@ -266,7 +266,7 @@ class _Reproving:
         self._note(found.value_us)
 
     def _raise(self, problem: Problem, begin: Schedule | None, limit_s: float) -> int:
-        """Prove of one partition as much as the claim says, or as there is time for."""
+        """Prove the claimed bound for one partition, as far as time allows."""
         self.proven_from = "all provers"
         reached_us = work_bound_us(relaxed_for_fusion(problem), self.objective)
         until_s = time.monotonic() + min(limit_s, self._left_s())
@@ -280,17 +280,17 @@ class _Reproving:
             self._note(found.value_us)
             reached_us = max(reached_us, found.lower_bound_us)
             if found.stopped_by == StoppedBy.INFEASIBLE:
-                return self.claimed_us  # no schedule beats it, as there is none
+                return self.claimed_us  # infeasible, so no schedule beats it
             if found.stopped_by != StoppedBy.GAP or found.value_us is None:
                 break
-            # The gap was reached by a better schedule, before the bound was.
+            # A better schedule closed the gap before the bound was reached.
             begin, best_us = found.schedule, found.value_us
         return reached_us
 
     def _search(
         self, problem: Problem, begin: Schedule | None, best_us: int, options: SolveOptions
     ) -> Result:
-        """Search until the gap is that between the best schedule known and the claimed bound."""
+        """Search until the gap is that between the best known schedule and the claimed bound."""
         ended = _Either(self.stop)
         gap = max(0.0, relative_gap(best_us, self.claimed_us))
         options = replace(options, gap=gap, hint=begin)
@@ -303,11 +303,11 @@ class _Reproving:
         try:
             return solve(problem, options, look, ended)
         except SynthError:
-            # The plan takes micro-batches out of order, which no search of the period does.
+            # The plan runs micro-batches out of order, which the search for a period excludes.
             return solve(problem, replace(options, hint=None), look, ended)
 
     def _of_all(self, profile: Profile, begin: Schedule) -> Reproof:
-        """This partition, then whatever bounds of runs of layers leave open, one by one."""
+        """Prove a bound over all partitions: the plan's, then those that runs leave open."""
         holds_for = BoundScope.ALL.words
         certificate = self.plan.claim.certificate
         if certificate is not None:
