@@ -99,7 +99,7 @@ class Objective:
             return cls.MAKESPAN if text == _MAKESPAN else cls.PERIOD
         match = _ITERATIONS.fullmatch(text)
         if match is None or int(match[1]) > _MOST_ITERATIONS:
-            raise ValueError(f"{text!r} is no objective; known: {KNOWN}")
+            raise ValueError(f"{text!r} is not an objective; known: {KNOWN}")
         return cls.of_iterations(int(match[1]))
 
     def __str__(self) -> str:

@@ -41,7 +41,7 @@ def read_text(path: Path, needed: str, most_bytes: int = MOST_BYTES) -> str:
     try:
         return read_bytes(path, needed, most_bytes).decode("utf-8")
     except UnicodeDecodeError:
-        raise SynthError(f"{path} is no text file; needed: {needed}") from None
+        raise SynthError(f"{path} is not a text file; needed: {needed}") from None
 
 
 def read_bytes(path: Path, needed: str, most_bytes: int = MOST_BYTES) -> bytes:

@@ -98,7 +98,7 @@ class FileRecord(Record):
             return parse_json(text)
         except ValueError as error:
             raise SynthError(
-                f"{name} is not JSON: {error}; it was cut short or edited: make it anew with "
+                f"{name} is not JSON: {error}; it was truncated or edited: make it again with "
                 f"`{cls.MADE_BY}`"
             ) from None
 
@@ -116,7 +116,7 @@ class FileRecord(Record):
             way_out = (
                 "upgrade synth"
                 if isinstance(version, int) and version > cls.VERSION
-                else f"make the file anew with `{cls.MADE_BY}`"
+                else f"make the file again with `{cls.MADE_BY}`"
             )
             known = " to ".join(map(str, sorted({cls.OLDEST, cls.VERSION})))
             raise SynthError(
@@ -126,7 +126,9 @@ class FileRecord(Record):
         try:
             checked = cls.model_validate(body)
         except ValidationError as error:
-            raise SynthError(f"{name} is no valid {cls.FORMAT} file:\n{describe(error)}") from None
+            raise SynthError(
+                f"{name} is not a valid {cls.FORMAT} file:\n{describe(error)}"
+            ) from None
         half = half_character(body)
         if half is not None:
             raise SynthError(f"{name} has {half} in it, half of a character; needed: plain text")
@@ -171,7 +173,7 @@ def write_atomically(path: Path, text: str) -> None:
     """Write a text file through a temporary one beside it, so that it is never half-written.
 
     What is written is on the disk before it takes its name, so that a power cut leaves the old file
-    or the new one, too. A link is followed; what is no regular file (a pipe, /dev/stdout) is
+    or the new one, too. A link is followed; what is not a regular file (a pipe, /dev/stdout) is
     written to, not replaced.
 
     Raises:

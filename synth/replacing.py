@@ -69,7 +69,7 @@ TORCH_CSV = FileKind("a schedule of PyTorch's", re.compile(r'\s*[",]*\(?\d+[A-Z]
 def check_replaceable(path: Path | None, kind: FileKind, option: str, force: bool = False) -> None:
     """Refuse to write over a file, if one is given, that is not of a kind.
 
-    An empty file may be replaced, and what is no regular file is written to.
+    An empty file may be replaced, and what is not a regular file is written to.
 
     Args:
         path: the output path.

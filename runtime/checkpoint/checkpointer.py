@@ -150,7 +150,7 @@ class Checkpointer:
     def _way_out(self, tried: list[int]) -> str:
         others = [str(step) for step in self._steps if step not in tried]
         if not others:
-            return "no other checkpoint is there; give another folder to begin anew"
+            return "no other checkpoint is there; give another folder to start again"
         return (
             f"--resume-from {LAST_GOOD} goes on from the last intact one, --resume-from STEP from "
             f"another (there are those of steps: {', '.join(others)})"

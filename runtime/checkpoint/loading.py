@@ -92,7 +92,7 @@ def _other_optimizer(prefix: str, ours: set[str], theirs: set[str]) -> Mismatch:
     own, other = (", ".join(sorted(keys)) or "nothing" for keys in (ours, theirs))
     return Mismatch(
         f"of {prefix.removeprefix('optimizer.')} the checkpoint's optimizer keeps {other}, this "
-        f"run's {own}; train with the same optimizer, or --ignore-optimizer begins such state anew"
+        f"run's {own}; train with the same optimizer, or --ignore-optimizer resets such state"
     )
 
 

@@ -58,7 +58,7 @@ class Manifest(TrainingState):
         for name, tensor in self.tensors.items():
             if tensor.file not in self.files:
                 raise ValueError(
-                    f"tensor {shown(name)} is in {tensor.file}, which is no file of it"
+                    f"tensor {shown(name)} is in {tensor.file}, which is not one of its files"
                 )
         for name, stored_name in self.aliases.items():
             if stored_name not in self.tensors:
@@ -84,7 +84,7 @@ class Manifest(TrainingState):
         except (ValueError, RecursionError) as error:
             raise Damaged(f"{name} is damaged: {error}") from None
         if not isinstance(data, dict):
-            raise Damaged(f"{name} is damaged: it is no JSON object")
+            raise Damaged(f"{name} is damaged: it is not a JSON object")
         checksum = data.get("checksum")
         if checksum is None and data.get("schema_version") == TrainingState.VERSION:
             return TrainingState.model_validate_file(data, name)

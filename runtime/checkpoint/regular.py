@@ -21,14 +21,14 @@ def check_regular(path: Path) -> None:
     except OSError as error:
         raise Damaged(f"{path.name}: {error.strerror or error}") from None
     if not stat.S_ISREG(found.st_mode):
-        raise Damaged(f"{path.name} is no regular file")
+        raise Damaged(f"{path.name} is not a regular file")
 
 
 def read_regular(path: Path) -> bytes:
     """Read a whole file.
 
     Raises:
-        Damaged: it is no regular file, cannot be read, or is larger than any that is written.
+        Damaged: it is not a regular file, cannot be read, or is larger than any that is written.
     """
     check_regular(path)
     try:

@@ -97,5 +97,5 @@ class TrainingState(FileRecord):
             raise SynthError(
                 f"the checkpoint was made with optimizer {found.optimizer}, this run has "
                 f"{self.optimizer}; give --optimizer {found.optimizer}, or --ignore-optimizer to "
-                f"begin the state that differs anew"
+                f"reset the state that differs"
             )

@@ -100,7 +100,7 @@ def _output(name: str, sample: Sample, call: LayerCall) -> Tensor:
     if not isinstance(y, Tensor):
         raise SynthError(
             f"layer {name!r} returned a {type(y).__name__}; needed: one tensor (from the last "
-            f"layer: the scalar loss); join several into one, or make them anew in each layer"
+            f"layer: the scalar loss); join several into one, or make them in each layer"
         )
     if targets is not None and y.numel() != 1:
         raise SynthError(

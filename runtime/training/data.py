@@ -176,7 +176,7 @@ def _check_every_rank_can_read(path: Path) -> None:
         raise SynthError(f"cannot read data {path}: {error.strerror or error}") from None
     if is_stream:
         raise SynthError(
-            f"data {path} is no file but a pipe or a device, which cannot be read by every rank; "
+            f"data {path} is a pipe or a device, which cannot be read by every rank; "
             f"give a file or a folder"
         )
 

@@ -80,7 +80,7 @@ def _rows(text: str) -> list[list[str]]:
     try:
         return list(csv.reader(io.StringIO(text, newline=None)))
     except csv.Error as error:
-        raise SynthError(f"the file is no CSV of actions such as 0F0: {error}") from None
+        raise SynthError(f"the file is not a CSV of actions such as 0F0: {error}") from None
 
 
 def _ops(rank: int, place: int, cell: str) -> list[Op]:

@@ -87,7 +87,7 @@ def test_a_fingerprint_that_is_none_is_refused(
     path = changed(plan_file, tmp_path, lambda data: data.update(fingerprint=broken))
     ended = synth("check", path)
     assert (ended.code, ended.stdout) == (2, "")
-    assert "is no fingerprint" in ended.stderr
+    assert "is not a fingerprint" in ended.stderr
 
 
 def test_of_a_plan_without_a_fingerprint_check_cannot_tell(

@@ -95,7 +95,7 @@ def test_a_plan_that_was_changed_is_warned_of(
     told = warnings(synth(command, path, *more))
     assert told[0] == (
         f"warning: {path}: the file was changed after it was written: its fingerprint does not "
-        f"fit name; make it anew with `synth solve`"
+        f"fit name; make it again with `synth solve`"
     )
     assert sum("fingerprint" in line for line in told) == 1
 
@@ -113,7 +113,7 @@ def test_a_broken_fingerprint_is_warned_of(synth: Synth, plan_file: Path, tmp_pa
     path = tmp_path / "broken.json"
     path.write_text(json.dumps(data | {"fingerprint": 3}))
     [warning] = warnings(synth("show", path))
-    assert "'fingerprint' in the file is no fingerprint" in warning
+    assert "'fingerprint' in the file is not a fingerprint" in warning
 
 
 def test_a_plan_without_a_fingerprint_is_not_warned_of(

@@ -49,7 +49,7 @@ def test_control_characters_of_a_text_do_not_reach_the_terminal(
     synth: Synth, plan_file: Path, tmp_path: Path
 ) -> None:
     path = damaged(plan_file, tmp_path, lambda data: data["claim"].update(objective="\x1b[31m"))
-    refused(synth("check", path), "is no objective", code=5)
+    refused(synth("check", path), "is not an objective", code=5)
 
 
 def test_a_file_name_is_shown_without_its_control_characters(synth: Synth, tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_a_file_larger_than_any_of_ours_is_not_read(
 
 def test_data_that_never_ends_is_refused(synth: Synth, run_plan: Path) -> None:
     ended = synth("run", run_plan, "--data", "/dev/zero", "--device", "cpu")
-    refused(ended, "data /dev/zero is no file but a pipe or a device")
+    refused(ended, "data /dev/zero is a pipe or a device")
 
 
 def test_a_profile_is_read_with_the_same_limits(synth: Synth, tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_a_named_pipe_as_data_is_not_waited_for(
     os.mkfifo(pipe)
     ended = synth("run", run_plan, "--data", pipe, "--device", "cpu")
     assert ended.code == 2
-    assert f"data {pipe} is no file but a pipe or a device" in ended.stderr
+    assert f"data {pipe} is a pipe or a device" in ended.stderr
 
 
 @pytest.mark.parametrize("digits", [50, 3000, 100_000])
@@ -209,7 +209,7 @@ def test_deeply_nested_text_is_refused(
         (b"0F0,0I0,0W0\r\r1F0,1I0,1W0", "row 1 has no actions"),
         (b"\n\n\n", "the file holds no actions"),
         (b"", "the file holds no actions"),
-        (b"0F0," + b"x" * 200_000, "the file is no CSV of actions"),
+        (b"0F0," + b"x" * 200_000, "the file is not a CSV of actions"),
         (b"0F0," + b"x" * 100_000, "is not understood"),
         (b"0F0,\x1b[31m", "is not understood"),
         (b'0F0,"0I0', "is missing"),

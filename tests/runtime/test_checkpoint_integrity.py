@@ -227,7 +227,7 @@ def test_without_a_good_one_the_message_says_so(saved: Path, pool: Any) -> None:
     for step in (1, 2, 3):
         (saved / f"step-{step}" / "training.json").unlink()
     message = refusal(pool, saved, resume_from="last-good")
-    assert "no other checkpoint is there; give another folder to begin anew" in message
+    assert "no other checkpoint is there; give another folder to start again" in message
 
 
 def load_restarted(rank: int, world_size: int, folder: str, source: int | str) -> int:
@@ -293,7 +293,9 @@ def test_a_manifest_that_contradicts_itself_is_refused() -> None:
     }
     assert Manifest.model_validate_file(data, "it").names == {"a", "b"}
     elsewhere = {"a": {"file": "rank-7.safetensors", **stored}}
-    with pytest.raises(SynthError, match=r"'a' is in rank-7\.safetensors, which is no file of it"):
+    with pytest.raises(
+        SynthError, match=r"'a' is in rank-7\.safetensors, which is not one of its files"
+    ):
         Manifest.model_validate_file(data | {"tensors": elsewhere}, "it")
     with pytest.raises(SynthError, match="alias 'b' is of no tensor that is stored"):
         Manifest.model_validate_file(data | {"aliases": {"b": "c"}}, "it")
@@ -304,10 +306,10 @@ def test_a_pipe_or_a_device_is_not_waited_for(saved: Path, pool: Any, name: str)
     file = saved / "step-3" / name
     file.unlink()
     os.mkfifo(file)
-    assert f"{name} is no regular file" in refusal(pool, saved)
+    assert f"{name} is not a regular file" in refusal(pool, saved)
     file.unlink()
     file.symlink_to("/dev/zero")
-    assert f"{name} is no regular file" in refusal(pool, saved)
+    assert f"{name} is not a regular file" in refusal(pool, saved)
 
 
 def forged(path: Path, change: Callable[[dict[str, Any]], None]) -> None:

@@ -110,7 +110,7 @@ def test_any_other_version_says_how_to_make_the_file_anew(
     data: dict[str, Any], version: Any
 ) -> None:
     data["schema_version"] = version
-    assert "make the file anew with `synth profile`" in refusal(data)
+    assert "make the file again with `synth profile`" in refusal(data)
 
 
 def test_a_file_of_another_format_is_refused_with_what_makes_the_right_one(
@@ -139,7 +139,7 @@ def test_a_missing_file_is_refused_with_its_path(tmp_path: Path) -> None:
 
 def test_a_binary_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(SynthError, match="is no text file"):
+    with pytest.raises(SynthError, match="is not a text file"):
         Profile.load(tmp_path / "x.json")
 
 

@@ -61,7 +61,8 @@ def stored_fingerprint(data: Mapping[str, Any]) -> Fingerprint | None:
         return Fingerprint.model_validate(data[KEY])
     except ValidationError:
         raise SynthError(
-            f"{KEY!r} in the file is no fingerprint: it needs sha256 and parts; make the file anew"
+            f"{KEY!r} in the file is not a fingerprint: it needs sha256 and parts; make the file "
+            f"again"
         ) from None
 
 
@@ -82,7 +83,7 @@ def misfit(data: Mapping[str, Any]) -> str | None:
     more = f" and {len(changed) - _MOST_NAMED} more" if len(changed) > _MOST_NAMED else ""
     return (
         f"the file was changed after it was written: its fingerprint does not fit {named}{more}; "
-        f"make it anew with `synth solve`"
+        f"make it again with `synth solve`"
     )
 
 
