@@ -1,9 +1,10 @@
-"""Closed-form infeasibility: memory limits that no schedule can keep, found before any search.
+"""Infeasibility in closed form: memory limits that no schedule can keep, found before any search.
 
 A rank cannot need less than one micro-batch alone, in the order of its ops that needs least (see
-`single_micro_batch`): whatever else it holds only adds to that. The serial schedule, one
-micro-batch after the other in that order, reaches it where a rank holds one stage, and comes close
-where it holds more. It cannot deadlock, because every rank passes the micro-batches one by one.
+`single_micro_batch`): anything else that it holds only adds to that. The serial schedule, one
+micro-batch after the other in that order, reaches this where a rank holds one stage, and comes
+close where it holds more. It cannot deadlock, because every rank passes the micro-batches one by
+one.
 """
 
 from dataclasses import dataclass
@@ -21,10 +22,11 @@ from synth.units import format_bytes, format_bytes_both
 
 @dataclass(frozen=True)
 class Shortage:
-    """Why no schedule fits: what the first failing rank needs at least, and what would fit.
+    """The first rank that cannot keep its memory limit, its least need, and a limit that would do.
 
-    `partition` is what the claim is about; with `of_all` no other one fits, nor does any fit under
-    a smaller limit for all ranks.
+    Attributes:
+        partition: of the claim.
+        of_all: True if no other partition fits either, nor any under a smaller limit for all ranks.
     """
 
     rank: int
@@ -37,11 +39,11 @@ class Shortage:
 
     @property
     def needed_bytes(self) -> int:
-        """What this rank cannot do without."""
+        """The least memory of this rank."""
         return self.static_bytes + self.micro_batch_bytes
 
     def __str__(self) -> str:
-        """The explanation, with every way out."""
+        """Explain, with every way out."""
         needed, cap = _told_apart(self.needed_bytes, self.cap_bytes)
         return (
             f"no schedule fits{self._scope}: rank {self.rank} needs {needed} "
@@ -61,7 +63,7 @@ class Shortage:
 
     @property
     def _scope(self) -> str:
-        """What the claim is about, words that go before the colon."""
+        """The scope of the claim, words that go before the colon."""
         if self.of_all:
             return f" in any partition. In {self._sizes}, which needs the smallest limit"
         return f" for this partition ({self._sizes})" if self.partition else ""
@@ -82,7 +84,7 @@ class Shortage:
 
 
 def _told_apart(first_bytes: int, second_bytes: int) -> tuple[str, str]:
-    """Both sizes for people, with the exact counts where they would read alike."""
+    """Format two sizes, with their exact bytes if they would read alike."""
     alike = format_bytes(first_bytes) == format_bytes(second_bytes)
     first, second = (
         f"{format_bytes_both(size)}{f' = {size:,} bytes' if alike else ''}"
@@ -92,7 +94,7 @@ def _told_apart(first_bytes: int, second_bytes: int) -> tuple[str, str]:
 
 
 def find_shortage(problem: Problem) -> Shortage | None:
-    """Say why no schedule keeps the caps, or None if one micro-batch at a time may."""
+    """Return why no schedule keeps the caps, or None if one micro-batch at a time may."""
     if problem.caps_bytes is None:
         return None
     needed = needed_bytes(problem)
@@ -106,11 +108,10 @@ def find_shortage(problem: Problem) -> Shortage | None:
 
 
 def needed_bytes(problem: Problem, *, recomputing: bool = False) -> tuple[int, ...]:
-    """The least that each rank can hold: its static bytes and one micro-batch alone.
+    """Return the least memory of each rank: its static bytes and one micro-batch alone.
 
     Args:
-        problem: how much there is to hold.
-        recomputing: whether R's may stand before its B's.
+        recomputing: True if R's may stand before B's.
     """
     instance = relaxed_memory(problem)
     return tuple(
@@ -121,7 +122,7 @@ def needed_bytes(problem: Problem, *, recomputing: bool = False) -> tuple[int, .
 
 
 def smallest_limit_bytes(problem: Problem) -> int:
-    """A limit for all ranks that some schedule keeps; with one stage per rank the least one."""
+    """Return a limit for all ranks that some schedule keeps; with one stage per rank the least."""
     needed = max(needed_bytes(problem))
     if all(len(held) == 1 for held in problem.placement.held):
         return needed
@@ -132,9 +133,9 @@ def smallest_limit_bytes(problem: Problem) -> int:
 def one_micro_batch_bytes(
     problem: Problem, instance: Instance, rank: int, *, recomputing: bool = False
 ) -> int:
-    """The peak of one micro-batch alone above the static bytes.
+    """Return the peak of one micro-batch alone, above the static bytes.
 
-    When the gradient's receive is posted, the activation that was just sent is still there: before
+    When the gradient's receive is posted, the activation that was just sent still exists: before
     the first B of a rank that holds one stage stands an F in every schedule, or else an R.
     """
     held = instance.held[rank]
@@ -149,7 +150,7 @@ def one_micro_batch_bytes(
 
 
 def serial_schedule(problem: Problem) -> Schedule:
-    """One micro-batch at a time, boundary buffers for as short as can be: the least memory."""
+    """Make the schedule of least memory: one micro-batch at a time, with few boundary buffers."""
     instance = relaxed_memory(problem)
     programs: list[tuple[Op, ...]] = []
     for rank in range(problem.num_ranks):

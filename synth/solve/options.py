@@ -11,7 +11,7 @@ from synth.solve.result import Result
 
 
 class Part(StrEnum):
-    """A part of the search that can be left out, to see what it is good for."""
+    """A part of the search, which can be left out to measure its worth."""
 
     FAMILIES = "families"
     LIST_SCHEDULING = "list scheduling"
@@ -25,7 +25,7 @@ class Part(StrEnum):
 
 
 class SolverName(StrEnum):
-    """Which exact solver runs after the heuristics."""
+    """The exact solver."""
 
     CPSAT = "cpsat"
     MILP = "milp"
@@ -33,11 +33,17 @@ class SolverName(StrEnum):
 
 @dataclass(frozen=True)
 class SolveOptions:
-    """How long and how to search.
+    """Limits, seed and parts of a search.
 
-    `gap` is the relative gap at which the search may stop. With `deterministic`, the same input
-    gives the same output: the limit then counts CP-SAT's deterministic seconds, not the clock's.
-    `without` leaves parts of the search out. `hint_found_by` is what the hint is named for.
+    Attributes:
+        time_limit_s: seconds of the clock, or deterministic seconds of CP-SAT.
+        gap: relative gap at which the search may stop.
+        workers: threads, by default one per processor.
+        deterministic: the same input gives the same output; the limit then counts effort.
+        hint: a schedule to begin from.
+        hint_found_by: the name under which the hint is reported.
+        verbose: called with each line of CP-SAT's log.
+        without: parts that are left out.
     """
 
     time_limit_s: float = 60.0
@@ -61,7 +67,7 @@ class SolveOptions:
         return self.workers or num_processors()
 
     def going_on_from(self, found: Result) -> "SolveOptions":
-        """The same with what was found as the hint, if anything was."""
+        """Return these options with a result's schedule, if it has one, as the hint."""
         if found.schedule is None:
             return self
         by = found.found_by or self.hint_found_by

@@ -1,4 +1,4 @@
-"""The orders that a search knows, as solutions of its models: where they start from."""
+"""The orders that a search knows, as solutions of its models."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,7 +18,10 @@ from synth.solve.instance.timing import (
 
 
 def split_timing(programs: Sequence[Sequence[Op]], instance: Instance) -> TimedOrders | None:
-    """Programs with B W for each BW, if they share micro-batches alike and keep the caps."""
+    """Time programs with B W for each BW; None if they do not fit the instance.
+
+    They must share micro-batches as the problem does, and keep the caps.
+    """
     return (
         _in_instance(split(programs, instance), instance)
         if shares_alike(instance, programs)
@@ -34,7 +37,7 @@ def _in_instance(programs: Sequence[Sequence[Op]], instance: Instance) -> TimedO
 
 
 class OrderPool:
-    """Drafts of the heuristics; each may fit in one instance of memory and not in another."""
+    """Orders found by heuristics; each may fit one memory model and not another."""
 
     def __init__(self, objective: Objective) -> None:
         self._objective = objective
@@ -46,7 +49,7 @@ class OrderPool:
         self._orders.append(programs)
 
     def take_new(self) -> list[Programs]:
-        """The orders that were added since this was last asked."""
+        """Return the orders added since the last call."""
         taken = self._orders[self._num_taken :]
         self._num_taken = len(self._orders)
         return taken
@@ -54,11 +57,11 @@ class OrderPool:
     def timings(
         self, instance: Instance, best: Sequence[Sequence[Op]] | None, fusible: bool = False
     ) -> list[TimedOrders]:
-        """All that keep an instance's caps, best first.
+        """Return the orders that keep an instance's caps, best first.
 
         Args:
-            best: the programs of the incumbent.
-            fusible: with BW where they have it, and else only as B W.
+            best: programs of the incumbent.
+            fusible: with their BW too, and not only as B W.
         """
         orders: list[Sequence[Sequence[Op]]] = [*self._orders]
         if best is not None and shares_alike(instance, best):
@@ -71,7 +74,7 @@ class OrderPool:
     def hint(
         self, instance: Instance, best: Sequence[Sequence[Op]] | None, fusible: bool = False
     ) -> tuple[TimedOrders | None, int]:
-        """The best one with its value there; else no solution, and a value that none exceeds."""
+        """Return the best known order and its value; else None and a value that none exceeds."""
         known = self.timings(instance, best, fusible)
         if known:
             return known[0], known[0].value_us(instance, self._objective)

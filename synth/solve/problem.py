@@ -12,13 +12,17 @@ from synth.solve.tuning import SEARCH
 
 @dataclass(frozen=True)
 class Problem:
-    """Find the order of F, B, W of every rank that is fastest within the caps.
+    """The search for the fastest order of F, B and W of every rank within its memory limit.
 
-    `caps_bytes[rank]` is the most that a rank may hold at any moment, everything counted; None is
-    no limit. `partition`, the layers of each stage, only serves explanations; `partition_is_best`
-    says that where it cannot keep the caps no other one can, nor a smaller limit for all ranks.
-    `recomputed_layers` are those that B recomputes, which the costs count. `profile` has the layers
-    where none of these is recomputed; with it a search may choose them (`plan.layer_choice`).
+    Attributes:
+        caps_bytes: by rank, the most that it may hold at any moment, everything counted; None
+            without limits.
+        partition: layers of each stage, for explanations only.
+        partition_is_best: True if no other partition keeps these caps where this one cannot, nor a
+            smaller limit for all ranks.
+        recomputed_layers: layers that B recomputes, which the costs count.
+        profile: of the layers without recomputation; with it a search may choose recomputed layers
+            (`plan.recompute.layer_choice`).
     """
 
     costs: Costs
@@ -73,7 +77,7 @@ class Problem:
         cap_bytes: int | None = None,
         objective: Objective = Objective.MAKESPAN,
     ) -> "Problem":
-        """One stage per rank, one cap for all."""
+        """Make a problem with one stage per rank and one cap for all."""
         caps = None if cap_bytes is None else (cap_bytes,) * costs.num_stages
         placement = Placement.linear(costs.num_stages)
         return cls(costs, placement, num_micro_batches, caps, objective)
@@ -89,16 +93,16 @@ class Problem:
         return len(self.placement.ranks)
 
     def share(self, replica: int) -> tuple[int, int]:
-        """The first micro-batch of a replica, and how many pass it: as even as can be."""
+        """Return the first micro-batch of a replica, and their number, as even as possible."""
         each, more = divmod(self.num_micro_batches, self.num_replicas)
         return each * replica + min(replica, more), each + (replica < more)
 
     def static_bytes(self, rank: int) -> int:
-        """Parameters, gradients and optimizer state of what a rank holds."""
+        """Return the parameters, gradients and optimizer state of a rank."""
         held = self.placement.held[rank]
         return sum(self.costs.stages[stage].static_bytes for stage, _ in held)
 
     def reduction_us(self, stage: int) -> int:
-        """The all-reduce of a stage's gradients between its copies."""
+        """Return the duration of the all-reduce of a stage's gradients between its copies."""
         ranks = sorted({ranks[stage] for ranks in self.placement.ranks})
         return self.costs.reduction_us(stage, ranks)

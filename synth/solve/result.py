@@ -11,7 +11,7 @@ from synth.solve.problem import Problem
 
 
 class StoppedBy(StrEnum):
-    """Why a search ended; exhausted: every part searched to its end, and a gap is left."""
+    """The reason why a search ended; exhausted: all parts have ended, and a gap is left."""
 
     OPTIMAL = "optimal"
     GAP = "gap"
@@ -25,10 +25,12 @@ class StoppedBy(StrEnum):
 class Baseline:
     """A published schedule on the same costs.
 
-    `work_us` is the largest work of a rank, `mean_work_us` that of a rank on average, what is done
-    twice counted twice; `fits` is whether it keeps the caps; `keeps_saved` whether what F saves
-    stays where it is, as the search takes for granted: its bounds say nothing of those that rebuild
-    or move it.
+    Attributes:
+        work_us: the largest work of a rank, all that is done twice counted twice.
+        mean_work_us: the mean work of a rank, counted likewise.
+        fits: True if it keeps the caps.
+        keeps_saved: True if the values that F saves stay where they are. Bounds of the search do
+            not hold for schedules that rebuild or move them.
     """
 
     name: str
@@ -43,7 +45,7 @@ class Baseline:
 
 @dataclass(frozen=True)
 class Incumbent:
-    """A step of progress: a better verified schedule, or a better bound on the same one."""
+    """A step of progress: a better verified schedule, or a better bound of the same one."""
 
     elapsed_s: float
     schedule: Schedule
@@ -63,11 +65,11 @@ class Incumbent:
 
 @dataclass(frozen=True)
 class Result:
-    """The best schedule found, with what is proven about it.
+    """The best schedule found, and what is proven about it.
 
-    `schedule`, `timeline`, `value_us`, `gap` and `found_by` are None when there is no schedule;
-    `message` then says why. Every value is an exact simulation of a verified schedule.
-    `certificate` is that of the bound, where it has one.
+    Every value is an exact simulation of a verified schedule. Without a schedule, `schedule`,
+    `timeline`, `value_us`, `gap` and `found_by` are None, and `message` says why. `certificate` is
+    that of the bound, if it has one.
     """
 
     problem: Problem
@@ -91,10 +93,10 @@ class Result:
 
 
 def relative_gap(value_us: int, bound_us: int) -> float:
-    """(value − bound) / value, 0 where both are 0."""
+    """(value − bound) / value, 0 if both are 0."""
     return (value_us - bound_us) / value_us if value_us else 0.0
 
 
 def rank_key(value_us: int | None) -> tuple[bool, int]:
-    """Smaller is better; no value is worst."""
+    """The key that orders values, smaller first; no value is worst."""
     return value_us is None, value_us or 0

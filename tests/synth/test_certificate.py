@@ -23,9 +23,10 @@ from synth.schedule.files.plan_file import Plan
 from synth.schedule.model import Placement
 from synth.schedule.placements import placement
 from synth.solve import Part, Problem, SolveOptions, SolverName, solve
-from synth.solve.bounds.closed_form import RankSubsets, Reference, work_bounds
+from synth.solve.bounds.closed_form import work_bounds
 from synth.solve.bounds.forward_spacing import SpacingProver
 from synth.solve.bounds.idle_time import IdleBounds
+from synth.solve.bounds.rank_subsets import RankSubsets, Reference
 from synth.solve.bounds.recheck import Recheck, recheck
 from synth.solve.cpsat.model import ExactModel
 from synth.solve.instance.memory_models import relaxed_for_fusion

@@ -11,8 +11,8 @@ from synth.kinds import OpKind
 from synth.schedule import Placement
 from synth.schedule.placements import placement
 from synth.solve import Objective, Problem
-from synth.solve.bounds.closed_form import RankSubsets, Reference
 from synth.solve.bounds.forward_spacing_model import SpacingModel, Spacings
+from synth.solve.bounds.rank_subsets import RankSubsets, Reference
 from synth.solve.cpsat import passing_pairs as module
 from synth.solve.cpsat.model import ExactModel
 from synth.solve.cpsat.run import run

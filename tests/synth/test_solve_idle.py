@@ -15,9 +15,10 @@ from synth.profile import Link, Links
 from synth.schedule import Buffering, Schedule, ScheduleError, peak_bytes, verify
 from synth.schedule.placements import placement
 from synth.solve import Part, Problem, SolveOptions, StoppedBy, solve
-from synth.solve.bounds.closed_form import Reference, work_bounds
+from synth.solve.bounds.closed_form import work_bounds
 from synth.solve.bounds.idle_time import IdleBounds, _Growth
 from synth.solve.bounds.idle_time_model import IdleTimeModel, Stretch, base_length_us
+from synth.solve.bounds.rank_subsets import Reference
 from synth.solve.cpsat.run import ModelOutcome, run
 from synth.solve.instance.memory_models import relaxed_for_fusion
 from tests.synth.effort import counted

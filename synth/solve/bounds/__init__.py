@@ -1,1 +1,1 @@
-"""Lower bounds on the objective, and who proves them when."""
+"""Lower bounds on the objective, and the policy by which they are proven."""

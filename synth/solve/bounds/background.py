@@ -1,4 +1,4 @@
-"""Bounding beside the search, in a thread of its own: CP-SAT computes outside Python's lock."""
+"""A thread that proves bounds during the search; CP-SAT computes in processes of its own."""
 
 import queue
 import threading
@@ -8,10 +8,10 @@ from synth.certificate import Proven
 
 
 class Background:
-    """Runs through bounds in a thread; whoever owns it collects what came in the meantime.
+    """Iterates over bounds in a thread; its owner collects those found so far.
 
     Args:
-        bounds: made and run through in the thread; given what tells it to stop.
+        bounds: called in the thread with a function that says when to stop.
     """
 
     def __init__(self, bounds: Callable[[Callable[[], bool]], Iterator[Proven]]) -> None:
@@ -28,7 +28,11 @@ class Background:
             self._found.put(error)
 
     def collect(self, take: Callable[[Proven], None]) -> None:
-        """Hand on what has been found, in the calling thread."""
+        """Hand over the bounds found since the last call, in the calling thread.
+
+        Raises:
+            BaseException: whatever ended the thread.
+        """
         while not self._found.empty():
             found = self._found.get()
             if isinstance(found, BaseException):
@@ -45,5 +49,5 @@ class Background:
 
     @property
     def is_over(self) -> bool:
-        """Whether all bounds are in."""
+        """True if all bounds are found."""
         return not self._thread.is_alive()

@@ -1,14 +1,14 @@
-"""How far apart k forwards of the first stage must be, proven from k micro-batches alone.
+"""Forward spacing: least distances between forwards of the first stage.
 
     rank 0 | F .. .. .. F .. .. .. F .. .. .. F .. B .. W |
            |<-- g(k) -->|<-- g(k) -->|<-- g(j) -->|<-tail->|
 
-Whatever a schedule does, any k + 1 consecutive micro-batches of it keep the caps without the
-others, and wait for nothing more without them: so from one's F to the k-th after it there is at
-least g(k), the least that there is where they are alone. Such spacings add up to a bound for any
-number of micro-batches, and each of them, wherever it may begin, helps to prove the next one, and
-whatever is asked of all micro-batches. Where ranks hold several stages, the last k + 1 of all take
-longer than g(k) and the last one's way down and up: so from an F to the end is asked for too.
+In any schedule, k + 1 consecutive micro-batches keep the caps without the others, and wait for
+nothing more without them. So the distance from one's F to the k-th F after it is at least g(k), the
+least distance where these micro-batches are alone (a minimum time lag). Spacings add up to a bound
+for any number of micro-batches, and each one helps to prove the next ones and the models of all
+micro-batches. Where ranks hold several stages, the last k + 1 micro-batches take longer than g(k)
+plus the way down and up of the last one; so the least time from an F to the end is proven too.
 """
 
 import math
@@ -28,9 +28,9 @@ from synth.solve.tuning import FORWARD_SPACING
 
 
 def applies(instance: Instance) -> bool:
-    """Whether all micro-batches pass one chain of stages, and no copies of it.
+    """Return True if one replica of the stages is all there is, and memory never goes negative.
 
-    Micro-batches that are left out must not have held less than nothing, on any stage.
+    A micro-batch that is left out must not have held less than nothing, on any stage.
     """
     deltas = (copy.delta_bytes for copy in instance.copies)
     are_held = all(min(e[F], e[F] + e[B], e[F] + e[B] + e[W]) >= 0 for e in deltas)
@@ -38,7 +38,7 @@ def applies(instance: Instance) -> bool:
 
 
 def is_worth(instance: Instance) -> bool:
-    """Whether micro-batches are many and memory is limited."""
+    """Return True if memory is limited and micro-batches are many."""
     limited = any(headroom is not None for headroom in instance.headroom_bytes)
     fewest = (
         FORWARD_SPACING.fewest_micro_batches_of_several
@@ -49,10 +49,13 @@ def is_worth(instance: Instance) -> bool:
 
 
 def lengths(instance: Instance) -> Iterator[int]:
-    """One, then all that memory does not take at once; of the longest but few."""
+    """Yield the lengths to prove: 1, then all from a burst on, ever sparser.
+
+    A burst is the number of forwards that memory takes at once.
+    """
     yield 1
     longest = max(1, round(FORWARD_SPACING.longest_share * instance.copies[0].last))
-    # Later stages of the rank need room too.
+    # Later stages of the rank need memory too.
     burst = length = max(
         2, instance.most_forwards(0) // len(instance.held[instance.copies[0].rank])
     )
@@ -67,9 +70,9 @@ def lengths(instance: Instance) -> Iterator[int]:
 
 
 def far_apart(instance: Instance, num_ranks: int) -> tuple[int, ...]:
-    """So many ranks, up to three, that say most together.
+    """Return up to three ranks that prove most together.
 
-    Memory is short longest on the first stage's rank; some far away have to agree with it.
+    Memory is short for longest on the first stage's rank, and ranks far away have to agree with it.
     """
     size = instance.num_ranks
     by_first_stage = sorted(range(size), key=lambda rank: instance.held[rank][0])
@@ -79,7 +82,7 @@ def far_apart(instance: Instance, num_ranks: int) -> tuple[int, ...]:
 
 
 def of_few(instance: Instance, num_micro_batches: int) -> Instance:
-    """Return the instance of one copy of the stages, of fewer micro-batches."""
+    """Return the instance with fewer micro-batches, of one replica."""
     few = (copy._replace(num_micro_batches=num_micro_batches) for copy in instance.copies)
     return replace(instance, copies=tuple(few))
 
@@ -91,7 +94,7 @@ def closed_to_end_us(instance: Instance) -> int:
 
 
 def of_spacings(lemmas: tuple[ForwardSpacing, ...]) -> Certificate:
-    """Make the certificate of a bound that spacings add up to."""
+    """Make the certificate of a bound that is a sum of spacings."""
     longest = max((lemma.num_forwards for lemma in lemmas), default=None)
     return Certificate(
         prover=ProverName.SPACING,
@@ -101,7 +104,7 @@ def of_spacings(lemmas: tuple[ForwardSpacing, ...]) -> Certificate:
 
 
 class _Question(NamedTuple):
-    """What is asked of so many forwards and one."""
+    """A spacing to prove: its model, and the number of forwards after the first."""
 
     model: type[SpacingModel]
     length: int
@@ -109,12 +112,12 @@ class _Question(NamedTuple):
 
 @dataclass
 class SpacingProver:
-    """The spacings of an instance, shortest first.
+    """Proves the spacings of an instance, shortest first.
 
     Attributes:
-        reference: a schedule, asked for whenever a length begins; where its forwards are no farther
-            apart than is proven, there is nothing to prove.
-        known: what is proven, to which this adds.
+        reference: called for a schedule before each length. Where its forwards are no farther apart
+            than is proven, nothing is left to prove.
+        known: the spacings proven so far, to which this adds.
         objective: of the bounds.
     """
 
@@ -133,13 +136,13 @@ class SpacingProver:
 
     @property
     def bound_us(self) -> int:
-        """What is known of the whole."""
+        """The bound of the whole from the spacings so far."""
         return self.objective.iterations * self.known.whole_us(self._last)
 
     def bounds(self, limit_s: float) -> TimedBounds:
-        """Bounds of the whole, as spacings become known, until one takes too long.
+        """Yield bounds of the whole as spacings are proven, until one takes too long.
 
-        Called again, it goes on from there.
+        A second call goes on from there.
 
         Args:
             limit_s: seconds of the clock, or deterministic ones.
@@ -158,7 +161,7 @@ class SpacingProver:
         return limit_s - left_s
 
     def _proven(self) -> Proven:
-        """The bound, with the spacings up to the longest that it is added up from."""
+        """Return the bound with its lemmas, up to the longest that the sum contains."""
         whole_us, longest = self.known.whole(self._last)
         bound_us = self.objective.iterations * whole_us
         return Proven(bound_us, of_spacings(self.known.lemmas(longest)))
@@ -168,7 +171,7 @@ class SpacingProver:
         return self.instance.copies[0].last
 
     def _questions(self) -> Iterator[_Question]:
-        """What is of use to ask, given the answers to those before."""
+        """Yield the spacings that may still raise the bound."""
         for length in lengths(self.instance):
             nearest_us, to_end_us = self._nearest_us(length)
             if nearest_us is None or nearest_us > self.known.added_us(length):
@@ -178,7 +181,7 @@ class SpacingProver:
                 yield _Question(SpacingToEndModel, length)
 
     def _prove(self, question: _Question, limit_s: float) -> ModelOutcome:
-        """Prove how far apart the first and the last of so many and one are, or the end."""
+        """Prove the least time from the first forward to the last, or to the end of the rank."""
         began_s = time.monotonic()
         model, length = question
         asked = model(of_few(self.instance, length + 1), self.known.ranks, self.known)
@@ -192,9 +195,9 @@ class SpacingProver:
         return outcome
 
     def _nearest_us(self, length: int) -> tuple[int | None, int | None]:
-        """How far apart so many forwards of the reference are where they are nearest; to the end.
+        """Return the reference's least distance over a length, and its time from an F to the end.
 
-        None: there is no reference.
+        Without a reference both are None.
         """
         reference = self.reference()
         if reference is None:

@@ -1,4 +1,4 @@
-"""Distances between forwards of the first stage: what is proven, and the models that prove it.
+"""Proven distances between forwards of the first stage, and the models that prove them.
 
 rank 0 | F .. .. .. F .. .. .. F .. .. .. F .. B .. W |
        |<-- g(k) -->|<-- g(k) -->|<----- to end ----->|
@@ -16,19 +16,19 @@ from synth.solve.cpsat.run import search_from_below
 from synth.solve.instance.instance import F, Instance, OpIndex
 from synth.solve.tuning import EXACT_MODEL
 
-# A number of forwards, and the least distance of so many.
+# A number of forwards, and their least distance in microseconds.
 _Least = tuple[int, int]
 
 
 @dataclass
 class Spacings:
-    """What is proven of any schedule of an instance.
+    """Distances proven for every schedule of an instance.
 
     Attributes:
-        apart_us: for each number of forwards, from the start of one to that of so many later.
-        to_end_us: for each number of forwards, from the start of one that so many follow to the end
-            of its rank.
-        ranks: that the models have by which both were proven.
+        apart_us: by the number k of forwards, from the start of one to the start of the k-th after.
+        to_end_us: by the number k of forwards that follow, from the start of one to the end of its
+            rank.
+        ranks: modelled in both proofs.
     """
 
     apart_us: dict[int, int] = field(default_factory=dict)
@@ -37,19 +37,19 @@ class Spacings:
 
     @property
     def say_more(self) -> bool:
-        """Whether more is known than how long a forward and a round trip take."""
+        """True if they exceed the duration of a forward and a round trip."""
         return max(self.apart_us, default=0) > 1 or max(self.to_end_us, default=0) > 0
 
     def added_us(self, length: int) -> int:
-        """The most that distances of so many forwards together add up to."""
+        """The largest sum of spacings over a length."""
         return _best_and_sums(self.apart_us, length)[0][length]
 
     def whole_us(self, length: int) -> int:
-        """The same, and from there to the end of the rank."""
+        """The largest sum of spacings over a length and to the end of the rank."""
         return self.whole(length)[0]
 
     def whole(self, length: int) -> tuple[int, int]:
-        """The same, and the longest of the distances that add up to it."""
+        """The same sum, and the longest spacing in it."""
         best, sums = _best_and_sums(self.apart_us, length)
         ends = [(best[length - k] + us, k) for k, us in self.to_end_us.items() if k <= length]
         whole_us, last = max(ends, key=lambda end: (end[0], -end[1]), default=(best[length], 0))
@@ -65,7 +65,11 @@ class Spacings:
         return whole_us, longest
 
     def kept_by(self, model: ExactModel) -> None:
-        """Tell a model that has the first stage's rank what its own sums do not say."""
+        """Add every proven separation that shorter ones do not already imply.
+
+        Args:
+            model: has the first stage's rank.
+        """
         forwards = _forwards(model)
         apart, to_end = self.not_implied(len(forwards) - 1)
         for length, us in apart:
@@ -75,7 +79,7 @@ class Spacings:
             model.ends_after(model.instance[0].rank, forwards[-1 - length] + us)
 
     def not_implied(self, longest: int) -> tuple[list[_Least], list[_Least]]:
-        """Distances up to a length, and those to the end, that shorter ones do not imply."""
+        """Return spacings up to a length, and those to the end, that shorter ones do not imply."""
         best, sums = _best_and_sums(self.apart_us, longest)
         lengths = sorted(length for length in self.apart_us if length <= longest)
         apart = [(k, self.apart_us[k]) for k in lengths if self.apart_us[k] > sums[k]]
@@ -83,11 +87,11 @@ class Spacings:
         for length, us in sorted(self.to_end_us.items()):
             if length <= longest and all(us > best[length - k] + end for k, end in said):
                 said.append((length, us))
-        # To the end of the last one is what the models' ways say.
+        # The model itself implies the time from the last forward to the end.
         return apart, [(length, us) for length, us in said if length > 0]
 
     def lemmas(self, longest: int) -> tuple[ForwardSpacing, ...]:
-        """All up to a length that shorter ones do not imply, shorter ones first."""
+        """Return all spacings up to a length that shorter ones do not imply, shorter ones first."""
         both = zip(self.not_implied(longest), (False, True), strict=True)
         found = (
             ForwardSpacing(num_forwards=k, least_us=us, ranks=self.ranks, is_to_end=is_to_end)
@@ -98,7 +102,7 @@ class Spacings:
 
 
 def _best_and_sums(apart_us: Mapping[int, int], longest: int) -> tuple[list[int], list[int]]:
-    """For each length the most that is known, and the most that shorter ones add up to."""
+    """Return for each length the best known distance, and the largest sum of shorter ones."""
     best, sums = [0], [0]
     for end in range(1, longest + 1):
         sums.append(max((best[k] + best[end - k] for k in range(1, end // 2 + 1)), default=0))
@@ -115,8 +119,8 @@ class SpacingModel(ExactModel):
     """Minimises the time from the first forward of the first stage to the last one.
 
     Args:
-        instance: of as many micro-batches as forwards.
-        known: of them, and of more.
+        instance: its micro-batches are the forwards.
+        known: spacings of it and of longer instances.
     """
 
     most_counted = EXACT_MODEL.most_counted_ops_of_spacing
@@ -125,16 +129,16 @@ class SpacingModel(ExactModel):
         self._known = known
         each_us = sum(c.work_us + c.down_us + c.up_us for c in instance.copies)
         steps_us = sum(map(instance.step_us, range(instance.num_ranks)))
-        # As long as one op after the other: that is never too short.
+        # All ops one after the other: no schedule needs more.
         longest_us = each_us * instance.copies[0].num_micro_batches + steps_us
         super().__init__(instance, Objective.MAKESPAN, longest_us, scope, passing_pairs=True)
 
     def tune(self, parameters: cp_model.SatParameters) -> None:
-        """From below: the least is asked for, and how it looks is of no use."""
+        """Search from below: only the least value is needed, not its schedule."""
         search_from_below(parameters)
 
     def minimise(self) -> None:
-        """No two forwards are nearer than is known."""
+        """Minimise the start of the last forward; no two are nearer than is known."""
         self.value = self.cp.new_int_var(0, self.horizon_us, "apart")
         self.spans = self._spans()
         self.cp.add(self.start[0, OpIndex(F, 0)] == 0)
@@ -147,7 +151,7 @@ class SpacingModel(ExactModel):
         yield _forwards(self)[-1]
 
     def _spans(self) -> list[SpanVariable]:
-        """Where the rank ends does not count."""
+        """The end of the rank does not count."""
         return []
 
 

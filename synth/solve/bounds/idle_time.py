@@ -1,4 +1,4 @@
-"""Bounds from the least idle time of each rank while it fills and while it drains."""
+"""Bounds from the least idle time of each rank in its warm-up and its drain."""
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from synth.certificate import Certificate, IdleTime, Proven, ProverName
 from synth.objective import Objective, Spans
-from synth.solve.bounds.closed_form import Reference
 from synth.solve.bounds.idle_time_model import IdleTimeModel, Stretch, base_length_us
+from synth.solve.bounds.rank_subsets import Reference
 from synth.solve.cpsat.run import ModelOutcome, TimedBounds, run
 from synth.solve.instance.instance import Instance
 from synth.solve.options import SolveOptions
@@ -17,26 +17,26 @@ from synth.solve.tuning import IDLE_TIME
 
 
 class End(NamedTuple):
-    """The beginning or the end of a rank."""
+    """The warm-up (`is_opening`) or the drain of a rank."""
 
     rank: int
     is_opening: bool
 
 
 class LeastIdle(NamedTuple):
-    """A least idle time of a rank, and the ranks of the model by which it was proven."""
+    """A proven idle time of a rank, and the ranks of the model that proved it."""
 
     least_us: int
     ranks: tuple[int, ...] = ()
 
 
-# By the length of the stretch, in microseconds.
+# For each end of a rank, its idle time by the length of the stretch in microseconds.
 IdleTimes = dict[End, dict[int, LeastIdle]]
 
 
 @dataclass(frozen=True)
 class _Growth:
-    """How large a part of an end is modelled: by turns of more ranks, and of a longer stretch.
+    """A model of one end of a rank; it grows by further ranks and by a longer stretch.
 
     Attributes:
         further: ranks that can still be added.
@@ -49,7 +49,7 @@ class _Growth:
 
 
 class _Agenda:
-    """What is to be tried at either end, in turns of equal time."""
+    """Queues of models to solve for either end; both ends get equal time."""
 
     def __init__(self, growths: Iterable[_Growth]) -> None:
         self._queues: defaultdict[End, deque[_Growth]] = defaultdict(deque)
@@ -59,21 +59,21 @@ class _Agenda:
             self._add(growth)
 
     def next(self) -> _Growth | None:
-        """The next one of the end that had least time."""
+        """Take the next model of the end that has had less time."""
         ends = [end for end, queue in self._queues.items() if queue]
         if not ends:
             return None
         return self._queues[min(ends, key=lambda end: self._spent_s[end])].popleft()
 
     def note(self, end: End, spent_s: float, larger: Iterable[_Growth], is_next: bool) -> None:
-        """Time was spent, and there is more to try: right now, or when all else has been."""
+        """Note the time spent on a model, and queue larger ones: next, or behind all others."""
         self._spent_s[end] += spent_s
         new = sum(self._add(growth) for growth in larger)
         if is_next:
             self._queues[end].rotate(new)
 
     def _add(self, growth: _Growth) -> bool:
-        """Append it to the queue of its end; whether it was never there."""
+        """Append a model to the queue of its end; return False if it was there before."""
         is_new = growth not in self._seen
         if is_new:
             self._seen.add(growth)
@@ -81,14 +81,14 @@ class _Agenda:
         return is_new
 
     def resume(self, unsolved: Sequence[_Growth]) -> None:
-        """Begin new turns, at either end with what was tried and not solved."""
+        """Begin anew with equal time, first with the models that were not solved."""
         self._spent_s.clear()
         for growth in reversed(unsolved):
             self._queues[growth.end].appendleft(growth)
 
 
 class _Stretches(NamedTuple):
-    """A least time of a rank, by the idle time in stretches at its beginning and its end."""
+    """A least time of a rank, from the idle time in stretches of its warm-up and its drain."""
 
     proven_us: int
     opening_us: int
@@ -97,16 +97,15 @@ class _Stretches(NamedTuple):
 
 @dataclass
 class IdleBounds:
-    """A rank takes its work, and what it must idle at the beginning and at the end.
+    """Bounds from the work of a rank plus its least idle time at both ends.
 
     The two stretches must not overlap: together they are no longer than what is proven already.
 
     Attributes:
-        work: the closed forms' bounds.
-        reference: a known schedule in the model's terms, asked for whenever a proof begins; nothing
-            above its value is of interest.
-        should_stop: asked all the time.
-        least_us: the idle time proven so far, by the length of the stretch.
+        work: closed-form bounds.
+        reference: called at the beginning of each proof for the best value known then.
+        should_stop: polled during each proof.
+        least_us: proven idle times by the length of the stretch.
     """
 
     instance: Instance
@@ -118,20 +117,20 @@ class IdleBounds:
     least_us: IdleTimes = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        # What pairs of ranks idle at the beginning, and when all are known, what is left to try;
-        # and what was not solved since `together` was called.
+        # Idle times of pairs of ranks in the warm-up; the agenda, once all pairs are solved; and
+        # models not solved since `together` was called.
         self._pairs: dict[_Growth, int] = {}
         self._agenda: _Agenda | None = None
         self._unsolved: list[_Growth] = []
 
     @property
     def _is_period(self) -> bool:
-        """Whether ranks are judged by their own time; no makespan is below that either."""
+        """True if ranks are judged by their own time; it bounds the makespan too."""
         return self.objective.periods > 0
 
     @property
     def bound_us(self) -> int:
-        """What has been proven so far."""
+        """The best bound so far."""
         rank_us = max(self._rank_us(rank) for rank in range(self.instance.num_ranks))
         spans = Spans.most([self.work, Spans(rank_us, rank_us if self._is_period else 0)])
         return min(self.reference().value_us, self.objective.value_us(spans))
@@ -140,7 +139,7 @@ class IdleBounds:
         return self._stretches(rank)[-1].proven_us
 
     def _stretches(self, rank: int) -> list[_Stretches]:
-        """Ever longer stretches at both ends, each pair within what was proven before."""
+        """Return ever longer pairs of stretches, each within the time that the last one proves."""
         opening, closing = (
             {0: LeastIdle(0), **self.least_us.get(End(rank, is_opening), {})}
             for is_opening in (True, False)
@@ -159,7 +158,7 @@ class IdleBounds:
             steps.append(longer)
 
     def _proven(self) -> Proven:
-        """The bound, which reserves on what is known of the rank with most."""
+        """Return the bound with the lemmas of the rank with the largest least time."""
         rank = max(range(self.instance.num_ranks), key=self._rank_us)
         lemmas = tuple(self._lemmas(rank))
         counts = [lemma.num_micro_batches for lemma in lemmas]
@@ -172,9 +171,9 @@ class IdleBounds:
         return Proven(self.bound_us, certificate)
 
     def _lemmas(self, rank: int) -> Iterator[IdleTime]:
-        """The idle times that the rank's bound needs, shorter stretches first."""
+        """Yield the idle times that the rank's bound needs, shorter stretches first."""
         steps = self._stretches(rank)
-        # What is proven before a step must only be as long as its stretches are together.
+        # A step needs an earlier proof only of the sum of its two stretches.
         needed: list[_Stretches] = []
         place = len(steps) - 1
         while place > 0:
@@ -209,7 +208,7 @@ class IdleBounds:
         return work_us + self.instance.step_us(rank)
 
     def one_by_one(self, limit_s: float) -> Iterator[Proven]:
-        """Bounds from each rank alone, at its beginning, where it is found quickly.
+        """Yield bounds from the warm-up of each rank alone, which is solved quickly.
 
         Args:
             limit_s: for all of them; seconds of the clock, or deterministic ones.
@@ -226,11 +225,11 @@ class IdleBounds:
                 return
 
     def together(self, limit_s: float) -> TimedBounds:
-        """Bounds of the rank that is bounded best: by more ranks and over longer stretches.
+        """Yield bounds of the most promising rank, from more ranks and longer stretches.
 
-        The beginning, which is found more quickly, says which ranks are worth it. Where a stretch
-        that has grown idles all along, it goes on growing at once. Called again, it goes on, first
-        with what took too long.
+        The warm-up, which is solved more quickly, selects the ranks to add. A stretch whose growth
+        was all idle time grows again at once. A second call goes on, first with the models not
+        solved.
 
         Args:
             limit_s: seconds of the clock, or deterministic ones.
@@ -250,7 +249,7 @@ class IdleBounds:
             self._agenda.resume(unsolved)
 
     def _next(self) -> _Growth | None:
-        """The pairs that are left, then what is on the agenda."""
+        """Return the next pair of ranks, or else the next model of the agenda."""
         if self._agenda is None:
             rank = self._most_promising() if not self._pairs else next(iter(self._pairs)).end.rank
             pairs = (_Growth(End(rank, True), (rank, *other)) for other in self._partners(rank))
@@ -261,7 +260,7 @@ class IdleBounds:
         return self._agenda.next()
 
     def _try(self, growth: _Growth, limit_s: float) -> float:
-        """Solve one, and note what is to be tried after it; what it took."""
+        """Solve a model, queue larger ones, and return the seconds spent."""
         length_us, before_us = self._length_us(growth), self._rank_us(growth.end.rank)
         outcome = self._solve(growth, limit_s)
         if not outcome.optimal:
@@ -277,14 +276,14 @@ class IdleBounds:
         return outcome.spent_s
 
     def _after(self, pairs: Mapping[_Growth, int]) -> Iterator[_Growth]:
-        """What to try when all pairs have been at the beginning: the best one, at both ends."""
+        """Yield the first models of the agenda, once all pairs were solved for the warm-up."""
         best, *others = sorted(pairs, key=lambda growth: -pairs[growth])
         best = replace(best, further=tuple(rank for other in others for rank in other.ranks[1:]))
         yield replace(best, end=End(best.end.rank, False))
         yield from self._larger(best, self._length_us(best))
 
     def _larger(self, growth: _Growth, length_us: int) -> Iterator[_Growth]:
-        """What to try next where this was solved, over such a stretch."""
+        """Yield the larger models to try after this one, whose stretch has the given length."""
         longer = replace(growth, stretched=IDLE_TIME.growth * growth.stretched)
         if self._length_us(longer) > IDLE_TIME.least_growth * length_us:
             yield longer
@@ -293,21 +292,21 @@ class IdleBounds:
             yield replace(growth, ranks=ranks, further=growth.further[1:])
 
     def _most_promising(self) -> int:
-        """Of the ranks that are bounded nearly best alone, that with the longest round trip."""
+        """Return the rank with the longest round trip among those with nearly the best bound."""
         ranks = range(self.instance.num_ranks)
         enough_us = IDLE_TIME.nearly_best_share * max(self._rank_us(rank) for rank in ranks)
         nearly = [rank for rank in ranks if self._rank_us(rank) >= enough_us]
         return max(nearly, key=lambda rank: base_length_us(self.instance, rank))
 
     def _partners(self, rank: int) -> list[tuple[int, ...]]:
-        """Other ranks, far apart, farthest first; nobody where there is no other."""
+        """Return other ranks, far apart, farthest first; one empty tuple if there are none."""
         others = [other for other in range(self.instance.num_ranks) if other != rank]
         size = min(len(others), IDLE_TIME.second_rank_trials)
         some = [others[(2 * i + 1) * len(others) // (2 * size)] for i in range(size)]
         return [(other,) for other in sorted(some, key=lambda other: -abs(other - rank))] or [()]
 
     def _length_us(self, growth: _Growth) -> int:
-        """As long as it should be, if that leaves room for the shortest one at the other end."""
+        """Return the length of a stretch, cut so that the shortest one at the other end fits."""
         rank = growth.end.rank
         shortest_us = base_length_us(self.instance, rank)
         length_us = round(growth.stretched * shortest_us)

@@ -1,13 +1,13 @@
-"""How long a rank must idle at the beginning and at the end, from models of these alone.
+"""The least idle time of a rank in its warm-up and its drain, from models of these alone.
 
     rank 0 | F F F F F .  .  .  . F B W F B B W ...... F B W B W  .  B W  .  .  B W |
            |<-- opening ------------->|                      |<-------- closing -->|
 
-Work and idle time add up to what a rank takes, and a full pipeline may hardly idle: what memory
-costs where ranks hold several stages is paid while it fills and drains. The micro-batches that a
-rank works on in a stretch at either end are few, and all others can be left out: without them there
-is more room and nothing more to wait for. So the idle time of a stretch is found, or bounded,
-exactly, whatever the number of micro-batches; and stretches that do not overlap add up.
+The time of a rank is its work plus its idle time. A full pipeline may hardly idle: where ranks hold
+several stages, the price of memory is paid in the warm-up and the drain. Few micro-batches have ops
+in a stretch at either end, and all others can be left out: without them there is more memory and
+less to wait for. So the idle time of a stretch is found, or bounded, exactly for any number of
+micro-batches, and stretches that do not overlap add up.
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,11 +24,11 @@ from synth.solve.tuning import EXACT_MODEL
 
 @dataclass(frozen=True)
 class Stretch:
-    """The first or the last so many microseconds of a rank.
+    """The first or the last `length_us` microseconds of a rank.
 
     Attributes:
-        is_period: whether the rank's own time is meant, from its first op to its last STEP, or else
-            the whole schedule's.
+        is_period: True for the rank's own time, from its first op to its last STEP, False for the
+            time of the whole schedule.
     """
 
     rank: int
@@ -37,7 +37,7 @@ class Stretch:
     is_period: bool
 
     def num_micro_batches(self, instance: Instance) -> int:
-        """So many have ops in it, roughly: more cost time, fewer make the bound weaker."""
+        """Estimate the micro-batches with ops in it; more cost time, fewer weaken the bound."""
         held = instance.held[self.rank]
         first, work_us = held[0], max(1, sum(instance[copy].work_us for copy in held))
         shortest_us = min(instance[copy].duration_us[W] for copy in held)
@@ -54,7 +54,7 @@ class Stretch:
 
 
 def base_length_us(instance: Instance, rank: int) -> int:
-    """An F, its round trip, B and W of the rank's first stage: before that nothing is freed."""
+    """F, its round trip, B and W of the rank's first stage; nothing is freed before that."""
     first = instance.held[rank][0]
     return instance[first].work_us + instance.round_trip_us[first]
 
@@ -62,9 +62,9 @@ def base_length_us(instance: Instance, rank: int) -> int:
 class IdleTimeModel(ExactModel):
     """Minimises the idle time of a rank in a stretch, with some ranks modelled exactly.
 
-    Ops are in the stretch or outside. One that is cut by the stretch's inner edge moves the edge
-    by less than its duration: that adds no idle time. Of the micro-batches that are left out one
-    that is modelled last (first) speaks for all: the stretch ends where it begins.
+    Ops are inside the stretch or outside. One that the inner edge cuts moves the edge by less than
+    its duration, which adds no idle time. The last (first) modelled micro-batch stands for those
+    left out: the stretch ends where it begins.
     """
 
     most_counted = EXACT_MODEL.most_counted_ops_of_idle_time
@@ -83,14 +83,14 @@ class IdleTimeModel(ExactModel):
             for copy in instance.copies
         )
         part = replace(instance, copies=few)
-        # All ops lie so near to each other where the whole takes no longer than the value.
+        # The largest distance of ops in a schedule within the value.
         apart_us = value_us + max(instance.origins_us or [0])
         self.end_us = apart_us
         horizon_us = apart_us if stretch.is_opening or not stretch.is_period else 2 * apart_us
         super().__init__(part, Objective.MAKESPAN, horizon_us, ranks)
 
     def _add_variables(self) -> None:
-        """At the end it is the end that is certain."""
+        """Add start times; in the drain they count backwards from the end, which is fixed."""
         if self.stretch.is_opening:
             return super()._add_variables()
         self.start, self.origin = {}, {}
@@ -99,21 +99,21 @@ class IdleTimeModel(ExactModel):
             is_bound = copy.rank == self.stretch.rank or not self.stretch.is_period
             soonest_us = self.instance.step_us(copy.rank) if is_bound else -self.end_us
             for op_index in self.instance.op_indices(index):
-                # Counted backwards: CP-SAT tries small values first, and the end is near.
+                # Counted backwards, because CP-SAT tries small values first.
                 name = f"{op_index.kind}{index}.{op_index.microbatch}"
                 to_end = self.cp.new_int_var(soonest_us, self.end_us, name)
                 self.start[index, op_index] = self.end_us - copy.duration_us[op_index.kind] - to_end
 
     def tune(self, parameters: cp_model.SatParameters) -> None:
-        """From below: the least idle time is what is asked, and its schedule is of no use."""
+        """Search from below: only the least idle time is needed, not its schedule."""
         search_from_below(parameters)
 
     def reduce(self) -> None:
-        """Reductions only come behind all this."""
+        """Leave gradient reductions out: they only follow."""
         self.reduced = {}
 
     def minimise(self) -> None:
-        """The length of the stretch less what is done in it."""
+        """Minimise the length of the stretch less the work in it."""
         stretch, held = self.stretch, self.instance.held[self.stretch.rank]
         longest = max(1, *(self.instance[c].duration_us[kind] for c in held for kind in SPLIT))
         length = self.cp.new_int_var(0, stretch.length_us + longest - 1, "length")
@@ -132,7 +132,7 @@ class IdleTimeModel(ExactModel):
         self.cp.minimize(self.idle_us)
 
     def _begin_us(self) -> int:
-        """From when on the rank's time counts."""
+        """The moment from which the rank's time counts."""
         if not self.stretch.is_period:
             return 0
         if self.instance.origins_us is None:
@@ -140,7 +140,7 @@ class IdleTimeModel(ExactModel):
         return self.instance.origins_us[self.stretch.rank]
 
     def _end_above(self) -> None:
-        """Chunks above the scope have their own B's and W's left."""
+        """Reserve time for the B's and W's of stage copies above the modelled ones."""
         modelled = set(self.copies)
         for index in self.copies:
             for above in self.instance.chain_above(index):
@@ -152,7 +152,7 @@ class IdleTimeModel(ExactModel):
     def _is_inside(
         self, copy: int, op_index: OpIndex, edge: cp_model.LinearExprT
     ) -> cp_model.IntVar:
-        """Whether an op is done between the edge and the rank's begin or end."""
+        """Return a literal: an op lies between the edge and the rank's begin or end."""
         inside = self.cp.new_bool_var("")
         outside = inside.negated()
         before, behind = (inside, outside) if self.stretch.is_opening else (outside, inside)
@@ -167,7 +167,7 @@ class IdleTimeModel(ExactModel):
         return inside
 
     def _end_at(self, edge: cp_model.LinearExprT, length: cp_model.IntVar) -> None:
-        """The stretch is as long as it should be, or ends where a micro-batch was cut off."""
+        """The stretch has its full length, or ends where micro-batches were left out."""
         cuts = []
         for at in self._cuts():
             cut = self.cp.new_bool_var("")
@@ -178,9 +178,9 @@ class IdleTimeModel(ExactModel):
         whole.only_enforce_if([cut.negated() for cut in cuts])
 
     def _cuts(self) -> Iterator[cp_model.LinearExprT]:
-        """Where the last micro-batch that is modelled begins on the rank, or the first one ends.
+        """Yield the starts of the last modelled micro-batches, or the ends of the first ones.
 
-        If none is left out, the opening ends with the last W: the STEPs behind it are no idle time.
+        If none is left out, the warm-up ends with the last W: the STEPs behind it are no idle time.
         """
         rank = self.stretch.rank
         if self.stretch.is_opening:
@@ -195,7 +195,7 @@ class IdleTimeModel(ExactModel):
                 yield self.end(copy, OpIndex(W, 0))
 
     def _last_end(self) -> cp_model.IntVar:
-        """When the rank has done all but its STEPs."""
+        """The end of the rank's last op before its STEPs."""
         held = self.instance.held[self.stretch.rank]
         last = self.cp.new_int_var(0, self.end_us, "last end")
         ends = [self.end(copy, OpIndex(W, self.instance[copy].last)) for copy in held]

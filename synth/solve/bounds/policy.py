@@ -1,4 +1,4 @@
-"""Which bounds are tried, and for how long: by parts of the ranks, and by the idle time of one."""
+"""The order of the bounds, and their shares of the time."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -7,9 +7,10 @@ from typing import NamedTuple
 from synth.certificate import Proven
 from synth.objective import Objective
 from synth.solve.bounds import forward_spacing
-from synth.solve.bounds.closed_form import RankSubsets, Reference, work_bounds
+from synth.solve.bounds.closed_form import work_bounds
 from synth.solve.bounds.forward_spacing_model import Spacings
 from synth.solve.bounds.idle_time import IdleBounds, IdleTimes
+from synth.solve.bounds.rank_subsets import RankSubsets, Reference
 from synth.solve.cpsat.run import TimedBounds
 from synth.solve.instance.instance import Instance
 from synth.solve.options import SolveOptions
@@ -18,13 +19,13 @@ from synth.solve.tuning import BOUND_POLICY
 
 @dataclass
 class ProofState:
-    """What has been found, for later proofs to begin with.
+    """Proven facts that later proofs begin with.
 
     Attributes:
-        bound_us: of the objective, by any of them.
-        of_rank: of the objective, when each rank was looked at alone.
-        spacings: how far apart so many forwards of the first stage are, and the end of its rank.
-        idle_us: how long ranks idle at their ends.
+        bound_us: the best bound of the objective.
+        of_rank: the bound of the objective from each rank alone.
+        spacings: distances between forwards of the first stage, and to the end of its rank.
+        idle_us: least idle times of ranks at their ends.
     """
 
     bound_us: int = 0
@@ -34,7 +35,7 @@ class ProofState:
 
 
 class _Turn(NamedTuple):
-    """What is tried next, and its share of the time that is left."""
+    """A prover and its share of the remaining time."""
 
     bounds: Callable[[float], TimedBounds]
     share: float
@@ -44,15 +45,14 @@ class _Turn(NamedTuple):
 class BoundPolicy:
     """Bounds of a problem of which a schedule is known.
 
-    Ranks that hold several stages are hardly bounded as a whole; what they must idle at their
-    beginning and at their end is, or, where even a full pipeline idles, how far apart a part of the
-    micro-batches must be. With one stage per rank it is the other way round; where micro-batches
-    are many, both say most.
+    Where ranks hold several stages, models of all ranks prove little. Their idle times in warm-up
+    and drain prove more or, where even a full pipeline idles, forward spacings do. Where they hold
+    one stage it is the other way round; with many micro-batches both kinds prove most.
 
     Attributes:
-        instance: the relaxed one, from which all bounds come.
-        reference: asked for what is known then, whenever a proof begins.
-        should_stop: asked all the time.
+        instance: the one that is relaxed for fusion.
+        reference: called at the beginning of each proof for the best value known then.
+        should_stop: polled during each proof.
     """
 
     instance: Instance
@@ -63,7 +63,7 @@ class BoundPolicy:
     should_stop: Callable[[], bool]
 
     def one_by_one(self, limit_s: float) -> Iterator[Proven]:
-        """Bounds from each rank alone.
+        """Yield bounds from each rank alone.
 
         Args:
             limit_s: for all of them; seconds of the clock, or deterministic ones.
@@ -73,7 +73,7 @@ class BoundPolicy:
         yield from self._noted(alone.one_by_one(limit_s))
 
     def together(self, limit_s: float) -> Iterator[Proven]:
-        """Bounds from more and more ranks."""
+        """Yield bounds from growing sets of ranks."""
         yield from self._noted(self._together(limit_s))
 
     def _noted(self, bounds: Iterator[Proven]) -> Iterator[Proven]:
@@ -89,7 +89,7 @@ class BoundPolicy:
         yield from self._rank_subsets.together(limit_s)
 
     def _first(self) -> Iterator[_Turn]:
-        """What is tried before growing sets of ranks."""
+        """Yield the provers that come before growing sets of ranks."""
         if self.instance.holds_several:
             yield from self._first_of_several()
         elif forward_spacing.is_worth(self.instance):
@@ -102,7 +102,7 @@ class BoundPolicy:
             yield _Turn(self._spacing_prover.bounds, share)
 
     def _first_of_several(self) -> Iterator[_Turn]:
-        """Idle times or spacings, whichever says more after a trial; both if spacings nearly do."""
+        """Yield idle times or spacings, the better after a trial; both if they are near."""
         apart, idle = (
             self._spacing_prover if forward_spacing.is_worth(self.instance) else None,
             self._idle,
@@ -152,13 +152,13 @@ class BoundPolicy:
 
     @property
     def _idle(self) -> IdleBounds | None:
-        """Where it is certain from when on the time of a rank counts."""
+        """Idle-time bounds, None where the origins of the ranks vary and the period counts."""
         if self.objective.periods and self.instance.origins_us is None:
             return None
         return IdleBounds(
             self.instance,
             self.objective,
-            # One searches from below; others beside it would look for schedules.
+            # One worker searches from below; further ones would look for schedules.
             replace(self.options, gap=0.0, workers=1),
             work_bounds(self.instance),
             self.reference,

@@ -1,4 +1,4 @@
-"""When bounds are proven: beside the search, or in turns with it where it has to be repeatable."""
+"""The prover of a search: bounds in the background, or in turn with the search."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -7,8 +7,8 @@ from dataclasses import replace
 from synth.certificate import Proven
 from synth.solve.bounds import forward_spacing
 from synth.solve.bounds.background import Background
-from synth.solve.bounds.closed_form import Reference
 from synth.solve.bounds.policy import BoundPolicy, ProofState
+from synth.solve.bounds.rank_subsets import Reference
 from synth.solve.evaluate.evaluate import EvaluatedSchedule
 from synth.solve.instance.instance import Instance
 from synth.solve.options import Part
@@ -20,7 +20,7 @@ class Prover:
     """Raises the bound of a search.
 
     Attributes:
-        num_workers_left: the workers that the search has for itself.
+        num_workers_left: workers that the search has for itself.
     """
 
     def __init__(self, fusion_relaxed: Instance, state: SearchState) -> None:
@@ -40,20 +40,20 @@ class Prover:
 
     @property
     def in_background(self) -> bool:
-        """Whether bounds are proven beside the search."""
+        """True if bounds are proven in a thread during the search."""
         return self._num_workers_in_background > 0
 
     def one_by_one(self) -> None:
-        """Bound by one rank at a time."""
+        """Bound by one rank at a time, before the search goes on."""
         policy = self._policy(self._state.options.num_workers, self._state.should_stop)
         for proven in policy.one_by_one(self._limit_of_one_by_one_s):
             self._state.raise_bound(proven)
 
     def begin(self, *, from_one: bool) -> None:
-        """Bound by more and more ranks, from now on until the search ends.
+        """Start bounding by growing sets of ranks in the background, until the search ends.
 
         Args:
-            from_one: by one rank at a time at first.
+            from_one: begin with one rank at a time.
         """
         if self.in_background:
             self._background = Background(lambda should_stop: self._bounds(should_stop, from_one))
@@ -80,28 +80,28 @@ class Prover:
         return share * self._state.options.time_limit_s
 
     def run_in_turn(self) -> None:
-        """The same, where it is not done beside the search."""
+        """Bound by growing sets of ranks, if that is not done in the background."""
         if not self.in_background:
             policy = self._policy(self.num_workers_left, self._state.should_stop)
             for proven in policy.together(BOUND_POLICY.in_turn_share * self._state.budget.left_s()):
                 self._state.raise_bound(proven)
 
     def wait(self) -> None:
-        """Nothing is left to search for."""
+        """Wait for the end of the background bounds, or of the search."""
         while not (
             self._background is None or self._background.is_over or self._state.should_stop()
         ):
             time.sleep(BOUND_POLICY.poll_s)
 
     def stop(self) -> None:
-        """Nothing is left to prove; what runs needs a moment to end."""
+        """Ask the background bounds to end, without waiting."""
         if self._background is not None:
             self._background.stop()
 
     def end(self) -> None:
-        """Stop, and wait until it has.
+        """Stop the background bounds and wait for their end, also after an exception.
 
-        Nor may an exception leave anything behind: CP-SAT would outlive the interpreter, and abort.
+        CP-SAT in a thread that outlives the interpreter would abort the process.
         """
         if self._background is not None:
             self._background.stop()
@@ -119,7 +119,7 @@ class Prover:
         )
 
     def _reference(self) -> Reference:
-        """The best schedule known now, within which a proof begins."""
+        """Return the best schedule known now, within which a proof begins."""
         best = self._state.best
         if best is None or self._referred is None or self._referred[0] is not best:
             programs = self._state.best_programs

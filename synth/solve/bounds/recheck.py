@@ -1,8 +1,8 @@
-"""Prove a lower bound anew from its certificate: no more models are solved than that names.
+"""Proving a lower bound again from its certificate, with only the models that it names.
 
-The certificate is not believed, it only says what to solve. Each model is asked whether there is a
-solution below what is claimed of it, and only the proof that there is none counts. A lemma helps
-from then on, as it did when the bound was found.
+The certificate is not trusted; it only says what to solve. Each model is asked for a solution below
+the claimed value, and only the proof that there is none counts. A proven lemma helps the next
+models, as it did when the bound was found.
 """
 
 import time
@@ -14,10 +14,11 @@ from ortools.sat.python import cp_model
 
 from synth.certificate import Certificate, ForwardSpacing, IdleTime, ProverName, Relaxation
 from synth.solve.bounds import forward_spacing
-from synth.solve.bounds.closed_form import Reference, model_of, work_bounds
+from synth.solve.bounds.closed_form import work_bounds
 from synth.solve.bounds.forward_spacing_model import SpacingModel, Spacings, SpacingToEndModel
 from synth.solve.bounds.idle_time import End, IdleBounds, IdleTimes, LeastIdle
 from synth.solve.bounds.idle_time_model import IdleTimeModel, Stretch
+from synth.solve.bounds.rank_subsets import Reference, model_of
 from synth.solve.cpsat.model import ExactModel
 from synth.solve.cpsat.run import ModelOutcome, run
 from synth.solve.crosscheck.milp import run_milp
@@ -32,8 +33,8 @@ from synth.solve.tuning import RECHECK
 class Recheck(StrEnum):
     """The outcome of proving a bound from its certificate.
 
-    A certificate is refuted where what it names does not prove the bound; that says nothing of the
-    bound itself.
+    REFUTED means that the models of the certificate do not prove the bound; the bound itself may
+    hold.
     """
 
     PROVEN = "proven"
@@ -51,10 +52,10 @@ def recheck(
     """Prove a bound of one partition from its certificate.
 
     Args:
-        problem: what the bound is of.
+        problem: of the bound.
         claimed_us: the bound.
-        options: the time limit, the workers and the seed.
-        should_stop: asked all the time.
+        options: time limit, workers and seed.
+        should_stop: polled during each proof.
     """
     checker = _Checker(problem, claimed_us, options, should_stop)
     try:
@@ -68,7 +69,7 @@ def refute_below(
 ) -> Recheck:
     """Prove that a model has no value below one.
 
-    Its value may be any that is no less than its ends, so only the largest ones are asked for.
+    The value of a model may be anything above its ends, so only the largest values are allowed.
     """
     model.at_least(max(0, least_us - 1 - RECHECK.spare_values))
     return refute(model, model.value, least_us, options, should_stop)
@@ -99,14 +100,14 @@ def refute(
 
 
 def _judged(found: ModelOutcome) -> Recheck:
-    """Only the proof that there is no solution proves a bound."""
+    """Translate an outcome; only the proof that there is no solution proves a bound."""
     if found.timing is not None:
         return Recheck.REFUTED
     return Recheck.PROVEN if found.infeasible else Recheck.OPEN
 
 
 class _Ended(Exception):
-    """A step without a proof ends all."""
+    """Ends all proofs with the outcome of a step without a proof."""
 
     def __init__(self, reason: Recheck) -> None:
         super().__init__(reason)
@@ -115,7 +116,7 @@ class _Ended(Exception):
 
 @dataclass
 class _Checker:
-    """The models of one problem, and the time that is left for them."""
+    """The models of one problem, and the time left for them."""
 
     problem: Problem
     claimed_us: int
@@ -129,7 +130,7 @@ class _Checker:
         self.until_s = time.monotonic() + self.options.time_limit_s
 
     def run(self, certificate: Certificate) -> Recheck:
-        """Closed forms, which cost nothing, then what the certificate names."""
+        """Try the closed forms, which cost nothing, then the models that the certificate names."""
         if self.objective.value_us(self.work) >= self.claimed_us:
             return Recheck.PROVEN
         match certificate.prover:
@@ -150,7 +151,7 @@ class _Checker:
     # Provers
 
     def _by_exact_model(self, relaxation: Relaxation) -> None:
-        """No schedule of all ranks is below what is claimed."""
+        """Prove that no schedule of all ranks is below the claim."""
         is_fusible = relaxation == Relaxation.FUSIBLE
         instance = relaxed_memory(self.problem) if is_fusible else self.instance
         self._require(instance.can_fuse_all or not is_fusible)
@@ -189,7 +190,7 @@ class _Checker:
         self._require(self._by_idle(known) >= self.claimed_us)
 
     def _by_idle(self, known: IdleTimes) -> int:
-        """The bound that idle times make."""
+        """The bound that follows from idle times."""
         claimed = Reference(self.claimed_us, None)
         asked = (self.instance, self.objective, self.options, self.work)
         return IdleBounds(*asked, lambda: claimed, self.should_stop, known).bound_us
@@ -216,7 +217,7 @@ class _Checker:
         self._refute_below(model, lemma.least_us)
 
     def _prove_idle(self, rank: int, lemma: IdleTime) -> None:
-        """Prove the idle time of a rank in all schedules that take less than is claimed."""
+        """Prove the idle time of a rank in all schedules below the claim."""
         ranks = self._ranks(lemma.ranks)
         self._require(rank in ranks and 0 < lemma.length_us < self.claimed_us)
         is_period = self.objective.periods > 0
@@ -240,12 +241,12 @@ class _Checker:
             raise _Ended(found)
 
     def _require(self, is_so: bool) -> None:
-        """End where a certificate does not fit the problem or its bound."""
+        """Refute the certificate if it does not fit the problem or its bound."""
         if not is_so:
             raise _Ended(Recheck.REFUTED)
 
     def _ranks(self, given: tuple[int, ...]) -> tuple[int, ...]:
-        """Those to model, each once."""
+        """Return the ranks to model, each once."""
         ranks = tuple(sorted(set(given)))
         self._require(bool(ranks) and ranks[-1] < self.instance.num_ranks)
         if len(ranks) > RECHECK.few_ranks:
@@ -253,7 +254,7 @@ class _Checker:
         return ranks
 
     def _mind_size(self, instance: Instance, ranks: Iterable[int], most_ops: int) -> None:
-        """Build no model that could not be solved."""
+        """Give up where a model would be too large to solve."""
         copies = (instance[index] for rank in ranks for index in instance.held[rank])
         if sum(len(SPLIT) * copy.num_micro_batches for copy in copies) > most_ops:
             raise _Ended(Recheck.OPEN)

@@ -1,7 +1,7 @@
 """The same problem as a mixed-integer program through PuLP: an independent check of `cpsat.model`.
 
-Big-M order variables and memory as plain sums; it shares no constraint code with the CP-SAT model,
-only its vocabulary. It proves up to about 32 micro-batch passages (ranks · micro-batches).
+Order is by big-M variables and memory by plain sums. It shares the terms of the CP-SAT model, but
+no constraint code. It proves up to about 32 passages of micro-batches (ranks · micro-batches).
 """
 
 import warnings
@@ -47,7 +47,7 @@ class _Program:
         return self.start[node] + self.instance[node[0]].duration_us[node[1].kind]
 
     def _nodes(self, rank: int) -> list[Node]:
-        """All ops of a rank."""
+        """Return all ops of a rank."""
         instance = self.instance
         return [
             (copy, op_index)
@@ -56,7 +56,7 @@ class _Program:
         ]
 
     def _add_orders(self, rank: int) -> None:
-        """For every two ops of a rank: one ends before the other starts, which one y says."""
+        """Of any two ops of a rank one ends before the other starts; a binary variable chooses."""
         for a, b in combinations(self._nodes(rank), 2):
             self._add_order(a, b)
 
@@ -73,7 +73,7 @@ class _Program:
         self.lp += self.start[a] >= self._end(b) - big * y
 
     def _add_memory(self, rank: int) -> None:
-        """What all ops before an op have left, and what it needs itself, fit into the room."""
+        """The deltas of all ops before an op, and its own peak, keep within the headroom."""
         headroom = self.instance.headroom_bytes[rank]
         if headroom is None:
             return
@@ -92,7 +92,7 @@ class _Program:
             self.lp += usage <= (headroom - peak_above) * scale + 1e-9
 
     def _add_links(self) -> None:
-        """Transfers of one link take turns."""
+        """A link serves one transfer at a time."""
         links: dict[tuple[int, int], list[tuple[pulp.LpVariable, int]]] = {}
         for index, copy in enumerate(self.instance.copies):
             if copy.below is None:
@@ -135,7 +135,7 @@ class _Program:
             self.lp += self.period >= end - origin
 
     def _ends(self, rank: int) -> Iterator[pulp.LpAffineExpression]:
-        """STEPs come last, in order, each after its own reduction."""
+        """Yield the ends of a rank: STEPs come last, in order, each after its own reduction."""
         instance, held = self.instance, self.instance.held[rank]
         for place, index in enumerate(held):
             copy = instance[index]
@@ -145,7 +145,7 @@ class _Program:
                 yield reduced + sum(instance[c].duration_us[STEP] for c in held[place:])
 
     def _add_reductions(self) -> None:
-        """When the gradients of a stage's copies are added up; among one set of ranks in turn."""
+        """Reduce the gradients of a stage's copies, one reduction at a time per set of ranks."""
         self.reduced: dict[int, pulp.LpVariable] = {}
         instance = self.instance
         for stages in instance.reductions.values():
@@ -167,9 +167,9 @@ class _Program:
 def run_milp(
     instance: Instance, objective: Objective, horizon_us: int, limit_s: float
 ) -> ModelOutcome:
-    """Solve with CBC, PuLP's own solver; it proves the optimum or nothing.
+    """Solve with CBC, PuLP's own solver, which proves the optimum or nothing.
 
-    Reads `sol_status`: PuLP calls a solve that ran out of time "Optimal" too.
+    `sol_status` is read because PuLP calls a solve that ran out of time "Optimal" too.
     """
     with warnings.catch_warnings():
         # PuLP 3.3 announces 4.0's way to make variables, which 2.9 does not have yet.

@@ -49,7 +49,7 @@ def extended_instance(instance: Instance, count: int) -> Instance:
         )
         for copy in instance.copies
     )
-    return Instance(copies, instance.headroom_bytes, instance.lives)
+    return Instance(copies, instance.headroom_bytes, instance.lifetimes)
 
 
 def extend(

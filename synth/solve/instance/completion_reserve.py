@@ -1,4 +1,4 @@
-"""The way of one micro-batch through a rank, each W right behind its B: what memory it needs."""
+"""The memory that must stay free so that a rank can finish its oldest micro-batch."""
 
 from collections.abc import Sequence
 
@@ -6,9 +6,10 @@ from synth.solve.instance.instance import BW, B, F, Instance, W
 
 
 class CompletionReserve:
-    """One replica's copies on a rank: F's down, then for each copy, going up, B and W, or BW.
+    """The need of one replica's micro-batches on a rank, each W run right behind its B.
 
-    `reserve_bytes[p]` is the most that is needed above the level, from after p of these steps on.
+    A micro-batch goes down the rank's copies by F's, then up again by B and W, or BW, of each.
+    `reserve_bytes[p]` is the highest usage above the present one that the steps from p on need.
     """
 
     def __init__(self, instance: Instance, copies: tuple[int, ...]) -> None:
@@ -22,10 +23,10 @@ class CompletionReserve:
             self.reserve_bytes[place] = max(peak_above, delta + self.reserve_bytes[place + 1])
 
     def of_oldest(self, counts: Sequence[Sequence[int]]) -> int:
-        """What the oldest micro-batch on the rank still needs, 0 if there is none.
+        """Return the reserve of the oldest micro-batch on the rank, 0 if there is none.
 
         Args:
-            counts: F's and B's done, stage copy by stage copy.
+            counts: F's and B's done of each stage copy.
         """
         oldest = counts[self.copies[0]][1]
         done = sum((counts[c][0] > oldest) + (counts[c][1] > oldest) for c in self.copies)
@@ -33,6 +34,6 @@ class CompletionReserve:
 
 
 def _peak_above_bytes(instance: Instance, copy: int) -> int:
-    """The most above the level before the backward, B and W or BW, whichever needs less."""
+    """The peak above the present usage of a backward, as B and W or as BW, whichever needs less."""
     delta, peak_above = instance[copy].delta_bytes, instance[copy].peak_above_bytes
     return min(peak_above[BW], max(peak_above[B], delta[B] + peak_above[W]))

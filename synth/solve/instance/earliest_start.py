@@ -1,4 +1,4 @@
-"""An order whose ops are as early as it allows, laid out for looking around in."""
+"""The earliest start of every op in given orders, indexed for neighbourhood searches."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -11,11 +11,11 @@ from synth.solve.instance.timing import TimedOrders, spans_of
 
 
 class EarliestStart:
-    """What neighbours what; ops are their numbers in the graph.
+    """Start times, sequence and places of all ops, which are numbers of the event graph.
 
     Attributes:
         orders: the ops of each rank.
-        starts: of each op.
+        starts: by op, in microseconds.
 
     Raises:
         CyclicOrders: ops wait for each other.
@@ -35,36 +35,36 @@ class EarliestStart:
 
     @cached_property
     def timing(self) -> TimedOrders:
-        """The same by the names of the ops."""
+        """The start times by stage copy and op."""
         return TimedOrders(dict(zip(self.graph.nodes, self.starts, strict=True)))
 
     @cached_property
     def sequence(self) -> list[int]:
-        """All ops by start, each after what it needs: sorting keeps that among equals."""
+        """All ops by start; among equal starts each op follows those that it waits for."""
         return sorted(self._started, key=self.starts.__getitem__)
 
     @cached_property
     def place(self) -> list[int]:
-        """Where in the sequence each op stands."""
+        """The place of each op in the sequence."""
         return _places([self.sequence], len(self.starts))
 
     @cached_property
     def index(self) -> list[int]:
-        """Where in its rank's order each op stands."""
+        """The place of each op in its rank's order."""
         return _places(self.orders, len(self.starts))
 
     @cached_property
     def usage_bytes(self) -> list[list[int]]:
-        """Of each rank before its first op and after each of them."""
+        """Memory usage of each rank before its first op and after each op."""
         deltas = self.graph.delta_bytes
         return [list(accumulate((deltas[op] for op in o), initial=0)) for o in self.orders]
 
     def end_us(self, op: int) -> int:
-        """When an op ends."""
+        """Return the end of an op."""
         return self.starts[op] + self.graph.duration_us[op]
 
     def origin_us(self, rank: int) -> int:
-        """When a rank begins."""
+        """Return the start of a rank's first op."""
         order = self.orders[rank]
         return self.starts[order[0]] if order else 0
 

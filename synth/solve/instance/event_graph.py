@@ -15,9 +15,9 @@ class CyclicOrders(Exception):
 
 
 class Started(NamedTuple):
-    """When each op of some orders starts, by its number, 0 for others; and these in a sequence.
+    """Start times of the ops of some orders by number, 0 for other ops, and a sequence of them.
 
-    In it each op comes after those before it on its rank, and after what it reads.
+    In the sequence each op follows those before it on its rank, and the op whose output it reads.
     """
 
     starts: list[int]
@@ -28,15 +28,15 @@ class Graph:
     """F, B and W of all stage copies, numbered by copy, then by kind, then by micro-batch.
 
     Attributes:
-        first: the number of a (copy, kind)'s first op.
-        nodes: which op has a number.
-        rank: where it runs.
-        duration_us: how long it takes.
-        delta_bytes: how it changes its rank's level for good.
-        reader: who waits for what an F or B makes, `NONE` for what nobody waits for.
-        source: who makes what an F or B reads from another stage copy, or `NONE`.
-        lag_us: the time of the transfer to the reader.
-        link: which link that takes, `NONE` within a rank.
+        first: by (copy, kind), the number of its first op.
+        nodes: by op, its copy and its index there.
+        rank: by op, its rank.
+        duration_us: by op, its duration.
+        delta_bytes: by op, the lasting change of its rank's memory usage.
+        reader: by op, the op that waits for its output, or `NONE`.
+        source: by op, the op of another copy whose output it reads, or `NONE`.
+        lag_us: by op, the time of the transfer to its reader.
+        link: by op, the link of that transfer, `NONE` within a rank.
     """
 
     def __init__(self, instance: Instance) -> None:
@@ -66,7 +66,7 @@ class Graph:
         self._arrivals = [NONE if op in readers else 0 for op in range(len(self.nodes))]
 
     def _connect(self, index: int) -> None:
-        """A stage copy's F's to those below, or to its own B's; its B's to those above."""
+        """Connect a copy's F's to the copy below or to its own B's, its B's to the copy above."""
         copy = self.instance[index]
         if copy.below is None:
             self._hand_on((index, F), (index, B), 0)
@@ -89,14 +89,18 @@ class Graph:
             self.lag_us[these] = [lag_us] * count
 
     def number(self, node: Node) -> int:
-        """The number of an op."""
+        """Return the number of an op."""
         copy, (kind, k) = node
         return self.first[copy, kind] + k
 
     def numbered(
         self, order: Iterable[tuple[int, OpKind]]
     ) -> tuple[list[int], list[tuple[int, int]]]:
-        """Of an order of (copy, kind) the numbers, BW as its B; and the B and W of each BW."""
+        """Number an order of (copy, kind); BW gets the number of its B.
+
+        Returns:
+            The numbers, and the (B, W) that each BW fuses.
+        """
         following = dict(self.first)
         ops: list[int] = []
         fused: list[tuple[int, int]] = []
@@ -111,7 +115,7 @@ class Graph:
         return ops, fused
 
     def last(self, copy: int, kind: OpKind) -> int:
-        """The number of the last op of a kind."""
+        """Return the number of a copy's last op of a kind."""
         return self.first[copy, kind] + self.instance[copy].last
 
     def following(self, number: int) -> Iterator[int]:
@@ -126,11 +130,13 @@ class Graph:
     def start(
         self, orders: Sequence[Sequence[int]], duration_us: Sequence[int] | None = None
     ) -> Started:
-        """Start each op as early as its rank's order and its input allow, transfers in turns.
+        """Start each op as early as its rank's order, its input and the links allow.
+
+        A link serves one transfer at a time.
 
         Args:
-            orders: the ops of each rank, in order; those in none are left out.
-            duration_us: of each op, where it is not what the instance says.
+            orders: the ops of each rank; ops in no order are left out.
+            duration_us: by op, instead of the instance's durations.
 
         Raises:
             CyclicOrders: ops wait for each other.

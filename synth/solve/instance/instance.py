@@ -1,8 +1,8 @@
 """The problem as plain integers: durations, bytes and delays of each stage copy.
 
-Memory is seen as a sum over the ops that a rank has done: each op changes the level by its change,
-and needs so much above the level before it. `synth.solve.instance.memory_models` makes instances of
-a problem.
+The memory usage of a rank is a sum over the ops that it has done: each op changes it by a lasting
+delta, and peaks above the usage before it while it runs. `instance.memory_models` makes instances
+of a problem.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ SPLIT = (F, B, W)
 
 
 class OpIndex(NamedTuple):
-    """The op of a kind that a stage copy, named by the context, runs as its k-th."""
+    """The k-th op of a kind on a stage copy that the context names."""
 
     kind: OpKind
     microbatch: int
@@ -30,18 +30,21 @@ Node = tuple[int, OpIndex]
 
 
 class StageCopy(NamedTuple):
-    """One stage of one replica, on its rank, and the micro-batches that pass it.
+    """One stage of one replica on its rank.
 
-    These are `num_micro_batches` from `first` on.
-    `delta_bytes[kind]` is how an op changes its rank's level for good; BW's is B's and W's
-    together. `peak_above_bytes[kind]` is how far memory is above the level before the op while it
-    runs and right after it: boundary values that it reads and makes, and its workspace.
-
-    `above` and `below` are the stage copies of the stages before and after, none at the ends;
-    `down_us` is the transfer time of activations to `below`, `up_us` of gradients from it, 0 on one
-    rank. `reduce_us` is the all-reduce of its gradients with those of its copies. `beside_bytes`:
-    whenever most micro-batches are in flight, boundary buffers and values kept for W hold at least
-    this much besides what F's keep; None: no such minimum is known.
+    Attributes:
+        first: its first micro-batch; `num_micro_batches` from there on pass it.
+        duration_us: by kind of op.
+        delta_bytes: by kind, the lasting change of its rank's usage; BW's is B's and W's together.
+        peak_above_bytes: by kind, the peak above the usage before the op, while it runs or right
+            after it: boundary values that it reads and makes, and its workspace.
+        above: the copy of the stage before, None at the end.
+        below: the copy of the stage after, None at the end.
+        down_us: transfer of an activation to `below`, 0 on one rank.
+        up_us: transfer of a gradient from `below`, 0 on one rank.
+        reduce_us: all-reduce of its gradients with those of its copies.
+        beside_bytes: the least that boundary buffers and values kept for W hold, besides the values
+            that F's keep, whenever most micro-batches are in flight; None if nothing is known.
     """
 
     rank: int
@@ -65,7 +68,7 @@ class StageCopy(NamedTuple):
         return sum(self.duration_us[kind] for kind in SPLIT)
 
     def total_us(self, kind: OpKind) -> int:
-        """All ops of a kind."""
+        """Return the duration of all ops of a kind."""
         return self.num_micro_batches * self.duration_us[kind]
 
     @property
@@ -75,7 +78,7 @@ class StageCopy(NamedTuple):
 
     @property
     def gains_by_fusion(self) -> bool:
-        """Whether BW is ever better than B with W right behind it, in time or in memory."""
+        """True if BW is ever better than B with W right behind it, in time or in memory."""
         return fusible(self) != self
 
     def op(self, kind: OpKind, k: int) -> Op:
@@ -84,7 +87,7 @@ class StageCopy(NamedTuple):
 
 
 def fusible(copy: StageCopy) -> StageCopy:
-    """B and W as cheap as BW allows, see `relaxed_for_fusion`."""
+    """Return the copy with B and W as cheap as BW allows, see `relaxed_for_fusion`."""
     durations, peak_above = copy.duration_us, copy.peak_above_bytes
     backward_us = min(durations[B], durations[BW])
     weight_us = min(durations[W], durations[BW] - backward_us)
@@ -100,8 +103,8 @@ def fusible(copy: StageCopy) -> StageCopy:
     )
 
 
-class Life(NamedTuple):
-    """Bytes of each micro-batch that are there from the end of one op to the end of another."""
+class Lifetime(NamedTuple):
+    """Bytes of each micro-batch that exist from the end of one op to the end of another."""
 
     num_bytes: int
     made: tuple[int, OpKind]
@@ -112,13 +115,14 @@ class Life(NamedTuple):
 class Instance:
     """All stage copies of a problem by replica and stage, and the headroom of each rank.
 
-    `headroom_bytes[rank]` is the cap less the static bytes, None without a cap. `lives` are what
-    the changes add up: each on the rank of the stage copy that makes it.
+    Attributes:
+        headroom_bytes: by rank, the cap less the static bytes, None without a cap.
+        lifetimes: the values whose bytes the deltas add up, each on the rank that makes it.
     """
 
     copies: tuple[StageCopy, ...]
     headroom_bytes: tuple[int | None, ...]
-    lives: tuple[Life, ...] = ()
+    lifetimes: tuple[Lifetime, ...] = ()
 
     def __len__(self) -> int:
         return len(self.copies)
@@ -133,7 +137,7 @@ class Instance:
 
     @cached_property
     def held(self) -> tuple[tuple[int, ...], ...]:
-        """The stage copies of each rank, by stage and replica: the order of their STEPs."""
+        """The copies of each rank by stage and replica, which is the order of their STEPs."""
         of_rank: list[list[int]] = [[] for _ in self.headroom_bytes]
         for stage, replica in sorted(self.index):
             copy = self.index[stage, replica]
@@ -156,7 +160,7 @@ class Instance:
 
     @cached_property
     def reductions(self) -> dict[tuple[int, ...], tuple[int, ...]]:
-        """For each set of ranks, the stages whose gradients they reduce, one after the other."""
+        """By set of ranks, the stages whose gradients these ranks reduce, one after the other."""
         ranks_of: dict[int, set[int]] = {}
         for copy in self.copies:
             if copy.reduce_us > 0:
@@ -168,7 +172,7 @@ class Instance:
         return groups
 
     def chains(self, rank: int) -> list[tuple[int, ...]]:
-        """A rank's stage copies by replica, in forward order: a micro-batch passes one of these."""
+        """Return a rank's copies by replica, in forward order; a micro-batch passes one chain."""
         held = self.held[rank]
         replicas = sorted({self.copies[c].replica for c in held})
         return [tuple(c for c in held if self.copies[c].replica == r) for r in replicas]
@@ -178,27 +182,27 @@ class Instance:
         return [index for index, copy in enumerate(self.copies) if copy.stage == stage]
 
     def step_us(self, rank: int) -> int:
-        """All STEPs of a rank, one after the other at its end."""
+        """Return the duration of all STEPs of a rank, which come last."""
         return sum(self.copies[c].duration_us[STEP] for c in self.held[rank])
 
     @property
     def holds_several(self) -> bool:
-        """Whether some rank holds more than one stage copy."""
+        """True if some rank holds more than one stage copy."""
         return any(len(held) > 1 for held in self.held)
 
     def is_alone(self, copy: int) -> bool:
-        """Whether a stage copy has its rank for itself."""
+        """Return True if a copy is the only one on its rank."""
         return len(self.held[self.copies[copy].rank]) == 1
 
     def op_indices(self, copy: int) -> Iterator[OpIndex]:
-        """All ops of a stage copy, BW as B and W."""
+        """Iterate over all ops of a copy, BW as B and W."""
         passes = range(self.copies[copy].num_micro_batches)
         return (OpIndex(kind, k) for kind in SPLIT for k in passes)
 
     # Ways between stage copies, with nothing to wait for
 
     def chain_above(self, copy: int) -> Iterator[int]:
-        """The stage copies before this one, nearest first."""
+        """Yield the copies before this one, nearest first."""
         above = self.copies[copy].above
         while above is not None:
             yield above
@@ -206,7 +210,7 @@ class Instance:
 
     @cached_property
     def head_us(self) -> tuple[int, ...]:
-        """When the first F of each stage copy can start."""
+        """The earliest start of the first F of each copy (its head)."""
         heads: list[int] = []
         for copy in self.copies:
             above = copy.above
@@ -223,7 +227,7 @@ class Instance:
         return tuple(slowest)
 
     def step_down_us(self, copy: int) -> int:
-        """From the start of F to where the next stage copy can start its own."""
+        """Return the time from the start of F to the earliest start of F on the next copy."""
         return self.copies[copy].duration_us[F] + self.copies[copy].down_us
 
     @cached_property
@@ -254,11 +258,10 @@ class Instance:
 
     @cached_property
     def origins_us(self) -> tuple[int, ...] | None:
-        """When each rank starts, where every schedule starts it then: else None.
+        """The start of each rank, if it is the same in every schedule, else None.
 
-        That is so with one replica where the first stages of the ranks are, in some order, stages
-        0, 1, 2, …: then F of micro-batch 0 of these is the first op of each rank, and nothing
-        delays it.
+        It is with one replica where the first stages of the ranks are, in some order, stages 0, 1,
+        2, …: then F of micro-batch 0 of these is the first op of each rank, and nothing delays it.
         """
         firsts = [held[0] for held in self.held]
         if any(copy.replica for copy in self.copies) or max(firsts) >= self.num_ranks:
@@ -266,7 +269,7 @@ class Instance:
         return tuple(self.head_us[first] for first in firsts)
 
     def longest_us(self, objective: Objective, value_us: int) -> int:
-        """The most that the makespan can be within a value, or the period where only that counts.
+        """Return the longest makespan within a value, or the longest period if only that counts.
 
         No period is shorter than the largest work of a rank.
         """
@@ -276,7 +279,7 @@ class Instance:
         return value_us - objective.periods * least_us
 
     def _least_work_us(self, rank: int) -> int:
-        """B and W fused where that is shorter."""
+        """Return the work of a rank, with B and W fused where that is shorter."""
         work_us = self.step_us(rank)
         for copy in (self.copies[index] for index in self.held[rank]):
             times = copy.duration_us
@@ -284,9 +287,9 @@ class Instance:
             work_us += copy.num_micro_batches * (times[F] + backward_us)
         return work_us
 
-    def shortest_life_us(self, life: Life) -> int:
-        """The least time from the end of the op that makes it to the end of that which frees it."""
-        (made, made_by), (freed, freed_by) = life.made, life.freed
+    def shortest_lifetime_us(self, lifetime: Lifetime) -> int:
+        """Return the least time from the end of a value's maker to the end of its last reader."""
+        (made, made_by), (freed, freed_by) = lifetime.made, lifetime.freed
         durations = self.copies[freed].duration_us
         if made_by == F and freed_by == F:
             return self.way_down_us(made, freed) + durations[F]
@@ -299,27 +302,27 @@ class Instance:
 
     @property
     def can_fuse_all(self) -> bool:
-        """Whether the exact model has the choice of BW everywhere where BW gains."""
+        """True if the exact model can choose BW wherever BW gains."""
         copies = enumerate(self.copies)
         return all(self.is_alone(i) or not copy.gains_by_fusion for i, copy in copies)
 
     # Memory
 
     def allows(self, copy: int, kind: OpKind, usage_bytes: int) -> bool:
-        """Whether an op fits on top of its rank's level."""
+        """Return True if an op fits on top of its rank's usage."""
         headroom = self.headroom_of(copy)
         return (
             headroom is None or usage_bytes + self.copies[copy].peak_above_bytes[kind] <= headroom
         )
 
     def most_forwards(self, copy: int) -> int:
-        """The most forwards of a copy that fit before its first backward, at least one."""
+        """Return the most forwards of a copy that fit before its first backward, at least one."""
         headroom = self.headroom_in_forwards(copy)
         count = self.copies[copy].num_micro_batches
         return count if headroom is None else min(count, headroom)
 
     def headroom_in_forwards(self, copy: int) -> int | None:
-        """The same, were there any number of micro-batches; None: memory does not limit it."""
+        """Return the same for any number of micro-batches; None if memory does not limit it."""
         one, headroom = self.copies[copy], self.headroom_of(copy)
         if headroom is None or one.delta_bytes[F] <= 0:
             return None
@@ -327,10 +330,10 @@ class Instance:
         return _forwards_in(one, headroom) if most is None else most
 
     def most_in_flight(self, copy: int) -> int | None:
-        """Return the most micro-batches of a stage copy that can be in flight: F done and B not.
+        """Return the most micro-batches of a copy that can be in flight: F done and B not.
 
-        None: the levels alone allow no more. One may always be in flight: where that does not fit,
-        nothing does.
+        None if the deltas alone allow no more. One may always be in flight: where that does not
+        fit, nothing does.
         """
         one, headroom = self.copies[copy], self.headroom_of(copy)
         if headroom is None or one.beside_bytes is None or one.delta_bytes[F] <= 0:
@@ -340,5 +343,5 @@ class Instance:
 
 
 def _forwards_in(copy: StageCopy, headroom: int) -> int:
-    """Return the most forwards that levels allow before the first backward, one at least."""
+    """Return the most forwards that the deltas allow before the first backward, at least one."""
     return 1 + max(0, headroom - copy.peak_above_bytes[F]) // copy.delta_bytes[F]

@@ -1,7 +1,7 @@
 """Instances of a problem under two memory models: lifetimes of values, summed per stage copy.
 
-What boundary buffers in flight add to a rank's memory is not a sum of changes of its ops; two
-instances bracket it, `certain` from below and `safe` nearly always from above.
+The memory of boundary buffers in flight is not a sum of deltas of ops. Two models bracket it: the
+relaxed one from below, the safe one nearly always from above.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from synth.solve.instance.instance import (
     B,
     F,
     Instance,
-    Life,
+    Lifetime,
     StageCopy,
     W,
     fusible,
@@ -24,10 +24,10 @@ from synth.solve.problem import Problem
 
 
 def relaxed_memory(problem: Problem) -> Instance:
-    """Count only what is there in every schedule of this order: a relaxation of the memory rule.
+    """Count only bytes that exist in every schedule of an order, a relaxation of the memory rule.
 
-    While F runs its received activation is on the rank, while B runs its received gradient;
-    receives posted for later ops and sends waited for later are left out.
+    While F runs its received activation is on the rank, while B runs its received gradient.
+    Receives posted for later ops and sends waited for later are left out.
     """
     return _Builder(problem, Buffering(0, 0), is_safe=False).instance()
 
@@ -38,29 +38,29 @@ def safe_memory(problem: Problem, buffering: Buffering) -> Instance:
 
 
 def relaxed_for_fusion(problem: Problem) -> Instance:
-    """Make `certain` valid with fused BW too, by lowering B and W where BW is cheaper.
+    """Make `relaxed_memory` valid with fused BW too, by lowering B and W where BW is cheaper.
 
     A schedule with BW j becomes one with B j and W j in its place, B first: with B' = min(B, BW)
     and W' = min(W, BW − B') it takes no longer and the gradient leaves no later. In memory B'
-    needs no more than BW did, and W' no more than the larger of what it needs itself and what BW
-    used, hence the minimum of both. So a bound on this problem bounds split and fused schedules.
+    needs no more than BW did, and W' no more than the larger of its own need and what BW used,
+    hence the minimum of both. So a bound of this instance bounds split and fused schedules.
     """
     instance = relaxed_memory(problem)
     copies = tuple(fusible(copy) for copy in instance.copies)
-    # What B makes for W is never there when BW does both.
+    # The values that B makes for W do not exist when BW does both.
     fused = {index for index, copy in enumerate(instance.copies) if copy.gains_by_fusion}
-    lives = [life for life in instance.lives if life.made[1] != B or life.made[0] not in fused]
-    return Instance(copies, instance.headroom_bytes, tuple(lives))
+    lifetimes = (one for one in instance.lifetimes if one.made[1] != B or one.made[0] not in fused)
+    return Instance(copies, instance.headroom_bytes, tuple(lifetimes))
 
 
 class _Builder:
-    """Adds up, stage copy by stage copy, what lives from which op to which."""
+    """Adds up the lifetimes of values by stage copy and kind of op."""
 
     def __init__(self, problem: Problem, buffering: Buffering, is_safe: bool) -> None:
         self.problem, self.buffering, self.is_safe = problem, buffering, is_safe
         self.costs, self.placement = problem.costs, problem.placement
         self.num_stages = self.placement.num_stages
-        self.lives: list[Life] = []
+        self.lifetimes: list[Lifetime] = []
         self.deltas = [
             dict.fromkeys(SPLIT, 0) for _ in range(len(self.placement.ranks) * self.num_stages)
         ]
@@ -73,7 +73,7 @@ class _Builder:
         caps, ranks = self.problem.caps_bytes, range(self.placement.num_ranks)
         headrooms = tuple(caps[r] - self.problem.static_bytes(r) if caps else None for r in ranks)
         made = tuple(self._copy(copy, in_flight) for copy in copies)
-        return Instance(made, headrooms, tuple(self.lives))
+        return Instance(made, headrooms, tuple(self.lifetimes))
 
     def _rank(self, copy: int) -> int:
         replica, stage = divmod(copy, self.num_stages)
@@ -88,49 +88,51 @@ class _Builder:
     def _is_local(self, copy: int, other: int | None) -> bool:
         return other is not None and self._rank(copy) == self._rank(other)
 
-    def _lives(self, num_bytes: int, made: tuple[int, OpKind], freed: tuple[int, OpKind]) -> None:
-        """Something is there from the end of one op to the end of another."""
-        self.lives.append(Life(num_bytes, made, freed))
+    def _add_lifetime(
+        self, num_bytes: int, made: tuple[int, OpKind], freed: tuple[int, OpKind]
+    ) -> None:
+        """Add bytes that exist from the end of one op to the end of another."""
+        self.lifetimes.append(Lifetime(num_bytes, made, freed))
         self.deltas[made[0]][made[1]] += num_bytes
         self.deltas[freed[0]][freed[1]] -= num_bytes
 
     def _add_deltas(self, copy: int) -> None:
-        """What F keeps, what B leaves, and the boundary values above and below."""
+        """Add the values kept by F and left by B, and the boundary values above and below."""
         stage = self.costs.stages[copy % self.num_stages]
-        self._lives(stage.saved_bytes, (copy, F), (copy, B))
-        self._lives(stage.saved_w_bytes, (copy, B), (copy, W))
+        self._add_lifetime(stage.saved_bytes, (copy, F), (copy, B))
+        self._add_lifetime(stage.saved_w_bytes, (copy, B), (copy, W))
         above, below = self._above(copy), self._below(copy)
         if above is not None:
             size = self.costs.stages[above % self.num_stages].output_bytes
             if self._is_local(copy, above):
                 self._add_local_boundary(above, copy, size)
             elif stage.input_until != F:
-                self._lives(size, (copy, F), (copy, stage.input_until))
+                self._add_lifetime(size, (copy, F), (copy, stage.input_until))
         if below is not None and not self._is_local(copy, below):
             size = stage.output_bytes
             if stage.output_until != F:
-                self._lives(size, (copy, F), (copy, stage.output_until))
+                self._add_lifetime(size, (copy, F), (copy, stage.output_until))
             if stage.gradient_until == W:
-                self._lives(size, (copy, B), (copy, W))
+                self._add_lifetime(size, (copy, B), (copy, W))
 
     def _add_local_boundary(self, above: int, below: int, size: int) -> None:
-        """An activation and its gradient between two stages of one rank: made once, not sent."""
+        """Add an activation and its gradient between two stages of one rank, which are not sent."""
         upper = self.costs.stages[above % self.num_stages]
         lower = self.costs.stages[below % self.num_stages]
-        self._lives(size, (below, B), (above, upper.gradient_until))
+        self._add_lifetime(size, (below, B), (above, upper.gradient_until))
         # Until the stage above lets go of its output, and the one below of its input. B above
         # comes after B below; W's have no order, and then one of the two counts, or both.
         if upper.output_until == F or (upper.output_until, lower.input_until) == (B, W):
-            self._lives(size, (above, F), (below, lower.input_until))
+            self._add_lifetime(size, (above, F), (below, lower.input_until))
             if upper.output_until == B and self.is_safe:
-                self._lives(size, (above, F), (above, B))
+                self._add_lifetime(size, (above, F), (above, B))
             return
-        self._lives(size, (above, F), (above, upper.output_until))
+        self._add_lifetime(size, (above, F), (above, upper.output_until))
         if lower.input_until == W and self.is_safe:
-            self._lives(size, (above, F), (below, W))
+            self._add_lifetime(size, (above, F), (below, W))
 
     def _in_flight_bytes(self) -> list[int]:
-        """For each rank, what receives posted ahead and sends waited for behind can add."""
+        """Return by rank the most that posted receives and sends in flight can add."""
         largest = [0] * self.placement.num_ranks
         for copy in range(len(self.deltas)):
             below = self._below(copy)
@@ -174,12 +176,12 @@ class _Builder:
         )
 
     def _beside_bytes(self, copy: int, delta: dict[OpKind, int]) -> int | None:
-        """Bytes besides what F's keep that are there whenever most micro-batches are in flight.
+        """Return the least besides what F's keep, whenever most micro-batches are in flight.
 
-        On a rank that holds one stage the last of several F in a row is followed by a B, whose
-        gradient's buffer is there while the F's output still is; or by a W, and then what that
-        frees was there when the F ended. So besides the output there is the lesser of the two, and
-        no fewer micro-batches are in flight then than after any F before.
+        On a rank that holds one stage, the last of several F in a row is followed by a B, whose
+        gradient's buffer exists while the F's output still does; or by a W, and then the values
+        that it frees existed when the F ended. So besides the output there is the lesser of the
+        two, and no fewer micro-batches are in flight then than after any F before.
         """
         below, stage = self._below(copy), self.costs.stages[copy % self.num_stages]
         if len(self.placement.held[self._rank(copy)]) > 1 or below is None:
@@ -189,7 +191,7 @@ class _Builder:
         return sent + max(0, min(stage.output_bytes, for_weights))
 
     def _peaks_above(self, copy: int, delta: dict[OpKind, int]) -> dict[OpKind, int]:
-        """Bytes above the level before each op: the highest of while it runs and right after it."""
+        """Return by kind the peak above the usage before an op, while it runs or right after it."""
         stage = self.costs.stages[copy % self.num_stages]
         above, below = self._above(copy), self._below(copy)
         received = sent_up = received_up = sent = 0
@@ -209,7 +211,7 @@ class _Builder:
 
 
 def distinct(instances: Iterable[Instance]) -> list[Instance]:
-    """Drop what is there already: without boundary bytes all instances are one."""
+    """Drop duplicates: without boundary bytes all memory models are the same."""
     found: list[Instance] = []
     for instance in instances:
         if instance not in found:

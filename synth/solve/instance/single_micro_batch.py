@@ -1,8 +1,8 @@
-"""One micro-batch alone on a rank: the least peak that any order of its ops can have.
+"""The least peak of one micro-batch alone on a rank, over all orders of its ops.
 
 F's go down the rank's stage copies and B's come up again; each W may run at any time after its B,
-or with it as BW. Which W's still wait decides what memory holds, so the states are (steps done, W's
-waiting), and the best order is the path whose highest point is lowest.
+or with it as BW. The usage depends on the W's that still wait, so the states are (steps done, W's
+waiting), and the best order is the path whose highest point is lowest (a bottleneck shortest path).
 """
 
 import heapq
@@ -17,7 +17,7 @@ Step = tuple[int, OpKind]
 
 
 class _State(NamedTuple):
-    """So many F's and B's are done, and these W's wait, as bits."""
+    """The number of F's and B's done, and the W's that wait, as bits."""
 
     steps: int
     waiting: int
@@ -32,7 +32,11 @@ class LeastPeak(NamedTuple):
 
 
 def least_peak(instance: Instance, copies: tuple[int, ...]) -> LeastPeak:
-    """The order of one micro-batch's ops that needs least, stage copies in forward order."""
+    """Find the order of one micro-batch's ops with the least peak.
+
+    Args:
+        copies: those of one replica on a rank, in forward order.
+    """
     if len(copies) > SEARCH.most_copies_of_least_peak:
         order = tuple(_plain(instance, copies))
         return LeastPeak(_loose_bytes(instance, copies), _peak_bytes(instance, order), order)
@@ -41,13 +45,13 @@ def least_peak(instance: Instance, copies: tuple[int, ...]) -> LeastPeak:
 
 
 class _Paths:
-    """The least highest point of a path, by Dijkstra's algorithm."""
+    """The path whose highest point is lowest, by Dijkstra's algorithm."""
 
     def __init__(self, instance: Instance, copies: tuple[int, ...]) -> None:
         self.instance, self.copies, self.num_copies = instance, copies, len(copies)
 
     def best(self) -> tuple[int, tuple[Step, ...]]:
-        """The peak, and the steps that lead there."""
+        """Return the peak and the steps of the best path."""
         end = _State(2 * self.num_copies, 0)
         heap: list[tuple[int, _State, int, tuple[Step, ...]]] = [(0, _State(0, 0), 0, ())]
         seen: set[_State] = set()
@@ -79,7 +83,7 @@ class _Paths:
 
 
 def _plain(instance: Instance, copies: tuple[int, ...]) -> Iterator[Step]:
-    """Each W right behind its B, or BW where that needs less."""
+    """Yield an order with each W right behind its B, or BW where that needs less."""
     yield from ((copy, F) for copy in copies)
     for copy in reversed(copies):
         delta, peak_above = instance[copy].delta_bytes, instance[copy].peak_above_bytes
@@ -96,7 +100,7 @@ def _peak_bytes(instance: Instance, order: tuple[Step, ...]) -> int:
 
 
 def _loose_bytes(instance: Instance, copies: tuple[int, ...]) -> int:
-    """What each F and B (or BW) needs, on top of the least that can be there before it."""
+    """Bound the peak by each F and B (or BW) on top of the least usage before it."""
     usage = peak = 0
     for copy in copies:
         peak = max(peak, usage + instance[copy].peak_above_bytes[F])

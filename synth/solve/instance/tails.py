@@ -1,4 +1,4 @@
-"""What each op has behind it: the longest way to the end of the makespan, or of the period."""
+"""The tail of each op: the longest path from it to the end of the makespan, or of the period."""
 
 from collections.abc import Iterator
 
@@ -9,13 +9,13 @@ from synth.solve.instance.instance import STEP, W
 
 
 class Tails:
-    """The longest ways through a placed order; for the period less when a rank's time began.
+    """The longest paths through an order, for the period less the start of the rank's time.
 
     Attributes:
-        weight: how often this span counts in the objective.
-        from_start_us: from the start of each op.
-        behind_rank_us: from the end of a rank's last op.
-        behind_copy_us: from the end of the last W's of those stages whose gradients are reduced.
+        weight: of this span in the objective.
+        from_start_us: by op, from its start.
+        behind_rank_us: by rank, from the end of its last op.
+        behind_copy_us: from the end of the last W's of stages whose gradients are reduced.
     """
 
     def __init__(self, earliest_start: EarliestStart, weight: int, *, is_period: bool) -> None:
@@ -47,7 +47,7 @@ class Tails:
         return tails
 
     def _from_starts(self) -> list[int]:
-        """From the last op to the first: what its rank has left, or what waits for it."""
+        """Go from the last op to the first: the rest of its rank, or the op that waits for it."""
         graph = self.earliest_start.graph
         durations, readers, lags_us, ranks = (
             graph.duration_us,
@@ -70,7 +70,7 @@ class Tails:
 
 
 def tails_of(earliest_start: EarliestStart, objective: Objective) -> Iterator[Tails]:
-    """Those of each span that counts."""
+    """Yield the tails of each span that counts."""
     for weight, is_period in ((objective.makespans, False), (objective.periods, True)):
         if weight:
             yield Tails(earliest_start, weight, is_period=is_period)

@@ -1,7 +1,7 @@
-"""Start times in the models' terms: from an order, to an order, and what they are worth.
+"""Start times in the models' terms: from orders, to orders, and their objective.
 
-The models name the k-th op of a kind that a stage copy starts number k, whatever micro-batch it
-belongs to (the FIFO lemma), and write BW as a B with a W right behind it.
+The k-th op of a kind that a stage copy starts has number k, whatever its micro-batch (the FIFO
+lemma). BW is written as a B with a W right behind it.
 """
 
 from collections import defaultdict, deque
@@ -42,7 +42,7 @@ class ScoredPrograms(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """Of a stage copy, the B and the W (by their numbers) that one BW does."""
+    """The B and the W of a stage copy, by number, that one BW does."""
 
     copy: int
     backward: int
@@ -51,7 +51,7 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True)
 class TimedOrders:
-    """When each op starts, and which B and W are fused."""
+    """The start of each op, and the B's and W's that are fused."""
 
     starts: Starts
     fused: frozenset[Pair] = field(default=frozenset())
@@ -78,16 +78,16 @@ class TimedOrders:
         return tuple(tuple((abs(depth), kind) for *_, depth, kind in sorted(o)) for o in ordered)
 
     def value_us(self, instance: Instance, objective: Objective) -> int:
-        """The objective in the model's terms: no transfer waits for a buffer."""
+        """Return the objective if no transfer waits for a buffer."""
         return objective.value_us(self.spans(instance))
 
     def spans(self, instance: Instance) -> Spans:
-        """Makespan and period, in the same terms."""
+        """Return makespan and period if no transfer waits for a buffer."""
         begins_us = [self.starts[copy, OpIndex(F, 0)] for copy in range(len(instance))]
         return spans_of(instance, begins_us, list(self._ends_of_copies(instance)))
 
     def _ends_of_copies(self, instance: Instance) -> Iterator[int]:
-        """When the last W of each stage copy ends."""
+        """Yield the end of the last W of each stage copy."""
         last_pairs = {p.copy: p for p in self.fused if p.weight == instance[p.copy].last}
         for index, copy in enumerate(instance.copies):
             start = self.starts[index, OpIndex(W, copy.last)] + copy.duration_us[W]
@@ -98,14 +98,14 @@ class TimedOrders:
 
 
 def spans_of(instance: Instance, begins_us: Sequence[int], ends_us: Sequence[int]) -> Spans:
-    """Makespan and period by when each stage copy's first F begins and its last W ends."""
+    """Makespan and period, from the begin of each copy's first F and the end of its last W."""
     return Spans.of_ranks(_ranks_us(instance, begins_us, ends_us))
 
 
 def _ranks_us(
     instance: Instance, begins_us: Sequence[int], ends_us: Sequence[int]
 ) -> Iterator[tuple[int, int]]:
-    """When each rank begins, and when it has ended with its STEPs."""
+    """Yield the begin of each rank, and its end with its STEPs."""
     reduced = reduced_us(instance, ends_us)
     for held in instance.held:
         at = max(ends_us[copy] for copy in held)
@@ -116,9 +116,9 @@ def _ranks_us(
 
 
 def reduced_us(instance: Instance, ends_us: Sequence[int]) -> dict[int, int]:
-    """When the gradients of each stage are those of all its copies.
+    """Return by stage the end of the all-reduce of its gradients.
 
-    Reductions among the same ranks take turns, here as they become ready.
+    All-reduces among the same ranks run one at a time, here as they become ready.
     """
     reduced: dict[int, int] = {}
     for stages in instance.reductions.values():
@@ -155,13 +155,13 @@ def number(instance: Instance, order: Iterable[tuple[int, OpKind]]) -> tuple[Op,
 
 
 def order_of(instance: Instance, program: Sequence[Op]) -> list[tuple[int, OpKind]]:
-    """An order of (copy, kind) without STEP, the reverse of `number`."""
+    """Return an order of (copy, kind) without STEP, the reverse of `number`."""
     index = instance.index
     return [(index[op.stage, op.replica], op.kind) for op in program if op.kind != STEP]
 
 
 def shares_alike(instance: Instance, programs: Sequence[Sequence[Op]]) -> bool:
-    """Whether as many micro-batches pass each replica as the problem says."""
+    """Return True if the micro-batches of each replica are those of the problem."""
     counts = [0] * len(instance)
     for program in programs:
         for copy, kind in order_of(instance, program):
@@ -170,16 +170,16 @@ def shares_alike(instance: Instance, programs: Sequence[Sequence[Op]]) -> bool:
 
 
 def timing_of(programs: Sequence[Sequence[Op]], instance: Instance) -> TimedOrders:
-    """Simulate orders, each op as early as possible, transfers of a link in turns.
+    """Simulate programs, each op as early as possible; a link serves one transfer at a time.
 
     Raises:
-        CyclicOrders: ops wait for each other, see `synth.solve.instance.event_graph`.
+        CyclicOrders: ops wait for each other.
     """
     return timed([order_of(instance, program) for program in programs], instance)
 
 
 def timed(orders: Orders, instance: Instance) -> TimedOrders:
-    """The same for orders of (copy, kind)."""
+    """Simulate orders of (copy, kind), like `timing_of`."""
     graph = Graph(instance)
     started, sequence, durations_us, fused = _started(orders, graph)
     starts = {graph.nodes[op]: started[op] for op in sequence}
@@ -193,7 +193,7 @@ def timed(orders: Orders, instance: Instance) -> TimedOrders:
 
 
 def value_us(orders: Orders, graph: Graph, objective: Objective) -> int:
-    """What orders of (copy, kind) are worth if no transfer waits for a buffer.
+    """Return the objective of orders of (copy, kind) if no transfer waits for a buffer.
 
     Raises:
         CyclicOrders: ops wait for each other.
@@ -208,7 +208,7 @@ def value_us(orders: Orders, graph: Graph, objective: Objective) -> int:
 
 
 class _Started(NamedTuple):
-    """Of each op by its number when it starts and how long it takes, BW as its B."""
+    """Starts and durations by op; BW counts as its B."""
 
     starts: list[int]
     sequence: list[int]
@@ -227,7 +227,7 @@ def _started(orders: Orders, graph: Graph) -> _Started:
 
 
 def split(programs: Sequence[Sequence[Op]], instance: Instance) -> Programs:
-    """An order with B W for BW and without STEP."""
+    """Return programs with B W for BW and without STEP."""
     return tuple(
         number(
             instance,
@@ -242,7 +242,7 @@ def split(programs: Sequence[Sequence[Op]], instance: Instance) -> Programs:
 
 
 def keeps_caps(programs: Sequence[Sequence[Op]], instance: Instance) -> bool:
-    """Whether every op is allowed where it stands."""
+    """Return True if every op fits in memory where it stands."""
     most_in_flight = [instance.most_in_flight(copy) for copy in range(len(instance))]
     for program in programs:
         usage = 0
