@@ -14,10 +14,10 @@ from synth.errors import SynthError
 class Batch:
     """The micro-batches of one step; each list has one entry per micro-batch.
 
-    `inputs` are what the first stage takes: a tensor, or a tuple of positional arguments, each a
-    tree of tensors. `targets`, such trees too, are what the loss takes besides the last stage's
-    output. `keywords` are given to this rank's stages by name. A rank without the first or the last
-    stage needs no inputs or targets.
+    `inputs` are the arguments of the first stage: a tensor, or a tuple of positional arguments,
+    each a tree of tensors. `targets` are such trees too, passed to the loss together with the last
+    stage's output. `keywords` are passed to this rank's stages by name. A rank without the first or
+    the last stage needs no inputs or targets.
     """
 
     inputs: Sequence[Any] | None = None
@@ -57,7 +57,7 @@ class Batch:
         return self.keywords[microbatch] if self.keywords is not None else {}
 
     def signature(self, microbatch: int) -> Hashable:
-        """The shapes and dtypes of the tensors that are given to the first stage."""
+        """The shapes and dtypes of the first stage's tensors."""
         given = self._inputs_of(microbatch)
         if self.keywords is None:
             row = given if type(given) is tuple else (given,)

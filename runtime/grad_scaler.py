@@ -7,9 +7,8 @@
     scaler.step(optimizer)
     scaler.update()
 
-A stage sees only its own gradients. If the ranks did not tell each other of an overflow, some
-would skip a step that others take, and their scales would drift apart. (FSDP's
-`ShardedGradScaler` does the same for shards.)
+A stage sees only its own gradients. Without a common verdict some ranks would skip a step that
+others take, and their scales would diverge. (FSDP's `ShardedGradScaler` does the same for shards.)
 """
 
 from typing import Any
@@ -42,14 +41,15 @@ class PipelineGradScaler(GradScaler):
         """Start from the same scale on every rank.
 
         Args:
-            pipeline: the rank's, whose steps are given the scaler.
-            init_scale: see `GradScaler`, as the next four.
+            pipeline: the rank's pipeline, whose steps get the scaler.
+            init_scale: see `GradScaler`, as for the next four.
             growth_factor: greater than 1.
             backoff_factor: less than 1.
             growth_interval: steps.
             enabled: False: nothing is scaled.
-            group: the process group in which an overflow is told; None: the pipeline's ranks. Where
-                the gradients of several pipelines are shards of the same ones: all of theirs.
+            group: the process group that shares an overflow; None: the pipeline's ranks. If the
+                gradients of several pipelines are shards of the same ones, it must contain all
+                their ranks.
         """
         super().__init__(
             pipeline.device.type,

@@ -74,7 +74,7 @@ class PipelineGroups:
             group.withdraw()
 
     def close(self) -> None:
-        """Free what connects the ranks; all of them call this."""
+        """Free the connections between the ranks; all of them call this."""
         for group in self._each:
             group.close()
 

@@ -102,7 +102,7 @@ def check_same(schedule: Schedule, group: RankGroup) -> None:
 
 
 def make_stages(lowered: Lowered, rank: int, given: Modules, loss: Loss | None) -> dict[int, Stage]:
-    """Wrap the modules given for a rank as the stages that the schedule places there.
+    """Wrap a rank's modules as the stages that the schedule places there.
 
     Raises:
         Mismatch: they are of other stages.

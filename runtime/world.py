@@ -95,9 +95,9 @@ def join_world(wanted_device: str = "auto", timeout_s: float = 300.0) -> Iterato
 def _store(timeout: timedelta) -> Store:
     """The store of this start of the ranks.
 
-    torchrun (2.13) lends its own one to all starts, and gloo would find the addresses of ranks
-    that are dead in it (pytorch #135712). Its count of starts is common to all ranks on one node
-    only; on several, TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 has it make a store for each start.
+    torchrun (2.13) shares its own store between all starts, in which gloo would find the addresses
+    of dead ranks (pytorch #135712). Its count of starts is common to all ranks on one node only. On
+    several nodes, TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 makes it use a new store for each start.
     """
     store, _, size = next(rendezvous("env://", timeout=timeout))
     if int(os.environ.get("LOCAL_WORLD_SIZE", 0)) == size:

@@ -1,6 +1,6 @@
-"""Checkpoints: complete or not there, keyed by layer and parameter names, readable by any plan.
+"""Checkpoints: complete or absent, keyed by layer and parameter names, readable by any plan.
 
-`checkpointer` is imported by who needs it: it takes its time.
+`checkpointer` is imported where it is used, because its import takes long.
 """
 
 from .folder import CheckpointFolder

@@ -1,4 +1,4 @@
-"""Collective agreement: all ranks learn of one's answer or refusal, and go on or end alike."""
+"""Collective agreement: all ranks learn the answer or refusal of one, and act alike."""
 
 import traceback
 from collections.abc import Callable
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def agree(look: Callable[[], T], what: str, group: Any) -> T:
-    """Give all ranks rank 0's answer, or its refusal; `what` is what cannot be done then."""
+    """Return rank 0's answer, or raise its refusal, on all ranks; `what` names the action."""
     answer: list[Any] = [None, None]
     if dist.get_rank() == 0:
         try:
@@ -31,7 +31,7 @@ def agree(look: Callable[[], T], what: str, group: Any) -> T:
 
 
 def together(work: Callable[[], T], group: Any) -> T:
-    """Do each rank's part of something; what the first rank refuses, all do."""
+    """Do each rank's part of an action; if a rank refuses, all of them raise the first refusal."""
     refusal: SynthError | None = None
     try:
         done = work()

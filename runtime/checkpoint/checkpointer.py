@@ -101,15 +101,16 @@ class Checkpointer:
         return steps
 
     def restore(self, check: Callable[[TrainingState], None]) -> TrainingState | None:
-        """Load a complete checkpoint into the layers and the optimizer: the last, or as asked for.
+        """Load a complete checkpoint into the layers and the optimizer: the last, or as requested.
 
-        Later ones are then set aside. If it fails, what layers and optimizer hold is undefined.
+        Later ones are then set aside. If it fails, the contents of layers and optimizer are
+        undefined.
 
         Args:
-            check: refuses what does not fit this run, before anything is loaded.
+            check: refuses a state that does not fit this run, before anything is loaded.
 
         Returns:
-            Where training stood; None if there is no checkpoint yet.
+            The training state; None if there is no checkpoint yet.
 
         Raises:
             SynthError: the checkpoint is of another model, or damaged.
@@ -224,7 +225,7 @@ class Checkpointer:
     def _share(self, own: Holding, step: int) -> Shares | NotWritten:
         """Agree on the tensors that each rank writes, unless rank 0 cannot write at all.
 
-        A checkpoint of what is no number would only damage the ones that it replaces.
+        Parameters that are not finite are refused: their checkpoint would replace good ones.
         """
         if self._is_first and own.refusal is None and own.not_finite is None:
             try:

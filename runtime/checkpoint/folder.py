@@ -50,10 +50,10 @@ class CheckpointFolder:
         return folder / MANIFEST
 
     def create(self) -> None:
-        """Make the folder, keep others from writing there, and clear away what an ended run left.
+        """Make the folder, lock it, and remove partial checkpoints of ended runs.
 
         Raises:
-            SynthError: it cannot be made, or written to, or another run does.
+            SynthError: it cannot be made or written to, or another run writes to it.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -102,7 +102,7 @@ class CheckpointFolder:
         return self._lock is None or os.path.samestat(there, os.fstat(self._lock))
 
     def discard(self, step: int) -> None:
-        """Give back the room of a checkpoint that could not be completed, if it is ours."""
+        """Remove a checkpoint that could not be completed, if it is ours."""
         if self._is_locked():
             with suppress(OSError):
                 _remove(self.partial(step))
@@ -142,7 +142,7 @@ class CheckpointFolder:
         return moved
 
     def _drop(self, step: int) -> None:
-        """Take its name away first: half a checkpoint must not look like one."""
+        """Remove a checkpoint; it is renamed first, so that half of one does not look complete."""
         self.of(step).rename(self.partial(step))
         with suppress(OSError):
             _remove(self.partial(step))

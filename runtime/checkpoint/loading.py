@@ -1,4 +1,4 @@
-"""Loading a checkpoint's tensors into those of this rank, by name, each verified before."""
+"""Loads a checkpoint's tensors into those of this rank, by name, after verifying each."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Set
@@ -60,11 +60,11 @@ def find_targets(
 
 
 def load_tensors(path: Path, manifest: Manifest, targets: Mapping[str, Tensor]) -> None:
-    """Load into the targets; one that differs in its floating-point dtype is converted.
+    """Load into the targets; floating-point tensors are converted to the target's dtype.
 
     Raises:
-        Damaged: a tensor, or the file that it is in, is not what the manifest says.
-        Mismatch: it is of another shape.
+        Damaged: a tensor or its file does not match the manifest.
+        Mismatch: a shape differs.
     """
     by_file: dict[str, list[str]] = defaultdict(list)
     for name, target in targets.items():

@@ -1,7 +1,7 @@
-"""The manifest of a checkpoint: the training state, and a digest of everything beside it.
+"""The manifest of a checkpoint: the training state, and digests of all tensors and files.
 
-It is the file `training.json`, written last. Its own digest is taken of its text with that digest
-left out, so no byte of a checkpoint can change unnoticed. There is no pickle in it or beside it.
+It is the file `training.json`, written last. It contains a digest of its own text without that
+digest, so no byte of a checkpoint can change unnoticed. There is no pickle in a checkpoint.
 """
 
 import hashlib
@@ -111,7 +111,7 @@ class Manifest(TrainingState):
         return self.aliases.get(name, name)
 
     def state(self) -> TrainingState:
-        """Give the training state alone."""
+        """Return the training state alone."""
         return TrainingState.model_validate(
             {field: getattr(self, field) for field in TrainingState.model_fields}
         )

@@ -27,5 +27,5 @@ class CheckpointOptions(Record):
 
     @property
     def resumes(self) -> bool:
-        """True if training goes on from what the folder holds."""
+        """True if training resumes from a checkpoint in the folder."""
         return self.resume or self.resume_from is not None

@@ -11,10 +11,10 @@ MOST_BYTES = 1 << 30
 
 
 def check_regular(path: Path) -> None:
-    """Refuse a pipe or a device, whose reading might never end.
+    """Refuse a pipe or a device, which might be read without end.
 
     Raises:
-        Damaged: it is one, or nothing is there.
+        Damaged: the path is one, or does not exist.
     """
     try:
         found = os.stat(path)

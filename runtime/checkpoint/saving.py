@@ -30,7 +30,7 @@ class _Report:
 
 
 def stage(tensors: Mapping[str, Tensor], shares: Shares) -> dict[str, Tensor]:
-    """Copy what this rank writes to host memory; sharded tensors are gathered one by one."""
+    """Copy the tensors that this rank writes to host memory; sharded ones one by one."""
     rank, staged = dist.get_rank(), {}
     for name in sorted(tensors):
         tensor = tensors[name].detach()
@@ -58,10 +58,10 @@ class Saving:
         self._folder, self._state, self._keep, self._group = folder, state, keep, group
 
     def run(self, staged: dict[str, Tensor], aliases: Mapping[str, str]) -> None:
-        """Write this rank's file; rank 0 then declares complete what all ranks have written.
+        """Write this rank's file; rank 0 then completes the checkpoint when all ranks have written.
 
         Raises:
-            NotWritten: a rank could not; told to all.
+            NotWritten: a rank could not write; raised on all ranks.
         """
         report = self._write(staged)
         is_first = dist.get_rank() == 0

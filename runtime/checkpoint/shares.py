@@ -1,4 +1,4 @@
-"""Divides the tensors of a checkpoint among ranks: each is written once, by ranks about as much."""
+"""Divides the tensors of a checkpoint among ranks: each is written once, with balanced bytes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -60,7 +60,7 @@ def holding_of(tensors: Mapping[str, Tensor]) -> Holding:
 
 
 def share(holdings: Sequence[Holding]) -> Shares:
-    """Divide all tensors among those that hold them: the largest first, to who writes least yet."""
+    """Assign each tensor to one of its holders: largest tensors first, to the least loaded rank."""
     holders: dict[str, list[int]] = {}
     sizes: dict[str, int] = {}
     for rank, holding in enumerate(holdings):

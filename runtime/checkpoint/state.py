@@ -1,4 +1,4 @@
-"""The training state: enough to go on, and to refuse another model, other data or optimizer."""
+"""The training state: sufficient to resume, and to refuse another model, data or optimizer."""
 
 from typing import ClassVar
 
@@ -11,7 +11,7 @@ from .options import CheckpointOptions
 
 
 class DataFingerprint(Record):
-    """Tells data apart: the number of tokens, and a digest of some or all of their ids."""
+    """Identifies data: the number of tokens, and a digest of some or all of their ids."""
 
     tokens: PositiveInt
     sha256: str
@@ -24,9 +24,9 @@ class DataFingerprint(Record):
 class TrainingState(FileRecord):
     """The state of training after `step` optimizer steps, besides its tensors.
 
-    There is no generator state: every random number of a run is a function of the seed and of
-    what it is for (a layer's weights, the n-th sequence, a layer's dropout in a micro-batch of a
-    step), so the seed and the two counts are the whole of it, under any partition.
+    There is no generator state: every random number of a run is a function of the seed and of its
+    purpose (a layer's weights, the n-th sequence, a layer's dropout in a micro-batch of a step).
+    The seed and the two counts are therefore sufficient, under any partition.
 
     As a file it is the `training.json` of format version 1.
     """

@@ -1,8 +1,7 @@
 """A rank's tensors in one safetensors file, with the digest of each.
 
-The safetensors package reads it. It is written here, because the package writes all tensors at
-once: here each is hashed, written and given back before the next, and a full disk is the system's
-own error.
+The safetensors package can read it, but would write all tensors at once. Here each tensor is
+hashed, written and freed before the next, and a full disk raises the system's own error.
 """
 
 import hashlib
@@ -95,7 +94,7 @@ def write_tensors(
 
 
 class TensorFile:
-    """A file to read from; every byte that it gives out was verified."""
+    """A file to read from; every byte that it returns has been verified."""
 
     def __init__(self, path: Path, stored: StoredFile) -> None:
         """Open it.

@@ -1,7 +1,7 @@
 """Checkpoints of format version 1, which `torch.distributed.checkpoint` wrote, without checksums.
 
-Their `.metadata` is a pickle. It is read by an unpickler that makes nothing but torch's own
-descriptions of tensors; what these describe are archives that torch reads with `weights_only`.
+Their `.metadata` is a pickle. It is read by an unpickler that admits only torch's own descriptions
+of tensors. The tensors are in archives that torch reads with `weights_only`.
 """
 
 import io

@@ -1,4 +1,4 @@
-"""One rank of an emulated run, from the plan to what it measured."""
+"""One rank of an emulated run, from the plan to its measurements."""
 
 from collections.abc import Callable, Mapping
 from typing import Literal

@@ -16,8 +16,7 @@ from .device_time import DeviceTime, after, now_ns
 
 
 class _Working(NamedTuple):
-    """A reduction under way; `latest_ns` are when the last rank came to it, and the most that any
-    was late."""
+    """A reduction in flight; `latest_ns` are the time of the last rank and the largest lateness."""
 
     reduction: Reduction
     latest_ns: Tensor

@@ -76,7 +76,7 @@ class EmulatedStage:
         return (self._loss,) if self.is_last else self._output.activations("cpu")
 
     def rebuild(self, microbatch: int, forward_input: ForwardInput) -> None:
-        """R: afterwards `saved_bytes` are held, and what is kept of the output."""
+        """R: afterwards `saved_bytes` are held, and the output if a layer holds it."""
         self._take(OpKind.R)
         del self._held[microbatch]
         self._held[microbatch] = self._saved(forward_input)

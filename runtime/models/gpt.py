@@ -1,7 +1,7 @@
 """GPT-2: learned positions, LayerNorm before each part, one product for q, k and v, GELU.
 
-Shape suffixes: B batch, T time, D width, H heads, K width of a head, V vocabulary. Unlike
-GPT-2's, the head has a matrix of its own: the embedding's may be on another rank.
+Shape suffixes: B batch, T time, D width, H heads, K width of a head, V vocabulary. Unlike GPT-2's,
+the head has its own matrix, because the embedding may be on another rank.
 """
 
 import math

@@ -81,12 +81,15 @@ def build_model(
     device: torch.device | str = "cpu",
     dtype: torch.dtype | None = None,
 ) -> BuiltModel:
-    """The layers at `indices` (all if None) by index, on `device`, the same for the same seed.
+    """Build the layers at `indices` (all if None), by index, on `device`, reproducibly by seed.
 
-    Layers do not depend on which others are built, nor on the device. Of a built-in model no
-    memory is ever allocated for the others. A user's model is built whole on the CPU, and the
-    others are then dropped. torch's random state is left as it was. SynthError: as `load_layers`,
-    for an index the model has not, and if `names` are given and not those of its layers.
+    Layers do not depend on the device or on the choice of layers. Of a built-in model no memory is
+    allocated for the other layers. A user's model is built as a whole on the CPU, and the other
+    layers are dropped. torch's random state is left unchanged.
+
+    Raises:
+        SynthError: as `load_layers`; an index is out of range; `names` are given and differ from
+            the names of the layers.
     """
     built_in = spec.factory in SIZES
     if built_in:
@@ -110,7 +113,7 @@ def build_model(
 
 
 def _materialise(layer: nn.Module, seed: int, index: int) -> nn.Module:
-    """Memory and values for a built-in layer, whose `reset_parameters` sets all it has."""
+    """Allocate and initialise a built-in layer, whose `reset_parameters` sets all its values."""
     layer.to_empty(device="cpu")
     digest = hashlib.sha256(f"{seed}/{index}".encode()).digest()
     with _seeded(int.from_bytes(digest[:8], "big") >> 1):

@@ -28,10 +28,10 @@ def find_ties(layers: Sequence[nn.Module]) -> tuple[Tie, ...]:
 
 
 def keep_tied(layers: Mapping[int, nn.Module], ties: Sequence[Tie]) -> dict[str, nn.Parameter]:
-    """Join again, among some of the layers, what moving them one by one may have parted.
+    """Tie parameters of some layers again, which moving the layers one by one may have separated.
 
     Returns:
-        The one parameter of each tie that these layers have a part of, by the tie's name.
+        The shared parameter of each tie that involves one of these layers, by the tie's name.
     """
     kept: dict[str, nn.Parameter] = {}
     for tie in ties:

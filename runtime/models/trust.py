@@ -1,7 +1,7 @@
-"""Guards the import of a user's code: files may name built-in models only, the rest the user names.
+"""Guards the import of user code: files may name built-in models only, others the user names.
 
-A plan or a profile is data that others may have written. To import the module that it names would
-make it a program, so that is done only for the address that the user has given.
+A plan or a profile is data that others may have written. Importing the module that it names would
+run code, so this is done only for an address that the user has given.
 """
 
 from synth.errors import SynthError
@@ -20,11 +20,11 @@ def trusted_spec(workload: Workload, model: str | None) -> ModelSpec:
     """Return the model to build for a workload that was read from a file.
 
     Args:
-        workload: as the file has it; its arguments are passed on.
-        model: the address that the user gave, which replaces the file's; None: they gave none.
+        workload: as in the file; its arguments are passed on.
+        model: the address that the user gave, which replaces the file's; None: not given.
 
     Raises:
-        SynthError: the user gave none, and the file names one that is not built in.
+        SynthError: the file names a model that is not built in, and the user gave no address.
     """
     if model is None and not is_built_in(workload.model):
         raise SynthError(

@@ -42,7 +42,7 @@ class PostValidatedStep:
             gradients: of the same.
             settings: of the next steps; assign to `settings` to change them.
             norm: of all ranks' gradients.
-            origin: remembers what else an iteration changes.
+            snapshot: of the other state that an iteration changes.
         """
         self.optimizers = optimizers
         self._gradients = gradients

@@ -17,7 +17,7 @@ from .sample import Sample
 
 @dataclass(frozen=True)
 class HeldBytes:
-    """One layer's bytes; the fields mean what they mean in `LayerProfile`."""
+    """The bytes of one layer; the fields are defined as in `LayerProfile`."""
 
     output_bytes: int
     saved_bytes: int

@@ -31,16 +31,16 @@ _SAME_LINK = 0.25
 
 
 def probe_links(world: World) -> Links | None:
-    """Measure between each rank and the next, then copy to the hosts and back; every rank calls
-    this at the same time.
+    """Measure between each rank and the next, and the copies to the hosts and back.
 
-    Latency comes from ping-pong, where a one-way time is half a round trip: that of the line
-    through a small and a large message, and not below what a tiny message takes. Bandwidth comes
-    from large messages in both directions at the same time, as pipelines send them. The default is
-    the median; pairs that differ by more than a quarter are listed.
+    Every rank calls this at the same time. Latency comes from ping-pong: it is that of the line
+    through the one-way times (half a round trip) of a small and a large message, and at least that
+    of a tiny message. Bandwidth comes from large messages in both directions at the same time, as
+    pipelines send them. The default link is the median; pairs that differ by more than a quarter
+    are listed.
 
     Returns:
-        The links on rank 0, none elsewhere.
+        The links on rank 0; empty on other ranks.
     """
     pairs = [(rank, rank + 1) for rank in range(world.size - 1)]
     both_ways = [_transfer(*pair) for pair in pairs] + [_transfer(b, a) for a, b in pairs]
@@ -72,7 +72,7 @@ def _transfer(source: int, target: int) -> Transfer:
 
 
 def _probe_pair(world: World, channels: Channels, pair: tuple[int, int]) -> Link:
-    """Measured by the pair's first rank, told to all."""
+    """Measure on the pair's first rank, and share the result with all."""
     times: list[list[float]] = []
     if world.rank in pair:
         times = _times_us(world, channels, pair)
@@ -103,8 +103,10 @@ def fitted_link(tiny_us: float, small_us: float, large_us: float, both_us: float
 
 
 def _times_us(world: World, channels: Channels, pair: tuple[int, int]) -> list[list[float]]:
-    """One way by size, then a large message both ways; in turns, so that what else runs on the
-    machine slows all of them alike."""
+    """One-way times by size, then that of a large message in both directions.
+
+    Measurements alternate, so that other load on the machine slows all of them alike.
+    """
     sizes = (_TINY_BYTES, _SMALL_BYTES, _LARGE_BYTES)
     buffers = [torch.zeros(size, dtype=torch.uint8, device=world.device) for size in sizes]
     incoming = torch.zeros_like(buffers[-1])

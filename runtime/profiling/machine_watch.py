@@ -19,7 +19,7 @@ _ASKING_S = 20
 
 
 def load_average() -> float | None:
-    """Return the 1-minute load average; None where the system does not tell."""
+    """Return the 1-minute load average; None if the system does not provide it."""
     try:
         return os.getloadavg()[0]
     except (OSError, AttributeError):
@@ -27,9 +27,9 @@ def load_average() -> float | None:
 
 
 def processes_on(device: torch.device) -> int | None:
-    """Count the processes that compute on a CUDA device; None where the driver does not tell.
+    """Count the processes that compute on a CUDA device; None if the driver does not tell.
 
-    The driver sees no processes from inside most containers, and then lists none.
+    From inside most containers the driver sees no processes, and then lists none.
     """
     uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
     if uuid is None:
@@ -45,7 +45,7 @@ def processes_on(device: torch.device) -> int | None:
 
 @dataclass(frozen=True)
 class Senses:
-    """The clocks and counters that a watch reads; tests give others."""
+    """The clocks and counters that a watch reads; tests replace them."""
 
     load: Callable[[], float | None] = load_average
     wall_s: Callable[[], float] = time.monotonic
@@ -83,10 +83,10 @@ class MachineWatch:
         self._on_processor_s += self._senses.thread_s() - thread_s
 
     def conditions(self, device: torch.device, spread: float) -> Conditions:
-        """Return the conditions of what was measured on a device, with the spread of its samples.
+        """Return the conditions of measurements on a device, with the spread of their samples.
 
-        On CUDA ops run on the device, so that neither the load of the host nor the time of its
-        thread says much of them.
+        On CUDA ops run on the device, so the host's load and its thread's time say little about
+        them.
         """
         if device.type == "cuda":
             there = self._senses.processes(device)

@@ -53,7 +53,7 @@ def measure(device: torch.device) -> Iterator[Measurement]:
 
 
 def _allocations(prof: profile) -> list[int]:
-    """Sizes of all allocations (positive) and frees (negative) in the order in which they came."""
+    """The sizes of allocations (positive) and frees (negative), in order."""
     assert prof.kineto_results is not None
     stack = list(prof.kineto_results.experimental_event_tree())
     events = []

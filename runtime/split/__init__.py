@@ -1,4 +1,4 @@
-"""The split backward: B (input gradients) now, W (weight gradients) whenever the schedule says.
+"""The split backward: B (input gradients) now, W (weight gradients) when the schedule says.
 
 F, B and W are the letters of the zero-bubble papers (arXiv 2401.10241). A micro-batch whose
 backward is fused (BW) needs none of this: its F is the plain forward, its BW autograd's.
@@ -10,8 +10,8 @@ backward is fused (BW) needs none of this: its F is the plain forward, its BW au
     tape.backward_weight()                 # W: adds to every `parameter.grad`
 
 Models need no change. While F runs, calls such as `F.linear(x, weight)` on a trainable leaf are
-recorded such that their weight gradient can be put off. What has no `Rule`
-gets its gradient from ordinary autograd within B. See `Rule` and `register` for adding one.
+recorded such that their weight gradient can be deferred. An operation without a `Rule` gets its
+gradient from ordinary autograd within B. See `Rule` and `register` for adding one.
 """
 
 # Importing a module of rules registers them.

@@ -1,7 +1,7 @@
-"""The forward that an `nn.MultiheadAttention` is given while a stage's F runs.
+"""The forward that an `nn.MultiheadAttention` gets while a stage's F runs.
 
 Torch computes it by functions written in Python, some fifty calls of which three or four have a
-rule. Copies of these functions, whose `linear` records, spare the others what interception costs.
+rule. Copies of these functions, whose `linear` records, save the cost of intercepting the others.
 """
 
 from collections.abc import Callable

@@ -30,7 +30,8 @@ class GradientBox:
     def take(self) -> Tensor:
         """The gradient, of the input's shape; the box is empty after.
 
-        SynthError: none has come, as no backward ran or the outputs do not depend on the input.
+        SynthError: there is none, because no backward ran or the outputs do not depend on the
+        input.
         """
         gradient, self._gradient = self._gradient, None
         if gradient is None:

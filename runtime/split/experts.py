@@ -66,7 +66,7 @@ class GroupedProductRule(Rule):
         return torch._grouped_mm(grad, call.weight().mT, offs=call.options[0])
 
     def weight_gradients(self, grad: Tensor, call: Call, needs: tuple[bool, ...]) -> Gradients:
-        """[groups, in, out], laid out as W is."""
+        """[groups, in, out], with the layout of W."""
         x, offs = call.input, call.options[0]
         if call.weight().stride(-1) == 1:
             return (torch._grouped_mm(x.t(), grad, offs=offs),)

@@ -1,7 +1,7 @@
-"""The forwards that modules are given while a stage's F runs: tracked, intercepted, or recorded.
+"""The forwards that modules get while a stage's F runs: tracked, intercepted, or recorded.
 
-Each replaces `forward` in one module's own attributes and is made once, so that what compilers have
-guarded stays the same object.
+Each replaces `forward` in one module's own attributes and is made once, so that the guards of
+compilers see the same object.
 """
 
 from collections.abc import Iterable, Iterator
@@ -23,7 +23,7 @@ _LINEAR_FORWARD = nn.Linear.forward
 
 
 class Forward(Protocol):
-    """Stands in for a module's forward."""
+    """Replaces a module's forward."""
 
     @property
     def attribute(self) -> str:
@@ -87,7 +87,7 @@ class Tracked:
         self._run: Any = None
 
     def enter(self) -> bool:
-        """Stands in for any forward."""
+        """Replaces any forward."""
         self._run = self.module.forward
         return True
 
@@ -112,7 +112,7 @@ class Intercepted:
         self._run: Any = None
 
     def enter(self) -> bool:
-        """Stands in for any forward."""
+        """Replaces any forward."""
         self._run = self.module.forward
         return True
 
@@ -132,8 +132,8 @@ class Intercepted:
 class Compiled:
     """Runs a compiled module without interception, which its compiler would take for a part of it.
 
-    Else the first F, which is intercepted as a whole, were compiled apart from all others, and
-    checkpointing were given other tensors by them.
+    Otherwise the first F, which is intercepted as a whole, would be compiled separately from the
+    others, and would pass other tensors to checkpointing.
     """
 
     __slots__ = ("_run", "attribute", "module")
@@ -145,7 +145,7 @@ class Compiled:
         self._run: Any = None
 
     def enter(self) -> bool:
-        """Stands in for what was compiled."""
+        """Replaces the compiled forward."""
         self._run = getattr(self.module, self.attribute)
         return True
 
@@ -156,7 +156,7 @@ class Compiled:
 
 
 class RecordedLinear:
-    """Records the one call of an `nn.Linear`, at a fraction of what interception costs."""
+    """Records the one call of an `nn.Linear`, at a fraction of the cost of interception."""
 
     __slots__ = ("_recording", "module")
     attribute = "forward"

@@ -144,7 +144,7 @@ _AWAY = torch.empty(0)
 
 
 class _Capture:
-    """Takes an output gradient, and with it what W needs; called by autograd within B, once."""
+    """Takes an output gradient and the tensors that W needs; called by autograd within B, once."""
 
     __slots__ = ("_call", "_queue", "_rule", "_saved")
 
@@ -167,7 +167,7 @@ class _SplitFunction(torch.autograd.Function):
     """Forward by the rule; backward returns the input gradient and queues those of the parameters.
 
     The queue is bound to the node, not to a thread: on CUDA the backward runs on threads of
-    autograd's own.
+    autograd.
     """
 
     @staticmethod

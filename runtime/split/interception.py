@@ -104,7 +104,7 @@ def open_up(
 
 @cache
 def _opened(func: Any) -> Callable[..., Any]:
-    """`func` without its own check for overrides, so that those of its inner calls count."""
+    """`func` without its own check for overrides, so that those of its inner calls take effect."""
     namespace = {**func.__globals__, "has_torch_function": lambda _: False}
     opened = FunctionType(func.__code__, namespace, func.__name__, func.__defaults__)
     opened.__kwdefaults__ = func.__kwdefaults__

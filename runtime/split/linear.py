@@ -59,7 +59,7 @@ def product_gradient(grad: Tensor, matrix: Tensor, x: Tensor) -> Tensor:
 
 
 def bias_gradient(grad: Tensor, call: Call) -> Tensor:
-    """[n], summed as autograd does: of the product's rows, or of what the bias was added to."""
+    """[n], summed as in autograd: over the product's rows, or over the sum's own shape."""
     return grad.sum_to_size(grad.shape[-1]) if was_strided(call) else rows(grad).sum(0)
 
 

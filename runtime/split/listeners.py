@@ -28,7 +28,7 @@ def find_listened(parameters: Iterable[Tensor]) -> dict[int, Tensor]:
 
 
 def has_hooks(parameter: Tensor) -> bool:
-    """True if the tensor itself has hooks; those of its node do not show here."""
+    """True if the tensor itself has hooks; those of its node are not included."""
     return bool(parameter._backward_hooks or parameter._post_accumulate_grad_hooks)
 
 

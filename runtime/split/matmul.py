@@ -20,7 +20,7 @@ class _ProductRule(Rule):
         return product_gradient(rows(grad), call.weight(), call.input)
 
     def weight_gradients(self, grad: Tensor, call: Call, needs: tuple[bool, ...]) -> Gradients:
-        """[in, out], laid out as the matrix is, and [out]"""
+        """[in, out], with the layout of the matrix, and [out]"""
         weight = _matrix_gradient(rows(grad), rows(call.input), call.weight()) if needs[0] else None
         return weight, bias_gradient(grad, call) if needs[1] else None
 
@@ -84,7 +84,7 @@ class MmRule(MatmulRule):
     """x [rows, in] @ W."""
 
     def bind(self, input: Any, other: Any = None, **renamed: Any) -> Call | None:
-        """Names the input and the matrix; what is no product of matrices is torch's to refuse."""
+        """Names the input and the matrix; torch refuses other operands."""
         other = renamed.pop("mat2", other)
         if any(isinstance(x, Tensor) and x.ndim != 2 for x in (input, other)):
             return None

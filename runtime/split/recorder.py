@@ -154,7 +154,7 @@ def _tracked(part: nn.Module, path: list[nn.Module]) -> Forward:
 
 
 def _parts(module: nn.Module) -> Iterator[nn.Module]:
-    """The module and those in it, each once; what is in a compiled one is left as it is."""
+    """The module and its sub-modules, each once; the inside of a compiled one is left out."""
     seen = set()
     to_visit = [module]
     while to_visit:

@@ -18,8 +18,8 @@ Gradients = tuple[Tensor | None, ...]
 class Call:
     """One call of a function that has a rule, in F as in B and W.
 
-    `input` is the only argument, parameters aside, that a gradient flows to. `options` is all
-    else the rule needs, and `extras` what its forward kept.
+    `input` is the only argument, parameters aside, that a gradient flows to. `options` is
+    everything else that the rule needs, and `extras` the tensors that its forward kept.
     """
 
     input: Tensor
@@ -71,7 +71,7 @@ class Rule(ABC):
 
     @abstractmethod
     def forward(self, call: Call) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """The output, and the extras that the gradients need beside the input and parameters."""
+        """The output, and the extras that the gradients need besides the input and parameters."""
 
     @abstractmethod
     def input_gradient(self, grad: Tensor, call: Call) -> Tensor:

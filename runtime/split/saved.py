@@ -36,8 +36,8 @@ class Saved:
         """The tensor, detached.
 
         Raises:
-            RuntimeError: it was changed in place (of what hooks have, only they can tell, as with
-                autograd).
+            RuntimeError: it was changed in place. Tensors packed by hooks are not checked, as in
+                autograd.
         """
         if self._unpack is not None:
             return self._unpack(self._packed).detach()

@@ -28,7 +28,7 @@ Rules = Callable[["SplitTape"], AbstractContextManager[object]]
 class SplitTape:
     """One stage's backward of one micro-batch: F, then B, then W.
 
-    Outputs may be given to B as edges (`torch.autograd.graph.get_gradient_edge`), so that an
+    Outputs may be passed to B as edges (`torch.autograd.graph.get_gradient_edge`), so that an
     output that was sent on need not be kept. `grads` are as for `torch.autograd.backward`: one per
     output, of its shape; None for a scalar loss.
     """
@@ -63,7 +63,7 @@ class SplitTape:
 
     @property
     def deferred(self) -> tuple[Tensor, ...]:
-        """The parameters whose gradients B left to W, each once; they stay listed after W."""
+        """The parameters whose gradients B deferred to W, each once; they stay listed after W."""
         return tuple(self._deferred.values())
 
     def forward(self, fn: Callable[P, T], *inputs: P.args, **keywords: P.kwargs) -> T:
@@ -76,12 +76,11 @@ class SplitTape:
     ) -> None:
         """B: input gradients; those of parameters with a rule wait for `backward_weight`.
 
-        Where B runs F again, it must find the `rules` in force. A B that raises leaves nothing
-        behind for W.
+        If B runs F again, the `rules` must be in force. A B that raises leaves nothing behind for
+        W.
 
         Raises:
-            SynthError: autograd has delivered a part of a gradient of which W has the other, to
-                hooks that take it for the whole.
+            SynthError: hooks got a part of a gradient from autograd, of which W has the other part.
         """
         before = _states(self._listened)
         self._is_in_backward = True
@@ -150,7 +149,7 @@ class SplitTape:
 
 
 def run_backward(outputs: Outputs, grads: OutputGradients) -> None:
-    """`torch.autograd.backward`, whose checks of one gradient cost as much as a small layer."""
+    """Run `torch.autograd.backward` without its checks, which cost as much as a small layer."""
     if type(outputs) is list and type(grads) is list and all([g is not None for g in grads]):
         _engine_run_backward(
             tuple(outputs), tuple(grads), False, False, (), allow_unreachable=True,

@@ -59,8 +59,8 @@ def _incomplete(rule: Rule, gradients: Gradients, needs: tuple[bool, ...]) -> Sy
 class Accumulator:
     """Adds gradients to `parameter.grad` in autograd's order, so that the bits agree.
 
-    Autograd adds up what one backward yields for a parameter before it touches `.grad`; a
-    parameter used more than once is therefore summed here first.
+    Autograd sums the gradients of one backward for a parameter before it adds them to `.grad`.
+    Therefore a parameter used more than once is first summed here.
     """
 
     def __init__(self, tasks: Iterable[WeightTask], add: Callable[[Tensor, Tensor], None]) -> None:

@@ -115,16 +115,16 @@ def load_tokens(path: Path, sequence_length: int) -> Tensor:
     """Read a data source as one sequence of token ids.
 
     Args:
-        path: a text file or a folder of them (bytes become ids 0 … 255; folders in it that hold
-            tests or installed packages are left out), or a `.npy` file of integer ids, which is
-            mapped into memory: only what is used of it is read.
+        path: a text file or a folder of them (bytes become ids 0 … 255; folders of tests or
+            installed packages are left out), or a `.npy` file of integer ids, which is mapped into
+            memory, so that only the used parts are read.
         sequence_length: the sequence must be longer than this.
 
     Returns:
         The ids, of the file's integer dtype: [tokens].
 
     Raises:
-        SynthError: nothing there, not integers, or too small.
+        SynthError: the source does not exist, is not made of integers, or is too small.
     """
     _check_every_rank_can_read(path)
     if path.suffix == ".npy":
@@ -208,7 +208,7 @@ def _read_text(path: Path) -> bytes:
 
 
 def _text_files(folder: Path) -> list[Path]:
-    """The folder's own text files and those below it, sorted by path."""
+    """The text files in the folder and its sub-folders, sorted by path."""
     files, num_skipped, skipped_in = [], 0, set[str]()
     for file in sorted(folder.rglob("*")):
         if file.suffix not in TEXT_SUFFIXES or not file.is_file():

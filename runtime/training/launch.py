@@ -163,14 +163,14 @@ def _start(
 
 
 def _silence(name: str) -> None:
-    """Keep loggers from speaking, also those below that have levels of their own."""
+    """Silence loggers, also those below that have levels of their own."""
     logger = logging.getLogger(name)
     logger.propagate = False
     logger.addHandler(logging.NullHandler())
 
 
 def _let_workers_find_a_checkout() -> None:
-    """`python path/to/cli.py` finds synth beside itself; its workers start in the user's folder."""
+    """Put the checkout on PYTHONPATH, because workers start in the user's folder."""
     root = Path(synth.__file__).resolve().parent.parent
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if (root / "pyproject.toml").exists() and str(root) not in paths:

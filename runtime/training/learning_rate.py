@@ -1,7 +1,7 @@
-"""The learning rate of each step: warm-up, then constant, or decaying along a line or a cosine.
+"""The learning rate of each step: warm-up, then constant, or linear or cosine decay.
 
-A function of the step, not an object that counts: so a resumed run needs no state for it. It gives
-what torch's LinearLR followed by CosineAnnealingLR or LinearLR give.
+It is a function of the step, not an object that counts, so a resumed run needs no state for it. It
+equals torch's LinearLR followed by CosineAnnealingLR or LinearLR.
 """
 
 import math

@@ -58,7 +58,7 @@ class PinnedStaging:
 
     @contextmanager
     def step(self) -> Iterator[Copy]:
-        """Give the function that copies a tensor, for the `with` block: the copies of a step."""
+        """Return the function that copies a tensor, for the copies of one step in the block."""
         memory, copied = self._buffers.pop(0)
         self._buffers.append((memory, copied))
         copied.synchronize()
@@ -76,12 +76,12 @@ class PinnedStaging:
 
 
 class PlainStaging:
-    """Copies tensors to a device as they are; those that are there already are not copied."""
+    """Copies tensors to a device; those that are there already are not copied."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
     @contextmanager
     def step(self) -> Iterator[Copy]:
-        """Give the function that copies a tensor."""
+        """Return the function that copies a tensor."""
         yield lambda source: source.to(self._device)

@@ -1,9 +1,9 @@
-"""Ending in good order on SIGTERM, as clusters send it before they take a machine away.
+"""A graceful end on SIGTERM, which clusters send before they take a machine away.
 
-The step that runs is finished, a checkpoint is saved, and the run ends. Ranks that `synth run` has
+The running step is finished, a checkpoint is saved, and the run ends. Ranks that `synth run` has
 started learn of its signal by a file; inside torchrun, which passes the signal on, by their own. A
-second signal ends a process at once; what comes within a second of the first is the same one again,
-as from `timeout`, which signals a process and then its group.
+second signal ends a process at once. A signal within a second of the first counts as the same one,
+because `timeout` signals a process and then its group.
 """
 
 import signal
@@ -22,7 +22,7 @@ class StopRequest:
     """The request to stop this rank after the running step."""
 
     def __init__(self, folder: Path) -> None:
-        """Look for what the launcher leaves in the run's folder."""
+        """Look for the launcher's note in the run's folder."""
         self._file = folder / _FILE
         self._signalled = False
 
@@ -44,7 +44,7 @@ class StopRequest:
 def passing_on_sigterm(
     folder: Path, at_second: Callable[[], None], now: Callable[[], float] = time.monotonic
 ) -> Iterator[None]:
-    """In the launcher: tell its ranks of a SIGTERM; `at_second` is called for another one."""
+    """In the launcher: pass SIGTERM on to its ranks; `at_second` is called for another one."""
     with _on_sigterm((folder / _FILE).touch, at_second, now):
         yield
 
@@ -55,9 +55,9 @@ def _on_sigterm(
     at_second: Callable[[], None] | None = None,
     now: Callable[[], float] = time.monotonic,
 ) -> Iterator[None]:
-    """Only a main thread may handle signals; elsewhere they are somebody else's.
+    """Handle SIGTERM within the block, if this is the main thread, which alone may.
 
-    Without `at_second`, a second signal does what any would have done without this.
+    Without `at_second`, a second signal has its usual effect.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -141,10 +141,10 @@ class RankTrainer:
         """Run all steps; the second one (the first with all state allocated) measures memory.
 
         Args:
-            on_step: told (step, mean loss, seconds) after each step.
+            on_step: called with (step, mean loss, seconds) after each step.
 
         Raises:
-            RunFailure: an op failed, a rank died, or the loss is no number any more.
+            RunFailure: an op failed, a rank died, or the loss is NaN or Inf.
         """
         world, first_step = self._world, self._start.step
         num_pipelines = self._place.num_pipelines
@@ -190,7 +190,7 @@ class RankTrainer:
     def _account(
         self, outcome: StepOutcome, saves: bool, result: RankResult, on_step: OnStep | None
     ) -> None:
-        """Write down what came of a step, and save where that is due."""
+        """Record the outcome of a step, and save a checkpoint if one is due."""
         losses = outcome.losses
         if saves:
             losses |= self._iteration.settle()

@@ -111,7 +111,7 @@ def is_stopped(pid: int) -> bool:
 def sibling_pids() -> dict[int, int]:
     """The processes that the same launcher has started for ranks on this machine, joined or not.
 
-    The environment tells their ranks, and of which start of the ranks they are.
+    Their environment tells the rank, and the start of the ranks that they belong to.
     """
     if not _PROC.is_dir():
         return {}

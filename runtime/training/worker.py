@@ -114,7 +114,7 @@ def _train(
     world: World,
     progress: RankProgress,
 ) -> RankResult:
-    """With checkpoints to go on from, SIGTERM ends training in good order."""
+    """Train; with checkpoints, SIGTERM ends training gracefully."""
     assert isinstance(order.options, TrainOptions)
     stop = StopRequest(order.folder)
     with stop.listening() if order.options.checkpoint is not None else nullcontext():

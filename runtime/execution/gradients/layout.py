@@ -17,7 +17,7 @@ from ...split import gradient_dtype
 
 
 class GradientLayout:
-    """Gives the gradients of a rank's parameters in the layout that all ranks expect."""
+    """Converts the gradients of a rank's parameters to the layout that all ranks expect."""
 
     def __init__(self, modules: Iterable[nn.Module], tied: Mapping[str, Tensor]) -> None:
         """Find the parameters whose gradients are sparse: tables of embeddings with `sparse=True`.

@@ -84,7 +84,7 @@ class RankGroup(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Free what connects the ranks; all of them call this."""
+        """Free the connections between the ranks; all of them call this."""
 
     @contextmanager
     def building(self) -> Iterator[None]:
@@ -159,7 +159,7 @@ def named_failure(rank: int, rendezvous: Rendezvous | None = None) -> Iterator[N
 
 @contextmanager
 def without_warnings_of_trees() -> Iterator[None]:
-    """Silence a warning that torch gives when it unpickles the tree of a stage's outputs."""
+    """Silence torch's warning when it unpickles the tree of a stage's outputs."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)
         yield
