@@ -1,4 +1,4 @@
-"""The commands: each is a module of this folder with a function `command`, found by being here.
+"""The commands: each module of this folder with a function `command` is one.
 
 `main` imports them after it has taken charge of Ctrl-C, so little is imported here.
 """
@@ -19,7 +19,7 @@ from synth.terminal import as_message
 
 __all__ = ["BEGAN", "app", "main"]
 
-# The time of `time.monotonic` at which the command line began that is being run.
+# Start of the running command line, as of `time.monotonic`.
 BEGAN: ContextVar[float] = ContextVar("BEGAN")
 
 
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def _leave_alone(code: object) -> None:
-    """End at once if work goes on that nobody waits for: its threads cannot be ended."""
+    """End the process at once if abandoned work still runs: its threads cannot be ended."""
     interrupt = sys.modules.get("synth.cli.progress.interrupt")
     if interrupt is not None and interrupt.is_work_left_alone():
         sys.stdout.flush()
@@ -54,9 +54,9 @@ def _leave_alone(code: object) -> None:
 
 
 def give_up(signum: int, frame: FrameType | None) -> None:
-    """End at once on Ctrl-C, where nothing is there to keep.
+    """End the process at once on Ctrl-C, while there is nothing to keep.
 
-    An exception would end up as a traceback wherever code of others meets it, in imports above all.
+    An exception would become a traceback in other packages' code, above all in imports.
     """
     os.write(2, b"interrupted\n")
     os._exit(ExitCode.INTERRUPTED)
@@ -80,6 +80,6 @@ def _run() -> None:
 
 
 def _end(message: str, exit_code: ExitCode) -> NoReturn:
-    """Say what is wrong, whatever is in the names that the message quotes, and exit."""
+    """Print the error, whatever characters its message quotes, and exit."""
     print(f"error: {as_message(message)}", file=sys.stderr)
     sys.exit(exit_code)

@@ -1,4 +1,4 @@
-"""`synth check`: prove a schedule file fit to run, independently of who made it."""
+"""`synth check`: verify a plan file independently of its source."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated

@@ -1,6 +1,6 @@
 """The command line as one Typer application.
 
-A command's heavy imports (torch, ortools, pulp, networkx) stand inside its function, so that
+The heavy imports of a command (torch, ortools, pulp, networkx) stand inside its function, so that
 `synth --help` is instant.
 """
 
@@ -40,7 +40,7 @@ def _options(
         ),
     ] = False,
 ) -> None:
-    """Options that stand before the command."""
+    """Options before the command."""
 
 
 def _add_commands() -> None:

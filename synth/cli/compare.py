@@ -1,4 +1,4 @@
-"""`synth compare`: every published schedule on one profile, and the solver beside them."""
+"""`synth compare`: all published schedules and the solver's on one profile."""
 
 import threading
 import time
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from synth.plan.recompute.choice import Choice
     from synth.schedule.files.plan_file import Plan
 
-# Published schedules are told of so often at most.
+# Least seconds between two messages about published schedules.
 _PAUSE_S = 5.0
 
 
@@ -165,7 +165,7 @@ def command(
 
 
 def _reasons(comparison: "Comparison") -> str:
-    """Why nothing can be: each reason once, behind the schedules that it keeps out."""
+    """Return why no schedule applies: each reason once, after the schedules that it excludes."""
     names: dict[str, list[str]] = {}
     for refusal in comparison.refusals:
         names.setdefault(refusal.reason, []).append(refusal.name)
@@ -174,13 +174,13 @@ def _reasons(comparison: "Comparison") -> str:
 
 
 def _searches(names: list[str], ranks: int, recompute: str | None) -> "list[Search]":
-    """One for each placement, and where stages may recompute one more with these.
+    """Return the searches: one per placement, and one more with recomputation if asked for.
 
-    On `auto` there is one search, and what recomputes is a part of its choice. On placements that
-    are named nothing does, if nothing is said.
+    `auto` is one search, which also chooses recomputation. On named placements nothing recomputes
+    by default.
 
     Raises:
-        SynthError: an unknown placement, or a stage that one of them has not.
+        SynthError: an unknown placement, or a stage that does not exist on one of them.
     """
     from synth.plan.comparison import Search
     from synth.schedule.placements import placement as named_placement
@@ -199,7 +199,7 @@ def _searches(names: list[str], ranks: int, recompute: str | None) -> "list[Sear
 
 
 def _on_any(recompute: str) -> "Choice":
-    """Read --recompute where it must hold on every placement.
+    """Read --recompute for any placement.
 
     Raises:
         SynthError: stages by number, or all of them.
@@ -213,7 +213,7 @@ def _on_any(recompute: str) -> "Choice":
 
 
 class NothingToCompare(SynthError):
-    """No schedule can be."""
+    """No schedule applies."""
 
     exit_code = ExitCode.NOTHING_FOUND
 
@@ -253,10 +253,10 @@ def _question(
 
 
 def _check_outputs(svg: Path | None, save: Path | None, profile_name: str, force: bool) -> None:
-    """Find out before the search that something cannot be written.
+    """Check before the search that the outputs can be written.
 
     Raises:
-        SynthError: the picture cannot be written there, or the folder is a file or in one.
+        SynthError: the plot or the folder cannot be written.
     """
     check_outputs(svg, inputs=[profile_name])
     check_replaceable(svg, PICTURE, "--svg", force)
@@ -264,13 +264,13 @@ def _check_outputs(svg: Path | None, save: Path | None, profile_name: str, force
 
 
 class _Progress:
-    """Tells of searches, and of published schedules where they take long."""
+    """Reports searches, and published schedules if they take long."""
 
     def __init__(self) -> None:
         self._told_at = time.monotonic()
 
     def __call__(self, name: str) -> None:
-        """Take in what begins."""
+        """Report a schedule or a search that begins."""
         from synth.plan.comparison import SOLVED, WITH_R
 
         if name.startswith(SOLVED):
@@ -296,6 +296,6 @@ def _answer(comparison: "Comparison", svg: Path | None, format: Format, width: i
 
 
 def _by_file(comparison: "Comparison") -> "dict[str, Plan]":
-    """The schedule file of every row, by its name."""
+    """Return the plan of every row by file name."""
     dashes = str.maketrans(" :,=", "----")
     return {f"{e.name.translate(dashes)}.json": comparison.plan(e) for e in comparison.entries}

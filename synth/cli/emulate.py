@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from synth.schedule.lowering.lower import Lowered
     from synth.schedule.measured.trace import Trace
 
-# What loopback passes on without holding up much else, and from when on a run tells little.
+# Bytes per second that loopback transfers without delaying much else, and the slowdown above which
+# a # run tells little.
 _LOOPBACK_BYTES_PER_S = 500e6
 _TOO_SLOW = 1.5
 _LABEL = (
@@ -96,7 +97,7 @@ def command(
 
 
 def _sizes_that_can_be_moved(lowered: "Lowered", makespan_us: float) -> float:
-    """1, or as small a power of ten as it takes for loopback to keep up; told if it is not 1."""
+    """Return 1, or the power of ten with which loopback keeps up; a message says so."""
     from synth.schedule.files.scaled import moved_bytes
 
     moved, sizes = moved_bytes(lowered), 1.0
@@ -113,7 +114,7 @@ def _sizes_that_can_be_moved(lowered: "Lowered", makespan_us: float) -> float:
 def _emulate(
     plan: "Plan", lowered: "Lowered", options: "EmulationOptions"
 ) -> "list[RankResult] | None":
-    """All ranks' results; none on a torchrun worker that is not the first."""
+    """Return all ranks' results; None on a torchrun worker that is not the first."""
     from synth.runtime.training.launch import launch
     from synth.runtime.training.worker import work_inside_torchrun
     from synth.runtime.world import under_torchrun

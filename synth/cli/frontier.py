@@ -1,4 +1,4 @@
-"""`synth frontier`: the whole curve of time against memory, with what is proven about it."""
+"""`synth frontier`: the Pareto front of time and memory limit, with lower bounds."""
 
 import threading
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from synth.schedule.files.plan_file import Plan
     from synth.solve.problem import Problem
 
-# More searches at once than this leave each of them too few workers on most machines.
+# More parallel searches leave each of them too few workers on most machines.
 _MOST_JOBS = 4
 
 
@@ -147,7 +147,7 @@ def command(
 
 
 def _by_file(curve: "MemoryCurve") -> "dict[str, Plan]":
-    """The schedule file of every point, by its name, which is its limit in bytes."""
+    """Return the plan of every point by file name, which is its limit in bytes."""
     from synth.plan.memory_curve.curve_file import cap_of
 
     return {f"{cap_of(plan)}B.json": plan for plan in curve.points}
@@ -193,7 +193,7 @@ class _Request:
         )
 
     def save(self, curve: "MemoryCurve") -> None:
-        """Write the file and the picture."""
+        """Write the curve file and the plot."""
         from synth.report.svg.curve import curve_svg
 
         curve.save(self.output)
@@ -201,7 +201,7 @@ class _Request:
 
 
 def _trace(request: _Request) -> "tuple[MemoryCurve, bool]":
-    """The curve, and whether a stop was asked for."""
+    """Return the curve, and True if a stop was asked for."""
     from synth.plan.memory_curve.trace_curve import trace
 
     begun, problem, effort = _begun(request), request.problem, request.effort
@@ -235,10 +235,10 @@ def _trace(request: _Request) -> "tuple[MemoryCurve, bool]":
 
 
 def _begun(request: _Request) -> "MemoryCurve | None":
-    """The curve that the output file holds, verified.
+    """Return the verified curve of the output file; None if there is none.
 
     Raises:
-        SynthError: it is no curve, or that of another problem.
+        SynthError: the file is no curve, or that of another problem.
     """
     from synth.plan.memory_curve.curve_file import MemoryCurve, difference, empty_frontier
 
@@ -259,14 +259,14 @@ def _begun(request: _Request) -> "MemoryCurve | None":
 
 
 class _Progress:
-    """Saves the curve after every point and tells of it."""
+    """Saves the curve after every point, and reports it."""
 
     def __init__(self, request: _Request, begun: "MemoryCurve | None") -> None:
         self._request = request
         self._told = {} if begun is None else _values(begun)
 
     def __call__(self, curve: "MemoryCurve") -> None:
-        """Take in a curve with one more search in it."""
+        """Save a curve with one more point, and report new values."""
         self._request.save(curve)
         values = _values(curve)
         for cap, (value_us, bound_us) in values.items():
@@ -280,7 +280,7 @@ class _Progress:
 
 
 def _values(curve: "MemoryCurve") -> dict[int, tuple[int, int]]:
-    """Value and bound by cap."""
+    """Return value and bound of each point by its memory limit."""
     from synth.plan.memory_curve.curve_file import cap_of, value_of
 
     return {cap_of(p): (value_of(p), p.claim.lower_bound_us) for p in curve.points}

@@ -1,4 +1,4 @@
-"""`synth import`: a schedule from another runtime becomes a schedule file."""
+"""`synth import`: make a plan file of another runtime's schedule."""
 
 from pathlib import Path
 from typing import Annotated

@@ -157,7 +157,7 @@ def _profile_inside_torchrun(
 
     processes = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]))
     watch = MachineWatch(processes=processes, threads=workload.threads)
-    # The others wait while rank 0 measures, which may take long.
+    # The other ranks wait while rank 0 measures, which may take long.
     with join_world(device, timeout_s=24 * 3600) as world:
         links = probe_links(world) if world.size > 1 else _link_to_host(world.device)
         if world.rank == 0:
@@ -194,7 +194,7 @@ def _measure(
 
 
 def _summary(profile: "Profile") -> str:
-    """One line per distinct layer, times in ms, bytes per micro-batch."""
+    """Return a table with a line per distinct layer: times in ms, bytes per micro-batch."""
     from synth.kinds import OpKind
 
     kinds = (OpKind.F, OpKind.B, OpKind.W, OpKind.BW, OpKind.STEP)

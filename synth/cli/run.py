@@ -1,4 +1,4 @@
-"""`synth run`: train under a plan on real devices, and lay the measurement beside the plan."""
+"""`synth run`: train under a plan on real devices, and compare measurement and plan."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -124,7 +124,7 @@ def _check_runnable(plan: "Plan") -> None:
 def _train(
     path: Path, plan: "Plan", lowered: "Lowered", chosen: "TrainOptions"
 ) -> "list[RankResult] | None":
-    """All ranks' results; none on a torchrun worker that is not the first."""
+    """Return all ranks' results; None on a torchrun worker that is not the first."""
     from synth.runtime.training.data import load_tokens
     from synth.runtime.training.launch import launch
     from synth.runtime.training.worker import work_inside_torchrun

@@ -58,7 +58,7 @@ def command(
 
     The plan is verified first. Times are simulated from its costs.
     """
-    from synth.report.explain.overlay import Laid, lay, write_charts
+    from synth.report.explain.overlay import Overlay, overlay, write_charts
     from synth.report.text.gantt import render
     from synth.schedule.measured.execution_trace import moved_spans, planned_execution
 
@@ -66,20 +66,24 @@ def command(
     check_replaceable(trace, TRACE, "--trace", force)
     check_replaceable(perfetto, PERFETTO, "--perfetto", force)
     plan, lowered, timeline = load_checked(plan_path)
-    laid = Laid(planned_execution(timeline)) if measured is None else lay(plan, lowered, measured)
-    write_charts(plan, timeline, laid, trace, perfetto)
+    overlaid = (
+        Overlay(planned_execution(timeline))
+        if measured is None
+        else overlay(plan, lowered, measured)
+    )
+    write_charts(plan, timeline, overlaid, trace, perfetto)
     for path in filter(None, (trace, perfetto)):
         talk(f"written: {path}")
     if format == Format.JSON:
-        answer_json(as_json(plan, lowered, timeline) | laid.as_json())
+        answer_json(as_json(plan, lowered, timeline) | overlaid.as_json())
         return
     answer(headline(plan, timeline) + "\n")
-    ran = laid.measured.ops if laid.measured else None
-    moves = moved_spans(laid.planned)
-    answer(render(laid.planned.ops, measured=ran, moves=moves, width=width) + "\n")
+    ran = overlaid.measured.ops if overlaid.measured else None
+    moves = moved_spans(overlaid.planned)
+    answer(render(overlaid.planned.ops, measured=ran, moves=moves, width=width) + "\n")
     answer(plan_table(plan, lowered, timeline))
-    if laid.difference is not None:
-        answer("\n" + laid.text())
+    if overlaid.difference is not None:
+        answer("\n" + overlaid.text())
 
 
 def headline(plan: "Plan", timeline: "Timeline") -> str:
@@ -111,13 +115,13 @@ def _bubble_rates(asked: "Objective", timeline: "Timeline") -> "Iterator[str]":
 
 
 def _copies(plan: "Plan") -> str:
-    """Replicas, and how ops name them, where there are several."""
+    """Return the number of replicas and their names in ops; empty for one."""
     copies = len(plan.placement)
     return f" in {copies} replicas (@1: the second)" if copies > 1 else ""
 
 
 def plan_table(plan: "Plan", lowered: "Lowered", timeline: "Timeline") -> str:
-    """The table of ranks of a checked plan; idle time is that of the makespan."""
+    """Return the table of ranks of a checked plan; idle time is relative to the makespan."""
     from synth.report.text.tables import rank_table
 
     ranges = [plan.layers_of(stage) for stage in range(len(plan.partition))]
@@ -132,7 +136,7 @@ def plan_table(plan: "Plan", lowered: "Lowered", timeline: "Timeline") -> str:
 
 
 def as_json(plan: "Plan", lowered: "Lowered", timeline: "Timeline") -> dict[str, Any]:
-    """Everything that the text shows, for scripts."""
+    """Return everything that the text shows, for scripts."""
     claim = plan.claim
     return {
         "name": plan.name,

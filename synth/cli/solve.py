@@ -1,4 +1,4 @@
-"""`synth solve`: the best schedule that fits in memory, and how good it is proven to be."""
+"""`synth solve`: the best schedule that fits in memory, with a proven lower bound."""
 
 from pathlib import Path
 from typing import Annotated, Literal

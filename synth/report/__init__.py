@@ -1,1 +1,1 @@
-"""Looking at schedules in a terminal: Gantt charts and tables."""
+"""Reports: charts and tables for the terminal, SVG plots, and explanations of runs."""

@@ -42,7 +42,7 @@ def _meta(what: str, pid: int, tid: int, **arguments: Any) -> Event:
 
 
 def _tracks(executions: Mapping[str, ExecutionTrace], rank: int) -> dict[str, list[Event]]:
-    """A rank's tracks by name: the ops of every chart, then what comes in over each link."""
+    """Return a rank's tracks by name: the ops of every chart, then the transfers over each link."""
     tracks: dict[str, list[Event]] = {}
     for name, execution in executions.items():
         tracks[f"ops, {name}"] = [
@@ -78,7 +78,7 @@ def _incoming(execution: ExecutionTrace, rank: int) -> dict[str, list[Communicat
 
 
 def _one_after_the_other(spans: list[CommunicationSpan]) -> list[Event]:
-    """A link's transfers, drawn from where the one before ended, as the link serves them."""
+    """Return a link's transfers one after the other, as the link serves them."""
     events = []
     free_us = 0
     for communication, start, end, exact in sorted(

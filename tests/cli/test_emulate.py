@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from synth.report.explain.overlay import lay
+from synth.report.explain.overlay import overlay
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.measured.trace import Source, Trace
 
@@ -36,9 +36,9 @@ def test_a_published_profiles_plan_runs_and_is_laid_beside_its_simulation(
     trace.check_of(plan)
     assert (trace.source, [step.step for step in trace.steps]) == (Source.EMULATED, [2, 3])
     assert all(step.step_us >= 0.1 * plan.claim.makespan_us for step in trace.steps)
-    laid = lay(plan, plan.check()[0], path)
-    assert laid.difference is not None
-    assert laid.difference.predicted_us == pytest.approx(0.1 * plan.claim.makespan_us, rel=0.02)
+    overlaid = overlay(plan, plan.check()[0], path)
+    assert overlaid.difference is not None
+    assert overlaid.difference.predicted_us == pytest.approx(0.1 * plan.claim.makespan_us, rel=0.02)
 
 
 def test_as_json_it_says_that_it_is_emulated_and_keeps_the_planned_memory(

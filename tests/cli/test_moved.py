@@ -10,7 +10,7 @@ import pytest
 
 from synth.kinds import OpKind
 from synth.profile import Link, Profile, Timing
-from synth.report.explain.overlay import lay
+from synth.report.explain.overlay import overlay
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.programs import Transfer
 from synth.schedule.measured.trace import Trace
@@ -79,7 +79,7 @@ def test_a_row_of_compare_that_moves_is_run_to_the_end(
         if isinstance(span.communication, Transfer)
     }
     assert moved == set(lowered.transfers)
-    assert lay(plan, lowered, path).difference is not None
+    assert overlay(plan, lowered, path).difference is not None
     shown = synth("show", file, "--measured", path, "--perfetto", tmp_path / "both.json")
     assert (
         shown.code == 0 and "\n        out  " in shown.stdout and "\n        back" in shown.stdout

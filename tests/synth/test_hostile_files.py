@@ -14,7 +14,7 @@ from synth.errors import SynthError
 from synth.families import generate
 from synth.profile import Profile
 from synth.profiles import find
-from synth.report.explain.overlay import lay
+from synth.report.explain.overlay import overlay
 from synth.report.text.gantt import render
 from synth.schedule.files.fingerprint import Fingerprint, stored_fingerprint
 from synth.schedule.files.plan_file import Plan
@@ -72,9 +72,9 @@ def use_profile(text: str, folder: Path) -> None:
 
 def use_trace(text: str, folder: Path) -> None:
     (folder / "trace.json").write_text(text)
-    laid = lay(PLAN, LOWERED, folder / "trace.json")
-    assert laid.measured is not None
-    render(laid.planned.ops, measured=laid.measured.ops, width=80)
+    overlaid = overlay(PLAN, LOWERED, folder / "trace.json")
+    assert overlaid.measured is not None
+    render(overlaid.planned.ops, measured=overlaid.measured.ops, width=80)
 
 
 @pytest.mark.parametrize(

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from synth.schedule.lowering.lower import Lowered
     from synth.schedule.simulate import Timeline
 
-# How `synth solve` notes that it has taken the profile's links.
+# Recorded by `synth solve` if it used the profile's links.
 _OWN_LINKS = "as in the profile"
 
 Facts = dict[str, str]
 
 
 def findings(plan: "Plan", lowered: "Lowered", timeline: "Timeline") -> Facts:
-    """Say what a check of the schedule that did not raise has proven."""
+    """Return the facts that a successful check of the schedule has verified."""
     num_ops = sum(map(len, lowered.ops))
     return {
         "complete": f"{num_ops} ops; each of {plan.num_micro_batches} micro-batches passes each of "
@@ -52,7 +52,7 @@ def fingerprint_of(data: Mapping[str, Any], verified: Facts, on_trust: Facts) ->
     """Compare a file with the fingerprint in it, if it has one.
 
     Raises:
-        Mismatch: it does not fit; names the fields that were changed.
+        Mismatch: it does not match; names the changed fields.
     """
     from synth.schedule.files.fingerprint import misfit, stored_fingerprint
 
@@ -75,14 +75,14 @@ def costs_of(
     verified: Facts,
     on_trust: Facts,
 ) -> "Profile | None":
-    """Derive the costs again from the plan's profile, where it is at hand, and return it.
+    """Derive the costs again from the plan's profile, if it is available, and return the profile.
 
     Args:
         plan: contains the costs to compare.
         given: a profile's file or name; None: the shipped one that the plan names, if there is one.
         link: links instead of the profile's; None: those that the plan was solved with.
-        verified: is told that the costs are the profile's.
-        on_trust: is told why that cannot be said.
+        verified: gets the fact that the costs are the profile's.
+        on_trust: gets the reason if that cannot be verified.
 
     Raises:
         SynthError: the profile given cannot be read.
@@ -117,7 +117,7 @@ def costs_of(
 
 
 def _profile(plan: "Plan", name: str, link: Sequence[str] | None) -> "Profile":
-    """The profile with the links that the plan was solved with, or with those that were given."""
+    """Return the profile with the given links, or with those that the plan was solved with."""
     from synth.cli.read.links import read_links
     from synth.profile import Profile
     from synth.profiles import find

@@ -11,7 +11,7 @@ from synth.report.text.tables import size_unit, table
 if TYPE_CHECKING:
     from synth.plan.comparison import Comparison, Entry
 
-# What fits everywhere.
+# Width in columns that fits any terminal.
 _COLUMNS = 80
 
 
@@ -34,7 +34,7 @@ def drawn(comparison: "Comparison") -> Pareto:
 
 
 def as_text(comparison: "Comparison", width: int) -> str:
-    """The table, the picture for a terminal, and why the rest cannot be."""
+    """Return table, plot and refusals for a terminal."""
     pareto = drawn(comparison)
     proofs = _proofs(comparison)
     parts = [
@@ -48,7 +48,7 @@ def as_text(comparison: "Comparison", width: int) -> str:
 
 
 def _refused(comparison: "Comparison", width: int) -> list[str]:
-    """A line for each schedule that cannot be, broken where it is too long."""
+    """Return the lines of the refused schedules, wrapped to the width."""
     longest = max(len(refusal.name) for refusal in comparison.refusals)
     lines = []
     for refusal in comparison.refusals:
@@ -60,9 +60,9 @@ def _refused(comparison: "Comparison", width: int) -> list[str]:
 
 
 def _rule(reason: str) -> str:
-    """The first part of a message: what was given and needed, without the way out.
+    """Return the first part of a message: the rule, without the way out.
 
-    Where nothing fits, what is needed stands behind the colon.
+    If nothing fits, the needed memory stands after the colon.
     """
     rule = reason.splitlines()[0].split(";")[0]
     return rule if rule.startswith("no schedule fits") else rule.split(": ")[0]
@@ -93,7 +93,7 @@ def _table(comparison: "Comparison", pareto: Pareto) -> str:
 
 
 def _figures(entry: "Entry", comparison: "Comparison") -> list[str]:
-    """Times, and of the objective the bubble rate and the mean idle share."""
+    """Return makespan and period, and bubble rate and mean idle share of the objective."""
     times = (f"{us / 1000:,.1f}" for us in (entry.makespan_us, entry.period_us))
     objective = comparison.question.objective
     rates = [objective.bubble_rate(entry, us) for us in (entry.work_us, entry.mean_work_us)]
@@ -101,7 +101,7 @@ def _figures(entry: "Entry", comparison: "Comparison") -> list[str]:
 
 
 def _sizes(sizes: list[int], unit: float, decimals: int) -> list[str]:
-    """A column of sizes in a unit, in about four digits: whole ones where that is enough."""
+    """Return a column of sizes in a unit, with about four digits."""
     largest = max(sizes) / unit
     shown = 0 if unit == 1 else max(0, decimals - (largest >= 100) - (largest >= 1000))
     return [f"{size / unit:,.{shown}f}" for size in sizes]
@@ -135,7 +135,7 @@ def _proofs(comparison: "Comparison") -> list[str]:
 
 
 def as_json(comparison: "Comparison") -> dict[str, Any]:
-    """Everything, for scripts: docs/compare.md says what each field is."""
+    """Return everything for scripts; docs/compare.md documents the fields."""
     asked, pareto = comparison.question, drawn(comparison)
     front = {mark.name for mark in pareto.front}
     return {

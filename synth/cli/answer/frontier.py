@@ -18,7 +18,7 @@ def as_text(curve: "MemoryCurve", title: str, width: int) -> str:
 
 
 def _headline(curve: "MemoryCurve", title: str) -> str:
-    """The problem, and for what part of it times and bounds hold."""
+    """Return the problem, and the scope of times and bounds."""
     how = f"with partition {_sizes(curve.partition)}"
     if curve.partition_is_sought:
         how = (
@@ -89,7 +89,7 @@ def _sentence(curve: "MemoryCurve") -> str:
 
 
 def as_json(curve: "MemoryCurve") -> dict[str, Any]:
-    """The same for scripts, without the plans."""
+    """Return the curve for scripts, without the plans."""
     from synth.plan.memory_curve.curve_file import cap_of, value_of
     from synth.plan.recompute.stages import recomputed
 

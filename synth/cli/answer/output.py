@@ -36,12 +36,12 @@ def answer_json(data: dict[str, Any]) -> None:
 
 
 def talk(text: str) -> None:
-    """Write a line to stderr, at once."""
+    """Write a message to stderr, unbuffered."""
     print(escaped(text), file=sys.stderr, flush=True)
 
 
 def warn_of(conditions: "Conditions | None", profile: str) -> None:
-    """Warn in a line of times that were measured under doubtful conditions, if they were."""
+    """Warn if times were measured under doubtful conditions."""
     warning = None if conditions is None else conditions.warning(profile)
     if warning is not None:
         talk(warning)
@@ -53,7 +53,7 @@ def conditions_json(conditions: "Conditions | None") -> dict[str, Any] | None:
 
 
 def is_first_process() -> bool:
-    """Tell the process that speaks for all: torchrun's rank 0, or one that no launcher started."""
+    """Return True in the process that prints: rank 0 of torchrun, or one without launcher."""
     return os.environ.get("RANK", "0") == "0"
 
 
@@ -63,7 +63,7 @@ def percent(share: float, decimals: int = 2) -> str:
 
 
 def value_line(objective: str, value_us: int, lower_bound_us: int, gap: float) -> str:
-    """The value with what it is of and what is proven about it, to the microsecond."""
+    """Return the line of value, lower bound and gap, to the microsecond."""
     proven = "proven optimal" if gap == 0 else f"gap {percent(gap)}"
     return (
         f"{objective} {format_us(value_us)} ({value_us} µs), "

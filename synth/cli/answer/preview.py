@@ -1,4 +1,4 @@
-"""`synth solve --dry-run`: the problem as it would be solved, and whether anything can fit."""
+"""`synth solve --dry-run`: stages and costs of the problem, and feasibility of its memory limit."""
 
 from synth.cli.answer.output import Format, answer, answer_json
 from synth.cli.read.request import Request
@@ -17,7 +17,8 @@ def preview(request: Request, format: Format) -> None:
     """Answer with stages, costs and caps.
 
     Raises:
-        Infeasible: no schedule can keep the caps; the message says why and what would.
+        Infeasible: no schedule is within the memory limits; the message has the reason and a way
+            out.
     """
     from synth.plan.recompute.choice import why_infeasible
 

@@ -32,7 +32,7 @@ def report(plan: "Plan", lowered: "Lowered", results: "list[RankResult]", output
     """Write the run's figures and its trace to files, and answer as text or JSON.
 
     Raises:
-        RunFailure: all went well but the last checkpoint.
+        RunFailure: training ended, but the last checkpoint failed.
         SynthError: SIGTERM ended training early.
     """
     if results[0].remark is not None:
@@ -107,7 +107,7 @@ def _show(plan: "Plan", lowered: "Lowered", results: "list[RankResult]", outputs
 
 
 def _write(outputs: Outputs, record: str, trace: "Trace") -> list[Path]:
-    """Write the files asked for; a run with nothing left to do leaves those of before."""
+    """Write the files asked for and return their paths."""
     if outputs.trace is not None:
         trace.save(outputs.trace)
     if outputs.figures is not None:
@@ -116,8 +116,11 @@ def _write(outputs: Outputs, record: str, trace: "Trace") -> list[Path]:
 
 
 def tokens_per_second(result: "RankResult") -> float | None:
-    """Tokens that all ranks together train on in a second of the median step, of those that neither
-    warm up nor measure memory; none if there is none of them."""
+    """Return the tokens per second of all ranks in the median step.
+
+    The first two steps, which warm up and measure memory, do not count; None if there are no
+    others.
+    """
     timed = result.step_seconds[2:]
     return result.tokens_per_step / statistics.median(timed) if timed else None
 
@@ -139,8 +142,10 @@ def trace_of(
 
 
 def iterations_us(trace: "Trace", results: "list[RankResult]") -> list[float]:
-    """Return the time of each traced iteration. If iterations overlap, it is the time from one end
-    of a step to the next on a rank, because an iteration ends only after the next has begun.
+    """Return the time of each traced iteration.
+
+    If iterations overlap, it is the time from one end of a step to the next on a rank, because an
+    iteration ends only after the next one has begun.
     """
     if results[0].late:
         return [seen.step_us for seen in results[0].traced]
@@ -167,7 +172,7 @@ def _as_json(plan: "Plan", results: "list[RankResult]", found: "RunComparison") 
 
 
 def _loss_curve(losses: list[float], first_step: int, columns: int = 60) -> str:
-    """The loss as a line of eighths, first and last value beside it."""
+    """Return the losses as a sparkline, with the first and the last value."""
     bars = "▁▂▃▄▅▆▇█"
     low, high = min(losses), max(losses)
     picked = [losses[i * len(losses) // columns] for i in range(columns)]

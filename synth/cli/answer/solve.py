@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def as_text(request: Request, result: "Result", more: str = "") -> str:
-    """The tables and the sentences between them; `more` behind the first table."""
+    """Return the tables and the lines between them; `more` follows the first table."""
     from synth.schedule.verify import verify
 
     plan = request.plan(result)
@@ -46,7 +46,7 @@ def as_text(request: Request, result: "Result", more: str = "") -> str:
 
 
 def as_json(request: Request, result: "Result") -> dict[str, Any]:
-    """The same for scripts; without a schedule, why there is none."""
+    """Return the answer for scripts; without a schedule, the reason."""
     timeline, objective = result.timeline, result.problem.objective
     found = (
         {}
@@ -94,13 +94,13 @@ def as_json(request: Request, result: "Result") -> dict[str, Any]:
 
 
 def _throughput(request: Request, timeline: "Timeline") -> str:
-    """Tokens per second, where iterations take any time."""
+    """Return the tokens per second; empty if iterations take no time."""
     per_s = request.tokens_per_s(timeline)
     return "" if per_s is None else f", {per_s:,.0f} tokens/s"
 
 
 def _contenders(request: Request, result: "Result") -> list[Contender]:
-    """The published schedules, slowest first, then the one found."""
+    """Return the published schedules, slowest first, then the one found."""
     has_cap = request.problem.caps_bytes is not None
     baselines = [
         Contender(
@@ -152,7 +152,7 @@ def _recomputed(schedule: "Schedule", layers: Sequence[int]) -> list[str]:
 
 
 def _faster_ones(request: Request, result: "Result") -> list[str]:
-    """Published schedules that fit and are faster, as they may do what the search does not."""
+    """Mention the best published schedule that fits and is faster, as it recomputes or offloads."""
     value_us, found_us = request.problem.objective.value_us, result.value_us
     assert found_us is not None
     faster = [

@@ -1,4 +1,4 @@
-"""The best schedule that a search has told of, to answer with where the search does not end."""
+"""The best schedule announced by a search, as the answer if the search does not end in time."""
 
 import threading
 from collections.abc import Callable
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class BestSoFar:
-    """Listens to a search between it and those who save and tell; closed, it lets nothing pass."""
+    """Keeps the best incumbent, and passes all on to a listener until it is closed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -20,7 +20,7 @@ class BestSoFar:
     def listening(
         self, problem: "Problem", listener: "Callable[[Incumbent], None] | None"
     ) -> "Callable[[Incumbent], None]":
-        """The listener for the search on a problem."""
+        """Return the listener for the search on a problem."""
 
         def tell(incumbent: "Incumbent") -> None:
             with self._lock:
@@ -34,13 +34,13 @@ class BestSoFar:
         return tell
 
     def close(self) -> "tuple[Problem, Incumbent] | None":
-        """The best, which stays the best: who searches on is not heard any more."""
+        """Stop listening, and return the best incumbent with its problem."""
         with self._lock:
             self._is_closed = self._best is not None
             return self._best
 
     def result(self, elapsed_s: float, *, is_interrupted: bool = False) -> "Result | None":
-        """The answer as if the search had ended; None: nothing was found."""
+        """Return the result as if the search had ended; None if nothing was found."""
         from synth.solve.result import Result, StoppedBy
 
         best = self.close()

@@ -20,16 +20,16 @@ _Result = TypeVar("_Result")
 _THREAD = "solve"
 _POLL_S = 0.2
 
-# How late work may end where there is something to answer without it, and where there is nothing.
+# Seconds to wait after the limit: with a result so far, and without one.
 _GRACE_S = 0.8
 _MOST_GRACE_S = 1.2
 
-# How long work may take to end after Ctrl-C, where there is something to answer without it.
+# Seconds to wait after Ctrl-C if there is a result so far.
 _INTERRUPT_GRACE_S = 3.0
 
 
 class Interrupted(SynthError):
-    """Stopped with nothing to keep."""
+    """Interrupted without a result."""
 
     exit_code = ExitCode.INTERRUPTED
 
@@ -39,18 +39,18 @@ def run_interruptibly(
     until: float | None = None,
     so_far: Callable[[], _Result | None] = lambda: None,
 ) -> _Result:
-    """Run work that watches the event it is given; raise here what it raises there.
+    """Run work in a thread, with a stop event; its exceptions are raised here.
 
-    Work that does not end soon after it was asked to is left alone, if there is something so far.
-    Ctrl-C afterwards, while the answer is written, does not stop that until it comes twice.
+    Work that does not end soon after a stop is abandoned if there is a result so far. While the
+    answer is written, only a second Ctrl-C ends the process.
 
     Args:
         work: runs in a thread of its own.
-        until: the time of `time.monotonic` at which it ends by itself; None: it has no limit.
+        until: the moment (`time.monotonic`) at which it ends by itself; None: no limit.
         so_far: returns the answer if the work does not end in time; None if there is none.
 
     Raises:
-        OutOfTime: the time is over, and there is nothing so far.
+        OutOfTime: the time is over without a result.
     """
     stop, done = threading.Event(), threading.Event()
     results: list[_Result] = []
@@ -83,12 +83,12 @@ def run_interruptibly(
 
 
 def is_work_left_alone() -> bool:
-    """True while work goes on that nobody waits for."""
+    """Return True while abandoned work is running."""
     return any(thread.name == _THREAD and thread.is_alive() for thread in threading.enumerate())
 
 
 class _Asked:
-    """Tells how late the work is: after the end of its limit, or after Ctrl-C."""
+    """Measures how late the work is: after its limit, or after Ctrl-C."""
 
     def __init__(self, stop: threading.Event, until: float | None) -> None:
         self._stop, self._until = stop, until
@@ -96,21 +96,21 @@ class _Asked:
         self._is_interrupt = False
 
     def is_overdue(self) -> bool:
-        """True once the work is not waited for any longer, if there is something to answer."""
+        """Return True if the work is to be abandoned, given a result so far."""
         grace_s = _INTERRUPT_GRACE_S if self._is_interrupt else _GRACE_S
         return self._late_s() >= grace_s
 
     def is_hopeless(self) -> bool:
-        """True once nothing is to be waited for any longer."""
+        """Return True if the work is to be abandoned even without a result."""
         return not self._is_interrupt and self._late_s() >= _MOST_GRACE_S
 
     def _late_s(self) -> float:
-        """Seconds since the work should have begun to end."""
+        """Return the seconds since the work should have begun to end."""
         since = self._since if self._is_interrupt else self._until
         return -1.0 if since is None else time.monotonic() - since
 
     def handle(self, signum: int, frame: FrameType | None) -> None:
-        """Take in Ctrl-C."""
+        """Handle SIGINT: ask for a stop, and give up at the second one."""
         if self._is_interrupt:
             # The solver's threads cannot be ended from here, so the process ends without them.
             _exit(ExitCode.INTERRUPTED)
@@ -121,7 +121,7 @@ class _Asked:
 
 
 class OutOfTime(SynthError):
-    """The time limit is over, and there is nothing to answer."""
+    """The time limit is over without a result."""
 
     exit_code = ExitCode.NOTHING_FOUND
 

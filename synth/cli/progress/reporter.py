@@ -1,4 +1,4 @@
-"""Progress of a search on stderr: one line per improvement, seldom where nobody watches."""
+"""Progress of a search on stderr: a line per improvement, fewer if stderr is no terminal."""
 
 import sys
 import time
@@ -15,7 +15,7 @@ _PAUSE_S, _PAUSE_ON_TERMINAL_S = 5.0, 0.5
 
 
 class ProgressReporter:
-    """Saves every improvement and tells of it; better bounds are told, not saved, in between."""
+    """Saves and reports improvements; better bounds are reported only."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
@@ -25,13 +25,13 @@ class ProgressReporter:
         self._saved: object = None
 
     def is_of(self, request: Request) -> bool:
-        """Tell whether it is of the same placement, partition and recomputed layers."""
+        """Return True if a request has the same placement, partition and recomputed layers."""
         one, other = self._request.problem, request.problem
         where = (one.placement, one.partition, one.recomputed_layers)
         return where == (other.placement, other.partition, other.recomputed_layers)
 
     def __call__(self, incumbent: "Incumbent") -> None:
-        """Take in an improvement of the schedule or of the bound."""
+        """Save and report an improvement of the schedule or of the bound."""
         if incumbent.schedule is not self._saved:
             self._request.save_so_far(incumbent)
             self._saved = incumbent.schedule

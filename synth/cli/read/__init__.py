@@ -1,1 +1,1 @@
-"""Reading what a command line asks for."""
+"""Reading of command-line options."""

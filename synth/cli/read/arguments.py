@@ -1,4 +1,4 @@
-"""Refusing, for all commands in one place, values of options that no command can mean."""
+"""Checks of option values that hold for all commands."""
 
 import functools
 import math
@@ -9,7 +9,7 @@ from typing import Any
 
 from synth.errors import SynthError
 
-# The largest whole number that an option takes; what has a smaller limit says so itself.
+# The largest integer that any option takes; some options have smaller limits.
 MOST = (1 << 31) - 1
 
 _SHOWN_DIGITS = 40
@@ -21,7 +21,7 @@ def refuse_empty(words: Sequence[str]) -> None:
     """Refuse empty words of a command line: as a path they would mean the current folder.
 
     Args:
-        words: all of them, the program's name first.
+        words: the command line, beginning with the program's name.
 
     Raises:
         SynthError: one is empty, or the value of an option is.
@@ -38,7 +38,7 @@ def refuse_empty(words: Sequence[str]) -> None:
 
 
 def within_limits(command: Callable[..., None]) -> Callable[..., None]:
-    """Wrap a command: it is not called with numbers that are no numbers or beyond all use."""
+    """Wrap a command so that NaN, infinite or absurdly large numbers are refused."""
 
     @functools.wraps(command)
     def checked(**values: Any) -> None:

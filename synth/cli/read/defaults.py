@@ -1,7 +1,7 @@
-"""Placement, partition and recomputation of `synth solve`: as given, else as the request admits.
+"""Defaults for placement, partition and recomputation of `synth solve`.
 
-Each is `auto` where nothing was given, but for requests that are about one placement in one
-partition. There a default must not make an error that nobody asked for:
+Each is `auto`, except in requests for one placement in one partition. There a default must not
+cause an error:
 
     --hint        the placement of the hint; of a file its partition too
     --target      linear, even and none: what is proven of memory is of one partition, without R
@@ -17,8 +17,8 @@ from synth.profile import Profile
 
 AUTO, LINEAR, NONE = "auto", "linear", "none"
 
-# Finding the choices of layers on a placement takes so long for each layer of the model. It is done
-# where that is at most such a share of the time limit for all placements, about so many of them.
+# Seconds per layer of the model to make the menus of recomputed layers on a placement. They are
+# made # if they take at most this share of the time limit, for about this many placements.
 _S_PER_LAYER = 1e-3
 _LAYERS_SHARE = 0.2
 _PLACEMENTS = 9
@@ -29,7 +29,7 @@ FOR_ALL = ("none", "all", "auto")
 
 @dataclass(frozen=True)
 class SolveChoices:
-    """The three options as the search takes them; `placement_is_given` says who named that."""
+    """Placement, partition and recomputation to use; `placement_is_given`: by the user."""
 
     placement: str
     partition: str
@@ -47,7 +47,7 @@ def choices(
     *,
     is_for_one: bool,
 ) -> SolveChoices:
-    """Fill in what was not given.
+    """Fill in the options that were not given.
 
     Args:
         placement: as on the command line; None: not given. So are the next two.
@@ -84,9 +84,9 @@ def _is_for_several(
 
 
 def _of_hint(hint: str, num_ranks: int, profile: Profile, *, is_placed: bool) -> SolveChoices:
-    """The placement of a hint by its name, and of a file the partition; else linear and even.
+    """Return the placement of a hint, and of a file also its partition; else linear and even.
 
-    What is no hint is for `read_hint` to refuse.
+    Wrong hints are refused by `read_hint`.
     """
     from synth.errors import SynthError
     from synth.families import family_layout, family_placement
@@ -111,7 +111,7 @@ def _of_hint(hint: str, num_ranks: int, profile: Profile, *, is_placed: bool) ->
 
 
 def chooses_layers(chosen: SolveChoices, num_layers: int, limit_s: float) -> bool:
-    """True if single layers to recompute are chosen, too, and not whole stages alone.
+    """Return True if single layers to recompute are chosen, not only whole stages.
 
     Args:
         limit_s: the time limit; for models of many layers it must be long enough.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def read_hint(text: str | None, problem: "Problem", profile: Profile) -> "Schedule | None":
-    """The schedule to start from; a file of that name goes before a published schedule.
+    """Return the schedule to start from; a file takes precedence over a published schedule.
 
     Raises:
         SynthError: neither, or one for other sizes or on another placement.
@@ -34,7 +34,7 @@ def _as_ordered(text: str, given: "Schedule", problem: "Problem") -> "Schedule":
     """Return the part of a schedule that the search can start from: its order of F, B and W.
 
     Raises:
-        SynthError: it moves what forwards save.
+        SynthError: it offloads activations.
     """
     from synth.plan.recompute.stages import recomputed, without_recompute
 
@@ -53,7 +53,7 @@ def _as_ordered(text: str, given: "Schedule", problem: "Problem") -> "Schedule":
 
 
 def _made(name: str, problem: "Problem") -> "Schedule":
-    """The published schedule of a name, on the problem's placement."""
+    """Return the published schedule of a name, on the problem's placement."""
     from synth.families import families, generate
 
     if name.partition(":")[0] not in families():
@@ -80,7 +80,7 @@ def _made(name: str, problem: "Problem") -> "Schedule":
 
 
 def _costs_for(name: str, problem: "Problem") -> "Costs | None":
-    """The problem's, if the family has as many stages."""
+    """Return the problem's costs if the family has as many stages; else None."""
     from synth.families import family_placement
 
     where = family_placement(name, problem.num_ranks)
@@ -88,7 +88,7 @@ def _costs_for(name: str, problem: "Problem") -> "Costs | None":
 
 
 def _those_that_can_be(problem: "Problem") -> str:
-    """The published schedules on the problem's placement from which a search can start."""
+    """List the published schedules on the problem's placement from which a search can start."""
     from synth.families import generate_for
     from synth.plan.recompute.stages import without_recompute
 
@@ -130,7 +130,7 @@ def _of_file(path: Path, problem: "Problem", profile: Profile) -> "Schedule":
 
 
 def _tell_of_layers(path: Path, recomputed: tuple[int, ...], asked: tuple[int, ...]) -> None:
-    """Say that a plan's recomputed layers are not taken, where others or none were asked for."""
+    """Say that a hint's recomputed layers are ignored, if others or none were asked for."""
     from synth.report.text.tables import places
 
     if recomputed and recomputed != asked:

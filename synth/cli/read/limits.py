@@ -14,29 +14,29 @@ if TYPE_CHECKING:
 
 LEAST = "min"
 
-# The partition that is sought, beginning with the even one, by either name; and the even one.
+# Names of a partition that is searched for, and of a balanced one.
 SEARCH, SOUGHT = "auto", ("auto", "search")
 EVEN = "even"
 
-# A share of the bound beyond which everything meets it, in percent.
+# Targets above this percentage of the bound are met by any schedule.
 _MOST_PERCENT = 1_000_000
 
-# A number of a stage has no more digits.
+# Most digits of a stage's number.
 _MOST_DIGITS = 6
 
-# Before the layers that `--recompute` lists.
+# Prefix of the layers that `--recompute` lists.
 LAYERS = "layers:"
 
-# The target of a pipeline without bubble once it is full.
+# The target of a steady state without bubble.
 STEADY = "steady"
 
-# What `auto` leaves to others: the CUDA context, communicators' buffers, fragmentation.
+# Share that `auto` reserves for the CUDA context, communicators' buffers and fragmentation.
 RESERVED_SHARE = 0.1
 
 
 @dataclass(frozen=True)
 class MemoryLimit:
-    """The caps, rank by rank (none: no limit), and the sentence that says so."""
+    """Memory limits by rank (None: no limit), and a sentence that explains them."""
 
     caps_bytes: tuple[int, ...] | None
     explanation: str
@@ -47,7 +47,7 @@ def read_limit(
 ) -> MemoryLimit:
     """Read one size for all ranks, one per rank separated by commas, `auto`, `min` or nothing.
 
-    The caps are these sizes less the reserve, a size.
+    The limits are these sizes less the reserve, which is a size.
 
     Raises:
         SynthError: sizes without a clear unit, too few or too many, or `auto` without a capacity; a
@@ -81,7 +81,7 @@ def read_limit(
 
 
 def _less(sizes: tuple[int, ...], reserved: int | None) -> tuple[int, ...]:
-    """Each size less the reserve.
+    """Subtract the reserve from each size.
 
     Raises:
         SynthError: nothing is left.
@@ -124,7 +124,7 @@ def _automatic(num_ranks: int, profile: Profile, reserved: int | None) -> Memory
 
 
 def word(text: str) -> str:
-    """Text as it is compared with the words that an option knows."""
+    """Normalize text for comparison with an option's keywords."""
     return text.strip().lower()
 
 
@@ -178,7 +178,7 @@ def _percentage(text: str) -> float:
 
 
 def read_partition(text: str, where: "Placement") -> tuple[int, ...] | None:
-    """Read the layers of each stage, `3,3,2`; none for `even`, and for `auto`, which begins there.
+    """Read the layers of each stage, `3,3,2`; None for `even` and for `auto`.
 
     Raises:
         SynthError: not one whole number above 0 per stage.
@@ -195,7 +195,7 @@ def is_searched(partition: str) -> bool:
 
 
 def read_sizes(text: str) -> tuple[int, ...] | None:
-    """Read the layers of however many stages; none for a word.
+    """Read the layers of any number of stages; None for a keyword.
 
     Raises:
         SynthError: something is no whole number above 0.
@@ -229,7 +229,7 @@ def _needed_sizes(where: "Placement") -> str:
 
 
 def read_layers(text: str, num_layers: int) -> tuple[int, ...]:
-    """Read the layers that `--recompute` lists: `layers:3-8,10`, `layers:all`; else none.
+    """Read the layers that `--recompute` lists: `layers:3-8,10`, `layers:all`; else empty.
 
     Raises:
         SynthError: something is no layer.

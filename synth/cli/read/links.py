@@ -1,4 +1,4 @@
-"""`--link`: what transfers between ranks take, where the profile's links are not what will be."""
+"""`--link`: latency and bandwidth between ranks, instead of the profile's links."""
 
 import re
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ _EXAMPLES = "--link 10us,25GB/s, or between nodes of 8 ranks --link 8:20us,200Gb
 
 
 def read_links(given: Sequence[str], measured: Links) -> Links:
-    """The links given instead of those between ranks; that to the host's memory stays.
+    """Replace the links between ranks by those given; that to the host's memory stays.
 
     `10us,25GB/s` is between all ranks, by default as it was measured, and `8:20us,200Gb/s` between
     ranks of different nodes of 8.
@@ -45,7 +45,7 @@ def read_links(given: Sequence[str], measured: Links) -> Links:
 
 
 def _read(text: str) -> Link:
-    """The link between all ranks, or between nodes."""
+    """Return the ranks per node (None: between all ranks), and the link."""
     size, colon, rest = text.rpartition(":")
     latency, comma, bandwidth = rest.partition(",")
     try:
@@ -66,7 +66,7 @@ def _read_ranks(text: str) -> int:
 
 
 def _with_unit(text: str) -> str:
-    """A latency without a unit could be seconds or microseconds."""
+    """Refuse a latency without unit, which could be seconds or microseconds."""
     if text.strip().replace(".", "").isdecimal():
         raise SynthError(f"latency {shown(text)} has no unit, such as us or ms")
     return text

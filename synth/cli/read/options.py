@@ -74,7 +74,7 @@ LinkOption = Annotated[
         "all ranks, 8:20us,200Gb/s between nodes of 8 ranks. Can be repeated.",
     ),
 ]
-# Solver threads, or processes: beyond, starting them takes longer than what they gain.
+# Most solver threads or processes: starting more takes longer than they gain.
 MOST_AT_ONCE = 1024
 
 MemReserveOption = Annotated[
@@ -90,7 +90,7 @@ ForceOption = Annotated[
     bool, typer.Option("--force", help="Overwrite existing files even if synth did not write them.")
 ]
 
-# Columns of a picture: far more than any terminal has.
+# Most columns of a plot: far more than any terminal has.
 MOST_COLUMNS = 10_000
 
 GapOption = Annotated[str, typer.Option(help="Stop at this proven gap to the lower bound.")]
@@ -112,7 +112,7 @@ def read_objective(text: str) -> "Objective":
 
 
 def load_profile(name_or_path: str, links: Sequence[str] | None = None) -> Profile:
-    """Read a profile file, or a shipped profile, with other links between ranks if any are given.
+    """Read a profile file or a shipped profile, with other links between ranks if given.
 
     Raises:
         SynthError: no profile, or links that are not understood.

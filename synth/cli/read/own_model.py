@@ -32,7 +32,7 @@ TrustOption = Annotated[
 def read_model(workload: "Workload", model: str | None, trust: bool) -> str | None:
     """Return the address that the user lets be imported; None: built-in models only.
 
-    What `--trust` is given for is shown before anything of it runs.
+    The code that `--trust` allows is named before it runs.
 
     Raises:
         SynthError: both options are given, or none and the plan names a model of a user.

@@ -1,4 +1,4 @@
-"""Reading a schedule file with a warning where it was changed, and saving several of them."""
+"""Reading plan files, with a warning if they were changed, and saving several of them."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def load_checked(path: Path) -> "tuple[Plan, Lowered, Timeline]":
     """Read a schedule file and verify it; return it with its lowered form and its simulation.
 
-    One whose fingerprint does not fit is warned of; `synth check` refuses it.
+    If the fingerprint does not match, this warns; `synth check` refuses the file.
 
     Raises:
         SynthError: see `Plan.load` and `Plan.check`.
@@ -41,11 +41,11 @@ def load_checked(path: Path) -> "tuple[Plan, Lowered, Timeline]":
 def save_plans(plans: "Mapping[str, Plan]", folder: Path, force: bool) -> None:
     """Write schedule files into a folder, by their names in it.
 
-    Files that synth did not make are left as they are; all others are written first.
+    Files that synth did not write are left alone; all others are written first.
 
     Args:
         plans: by the names of their files.
-        folder: is made if it is not there.
+        folder: is created if needed.
         force: replace any file.
 
     Raises:

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Request:
-    """A problem with everything about it that a schedule file tells.
+    """A problem with all that a plan file records about it.
 
-    `recompute` are the stages that recompute, None: as serves best. `costs_from` is the profile in
-    which the layers that were listed are recomputed; None: none were.
+    `recompute` are the stages that recompute; None: chosen by the search. `costs_from` is the
+    profile with the listed layers recomputed; None: none were listed.
     """
 
     profile: Profile
@@ -41,7 +41,7 @@ class Request:
 
     @property
     def as_run(self) -> Profile:
-        """The profile that costs are cut from before any layers are chosen by the search."""
+        """The profile of the costs before the search chooses any layers."""
         return self.costs_from or self.profile
 
     @property
@@ -63,12 +63,12 @@ class Request:
         return iterations * problem.num_micro_batches * self.profile.workload.tokens
 
     def on(self, problem: "Problem") -> "Request":
-        """The request for another cut of the model, or another placement."""
+        """Return the request for another partition or placement."""
         assert problem.partition is not None
         return replace(self, problem=problem, partition=problem.partition)
 
     def plan(self, found: "Incumbent | Result") -> "Plan":
-        """The schedule file of a solution."""
+        """Return the plan file of a solution."""
         from synth.plan.claim import claim_of
         from synth.schedule.files.plan_file import Plan
 
@@ -84,18 +84,18 @@ class Request:
         )
 
     def save_so_far(self, found: "Incumbent | Result") -> None:
-        """Write the file, if the next one can take its place; a stream gets the last one only."""
+        """Write the plan file unless it is a stream, which gets the last plan only."""
         if self.output is not None and not is_stream(self.output):
             self.save(found)
 
     def save(self, found: "Incumbent | Result") -> None:
-        """Write the file, if one was asked for."""
+        """Write the plan file if asked for."""
         if self.output is not None:
             self.plan(found).save(self.output)
 
 
 def announce(request: Request) -> None:
-    """Say on stderr what is about to be searched."""
+    """Report the problem on stderr before the search."""
     problem = request.problem
     held = f" as {','.join(map(str, request.partition))}"
     if problem.num_replicas > 1 or problem.placement.num_stages != problem.num_ranks:
@@ -104,7 +104,7 @@ def announce(request: Request) -> None:
 
 
 def announce_sizes(request: Request, held: str = "") -> None:
-    """Say how large the problem is, and how layers are held."""
+    """Report the size of the problem, and its partition."""
     talk(
         f"{request.profile.name}: {len(request.profile.layers)} layers on "
         f"{request.problem.num_ranks} ranks{held}, {request.problem.num_micro_batches} "
@@ -113,7 +113,7 @@ def announce_sizes(request: Request, held: str = "") -> None:
 
 
 def failure_code(stopped_by: "StoppedBy") -> ExitCode:
-    """The exit code of a search that ended without what was asked for."""
+    """Return the exit code of a search without the result asked for."""
     from synth.solve.result import StoppedBy
 
     codes = {

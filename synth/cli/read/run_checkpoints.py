@@ -73,7 +73,7 @@ IgnoreOptimizerOption = Annotated[
 
 @dataclass(frozen=True)
 class Resuming:
-    """The command line's options for going on from a checkpoint."""
+    """The options for resuming from a checkpoint."""
 
     resume: bool = False
     source: str | None = None
@@ -81,7 +81,7 @@ class Resuming:
     ignore_optimizer: bool = False
 
     def options(self, restarts: int) -> dict[str, Any]:
-        """The fields of `CheckpointOptions`.
+        """Return the fields of `CheckpointOptions`.
 
         Raises:
             SynthError: a source that is neither a step nor `last-good`, or nothing to ignore in.
@@ -111,7 +111,7 @@ class Resuming:
 def checkpoints(
     folder: Path | None, every: int | None, keep: int | None, resuming: Resuming, restarts: int
 ) -> "CheckpointOptions | None":
-    """The checkpoints asked for; none without a folder.
+    """Return the options for checkpoints; None without a folder.
 
     Raises:
         SynthError: there is no folder, and an option that needs one.

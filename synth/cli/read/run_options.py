@@ -1,4 +1,4 @@
-"""The options of `synth run`, by what they are about; the command gives their defaults."""
+"""The options of `synth run` by subject; the command has their defaults."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from synth.optimizer import OptimizerSpec
     from synth.runtime.training.learning_rate import LearningRate
 
-# The longest wait that can be asked for: much longer ones are beyond what sockets can count.
+# The longest timeout in seconds: much longer ones overflow in sockets.
 WEEK_S = 7 * 24 * 3600.0
 _STEP = "Optimizer"
 LAST_PANEL = "Checkpoints and restarts"
@@ -173,10 +173,10 @@ RestartsOption = Annotated[
 
 
 def learning_rate(peak: float, decay: str, warmup_steps: int, least: float) -> "LearningRate":
-    """The learning rate asked for.
+    """Make the learning-rate schedule.
 
     Raises:
-        SynthError: it would have to fall to more than it is, or to something without falling.
+        SynthError: --min-lr is above --lr, or given with a constant learning rate.
     """
     from synth.runtime.training.learning_rate import LearningRate
 
@@ -193,10 +193,10 @@ def learning_rate(peak: float, decay: str, warmup_steps: int, least: float) -> "
 
 
 def betas(text: str | None, optimizer: "OptimizerSpec") -> tuple[float, float] | None:
-    """The betas asked for, if any.
+    """Return Adam's β₁ and β₂; None for the defaults.
 
     Raises:
-        SynthError: they are no two shares below 1, or of an optimizer that has none.
+        SynthError: they are not two numbers from 0 to below 1, or the optimizer is not AdamW.
     """
     from synth.optimizer import OptimizerKind
 
@@ -217,10 +217,10 @@ def betas(text: str | None, optimizer: "OptimizerSpec") -> tuple[float, float] |
 
 
 def traced_steps(trace: Path | None, every: int | None) -> int:
-    """One step in how many is traced.
+    """Return N, where every N-th step is traced.
 
     Raises:
-        SynthError: that was said, and no trace is asked for.
+        SynthError: N is given without --trace.
     """
     if trace is None and every is not None:
         raise SynthError(f"--trace-every {every} needs a trace; give --trace FILE, or leave it out")

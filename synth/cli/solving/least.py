@@ -1,4 +1,4 @@
-"""`synth solve --mem-limit min`: the least memory with which a target time is met."""
+"""`synth solve --mem-limit min`: minimize memory subject to a time."""
 
 import threading
 from dataclasses import replace
@@ -59,7 +59,7 @@ def solve_least(request: Request, target: TimeTarget, format: Format) -> None:
 
 
 class _Progress:
-    """Saves every schedule in less memory, and tells of it and of what is proven."""
+    """Saves and reports every schedule in less memory, and better bounds."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
@@ -70,13 +70,13 @@ class _Progress:
         self._is_closed = False
 
     def close(self) -> "LeastCap | None":
-        """The state of the search, which is not listened to any more."""
+        """Stop listening, and return the state of the search."""
         with self._lock:
             self._is_closed = self._last is not None
             return self._last
 
     def __call__(self, least: "LeastCap") -> None:
-        """Take in where the search stands."""
+        """Take a new state of the search."""
         with self._lock:
             if not self._is_closed:
                 self._last = least
@@ -143,7 +143,7 @@ def _json(request: Request, least: "LeastCap", result: "Result | None") -> dict[
 
 
 class TargetMissed(SynthError):
-    """No schedule meets the target; the exit code says whether one can."""
+    """No schedule meets the target; the exit code tells if that is proven."""
 
     def __init__(self, least: "LeastCap") -> None:
         super().__init__(least.message or "no schedule meets the target")

@@ -34,7 +34,7 @@ def solve_within_limits(request: Request, format: Format) -> None:
 
 
 def search(request: Request, stop: threading.Event, found: BestSoFar | None = None) -> "Result":
-    """The best schedule, on the partition given or, where there is none, on one that suits it."""
+    """Find the best schedule on the given partition, or else on a balanced one."""
     from synth.plan.choose.candidates import Partitioning
     from synth.plan.recompute.repartition import solve_repartitioning
 
@@ -59,7 +59,7 @@ def finish(
     more_text: str = "",
     more_json: dict[str, Any] | None = None,
 ) -> None:
-    """Save what was found, and answer, with what more there is to say of it.
+    """Save the result and print the answer, with additional text or JSON.
 
     Raises:
         NoSchedule: nothing was.
@@ -77,7 +77,7 @@ def finish(
 
 
 class NoSchedule(SynthError):
-    """There is no schedule to give; the exit code says whether there can be one."""
+    """No schedule was found; the exit code tells if that is proven."""
 
     def __init__(self, result: "Result") -> None:
         super().__init__(result.message or "no schedule was found")

@@ -1,4 +1,4 @@
-"""`synth solve --mem-limit min --target steady`: the least memory without a bubble once full."""
+"""`synth solve --mem-limit min --target steady`: minimize memory without a steady-state bubble."""
 
 import threading
 import time
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from synth.plan.memory_curve.steady import SteadyCap
     from synth.solve.result import Result
 
-# A smaller bubble rate is none: times are whole microseconds.
+# Smaller bubble rates are rounding: times are whole microseconds.
 _NOTHING = 1e-4
 
 
 def solve_steady(request: Request, format: Format) -> None:
-    """Find the least limit, search under it in the time that is left, and answer.
+    """Find the least limit, search under it in the remaining time, and answer.
 
     Raises:
         NoSchedule: no schedule that repeats without bubble was found.
@@ -32,7 +32,7 @@ def solve_steady(request: Request, format: Format) -> None:
 
 
 def _search(request: Request, stop: threading.Event) -> "tuple[Request, Result]":
-    """The request under the limit that was found, and its answer."""
+    """Return the request under the limit found, and its result."""
     from synth.plan.memory_curve.steady import SHARE, least_steady
 
     began = time.monotonic()
@@ -50,7 +50,7 @@ def _search(request: Request, stop: threading.Event) -> "tuple[Request, Result]"
 
 
 def _limited(request: Request, found: "SteadyCap", left_s: float) -> Request:
-    """The request as if the limit found had been given, and the schedule found as hint."""
+    """Return the request with the limit found, and with the schedule found as hint."""
     rest = "" if found.bubble_rate < _NOTHING else f" ({percent(found.bubble_rate)} bubble)"
     least = "times are too fine for a proof that it is the least"
     if found.not_below_bytes is not None:
@@ -70,7 +70,7 @@ def _limited(request: Request, found: "SteadyCap", left_s: float) -> Request:
 
 
 def _nothing(request: Request, spent_s: float, stop: threading.Event) -> "Result":
-    """The answer of a search that found no limit."""
+    """Return the result of a search that found no limit."""
     from synth.solve.result import Result, StoppedBy
 
     reason, message = (

@@ -77,7 +77,7 @@ def _chosen(found: "Result | None", candidates: "Sequence[Candidate]") -> "Chose
 
 
 def _table(chosen: "Chosen", *, with_partitions: bool) -> str:
-    """A row for each candidate, the best one first; with the layers of each stage."""
+    """Return a table with a row per candidate, best first, and the bound's scope."""
     best, objective = chosen.result, chosen.result.problem.objective
     header = ["placement", f"{objective.words}\nms", "lower bound\nms", "gap", "peak"]
     rows = [[trial.name, *_row(trial, chosen)] for trial in chosen.trials]
@@ -100,7 +100,7 @@ def _sizes(problem: "Problem") -> str:
 
 
 def _row(trial: "Trial", chosen: "Chosen") -> list[str]:
-    """Value, bound, gap and peak; or why there are none."""
+    """Return value, bound, gap and peak, or why there are none."""
     bound = milliseconds(trial.lower_bound_us)
     if trial.is_impossible:
         return ["infeasible", "", "", ""]
@@ -135,10 +135,10 @@ def _trials_json(chosen: "Chosen") -> list[dict[str, Any]]:
 
 
 def preview_candidates(request: Request, candidates: Candidates, format: Format) -> None:
-    """Answer with what each placement makes of the model, and whether anything can fit.
+    """Answer with the least memory and the partition of each placement.
 
     Raises:
-        Infeasible: no schedule can keep the caps on any of them.
+        Infeasible: no schedule is within the memory limits on any of them.
     """
     from synth.plan.choose.race import nothing_fits
     from synth.plan.recompute.choice import needs_bytes, why_infeasible

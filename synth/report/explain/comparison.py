@@ -1,4 +1,4 @@
-"""Predicted against measured: what a run says of its plan, as data and as text."""
+"""Comparison of a measured run with its plan, as data and as text."""
 
 import statistics
 from collections import defaultdict
@@ -19,8 +19,10 @@ from synth.schedule.simulate import Timeline, simulate
 
 
 class OpComparison(Record):
-    """One kind of op of one stage, medians: profiled, predicted (slowed down where ranks share
-    processors) and measured."""
+    """Median times of a kind of op of a stage: profiled, predicted and measured.
+
+    Predicted ops are slowed down if ranks share processors.
+    """
 
     stage: int
     kind: OpKind
@@ -31,13 +33,12 @@ class OpComparison(Record):
 
 
 class RunComparison(Record):
-    """A run beside its plan.
+    """Comparison of a run with its plan.
 
-    `predicted_us` is one iteration with a device per rank: the makespan with a STEP that waits for
-    all ranks, or the period where steps are validated later, as `paid` says. `predicted_shared_us`
-    is the same where ranks share this machine's processors, as measured.
-    `measured_p10_us` and `measured_p90_us` are the spread between iterations, and `difference`
-    takes the median one apart.
+    `predicted_us` is one iteration with one device per rank: the makespan with a STEP that waits
+    for all ranks, or the period with post-validation, as `paid` says. `predicted_shared_us` is the
+    same with ranks that share this machine's processors. `measured_p10_us` and `measured_p90_us`
+    are percentiles over iterations, and `difference` explains the median one.
     """
 
     plan: str
@@ -65,7 +66,7 @@ def compare(
     late: bool = False,
     extra_bytes: Sequence[int] | None = None,
 ) -> RunComparison:
-    """Lay measurements beside the plan.
+    """Compare measurements with the plan.
 
     Args:
         plan: the plan that was run.
@@ -118,7 +119,7 @@ def _explain(
 
 
 def _predict(lowered: Lowered, shared: Timeline, processors: int, late: bool) -> tuple[int, int]:
-    """An iteration's time, with a device for each rank and with these processors."""
+    """Return an iteration's time with one device per rank, and with these processors."""
     own = shared_timeline(lowered, lowered.num_ranks, late=late)
     if not late:
         return own.makespan_us, max(shared.end_us[: lowered.first_node[-1]])
@@ -128,18 +129,20 @@ def _predict(lowered: Lowered, shared: Timeline, processors: int, late: bool) ->
 
 
 def middle_step(step_us: Sequence[float]) -> int:
-    """The place of the median iteration (of an even number the longer one of the two)."""
+    """Return the index of the median iteration (of an even number the longer one of the two)."""
     return sorted(range(len(step_us)), key=step_us.__getitem__)[len(step_us) // 2] if step_us else 0
 
 
 def _quantile(step_us: Sequence[float], share: float) -> int:
-    """The nearest of the measured times."""
+    """Return the quantile, as the nearest of the measured times."""
     return round(sorted(step_us)[round(share * (len(step_us) - 1))]) if step_us else 0
 
 
 def shared_timeline(lowered: Lowered, processors: int, *, late: bool = False) -> Timeline:
-    """One iteration as planned on this many processors, the ranks stepping together or, with late
-    validation, each when it can."""
+    """Simulate one iteration on this many processors.
+
+    Ranks step together or, with late validation, each as soon as it can.
+    """
     iteration = lowered
     if not late:
         iteration = lower(lowered.schedule, lowered.costs, synchronous_step=True)
@@ -168,7 +171,7 @@ def _compare_ops(
 
 
 def _durations(executions: Sequence[OpSpans]) -> dict[tuple[int, OpKind], list[int]]:
-    """All durations of each op kind of each stage."""
+    """Return all durations of each op kind of each stage."""
     found: defaultdict[tuple[int, OpKind], list[int]] = defaultdict(list)
     for execution in executions:
         for span in (span for rank in execution for span in rank):
@@ -177,7 +180,7 @@ def _durations(executions: Sequence[OpSpans]) -> dict[tuple[int, OpKind], list[i
 
 
 def comparison_text(found: RunComparison) -> str:
-    """The comparison as tables for the terminal."""
+    """Return the comparison as tables for the terminal."""
     tables = [_iteration_table(found), _memory_table(found), _op_table(found)]
     if found.difference is not None:
         tables.insert(1, difference_text(found.difference))

@@ -1,14 +1,16 @@
 r"""Causes of the difference between a measured and the predicted iteration.
 
-The measured critical path is walked from its end: what did each op or transfer wait for last?
+The measured critical path is walked from its end: each op or transfer leads to the one it waited
+for.
 
     F0.0 ──act──▶ F1.0 ── gap ── F1.1 ──…── last op           length of the path   = measured
     the same ops and transfers in the plan, and some room     length + its room    = predicted
 
-An op or transfer on it takes longer than planned either always (its typical time, the median over
-all traced iterations, is longer) or this once (jitter). Between them lie gaps, in which a rank did
-nothing although all that it needed was there. The path need not be the longest one of the plan; by
-how much it is shorter is room that the delays used up first. So the pieces add up exactly:
+An op or transfer on the path takes longer than planned either always (its median over all traced
+iterations is longer) or in this iteration (jitter). Between them lie gaps, in which a rank was idle
+although its inputs were there (executor overhead). The path need not be the critical path of the
+plan: the difference of their planned lengths is slack that delays use up first, called room here.
+So the pieces add up exactly:
 
     measured − predicted = ops + transfers + gaps + norm + jitter + outside − room
 """
@@ -46,13 +48,14 @@ class PathPart(Record):
 class Difference(Record):
     """The pieces of `measured_us − predicted_us`, in microseconds; positive ones cost time.
 
-    `ops_us`, `transfers_us`: slower than planned, typically. `gaps_us`: nothing ran though all was
-    there. `norm_us`: before the first STEP of a rank, the global norm. `jitter_us`: this once
-    slower than typically. `outside_us`: what is before the first op and after the last. `room_us`
-    (subtracted): how much shorter than the plan's longest path the measured one was planned.
+    `ops_us`, `transfers_us`: typical times beyond the planned ones. `gaps_us`: executor overhead,
+    idle with inputs ready. `norm_us`: the global norm, before the first STEP of a rank.
+    `jitter_us`: beyond typical times in this iteration. `outside_us`: before the first op and after
+    the last. `room_us` (subtracted): slack of the path in the plan, relative to the plan's critical
+    path.
 
-    Of iterations that overlap, see `overlapping`, it is of one `rank`: `transfers_us` is how much
-    longer than planned it waited for others, `norm_us` the validation of the step before.
+    If iterations overlap (see `overlapping`), the pieces are of one `rank`: `transfers_us` is
+    waiting for others beyond the plan, `norm_us` the validation of the step before.
     """
 
     rank: int | None = None
@@ -69,7 +72,7 @@ class Difference(Record):
 
     @property
     def total_us(self) -> float:
-        """All pieces together: measured − predicted."""
+        """Sum of all pieces: measured − predicted."""
         slower = self.ops_us + self.transfers_us + self.gaps_us + self.norm_us
         return slower + self.jitter_us + self.outside_us - self.room_us
 
@@ -82,7 +85,7 @@ class NodeClass(NamedTuple):
 
 
 class _Link(NamedTuple):
-    """A node of the critical path: what it took, and the gap before it."""
+    """A node of the critical path: its time, and the gap before it."""
 
     node: int
     taken_us: int
@@ -91,7 +94,7 @@ class _Link(NamedTuple):
 
 @dataclass(frozen=True)
 class Measured:
-    """One chart's moments by node of the lowered DAG; no moments for a node that was not seen."""
+    """Start and end of nodes of the lowered DAG in one trace, for the nodes that it contains."""
 
     start_us: dict[int, int]
     end_us: dict[int, int]
@@ -101,12 +104,12 @@ class Measured:
 def explain_difference(
     planned: Timeline, executions: Sequence[ExecutionTrace], index: int, measured_us: float
 ) -> Difference:
-    """Take one measured iteration's difference from its plan apart.
+    """Decompose the difference between a measured iteration and its plan.
 
     Args:
         planned: the prediction; its lowered form has the dependences.
-        charts: all traced iterations, from which typical times are taken.
-        index: which of them to explain.
+        executions: all traced iterations, from which typical times are taken.
+        index: the iteration to explain.
         measured_us: the time of that iteration, including time outside of ops.
     """
     lowered = planned.lowered
@@ -143,7 +146,7 @@ def explain_difference(
 
 
 def number_nodes(lowered: Lowered) -> dict[object, int]:
-    """The node of every (rank, op), transfer and reduction."""
+    """Number the nodes: every (rank, op), transfer and reduction."""
     nodes: dict[object, int] = {}
     for rank, ops in enumerate(lowered.ops):
         for node, op in enumerate(ops, lowered.first_node[rank]):
@@ -177,7 +180,7 @@ def by_node(nodes: Mapping[object, int], execution: ExecutionTrace) -> Measured:
 
 
 def classes_of(lowered: Lowered) -> list[NodeClass]:
-    """Each node's class."""
+    """Return the class of each node."""
     found = [NodeClass(f"{op.kind}, stage {op.stage}", True) for ops in lowered.ops for op in ops]
     for transfer in lowered.transfers:
         ends = f"{end_name(transfer.source)} to {end_name(transfer.target).removeprefix('rank ')}"
@@ -189,7 +192,7 @@ def classes_of(lowered: Lowered) -> list[NodeClass]:
 def typical_us_of(
     classes: Sequence[NodeClass], every: Sequence[Measured]
 ) -> dict[NodeClass, float]:
-    """The median time of each class, over all iterations and micro-batches."""
+    """Return the median time of each class, over all iterations and micro-batches."""
     times: defaultdict[NodeClass, list[int]] = defaultdict(list)
     for measured in every:
         for node, end in measured.end_us.items():
@@ -199,7 +202,7 @@ def typical_us_of(
 
 
 def _critical_path(lowered: Lowered, measured: Measured) -> list[_Link]:
-    """From the first op to the one that ended last; times and gaps add up to its end."""
+    """Return the path from the first op to the last end; times and gaps add up to that."""
     ops = [n for n in measured.end_us if n < lowered.first_node[-1]]
     node: int | None = max(ops, key=measured.end_us.__getitem__, default=None)
     path: list[_Link] = []
@@ -220,7 +223,7 @@ def last_awaited(before: Sequence[int], measured: Measured) -> int | None:
 
 
 def _piece_of_gap(lowered: Lowered, node: int, first: int) -> str:
-    """A gap is a launch gap, unless it is before the first op of all or waits for the norm."""
+    """Return the piece of a gap: overhead, or before the first op, or waiting for the norm."""
     if node == first:
         return "outside_us"
     is_step = node < lowered.first_node[-1] and lowered.arrays.of_step[node]
@@ -228,7 +231,7 @@ def _piece_of_gap(lowered: Lowered, node: int, first: int) -> str:
 
 
 def path_parts(parts: Mapping[NodeClass, list[tuple[float, float]]]) -> tuple[PathPart, ...]:
-    """The classes on the path, those that differ most from the plan first."""
+    """Return the classes on the path, those with the largest deviations first."""
     made = [
         PathPart(
             name=each.name,

@@ -35,7 +35,7 @@ from synth.schedule.simulate import Timeline
 
 
 class _Ran(NamedTuple):
-    """An op as it ran, and what went by since the op before: waiting, then a gap."""
+    """An op as it ran, and the time since the op before: waiting, then a gap."""
 
     node: int
     taken_us: int
@@ -51,12 +51,12 @@ def explain_overlapping(
     measured_us: float,
     predicted_us: float,
 ) -> Difference:
-    """Take one measured iteration's difference from the period apart.
+    """Decompose the difference between a measured iteration and the period.
 
     Args:
         planned: an iteration alone.
-        charts: all traced iterations, from which typical times are taken.
-        index: which of them to explain.
+        executions: all traced iterations, from which typical times are taken.
+        index: the iteration to explain.
         measured_us: the time of that iteration, from end to end.
         predicted_us: the period.
     """
@@ -93,7 +93,7 @@ def explain_overlapping(
 
 
 def _pace_setter(planned: Timeline) -> int:
-    """The rank with the longest span from its first op to its last."""
+    """Return the rank with the longest span from its first op to its last."""
     first = planned.lowered.first_node
     spans = [
         planned.end_us[end - 1] - planned.start_us[begin] if begin < end else 0
@@ -103,7 +103,7 @@ def _pace_setter(planned: Timeline) -> int:
 
 
 def _ran_on(lowered: Lowered, rank: int, measured: Measured) -> Iterator[_Ran]:
-    """A rank's ops in order; before the first that is more than F or a move it validates."""
+    """Return a rank's ops in order; it validates before the first one that is no F or move."""
     before_us: int | None = None
     has_validated = False
     for node, op in enumerate(lowered.ops[rank], lowered.first_node[rank]):

@@ -1,4 +1,4 @@
-"""A trace laid over its plan, and both as files for other viewers."""
+"""A trace overlaid on its plan, and both as files for other viewers."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from synth.schedule.simulate import Timeline
 
 
 @dataclass(frozen=True)
-class Laid:
+class Overlay:
     """A plan overlaid with the median iteration of a trace of it, and their difference."""
 
     planned: ExecutionTrace
@@ -35,7 +35,7 @@ class Laid:
         return {"difference": self.difference.model_dump(mode="json")}
 
     def text(self) -> str:
-        """The difference as tables."""
+        """Return the difference as tables."""
         assert self.difference is not None
         us = (self.difference.measured_us, self.difference.predicted_us)
         said = "step {}, {}: {:.3f} ms, predicted {:.3f} ms"
@@ -43,8 +43,8 @@ class Laid:
         return f"{head}\n\n{difference_text(self.difference)}"
 
 
-def lay(plan: Plan, lowered: Lowered, path: Path) -> Laid:
-    """Lay a trace over its plan, as predicted for as many processors as it ran on.
+def overlay(plan: Plan, lowered: Lowered, path: Path) -> Overlay:
+    """Overlay a trace on its plan, as predicted for the number of processors of the run.
 
     Iterations that overlap (steps validated later) have no critical path of their own, and so
     their difference is not taken apart.
@@ -66,18 +66,18 @@ def lay(plan: Plan, lowered: Lowered, path: Path) -> Laid:
     execution, difference = executions[middle], None
     if not trace.late:
         difference = explain_difference(timeline, executions, middle, step.step_us)
-    return Laid(planned_execution(timeline), execution, trace.source, step.step, difference)
+    return Overlay(planned_execution(timeline), execution, trace.source, step.step, difference)
 
 
 def write_charts(
-    plan: Plan, timeline: Timeline, laid: Laid, trace: Path | None, perfetto: Path | None
+    plan: Plan, timeline: Timeline, overlaid: Overlay, trace: Path | None, perfetto: Path | None
 ) -> None:
-    """Write the simulation as a trace, and what is shown for Perfetto."""
+    """Write the simulation as a trace file, and the chart for Perfetto."""
     if trace is not None:
         step = TracedStep.of(planned_execution(timeline), 0, timeline.makespan_us)
         Trace.of(plan, Source.SIMULATED, [step]).save(trace)
     if perfetto is not None:
-        executions = {"planned": laid.planned}
-        if laid.measured is not None:
-            executions[str(laid.source)] = laid.measured
+        executions = {"planned": overlaid.planned}
+        if overlaid.measured is not None:
+            executions[str(overlaid.source)] = overlaid.measured
         write_atomically(perfetto, perfetto_json(executions))

@@ -1,1 +1,1 @@
-"""Pictures as SVG."""
+"""Plots as SVG."""

@@ -1,4 +1,4 @@
-"""The curve of time against memory as an SVG picture."""
+"""SVG plot of a memory curve."""
 
 from synth.report.svg.frame import HEIGHT, STYLES, WIDTH, Frame, draw_legend
 from synth.report.svg.labels import Box, boxes_of, free_box
@@ -19,7 +19,7 @@ _STYLES = STYLES | {
 
 
 def curve_svg(curve: Curve) -> str:
-    """Draw what is found and proven as two staircases, published schedules as dots."""
+    """Draw values and bounds as two staircases, and published schedules as dots."""
     svg = Svg(WIDTH, HEIGHT, _STYLES)
     frame = Frame.of(curve.ends_bytes, curve.ends_us)
     x, y = frame.x, frame.y
@@ -49,7 +49,7 @@ def curve_svg(curve: Curve) -> str:
 
 
 def _found_line(curve: Curve, x: Scale, y: Scale) -> list[XY]:
-    """Down at each peak, from above the picture on: to its left nothing is found."""
+    """Return the staircase of values: it falls at each peak; nothing is known to its left."""
     line: list[XY] = [(x.at(curve.found[0][0]), y.end)]
     for num_bytes, time_us in curve.found:
         line += [(x.at(num_bytes), line[-1][1]), (x.at(num_bytes), y.at(time_us))]
@@ -57,13 +57,13 @@ def _found_line(curve: Curve, x: Scale, y: Scale) -> list[XY]:
 
 
 def _proven_line(curve: Curve, x: Scale, y: Scale) -> list[XY]:
-    """Down right of each cap, from above the picture on: to the left no schedule fits."""
+    """Return the staircase of bounds: it falls at each limit; no schedule fits to its left."""
     left = x.at(curve.never_below_bytes)
     line: list[XY] = [(left, y.end)]
     for num_bytes, time_us in curve.proven:
         line += [(line[-1][0], y.at(time_us)), (x.at(num_bytes), y.at(time_us))]
     if len(line) > 1:
-        line[-1] = (x.end, line[-1][1])  # beyond the largest cap nothing gets better
+        line[-1] = (x.end, line[-1][1])  # beyond the largest limit nothing improves
     return line
 
 
@@ -74,7 +74,7 @@ def _draw_ground(svg: Svg, curve: Curve, x: Scale, y: Scale) -> None:
 
 
 def _draw_families(svg: Svg, curve: Curve, x: Scale, y: Scale, lines: list[XY]) -> None:
-    """Dots first, then each name where it covers nothing else, if there is such a place."""
+    """Draw dots first, then each name where it covers nothing, if possible."""
     dots = sorted(curve.dots, key=lambda dot: (dot.peak_bytes, dot.value_us))
     places = [(x.at(dot.peak_bytes), y.at(dot.value_us)) for dot in dots]
     taken = [Box.around(place, 5) for place in (*places, *lines)]

@@ -1,4 +1,4 @@
-"""The frame of a picture of time against memory: its size, its scales, its axes."""
+"""The frame of a time-memory plot: size, scales and axes."""
 
 from dataclasses import dataclass
 
@@ -21,19 +21,19 @@ STYLES = {
 
 @dataclass(frozen=True)
 class Frame:
-    """Memory to the right, time upwards, logarithmic where times are far apart."""
+    """A frame with memory to the right and time upwards, logarithmic if times differ much."""
 
     x: Scale
     y: Scale
 
     @classmethod
     def of(cls, ends_bytes: tuple[float, float], ends_us: tuple[float, float]) -> "Frame":
-        """A frame in which both ranges just have room."""
+        """Make the frame for both ranges."""
         x = Scale(*ends_bytes, LEFT, WIDTH - RIGHT)
         return cls(x, Scale.fitting(*ends_us, HEIGHT - BOTTOM, TOP))
 
     def draw(self, svg: Svg, title: str, memory: str, time: str) -> None:
-        """Draw grid, ticks, and what the two axes are of, each with its unit."""
+        """Draw grid, ticks and axis titles with units."""
         x, y = self.x, self.y
         factor, unit = size_unit(x.high)
         for tick in Scale(x.low / factor, x.high / factor, 0, 1).ticks(10):
@@ -56,7 +56,7 @@ def draw_legend(svg: Svg, entries: list[tuple[str, str, str]]) -> None:
     """Draw the row between title and frame.
 
     Args:
-        entries: of each its style, its shape (line, area or dot), and what it is.
+        entries: style, shape (line, area or dot) and text of each.
     """
     top, at = 50.0, float(LEFT)
     for style, shape, text in entries:

@@ -10,7 +10,7 @@ from synth.report.svg.writer import XY
 
 _HEIGHT, _CHARACTER = 13.0, 7.1
 
-# Along a line between a dot and its name, a box of so many pixels every so many.
+# Lines between dots and names are covered by boxes of this size at this distance, in pixels.
 _LINE_REACH, _LINE_STEP = 1.5, 4.0
 
 
@@ -23,13 +23,13 @@ class Box(NamedTuple):
     bottom: float
 
     def nearest(self, place: XY) -> XY:
-        """The point of it that is nearest to another."""
+        """Return the point of the box nearest to another point."""
         x = min(max(place[0], self.left), self.right)
         return x, min(max(place[1], self.top), self.bottom)
 
     @classmethod
     def around(cls, place: XY, reach: float) -> "Box":
-        """A square around a point."""
+        """Return a square around a point."""
         return cls(place[0] - reach, place[1] - reach, place[0] + reach, place[1] + reach)
 
     def meets(self, other: "Box") -> bool:
@@ -39,7 +39,7 @@ class Box(NamedTuple):
 
 
 def text_width(text: str) -> float:
-    """About how wide a text of the labels' size is."""
+    """Return the approximate width of a label."""
     return _CHARACTER * len(text)
 
 
@@ -51,14 +51,14 @@ def free_box(
     y: Scale,
     farthest: int = 42,
 ) -> Box:
-    """The nearest place for the name of a dot that covers nothing, else the first."""
+    """Return the nearest box for the name of a dot that covers nothing, else the first one."""
     return next(free_boxes(place, name, taken, x, y, farthest))
 
 
 def free_boxes(
     place: XY, name: str, taken: Sequence[Box], x: Scale, y: Scale, farthest: int
 ) -> Iterator[Box]:
-    """The places for the name of a dot that cover nothing, nearest first; else any one."""
+    """Yield the boxes for the name of a dot that cover nothing, nearest first; else any one."""
     width = text_width(name)
     candidates = []
     for distance in range(0, farthest + 1, 14):
@@ -95,7 +95,7 @@ def crossings(line: Sequence[Box], others: Sequence[Box]) -> int:
 
 
 def boxes_of(line: Sequence[XY]) -> list[Box]:
-    """Thin boxes along a line of horizontal and vertical pieces."""
+    """Return thin boxes along a line of horizontal and vertical pieces."""
     boxes = []
     for (a, b), (c, d) in pairwise(line):
         if a == c or b == d:

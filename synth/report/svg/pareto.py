@@ -1,4 +1,4 @@
-"""Schedules by time and memory as an SVG picture: the front marked, the limit as a line."""
+"""SVG plot of schedules by time and memory, with the Pareto front and the limits."""
 
 import math
 from dataclasses import dataclass, field
@@ -9,10 +9,10 @@ from synth.report.svg.writer import XY, Svg
 from synth.report.text.pareto import Mark, Pareto
 from synth.units import format_bytes, format_us
 
-# Names may stand so far from their dots; from the second on with a line between, in pixels.
+# Distances of names from their dots in pixels; from the second on with a line between.
 _FARTHEST, _LEAD_FROM = 196, 14
 
-# A line to a name that crosses another is as bad as one that is so many pixels longer.
+# A crossing of lines to names costs as much as this many pixels of length.
 _CROSSED = 60.0
 
 _STYLES = STYLES | {
@@ -44,7 +44,7 @@ def pareto_svg(pareto: Pareto) -> str:
 
 
 def _stairs(pareto: Pareto, frame: Frame) -> list[XY]:
-    """Down at each peak on the front, from above the picture on, to its right edge."""
+    """Return the staircase of the front, from above the plot to its right edge."""
     x, y = frame.x, frame.y
     line: list[XY] = [(x.at(pareto.front[0].peak_bytes), y.end)]
     for mark in pareto.front:
@@ -54,7 +54,7 @@ def _stairs(pareto: Pareto, frame: Frame) -> list[XY]:
 
 
 def _draw_limits(svg: Svg, pareto: Pareto, frame: Frame) -> list[Box]:
-    """A line for each limit; what they cover."""
+    """Draw a line for each limit; return the boxes covered."""
     boxes = []
     for limit in pareto.limits_bytes:
         place = frame.x.at(limit)
@@ -65,7 +65,7 @@ def _draw_limits(svg: Svg, pareto: Pareto, frame: Frame) -> list[Box]:
 
 
 def _draw_marks(svg: Svg, pareto: Pareto, frame: Frame, lines: list[Box]) -> None:
-    """Dots first, then names where they cover nothing, those on the front first."""
+    """Draw dots first, then names where they cover nothing, those on the front first."""
     front = pareto.front
     marks = sorted(_together(pareto), key=lambda mark: not _is_among(mark, front))
     places = [(frame.x.at(m.peak_bytes), frame.y.at(pareto.shown_us(m))) for m in marks]
@@ -122,7 +122,7 @@ def _is_among(mark: Mark, front: list[Mark]) -> bool:
 
 
 def _together(pareto: Pareto) -> list[Mark]:
-    """The schedules, those in the same place as one with all their names."""
+    """Merge schedules at the same place into one with all their names."""
     groups: dict[tuple[int, int], list[Mark]] = {}
     for mark in pareto.marks:
         groups.setdefault((mark.value_us, mark.peak_bytes), []).append(mark)

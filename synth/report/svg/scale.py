@@ -1,4 +1,4 @@
-"""From quantities to places on a picture, with ticks at round numbers."""
+"""Scales from quantities to positions in a plot, with ticks at round numbers."""
 
 import math
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ class Scale:
 
     @classmethod
     def fitting(cls, low: float, high: float, start: float, end: float) -> "Scale":
-        """Logarithmic where the ends lie far apart; ends that are the same are moved apart."""
+        """Make a scale, logarithmic if the ends lie far apart; equal ends are moved apart."""
         if high <= low:
             low, high = 0.9 * low, 1.1 * low or 1.0
         return cls(low, high, start, end, low > 0 and high / low >= _LOG_FROM)
 
     def at(self, value: float) -> float:
-        """The place of a value."""
+        """Return the position of a value."""
         if self.log:
             share = math.log(value / self.low) / math.log(self.high / self.low)
         else:
@@ -33,7 +33,7 @@ class Scale:
         return self.start + share * (self.end - self.start)
 
     def ticks(self, most: int) -> list[float]:
-        """Round values between the ends, so many at most."""
+        """Return round values between the ends, up to a number."""
         if not self.log:
             return _linear_ticks(self.low, self.high, most)
         decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
@@ -46,7 +46,7 @@ _FACTORS = ((1, 1.5, 2, 3, 5, 7), (1, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,))
 
 
 def _linear_ticks(low: float, high: float, most: int) -> list[float]:
-    """Multiples of 1, 2 or 5 · 10ᵏ."""
+    """Return multiples of 1, 2 or 5 · 10ᵏ."""
     least = (high - low) / most
     power = 10.0 ** math.floor(math.log10(least))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least)

@@ -17,15 +17,15 @@ class Svg:
         self._shapes: list[str] = []
 
     def line(self, points: Sequence[XY], style: str) -> None:
-        """A line through points."""
+        """Add a line through points."""
         self._shapes.append(f'<polyline class="{style}" points="{_listed(points)}"/>')
 
     def area(self, points: Sequence[XY], style: str) -> None:
-        """A filled polygon."""
+        """Add a filled polygon."""
         self._shapes.append(f'<polygon class="{style}" points="{_listed(points)}"/>')
 
     def circle(self, centre: XY, radius: float, style: str, tip: str = "") -> None:
-        """A dot; `tip` shows under the pointer."""
+        """Add a dot; `tip` is its tooltip."""
         x, y = map(_number, centre)
         title = f"<title>{escape(tip)}</title>" if tip else ""
         self._shapes.append(
@@ -33,7 +33,7 @@ class Svg:
         )
 
     def text(self, at: XY, text: str, style: str, anchor: str = "start", turn: int = 0) -> None:
-        """A line of text; `anchor` (start, middle, end) is what of it stands at the point."""
+        """Add a line of text; `anchor` (start, middle, end) is the part placed at the point."""
         x, y = map(_number, at)
         turned = f' transform="rotate({turn} {x} {y})"' if turn else ""
         self._shapes.append(
@@ -42,7 +42,7 @@ class Svg:
         )
 
     def __str__(self) -> str:
-        """The file's text."""
+        """Return the SVG document."""
         width, height = self._width, self._height
         rules = "\n".join(f".{name}{{{style}}}" for name, style in self._styles.items())
         body = "\n".join(self._shapes)

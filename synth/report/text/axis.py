@@ -32,7 +32,7 @@ def axis(start_us: float, end_us: float, width: int) -> tuple[str, str]:
 
 
 def _round_step(at_least_us: float) -> float:
-    """The smallest of 1, 2, 5 · 10ᵏ that is large enough."""
+    """Return the smallest of 1, 2, 5 · 10ᵏ that is large enough."""
     step = 1.0
     while step < at_least_us:
         for factor in (1, 2, 5):
@@ -43,6 +43,6 @@ def _round_step(at_least_us: float) -> float:
 
 
 def _label(value: float, step: float) -> str:
-    """Digits enough for the step."""
+    """Format a tick with enough digits for the step."""
     decimals = 0 if step >= 1 else 1 if step >= 0.1 else 2 if step >= 0.01 else 3
     return f"{value:,.{decimals}f}"

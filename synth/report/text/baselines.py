@@ -1,4 +1,4 @@
-"""The table of baselines: every known schedule beside the one that was found, on one cost model."""
+"""Table of baselines: the published schedules beside the one found, on the same costs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

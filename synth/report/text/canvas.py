@@ -1,4 +1,4 @@
-"""A terminal's picture of time against memory: cells of text in a frame with ticks."""
+"""Time-memory plot for the terminal: cells of text in a frame with ticks."""
 
 from collections.abc import Iterable
 
@@ -24,16 +24,16 @@ class Canvas:
         self.cells = [[" "] * columns for _ in range(height)]
 
     def mark(self, num_bytes: float, time_us: float, sign: str) -> None:
-        """Put a sign where a schedule stands."""
+        """Put a sign at the position of a schedule."""
         self.cells[round(self.y.at(time_us))][round(self.x.at(num_bytes))] = sign
 
     def bytes_of(self, column: int) -> float:
-        """The size that the middle of a column stands for."""
+        """Return the size at the middle of a column."""
         share = (column + 0.5) / len(self.cells[0])
         return self.x.low + share * (self.x.high - self.x.low)
 
     def draw_line(self, times_us: Iterable[float | None], sign: str = "─") -> None:
-        """Draw a falling line, column by column, with its risers; none: nothing there."""
+        """Draw a falling line, column by column, with its risers; None: nothing in this column."""
         before: int | None = None
         for column, time_us in enumerate(times_us):
             if time_us is not None:
@@ -44,7 +44,7 @@ class Canvas:
                 before = row
 
     def lines(self, legend: list[str]) -> list[str]:
-        """The picture in its frame, and under it the legend's lines."""
+        """Return the plot in its frame, followed by the legend's lines."""
         unit_us, unit = time_unit(self.y.high)
         ticks = self.y.ticks(len(self.cells) // 3)
         labels = {round(self.y.at(tick)): f"{tick / unit_us:g} {unit}" for tick in ticks}
@@ -70,6 +70,6 @@ class Canvas:
 
 
 def letter(number: int) -> str:
-    """a … z, then A … Z, then over again."""
+    """Return the letter of a number: a … z, then A … Z, then from the start."""
     alphabet = "abcdefghijklmnopqrstuvwxyz"
     return (alphabet + alphabet.upper())[number % 52]

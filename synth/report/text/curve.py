@@ -1,7 +1,7 @@
-"""The curve of time against memory as steps, and its picture in a terminal.
+"""A memory curve as steps, and its plot for the terminal.
 
-What is found and what is proven are two staircases; the best possible curve lies between them. A
-schedule serves from its peak on, a bound up to the cap under which it was proven.
+Values and bounds are two staircases, and the optimal curve lies between them. A schedule serves
+from its peak on, a bound up to the limit under which it was proven.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from synth.report.text.canvas import Canvas, letter
 
 
 class Point(NamedTuple):
-    """A cap with the best time found, the best bound, and the highest peak of the schedule."""
+    """A memory limit with the best time, the best bound, and the highest peak of the schedule."""
 
     cap_bytes: int
     value_us: int
@@ -29,13 +29,13 @@ class Dot(NamedTuple):
 
 Step = tuple[int, int]
 
-# Where all sizes are alike, this part of them is around them: ticks have six digits.
+# Margin around equal sizes, as a fraction of them: ticks have six digits.
 _LEAST_AIR = 1000
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Points by rising caps, published schedules, and a cap that nothing keeps less than."""
+    """Points by rising limits, published schedules, and a limit below which nothing fits."""
 
     title: str
     objective: str
@@ -45,7 +45,7 @@ class Curve:
 
     @property
     def found(self) -> list[Step]:
-        """(bytes, microseconds): from so many bytes on, so fast; published schedules count."""
+        """Steps (bytes, µs) of the best time from a size on, including published schedules."""
         known = [(point.peak_bytes, point.value_us) for point in self.points]
         known += [(dot.peak_bytes, dot.value_us) for dot in self.families]
         steps: list[Step] = []
@@ -56,7 +56,7 @@ class Curve:
 
     @property
     def proven(self) -> list[Step]:
-        """(bytes, microseconds): up to so many bytes, not faster; a bound of 0 says nothing."""
+        """Steps (bytes, µs) of the lower bound up to a size; bounds of 0 are left out."""
         steps: list[Step] = []
         for point in sorted(self.points, reverse=True):
             if point.lower_bound_us > (steps[-1][1] if steps else 0):
@@ -65,7 +65,7 @@ class Curve:
 
     @property
     def dots(self) -> list[Dot]:
-        """The published schedules, those in the same place together."""
+        """Published schedules, merged if they are at the same place."""
         names: dict[tuple[int, int], list[str]] = {}
         for dot in self.families:
             names.setdefault((dot.value_us, dot.peak_bytes), []).append(dot.name)
@@ -73,7 +73,7 @@ class Curve:
 
     @property
     def ends_bytes(self) -> tuple[int, int]:
-        """The range of memory of a picture, with some air: enough to tell its ticks apart."""
+        """Range of memory of the plot, with a margin that keeps ticks distinct."""
         sizes = [point.cap_bytes for point in self.points]
         sizes += [point.peak_bytes for point in self.points]
         sizes += [dot.peak_bytes for dot in self.families]
@@ -83,25 +83,25 @@ class Curve:
 
     @property
     def ends_us(self) -> tuple[float, float]:
-        """The range of times of a picture, with some air."""
+        """Range of times of the plot, with a margin."""
         times = [point.value_us for point in self.points]
         times += [point.lower_bound_us for point in self.points if point.lower_bound_us]
         times += [dot.value_us for dot in self.families]
         return 0.97 * min(times), 1.03 * max(times)
 
     def found_at(self, num_bytes: float) -> int | None:
-        """The best time found in so much memory, if any."""
+        """Return the best time in a given memory; None if there is none."""
         return min((us for least, us in self.found if least <= num_bytes), default=None)
 
     def proven_at(self, num_bytes: float) -> int | None:
-        """The best bound for so much memory, if any."""
+        """Return the best lower bound for a given memory; None if there is none."""
         if num_bytes < self.never_below_bytes:
             return None
         return max((us for most, us in self.proven if most >= num_bytes), default=None)
 
 
 def plot(curve: Curve, width: int = 100, height: int = 18) -> str:
-    """Draw for a terminal: found as a line, proven as dots, published schedules as letters."""
+    """Draw for a terminal: values as a line, bounds as dots, published schedules as letters."""
     canvas = Canvas(curve.ends_bytes, curve.ends_us, width, height)
     sizes = [canvas.bytes_of(column) for column in range(len(canvas.cells[0]))]
     for column, size in enumerate(sizes):

@@ -50,7 +50,7 @@ class Drawing:
 
     @property
     def cell_us(self) -> float:
-        """The time that one cell stands for."""
+        """Time per cell."""
         return (self.end_us - self.start_us) / self.cells or 1.0
 
     def fits(self, kind: OpKind, length: int) -> bool:
@@ -58,7 +58,7 @@ class Drawing:
         return self.short_us[kind] >= length * self.cell_us
 
     def label(self, op: Op, length: int) -> str:
-        """The fullest name of an op that fits into its cells."""
+        """Return the longest name of an op that fits into its cells."""
         kind = op.kind
         letters = kind.value if self.fits(kind, len(kind) + 1) else LOOKS[kind].letter
         number = "" if kind == OpKind.STEP else str(op.microbatch)
@@ -70,7 +70,7 @@ class Drawing:
         return letters[:length]
 
     def _label_with_stage(self, op: Op, letters: str, number: str, length: int) -> str:
-        """`F2.5` for micro-batch 5 of stage 2, else `F`, or `f` on a second stage."""
+        """Return `F2.5` for micro-batch 5 of stage 2, else `F`, or `f` on a second stage."""
         place = self.places.get((op.stage, op.replica), 0)
         short = letters.lower() if place % 2 else letters
         full = str(op).replace(op.kind.value, letters, 1) if number else f"{letters}{op.stage}"

@@ -1,7 +1,7 @@
 """A text Gantt chart: one row per rank, true to scale, readable without colour.
 
-A cell shows what runs at its middle. An op starts with its letter, and its micro-batch where there
-is room, and is filled up in its own shade:
+A cell shows the op that runs at its middle. An op starts with its letter, and its micro-batch if
+there is space, and is filled with its shade:
 
     rank 0  F0░░F1░░F2░░·············B0▒▒▒W0▓▓
 """
@@ -59,7 +59,7 @@ def render(
     Args:
         planned: simulated spans.
         measured: the spans of a run, drawn below the planned ones.
-        moves: further rows by name, of what moved meanwhile.
+        moves: further rows by name, of offload transfers.
         width: in characters; none: the terminal's, or 100.
     """
     console = Console(highlight=False, soft_wrap=True)
@@ -76,7 +76,7 @@ def render(
 
 
 def _without_moves(spans: OpSpans) -> OpSpans:
-    """Ops that take time: what moves begin are transfers, with rows of their own."""
+    """Return the ops that take time; transfers of offloading have rows of their own."""
     return [[span for span in rank if span.op.kind not in MOVES] for rank in spans]
 
 
@@ -91,7 +91,7 @@ def _plan_drawing(named: Mapping[str, OpSpans], cells: int, colour: bool) -> Dra
         end_us=max((span.end_us for span in every), default=0),
         cells=cells,
         colour=colour,
-        # Not the very shortest: measured ops stray.
+        # A low quantile, not the minimum, as measured times vary.
         short_us={kind: sorted(found)[len(found) // 10] for kind, found in lengths_us.items()},
         places=_places(named),
         longest=max((len(str(span.op)) - len(span.op.kind) for span in every), default=0),
@@ -99,11 +99,11 @@ def _plan_drawing(named: Mapping[str, OpSpans], cells: int, colour: bool) -> Dra
 
 
 def _places(named: Mapping[str, OpSpans]) -> dict[tuple[int, int], int]:
-    """The (stage, replica) pairs, numbered on each rank; nothing if no rank holds several."""
+    """Number the (stage, replica) pairs on each rank; empty if no rank holds several."""
     places: dict[tuple[int, int], int] = {}
     for chart in named.values():
         for rank in chart:
-            # A rank keeps what others save (K, G) without holding their stage.
+            # A rank hosts activations of others (K, G) without holding their stage.
             ops = [span.op for span in rank if span.op.kind not in MOVES]
             held = sorted({(op.stage, op.replica) for op in ops})
             places |= {pair: number for number, pair in enumerate(held)}
@@ -111,7 +111,7 @@ def _places(named: Mapping[str, OpSpans]) -> dict[tuple[int, int], int]:
 
 
 def _row_heads(named: Mapping[str, OpSpans]) -> list[str]:
-    """`rank 10  `, or `rank 10  measured  `, all equally wide."""
+    """Return heads such as `rank 10  measured  `, all equally wide."""
     num_ranks = len(next(iter(named.values())))
     digits = len(str(num_ranks - 1))
     longest = max(map(len, named))
@@ -139,7 +139,7 @@ def _row(spans: Sequence[OpSpan], drawing: Drawing) -> Text:
 
 
 def _sample(spans: Sequence[OpSpan], drawing: Drawing) -> list[Op | None]:
-    """The op that runs at the middle of each cell."""
+    """Return the op that runs at the middle of each cell."""
     sampled: list[Op | None] = [None] * drawing.cells
     for op, *ends_us in spans:
         first, last = (
@@ -151,7 +151,7 @@ def _sample(spans: Sequence[OpSpan], drawing: Drawing) -> list[Op | None]:
 
 
 def _legend(drawing: Drawing, margin: int, width: int) -> Text:
-    """The kinds that appear, idle time, and what a column stands for."""
+    """Return the legend: the kinds that appear, idle time, and the time per column."""
     colour, entries = drawing.colour, []
     for kind in (kind for kind in OpKind if kind in drawing.short_us):
         look = LOOKS[kind]
@@ -169,7 +169,7 @@ def _legend(drawing: Drawing, margin: int, width: int) -> Text:
 
 
 def _wrapped(entries: list[Text], margin: int, width: int) -> Text:
-    """Entries side by side, as many in a line as fit."""
+    """Wrap entries side by side."""
     legend, used = Text(" " * margin), margin
     for place, entry in enumerate(entries):
         if place and used + 3 + len(entry) > width:

@@ -1,11 +1,11 @@
-"""Schedules by time and memory: who is on the front, and a picture for a terminal."""
+"""Schedules by time and memory: the Pareto front, and a plot for the terminal."""
 
 from dataclasses import dataclass
 
 from synth.report.text.canvas import Canvas, letter
 
-# A schedule that takes so many times as long as the fastest stands at the upper edge of a picture:
-# it would press all others flat.
+# Schedules beyond this multiple of the fastest are drawn at the upper edge, to keep the scale of
+# the # others.
 _SHOWN = 2.2
 
 
@@ -39,12 +39,12 @@ class Pareto:
 
     @property
     def limits_bytes(self) -> list[int]:
-        """The least and the largest cap, which are mostly the same."""
+        """The least and the largest memory limit, which are mostly the same."""
         return sorted({min(self.caps_bytes), max(self.caps_bytes)}) if self.caps_bytes else []
 
     @property
     def ends_bytes(self) -> tuple[int, int]:
-        """The range of memory of a picture, with some air."""
+        """Range of memory of the plot, with a margin."""
         sizes = [mark.peak_bytes for mark in self.marks] + self.limits_bytes
         air = (max(sizes) - min(sizes)) // 20 or 1
         return max(0, min(sizes) - air), max(sizes) + air
@@ -55,13 +55,13 @@ class Pareto:
 
     @property
     def ends_us(self) -> tuple[float, float]:
-        """The range of times of a picture, with some air; what takes far longer is beyond."""
+        """Range of times of the plot, with a margin; much slower schedules are beyond it."""
         times = [mark.value_us for mark in self.marks]
         shown = [time_us for time_us in times if time_us <= _SHOWN * min(times)]
         return 0.97 * min(times), 1.06 * max(shown)
 
     def shown_us(self, mark: Mark) -> float:
-        """The time at which a schedule is drawn."""
+        """Return the time at which a schedule is drawn."""
         return min(mark.value_us, self.ends_us[1])
 
 
@@ -83,7 +83,7 @@ def plot(pareto: Pareto, width: int = 80, height: int = 20) -> str:
 
 
 def _best_us(pareto: Pareto, canvas: Canvas) -> list[float | None]:
-    """For each column the least time of those that need no more memory."""
+    """Return for each column the least time of schedules that need no more memory."""
     sizes = [canvas.bytes_of(column) for column in range(len(canvas.cells[0]))]
     return [
         min((pareto.shown_us(m) for m in pareto.front if m.peak_bytes <= size), default=None)

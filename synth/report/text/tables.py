@@ -15,7 +15,7 @@ Row = Sequence[str]
 def table(header: Row, rows: Sequence[Row]) -> str:
     """Lay out columns: numbers on their decimal points, text from the left, a rule under the head.
 
-    A header may have a second line after a newline, where the unit goes.
+    A header may have more lines, such as the unit.
     """
     columns = [_aligned([row[i] for row in rows]) for i in range(len(header))]
     heads = [head.split("\n") for head in header]
@@ -53,18 +53,18 @@ def _aligned(cells: Sequence[str]) -> list[str]:
 
 
 def milliseconds(time_us: float) -> str:
-    """A time in ms with all its microseconds: `1,457.018`."""
+    """Format a time in ms with all its microseconds: `1,457.018`."""
     return f"{time_us / 1000:,.3f}"
 
 
 def facts(pairs: Mapping[str, str]) -> str:
-    """Lay out names and what is to be said of them, indented, one per line."""
+    """Lay out names and texts, indented, one per line."""
     longest = max(map(len, pairs))
     return "\n".join(f"  {name:<{longest}}  {text}" for name, text in pairs.items())
 
 
 def size_unit(largest_bytes: float) -> tuple[float, str]:
-    """The decimal unit in which a column of sizes reads well: its bytes and its name."""
+    """Return a suitable decimal unit for a column of sizes: its bytes and its name."""
     for factor, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if largest_bytes >= factor:
             return factor, name
@@ -72,7 +72,7 @@ def size_unit(largest_bytes: float) -> tuple[float, str]:
 
 
 def time_unit(longest_us: float) -> tuple[float, str]:
-    """The unit in which times read well: its microseconds and its name."""
+    """Return a suitable unit for times: its microseconds and its name."""
     for factor, name in ((1e6, "s"), (1e3, "ms")):
         if longest_us >= factor:
             return factor, name
@@ -87,11 +87,11 @@ def rank_table(
     peaks_bytes: Sequence[int],
     recomputed_layers: Collection[int] = (),
 ) -> str:
-    """One row per rank: what it holds, how long it works and waits, how close to its cap it gets.
+    """Return a table with a row per rank: stages, layers, work, idle time and memory.
 
     Args:
-        layer_ranges: for each stage the places of its layers.
-        caps_bytes: none: no cap, and no headroom.
+        layer_ranges: the layers of each stage.
+        caps_bytes: memory limits; None: no columns of limit and headroom.
         peaks_bytes: as simulated, rank by rank.
         recomputed_layers: layers recomputed within B; if empty, there is no column for them.
     """
@@ -128,7 +128,7 @@ def rank_table(
 
 
 def places(layers: Iterable[int]) -> str:
-    """`4–7, 9`; nothing for none."""
+    """Format layers as ranges: `4–7, 9`; empty for none."""
     runs: list[list[int]] = []
     for index in sorted(layers):
         if runs and index == runs[-1][-1] + 1:
@@ -139,5 +139,5 @@ def places(layers: Iterable[int]) -> str:
 
 
 def _places(layers: range) -> str:
-    """`4` or `4–7`."""
+    """Format a range: `4` or `4–7`."""
     return str(layers[0]) if len(layers) == 1 else f"{layers[0]}–{layers[-1]}"
