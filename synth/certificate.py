@@ -30,14 +30,14 @@ _Count = Annotated[PositiveInt, Field(lt=1 << 31, strict=True)]
 class ProverName(StrEnum):
     """The prover of a bound.
 
-    closed forms        work, memory and ways of each rank, added up
-    of any choice       the same, the least over the choices of stages that recompute
+    closed forms        work, memory and paths of each rank, added up
+    of any choice       the same, the minimum over the choices of stages to recompute
     exact model         all ranks, by CP-SAT
     MILP                all ranks, by PuLP and CBC
     ranks               some ranks exactly, the others as delays
-    forward spacing     how far apart forwards of the first stage are, added up
+    forward spacing     least distances of forwards of the first stage, added up
     idle time           the work of a rank and its idle time at both ends
-    partition bounds    a bound of every partition, by those of runs of layers
+    partition bounds    a bound of every partition, from those of runs of layers
     """
 
     CLOSED_FORMS = "closed forms"
@@ -121,7 +121,7 @@ class Certificate(Record):
 
     @model_serializer(mode="wrap")
     def _short(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what does not apply."""
+        """Leave out fields that do not apply."""
         return {key: value for key, value in whole(self).items() if value not in (None, (), [])}
 
     @property

@@ -31,10 +31,10 @@ _Amount = Annotated[float, Field(ge=0, le=1e6)]
 
 
 class Conditions(Record):
-    """The state of the machine during a measurement; None stands for what could not be told.
+    """The state of the machine during a measurement; None stands for unknown values.
 
     - `load_start`: 1-minute load average per processor before the measurement, on CPU;
-    - `load_end`: the same at its end, less what the measurement itself adds to it;
+    - `load_end`: the same at its end, less the load of the measurement itself;
     - `waiting_share`: share of the measured time in which the thread had no processor;
     - `other_processes`: on the CUDA device, besides the one that measured;
     - `spread`: p90 − p10 as a share of the median, over all of F, B, W and BW.

@@ -51,7 +51,7 @@ class StageCosts(Record):
     @model_validator(mode="before")
     @classmethod
     def _fill_in(cls, given: Any) -> Any:
-        """R is as F, and moves are nothing, where nothing is said of them."""
+        """Fill in missing values: R has F's costs, and moves have none."""
         if not isinstance(given, dict):
             return given
         return {**given, **{name: _filled(given[name]) for name in _BY_KIND if name in given}}
@@ -98,9 +98,9 @@ def _filled(table: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class CostTable:
-    """All stages, with no cost so large that sums of it would not be exact.
+    """All stages, with costs so small that their sums are exact.
 
-    It is itself and equal to no other, so that what is made from it can be kept.
+    Instances are compared by identity, so that results derived from them can be cached.
     """
 
     stages: tuple[StageCosts, ...]
@@ -312,9 +312,9 @@ def _held_until(layers: list[LayerProfile], index: int) -> OpKind:
 
 
 def _light_rise(layers: list[LayerProfile], rises: list[int]) -> int:
-    """The highest level of an F that keeps nothing: a layer's input, and what the layer climbs.
+    """The highest level of an F that saves nothing: a layer's input plus the layer's rise.
 
-    The layer's own rise is with saving, as it was measured: a bound.
+    The layer's rise was measured with saving, so this is a bound.
     """
     inputs = [0, *(layer.output_bytes for layer in layers[:-1])]
     return max(map(sum, zip(inputs, rises, strict=True)))

@@ -17,7 +17,7 @@ class ExitCode(IntEnum):
 
 
 class SynthError(Exception):
-    """A user's mistake or a broken input: says what was given, what was needed, the way out."""
+    """A user's mistake or a broken input: says what was given, what was needed, and the way out."""
 
     exit_code = ExitCode.USAGE
 
@@ -29,10 +29,10 @@ class RunFailure(SynthError):
 
 
 class TrainingDiverged(RunFailure):
-    """Losses or parameters are no numbers any more: starting again would end the same way."""
+    """The loss or a parameter is NaN or Inf: a restart would end the same way."""
 
 
 class Mismatch(SynthError):
-    """A check that found a schedule, or a run, not to be what it claims."""
+    """A check found that a schedule or a run differs from its claim."""
 
     exit_code = ExitCode.MISMATCH

@@ -1,9 +1,9 @@
-"""Keeps a second process out of what a first one is writing.
+"""Keeps a second process from writing a file that a first one is writing.
 
-The locks are POSIX's: file systems of clusters have them, forked children do not, and a process
-that is killed loses them. The file that stands for a lock says who holds it; one that a killed
-process left behind holds up nobody. They hold between processes and not within one: there a second
-taker of the same lock gets it too, and closing the lock's file, however it was opened, lets go.
+The locks are POSIX locks: file systems of clusters support them, forked children do not inherit
+them, and a killed process loses them. The lock's file names its holder; one left behind by a killed
+process blocks nothing. The locks hold between processes, not within one: there a second taker of
+the same lock gets it too, and closing the lock's file, however it was opened, releases it.
 """
 
 import errno
@@ -66,10 +66,12 @@ def take(lock: Path) -> int | None:
 
 @contextmanager
 def only_writer(path: Path, way_out: str) -> Iterator[None]:
-    """Within it, no other process that asks so too writes a file. What is no file is not locked.
+    """Keep other processes that use this function from writing a file within the block.
+
+    A path that is not a file is not locked.
 
     Raises:
-        SynthError: another one does; `way_out` is what to do then.
+        SynthError: another process writes it; `way_out` says what to do then.
     """
     if is_stream(path):
         yield

@@ -28,7 +28,7 @@ class BoundScope(StrEnum):
 
 
 class HasSpans(Protocol):
-    """Whatever has both figures of a schedule: a timeline, a rival, a claim."""
+    """An object with both figures of a schedule: a timeline, a baseline, a claim."""
 
     @property
     def makespan_us(self) -> int:
@@ -47,7 +47,7 @@ class Spans(NamedTuple):
 
     @classmethod
     def of_ranks(cls, ranks_us: Iterable[tuple[int, int]]) -> Self:
-        """Given when each rank begins and when it has ended, in microseconds from the first op."""
+        """Make both from the begin and end of each rank, in microseconds from the first op."""
         begun_and_ended = list(ranks_us)
         makespan_us = max(end for _, end in begun_and_ended)
         return cls(makespan_us, max(end - begin for begin, end in begun_and_ended))
@@ -90,10 +90,10 @@ class Objective:
 
     @classmethod
     def parse(cls, text: str) -> "Objective":
-        """Read what `str` writes.
+        """Parse the form that `str` gives.
 
         Raises:
-            ValueError: it is none of `KNOWN`, or too many iterations.
+            ValueError: it is none of `KNOWN`, or has too many iterations.
         """
         if text in (_MAKESPAN, _PERIOD):
             return cls.MAKESPAN if text == _MAKESPAN else cls.PERIOD

@@ -30,7 +30,7 @@ _TimeUs = Annotated[float, Field(ge=0, le=6.048e11)]
 
 
 def _number(given: object) -> object:
-    """A true is no number of bytes, and neither is a text; 80e9 is one."""
+    """Refuse booleans and texts as a number of bytes; 80e9 is one."""
     if isinstance(given, float) and given.is_integer():
         return int(given)
     if isinstance(given, bool | str | float):
@@ -205,7 +205,7 @@ class Link(Record):
 
 
 class PairLink(Link):
-    """The link from one given rank to another, where it differs from the default."""
+    """The link from one given rank to another, if it differs from the default."""
 
     source: _Rank
     target: _Rank
@@ -228,9 +228,9 @@ class NodeLink(Link):
 class Links(Record):
     """All links between ranks: a default, those between nodes, and single pairs that differ.
 
-    Of several kinds of nodes (hosts of 8 ranks, racks of 32) the largest that two ranks are not in
-    together counts. `host` is between a rank and its host's memory, one such link each way for
-    every rank.
+    Of several kinds of nodes (hosts of 8 ranks, racks of 32) the largest that does not contain both
+    ranks counts. `host` is between a rank and its host's memory; every rank has one such link in
+    each direction.
     """
 
     default: Link = Link()

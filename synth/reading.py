@@ -1,4 +1,4 @@
-"""Reading text files that others may have made: bounded, and never what this command writes."""
+"""Reads text files of any origin: of bounded size, and never this command's own output."""
 
 import errno
 import json
@@ -108,7 +108,8 @@ def parse_json(text: str | bytes) -> Any:
     """Parse JSON whose whole numbers are bounded.
 
     Raises:
-        ValueError: it is no text, no JSON, is nested too deeply, or a number has too many digits.
+        ValueError: it is not text or not JSON, is nested too deeply, or a number has too many
+            digits.
     """
     try:
         return json.loads(text, parse_int=_whole)

@@ -4,7 +4,7 @@ The forward runs again inside B (or BW) of the stage, layer by layer, right befo
 backward. So a recomputed layer is a layer with other costs, and no op is added to the schedule:
 
     F    keeps the layer's input alone
-    B    forward again, then B:  |— forward —|—— B ——|    memory climbs as far as both
+    B    forward again, then B:  |— forward —|—— B ——|    the rise is that of both
     W    as before
 """
 
@@ -66,8 +66,8 @@ def is_recomputed_already(profile: Profile, index: int) -> bool:
 def recomputed(layer: LayerProfile) -> LayerProfile:
     """Return the costs of a layer whose forward runs again right before its own backward.
 
-    An output that the layer itself saved is made once more, and W may hold that one. F climbs at
-    most as far as with saving.
+    An output that the layer itself saved is rebuilt, and W may hold the rebuilt one. The rise of F
+    is at most that with saving.
     """
     again_bytes = layer.output_bytes if layer.output_until != OpKind.F else 0
     kept_for_w = again_bytes if layer.output_until == OpKind.W else 0

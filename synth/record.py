@@ -47,8 +47,8 @@ class Record(BaseModel):
 class FileRecord(Record):
     """A record that is the whole of a JSON file, with a format name and a schema version.
 
-    Files are written in `VERSION`; those from `OLDEST` on are read. The keys of `OF_FILE` say
-    something of the file and are no fields.
+    Files are written in `VERSION`; those from `OLDEST` on are read. The keys of `OF_FILE` describe
+    the file and are not fields.
     """
 
     FORMAT: ClassVar[str]
@@ -83,7 +83,7 @@ class FileRecord(Record):
 
     @classmethod
     def read_data(cls, path: Path) -> Any:
-        """Read and parse a file; what it holds is not looked at."""
+        """Read and parse a file, without validating its contents."""
         text = read_text(path, f"a {cls.FORMAT} file", cls.MOST_BYTES)
         return cls._parsed(text, str(path))
 
@@ -150,13 +150,13 @@ def describe(error: ValidationError, most: int = 5) -> str:
 
 
 def _named(part: int | str) -> str:
-    """A key or a place of a file; a key in quotes where it is no ordinary one."""
+    """A key or a place of a file; unusual keys are in quotes."""
     text = str(part)
     return text if len(text) <= _LONGEST_KEY and text.isprintable() else shown(text)
 
 
 def _brief(given: object) -> str:
-    """Show a value of a file, its beginning alone where it is long or deep."""
+    """Show a value of a file, shortened to its beginning if it is long or deep."""
     return _BRIEF.repr(given)
 
 
@@ -204,10 +204,10 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Refuse an output path before work is spent on what it should hold.
+    """Refuse an output path before work is spent on its contents.
 
     Raises:
-        SynthError: a folder, or its folder is missing, no folder or read-only.
+        SynthError: it is a folder, or its folder does not exist, is not a folder or is read-only.
     """
     reason = _why_not_writable(path)
     if reason is not None:
@@ -241,7 +241,7 @@ def _place(path: Path | str) -> Path:
 
 
 def check_folder(option: str, path: Path | None) -> None:
-    """Refuse a folder for files, if one is given to the option, that cannot be made or written to.
+    """Refuse a folder for files that cannot be made or written to, if the option has one.
 
     Raises:
         SynthError: it is a file, or in one, or there is no permission.
@@ -279,7 +279,7 @@ def _why_not_writable(path: Path) -> str | None:
 
 
 def _write_plainly(path: Path, text: str) -> None:
-    """At the end of what was written there so far, where this process has it open already."""
+    """Write at the end of the file's contents, if this process has the file open already."""
     descriptor = descriptor_of(path)
     try:
         if descriptor is None:

@@ -19,12 +19,12 @@ _END_SHARE = 4
 
 
 def escaped(text: str) -> str:
-    """Write characters that a terminal would obey as what they are: `\\x1b`."""
+    r"""Write characters that a terminal would obey as escapes, such as `\x1b`."""
     return _OBEYED.sub(_as_escape, text)
 
 
 def as_message(text: str) -> str:
-    """Escape a message and cut it where it is far longer than anyone reads.
+    """Escape a message, and shorten it if it is far too long to read.
 
     Lines after the first begin with two spaces; any other line break is escaped, too.
     """

@@ -1,4 +1,4 @@
-"""Bytes and times between people and integers: parsing what is typed, printing what is shown."""
+"""Bytes and times: parsing what users type, and formatting what they read."""
 
 import re
 

@@ -22,9 +22,10 @@ _MOST_LISTED_OPS = 80_000
 def make(setting: Setting) -> Programs:
     """Each copy takes half of D micro-batches; units of D by direct concatenation.
 
-    F = B: D − 2 times F of one stage of bubble however many units. B = 2F: 2 (D − 2) for one unit,
-    which is the printed (D − 2) / (3 N + D − 2); each further one brings D − 2 more, so that the
-    printed rate holds at N = D alone. Early forwarding takes those away at the price of memory.
+    For F = B the bubble is D − 2 times F of one stage, for any number of units. For B = 2F it is 2
+    (D − 2) for one unit, which is the printed (D − 2) / (3 N + D − 2). Each further unit adds D −
+    2, so that the printed rate holds at N = D only. Early forwarding removes these at the cost of
+    memory.
     """
     check_even("bitpipe", setting)
     is_early = setting.options["forwarding"] == "early"

@@ -1,13 +1,13 @@
 """BPipe: 1F1B whose first ranks lend memory from the last ones (Kim et al. 2023, ICML).
 
 In 1F1B rank r holds up to D − r micro-batches: the first rank D, the last one 1. BPipe pairs rank r
-with rank D − 1 − r. The first of a pair, the evictor, sends what it saved of its newest micro-batch
-to the other, the acceptor, whenever it would hold more than K = ⌈(D + 2) / 2⌉, and has it back
-before the backward. What is on its way counts on both ranks here: K holds for all of them where F
-and BW take equally long, else an acceptor may hold one more for as long as two transfers overlap.
+with rank D − 1 − r. The first of a pair, the evictor, sends the saved activations of its newest
+micro-batch to the other, the acceptor, whenever it would hold more than K = ⌈(D + 2) / 2⌉, and gets
+them back before the backward. Activations in transit count on both ranks here. K holds for all
+ranks if F and BW take equally long; else an acceptor may hold one more while two transfers overlap.
 
-    evictor    … F3 O3 BW0 L1 F4 O4 BW1 L2 …      O: it leaves     L: room for it to return
-    acceptor         K3    G1       K4   G2        K: room for it   G: it returns
+    evictor    … F3 O3 BW0 L1 F4 O4 BW1 L2 …      O: it leaves     L: buffer for its return
+    acceptor         K3    G1       K4   G2        K: buffer for it  G: it returns
 """
 
 from bisect import bisect_left, bisect_right

@@ -12,8 +12,8 @@ from synth.schedule.ops import Op
 def make(setting: Setting) -> Programs:
     """GPipe on v stages a rank: all forwards round by round, then all backwards, last round first.
 
-    Its bubble is that of interleaved 1F1B, from m = D on, but it holds all micro-batches. What the
-    paper wins with it is that a stage's weights are needed once and its gradients reduced once.
+    Its bubble is that of interleaved 1F1B, from m = D on, but it holds all micro-batches. The
+    paper's gain is that a stage's weights are needed once and its gradients are reduced once.
     """
     programs = []
     for rank in range(setting.num_ranks):

@@ -1,13 +1,13 @@
 """Chimera: two 1F1B pipelines in opposite directions (Li and Hoefler 2021, arXiv 2107.06925).
 
-Three ways to run more than D micro-batches (section 3.5). *Direct concatenation* puts units of D
-behind one another. Where B takes twice as long as F, it leaves bubbles between them, which the
-other two remove: *forward doubling* runs two micro-batches in each F, so that a slot of F takes as
-long as a B, and each B by itself; it holds twice the activations. Both are, op by op, what the
-authors' program runs (Shigangli/Chimera). *Backward halving* is the same schedule with
-micro-batches half as large, which run two together in F and one by one in B. Here a micro-batch is
-what one B takes: `halving` therefore makes the programs of `doubling`, for a profile of half
-micro-batches and twice as many of them.
+There are three ways to run more than D micro-batches (section 3.5). *Direct concatenation* runs
+units of D one after another. If B takes twice as long as F, it leaves bubbles between them, which
+the other two remove. *Forward doubling* runs two micro-batches in each F, so that a slot of F takes
+as long as a B, and each B separately; it holds twice the activations. Both equal, op by op, the
+authors' program (Shigangli/Chimera). *Backward halving* is the same schedule with micro-batches
+half as large, two of which run together in F and one by one in B. Here a micro-batch is the unit of
+one B: `halving` therefore makes the programs of `doubling`, for a profile of half micro-batches and
+twice as many of them.
 
 Gradients of the two copies are added up eagerly (section 3.2), or, with `late-sync`, at the end.
 """

@@ -1,6 +1,6 @@
 """DualPipeV: DualPipe folded in half, one copy on a V (DeepSeek-AI 2024, arXiv 2412.19437).
 
-Where two ranks of DualPipe hold each other's stages in two copies, one rank of half as many holds
+In DualPipe two ranks hold each other's stages in two copies. Here one of half as many ranks holds
 both stages once, and the stream that came from the other end is the one that has turned round.
 """
 

@@ -1,9 +1,9 @@
 """GEMS: two copies of the stages take micro-batches in turn (Jain et al. 2020, SC20).
 
 Drawn as in Li and Hoefler 2021 (arXiv 2107.06925, figure 2): the F of a micro-batch follows the B
-of the one before it from rank to rank, so that it is where its own B begins when that is due. A
-rank never holds more than one micro-batch. Each costs F + D · B of time, which is the bubble rate
-(D − 1) / (D + 1/2) that they give for many micro-batches and B = 2F.
+of the previous one from rank to rank, so that it arrives where its own B begins in time. A rank
+never holds more than one micro-batch. Each micro-batch takes F + D · B, which gives their bubble
+rate (D − 1) / (D + 1/2) for many micro-batches and B = 2F.
 """
 
 from synth.families._lib.family import Family, Programs, Setting

@@ -1,14 +1,14 @@
 """Generalized interleaving: GIS and GIS-H (Wan et al. 2025, arXiv 2503.01328, 3.1 and 3.2).
 
-Interleaved 1F1B (see `interleaved.py`) with B and W apart, so that B is handed on before W, and
-with as few forwards before the first B as can be: rank r runs (v − 1) g + D − r, where g is the
-size of the groups. The first rank never holds more than g (v − 1) + D micro-batches of a stage:
-v D, instead of v D + D − 1, for groups of D. Groups may be as small as ⌈D / 2⌉, which is GIS-H
+Interleaved 1F1B (see `interleaved.py`) with B and W separate, so that B is sent on before W, and
+with as few forwards before the first B as possible: rank r runs (v − 1) g + D − r, where g is the
+size of the groups. The first rank never holds more than g (v − 1) + D micro-batches of a stage: v
+D, instead of v D + D − 1, for groups of D. Groups may be as small as ⌈D / 2⌉, which is GIS-H
 (`half`): about half the memory, for (D − g) (v − 1) more bubbles while the pipeline fills.
 
 GIS-H's block can be repeated micro-batch by micro-batch instead of group by group (`uniform`): each
-stage's F's, and B's, are then v turns apart, in the same memory, for a longer fill and drain. It is
-what PipeOffload's schedules offload on (`pipeoffload.py`): what leaves leaves at an even pace.
+stage's F's, and B's, are then v turns apart, in the same memory, with a longer fill and drain.
+PipeOffload uses this schedule (`pipeoffload.py`), because its activations leave at an even pace.
 """
 
 from itertools import zip_longest
@@ -51,11 +51,11 @@ def make(setting: Setting) -> Programs:
 def uniform(setting: Setting) -> Programs:
     """F of round c and micro-batch j in turn k c + v j of every rank, with k = ⌈D / 2⌉.
 
-    Where k and v have a common divisor g, rounds from the (v / g)-th on are one turn later for each
-    v / g rounds, so that no two meet. B, and W right behind it, come in the same pattern, last
-    round first; the first B is D − 1 − r turns behind F of that micro-batch's last round, later in
-    its turn than the F there. This is the authors' program for a group size of 1, of which the
-    turns, 3 slots each, give the order: empty ones at both ends are not waited for.
+    If k and v have a common divisor g, rounds from the (v / g)-th on are one turn later for each v
+    / g rounds, so that no two collide. B, and W right behind it, follow the same pattern, last
+    round first. The first B is D − 1 − r turns behind F of that micro-batch's last round, later in
+    its turn than the F there. This equals the authors' program for a group size of 1, whose turns,
+    3 slots each, give the order; empty turns at both ends are not waited for.
     """
     num_ranks, num_rounds = setting.num_ranks, setting.count("rounds")
     interval = -(-num_ranks // 2)

@@ -9,8 +9,9 @@ from synth.schedule.ops import Op
 def make(setting: Setting) -> Programs:
     """Backwards run in the order of the forwards; the paper leaves the order open.
 
-    With `recompute`, as the paper runs it, a rank holds the inputs of N micro-batches and what F
-    saves of one: every micro-batch of every stage is forwarded once more before its backward.
+    With `recompute`, as in the paper, a rank holds the inputs of N micro-batches and the saved
+    activations of one: every micro-batch runs its forward again before its backward, in every
+    stage.
     """
     m = setting.num_micro_batches
     programs = [

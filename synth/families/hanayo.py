@@ -1,7 +1,7 @@
 """Hanayo: micro-batches in waves over the ranks (Liu et al. 2023, arXiv 2308.15762).
 
-The parameter is the number of waves W, two stages of each rank a wave. Chimera without the second
-copy: what ran there on the mirrored ranks runs here on the way back.
+The parameter is the number of waves W; each wave has two stages on every rank. It is Chimera
+without the second copy: the work of the mirrored ranks runs on the way back.
 """
 
 from synth.families._lib.family import Family, Programs, Setting

@@ -1,12 +1,12 @@
 """Interleaved 1F1B (Narayanan et al. 2021, arXiv 2104.04473; Llama 3, arXiv 2407.21783, 3.3.2).
 
-With v stages a rank, stage c · D + r on rank r. Micro-batches go in groups; a group passes the
-first round of stages, then the second, and so on. The paper wants groups of D and so m a multiple
-of D; Llama 3 leaves the size of the group free. In groups smaller than D a rank would wait for
-backwards that wait for it, larger ones hold more activations. With none given there are ⌊m / D⌋
-groups (one for m < D) whose sizes differ by at most one, so that every m has the bubble of the
-paper, (D − 1) (F + B) of one of the v stages, from m = D on. `group=` sets the size: where it does
-not divide m, the last group is smaller, and ranks wait for it if it is smaller than D.
+With v stages a rank, stage c · D + r is on rank r. Micro-batches run in groups; a group passes the
+first round of stages, then the second, and so on. The paper requires groups of D and so m a
+multiple of D; Llama 3 leaves the group size free. With groups smaller than D a rank would wait for
+backwards that wait for it; larger ones hold more activations. By default there are ⌊m / D⌋ groups
+(one for m < D) whose sizes differ by at most one, so that every m ≥ D has the bubble of the paper,
+(D − 1) (F + B) of one of the v stages. `group=` sets the size: if it does not divide m, the last
+group is smaller, and ranks wait for it if it is smaller than D.
 """
 
 from collections.abc import Sequence

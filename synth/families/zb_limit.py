@@ -1,6 +1,6 @@
-"""The zero-bubble greedy within given caps (Qi et al. 2023, arXiv 2401.10241, section 3.1).
+"""The zero-bubble greedy within memory limits (Qi et al. 2023, arXiv 2401.10241, section 3.1).
 
-ZB-1p and ZB-2p are this at the limits that the paper measures.
+ZB-1p and ZB-2p are this greedy at the limits that the paper measures.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
 """ZB-V as released: a greedy on times and bytes averaged over stages (see `v_greedy.py`).
 
 Qi et al. 2023, arXiv 2401.10241; 2024, arXiv 2405.15362; sail-sg/zero-bubble-pipeline-parallelism,
-`zbv.py`. The limit counts activations of a stage. Without caps it is 2D, the memory of 1F1B, as
-there. With caps it is what the fullest rank has room for.
+`zbv.py`. The limit counts activations of a stage. Without memory limits it is 2D, the memory of
+1F1B, as there. With memory limits it is the most that the fullest rank can hold.
 """
 
 from synth.errors import SynthError

@@ -84,7 +84,7 @@ def _rows(text: str) -> list[list[str]]:
 
 
 def _ops(rank: int, place: int, cell: str) -> list[Op]:
-    """The ops of one cell: none if it is empty or implied, two where F and B overlap."""
+    """The ops of one cell: [] if it is empty or implied, two if F and B overlap."""
     overlapped = _OVERLAPPED.fullmatch(cell)
     if overlapped is not None:
         return [op for part in overlapped[1].split(";") for op in _ops(rank, place, part.strip())]

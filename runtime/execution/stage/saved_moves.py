@@ -1,9 +1,10 @@
 """Moves of saved activations, as the executor runs them: O, L, K and G.
 
-O   the stage gives up its saved activations; they are `out` in the table, sent right after K   no
-work: the receive before it has allocated the buffer for `out` G   `out` becomes `back`, sent right
-after L   no work: the receive before it has allocated the buffer for `back` B   waits for `back`,
-as for all its inputs, and gives it to the stage
+O   the stage gives up its saved activations; they are `out` in the table, sent right after
+K   no work: the receive before it has allocated the buffer for `out`
+G   `out` becomes `back`, sent right after
+L   no work: the receive before it has allocated the buffer for `back`
+B   waits for `back`, as for all its inputs, and gives it to the stage
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -1,8 +1,9 @@
 """The ops of a rank's stages, as the executor runs them: F, R, B, BW and W.
 
-F        stage's input in the table -> its output there; on the last stage, adds to the loss R
-stage's input in the table -> saved activations, in the stage B, BW    gradient of the output in the
-table -> gradient of the input there W        does not use the table
+F        stage's input in the table -> its output there; on the last stage, adds to the loss
+R        stage's input in the table -> saved activations, in the stage
+B, BW    gradient of the output in the table -> gradient of the input there
+W        does not use the table
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping

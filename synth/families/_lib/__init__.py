@@ -1,1 +1,1 @@
-"""Building blocks that several families share; the papers' files stand beside this folder."""
+"""Building blocks that several families share; the published families are in the folder above."""

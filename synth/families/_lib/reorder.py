@@ -28,9 +28,10 @@ Order = Sequence[Sequence[Op]]
 class Rules:
     """The rules for an op to overtake others; none is best for all times, so all are tried.
 
-    overtake: ops may leave the drawn order, and a W runs only if no F and no B can. in_cool_down:
-    ops may overtake only if no F is left. wait_for_input: no W starts that would still run when the
-    input of an F or B arrives.
+    Attributes:
+        overtake: ops may leave the drawn order, and a W runs only if no F and no B can.
+        in_cool_down: ops may overtake only if no F is left.
+        wait_for_input: no W starts that would still run when the input of an F or B arrives.
     """
 
     overtake: bool = False

@@ -1,7 +1,7 @@
 """The fingerprint of a plan file: sha256 over its canonical JSON, as a whole and part by part.
 
-It notices damage and slips: a figure changed by hand, a file put together from two. It does not
-authenticate, since whoever edits a file can edit the fingerprint in it.
+It detects damage and mistakes: a figure changed by hand, a file assembled from two. It does not
+authenticate, because an editor of the file can also edit its fingerprint.
 """
 
 import hashlib
