@@ -28,9 +28,9 @@ def extra_bytes(
     needed = plan.claim.peak_bytes[rank] + extra
     if plan.caps_bytes is not None and needed > plan.caps_bytes[rank]:
         raise SynthError(
-            f"rank {rank} needs {format_bytes(needed)} with the optimizer {chosen}, its cap is "
-            f"{format_bytes(plan.caps_bytes[rank])}; the plan was made for {profiled}, which takes "
-            f"{format_bytes(extra)} less: profile with the other optimizer and solve again, or "
-            f"leave it as it was"
+            f"rank {rank} needs {format_bytes(needed)} with the optimizer {chosen}, its memory "
+            f"limit is {format_bytes(plan.caps_bytes[rank])}; the plan was made for {profiled}, "
+            f"which takes {format_bytes(extra)} less: profile with the other optimizer and solve "
+            f"again, or leave it as it was"
         )
     return extra

@@ -17,7 +17,7 @@ _MOST_ATTEMPTS = 6
 def make(setting: Setting) -> Programs:
     """Run the greedy within the memory that static bytes leave, less the excess of its schedule."""
     if setting.caps_bytes is None:
-        raise SynthError("zb-limit is made to caps, given none; give them, or take zb-1p or zb-2p")
+        raise SynthError("zb-limit needs memory limits; give them, or take zb-1p or zb-2p")
 
     def make_at(limits_bytes: Sequence[int]) -> Programs:
         return greedy("zb-limit", setting, limits_bytes)
@@ -27,7 +27,7 @@ def make(setting: Setting) -> Programs:
     over = tried[-1].over_bytes
     if any(over):
         raise SynthError(
-            f"zb-limit found no schedule within the caps in {len(tried)} attempts; rank "
+            f"zb-limit found no schedule within the memory limits in {len(tried)} attempts; rank "
             f"{over.index(max(over))} still needs {max(over)} bytes more"
         )
     return tried[-1].programs

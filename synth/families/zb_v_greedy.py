@@ -33,8 +33,8 @@ def make(setting: Setting) -> Programs:
             return programs
         count -= -(-over // unit)
     raise SynthError(
-        f"zb-v-greedy found no schedule within the caps; it needs room for {least} activations "
-        f"of a stage on every rank, and for what ranks send and receive"
+        f"zb-v-greedy found no schedule within the memory limits; every rank must hold {least} "
+        f"activations of a stage, and the tensors that it sends and receives"
     )
 
 

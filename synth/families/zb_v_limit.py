@@ -56,8 +56,8 @@ def make(setting: Setting) -> Programs:
     search.try_drawn()
     if search.programs is None:
         raise SynthError(
-            "zb-v-limit found no schedule within the caps; V-Min needs least memory of those that "
-            "it looks at: give at least the peak of v-min"
+            "zb-v-limit found no schedule within the memory limits; give at least the peak of "
+            "v-min, the schedule with the least memory that it tries"
         )
     return search.programs
 

@@ -270,7 +270,7 @@ def _check_deadlock(lowered: Lowered) -> Timeline:
 
 def _check_caps(lowered: Lowered, caps_bytes: Sequence[int]) -> None:
     if len(caps_bytes) != lowered.num_ranks:
-        raise ScheduleError(f"{len(caps_bytes)} caps for {lowered.num_ranks} ranks")
+        raise ScheduleError(f"{len(caps_bytes)} memory limits for {lowered.num_ranks} ranks")
     for rank, (peak, cap) in enumerate(zip(peak_bytes(lowered), caps_bytes, strict=True)):
         if peak > cap:
             curve = memory_usage(lowered, rank)
@@ -279,5 +279,5 @@ def _check_caps(lowered: Lowered, caps_bytes: Sequence[int]) -> None:
             at = f"at {ops[0]}" if ops else "at its end"
             raise ScheduleError(
                 f"rank {rank} {at}: {format_bytes_both(curve.highest[first])} in use, "
-                f"cap {format_bytes_both(cap)} (its peak is {format_bytes_both(peak)})"
+                f"memory limit {format_bytes_both(cap)} (its peak is {format_bytes_both(peak)})"
             )

@@ -47,7 +47,7 @@ class Shortage:
         needed, cap = _told_apart(self.needed_bytes, self.cap_bytes)
         return (
             f"no schedule fits{self._scope}: rank {self.rank} needs {needed} "
-            f"even with one micro-batch at a time, and may hold {cap}\n"
+            f"even with one micro-batch at a time, and its memory limit is {cap}\n"
             f"  static (weights, gradients, optimizer): {format_bytes_both(self.static_bytes)}\n"
             f"  one micro-batch alone:                  "
             f"{format_bytes_both(self.micro_batch_bytes)}\n"

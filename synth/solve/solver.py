@@ -197,7 +197,7 @@ class _Search:
         if best is None and message is None:
             message = "no schedule was found in the time given; allow more time or more memory"
             if stopped_by == StoppedBy.INFEASIBLE:
-                message = "no schedule keeps the caps: proven by an exhausted search"
+                message = "no schedule is within the memory limits: proven by an exhausted search"
         return Result(
             problem=self.problem,
             schedule=best.schedule if best else None,

@@ -212,7 +212,7 @@ def test_partitions_are_not_sought_without_bounds_of_all(
     ended = synth(*SMALL, "3", "-o", path, "--partition", "search", *more)
     assert ended.code == 2
     assert (
-        "is known for one stage per rank (--placement linear) and without --recompute"
+        "exist only for one stage per rank (--placement linear) and without --recompute"
         in ended.stderr
     )
     assert not path.exists()

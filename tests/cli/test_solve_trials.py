@@ -250,7 +250,7 @@ def test_the_least_limit_over_all_partitions_is_for_one_stage_per_rank(synth: Sy
     least = ("--mem-limit", "min", "--target", "120%", "--partition", "search")
     ended = synth(*TIGHT[:-2], *least, "--placement", "v")
     assert (ended.code, ended.stdout) == (2, "")
-    assert "is known for one stage per rank" in ended.stderr
+    assert "exist only for one stage per rank" in ended.stderr
 
 
 def test_defaults_are_all_of_them_auto_and_say_so_in_the_file(synth: Synth, tmp_path: Path) -> None:

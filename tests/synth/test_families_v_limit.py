@@ -186,7 +186,7 @@ def test_more_memory_never_makes_the_first_answers_on_v_longer() -> None:
 
 def test_caps_that_nothing_v_shaped_keeps_are_refused() -> None:
     costs = v_shaped.stages(8, (90, 120, 60), v_shaped.MEMORIES[0])
-    with pytest.raises(SynthError, match="zb-v-limit found no schedule within the caps"):
+    with pytest.raises(SynthError, match="zb-v-limit found no schedule within the memory limits"):
         generate("zb-v-limit", 4, 8, costs=costs, caps_bytes=[3] * 4)
-    with pytest.raises(SynthError, match="needs room for 8 activations"):
+    with pytest.raises(SynthError, match="must hold 8 activations"):
         generate("zb-v-greedy", 4, 8, costs=costs, caps_bytes=[15] * 4)

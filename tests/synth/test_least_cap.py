@@ -169,7 +169,7 @@ def test_several_stages_per_rank_have_a_least_cap_too() -> None:
 
 def test_caps_given_or_determinism_are_refused() -> None:
     problem = Problem.linear(plain_costs(2), 2, 10)
-    with pytest.raises(SynthError, match="has caps already"):
+    with pytest.raises(SynthError, match="has memory limits"):
         least_cap(problem, TimeTarget(time_us=10))
     with pytest.raises(SynthError, match="cannot be deterministic"):
         free = replace(problem, caps_bytes=None)

@@ -209,7 +209,7 @@ def test_a_curve_of_another_problem_is_refused(other: Problem, words: str) -> No
 
 
 def test_caps_or_too_few_points_are_refused() -> None:
-    with pytest.raises(SynthError, match="has caps already"):
+    with pytest.raises(SynthError, match="has memory limits"):
         trace(PROFILE, replace(small_problem(), caps_bytes=(50, 50)), QUICK)
     with pytest.raises(SynthError, match="two points at least"):
         Effort(points=1)
@@ -331,7 +331,7 @@ def test_partitions_are_sought_where_there_are_bounds_of_all_only() -> None:
     where = placement("v", 2)
     several = Problem(partition_costs(PROFILE, (1, 1, 1, 1)), where, 3, partition=(1, 1, 1, 1))
     for problem, recompute in ((several, ()), (small_problem(), (0,)), (small_problem(), None)):
-        with pytest.raises(SynthError, match="is known for one stage per rank"):
+        with pytest.raises(SynthError, match="exist only for one stage per rank"):
             trace(PROFILE, problem, QUICK, recompute=recompute, sought=True)
-        with pytest.raises(SynthError, match="is known for one stage per rank"):
+        with pytest.raises(SynthError, match="exist only for one stage per rank"):
             least_cap(problem, TimeTarget(time_us=9), recompute=recompute, profile=PROFILE)

@@ -93,7 +93,7 @@ def test_an_exceeded_cap_names_the_rank_the_op_and_both_sizes() -> None:
 
 
 def test_as_many_caps_as_ranks_are_needed() -> None:
-    with pytest.raises(ScheduleError, match="3 caps for 2 ranks"):
+    with pytest.raises(ScheduleError, match="3 memory limits for 2 ranks"):
         verify(GOOD, COSTS, (1, 2, 3))
 
 
@@ -149,7 +149,7 @@ def test_any_schedule_is_judged_as_by_the_plain_version(seed: int, how: str, cap
     except ScheduleError as error:
         found = str(error)
     if expected is not None and expected.endswith(" at "):
-        assert found is not None and found.startswith(expected) and "in use, cap" in found
+        assert found is not None and found.startswith(expected) and "in use, memory limit" in found
     else:
         assert found == expected
 

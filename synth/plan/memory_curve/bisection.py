@@ -73,7 +73,7 @@ def least_cap(
             not; or partitions cannot be searched for (`check_can_be_sought`).
     """
     if problem.caps_bytes is not None:
-        raise SynthError("the problem has caps already; the least cap is sought without any")
+        raise SynthError("the problem has memory limits; their minimum is searched without any")
     options = options or SolveOptions()
     if options.deterministic:
         raise SynthError(NOT_REPEATABLE)
@@ -107,13 +107,13 @@ class _Bisection:
         self.problem, self.options, self.stop = problem, options, stop
         self.recompute, self.profile = recompute, profile
         self.table = None if profile is None else StageTable(profile)
-        # A share of the bound is set anew whenever the bound without a cap rises.
+        # A target relative to the bound changes whenever the bound without a limit rises.
         self.target, self.target_us = target, target.time_us or 0
         self.on_progress = on_progress
         self.began = time.monotonic()
         self.knowledge = CapKnowledge()
-        # What R leaves in memory is no sum of effects, and partitions have levels of their own: so
-        # then every cap is looked at for itself.
+        # Breakpoints are sums over ops in one partition and without R; otherwise every limit may
+        # differ from its neighbours.
         self.breakpoints = CapBreakpoints(problem) if recompute == () and profile is None else None
         self.not_below = self._least_need()
         self.open: list[int] = []
@@ -184,14 +184,14 @@ class _Bisection:
             return self.not_below, last
         below, above = (self.not_below, min(self.open) - 1), (max(self.open) + 1, last)
         if self._largest_like(self.not_below) >= min(self.open):
-            return above  # for bounds, all caps below are like the open one
+            return above  # bounds do not distinguish the limits below from the open one
         return max(below, above, key=lambda ends: ends[1] - ends[0])
 
     def _look(self, cap: int | None, share: float) -> None:
         """Search under a memory limit until the target is met or proven impossible."""
 
         def is_decided(now: Incumbent) -> bool:
-            # Where partitions are sought, a bound of those tried so far decides nothing.
+            # With a search for partitions, a bound of those tried so far decides nothing.
             holds = self.profile is None or now.bound_scope == BoundScope.ALL
             bound_us, target_us = now.lower_bound_us if holds else 0, self.target_us
             if cap is None:
@@ -216,7 +216,7 @@ class _Bisection:
         limit_s = min(left_s, max(_SHORTEST_S, share * left_s))
         caps = None if cap is None else (cap,) * self.problem.num_ranks
         best = self.knowledge.best_within(cap)
-        # A cap that is looked at again is looked at in another way.
+        # A limit that is searched again is searched with another seed.
         seed, self.num_looks = self.options.seed + self.num_looks, self.num_looks + 1
         options = replace(self.options, time_limit_s=limit_s, gap=0.0, hint=None, seed=seed)
         capped = replace(self.problem, caps_bytes=caps)

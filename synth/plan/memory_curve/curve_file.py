@@ -104,7 +104,7 @@ class MemoryCurve(FileRecord):
         of_words(self.recompute)
         caps = [cap_of(plan) for plan in self.points]
         if caps != sorted(set(caps)):
-            raise ValueError("the points' caps must rise")
+            raise ValueError("the points' memory limits must rise")
         for plan in self.points:
             if difference(self, plan) is not None:
                 raise ValueError(f"the point at {cap_of(plan)} bytes is of another problem")
@@ -225,15 +225,13 @@ def check_can_be_sought(problem: Problem, recompute: Choice) -> None:
     """
     if bounds.is_linear(problem) and not bounds.applies(problem):
         raise SynthError(
-            f"{sum(problem.partition or ())} layers on {problem.num_ranks} ranks can be cut in too "
-            f"many ways for what is least over all partitions; give --partition even, or layers "
-            f"per stage"
+            f"{sum(problem.partition or ())} layers on {problem.num_ranks} ranks have too many "
+            f"partitions for bounds over all of them; give --partition even, or layers per stage"
         )
     if not bounds.is_linear(problem) or recompute != ():
         raise SynthError(
-            "what is least over all partitions is known for one stage per rank (--placement "
-            "linear) and without --recompute, as only there bounds hold for all partitions; give "
-            "--partition even, or layers per stage"
+            "bounds over all partitions exist only for one stage per rank (--placement linear) and "
+            "without --recompute; give --partition even, or layers per stage"
         )
 
 

@@ -117,7 +117,7 @@ def trace(
             partitions are sought where that cannot be (`frontier.check_can_be_sought`).
     """
     if problem.caps_bytes is not None:
-        raise SynthError("the problem has caps already; a curve is over caps: give none")
+        raise SynthError("the problem has memory limits, which a curve varies; give none")
     curve = empty_frontier(profile, problem, recompute, sought=sought)
     if begun is not None:
         differs = difference(begun, curve)
@@ -251,7 +251,9 @@ class _Tracing:
         cap = None if caps is None else caps[0]
         self.pending.remove(cap)
         if found is None:
-            raise SynthError(outcome.message or f"nothing was found under {cap} bytes")
+            raise SynthError(
+                outcome.message or f"nothing was found with a memory limit of {cap} bytes"
+            )
         if cap is None:
             families = tuple(self._family(r) for r in outcome.baselines if r.keeps_saved)
             whole = outcome.stopped_by != StoppedBy.INTERRUPT

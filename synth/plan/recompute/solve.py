@@ -148,8 +148,9 @@ def why_nothing_fits(problem: Problem, stages: Collection[int]) -> str | None:
             given = f" for this partition ({sizes})" if sizes else ""
             return (
                 f"no schedule fits{given}, whatever is recomputed: rank {rank} needs "
-                f"{format_bytes_both(need)} even with one micro-batch at a time, and may hold "
-                f"{format_bytes_both(cap)}; give more memory, more ranks, or a smaller micro-batch"
+                f"{format_bytes_both(need)} even with one micro-batch at a time, and its memory "
+                f"limit is {format_bytes_both(cap)}; give more memory, more ranks, or a smaller "
+                "micro-batch"
             )
     return None
 
