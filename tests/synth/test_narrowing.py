@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from synth.solve.improve.modulo import period_search
-from synth.solve.improve.modulo.model import Round, RoundModel
+from synth.solve.improve.modulo.model import ModuloModel, PeriodicSchedule
 from synth.solve.improve.modulo.period_search import PeriodSearch
 from synth.solve.tuning import PERIOD_SEARCH
 from tests.synth.even_stages import even
@@ -19,7 +19,7 @@ def narrowed(
     open_us: range,
     high_us: int,
     *,
-    is_rival: bool = False,
+    is_challenger: bool = False,
     seconds: float = NO_TIME_S,
     still_open_us: range = range(0),
 ) -> tuple[list[int], list[int]]:
@@ -32,16 +32,18 @@ def narrowed(
     tried: list[int] = []
 
     class Pretended(PeriodSearch):
-        def _find(self, period_us: int) -> Round | None:
+        def _find(self, period_us: int) -> PeriodicSchedule | None:
             tried.append(period_us)
             is_open = period_us in (still_open_us if self.is_thorough else open_us)
             is_found = period_us >= shortest_us and not is_open
             self.open_in_a_row = self.open_in_a_row + 1 if is_open else 0
             if not (is_open or is_found):
                 self.refuted_us = max(self.refuted_us, period_us)
-            return Round({}, 2, period_us) if is_found else None
+            return PeriodicSchedule({}, 2, period_us) if is_found else None
 
-    periods = Pretended(even(2, 3, 12), 2, seconds, 0, lambda: False, is_rival).run(1000, high_us)
+    periods = Pretended(even(2, 3, 12), 2, seconds, 0, lambda: False, is_challenger).run(
+        1000, high_us
+    )
     return tried, [found.period_us for found in periods]
 
 
@@ -71,7 +73,7 @@ def test_a_size_is_given_up_that_is_neither_found_nor_refuted() -> None:
     first, second = (us for us in tried if us >= 1100)
     assert (first, second) == (tried[-2], tried[-1])
     assert second == round(1.02 * first)
-    tried, found = narrowed(10**6, range(1100, 10**6), 2000, is_rival=True)
+    tried, found = narrowed(10**6, range(1100, 10**6), 2000, is_challenger=True)
     assert [us for us in tried if us >= 1100] == tried[-1:]
     tried, found = narrowed(1240, range(1100, 1240), 2000)
     assert found
@@ -87,8 +89,10 @@ def test_what_is_a_little_longer_than_what_stays_open_is_found() -> None:
 def test_what_stays_open_is_looked_at_thoroughly_where_there_is_time() -> None:
     """Between what is refuted and what is found, also where brief tries found nothing at all."""
     for shortest_us, open_us in ((1150, range(1100, 1300)), (1150, range(1050, 10**6))):
-        for is_rival in (False, True):
-            tried, found = narrowed(shortest_us, open_us, 2000, is_rival=is_rival, seconds=TIME_S)
+        for is_challenger in (False, True):
+            tried, found = narrowed(
+                shortest_us, open_us, 2000, is_challenger=is_challenger, seconds=TIME_S
+            )
             assert shortest_us <= found[-1] <= 1.002 * shortest_us
             assert len(tried) < 25
     tried, found = narrowed(10**6, range(1100, 10**6), 2000, seconds=TIME_S)
@@ -138,8 +142,8 @@ def test_a_try_has_its_share_and_is_thorough_when_that_is_asked(
         asked.append((seconds, is_thorough))
         return None, 0.0, False
 
-    monkeypatch.setattr(RoundModel, "solve", solve_none)
-    four = PeriodSearch(even(8, 9, 64), 4, 1000.0, 0, lambda: False, is_rival=False)
+    monkeypatch.setattr(ModuloModel, "solve", solve_none)
+    four = PeriodSearch(even(8, 9, 64), 4, 1000.0, 0, lambda: False, is_challenger=False)
     assert list(four.run(600, 900)) == []
     ops = 4 * 8 * 3
     brief, thorough = (
@@ -161,10 +165,10 @@ def test_a_size_whose_first_try_takes_most_of_its_effort_is_given_up_after_it(
         asked.append(seconds)
         return None, seconds, False
 
-    monkeypatch.setattr(RoundModel, "solve", solve_none)
+    monkeypatch.setattr(ModuloModel, "solve", solve_none)
     for try_s_of_all, tries in ((0.55, 1), (0.45, 2)):
         asked.clear()
         seconds = PERIOD_SEARCH.most_s_per_pair * (4 * 8 * 3) ** 2 / try_s_of_all
-        four = PeriodSearch(even(8, 9, 64), 4, seconds, 0, lambda: False, is_rival=False)
+        four = PeriodSearch(even(8, 9, 64), 4, seconds, 0, lambda: False, is_challenger=False)
         assert list(four.run(600, 900)) == []
         assert len(asked) == tries

@@ -12,7 +12,7 @@ from synth.schedule.placements import placement
 from synth.solve import Problem, SolveOptions, solve
 from synth.solve.evaluate.evaluate import BUFFERINGS
 from synth.solve.improve.modulo import one_micro_batch, several_micro_batches
-from synth.solve.improve.modulo.model import Round, RoundModel
+from synth.solve.improve.modulo.model import ModuloModel, PeriodicSchedule
 from synth.solve.improve.modulo.period_search import PeriodSearch
 from synth.solve.instance.instance import SPLIT, Instance, OpIndex
 from synth.solve.instance.memory_models import relaxed_memory, safe_memory
@@ -36,7 +36,7 @@ def lasting(instance: Instance) -> Instance:
     return replace(instance, copies=copies)
 
 
-def shortest(instance: Instance, seconds: float = 4.0) -> Round:
+def shortest(instance: Instance, seconds: float = 4.0) -> PeriodicSchedule:
     return list(several_micro_batches.search(instance, 0, LONG_US, seconds, 0))[-1]
 
 
@@ -66,7 +66,7 @@ def test_bursts_beat_single_micro_batches_below_what_1f1b_needs() -> None:
     by_size = {
         size: min(
             found.rate_us for found in PeriodSearch(
-                instance, size, 4.0, 0, lambda: False, is_rival=False
+                instance, size, 4.0, 0, lambda: False, is_challenger=False
             ).run(size * 148, size * 400)
         )
         for size in (1, 2)
@@ -136,7 +136,7 @@ def test_what_is_refuted_is_survived(share: float, period_us: int, seed: int) ->
     The one with dynamic precedences, the other with an assumption besides.
     """
     instance = safe_memory(table.problem(8, 64, share), BUFFERINGS[0])
-    found, spent_s, is_refuted = RoundModel(instance, 6, period_us).solve(4.0, seed, lambda: False)
+    found, spent_s, is_refuted = ModuloModel(instance, 6, period_us).solve(4.0, seed, lambda: False)
     assert found is None
     assert is_refuted or spent_s >= 4
 
@@ -152,9 +152,11 @@ def test_thorough_tries_say_what_brief_ones_say() -> None:
         for copy in unequal.copies
     )
     for instance in (even(8, 18, 64), replace(unequal, copies=unequal_chunks)):
-        *_, best = PeriodSearch(instance, 2, 4.0, 0, lambda: False, is_rival=False).run(2, 4_000)
+        *_, best = PeriodSearch(instance, 2, 4.0, 0, lambda: False, is_challenger=False).run(
+            2, 4_000
+        )
         for period_us in range(best.period_us - 3, best.period_us + 3):
-            model = RoundModel(instance, 2, period_us)
+            model = ModuloModel(instance, 2, period_us)
             said = []
             for is_thorough in (False, True):
                 found, _, is_refuted = model.solve(30.0, 0, lambda: False, is_thorough=is_thorough)
@@ -167,7 +169,7 @@ def test_a_part_of_a_round_is_not_asked_for_what_the_whole_has_not(
 ) -> None:
     asked: dict[int, int] = {}
 
-    def run(search_of_size: PeriodSearch, least_us: int, _: int) -> list[Round]:
+    def run(search_of_size: PeriodSearch, least_us: int, _: int) -> list[PeriodicSchedule]:
         asked[search_of_size.size] = least_us
         search_of_size.refuted_us = search_of_size.size * (160 if search_of_size.size == 4 else 150)
         return []
@@ -181,7 +183,7 @@ def test_a_part_of_a_round_is_not_asked_for_what_the_whole_has_not(
 def test_models_too_large_for_the_time_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[int] = []
 
-    def run(search_of_size: PeriodSearch, *_: int) -> list[Round]:
+    def run(search_of_size: PeriodSearch, *_: int) -> list[PeriodicSchedule]:
         begun.append(search_of_size.size)
         return []
 
@@ -209,7 +211,7 @@ def test_rounds_are_looked_for_between_the_bound_and_the_incumbent(
 ) -> None:
     asked: list[tuple[float, float]] = []
 
-    def search(_: Instance, least_us: float, most_us: float, *__: object) -> list[Round]:
+    def search(_: Instance, least_us: float, most_us: float, *__: object) -> list[PeriodicSchedule]:
         asked.append((least_us, most_us))
         return []
 

@@ -1,10 +1,10 @@
-"""A call of CP-SAT that survives the worker's death: what was told counts, and it goes on.
+"""A call of CP-SAT that survives its worker's death: a second worker goes on from its reports.
 
 first worker | solutions, bounds ... dies
-second       |                       begins from the best solution and the bound, without what
-                                     is known to abort, for what is left of the limit
+second       |                       begins from the best solution and the bound, without the
+                                     parameters known to abort, for the rest of the limit
 
-A bound counts as soon as it is told, also if its worker fails a check of its own later on. That
+A bound counts as soon as it is reported, even if its worker fails a check of its own later. That
 there is no solution counts only if a single worker has proven it from the model alone.
 """
 
@@ -32,13 +32,13 @@ def ask(
 ) -> Answer:
     """Minimise, or find any solution of a model without an objective.
 
-    Where two workers die the answer is what they told, else "unknown".
+    If two workers die, the answer is made of their reports, else it is "unknown".
 
     Args:
-        on_events: called in this thread with all that came at once, in order. None: workers tell
+        on_events: called in this thread with all new reports, in order. None: workers report
             nothing before the answer, which makes short calls cheaper, and a second worker begins
-            where the first one did.
-        should_stop: asked all the time; then the search ends within about a second.
+            anew.
+        should_stop: polled; the search ends within about a second after it returns True.
 
     Raises:
         RunFailure: no worker can be started.
@@ -88,7 +88,7 @@ def _what_is_left(
 
 @dataclass
 class _Told:
-    """The best solution and bound that workers have told of a model, and their effort."""
+    """The best solution and bound that workers have reported of a model, and their effort."""
 
     has_objective: bool
     best: FoundSolution | None = None
@@ -96,7 +96,7 @@ class _Told:
     deterministic_s: float = 0.0
 
     def note(self, events: list[Event]) -> None:
-        """Take in what came."""
+        """Take in reports."""
         for event in events:
             if isinstance(event, FoundSolution):
                 self.deterministic_s = max(self.deterministic_s, event.deterministic_s)
@@ -107,13 +107,13 @@ class _Told:
 
     @property
     def is_proven(self) -> bool:
-        """True where nothing is better than the best that was told."""
+        """True if no solution is better than the best reported one."""
         return self.best is not None and (
             not self.has_objective or self.best.objective <= self.bound + CPSAT.bound_tolerance
         )
 
     def answer(self, deterministic_s: float) -> Answer:
-        """An answer made of what was told."""
+        """Make an answer of the reports."""
         bound = self.bound if math.isfinite(self.bound) else 0.0
         if self.best is None:
             unknown = int(cp_model.UNKNOWN)
@@ -122,7 +122,7 @@ class _Told:
         return Answer(status, bound, self.best.objective, deterministic_s, self.best.values)
 
     def better_of(self, answer: Answer) -> Answer:
-        """The second worker's answer, with what the first one told where that is better."""
+        """Return the second worker's answer, with the first one's reports where they are better."""
         if answer.status in (cp_model.OPTIMAL, cp_model.INFEASIBLE, cp_model.MODEL_INVALID):
             return answer
         if answer.status in FOUND:  # what it told as it went, if that was asked for, has been noted
@@ -132,10 +132,10 @@ class _Told:
         return self.answer(answer.deterministic_s)
 
     def model_to_go_on_with(self, model: cp_model.CpModelProto) -> cp_model.CpModelProto:
-        """The model with the best solution as its hint and the bound as its objective's least.
+        """Return the model with the best solution as its hint and the bound as least objective.
 
-        Without a solution the bound is left out: that there is none at all must not rest on what
-        a worker told before it failed.
+        Without a solution the bound is left out: a proof that there is none must not rest on
+        reports of a worker that failed.
         """
         copy = cp_model.CpModelProto()
         copy.copy_from(model)

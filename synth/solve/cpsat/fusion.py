@@ -1,7 +1,7 @@
-"""The choice between B W and BW in the exact model, for a stage copy that has its rank for itself.
+"""The choice between B W and BW in the exact model, for a stage copy alone on its rank.
 
-BW k does what B k and, right behind it, some W do: by the FIFO lemma the next W by number, which is
-W k only if none is waiting. So a literal says for each B and W whether one BW does both. A fused B
+BW k does B k and, right behind it, some W: by the FIFO lemma the next W by number, which is W k
+only if none is waiting. So a literal says for each B and W whether one BW does both. A fused B
 lasts min(B, BW) and its W the rest; the gradient leaves when the W ends.
 """
 
@@ -14,7 +14,7 @@ from synth.solve.instance.timing import Pair
 
 
 class Fusion:
-    """Literals of one stage copy: `fused_b[k]`, `fused_w[k]`, and which B goes with which W."""
+    """Literals of one copy: `fused_b[k]`, `fused_w[k]`, and the pairs of B and W."""
 
     def __init__(
         self,
@@ -38,14 +38,14 @@ class Fusion:
         self._stay_together()
 
     def _most_waiting(self, headroom_bytes: int | None) -> int:
-        """The most micro-batches between their B and their W that memory allows."""
+        """Return the most micro-batches between their B and their W that memory allows."""
         each = -self.costs.delta_bytes[W]
         return (
             self.m if headroom_bytes is None or each == 0 else min(self.m, headroom_bytes // each)
         )
 
     def duration_us(self, op_index: OpIndex) -> cp_model.LinearExpr | int:
-        """How long an op lasts, by whether it is fused."""
+        """Return the duration of an op, which depends on whether it is fused."""
         durations = self.costs.duration_us
         backward_us = min(durations[B], durations[BW])
         if op_index.kind == B:
@@ -57,7 +57,7 @@ class Fusion:
         return durations[op_index.kind]
 
     def separate(self, op_index: OpIndex) -> cp_model.LiteralT | None:
-        """The literal that a B or W stands alone, so that its own need counts."""
+        """Return the literal that a B or W is not fused, so that its own peak counts."""
         if op_index.kind == B:
             return ~self.fused_b[op_index.microbatch]
         return ~self.fused_w[op_index.microbatch] if op_index.kind == W else None
@@ -80,7 +80,7 @@ class Fusion:
             self.cp.add(weight == backward + backward_us).only_enforce_if(literal)
 
     def hint(self, fused: Iterable[Pair]) -> None:
-        """Begin from these pairs."""
+        """Hint these pairs."""
         chosen = {pair for pair in fused if pair.copy == self.copy}
         for pair, literal in self.pairs.items():
             self.cp.add_hint(literal, pair in chosen)
@@ -89,5 +89,5 @@ class Fusion:
             self.cp.add_hint(self.fused_w[k], any(pair.weight == k for pair in chosen))
 
     def chosen(self, value: Callable[[cp_model.IntVar], int]) -> Iterator[Pair]:
-        """The pairs of a solution."""
+        """Return the pairs of a solution."""
         return (pair for pair, literal in self.pairs.items() if value(literal))

@@ -1,7 +1,7 @@
-"""Who waits for whom in the exact model: what is passed on, and links that carry it one by one.
+"""Transfers in the exact model, and links that carry them one at a time.
 
-F waits for the activation from above, B for the gradient from below. Chunks that are not modelled
-are the delay of passing them, since whatever they do, they cannot be faster than empty ranks.
+F waits for the activation from above, B for the gradient from below. Stage copies that are not
+modelled become delays, since they cannot be faster than empty ranks.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,13 +20,13 @@ _Ends: TypeAlias = tuple[int, int]
 
 
 class LinkConstraints:
-    """Adds what ops of some stage copies wait for to a model.
+    """Adds the transfers between some stage copies to a model.
 
     Args:
-        copies: those that are modelled.
-        start: of each op.
-        end: of an op of a stage copy.
-        fusions: of the stage copies whose B and W may be fused.
+        copies: the modelled ones.
+        start: by op.
+        end: of an op of a copy.
+        fusions: of the copies whose B and W may be fused.
         far_us: no op starts later.
     """
 
@@ -42,11 +42,11 @@ class LinkConstraints:
     ) -> None:
         self.cp, self.instance, self.copies, self.far_us = cp, instance, copies, far_us
         self.start, self.end, self.fusions = start, end, fusions
-        # The transfers that take turns, link by link, by what they pass on.
+        # By link and by kind of op and copy, the transfers that run one at a time.
         self._taking_turns: dict[_Ends, dict[_Ops, list[cp_model.IntervalVar]]] = {}
 
     def add(self) -> None:
-        """Every F and B of the stage copies, and every link between their ranks."""
+        """Add the transfers of every F and B of the copies, and every link between their ranks."""
         modelled = set(self.copies)
         for index in self.copies:
             above = next((c for c in self.instance.chain_above(index) if c in modelled), None)
@@ -69,7 +69,7 @@ class LinkConstraints:
             self.cp.add(self.start[target[0], OpIndex(target[1], k)] >= ready)
 
     def _pass_on(self, source: _Ops, target: _Ops, lag_us: int) -> None:
-        """The k-th transfer starts when its op has ended and the link is free.
+        """Start the k-th transfer when its op has ended and the link is free.
 
         Ops of one rank end one after the other: where a transfer is over before the next op that
         sends can end, the link is always free.
@@ -99,13 +99,13 @@ class LinkConstraints:
                 self.cp.add(arrival >= fused_end + lag_us).only_enforce_if(fusion.fused_b[k])
 
     def _contended(self) -> Iterator[list[cp_model.IntervalVar]]:
-        """What must not overlap; transfers of one kind of op take turns already."""
+        """Yield the transfers that must not overlap; those of one kind of op are in order."""
         for of_link in self._taking_turns.values():
             if len(of_link) > 1:
                 yield list(chain.from_iterable(of_link.values()))
 
     def _senders_us(self, source: int, target: int) -> tuple[int, int]:
-        """The shortest op on a rank that sends to another one, and the longest of the transfers."""
+        """Return the shortest op on a rank that sends to another one, and the longest transfer."""
         instance, shortest, longest = self.instance, self.far_us, 0
         for index in instance.held[source]:
             copy = instance[index]

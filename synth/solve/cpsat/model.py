@@ -1,8 +1,8 @@
-"""The exact model, for CP-SAT: variables, constraints, objective.
+"""The exact model for CP-SAT: variables, constraints, objective.
 
-What makes it fast: the FIFO lemma (see `order`), memory as precedences where a rank holds one stage
-(see `precedences`) and as counts where it holds more (see `counts`), a complete feasible hint and
-the horizon from it.
+It is fast by the FIFO lemma (see `order`), by memory as precedences where a rank holds one stage
+copy (see `precedences`) and as counts where it holds more (see `counts`), and by a complete
+feasible hint, which gives the horizon too.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,14 +23,14 @@ from synth.solve.tuning import EXACT_MODEL
 
 
 class ExactModel:
-    """A CP-SAT model of some ranks, minimising makespan or period.
+    """A CP-SAT model of some ranks, minimising makespan, period or a sum of both.
 
     With all ranks it is the whole problem. With fewer it is a relaxation: the ranks outside become
-    delays, because whatever they do, they cannot be faster than empty ranks.
+    delays, because they cannot be faster than empty ranks.
 
-    `infeasible` is set where some op never fits in memory. With `fusible` the search also decides
-    which B and W to fuse, on ranks that hold one stage. With `meets` ranks outside run one F or B
-    at a time (see `passing_pairs`).
+    `infeasible` is set if some op never fits in memory. With `fusible` the search also decides
+    which B and W to fuse, on ranks that hold one stage copy. With `passing_pairs` ranks outside run
+    one F or B at a time (see `passing_pairs`).
     """
 
     # Ops of a rank up to which the order of each pair is a literal.
@@ -94,7 +94,7 @@ class ExactModel:
                 self.start[copy, op_index] = self.cp.new_int_var(earliest, latest, name)
 
     def _add_origins(self) -> None:
-        """From when each rank's time counts to the period, where schedules may differ in that."""
+        """Add the moments from which each rank's time counts to the period, where they vary."""
         self.origin: dict[int, cp_model.IntVar | int] = {}
         for rank in self.ranks if self.objective.periods else ():
             if self.instance.origins_us is not None:
@@ -103,7 +103,7 @@ class ExactModel:
                 self.origin[rank] = self.cp.new_int_var(0, 2 * self.longest_us, f"origin{rank}")
 
     def end(self, copy: int, op_index: OpIndex) -> cp_model.LinearExpr:
-        """When an op ends."""
+        """Return the end of an op."""
         return self.start[copy, op_index] + self._duration_us(copy, op_index)
 
     def _duration_us(self, copy: int, op_index: OpIndex) -> cp_model.LinearExpr | int:
@@ -145,7 +145,7 @@ class ExactModel:
         return self.cp.new_interval_var(start, size, end, "")
 
     def memory(self, rank: int) -> None:
-        """Each op starts in one of the states in which it fits."""
+        """Let each op start only in states in which it fits."""
         headroom = self.instance.headroom_bytes[rank]
         if headroom is None:
             return
@@ -170,7 +170,7 @@ class ExactModel:
                 self._require(index, alternatives, fusion.fused_b[op_index.microbatch])
 
     def _memory_of_many_stages(self, rank: int, headroom: int) -> None:
-        """As counts of what is done before each op; of many ops as a level that they change."""
+        """Add the memory limit as counts of ops done, or for many ops as a reservoir."""
         nodes = [
             (copy, op_index)
             for copy in self.instance.held[rank]
@@ -192,7 +192,7 @@ class ExactModel:
     def _require(
         self, copy: int, alternatives: Sequence[Alternative], given: cp_model.LiteralT | None
     ) -> None:
-        """One of the alternatives holds, where `given` holds."""
+        """Let one of the alternatives hold, if `given` holds."""
         conditions = [] if given is None else [given]
         if not alternatives:
             self.infeasible = self.infeasible or given is None
@@ -211,15 +211,15 @@ class ExactModel:
             self._precede(copy, before).only_enforce_if(conditions)
 
     def transfers(self) -> None:
-        """What ops wait for that others pass on."""
+        """Let ops wait for their inputs from other copies."""
         start, end, fusions = self.start, self.end, self.fusions
         LinkConstraints(self.cp, self.instance, self.copies, start, end, fusions, self.far_us).add()
 
     def minimise(self) -> None:
-        """The last end of a rank, with its STEPs; for the period less its first start; or a sum.
+        """Minimise the last end of a rank, less its first start for the period, or a sum.
 
-        Chunks above the scope end no sooner than the last gradients that reach them and the W's
-        that are then still to do.
+        Copies above the scope end no sooner than the last gradients that reach them and the W's
+        that are then left.
         """
         self.spans: list[SpanVariable] = []
         if self.objective.makespans:
@@ -232,7 +232,7 @@ class ExactModel:
         self.cp.minimize(self.value)
 
     def _add_period(self) -> None:
-        """Counted from each rank's own start."""
+        """Add the period, counted from each rank's own start."""
         for rank, origin in self.origin.items():
             if not isinstance(origin, int):
                 for index in self.instance.held[rank]:
@@ -241,7 +241,7 @@ class ExactModel:
         self._add_span({**known, **self.origin}, self.objective.periods)
 
     def _add_span(self, origins: "_Origins", weight: int) -> None:
-        """A variable that no rank's end, less its origin, exceeds."""
+        """Add a variable that no rank's end, less its origin, exceeds."""
         length = self.cp.new_int_var(0, self.longest_us, "span")
         self.spans.append(SpanVariable(length, weight, origins))
         for rank in self.ranks:
@@ -264,7 +264,7 @@ class ExactModel:
         return value
 
     def _ends_of_rank(self, rank: int) -> Iterator[cp_model.LinearExpr]:
-        """STEPs come last, in order, each after its own reduction."""
+        """Yield the ends of a rank: STEPs come last, in order, each after its own reduction."""
         held = self.instance.held[rank]
         for index in held:
             yield self.end(index, OpIndex(W, self.instance[index].last)) + self.instance.step_us(
@@ -276,7 +276,7 @@ class ExactModel:
                 yield reduced + sum(self.instance[c].duration_us[STEP] for c in held[place:])
 
     def reduce(self) -> None:
-        """Gradients of copies are added up after the last W of all; among one set of ranks in turn.
+        """Reduce gradients after the last W of all copies, one at a time per set of ranks.
 
         Copies outside the scope are taken to be ready.
         """
@@ -309,25 +309,25 @@ class ExactModel:
             )
 
     def tune(self, parameters: cp_model.SatParameters) -> None:
-        """Set what serves this model better than what serves all."""
+        """Set parameters that suit this model; none by default."""
 
     def at_least(self, bound_us: int) -> None:
-        """Tell the search a bound proven elsewhere."""
+        """Add a bound of the objective proven elsewhere."""
         self.cp.add(self.value >= bound_us)
 
     def ends_after(self, rank: int, at: cp_model.LinearExpr) -> None:
-        """Tell the search that a rank that is modelled does not end before a moment."""
+        """Add that a modelled rank does not end before a moment."""
         for span in self.spans:
             self.cp.add(span.length >= at - span.origins[rank])
 
     def both_at_least(self, bounds: Spans) -> None:
-        """Tell the search, where the objective is a sum, a bound of each summand."""
+        """Add a bound of each summand, if the objective is a sum."""
         if self.objective.is_sum:
             for span, bound_us in zip(self.spans, bounds, strict=True):
                 self.cp.add(span.length >= bound_us)
 
     def hint(self, timing: TimedOrders, value_us: int) -> None:
-        """Begin from a complete solution."""
+        """Hint a complete solution."""
         for key, variable in self.start.items():
             if not isinstance(variable, cp_model.IntVar):
                 raise TypeError("a model whose starts are expressions takes no hint")
@@ -344,7 +344,11 @@ class ExactModel:
                 self.cp.add_hint(span.length, length_us)
 
     def read(self, value: Callable[[cp_model.LinearExprT], int]) -> TimedOrders:
-        """The solution, given how to look a variable's value up."""
+        """Return the solution.
+
+        Args:
+            value: looks up the value of a variable.
+        """
         pairs = [pair for fusion in self.fusions.values() for pair in fusion.chosen(value)]
         return TimedOrders({key: value(v) for key, v in self.start.items()}, frozenset(pairs))
 
@@ -353,7 +357,7 @@ _Origins = Mapping[int, cp_model.IntVar | int]
 
 
 class SpanVariable(NamedTuple):
-    """The makespan or the period, how often it counts, and from when on, rank by rank."""
+    """The makespan or the period, its weight, and by rank the moment from which it counts."""
 
     length: cp_model.IntVar
     weight: int

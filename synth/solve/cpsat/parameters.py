@@ -1,4 +1,4 @@
-"""CP-SAT's parameters: what all parts of the search set, and what some set besides."""
+"""Parameters of CP-SAT: those of all models, and those of some."""
 
 from ortools.sat.python import cp_model
 
@@ -10,7 +10,11 @@ _SEEDS = 1 << 31
 
 
 def quiet(seed: int, workers: int, *, repeatable: bool) -> cp_model.SatParameters:
-    """Parameters as all parts of the search need them; `repeatable` whatever the threads do."""
+    """Make the parameters of all models.
+
+    Args:
+        repeatable: the same result whatever the threads do.
+    """
     parameters = cp_model.SatParameters()
     parameters.random_seed = seed % _SEEDS
     parameters.num_workers = workers
@@ -29,22 +33,23 @@ def quiet(seed: int, workers: int, *, repeatable: bool) -> cp_model.SatParameter
 
 
 def search_from_below(parameters: cp_model.SatParameters) -> None:
-    """Ask at the bound, and raise it: where the least value is asked for, and not a schedule."""
+    """Ask for a solution at the bound and raise it, for models whose value alone is needed."""
     parameters.use_objective_lb_search = True
     parameters.linearization_level = 0
 
 
 def mind_orders(parameters: cp_model.SatParameters) -> None:
-    """Let a single worker look at what precedes what, and not at linear relaxations.
+    """Let a single worker use precedences, and no linear relaxations.
 
-    These say little where ops of a rank exclude each other, and take most of the time.
+    Linear relaxations prove little where ops of a rank exclude each other, and take most of the
+    time.
     """
     parameters.use_dynamic_precedence_in_disjunctive = True
     parameters.linearization_level = 0
 
 
 def of_options(options: SolveOptions, limit_s: float) -> cp_model.SatParameters:
-    """For an exact model, with a limit in seconds of the clock or deterministic ones."""
+    """Make the parameters of an exact model; the limit is in clock or deterministic seconds."""
     # Several workers are repeatable where they take turns; then OR-Tools 9.15 fails a check where a
     # short limit ends the search (`solution->size() == postsolve_mapping.size()`), and aborts.
     workers = 1 if options.deterministic else options.num_workers
@@ -62,11 +67,11 @@ def of_options(options: SolveOptions, limit_s: float) -> cp_model.SatParameters:
 
 
 def without_aborts(parameters: cp_model.SatParameters) -> cp_model.SatParameters:
-    """The same without what is known to make OR-Tools 9.15 abort, and with another seed.
+    """Return the parameters without those known to make OR-Tools 9.15 abort, and with another seed.
 
     With dynamic precedences it fails checks on some models (`CurrentDecisionLevel() != 0`, `level
-    == integer_search_levels_.size()`, `!assumptions_.empty()`). Precedences found once for all
-    take their place: on these models, which are small, the proof then comes at least as soon.
+    == integer_search_levels_.size()`, `!assumptions_.empty()`). Precedences of the whole search
+    replace them: on these models, which are small, the proof then comes at least as soon.
     """
     others = cp_model.SatParameters()
     others.copy_from(parameters)

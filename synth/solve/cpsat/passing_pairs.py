@@ -1,14 +1,14 @@
-"""Ops that meet on ranks that are not modelled: there, too, one of the two comes first.
+"""Passing pairs: an F and a B that cross on a rank that is not modelled cannot run there at once.
 
     rank 0 | F1 .. .. .. .. B0 |     F1 goes down and B0 comes up, so on some rank they meet. If
     rank 1 |    F1 .. .. B0    |     neither is to wait there, they must be just in time for each
     rank 2 |       B0 F1       |     other: so the forwards of a full pipeline keep step, and leave
     rank 3 |    B0 .. .. F1    |     little room for W's, also on the ranks modelled (0 and 3).
 
-An op on another rank has a window between the modelled ops that it comes from and leads to. If F i
-is before B j there, then what B j leads to starts no sooner after what F i comes from than the ways
-of both and their own times take; or B j is before F i. So each pair is a choice between distances
-of modelled ops. W's and the memory of other ranks do not count.
+An op on an omitted rank lies between the modelled op that it comes from and the one that it leads
+to. If F i is before B j there, the op that B j leads to starts no sooner after the op that F i
+comes from than both ways and their own durations take; or else B j is before F i. So each pair is a
+disjunction of distances between modelled ops. W's and the memory of omitted ranks do not count.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ from synth.solve.tuning import EXACT_MODEL
 
 
 class _Distance(NamedTuple):
-    """The least time from the start of an op to that of another, of two micro-batches."""
+    """The least time from the start of one op to the start of another, of two micro-batches."""
 
     first: tuple[int, OpKind]
     second: tuple[int, OpKind]
@@ -32,14 +32,14 @@ class _Distance(NamedTuple):
     def keep(
         self, cp: cp_model.CpModel, start: Mapping[Node, cp_model.LinearExpr], i: int, j: int
     ) -> cp_model.Constraint:
-        """From the first op of micro-batch i to the second one of j it is that far."""
+        """Add the distance from the first op of micro-batch i to the second one of j."""
         (first, kind), (second, later_kind) = self.first, self.second
         began = start[first, OpIndex(kind, i)]
         return cp.add(start[second, OpIndex(later_kind, j)] >= began + self.least_us)
 
 
 class _Choice(NamedTuple):
-    """What is kept if F of a micro-batch, or B of one before it, is first on some rank."""
+    """The distances if F of a micro-batch, or B of an earlier one, is first on some rank."""
 
     forward_first: _Distance
     backward_first: _Distance
@@ -51,14 +51,14 @@ def add_passing_pairs(
     copies: Sequence[int],
     start: Mapping[Node, cp_model.LinearExpr],
 ) -> None:
-    """Add the choice of every F and B that may meet, on ranks that hold one stage; see above.
+    """Add a disjunction for every passing pair on omitted ranks that hold one stage copy.
 
-    Where ranks hold several stages, it is their W's and memory that matter. B of a micro-batch that
-    is not before F's own meets it nowhere, nor does one that memory asks to be done before.
+    Where ranks hold several, their W's and memory matter more. B of a micro-batch that is not
+    before F's own never passes it, nor does one that memory requires to be done before.
 
     Args:
-        copies: those that are modelled.
-        start: of each of their ops.
+        copies: the modelled ones.
+        start: by op of these.
     """
     modelled = set(copies)
     passed = [c for c in range(len(instance)) if c not in modelled and instance.is_alone(c)]
@@ -74,7 +74,7 @@ def add_passing_pairs(
 
 
 def _pairs(instance: Instance, index: int) -> Iterator[tuple[int, int]]:
-    """Micro-batches whose F and B may meet on a stage copy."""
+    """Yield the micro-batches whose F and B may pass each other on a copy."""
     most = _most_under_way(instance, index)
     for i in range(instance[index].num_micro_batches):
         for j in range(max(0, i + 1 - most), i):
@@ -82,13 +82,13 @@ def _pairs(instance: Instance, index: int) -> Iterator[tuple[int, int]]:
 
 
 def _num_pairs(instance: Instance, index: int) -> int:
-    """How many these are."""
+    """Return the number of pairs."""
     count, most = instance[index].num_micro_batches, _most_under_way(instance, index)
     return (most - 1) * (2 * count - most) // 2
 
 
 def _most_under_way(instance: Instance, index: int) -> int:
-    """How many micro-batches memory takes there: on the ranks above as many are under way."""
+    """Return the most micro-batches in flight there, limited by the memory of ranks above too."""
     headrooms = (instance.headroom_in_forwards(c) for c in (index, *instance.chain_above(index)))
     return min(
         [
@@ -99,9 +99,9 @@ def _most_under_way(instance: Instance, index: int) -> int:
 
 
 def _choice(instance: Instance, index: int, modelled: set[int]) -> _Choice | None:
-    """Of a stage copy that is not modelled; none if no stage copy above it is.
+    """Return the disjunction of an omitted copy; None if no copy above it is modelled.
 
-    Where none below it is, B comes from the stage copy above too, by way of its F.
+    Where none below it is, B comes from the copy above too, by way of its F.
     """
     above = next((copy for copy in instance.chain_above(index) if copy in modelled), None)
     if above is None:

@@ -48,12 +48,12 @@ def solve(
     """Let a worker solve a model.
 
     Args:
-        on_events: called in this thread with all that came at once, in order. None: only the answer
-            is wanted, which makes a short call cheaper.
-        should_stop: asked all the time; then the search ends within about a second.
+        on_events: called in this thread with all new reports, in order. None: only the answer is
+            wanted, which makes a short call cheaper.
+        should_stop: polled; the search ends within about a second after it returns True.
 
     Raises:
-        WorkerDied: without an answer. All that it told until then has been handed on.
+        WorkerDied: without an answer. All its reports have been handed over.
         RunFailure: no worker can be started.
     """
     while True:
@@ -204,7 +204,7 @@ def _event(kind: bytes, payload: bytes) -> Event:
 
 
 def _scratch_file() -> IO[bytes] | None:
-    """For what a worker writes on stderr; None where there is no place for it."""
+    """Open a file for a worker's stderr; None if there is no place for it."""
     try:
         return tempfile.TemporaryFile(buffering=0)
     except OSError:

@@ -32,13 +32,13 @@ __all__ = [
 ]
 
 
-# Proven bounds, and in the end what they took, in the terms of their limit.
+# Yields proven bounds, and returns the seconds spent, in the terms of their limit.
 TimedBounds = Generator[Proven, None, float]
 
 
 @dataclass(frozen=True)
 class ModelOutcome:
-    """What a run proved and found; `infeasible` and `optimal` are proofs.
+    """The bound and the solution of a run; `infeasible` and `optimal` are proofs.
 
     `spent_s` is in the terms of the run's limit: deterministic seconds, or those of the clock.
     """
@@ -59,15 +59,13 @@ def run(
     *,
     began_s: float | None = None,
 ) -> ModelOutcome:
-    """Solve in a worker process while this thread hands on solutions and bounds.
+    """Solve in a worker process, and hand over solutions and bounds in this thread.
 
-    `on_event` gets solutions and bounds in the calling thread, so it may take its time. A worker
-    that dies takes nothing with it (see `call`).
+    `on_event` may take its time. If the worker dies, its reports still count (see `call`).
 
     Args:
         limit_s: seconds of the clock, or deterministic seconds with `options.deterministic`.
-        began_s: when building the model began, `time.monotonic()`: of the clock's seconds those
-            count as spent too.
+        began_s: the begin of building the model (`time.monotonic()`), which counts as spent too.
     """
     if model.infeasible:
         return ModelOutcome(0, None, optimal=False, infeasible=True)
@@ -104,7 +102,7 @@ def _without_overtaken(events: list[Event]) -> Iterator[Event]:
 
 
 class Values:
-    """A solution's values."""
+    """The values of a solution."""
 
     def __init__(self, values: "array[int]", bound: float = 0.0) -> None:
         self._response = cp_model.CpSolverResponse()
@@ -119,7 +117,7 @@ class Values:
 class Decided(NamedTuple):
     """The solution of a small model, if there is one, and the effort.
 
-    `is_refuted` is proof that there is none.
+    `is_refuted` is a proof that there is none.
     """
 
     found: Values | None
@@ -138,8 +136,8 @@ def decide(
     """Solve a small model of many ops with one worker.
 
     Args:
-        seconds: effort, which is counted and not measured, and takes about so long.
-        is_thorough: to conclude more from ops that exclude each other, which takes its time.
+        seconds: effort, counted in deterministic steps that take about this long.
+        is_thorough: use stronger disjunctive propagation, which is slower.
     """
     parameters = quiet(seed, 1, repeatable=True)
     mind_orders(parameters)

@@ -136,7 +136,7 @@ class Messages:
         self._buffer = bytearray()
 
     def read(self, descriptor: int) -> bool:
-        """Take in what there is, and wait for it if there is nothing; False at the pipe's end."""
+        """Take in the available bytes, or wait for some; return False at the pipe's end."""
         data = os.read(descriptor, _CHUNK_BYTES)
         self._buffer += data
         return bool(data)
@@ -154,10 +154,10 @@ class Messages:
 
 
 class _Question:
-    """A question under way, of parameters and model.
+    """A model that is being solved, with its parameters.
 
     Attributes:
-        tells: whether the parent wants solutions and bounds as they come.
+        tells: True if the parent wants solutions and bounds as they come.
         search: CP-SAT's, while it runs.
     """
 
@@ -264,7 +264,7 @@ class _Worker:
         )
 
     def _parsed(self, question: _Question) -> tuple[Any, Any]:
-        """Parameters and model; what reading them took is part of the time limit."""
+        """Parse parameters and model; the time for it counts to the limit."""
         parameters, model = self._bindings.SatParameters(), self._bindings.CpModelProto()
         for message, text in zip((parameters, model), question.texts, strict=True):
             if not message.parse_text_format(text):

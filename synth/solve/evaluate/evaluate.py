@@ -20,7 +20,7 @@ BUFFERINGS = tuple(Buffering(*pair) for pair in EVALUATION.bufferings)
 
 @dataclass(frozen=True)
 class EvaluatedSchedule:
-    """A verified schedule within the caps, and what it is worth."""
+    """A verified schedule within the caps, with its exact times and peaks."""
 
     schedule: Schedule
     timeline: Timeline
@@ -30,7 +30,7 @@ class EvaluatedSchedule:
 
 
 def evaluate(problem: Problem, schedule: Schedule, found_by: str) -> EvaluatedSchedule | None:
-    """Verify a schedule against the caps and simulate it exactly; None if it must not run."""
+    """Verify a schedule against the caps and simulate it exactly; None if it may not run."""
     try:
         lowered, timeline = verify(schedule, problem.costs, problem.caps_bytes)
     except ScheduleError:
@@ -51,11 +51,11 @@ def evaluate_order(
     target_us: int = 0,
     should_stop: Callable[[], bool] = never,
 ) -> EvaluatedSchedule | None:
-    """Evaluate an order with the buffering that serves it best.
+    """Evaluate an order with the buffering that is best for it.
 
     Args:
-        target_us: what the order takes when no transfer waits; once reached, no more is tried.
-        should_stop: asked after each buffering.
+        target_us: the value if no transfer waits; once it is reached, no more is tried.
+        should_stop: polled after each buffering.
     """
     best: EvaluatedSchedule | None = None
     for buffering in (*BUFFERINGS, _unlimited(problem)):
@@ -71,7 +71,7 @@ def evaluate_order(
 
 
 def _unlimited(problem: Problem) -> Buffering:
-    """No transfer ever waits for a buffer: the end of the ladder, for boundaries of few bytes."""
+    """The buffering with which no transfer ever waits, for boundaries of few bytes."""
     everything = 3 * problem.num_micro_batches
     return Buffering(everything, everything)
 
@@ -79,7 +79,7 @@ def _unlimited(problem: Problem) -> Buffering:
 def rebuffer(
     problem: Problem, candidate: EvaluatedSchedule, should_stop: Callable[[], bool] = never
 ) -> EvaluatedSchedule:
-    """The same order with better buffering, if there is any."""
+    """Return the same order with better buffering, if there is any."""
     schedule = candidate.schedule
     tried = evaluate_order(problem, schedule.programs, candidate.found_by, should_stop=should_stop)
     if tried is None or tried.value_us >= candidate.value_us:
@@ -90,10 +90,10 @@ def rebuffer(
 def relax_buffering(
     problem: Problem, candidate: EvaluatedSchedule, should_stop: Callable[[], bool] = never
 ) -> EvaluatedSchedule:
-    """The same order and value with the buffering that suffers least in other scenarios.
+    """Return the same order and value with the buffering that loses least in duration scenarios.
 
-    A plan that is only good where every op takes what the profile says loses on a real device.
-    What is less than a thousandth better is not worth its memory.
+    A plan that is good only for the profiled durations loses on a real device. Gains below a
+    threshold are not worth their memory.
     """
     scenario_factors = ScenarioFactors(problem)
 
@@ -117,9 +117,9 @@ def relax_buffering(
 def fuse_backward(
     problem: Problem, candidate: EvaluatedSchedule, should_stop: Callable[[], bool] = never
 ) -> EvaluatedSchedule:
-    """Replace B j W j, where they are neighbours, by BW j wherever that does not hurt.
+    """Replace adjacent B j W j by BW j wherever the objective does not rise.
 
-    All at once first, then in halves: BW sends its gradient later than B, which hurts only on the
+    All at once first, then in halves: BW sends its gradient later than B, which matters only on the
     critical path. The result never has a larger objective and always keeps the caps.
     """
     pairs = list(_adjacent_pairs(candidate.schedule))
@@ -142,7 +142,7 @@ def fuse_backward(
 
 
 def split_backward(problem: Problem, candidate: EvaluatedSchedule) -> EvaluatedSchedule | None:
-    """B j W j for each BW j, which sends its gradient sooner; None without BW, or over a cap."""
+    """Replace BW j by B j W j, which sends its gradient sooner; None without BW or over a cap."""
     programs = tuple(
         tuple(part for op in program for part in _parts(op))
         for program in candidate.schedule.programs

@@ -1,9 +1,9 @@
-"""The exact memory of programs, boundary buffers included, looked at anew only where ops moved.
+"""Exact memory of programs with boundary buffers, updated only around the ops that moved.
 
-In each position, that is, at each place of a program and behind its last op, a rank posts receives,
-waits for sends, which frees what was sent, and runs an op, as `synth.schedule.memory` says. When
-ops change places between `start` and `end`, bytes come and go at other times only from `ahead`
-positions before `start` to `behind` positions after `end`; the level outside stays what it was.
+At each position, that is, at each place of a program and behind its last op, a rank posts receives,
+waits for sends, which frees the sent values, and runs an op, as in `synth.schedule.memory`. If ops
+change places between `start` and `end`, the usage changes only from `ahead` positions before
+`start` to `behind` positions after `end`.
 """
 
 from collections.abc import Iterator
@@ -13,11 +13,11 @@ from synth.solve.evaluate.op_table import NONE, Shared
 
 
 class ExactMemory:
-    """The level of each rank before each of its positions, above its static bytes.
+    """The usage of each rank before each position, above its static bytes.
 
     Args:
-        orders: the programs, which the caller changes before it asks.
-        rooms: by rank the cap less the static bytes; None: nothing limits it.
+        orders: the programs, which the caller changes before a query.
+        headrooms: by rank the cap less the static bytes; None without a limit.
     """
 
     def __init__(self, orders: NumberedOrders, headrooms: list[int | None]) -> None:
@@ -31,18 +31,18 @@ class ExactMemory:
         self._pending: list[tuple[int, int, list[int]]] = []
 
     def update(self) -> None:
-        """Find all levels anew."""
+        """Compute all usages anew."""
         for rank in range(len(self.usages)):
             self.usages[rank] = list(self._walk_all(rank))[1::2]
 
     def peak_bytes(self, rank: int) -> int:
-        """The highest level of a rank above its static bytes."""
+        """Return the peak of a rank above its static bytes."""
         return max(list(self._walk_all(rank))[0::2])
 
     def fits(self, rank: int, start: int, end: int) -> bool:
-        """Return whether a rank keeps its cap after ops between two places moved.
+        """Return True if a rank keeps its cap after ops between two places moved.
 
-        `keep` or `forget` is to follow.
+        The caller calls `keep` or `forget` next.
         """
         headroom = self.headrooms[rank]
         if headroom is None:
@@ -59,7 +59,7 @@ class ExactMemory:
         return self._fits_between(rank, headroom, start, end)
 
     def keep(self) -> None:
-        """Take over what `fits` has found since the last call."""
+        """Adopt the usages that `fits` has computed since the last call."""
         for rank, first, usages in self._pending:
             end = first + len(usages)
             if end > len(self.orders.programs[rank]):
@@ -69,7 +69,7 @@ class ExactMemory:
         self._pending.clear()
 
     def forget(self) -> None:
-        """Drop what `fits` has found."""
+        """Drop the usages that `fits` has computed."""
         self._pending.clear()
 
     def _fits_between(self, rank: int, headroom: int, start: int, end: int) -> bool:
@@ -102,7 +102,7 @@ class ExactMemory:
         return True
 
     def _walk_all(self, rank: int) -> Iterator[int]:
-        """Yield the highest level of each position, then the level before it."""
+        """Yield for each position its peak, then the usage before it."""
         orders, table = self.orders, self.orders.table
         program, gap = orders.programs[rank], orders.behind + 1
         received, waited, ended = self._flows(rank)
@@ -121,10 +121,7 @@ class ExactMemory:
         yield usage
 
     def _flows(self, rank: int) -> tuple[list[int], list[int], list[int]]:
-        """Return by position the bytes that receives allocate, and that shared values free.
-
-        The latter apart by what frees them: waits for sends, and ops.
-        """
+        """Return by position the bytes of receives, and those freed by awaited sends and by ops."""
         orders, table = self.orders, self.orders.table
         program, num_ops = orders.programs[rank], len(orders.programs[rank])
         received, waited, ended = ([0] * (num_ops + 1) for _ in range(3))
@@ -147,7 +144,7 @@ class ExactMemory:
         return received, waited, ended
 
     def _last_use(self, value: Shared) -> int:
-        """The place of the last reader of a value; of a W that BW does, that of its B."""
+        """Return the place of the last reader of a value; a W that BW does is read at its B."""
         orders, number_of = self.orders, self.orders.table.num_micro_batches
         if orders.place[value.maker] == NONE:
             return NONE

@@ -1,12 +1,11 @@
-"""The exact times of programs, waits for boundary buffers included, found anew only where needed.
+"""Exact times of programs with waits for boundary buffers, updated only where they change.
 
-As in `synth.schedule.simulate` an op waits for the one before it on its rank, for what it reads,
-and for the sends that are waited for right before it; a transfer waits for its maker, for the op
-behind which its receive is posted, and for the transfer before it on its link. Each rank runs as
-far as it can; where it must wait for an op that has not run, it goes on once that has.
+As in `synth.schedule.simulate` an op waits for the one before it on its rank, for its inputs, and
+for the sends that are awaited right before it; a transfer waits for its maker, for the op behind
+which its receive is posted, and for the transfer before it on its link. Each rank runs as far as it
+can and resumes once the op that it waits for has run.
 
-Nothing that starts before the first change does depends on it; so only what comes later is found
-anew.
+Ops that start before the first changed one are not affected, so only later ones are timed anew.
 """
 
 from bisect import bisect_left
@@ -21,7 +20,7 @@ _OPEN = -1
 
 
 class _Found(NamedTuple):
-    """Times after a change: ends by op and sender, and starts by rank."""
+    """Times after a change: ends by op and by sender, and starts by rank."""
 
     ends_us: list[int]
     arrivals_us: list[int]
@@ -33,8 +32,8 @@ class ExactTimes:
     """The times of all ops and transfers; `num_run` counts ops that were timed.
 
     Args:
-        orders: the programs, which the caller changes before it asks.
-        objective: what `value_us` is.
+        orders: the programs, which the caller changes before a query.
+        objective: of `value_us`.
     """
 
     def __init__(self, orders: NumberedOrders, objective: Objective) -> None:
@@ -48,30 +47,30 @@ class ExactTimes:
 
     @property
     def value_us(self) -> int:
-        """The objective of the programs as they were when last kept."""
+        """The objective of the programs last kept."""
         return self._now.value_us
 
     @property
     def ends_us(self) -> list[int]:
-        """The end of each op, as they were when last kept."""
+        """The end of each op of the programs last kept."""
         return self._now.ends_us
 
     @property
     def starts_us(self) -> list[list[int]]:
-        """The start of each rank's ops by place, as they were when last kept."""
+        """The starts of each rank's ops, by place, of the programs last kept."""
         return self._now.starts_us
 
     @property
     def arrivals_us(self) -> list[int]:
-        """The end of each transfer by its sender, as they were when last kept."""
+        """The end of each transfer by its sender, of the programs last kept."""
         return self._now.arrivals_us
 
     def evaluate(self) -> int | None:
-        """The value of the programs as they are now; None if they wait for each other."""
+        """Return the value of the present programs; None if their ops wait for each other."""
         return self._evaluate_from([0] * len(self.orders.programs))
 
     def evaluate_move(self, rank: int, start: int, end: int) -> int | None:
-        """The same where a rank's ops between two places have changed their order."""
+        """Return the value after a rank's ops between two places have changed their order."""
         first = start - self.orders.ahead - 1
         starts_us = self._now.starts_us
         if first >= 0:
@@ -83,12 +82,12 @@ class ExactTimes:
         return self._evaluate_from([bisect_left(starts, changed_us) for starts in starts_us])
 
     def keep(self) -> None:
-        """Take over what was found last."""
+        """Adopt the times computed last."""
         if self._next is not None:
             self._now, self._next = self._next, None
 
     def _evaluate_from(self, done: list[int]) -> int | None:
-        """Time all ops but the first of each rank, so many of which are as they were."""
+        """Time all ops but the first `done[rank]` of each rank, whose times are unchanged."""
         orders, now = self.orders, self._now
         source = orders.table.source
         ends_us, arrivals_us = now.ends_us.copy(), now.arrivals_us.copy()
@@ -155,7 +154,7 @@ class ExactTimes:
         return num_left == 0
 
     def _transfer(self, sender: int, ends_us: list[int], arrivals_us: list[int]) -> int:
-        """Return when what an op sends arrives; if unknown, −2 less the op to wait for."""
+        """Return the end of an op's transfer; if unknown, −2 less the op to wait for."""
         orders, table = self.orders, self.orders.table
         chain = []
         while sender != NONE and arrivals_us[sender] < 0:
@@ -196,7 +195,7 @@ class ExactTimes:
                 ends_us[op] = at + orders.duration_us[op]
 
     def _find_replicated(self) -> None:
-        """Each stage that is held by several ranks, with the rows of the W's and B's of copies."""
+        """List the stages that several ranks hold, with these ranks."""
         problem, table = self.orders.table.problem, self.orders.table
         ranks_of = [
             tuple(sorted({ranks[s] for ranks in problem.placement.ranks}))

@@ -1,7 +1,7 @@
-"""Programs of all ranks as numbers of ops, which change move by move.
+"""Programs of all ranks as op numbers, which change move by move.
 
-Where transfers stand follows from them: a link whose transfers are of one kind is read in the order
-in which it is fed, since ops of one kind keep their order; on others (`crossing`) both the order
+The order of transfers follows from them. On a link with transfers of one kind, receives keep the
+order of the sends, since ops of one kind keep theirs. On other links (`crossing`) both the order
 and the places where receives are posted depend on the programs of both ends.
 """
 
@@ -21,12 +21,12 @@ class NumberedOrders:
 
     Attributes:
         programs: the ops of each rank, STEPs at their ends.
-        place: of each op on its rank, `NONE` for the W's that BW does.
-        is_fused: by number of B, whether BW does it.
-        duration_us, rise_bytes, delta_bytes: of each op, as it stands in the programs.
-        previous: the op that sends before a sender on its link, or `NONE`.
-        crossing: the links of each rank on which not all transfers keep their order.
-        post: of senders on such links, the place where the receive is posted.
+        place: by op, its place on its rank, `NONE` for the W's that BW does.
+        is_fused: by B, True if BW does it.
+        duration_us, rise_bytes, delta_bytes: by op, fused or not as in the programs.
+        previous: by sender, the op that sends before it on its link, or `NONE`.
+        crossing: by rank, the links on which not all transfers keep their order.
+        post: by sender on such links, the place where the receive is posted.
     """
 
     def __init__(self, table: OpTable, schedule: Schedule) -> None:
@@ -51,14 +51,14 @@ class NumberedOrders:
         self._find_links()
 
     def set_buffering(self, buffering: Buffering) -> None:
-        """Use another buffering; no more than the longest program makes no difference."""
+        """Use another buffering; values beyond the longest program make no difference."""
         most = 4 * self.table.num_ops
         self.buffering = buffering
         self.ahead = min(most, buffering.receive_ahead)
         self.behind = min(most, buffering.send_behind)
 
     def mark_fused(self, number: int) -> None:
-        """Let BW do what B and W of a micro-batch did; the programs are the caller's."""
+        """Mark B and W of a micro-batch as fused into BW; the caller changes the programs."""
         copy = self.table.row(number) // 3
         self.is_fused[number] = True
         self.duration_us[number], self.rise_bytes[number], self.delta_bytes[number] = (
@@ -67,7 +67,7 @@ class NumberedOrders:
         self.place[number + self.table.num_micro_batches] = NONE
 
     def mark_split(self, number: int) -> None:
-        """Let B and W do what BW did."""
+        """Mark BW as split into B and W."""
         self.is_fused[number] = False
         for mine, split in (
             (self.duration_us, self.table.duration_us),
@@ -77,7 +77,7 @@ class NumberedOrders:
             mine[number] = split[number]
 
     def renumber(self, rank: int, start: int = 0, end: int | None = None) -> None:
-        """Note the places of a rank's ops anew, from a place to another."""
+        """Update the places of a rank's ops, from one place to another."""
         program, place = self.programs[rank], self.place
         for at in range(start, len(program) if end is None else end):
             place[program[at]] = at
@@ -102,7 +102,7 @@ class NumberedOrders:
         self.update_posts(link for of_rank in self.crossing for link in of_rank)
 
     def rank_of(self, number: int) -> int:
-        """The rank that runs an op other than STEP."""
+        """Return the rank that runs an op other than STEP."""
         return self.table.copy_ranks[self.table.row(number) // 3]
 
     def _keeps_order(self, senders: Sequence[int]) -> bool:
@@ -117,7 +117,7 @@ class NumberedOrders:
             before = op
 
     def update_posts(self, links: Iterable[_Link]) -> None:
-        """Find the order of some links anew, and where their receives are posted."""
+        """Update the order of some links, and the places where their receives are posted."""
         place, reader, ahead = self.place, self.table.reader, self.ahead
         for link in links:
             senders = self._senders[link]
@@ -129,7 +129,7 @@ class NumberedOrders:
                 self.post[op] = earliest
 
     def ops(self) -> tuple[tuple[Op, ...], ...]:
-        """The programs as ops, without STEPs."""
+        """Return the programs as ops, without STEPs."""
         return tuple(
             tuple(
                 op

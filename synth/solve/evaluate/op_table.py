@@ -1,12 +1,11 @@
-"""The ops of a problem by number, with all that their exact memory and times depend on.
+"""The ops of a problem by number, with everything that their exact memory and times depend on.
 
-Numbers: an op is (3 · stage copy + kind) · micro-batches + micro-batch, kinds being F, B and W; BW
-has the number of its B. Behind these, stage copy by stage copy, stand the STEPs. All of it is read
-off `Effects`, the table of the data model, so it cannot mean anything else than lowering does.
+An op has the number (3 · copy + kind) · micro-batches + micro-batch, kinds being F, B and W; BW has
+the number of its B. The STEPs follow, copy by copy. All of it is derived from `Effects`, the table
+of the data model, and so agrees with lowering.
 
-Bytes of a value are told apart by when they are freed: at one op of its rank for certain; where
-its send is waited for; or, where neither is certain before the order is known, at the latest of
-some ops and that wait (`Shared`).
+Bytes of a value are freed in one of three ways: at one op of its rank in any case; where its send
+is awaited; or, if that depends on the order, at the latest of some ops and that wait (`Shared`).
 """
 
 from collections.abc import Iterator
@@ -23,9 +22,9 @@ NONE = -1
 
 
 class Shared(NamedTuple):
-    """A value that dies at the latest of its readers, or where its send is waited for, if later.
+    """A value that is freed after its last reader, or where its send is awaited, if that is later.
 
-    Ops by number; W's that BW does are to be read as their B.
+    Readers are op numbers; a W that BW does counts as its B.
     """
 
     num_bytes: int
@@ -43,19 +42,20 @@ class _Kind(NamedTuple):
 
 
 class OpTable:
-    """Tables by number of op.
+    """Tables by op number.
 
     Attributes:
-        copy_ranks: the rank of each stage copy.
-        duration_us, rise_bytes: of an op, as B W.
-        delta_bytes: what an op makes less what is freed when it ends.
-        fused: by stage copy (duration, rise, delta) of BW.
-        received_bytes: the buffer of what an op is the first to read from another rank.
-        source: who makes that, or `NONE`.
-        reader: who is the first to read what an op sends, or `NONE`.
-        sent_bytes: what is freed where that send is waited for.
-        lag_us: how long that transfer takes.
-        shared: values whose last reader depends on the order, by rank.
+        copy_ranks: by stage copy, its rank.
+        duration_us, rise_bytes: by op, split into B and W.
+        delta_bytes: by op, bytes that it makes less those freed when it ends.
+        fused: by stage copy, (duration, rise, delta) of BW.
+        received_bytes: by op, the receive buffer of the value that it reads first from another
+            rank.
+        source: by op, the maker of that value, or `NONE`.
+        reader: by op, the first reader of the value that it sends, or `NONE`.
+        sent_bytes: by op, bytes freed where its send is awaited.
+        lag_us: by op, the time of its transfer.
+        shared: by rank, values whose last reader depends on the order.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -81,14 +81,14 @@ class OpTable:
         self._add_kinds()
 
     def number(self, op: Op) -> int:
-        """The number of an op."""
+        """Return the number of an op."""
         copy = op.replica * self.num_stages + op.stage
         if op.kind == STEP:
             return self.num_split + copy
         return self._first(copy, op.kind) + op.microbatch
 
     def op(self, number: int, *, is_fused: bool = False) -> Op:
-        """The op of a number."""
+        """Return the op of a number."""
         if number >= self.num_split:
             replica, stage = divmod(number - self.num_split, self.num_stages)
             return Op(STEP, stage, 0, replica)
@@ -98,7 +98,7 @@ class OpTable:
         return Op(BW if is_fused else SPLIT[kind], stage, microbatch, replica)
 
     def row(self, number: int) -> int:
-        """3 · stage copy + kind: ops of one row keep their order."""
+        """Return 3 · copy + kind; ops of one row keep their order."""
         return number // self.num_micro_batches
 
     def _first(self, copy: int, kind: OpKind) -> int:
@@ -117,7 +117,7 @@ class OpTable:
                     yield value, (copy, kind)
 
     def _readers(self, value: Value) -> Iterator[tuple[int, OpKind]]:
-        """The (copy, kind) that read a value, as B W, in the order of a micro-batch's life."""
+        """Yield the (copy, kind) that read a value, as B and W, in a micro-batch's order."""
         near = [s for s in (value.stage, value.stage + 1) if s < self.num_stages]
         copies = [value.replica * self.num_stages + stage for stage in near]
         for kind, among in ((F, copies), (B, copies[::-1]), (W, copies)):
@@ -145,7 +145,7 @@ class OpTable:
     def _free(
         self, size: int, readers: list[tuple[int, OpKind]], maker: tuple[int, OpKind]
     ) -> None:
-        """A value dies at the last of its readers, or at its maker where it has none."""
+        """Free a value after its last reader, or after its maker if it has none."""
         at = readers[-1] if readers else maker
         is_own = maker == (at[0], B) and at[1] != B
         freed = self._freed_own if is_own else self._freed
@@ -201,9 +201,9 @@ class OpTable:
 
 
 def _precedes(one: tuple[int, OpKind], other: tuple[int, OpKind]) -> bool:
-    """Return whether one reader of a value always runs before another one of the same rank.
+    """Return True if one reader of a value always runs before another one of the same rank.
 
-    They are of one stage copy or of two neighbours; of these B's run upwards.
+    They are of one stage copy or of two neighbouring ones, whose B's run upwards.
     """
     (copy, kind), (other_copy, other_kind) = one, other
     if copy == other_copy or F in (kind, other_kind):

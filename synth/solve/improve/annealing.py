@@ -1,15 +1,15 @@
-"""Simulated annealing over moves of single ops, judged by the exact memory and the exact times.
+"""Simulated annealing (Kirkpatrick et al. 1983) over moves of single ops, judged exactly.
 
-Models see memory from two sides only (see `memory_models`). Where boundary buffers matter, the best
-schedules fit in between. Here every order that is looked at is judged as the verifier and the
-simulator would judge it, at the cost of what the move changes:
+The memory models only bracket the exact memory (see `memory_models`), and where boundary buffers
+matter the best schedules lie in between. So every order is judged as the verifier and the simulator
+would judge it, at the cost of the part that the move changes:
 
     now  | a  b  c  x |        x moves three places, a few ops at most; or
     then | x  a  b  c |        B j … W j become BW j, or BW j becomes B j W j
 
-Rounds begin from the best order known with one of the bufferings, at a temperature that falls from
-a share of a mean op's time to nearly nothing. After each round its best order is tried with all
-other bufferings. The effort is counted in ops moved and timed, so that a search can be repeated.
+A round begins from the best order known with one of the bufferings, at a temperature that falls
+from a share of the mean op duration to nearly nothing. After each round its best order is tried
+with all other bufferings. The effort is counted in ops moved and timed, so a search is repeatable.
 """
 
 import math
@@ -33,19 +33,19 @@ _TIGHT_BUFFERINGS = tuple(Buffering(*pair) for pair in ANNEALING.tight_buffering
 
 
 class _Start(NamedTuple):
-    """An order with its buffering, and what it is worth."""
+    """An order with its buffering and its value."""
 
     value_us: int
     schedule: Schedule
 
 
 class Annealing:
-    """The best orders known by buffering, and the rounds that better them.
+    """The best order known with each buffering, and the rounds that improve them.
 
     Args:
         problem: with caps.
         seed: of all random choices.
-        found_by: what candidates are named for.
+        found_by: the name under which candidates are reported.
     """
 
     def __init__(self, problem: Problem, seed: int, found_by: str = "local search") -> None:
@@ -64,7 +64,7 @@ class Annealing:
         self.fusible = [copy.gains_by_fusion for copy in relaxed_memory(problem).copies]
 
     def add(self, programs: Programs, bufferings: Iterable[Buffering] = ()) -> None:
-        """Begin from an order too, with each buffering with which it fits."""
+        """Add an order as a start, with each buffering with which it fits."""
         placement, count = self.problem.placement, self.problem.num_micro_batches
         for buffering in dict.fromkeys((*bufferings, *BUFFERINGS, *_TIGHT_BUFFERINGS)):
             walk = self.walk(Schedule(placement, count, programs, "synth", buffering))
@@ -72,7 +72,7 @@ class Annealing:
                 self._note(walk.value_us, walk.orders.schedule)
 
     def walk(self, schedule: Schedule) -> "Walk | None":
-        """A walk from a schedule, if it may run."""
+        """Return a walk from a schedule; None if it may not run."""
         walk = Walk(self.table, schedule, self.headrooms, self.problem, self.rng, self.fusible)
         self.units_spent += self.table.num_ops
         return walk if walk.fits else None
@@ -98,8 +98,8 @@ class Annealing:
 
         Args:
             units: the effort.
-            should_stop: asked every few dozen moves.
-            least_us: no schedule takes less, so nothing is sought below.
+            should_stop: polled every few dozen moves.
+            least_us: a lower bound, at which the search ends.
         """
         last = self.units_spent + units
         yield from self._improved()
@@ -128,7 +128,7 @@ class Annealing:
             yield candidate
 
     def _next_start(self) -> _Start:
-        """The best of all, then by turns the best with each buffering, in rounds ever longer."""
+        """Return the best start, then the best with each buffering in turn, with longer rounds."""
         ranked = sorted(self._starts.values(), key=lambda start: start.value_us)
         if not self._queue:
             self._queue = [start.schedule.buffering for start in reversed(ranked)]
@@ -139,7 +139,7 @@ class Annealing:
         return self._starts[self._queue.pop()]
 
     def _anneal(self, walk: "Walk", last: float, should_stop: Callable[[], bool]) -> None:
-        """One round."""
+        """Run one round."""
         num_ops = sum(map(len, walk.orders.programs))
         moves = round(self._moves_per_op * num_ops)
         mean_us = max(1.0, sum(self.table.duration_us) / self.table.num_ops)
@@ -158,10 +158,10 @@ class Annealing:
 
 
 class Walk:
-    """A walk from order to order, none of which exceeds a cap or waits for itself.
+    """A walk from order to order, none of which exceeds a cap or deadlocks.
 
-    `best` are the programs of the best order, `best_us` what it is worth; `fits` is False if the
-    first schedule must not run.
+    `best` are the programs of the best order, `best_us` its value; `fits` is False if the first
+    schedule may not run.
     """
 
     def __init__(
@@ -195,7 +195,7 @@ class Walk:
         return self.times.num_run + ANNEALING.units_per_move * self._num_moves
 
     def step(self, temperature_us: float) -> bool:
-        """Try a random move; return whether it was made."""
+        """Try a random move; return True if it was made."""
         self._num_moves += 1
         limit_us = self.value_us - temperature_us * math.log(1 - self.rng.random())
         if self._has_fusible and self.rng.random() < ANNEALING.fusion_share:
@@ -226,7 +226,7 @@ class Walk:
         return target
 
     def _keep_order(self, first: int, second: int) -> bool:
-        """Return whether two ops of a rank must stay in order: same row, or same micro-batch."""
+        """Return True if two ops of a rank must stay in order: same row, or same micro-batch."""
         count = self.table.num_micro_batches
         row, microbatch = divmod(first, count)
         other_row, other_microbatch = divmod(second, count)
@@ -247,7 +247,7 @@ class Walk:
         return copy // stages == other // stages
 
     def move(self, rank: int, place: int, target: int, limit_us: float) -> bool:
-        """Let an op go to another place of its rank, if that fits and the value is in the limit."""
+        """Move an op to another place of its rank if it fits and the value is in the limit."""
         program = self.orders.programs[rank]
         start, end = (place, target + 1) if place < target else (target, place + 1)
         program.insert(target, program.pop(place))
@@ -268,7 +268,7 @@ class Walk:
             self.orders.update_posts(self.orders.crossing[rank])
 
     def _fits(self, rank: int, start: int, end: int) -> bool:
-        """Return whether all ranks whose memory depends on a rank's order keep their caps."""
+        """Return True if all ranks whose memory depends on a rank's order keep their caps."""
         if not self.memory.fits(rank, start, end):
             return False
         others = {target for _, target in self.orders.crossing[rank] if target != rank}
@@ -282,7 +282,7 @@ class Walk:
             self.best_us, self.best = value_us, self.orders.ops()
 
     def _fuse_or_split(self, limit_us: float) -> bool:
-        """Let BW do what a random B and its W do, or the reverse."""
+        """Fuse a random B with its W, or split a BW."""
         orders, count = self.orders, self.table.num_micro_batches
         rank = self.rng.randrange(len(orders.programs))
         program = orders.programs[rank]

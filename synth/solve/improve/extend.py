@@ -1,13 +1,13 @@
-"""Orders for more micro-batches from one for fewer: what repeats in it, as often as need be.
+"""Extending a schedule to more micro-batches by repeating its steady-state segment.
 
     rank 0 | F0 F1 F2 B0 [W0 F3 B1] W1 B2 W2 B3 W3       a segment of one micro-batch: on each rank
     rank 1 | F0 B0 [F1 W0 B1] F2 W1 B2 F3 W2 B3 W3       one F, one B and one W, in any order
 
-A rank's memory depends on the order of its ops only. So where a stretch of every rank's order holds
-as many F as B and as W of each stage copy, memory is after it what it was before, and it may come
-again. And if what comes before these stretches needs nothing of what comes after, then no ops wait
-for each other in a circle, however often they come. That is so where transfers never wait for a
-buffer; of buffers the verifier decides.
+A rank's memory depends only on the order of its ops. If a stretch of every rank's order holds as
+many F as B and as W of each stage copy, the usage after it is the usage before it, so it can be
+repeated. If the ops before these stretches need nothing from the ops after them, no repetition
+closes a cycle of ops that wait for each other. This assumes that transfers never wait for a buffer;
+with buffers the verifier decides.
 """
 
 from bisect import bisect_left
@@ -23,9 +23,10 @@ from synth.solve.tuning import EXTEND
 
 
 class Segment(NamedTuple):
-    """Of each rank's order, from which place to which it has `size` of every kind and stage copy.
+    """A stretch of each rank's order with `size` ops of every kind and stage copy.
 
-    `us` is how long that takes on average over the ranks.
+    `spans` are its first place and the place behind it by rank, `us` its mean duration over the
+    ranks.
     """
 
     size: int
@@ -33,7 +34,7 @@ class Segment(NamedTuple):
     us: float
 
     def repeated(self, orders: Orders, times: int) -> Orders:
-        """The orders with so many more of it."""
+        """Return the orders with further repetitions of it."""
         return tuple(
             (*order[:end], *tuple(order[begin:end]) * times, *order[end:])
             for order, (begin, end) in zip(orders, self.spans, strict=True)
@@ -41,7 +42,7 @@ class Segment(NamedTuple):
 
 
 def extended_instance(instance: Instance, count: int) -> Instance:
-    """The same with so many more micro-batches for each replica."""
+    """Return the instance with `count` more micro-batches for each replica."""
     copies = tuple(
         copy._replace(
             num_micro_batches=copy.num_micro_batches + count,
@@ -59,20 +60,20 @@ def extend(
     objective: Objective,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> list[ScoredOrders]:
-    """The best few found for so many more micro-batches of each replica, best first.
+    """Return the best few orders with `count` more micro-batches of each replica, best first.
 
-    They keep the caps, in the instance's terms, if the orders do.
+    They keep the instance's caps if the given orders do.
 
     Args:
-        instance: that of the orders.
-        count: one at least.
-        should_stop: asked between any two that are tried; what is found by then is answered.
+        instance: of the given orders.
+        count: at least one.
+        should_stop: polled between trials; the orders found by then are returned.
     """
     return _Extension(instance, orders, objective, should_stop).by(count)
 
 
 class _Place(NamedTuple):
-    """Before an op of a rank's order, or after the last: when, and how many of each are done."""
+    """A place in a rank's order: its time, its index, and the ops of each type done before it."""
 
     us: int
     at: int
@@ -80,7 +81,7 @@ class _Place(NamedTuple):
 
 
 class _Extension:
-    """One order, and the segments in it."""
+    """One order and its segments."""
 
     def __init__(
         self,
@@ -117,7 +118,7 @@ class _Extension:
         yield _Place(end_us, len(self.orders[rank]), tuple(done))
 
     def by(self, count: int) -> list[ScoredOrders]:
-        """The best few found for so many more."""
+        """Return the best few orders with `count` more micro-batches."""
         if count not in self._by:
             whole = Graph(extended_instance(self.instance, count))
             made = (
@@ -128,9 +129,9 @@ class _Extension:
         return self._by[count]
 
     def _made(self, count: int) -> Iterator[Orders]:
-        """Of the best sizes the best segments, as often as there is room for.
+        """Yield orders with the best segments of the best sizes, repeated as often as possible.
 
-        What is over is added before, with the best smaller segments, while the order is short.
+        The remainder is added first, with the best smaller segments, while the order is short.
         """
         sizes = range(1, min(count, self._fewest) + 1)
         best = nsmallest(EXTEND.sizes, (rated for size in sizes for rated in self._rate(size)[:1]))
@@ -145,7 +146,7 @@ class _Extension:
                 yield segment.repeated(base.orders, times)
 
     def _begun(self, rest: int) -> "_Extension | None":
-        """The best order with so many more, if there is one."""
+        """Return the best order with the remainder added, if there is one."""
         if rest == 0:
             return self
         found = self.by(rest)
@@ -155,7 +156,7 @@ class _Extension:
         return _Extension(instance, orders, self.objective, self.should_stop)
 
     def _rate(self, size: int) -> list[tuple[float, Segment]]:
-        """Pieces of a size, those first whose repetition adds least for each micro-batch."""
+        """Return segments of a size by the time that each adds per micro-batch, least first."""
         if size not in self._rated:
             graph, rated = Graph(extended_instance(self.instance, size)), []
             for segment in nsmallest(
@@ -173,7 +174,7 @@ class _Extension:
         return min(copy.num_micro_batches for copy in self.instance.copies)
 
     def segments(self, size: int) -> Iterator[Segment]:
-        """Those of a size, each from about a moment on."""
+        """Yield the segments of a size, each beginning at about one moment on all ranks."""
         begins = [list(self._begins(places, size)) for places in self._places]
         if not all(begins):
             return
@@ -188,7 +189,7 @@ class _Extension:
 
     @staticmethod
     def _begins(places: list[_Place], size: int) -> Iterator[tuple[_Place, _Place]]:
-        """Of a rank, where segments begin and end."""
+        """Yield the begins and ends of segments on one rank."""
         by_done = {place.done: place for place in places}
         for place in places:
             end = by_done.get(tuple(count + size for count in place.done))
@@ -196,7 +197,7 @@ class _Extension:
                 yield place, end
 
     def _is_closed(self, begins: Iterable[_Place]) -> bool:
-        """Whether what is done before needs nothing of what comes after."""
+        """Return True if the ops before the segment need nothing from the ops after its begin."""
         done = {
             op_type: count
             for op_types, begin in zip(self._op_types, begins, strict=True)

@@ -1,9 +1,8 @@
-"""List scheduling that minds memory: an event-driven greedy with several rules, and their search.
+"""Memory-aware list scheduling (Graham 1966) with a priority rule for each stage copy.
 
-A rule decides what a stage copy does when its rank is free: how many micro-batches it may have
-under way, whether F or B goes first, and when a W fills a gap. The best rules differ from stage
-copy to stage copy, so a local search changes them one at a time. What is returned are orders; only
-an exact simulation of a verified schedule says what they are worth.
+A rule says how many micro-batches a stage copy may have in flight, whether F or B goes first, and
+when a W fills a gap. The best rules differ between copies, so a local search changes them one at a
+time. It returns orders; only the exact simulation of a verified schedule gives their value.
 """
 
 import heapq
@@ -20,20 +19,20 @@ from synth.solve.tuning import LIST_SCHEDULING
 
 _NEVER = 1 << 60
 
-# Which of a stage copy's counts (F, B, W) an op raises.
+# By kind of op, the counts (F, B, W) of its stage copy that it raises.
 _COUNTED = {F: (0,), B: (1,), W: (2,), BW: (1, 2)}
 
 
 class PriorityRule(NamedTuple):
-    """How one stage copy decides.
+    """The rule of one stage copy.
 
     Attributes:
         limit: the most micro-batches between their F and their B.
-        forward_first: F before B where both can run.
-        patience: a W runs when nothing else can for at least this share of its time.
+        forward_first: F before B if both can run.
+        patience: a W runs if nothing else can for at least this share of its duration.
         backlog: the most micro-batches between their B and their W, before W goes first.
-        fused: BW instead of B. Where B does not fit and BW does, BW runs in any case.
-        eager: where stage copies of a rank compete, this one's micro-batches go before older ones.
+        fused: BW instead of B. If B does not fit and BW does, BW runs in any case.
+        eager: newer micro-batches of this copy go before older ones of other copies of the rank.
     """
 
     limit: int
@@ -45,7 +44,7 @@ class PriorityRule(NamedTuple):
 
 
 class _Option(NamedTuple):
-    """An op that could start now; smaller goes first."""
+    """An op that could start now; the smallest key goes first."""
 
     key: tuple[int, ...]
     copy: int
@@ -53,7 +52,7 @@ class _Option(NamedTuple):
 
 
 class Builder:
-    """The greedy for one instance; what every scored needs is computed once."""
+    """List scheduling of one instance; holds the data that all schedules share."""
 
     def __init__(self, instance: Instance, objective: Objective) -> None:
         self.instance, self.objective = instance, objective
@@ -63,12 +62,12 @@ class Builder:
         ]
 
     def build(self, rules: Sequence[PriorityRule]) -> ScoredOrders | None:
-        """Run the greedy; None if it cannot go on, which tight and odd memory can cause."""
+        """Schedule by these rules; None at a dead end, which tight or unusual memory can cause."""
         return _Greedy(self, rules).run()
 
 
 class _Greedy:
-    """All ranks in one event loop; `arrivals` are known as soon as their op has started."""
+    """All ranks in one event loop; arrivals are known as soon as their op has started."""
 
     def __init__(self, builder: Builder, rules: Sequence[PriorityRule]) -> None:
         self.builder, self.rules = builder, rules
@@ -111,7 +110,7 @@ class _Greedy:
             heapq.heappush(self.events, (wake_us, rank))
 
     def _choose(self, rank: int, now: int) -> tuple[tuple[int, OpKind] | None, int]:
-        """What to start now, or when to look again."""
+        """Return the op to start now, or None and the time to look again."""
         held = self.instance.held[rank]
         filler = self._weight(held)
         if filler is not None:
@@ -139,7 +138,7 @@ class _Greedy:
         return None, wake_us
 
     def _weight(self, held: Sequence[int]) -> int | None:
-        """The stage copy with the most W's waiting of which one fits."""
+        """Return the copy with the most waiting W's of which one fits."""
         best, most = None, 0
         for copy in held:
             _, b, w = self.counts[copy]
@@ -148,7 +147,7 @@ class _Greedy:
         return best
 
     def _options(self, copy: int) -> Iterator[tuple[_Option | None, int, bool]]:
-        """The next F and B: what, none if it does not fit; when; and whether it was allowed to."""
+        """Yield the next F and B: the option if it fits, its time, and if the rule allows it."""
         rule, (f, b, _) = self.rules[copy], self.counts[copy]
         depth = self.instance[copy].stage
         if f < len(self.acts[copy]):
@@ -162,7 +161,7 @@ class _Greedy:
             yield _Option(key, copy, kind) if kind else None, self.grads[copy][b], True
 
     def _backward(self, copy: int, rule: PriorityRule) -> OpKind | None:
-        """B or BW, whichever the rule prefers of what fits."""
+        """Return B or BW, the one that the rule prefers among those that fit."""
         can_fuse = self._fits(copy, BW)
         if rule.fused and can_fuse:
             return BW
@@ -176,7 +175,7 @@ class _Greedy:
         return self.instance.allows(copy, kind, usage)
 
     def _fits(self, copy: int, kind: OpKind) -> bool:
-        """Whether an op fits and leaves a way out: W's first, then the oldest micro-batches."""
+        """Return True if an op fits and leaves the completion reserve once waiting W's have run."""
         instance, counts = self.instance, self.counts
         rank = instance[copy].rank
         headroom = instance.headroom_bytes[rank]
@@ -222,7 +221,7 @@ class _Greedy:
     def _deliver(
         self, inboxes: list[list[int]], source: int, target: int, end: int, lag_us: int
     ) -> None:
-        """Transfers on one link take turns."""
+        """Deliver a result; a link carries one transfer at a time."""
         link = (self.instance[source].rank, self.instance[target].rank)
         if link[0] != link[1]:
             end = max(end, self.link_free_us.get(link, 0)) + lag_us
@@ -232,7 +231,7 @@ class _Greedy:
 
 
 def variants(instance: Instance) -> Iterator[list[PriorityRule]]:
-    """The uniform rules to start from: 1F1B's limits, zero bubble's, and as memory allows.
+    """Yield uniform rules: with the limits of 1F1B, of zero bubble, and of memory.
 
     Those that are best most often come first.
     """
@@ -278,9 +277,9 @@ def search(
     """Try all variants, then change the best one copy by copy; return orders, best first.
 
     Args:
-        max_ops: the effort, in ops placed: a number of steps and not a time, so that the same
-            input gives the same orders.
-        should_stop: asked after each scored, where there is less time than that.
+        max_ops: the effort, in ops placed and not in time, so that the same input gives the same
+            orders.
+        should_stop: polled after each schedule.
     """
     budget = max(LIST_SCHEDULING.fewest_schedules, max_ops // instance.num_ops)
     found: list[tuple[ScoredOrders, list[PriorityRule]]] = []
@@ -305,7 +304,7 @@ def _climb(
     rng: random.Random,
     should_stop: Callable[[], bool],
 ) -> list[tuple[ScoredOrders, list[PriorityRule]]]:
-    """Keep every change of one or two stage copies' rules that is not worse; best first."""
+    """Keep every change of one or two rules that is not worse; return better orders, best first."""
     improved, instance = [], builder.instance
     for _ in range(steps):
         if should_stop():

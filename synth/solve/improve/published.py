@@ -1,4 +1,4 @@
-"""The first answers: published schedules, a given one, and the one that needs least memory."""
+"""The first incumbents: published schedules, a given one, and the one of least memory."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -25,7 +25,7 @@ class PublishedIncumbents:
         self.baselines: list[Baseline] = []
 
     def try_families(self) -> None:
-        """The published schedules that exist for this placement: the first incumbent."""
+        """Offer the published schedules of this placement."""
         problem = self.problem
         made = generate_for(
             problem.placement, problem.num_micro_batches, problem.costs, problem.caps_bytes
@@ -36,7 +36,7 @@ class PublishedIncumbents:
                 return
 
     def _made_for_averages(self) -> Iterator[tuple[str, Schedule]]:
-        """Those that read times, as their authors make them: from the averages of all stages."""
+        """Yield the schedules that read times, made from mean times as their authors do."""
         problem = self.problem
         averaged = with_mean_times(problem.costs)
         if averaged != problem.costs:
@@ -51,7 +51,7 @@ class PublishedIncumbents:
                     yield f"{name}, averaged", schedule
 
     def _out_of_grace(self) -> bool:
-        """Whether the families that are left must wait: the time is up, or a stop asked for."""
+        """Return True if the remaining families must be skipped: out of time, or stopped."""
         budget = self.state.budget
         up = budget.is_late(PUBLISHED.share * budget.time_limit_s)
         in_grace = budget.elapsed_s() + budget.evaluation_s < PUBLISHED.grace_s
@@ -78,11 +78,16 @@ class PublishedIncumbents:
                 self.state.offer(evaluate.split_backward(self.problem, alone))
 
     def try_serial(self) -> None:
-        """One micro-batch at a time: it fits wherever anything does."""
+        """Offer one micro-batch at a time, which fits wherever anything does."""
         serial = infeasibility.serial_schedule(self.problem)
         self.state.offer(evaluate.evaluate(self.problem, serial, serial.name))
 
     def try_hint(self, schedule: Schedule) -> None:
+        """Offer the given schedule.
+
+        Raises:
+            SynthError: it is no schedule of this problem, or none that the search could improve.
+        """
         asked, given = self.problem, schedule
         if (given.placement, given.num_micro_batches) != (asked.placement, asked.num_micro_batches):
             raise SynthError(
@@ -110,7 +115,7 @@ class PublishedIncumbents:
 
 
 def with_mean_times(costs: Costs) -> Costs:
-    """Every stage with the mean times of all."""
+    """Return the costs with the mean times of all stages for each stage."""
     stages = costs.stages
     mean_us = {
         kind: round(sum(stage.duration_us[kind] for stage in stages) / len(stages))
@@ -120,7 +125,7 @@ def with_mean_times(costs: Costs) -> Costs:
 
 
 def _check_in_order(schedule: Schedule) -> None:
-    """Period bounds hold for programs that take every kind of op in micro-batch order."""
+    """Reject a schedule with kinds not in micro-batch order: bounds of the period exclude it."""
     for rank, program in enumerate(schedule.programs):
         last: dict[tuple[OpKind, int, int], int] = {}
         for op in program:

@@ -1,9 +1,10 @@
-"""Fewer micro-batches, for which the exact model finds the best; what repeats in it is repeated.
+"""Solve a shorter instance exactly, then extend its schedule by its steady-state segment.
 
-Below 1F1B's memory, with one stage per rank, the best schedules are bursts with idle times between,
-and all but the first and the last ones are alike. What has just room for these and for one burst
-between them is short enough for the exact model (docs/solver-notes.md). With several stages per
-rank that is so at half of it and below, and the exact model needs the other parts of the search.
+Below 1F1B's memory, with one stage per rank, the best schedules are bursts with idle time between
+them, and all but the first and the last ones are alike. An instance with just enough micro-batches
+for these and one burst between is short enough for the exact model (docs/solver-notes.md). With
+several stages per rank that holds at half of 1F1B's memory and below, and the exact model needs the
+other parts of the search.
 """
 
 import math
@@ -25,23 +26,23 @@ from synth.solve.result import Incumbent, Result
 from synth.solve.search_state import OnImprovement, SearchState
 from synth.solve.tuning import SHORT_INSTANCE
 
-# All that the exact model begins from; it needs help where ranks hold several stages. Of what they
-# find all but list schedules is extended on the way: those of all micro-batches are known.
+# Parts of the search for the short instance: enough starts for the exact model, which needs more
+# help where ranks hold several stages.
 _PARTS = frozenset({Part.FAMILIES, Part.LIST_SCHEDULING, Part.EXACT})
 _PARTS_OF_SEVERAL = frozenset(Part) - {Part.FEWER, Part.BOUNDS}
+# Schedules that are extended before that search ends; list schedules of the whole are known anyway.
 _FOUND_BY = (*SolverName, Part.WINDOWS, "pattern")
 
-# Another search, within the limits of this one.
+# Runs another search within the limits of this one.
 Search: TypeAlias = Callable[[Problem, SolveOptions, OnImprovement], Result]
 
 
 class ShortInstance:
-    """The smaller problem, and what its schedules are worth for the one asked.
+    """The short instance, and the extensions of its schedules.
 
     Args:
-        problem: the one asked.
-        instance: of that, in which bounds hold.
-        state: where its search stands.
+        state: the search for the whole problem.
+        instance: the one that is relaxed for fusion.
     """
 
     def __init__(self, state: SearchState, instance: Instance) -> None:
@@ -50,7 +51,7 @@ class ShortInstance:
 
     @cached_property
     def left_out(self) -> int:
-        """How many micro-batches; none where it is of no use."""
+        """The number of micro-batches left out; 0 if a short instance is of no use."""
         count = self.asked.num_micro_batches
         left_out = (
             self._left_out_of_bursts
@@ -61,7 +62,7 @@ class ShortInstance:
 
     @property
     def _left_out_of_bursts(self) -> int:
-        """A multiple of a burst."""
+        """A multiple of the burst."""
         if self._burst is None:
             return 0
         left_out = self.asked.num_micro_batches - self._most_kept
@@ -69,7 +70,7 @@ class ShortInstance:
 
     @property
     def _left_out_of_any(self) -> int:
-        """All that there is no time for; of one copy of the stages."""
+        """All micro-batches for which there is no time, with one replica of the stages."""
         if self.asked.num_replicas > 1 or not self._is_tight:
             return 0
         most_ops = math.isqrt(int(self._limit_s / SHORT_INSTANCE.s_per_pair_of_several))
@@ -82,7 +83,7 @@ class ShortInstance:
 
     @property
     def _burst(self) -> int | None:
-        """What memory takes at once where it is shortest of what 1F1B would have; else none."""
+        """The most micro-batches that the tightest rank holds, if fewer than 1F1B; else None."""
         num_ranks = self.asked.num_ranks
         taken = (self._strict.most_forwards(rank) for rank in range(num_ranks))
         return min(
@@ -91,7 +92,7 @@ class ShortInstance:
 
     @property
     def _is_tight(self) -> bool:
-        """Whether some rank has room for no more than half of the forwards that 1F1B holds."""
+        """True if some rank can hold at most half of the forwards that 1F1B holds there."""
         headrooms = (
             (held, self._strict.headroom_in_forwards(held[0])) for held in self._strict.held
         )
@@ -107,12 +108,12 @@ class ShortInstance:
 
     @property
     def problem(self) -> Problem:
-        """The smaller problem."""
+        """The problem with fewer micro-batches."""
         return replace(self.asked, num_micro_batches=self.asked.num_micro_batches - self.left_out)
 
     @property
     def is_worth(self) -> bool:
-        """Whether there is time for what it takes."""
+        """True if there is time for the expected effort."""
         num_ops = len(self.instance) * len(SPLIT) * self.problem.num_micro_batches
         needed_s = SHORT_INSTANCE.s_per_pair * num_ops**2
         return (
@@ -124,13 +125,13 @@ class ShortInstance:
         return SHORT_INSTANCE.share * self.state.budget.left_s()
 
     def run(self, search: Search, workers: int, take: Callable[[ScoredPrograms], None]) -> float:
-        """Search the smaller problem, and take what its schedules make for the one asked.
+        """Search the short instance, and extend its schedules to the whole problem.
 
-        The last one always; of those before it, some, as time allows, where the search need not be
-        repeatable.
+        The last schedule is always extended, earlier ones as time allows, but none if the search
+        must be repeatable.
 
         Args:
-            search: solves the smaller problem.
+            search: solves the short instance.
             workers: threads that it may use.
             take: called with every order that is better than the incumbent.
 
@@ -176,7 +177,7 @@ class ShortInstance:
         return (self.state.budget.elapsed_s() - began_s) / self.options.time_limit_s
 
     def extended_programs(self, schedule: Schedule) -> Iterator[ScoredPrograms]:
-        """What a schedule of the smaller problem makes for the one asked, best first."""
+        """Yield the extensions of a schedule of the short instance, best first."""
         instance, objective = safe_memory(self.problem, schedule.buffering), self.asked.objective
         orders = tuple(tuple(order_of(instance, program)) for program in schedule.programs)
         whole = extended_instance(instance, self.left_out)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from synth.kinds import OpKind
 from synth.solve.instance.instance import BW, SPLIT, B, F, Instance, Node, OpIndex, W
 
-# No op, no link, no time: where there is none.
+# Stands for no op, no link, or no time yet.
 NONE = -1
 
 

@@ -25,7 +25,7 @@ class OpIndex(NamedTuple):
     microbatch: int
 
 
-# An op: its stage copy, and which of that stage copy's.
+# An op: its stage copy and its index there.
 Node = tuple[int, OpIndex]
 
 

@@ -1,8 +1,8 @@
-"""The memory cap of a rank that holds several stages, as counts of what is done before each op.
+"""The memory limit of a rank with several stage copies, by counting the ops done before each op.
 
-Which of two ops of a rank comes first is a literal where their order is not certain anyway; the
-level before an op is a sum of such literals. Their number is quadratic in the ops, and where these
-are few CP-SAT finds and proves far more than with a reservoir.
+A literal says which of two ops of a rank comes first, where that is open; the usage before an op is
+a sum of such literals. Their number is quadratic in the ops, but where ops are few, CP-SAT finds
+and proves far more with them than with a reservoir.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,12 +16,12 @@ from synth.solve.instance.instance import F, Instance, Node, OpIndex, W
 
 
 class Counts:
-    """Adds the cap of ranks to a model.
+    """Adds the memory limit of ranks to a model.
 
     Args:
-        start: of each op.
-        end: of an op of a stage copy.
-        place: of each op in a known order, to begin the search from.
+        start: by op.
+        end: of an op of a copy.
+        place: by op, its place in a known order, as a hint.
     """
 
     def __init__(
@@ -36,11 +36,11 @@ class Counts:
         self.before: dict[tuple[Node, Node], Literal] = {}
 
     def add(self, nodes: Iterable[Node], headroom_bytes: int, usage_bytes: int = 0) -> None:
-        """Let none of a rank's ops start where it does not fit.
+        """Let no op of a rank start where it does not fit.
 
         Args:
-            nodes: those whose order is open, by rising number within a kind.
-            usage_bytes: what is there before all of them.
+            nodes: ops whose order is open, by rising number within a kind.
+            usage_bytes: usage before all of them.
         """
         numbers: dict[tuple[int, OpKind], list[int]] = {}
         for copy, (kind, k) in nodes:
@@ -56,7 +56,7 @@ class Counts:
     def _usage(
         self, node: Node, numbers: Mapping[tuple[int, OpKind], Sequence[int]]
     ) -> cp_model.LinearExprT:
-        """The bytes that others have added right before an op."""
+        """Return the bytes that the other ops have added right before an op."""
         certain_bytes = 0
         open_bytes: list[cp_model.LinearExprT] = []
         for (other, kind), theirs in numbers.items():
@@ -74,7 +74,7 @@ class Counts:
         return cp_model.LinearExpr.sum(open_bytes) + certain_bytes
 
     def _undecided(self, node: Node, other: int, kind: OpKind) -> tuple[int, int]:
-        """Of another type, how many are done before an op for certain, and how many at most."""
+        """Return how many ops of another type are done before an op in any case, and at most."""
         instance, (copy, (own, k)) = self.instance, node
         count = instance[other].num_micro_batches
         if (copy, own) == (other, kind):
@@ -103,9 +103,9 @@ class Counts:
 
 
 def _leads(copy: int, kind: OpKind, other: int, other_kind: OpKind) -> bool:
-    """Whether a micro-batch passes one type of op of a replica before the other one.
+    """Return True if a micro-batch passes one type of op of a replica before the other one.
 
-    First all F's, downwards; then all B's, upwards; each W comes behind its B, and nothing waits
+    First come all F's, downwards, then all B's, upwards; each W follows its B, and nothing waits
     for it.
     """
     if kind == W:

@@ -38,11 +38,10 @@ class Requirement(NamedTuple):
 def requirements(
     copy: StageCopy, headroom_bytes: int | None, fused: OpKind | None = None
 ) -> Iterator[Requirement]:
-    """All that the cap asks of the order of a stage copy's ops, alone on its rank.
+    """Yield the requirements of the memory limit on a copy alone on its rank.
 
     Args:
-        headroom_bytes: of the rank.
-        fused: BW for what it asks of a B that is fused, and of nothing else.
+        fused: BW for the requirements of a fused B only.
     """
     if headroom_bytes is None:
         return
@@ -56,7 +55,7 @@ def requirements(
 def requirement(
     copy: StageCopy, headroom_bytes: int, op_index: OpIndex, fused: OpKind | None = None
 ) -> Requirement | None:
-    """What the cap asks of one op; None if it always fits."""
+    """Return the requirement of the memory limit on one op; None if it always fits."""
     found = tuple(
         _alternatives(
             copy, headroom_bytes - copy.peak_above_bytes[fused or op_index.kind], op_index
@@ -66,7 +65,7 @@ def requirement(
 
 
 def _alternatives(copy: StageCopy, slack: int, op_index: OpIndex) -> Iterator[Alternative]:
-    """Walk the first other count from loosest to strictest, keep what loosens the second one."""
+    """Walk the first count from loosest to strictest; keep those that loosen the second one."""
     (kind, index), m, delta = op_index, copy.num_micro_batches, copy.delta_bytes
     slack -= delta[kind] * index
     outer, inner = {F: (B, W), B: (F, W), W: (B, F)}[kind]
@@ -149,7 +148,7 @@ def _known(before: Before) -> Alternative | None:
 
 
 def asked_by_all(alternatives: Sequence[Alternative]) -> Iterator[Before]:
-    """The loosest of each kind of precedence that every alternative has."""
+    """Yield the loosest of each kind of precedence that every alternative contains."""
     sides: dict[tuple[OpKind, bool], list[Before]] = {}
     op_index = _common_op_index(alternatives)
     for alternative in alternatives:
@@ -166,6 +165,6 @@ def asked_by_all(alternatives: Sequence[Alternative]) -> Iterator[Before]:
 
 
 def _common_op_index(alternatives: Sequence[Alternative]) -> OpIndex:
-    """The op that all the precedences are about."""
+    """Return the op that all the precedences contain."""
     common = set.intersection(*({*before} for found in alternatives for before in found))
     return next(iter(common))

@@ -10,7 +10,7 @@ from synth.solve.instance.instance import StageCopy
 
 
 class UsageEvent(NamedTuple):
-    """The level changes at a moment."""
+    """A change of the usage at a moment."""
 
     at: cp_model.LinearExprT
     change_bytes: int
@@ -19,7 +19,7 @@ class UsageEvent(NamedTuple):
 def events_of(
     copy: StageCopy, kind: OpKind, start: cp_model.LinearExprT, end: cp_model.LinearExprT
 ) -> list[UsageEvent]:
-    """An op needs memory while it runs; then its change remains."""
+    """Return the events of an op: it needs its peak while it runs, then its delta remains."""
     peak_above, delta = copy.peak_above_bytes[kind], copy.delta_bytes[kind]
     events = (UsageEvent(start, peak_above), UsageEvent(end, delta - peak_above))
     return [event for event in events if event.change_bytes]
@@ -28,10 +28,10 @@ def events_of(
 def add_reservoir(
     cp: cp_model.CpModel, events: Sequence[UsageEvent], headroom_bytes: int, usage_bytes: int = 0
 ) -> None:
-    """The level never exceeds the room; changes at one moment count together.
+    """Keep the usage within the headroom; changes at one moment count together.
 
     Args:
-        usage_bytes: what is there before all events.
+        usage_bytes: usage before all events.
     """
     highest = headroom_bytes - usage_bytes
     rises = sum(max(0, event.change_bytes) for event in events)

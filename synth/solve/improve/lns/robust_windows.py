@@ -1,8 +1,7 @@
-"""Windows and slack in turns: where windows find nothing more, moves for slack lead on.
+"""Windows with moves for robustness: where windows gain nothing more, such moves lead on.
 
-An order from which no window leads farther has many ways that are as long as the longest. To move
-ops so that the mean over random scenarios falls, never the worse for the value, leaves fewer of
-them.
+An order that no window improves has many paths as long as the critical path. Moves that lower the
+mean over duration scenarios, without a worse value, leave fewer of them.
 """
 
 import math
@@ -34,7 +33,7 @@ class RobustWindows:
         self._evaluated_at_s = state.budget.elapsed_s()
 
     def _strictest_instance(self) -> tuple[Instance, list[TimedOrders]]:
-        """The instance, and the best orders that fit in it."""
+        """Return the strictest memory model in which orders are known, and the best of these."""
         best = self.state.best
         if best is not None:
             strict = safe_memory(self.problem, best.schedule.buffering)
@@ -91,7 +90,7 @@ class RobustWindows:
         return timing.value_us(self.instance, self.problem.objective)
 
     def _take(self, timing: TimedOrders) -> None:
-        """Evaluate what is better; not every step, where looking at one exactly takes long."""
+        """Evaluate a better solution, unless one was evaluated a moment ago."""
         pause_s = (
             0 if self.options.deterministic else WINDOWS.pauses * self.state.budget.evaluation_s
         )
@@ -100,7 +99,7 @@ class RobustWindows:
             self._evaluated_at_s = self.state.budget.elapsed_s()
 
     def _more_robust(self, should_stop: Callable[[], bool]) -> list[TimedOrders]:
-        """The best with more slack, to go on from; nothing if it has all there is."""
+        """Return the incumbent after moves for robustness; empty if no move gains."""
         best = self.state.best
         if best is None or Part.SLACK in self.options.without or should_stop():
             return []

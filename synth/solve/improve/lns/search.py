@@ -1,6 +1,6 @@
-"""Large-neighbourhood search over windows of time: everything outside keeps its order.
+"""Large-neighbourhood search over windows of time (Shaw 1998): ops outside keep their order.
 
-Some windows are short and free on all ranks, others long and free on a few of them.
+Some windows are short and free on all ranks, others long and free on a few ranks only.
 """
 
 import math
@@ -25,7 +25,7 @@ _SIZES = tuple(WindowSize(*size) for size in WINDOWS.sizes)
 
 
 class Improved(NamedTuple):
-    """The best found, the effort of each worker, and whether no window is left to try."""
+    """The best solution, the effort of each worker, and True if no window is left to try."""
 
     timing: TimedOrders
     spent_s: float
@@ -43,18 +43,18 @@ def improve(
     on_better: Callable[[TimedOrders], None],
     patience_s: float = math.inf,
 ) -> Improved:
-    """Re-solve windows of split solutions; never gets worse than the best.
+    """Re-solve windows of solutions without BW; never gets worse than the best.
 
-    All of them get a few small windows; whichever is best then, windows of all sizes. A window
-    is kept when it is not worse for the whole: moves between equals lead out of dead ends. Ends
-    when windows find nothing more.
+    All of them get a few small windows; then the best one gets windows of all sizes. A window is
+    kept if the whole gets no worse: moves between equals lead out of local optima. The search ends
+    when windows gain nothing more.
 
     Args:
-        seconds: the effort of each worker, counted in steps that take about so long.
-        workers: windows at a time. What one finds is kept where no other has changed anything; with
-            one worker the search can be repeated.
-        on_better: called for what is better than all before.
-        patience_s: ends when so much of the effort has gained nothing.
+        seconds: the effort of each worker, in counted steps that take about this long.
+        workers: windows solved at a time. A result is kept if no other has changed its ops; with
+            one worker the search is repeatable.
+        on_better: called for each solution that is better than all before.
+        patience_s: the search ends after this effort without a gain.
     """
     seconds, patience_s = seconds * workers, patience_s * workers
     effort = _Effort(seconds, should_stop, patience_s)
@@ -90,7 +90,7 @@ def improve(
 
 @dataclass
 class _Effort:
-    """What is left to spend, in about seconds, all of it or until it gains nothing more."""
+    """The effort left, in approximate seconds, and the patience without a gain."""
 
     seconds_left: float
     should_stop: Callable[[], bool]
@@ -100,11 +100,11 @@ class _Effort:
         self.gained()
 
     def gained(self) -> None:
-        """It is worth going on."""
+        """Restart the patience."""
         self._idle_below_s = self.seconds_left - self.patience_s
 
     def is_spent(self) -> bool:
-        """Whether to end."""
+        """Return True if the search should end."""
         least_s = max(0.0, self._idle_below_s)
         return self.seconds_left <= least_s or self.should_stop()
 
@@ -113,7 +113,7 @@ _Running: TypeAlias = dict[Future[list[Change]], tuple[Window, Arm]]
 
 
 class _Search:
-    """The current solution, and what its graph says."""
+    """The current solution and its tails."""
 
     def __init__(
         self, graph: Graph, required: Required, objective: Objective, orders: Orders, seed: int
@@ -133,7 +133,7 @@ class _Search:
     def improve(
         self, most_ops: int, effort: _Effort, tell: Callable[["_Search"], None], workers: int
     ) -> bool:
-        """Re-solve windows of so many ops at most, some at a time; whether none is left to try."""
+        """Re-solve windows of at most `most_ops`; return True if none is left to try."""
         running: _Running = {}
         ending = threading.Event()
         with ThreadPoolExecutor(workers, "window") as pool:
@@ -155,7 +155,7 @@ class _Search:
     def _begin(
         self, most_ops: int, running: _Running, pool: Executor, ending: threading.Event
     ) -> bool:
-        """Let one more window be solved; False if no size is left to try."""
+        """Start solving one more window; return False if no size is left to try."""
         arm = self.bandit.choose(self.rng, most_ops)
         if arm is None:
             return False
@@ -166,7 +166,7 @@ class _Search:
         return True
 
     def _take(self, window: Window, arm: Arm, changes: Sequence[Change]) -> float:
-        """Keep what is not worse for the whole; what the window cost."""
+        """Keep changes that do not worsen the whole; return the effort of the window."""
         before_us = self.earliest_start.value_us
         earliest_start = self._changed(changes)
         if earliest_start is not None and earliest_start.value_us <= before_us:
@@ -178,7 +178,7 @@ class _Search:
         return spent_s
 
     def _changed(self, changes: Sequence[Change]) -> EarliestStart | None:
-        """The present solution with these changes; None without any, or if others came before."""
+        """Return the solution with changes; None without any, or if their ops have changed."""
         if not changes:
             return None
         orders = list(self.earliest_start.orders)
@@ -193,7 +193,7 @@ class _Search:
             return None
 
     def _window(self, window_size: WindowSize, others: Sequence[Window]) -> Window:
-        """A random window of a size, if possible none that has ops of others in it."""
+        """Draw a window of a size, if possible without ops of windows being solved."""
         for _ in range(WINDOWS.draws):
             ops, free = self._draw(window_size.num_ops)
             if all(other.ops.isdisjoint(ops) for other in others):
@@ -201,7 +201,7 @@ class _Search:
         return Window(self.earliest_start, self.tails, self.required, ops, free)
 
     def _draw(self, num_ops: int) -> tuple[list[int], frozenset[int]]:
-        """Ops that start around a random moment, a run of the sequence; and the free ranks."""
+        """Return a run of the sequence around a random moment, and the free ranks."""
         num_ranks = len(self.earliest_start.orders)
         free = frozenset(range(num_ranks))
         if num_ranks > WINDOWS.free_ranks and self.rng.randrange(WINDOWS.narrow_every) == 0:

@@ -1,4 +1,4 @@
-"""Which size of windows to try next: the one that gains most for its time, as far as is known."""
+"""A multi-armed bandit over window sizes: effort goes to the sizes that gain most for it."""
 
 import random
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from synth.solve.tuning import BANDIT
 
 
 class WindowSize(NamedTuple):
-    """A size of windows, and how long CP-SAT may think about one, in seconds of effort."""
+    """A number of ops, and the effort in seconds that CP-SAT may spend on such a window."""
 
     num_ops: int
     seconds: float
@@ -17,13 +17,13 @@ class WindowSize(NamedTuple):
 
 @dataclass
 class Arm:
-    """What windows of a size have gained and cost of late.
+    """Recent gains and costs of windows of one size.
 
     Attributes:
-        rate: the gain of a second.
-        cost_s: of a window; at first what CP-SAT may take.
-        windows: how many these are known from, those before counting less and less.
-        idle: windows that found nothing since any size has gained.
+        rate: gain per second.
+        cost_s: mean effort of a window; at first CP-SAT's limit.
+        windows: number of windows behind these figures, older ones discounted.
+        idle: windows without a gain since any size has gained.
     """
 
     window_size: WindowSize
@@ -33,7 +33,7 @@ class Arm:
     idle: int = 0
 
     def learn(self, gained_us: int, spent_s: float) -> None:
-        """What one more window gained and cost, which is more than nothing."""
+        """Add the gain and the cost, which is positive, of one more window."""
         if not self.windows:
             self.windows, self.cost_s = BANDIT.expected_s / spent_s, spent_s
         kept = BANDIT.decay * self.windows
@@ -44,10 +44,10 @@ class Arm:
 
 
 class SizeBandit:
-    """A bandit: effort goes to sizes as they gain, and to each a little.
+    """Chooses sizes by their rates; each size gets a minimum of the effort.
 
     Args:
-        value_us: of the solution at first.
+        value_us: of the first solution.
         num_ops: of the whole problem.
     """
 
@@ -57,7 +57,7 @@ class SizeBandit:
         self._arms = [Arm(window_size, rate, window_size.seconds) for window_size in window_sizes]
 
     def choose(self, rng: random.Random, most_ops: int) -> Arm | None:
-        """One of those of so many ops at most; None if all of them are exhausted."""
+        """Choose among the sizes up to `most_ops`; None if all of them are exhausted."""
         arms = [arm for arm in self._arms if arm.window_size.num_ops <= most_ops]
         left = [arm for arm in arms if not self._is_exhausted(arm)]
         if not left:
@@ -66,7 +66,7 @@ class SizeBandit:
         return rng.choices(left, [max(arm.rate, least) / arm.cost_s for arm in left])[0]
 
     def learn(self, arm: Arm, gained_us: int, spent_s: float) -> None:
-        """What a window of a size gained and cost; a gain opens new ways to all of them."""
+        """Add the gain and cost of a window; a gain makes all sizes worth trying again."""
         arm.learn(gained_us, spent_s)
         arm.idle += 1
         if gained_us > 0:

@@ -1,11 +1,12 @@
 """The model of one window of time: constants before it, variables in it, tails after it.
 
     time   | before            | window            | after
-    order  | as it is          | free, by CP-SAT   | as it is, after the window's ops on each rank
+    order  | fixed             | free, by CP-SAT   | fixed, after the window's ops on each rank
     memory | unchanged         | within the cap    | unchanged: the same ops precede each op
 
-What comes after is a fixed graph, so it enters the model only as each op's tail: the longest way
-from its end to the end of the schedule. The model stays as small as the window.
+The part after the window is a fixed graph, so it enters the model only as each op's tail (Carlier
+1982), the longest path from its end to the end of the schedule. The model stays as small as the
+window.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -31,7 +32,10 @@ Required = Mapping[int, tuple[_Alternative, ...]]
 
 
 def required_by(graph: Graph) -> Required:
-    """What memory asks of each op where a rank holds one stage: one of these alternatives."""
+    """Return by op the alternatives of precedences that memory requires, one of which must hold.
+
+    Only for ranks that hold one stage copy.
+    """
     instance = graph.instance
     return {
         graph.number((index, asked.op_index)): tuple(
@@ -48,7 +52,7 @@ def required_by(graph: Graph) -> Required:
 
 
 class Change(NamedTuple):
-    """Ops of a rank in a row: where in its order they begin, as they were, as they should be."""
+    """A new order of consecutive ops of a rank: their first place, the old order, the new one."""
 
     rank: int
     first: int
@@ -56,7 +60,7 @@ class Change(NamedTuple):
     after: list[int]
 
     def apply(self, order: list[int]) -> list[int] | None:
-        """The rank's order, changed; None if it has been changed here since."""
+        """Return the rank's order with the change; None if these ops have changed since."""
         end = self.first + len(self.before)
         if order[self.first : end] != self.before:
             return None
@@ -71,7 +75,7 @@ class Window:
         tails: of each span that counts.
         required: see `required_by`.
         ops: the run.
-        free: ranks that may change their order.
+        free: ranks whose order may change.
     """
 
     def __init__(
@@ -100,7 +104,7 @@ class Window:
         self._minimise(tails)
 
     def _add_rank(self, rank: int, ops: list[int], is_free: bool) -> None:
-        """Free the order of a rank's ops in the window, or keep it."""
+        """Free the order of a rank's ops in the window, or fix it."""
         earliest_start = self.earliest_start
         first = earliest_start.index[ops[0]]
         earliest = earliest_start.end_us(earliest_start.orders[rank][first - 1]) if first else 0
@@ -153,7 +157,7 @@ class Window:
         add_reservoir(self.cp, events, headroom, usage_bytes)
 
     def _add_requirement(self, alternatives: Sequence[_Alternative]) -> None:
-        """One alternative holds; what lies outside the window is decided already."""
+        """Let one alternative hold; precedences with ops outside the window are decided already."""
         open_ones: list[_Alternative] = []
         for alternative in alternatives:
             undecided = self._undecided(alternative)
@@ -169,7 +173,7 @@ class Window:
             self.cp.add_bool_or(choices)
 
     def _undecided(self, alternative: _Alternative) -> _Alternative | None:
-        """What of an alternative the window decides; None if the rest already fails."""
+        """Return the part of an alternative that the window decides; None if the rest fails."""
         undecided: list[tuple[int, int]] = []
         place = self.earliest_start.place
         for sooner, later in alternative:
@@ -189,7 +193,7 @@ class Window:
         return self._end(self.graph.number((copy, op_index)))
 
     def _add_transfers(self) -> None:
-        """Readers wait for what was made before the window or in it."""
+        """Let ops wait for inputs made before the window or in it."""
         graph = self.graph
         for op, start in self.start.items():
             made = graph.source[op]
@@ -198,7 +202,7 @@ class Window:
                 self.cp.add(start >= at + (graph.duration_us[made] + graph.lag_us[made]))
 
     def _minimise(self, tails: Sequence[Tails]) -> None:
-        """The objective first; among equals, ranks that have time left, which gives it a slope."""
+        """Minimise the objective; among equals prefer ranks that end early, as guidance."""
         value: list[cp_model.LinearExprT] = []
         slope: list[cp_model.LinearExprT] = []
         for span in tails:
@@ -215,7 +219,7 @@ class Window:
         )
 
     def _span_of_rank(self, span: Tails, rank: int, ops: Sequence[int]) -> cp_model.IntVar:
-        """What the rank's ops make of a span, through what comes after the window."""
+        """Return the span that the rank's ops cause through the part after the window."""
         order = self.earliest_start.orders[rank]
         place = self.earliest_start.index[ops[0]] + len(ops)
         is_last = place == len(order)
@@ -227,7 +231,7 @@ class Window:
         return value
 
     def _tails_of(self, span: Tails, op: int) -> Iterator[int]:
-        """What waits for the op behind the window, on other ranks."""
+        """Yield the tails of ops after the window on other ranks that wait for the op."""
         if op in span.behind_copy_us:
             yield span.behind_copy_us[op]
         reader = self.graph.reader[op]
@@ -235,7 +239,7 @@ class Window:
             yield self.graph.lag_us[op] + span.from_start_us[reader]
 
     def solve(self, seconds: float, seed: int, should_stop: Callable[[], bool]) -> list[Change]:
-        """What the best found for this window changes, with so much effort (`decide`)."""
+        """Return the changes of the best solution found with this effort (see `decide`)."""
         found, self.spent_s, _ = decide(self.cp, seconds, seed, should_stop)
         if found is None:
             return []

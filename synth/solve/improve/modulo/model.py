@@ -1,12 +1,12 @@
-"""A round: several micro-batches that repeat, in exact times, with a fixed period.
+"""Modulo scheduling of several micro-batches per period, in exact times, at a fixed period T.
 
-    rank 0 | F0 F1 .. B0 W0 B1 W1 |        a round of two micro-batches, `start`
+    rank 0 | F0 F1 .. B0 W0 B1 W1 |        two micro-batches per period, `start`
     rank 1 |    F0 F1 B0 B1 W0 W1 |        the next two do the same T later, and so on:
-           |<--------- T -------->|        ops that are T apart are one op to the model
+           |<--------- T -------->|        ops that are T apart are one op of the model
 
-T is fixed in each model, which is then one of feasibility: no op of a rank may overlap another one
-on a circle of circumference T, and every precedence, memory's too, is a difference of two starts
-and whole T's. For ranks that hold one stage, where memory is precedences (`precedences`).
+With T fixed the model only asks for feasibility: ops of a rank must not overlap on a circle of
+circumference T, and every precedence, memory's too, is a difference of two starts and whole
+periods. It is for ranks that hold one stage copy, where memory is precedences (`precedences`).
 """
 
 from collections.abc import Callable, Iterator
@@ -30,8 +30,8 @@ from synth.solve.instance.timing import Orders
 
 
 @dataclass(frozen=True)
-class Round:
-    """When the ops of the first `size` micro-batches start; the next ones do so a period later."""
+class PeriodicSchedule:
+    """Starts of the ops of the first `size` micro-batches; the next ones follow a period later."""
 
     starts: dict[tuple[int, OpIndex], int]
     size: int
@@ -39,17 +39,17 @@ class Round:
 
     @property
     def rate_us(self) -> float:
-        """The time that each micro-batch takes in the steady state."""
+        """The time per micro-batch in the steady state."""
         return self.period_us / self.size
 
     def orders(self, instance: Instance, first: int = 0) -> Orders:
-        """Unroll: for each rank, (copy, kind) in order, all micro-batches.
+        """Unroll to the orders of (copy, kind) of all micro-batches, by rank.
 
         Where ops take no time, their order may not be the one that keeps the caps.
 
         Args:
-            instance: whose numbers of micro-batches count.
-            first: of the round's micro-batches, the one that begins.
+            instance: gives the numbers of micro-batches.
+            first: the micro-batch of the period with which the schedule begins.
         """
         ordered = []
         for (index,) in instance.held:
@@ -64,12 +64,12 @@ class Round:
 
 
 def num_ops(instance: Instance, size: int) -> int:
-    """Of all ranks."""
+    """Return the ops of a period on all ranks."""
     return size * len(instance) * len(SPLIT)
 
 
-class RoundModel:
-    """Starts of one round's ops; those of other rounds are these and whole periods."""
+class ModuloModel:
+    """Starts of one period's ops; those of other periods are whole periods apart."""
 
     def __init__(self, instance: Instance, size: int, period_us: int) -> None:
         self.instance, self.size, self.period_us = instance, size, period_us
@@ -93,12 +93,12 @@ class RoundModel:
         return [OpIndex(kind, turn) for kind in SPLIT for turn in range(self.size)]
 
     def _at(self, index: int, op_index: OpIndex) -> cp_model.LinearExprT:
-        """The start of any micro-batch's op, those before and after this round too."""
+        """Return the start of any micro-batch's op, in this period or another one."""
         whole, turn = divmod(op_index.microbatch, self.size)
         return self.start[index, OpIndex(op_index.kind, turn)] + whole * self.period_us
 
     def _add_circle(self, index: int) -> None:
-        """Starts, less whole periods, and the same a period later do not overlap."""
+        """Let starts modulo the period, and the same a period later, not overlap."""
         cp, intervals = self.cp, []
         for op_index in self._op_indices:
             duration_us = self.instance[index].duration_us[op_index.kind]
@@ -123,7 +123,7 @@ class RoundModel:
         return self.cp.add(self._at(index, second) >= end)
 
     def _add_memory(self, index: int) -> None:
-        """What the cap asks of an op in the middle, of every op of the round."""
+        """Require of every op of the period what memory requires of an op in the steady state."""
         copy = self.instance[index]
         for middle, alternatives in _steady_requirements(copy, self.instance.headroom_of(index)):
             for turn in range(self.size):
@@ -148,7 +148,7 @@ class RoundModel:
     def _add_link(
         self, source: tuple[int, OpKind], target: tuple[int, OpKind], lag_us: int
     ) -> None:
-        """Transfers of a link take turns; where ops take longer than they do, that is no limit."""
+        """Let transfers of a link run one at a time, unless ops take longer than transfers."""
         duration_us = self.instance[source[0]].duration_us[source[1]]
         arrivals: list[cp_model.IntVar] = []
         for turn in range(self.size):
@@ -172,21 +172,21 @@ class RoundModel:
         should_stop: Callable[[], bool],
         *,
         is_thorough: bool = False,
-    ) -> tuple[Round | None, float, bool]:
-        """A round, the effort it took, and whether there is none for certain, see `decide`."""
+    ) -> tuple[PeriodicSchedule | None, float, bool]:
+        """Return a schedule or None, the effort, and True if there is provably none (`decide`)."""
         found, spent_s, is_refuted = decide(
             self.cp, seconds, seed, should_stop, is_thorough=is_thorough
         )
         if found is None:
             return None, spent_s, is_refuted
         starts = {key: found.value(start) for key, start in self.start.items()}
-        return Round(starts, self.size, self.period_us), spent_s, False
+        return PeriodicSchedule(starts, self.size, self.period_us), spent_s, False
 
 
 def _steady_requirements(copy: StageCopy, headroom_bytes: int | None) -> Iterator[Requirement]:
-    """What each kind of op asks where there are as many micro-batches before it as after it.
+    """Yield the requirements of each kind of op in the steady state.
 
-    No more are under way than there are in all.
+    No more micro-batches are in flight than there are in all.
     """
     middle = copy.num_micro_batches
     endless = copy._replace(num_micro_batches=2 * middle + 1)
@@ -199,7 +199,7 @@ def _steady_requirements(copy: StageCopy, headroom_bytes: int | None) -> Iterato
 
 
 def _moved(alternative: Alternative, by: int) -> Alternative:
-    """The same for another micro-batch."""
+    """Return an alternative for another micro-batch."""
     return tuple(
         Before(*(OpIndex(op_index.kind, op_index.microbatch + by) for op_index in before))
         for before in alternative

@@ -1,15 +1,15 @@
-"""The repeating pattern: modulo scheduling of one micro-batch at a fixed period.
+"""Modulo scheduling (Rau 1994) of one micro-batch per period, in coarse ticks.
 
     rank 0 | F0 .. B0 .. W0 |          one micro-batch's ops, t(op)
     rank 1 |    F0 B0 W0    |          the next one does the same T later, and so on:
            |<---- T ---->|             t(op) = q T + r; the r's of a rank must not overlap
 
-The model has as many ops as stages, whatever the number of micro-batches. Memory in the steady
-state follows from the q's and the order of the r's: right before op x at its K-th time, op y has
-run K + q(x) − q(y) + [r(y) < r(x)] times, and since F, B, W of a stage copy add up to nothing, the
-level is the sum over y of change(y) · ([r(y) < r(x)] − q(y)). Beginning and end hold fewer
-micro-batches and so less. Times are coarse: what counts is the order, which is timed exactly
-afterwards.
+The model has as many ops as stages, for any number of micro-batches. The memory of the steady state
+follows from the q's and the order of the r's: right before op x runs for the K-th time, op y has
+run K + q(x) − q(y) + [r(y) < r(x)] times, and since the deltas of F, B and W of a stage copy add up
+to nothing, the usage is the sum over y of delta(y) · ([r(y) < r(x)] − q(y)). Warm-up and drain hold
+fewer micro-batches and so less. Times are coarse because only the order counts, which is timed
+exactly afterwards.
 """
 
 import math
@@ -36,13 +36,13 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True)
 class Pattern:
-    """When each op of the first micro-batch starts; the next one does so `period` later."""
+    """Starts of the ops of the first micro-batch, in ticks; the next one follows a period later."""
 
     starts: dict[Item, int]
     period: int
 
     def orders(self, instance: Instance) -> list[list[tuple[int, OpKind]]]:
-        """Unroll: for each rank, (copy, kind) in order, all micro-batches."""
+        """Unroll to the orders of (copy, kind) of all micro-batches, by rank."""
         timed: list[list[tuple[int, int, int, int, OpKind]]] = [[] for _ in instance.headroom_bytes]
         for at, copy, kind, k in self.moments(instance):
             # Ops of no duration: F, B, W, and later stages' B's before those of earlier stages.
@@ -51,7 +51,7 @@ class Pattern:
         return [[(abs(depth), kind) for *_, depth, kind in sorted(ops)] for ops in timed]
 
     def moments(self, instance: Instance) -> Iterator[tuple[int, int, OpKind, int]]:
-        """The tick, stage copy, kind and number of every op."""
+        """Yield the tick, stage copy, kind and number of every op."""
         for (copy, kind), at in self.starts.items():
             for k in range(instance[copy].num_micro_batches):
                 yield at + k * self.period, copy, kind, k
@@ -64,11 +64,11 @@ def search(
     workers: int,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Pattern]:
-    """Patterns of short periods: the shortest that can be found, and the next one.
+    """Yield patterns of the shortest period that can be found, and of the next one.
 
     Args:
         seconds: CP-SAT's deterministic seconds for all of them together.
-        should_stop: asked all the time.
+        should_stop: polled while solving.
     """
     found = 0
     for share in ONE_MICRO_BATCH.period_shares:
@@ -102,10 +102,10 @@ def find(
 
 
 class LeastMemory(NamedTuple):
-    """A limit for all ranks under which a pattern without bubble was found, and what is proven.
+    """A limit for all ranks under which a pattern without bubble was found, and its bound.
 
-    No pattern of one micro-batch in these ticks needs less than `not_below_bytes`; `is_exact` says
-    whether the ticks are the true times and not rounded ones.
+    No pattern of one micro-batch in these ticks needs less than `not_below_bytes`. `is_exact` is
+    True if the ticks are exact times, not rounded ones.
     """
 
     cap_bytes: int
@@ -122,13 +122,13 @@ def least_memory(
     workers: int = 1,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> LeastMemory | None:
-    """The least limit with which some pattern keeps the busiest rank always busy.
+    """Minimise the limit with which some pattern keeps the busiest rank always busy.
 
     Args:
         instance: without caps.
-        static_bytes: of each rank.
+        static_bytes: by rank.
         seconds: CP-SAT's deterministic seconds.
-        should_stop: asked all the time; then it is the least found so far.
+        should_stop: polled while solving; then the least limit so far is returned.
     """
     ticks, is_exact = _exact_ticks(instance)
     model = _Model(instance, 1.0, ticks, static_bytes)
@@ -140,7 +140,7 @@ def least_memory(
 
 
 def _exact_ticks(instance: Instance) -> tuple[int, bool]:
-    """So many ticks that all times are whole ones, if they are not too many."""
+    """Return the ticks of the largest work, and True if all times are whole multiples of a tick."""
     times = [copy.duration_us[kind] for copy in instance.copies for kind in SPLIT]
     times += [lag for copy in instance.copies for lag in (copy.down_us, copy.up_us)]
     unit = gcd(*times)
@@ -151,7 +151,7 @@ def _exact_ticks(instance: Instance) -> tuple[int, bool]:
 
 
 class _Model:
-    """Starts of one micro-batch's ops, split into whole periods and the rest, rank by rank."""
+    """Starts of one micro-batch's ops, as whole periods and the rest, rank by rank."""
 
     def __init__(
         self,
@@ -185,9 +185,9 @@ class _Model:
         return max(1, round(duration / self.tick_us)) if duration else 0
 
     def _lag(self, time_us: int) -> int:
-        """The nearest, as of ops: short ones, rounded up at every step, fill a tight memory.
+        """Round a transfer to the nearest tick: rounding up at each step fills a tight memory.
 
-        Where memory is what is minimised they are rounded up: without lags that takes much longer.
+        Where memory is minimised it is rounded up: without lags that takes much longer.
         """
         if self.static_bytes is not None:
             return math.ceil(time_us / self.tick_us)
@@ -201,7 +201,7 @@ class _Model:
         return round(ways / self.tick_us) + 4 * len(self.instance)
 
     def _add_rank(self, items: list[Item]) -> None:
-        """Ops of a rank repeat without overlap; the first F's start is where periods are cut."""
+        """Let ops of a rank repeat without overlap; periods begin at the start of the first F."""
         cp, origin = self.cp, self.start[items[0]]
         whole: dict[Item, cp_model.LinearExprT] = {items[0]: 0}
         rest: dict[Item, cp_model.LinearExprT] = {items[0]: 0}
@@ -260,7 +260,7 @@ class _Model:
         self.cp.add(self.start[second] >= end + lag)
 
     def _most_bytes(self) -> int:
-        """More than any pattern needs: as many micro-batches as there can be at once."""
+        """Return more than any pattern needs, with as many micro-batches as can be in flight."""
         if self.static_bytes is None:
             return 0
         each = sum(abs(bytes_) for c in self.instance.copies for bytes_ in c.delta_bytes.values())
@@ -270,7 +270,7 @@ class _Model:
     def least(
         self, seconds: float, seed: int, workers: int, should_stop: Callable[[], bool]
     ) -> Values | None:
-        """Minimise the cap; what STEPs need comes on top."""
+        """Minimise the cap, with the need of STEPs."""
         if self.static_bytes is None:
             raise ValueError("a limit is minimised only for given static bytes")
         for rank, held in enumerate(self.instance.held):
@@ -281,7 +281,7 @@ class _Model:
         return solve_briefly(self.cp, seconds, seed, workers, should_stop)
 
     def _minimise(self) -> None:
-        """The time until a micro-batch has left every rank: what beginning and end add."""
+        """Minimise the time of a micro-batch on all ranks, which warm-up and drain add."""
         span = self.cp.new_int_var(0, self.latest + self.period, "span")
         for item, start in self.start.items():
             self.cp.add(span >= start + self._ticks(item.copy, item.kind))
@@ -290,7 +290,7 @@ class _Model:
     def solve(
         self, seconds: float, seed: int, workers: int, should_stop: Callable[[], bool]
     ) -> Pattern | None:
-        """The best found by a deterministic limit; None if there is none."""
+        """Return the best pattern found within a deterministic limit; None if there is none."""
         self._minimise()
         found = solve_briefly(self.cp, seconds, seed, workers, should_stop)
         if found is None:

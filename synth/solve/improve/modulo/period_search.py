@@ -1,23 +1,24 @@
-"""The shortest period for which a round of some size can be found, by trying."""
+"""Search for the shortest period (initiation interval) with several micro-batches."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from synth.solve.improve.modulo.model import Round, RoundModel, num_ops
+from synth.solve.improve.modulo.model import ModuloModel, PeriodicSchedule, num_ops
 from synth.solve.instance.instance import Instance
 from synth.solve.tuning import PERIOD_SEARCH
 
 
 @dataclass
 class PeriodSearch:
-    """The shortest period of a round's size that can be found.
+    """The shortest period that can be found for a number of micro-batches.
 
     Attributes:
+        size: micro-batches per period.
         seconds: effort for all periods together, in terms of `decide`.
-        tried_us: every period that was tried thoroughly.
+        is_challenger: True if another size has been found, whose rate is to be beaten.
+        is_thorough: True once brief tries are over.
         refuted_us: the longest period that was refuted; 0 if none was.
-        is_rival: whether only what is shorter than a round of another size is of use.
-        is_thorough: whether brief tries are over.
+        tried_us: every period that was tried thoroughly.
     """
 
     instance: Instance
@@ -25,7 +26,7 @@ class PeriodSearch:
     seconds: float
     seed: int
     should_stop: Callable[[], bool]
-    is_rival: bool
+    is_challenger: bool
     spent_s: float = 0.0
     open_in_a_row: int = 0
     is_found: bool = False
@@ -35,21 +36,22 @@ class PeriodSearch:
 
     @property
     def is_worth_a_try(self) -> bool:
-        """Whether the first one is long enough to find a round of so many ops."""
+        """True if the effort for the first period suffices to find a schedule of this size."""
         return (
             PERIOD_SEARCH.s_per_pair * self._num_ops**2
             <= PERIOD_SEARCH.share_before_found * self.seconds
         )
 
-    def run(self, least_us: int, high_us: int) -> Iterator[Round]:
-        """Every one found between the two, each shorter than the one before.
+    def run(self, least_us: int, high_us: int) -> Iterator[PeriodicSchedule]:
+        """Yield every schedule found between two periods, each shorter than the one before.
 
-        What is far too short is refuted in no time, and what is a little longer than need be found
-        soon: it leaves few ways. Long periods leave many, and take longer. So it begins near the
-        least. Those that are nearly too short are not refuted in a long time: so what stays open is
-        followed by what is longer, and only then, if there is time, looked at thoroughly. The least
-        itself, which may have no bubble, comes after what is longer. At last come those just below
-        the shortest found: one may be found though one or two that are longer stay open.
+        Periods far too short are refuted at once, and those a little longer than need be are found
+        soon, because they leave few schedules; long ones leave many and take longer. So the search
+        begins near the least period. Periods slightly too short are neither found nor refuted for a
+        long time, so an undecided period is followed by a longer one, and tried thoroughly only
+        later if there is time. The least period itself, which may have no bubble, comes after
+        longer ones. Last come the periods just below the shortest found: one of them may be found
+        although one or two longer ones stay undecided.
         """
         low_us, way = least_us - 1, PERIOD_SEARCH.first_step  # the longest that was not found
         rise_us = (PERIOD_SEARCH.most_rise - 1) * least_us
@@ -59,7 +61,7 @@ class PeriodSearch:
             is_done = is_narrow and (low_us >= least_us or gap_us <= 1)
             is_over = is_done or self.open_in_a_row >= self._most_open
             if is_over or self._is_soon_thorough:
-                # Briefly; what that has left open is between what is refuted and what is found.
+                # Brief tries end here; undecided periods lie between those refuted and found.
                 floor_us = max(least_us - 1, self.refuted_us)
                 is_open_below = floor_us < low_us and high_us - floor_us > 1
                 is_of_use = is_open_below or not is_over
@@ -84,8 +86,8 @@ class PeriodSearch:
         if self.is_thorough and self.is_found:
             yield from self._run_below(least_us, high_us)
 
-    def _run_below(self, least_us: int, high_us: int) -> Iterator[Round]:
-        """Those just below the shortest found that have stayed open."""
+    def _run_below(self, least_us: int, high_us: int) -> Iterator[PeriodicSchedule]:
+        """Yield schedules of undecided periods just below the shortest found."""
         period_us, self.open_in_a_row = high_us, 0
         while (
             self._has_time
@@ -100,7 +102,7 @@ class PeriodSearch:
                 if found is not None:
                     yield found
 
-    def _try(self, period_us: int) -> Round | None:
+    def _try(self, period_us: int) -> PeriodicSchedule | None:
         found = self._find(period_us)
         if self.is_thorough:
             self.tried_us.add(period_us)
@@ -109,15 +111,20 @@ class PeriodSearch:
 
     @property
     def _next_way(self) -> float:
-        """After a period that has not been found."""
+        """The step after a period that was not found."""
         if self.open_in_a_row:
             return PERIOD_SEARCH.step_after_undecided
         return (
-            PERIOD_SEARCH.later_step if self.is_found or self.is_rival else PERIOD_SEARCH.first_step
+            PERIOD_SEARCH.later_step
+            if self.is_found or self.is_challenger
+            else PERIOD_SEARCH.first_step
         )
 
-    def _find(self, period_us: int) -> Round | None:
-        model, left_s = RoundModel(self.instance, self.size, period_us), self.seconds - self.spent_s
+    def _find(self, period_us: int) -> PeriodicSchedule | None:
+        model, left_s = (
+            ModuloModel(self.instance, self.size, period_us),
+            self.seconds - self.spent_s,
+        )
         if self.is_thorough:
             each_s = min(left_s, PERIOD_SEARCH.thorough_factor * self._thorough_s)
         else:
@@ -129,7 +136,7 @@ class PeriodSearch:
             each_s = min(
                 left_s, share * self.seconds, PERIOD_SEARCH.most_s_per_pair * self._num_ops**2
             )
-        # Of four seeds three find in seconds what the fourth does not.
+        # Another seed each time: of four, three find in seconds what the fourth does not.
         seed = self.seed + self.open_in_a_row
         found, spent_s, is_refuted = model.solve(
             each_s, seed, self.should_stop, is_thorough=self.is_thorough
@@ -144,24 +151,24 @@ class PeriodSearch:
     @property
     def _most_open(self) -> int:
         is_half_spent = 2 * self.spent_s > self.seconds
-        is_one = (self.is_rival or is_half_spent) and not self.is_found
+        is_one = (self.is_challenger or is_half_spent) and not self.is_found
         return 1 if is_one else PERIOD_SEARCH.most_undecided
 
     @property
     def _is_soon_thorough(self) -> bool:
-        """Whether brief tries take nearly as long, and a round and what is too short are found."""
+        """True if brief tries cost nearly as much and periods both found and refuted are known."""
         brief_s = PERIOD_SEARCH.most_s_per_pair * self._num_ops**2
         is_between = self.is_found and self.refuted_us > 0 and not self.is_thorough
         return is_between and 2 * brief_s > self._thorough_s and self._has_time
 
     @property
     def _has_time(self) -> bool:
-        """Whether what is left is enough for a thorough try."""
+        """True if the effort left suffices for a thorough try."""
         return self.seconds - self.spent_s >= self._thorough_s
 
     @property
     def _thorough_s(self) -> float:
-        """What a round takes to be found in one, about."""
+        """The expected effort of a thorough try."""
         ops = self._num_ops
         return min(
             PERIOD_SEARCH.thorough_s_per_op * ops, PERIOD_SEARCH.thorough_s_per_pair * ops**2

@@ -1,22 +1,22 @@
-"""The repeating round: several micro-batches per period, of the shortest that is found.
+"""Modulo scheduling of several micro-batches per period, for several sizes.
 
-Under caps below what 1F1B needs, the best schedules repeat bursts and not single micro-batches
-(`one_micro_batch`). Models of a fixed period (`model`) are decided in moments, so for each number
-of micro-batches the shortest is found by trying (`period_search`).
+Under caps below the need of 1F1B, the best schedules repeat bursts and not single micro-batches
+(`one_micro_batch`). Models of a fixed period (`model`) are decided quickly, so the shortest period
+is found by trying (`period_search`).
 """
 
 import math
 from collections.abc import Callable, Iterator
 from itertools import islice
 
-from synth.solve.improve.modulo.model import Round, num_ops
+from synth.solve.improve.modulo.model import PeriodicSchedule, num_ops
 from synth.solve.improve.modulo.period_search import PeriodSearch
 from synth.solve.instance.instance import Instance
 from synth.solve.tuning import SEVERAL_MICRO_BATCHES
 
 
 def applies(instance: Instance) -> bool:
-    """Whether every rank holds one stage, of one replica."""
+    """Return True if every rank holds one stage copy, of one replica."""
     return all(len(held) == 1 for held in instance.held) and len(instance) == instance.num_ranks
 
 
@@ -27,22 +27,22 @@ def search(
     seconds: float,
     seed: int,
     should_stop: Callable[[], bool] = lambda: False,
-) -> Iterator[Round]:
-    """Rounds of ever shorter periods per micro-batch.
+) -> Iterator[PeriodicSchedule]:
+    """Yield schedules of ever shorter periods per micro-batch.
 
     Args:
-        least_us: of each micro-batch; nothing shorter is tried. It may be a guess, no proof.
-        most_us: only what takes less for each micro-batch is of use.
+        least_us: per micro-batch; nothing shorter is tried. It may be an estimate.
+        most_us: per micro-batch; longer ones are of no use.
         seconds: effort for all of them together, in terms of `decide`.
     """
     sizes, is_found = list(_sizes(instance)), False
     refuted_rates_us: dict[int, float] = {}
     least_us = max(1, least_us, *(max(c.work_us, c.down_us, c.up_us) for c in instance.copies))
     for place, size in enumerate(sizes):
-        # The first ones find most, and what they do not use is left for the others.
+        # The first sizes find most; effort that they do not use is left for the others.
         share = max(SEVERAL_MICRO_BATCHES.least_share, 1 / (len(sizes) - place))
         search_of_size = PeriodSearch(
-            instance, size, share * seconds, seed + place, should_stop, is_rival=is_found
+            instance, size, share * seconds, seed + place, should_stop, is_challenger=is_found
         )
         if not search_of_size.is_worth_a_try:
             continue
@@ -58,7 +58,7 @@ def search(
 
 
 def _sizes(instance: Instance) -> Iterator[int]:
-    """What memory takes at once, if not all, or the largest part that can be modelled; then few."""
+    """Yield the burst that fills memory, or its largest part that fits the model, then others."""
     burst = instance.most_forwards(0)
     sizes = [*SEVERAL_MICRO_BATCHES.sizes]
     if burst < instance.copies[0].num_micro_batches:

@@ -1,4 +1,4 @@
-"""Schedules that repeat one micro-batch or a few, unrolled to all of them."""
+"""Modulo schedules of one micro-batch or several per period, unrolled to all micro-batches."""
 
 from collections.abc import Iterable, Iterator
 from itertools import takewhile
@@ -14,10 +14,10 @@ from synth.solve.tuning import MODULO
 
 
 class ModuloSchedules:
-    """The search for them, in the strictest instance of memory.
+    """The search for modulo schedules under the safe memory model.
 
     Args:
-        spent_share: of the time limit, on fewer micro-batches (`short_instance`).
+        spent_share: of the time limit, on a short instance (`short_instance`).
     """
 
     def __init__(self, state: SearchState, spent_share: float = 0.0) -> None:
@@ -26,7 +26,7 @@ class ModuloSchedules:
         self.instance: Instance = safe_memory(self.problem, BUFFERINGS[0])
 
     def __iter__(self) -> Iterator[ScoredPrograms]:
-        """Of one micro-batch, of few periods; of several, ever shorter ones."""
+        """Yield schedules of one micro-batch per period, then of several, ever shorter."""
         yield from self._patterns()
         if self.state.best is not None and several_micro_batches.applies(self.instance):
             yield from self._rounds(self.state.best.value_us / self._passes)
@@ -41,7 +41,7 @@ class ModuloSchedules:
             yield from self._best([found.orders(self.instance)], "pattern")
 
     def _rounds(self, most_us: float) -> Iterator[ScoredPrograms]:
-        """Those that take less for each micro-batch than the incumbent, its ends included."""
+        """Yield schedules with less time per micro-batch than the incumbent as a whole."""
         seconds = self._rounds_share * self.options.time_limit_s
         allowance = self.state.budget.allow(seconds)
 
@@ -72,12 +72,12 @@ class ModuloSchedules:
 
     @property
     def _passes(self) -> int:
-        """Micro-batches in all that the objective counts."""
+        """Micro-batches of all iterations that the objective counts."""
         return self.problem.num_micro_batches * self.problem.objective.iterations
 
     @property
     def _least_us(self) -> float:
-        """What the bound leaves for each micro-batch but the first, if that goes down and up."""
+        """The bound per micro-batch, after the way of the first one down and up."""
         first = self.instance.copies[0]
         ends_us = first.work_us + self.instance.round_trip_us[0]
         iterations = self.problem.objective.iterations
@@ -85,7 +85,7 @@ class ModuloSchedules:
         return left_us / max(1, self._passes - iterations)
 
     def _best(self, unrolled: Iterable[Orders], found_by: str) -> Iterator[ScoredPrograms]:
-        """The best of some orders that keep the caps, if any does."""
+        """Yield the best of some orders that keep the caps, if any does and it is of use."""
         instance, graph, objective = self.instance, Graph(self.instance), self.problem.objective
         fitting = []
         for orders in unrolled:

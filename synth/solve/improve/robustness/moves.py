@@ -1,10 +1,10 @@
-"""Moving an op a few places among its neighbours, and what that does to the mean over scenarios.
+"""Moves of an op among its neighbours, weighed by their effect on the mean over scenarios.
 
-    now  | a  b  c  x  d |      x moves three places; how long the longest way through these four
-    then | x  a  b  c  d |      ops is follows from when their inputs arrive and what is behind them
+    now  | a  b  c  x  d |      x moves three places; the longest path through these four ops
+    then | x  a  b  c  d |      follows from the arrivals of their inputs and their tails
 
-All moves of a schedule are weighed at once. What ways through other ranks do is left out, and
-buffers: a weight says what to try first, no more.
+All moves of a schedule are weighed at once. Paths through other ranks and buffers are ignored: a
+weight only says what to try first.
 """
 
 from collections.abc import Iterator
@@ -24,14 +24,14 @@ _DOES_BY_CODE = np.array([_DOES.get(kind, 7) for kind in OpKind])
 
 
 class Move(NamedTuple):
-    """A run of ops in another order: `places` of the run, one of which, `moved`, passes others."""
+    """A run of ops in another order: `places` of the run; the op `moved` passes the others."""
 
     places: tuple[int, ...]
     moved: int
 
 
 def _moves() -> Iterator[Move]:
-    """An op by up to `_FARTHEST` places, to either side."""
+    """Yield moves of an op by up to the farthest distance, to either side."""
     for distance in range(1, ROBUSTNESS.farthest + 1):
         yield Move((distance, *range(distance)), distance)
         if distance > 1:
@@ -39,9 +39,9 @@ def _moves() -> Iterator[Move]:
 
 
 class Weighed(NamedTuple):
-    """A move of all runs that it can be done to, by their first nodes, and what it is worth there.
+    """A move at all runs where it is possible, by their first nodes, with its merit there.
 
-    Where the merit is 0 or less, a move is not worth a try.
+    Moves of merit 0 or less are not worth a try.
     """
 
     move: Move
@@ -56,13 +56,13 @@ def weighed_moves(scenarios: ScenarioTimes) -> Iterator[Weighed]:
 
 
 class _Around:
-    """What is around the ops in all scenarios: when their inputs arrive, and what follows them."""
+    """The arrivals of inputs and the tails around all ops, in all scenarios."""
 
     def __init__(self, scenarios: ScenarioTimes) -> None:
         self.scenarios, self.lowered = scenarios, scenarios.lowered
         before, after = self.lowered.edges
         num_nodes, num_ops = len(self.lowered.durations), self.lowered.first_node[-1]
-        # What an op's neighbours on its rank ask is what a move changes.
+        # Without the edges between neighbours of a rank, which a move changes.
         other = (after != before + 1) | (after >= num_ops)
         before, after = before[other], after[other]
         self.ready_us = np.maximum(_largest(scenarios.end_us[before], after, num_nodes), 0)
@@ -70,7 +70,7 @@ class _Around:
         self.behind_us = [_largest(tails[after], before, num_nodes) for tails in self.tails_us]
 
     def weigh(self, move: Move) -> Weighed:
-        """What a move is worth, wherever it can be done."""
+        """Weigh a move wherever it is possible."""
         node = self._movable(move)
         new = [node + place for place in move.places]
         starts, at = [], self.scenarios.end_us[node - 1]
@@ -92,13 +92,13 @@ class _Around:
             )
             near += span.weight * (np.exp(-np.maximum(0, distance)) * (now - then)).mean(axis=1)
             allowed &= longer[:, 0] <= ROBUSTNESS.tolerance_us
-        # What shortens the mean comes first; then what gives slack to ways that are nearly as long.
+        # Moves that shorten the mean come first, then those that give slack to near-critical paths.
         largest = 1 + np.abs(near).max(initial=0)
         merit = np.where(gain > ROBUSTNESS.tolerance_us, largest * (1 + gain), near)
         return Weighed(move, node, np.where(allowed & (gain >= -ROBUSTNESS.tolerance_us), merit, 0))
 
     def _longest_now(self, span: int, node: IntArray, length: int) -> Times:
-        """The longest way through one of the ops as they are."""
+        """Return the longest path through one of the ops in their present order."""
         start, tails = self.scenarios.start_us, self.tails_us[span]
         ways = [start[node + i] + tails[node + i] for i in range(length)]
         longest: Times = np.max(ways, axis=0)
@@ -107,7 +107,7 @@ class _Around:
     def _longest_then(
         self, number: int, span: SpanTimes, node: IntArray, new: list[IntArray], starts: list[Times]
     ) -> Times:
-        """The same in the new order: what comes before and after is the same."""
+        """Return the longest path through the ops in the new order, the rest being unchanged."""
         following = node + len(new)
         rank = self.lowered.arrays.rank[node]
         ends = np.array(self.lowered.first_node)[rank + 1]
@@ -120,9 +120,9 @@ class _Around:
         return longest
 
     def _movable(self, move: Move) -> IntArray:
-        """The first nodes of the runs in which the op that moves may pass the others.
+        """Return the first nodes of the runs in which the op may pass the others.
 
-        Not a rank's first op, whose start the period is counted from.
+        A rank's first op stays, since the period is counted from its start.
         """
         rank, length = self.lowered.arrays.rank, len(move.places)
         first, num_ops = np.array(self.lowered.first_node), self.lowered.first_node[-1]
@@ -135,7 +135,7 @@ class _Around:
         return movable
 
     def _keep_order(self, one: IntArray, other: IntArray) -> Flags:
-        """Whether two ops must stay in order: of one micro-batch and stage copy, or of one kind."""
+        """Return where two ops must stay in order: of one micro-batch and copy, or of one kind."""
         arrays = self.lowered.arrays
         same_copy = (arrays.stage[one] == arrays.stage[other]) & (
             arrays.replica[one] == arrays.replica[other]
@@ -148,7 +148,7 @@ class _Around:
 
 
 def _largest(values: Times, node: IntArray, num_nodes: int) -> Times:
-    """For each node the largest of its rows."""
+    """Return for each node the largest of its rows."""
     largest = np.full((num_nodes, values.shape[1]), NOTHING_US)
     if len(node):
         order = node.argsort(kind="stable")

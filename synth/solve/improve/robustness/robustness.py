@@ -1,11 +1,9 @@
-"""Slack: orders of the same value that lose less when ops take longer than profiled.
+"""Robustness: orders of the same value that lose less when ops take longer than profiled.
 
-An order that is only good where every op takes what the profile says lives on the profile's error.
-So, between turns of the windows and when the search is over, ops are moved a few places among their
-neighbours wherever that shortens the mean over scenarios (see `scenarios`), never the worse for the
-value or the highest peak:
-
-The best of all moves (see `moves`) is tried, and the verifier decides.
+An order that is good only for the profiled durations depends on the error of the profile. So
+between turns of the windows, and when the search is over, ops are moved a few places wherever that
+lowers the mean objective over duration scenarios (see `scenarios`), without a worse value or a
+higher peak. The most promising of all moves (see `moves`) is tried first, and the verifier decides.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,7 +22,7 @@ from synth.solve.tuning import ROBUSTNESS
 def improve_robustness(
     problem: Problem, candidate: EvaluatedSchedule, should_stop: Callable[[], bool] = never
 ) -> EvaluatedSchedule:
-    """Move ops until no move shortens the mean over scenarios, or the effort is spent.
+    """Move ops until no move lowers the mean over scenarios, or the effort is spent.
 
     The value and the highest peak of a rank never get worse.
     """
@@ -44,7 +42,7 @@ def improve_robustness(
 
 
 class _Search:
-    """The best order so far, what its scenarios say, and the moves that were tried."""
+    """The best order, its times in all scenarios, and the moves tried so far."""
 
     def __init__(self, problem: Problem, candidate: EvaluatedSchedule) -> None:
         self.problem, self.scenario_factors = problem, ScenarioFactors(problem)
@@ -62,7 +60,7 @@ class _Search:
         self.moves = list(weighed_moves(scenarios))
 
     def step(self) -> bool | None:
-        """Try the best move that was not tried yet; whether it gained, none if there is none."""
+        """Try the best move not tried yet; return True if it gained, None if no move is left."""
         programs = next(self._untried(), None)
         if programs is None:
             return None
@@ -79,7 +77,7 @@ class _Search:
         return gain_us > ROBUSTNESS.tolerance_us
 
     def _untried(self) -> Iterator[tuple[tuple[Op, ...], ...]]:
-        """Orders with one op moved, the most promising first."""
+        """Yield programs with one op moved, the most promising first."""
         merits = np.concatenate([weighed.merit for weighed in self.moves])
         ends = np.cumsum([len(weighed.merit) for weighed in self.moves])
         first = self.best.timeline.lowered.first_node

@@ -1,8 +1,8 @@
-"""Schedules in scenarios where ops and transfers take longer or shorter than profiled.
+"""Duration scenarios: schedules with ops and transfers longer or shorter than profiled.
 
-A scenario is one draw of luck: a factor for each op and each value that is sent, the same in every
-order, so that two orders are compared on the same luck. All scenarios are run at once; scenario 0
-is the one in which everything takes what the profile says.
+A scenario draws a factor for each op and each value that is sent, the same in every order, so that
+orders are compared under the same conditions. All scenarios are simulated at once; scenario 0 has
+the profiled durations.
 """
 
 from collections.abc import Iterator
@@ -22,19 +22,19 @@ from synth.solve.tuning import ROBUSTNESS
 Times = npt.NDArray[np.float64]
 
 
-# Less than any time: no way leads there.
+# Stands for the length of a path that does not exist.
 NOTHING_US = -1e18
 
 
 class ScenarioFactors:
-    """A factor for each op, transfer and reduction in each scenario; normal, a few per cent each.
+    """Normal factors for each op, transfer and reduction in each scenario.
 
     Args:
-        problem: whose ops they are.
-        seed: another one, other scenarios.
-        num_scenarios: with the one without luck; by default as many as the number of ops allows.
+        problem: of the ops.
+        seed: of the draws.
+        num_scenarios: with the nominal one; by default it depends on the number of ops.
         deviation: the standard deviation of each factor.
-        bias: that of a factor that all ops of a kind of a stage share: the profile's own error.
+        bias: that of a factor shared by all ops of a kind of a stage, the error of the profile.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class ScenarioFactors:
         self._num_cells = copies * m
 
     def durations_us(self, lowered: Lowered) -> Times:
-        """How long each node takes in each scenario."""
+        """Return the duration of each node in each scenario."""
         arrays = lowered.arrays
         of_ops = self._of_ops[arrays.kind * self._num_cells + arrays.cells]
         of_values = self._of_values[lowered.transfer_table.value]
@@ -83,7 +83,7 @@ class ScenarioFactors:
 
 
 class ScenarioTimes:
-    """A schedule in all scenarios: when its nodes start and end, and the spans that count.
+    """Starts and ends of a schedule's nodes in all scenarios, and the spans that count.
 
     Attributes:
         value_us: the mean objective, without scenario 0.
@@ -117,7 +117,7 @@ class ScenarioTimes:
             yield SpanTimes(objective.periods, self.begun_us, longest)
 
     def tails_us(self, span: "SpanTimes") -> Times:
-        """From the start of each node, the longest way to the end of a span."""
+        """Return the longest path from the start of each node to the end of a span."""
         tails = np.full_like(self.start_us, NOTHING_US)
         tails[np.array(self.lowered.first_node[1:]) - 1] = -span.origin_us
         rows = list(tails)
@@ -130,7 +130,7 @@ class ScenarioTimes:
 
 
 class SpanTimes(NamedTuple):
-    """The makespan or the period: how often it counts, from when on each rank, and its length."""
+    """The makespan or the period in all scenarios: weight, origin of each rank, and length."""
 
     weight: int
     origin_us: Times
@@ -138,7 +138,7 @@ class SpanTimes(NamedTuple):
 
 
 def _topological(lowered: Lowered) -> tuple[list[int], list[list[int]]]:
-    """All nodes, each after those that it waits for; and those that wait for each."""
+    """Return all nodes, each after those that it waits for, and the followers of each."""
     before, after = lowered.edges
     num_nodes = len(lowered.durations)
     waiting = np.bincount(after, minlength=num_nodes).tolist()
