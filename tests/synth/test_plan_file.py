@@ -202,7 +202,7 @@ def words_if_invalid(data: dict[str, Any], rank: int, tokens: list[str]) -> list
     caps = data["caps_bytes"]
     for over in range(P):
         if naive.peak(over) > caps[over]:
-            return [f"rank {over} at ", f"cap {caps[over]} B"]
+            return [f"rank {over} at ", f"memory limit {caps[over]} B"]
     makespan = max(t[-1][1] for t in times) - min(t[0][0] for t in times)
     if makespan != data["claim"]["makespan_us"]:
         return [f"makespan_us {data['claim']['makespan_us']}", f"gives {makespan}"]
@@ -267,7 +267,7 @@ def lower_a_cap(rng: random.Random, data: dict[str, Any]) -> list[str]:
     rank = rng.randrange(P)
     cap = rng.randrange(1, data["caps_bytes"][rank])
     data["caps_bytes"][rank] = cap
-    return [f"rank {rank} at ", f"cap {cap} B" if cap < 1000 else "cap "]
+    return [f"rank {rank} at ", f"memory limit {cap} B" if cap < 1000 else "memory limit "]
 
 
 def change_a_claim(rng: random.Random, data: dict[str, Any]) -> list[str]:
@@ -300,7 +300,7 @@ def slow_a_stage(rng: random.Random, data: dict[str, Any]) -> list[str]:
 def fatten_a_stage(rng: random.Random, data: dict[str, Any]) -> list[str]:
     stage = rng.randrange(P)
     data["costs"]["stages"][stage]["static_bytes"] += rng.randint(1, 99)
-    return [f"rank {stage} at ", "cap "]
+    return [f"rank {stage} at ", "memory limit "]
 
 
 REQUIRED = (

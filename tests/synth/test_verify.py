@@ -88,7 +88,7 @@ def test_an_exceeded_cap_names_the_rank_the_op_and_both_sizes() -> None:
     with pytest.raises(ScheduleError) as raised:
         verify(GOOD, COSTS, (peak[0] - 1, peak[1]))
     assert str(raised.value).startswith("rank 0 at F0.1: 23 B")
-    assert f"cap {peak[0] - 1} B" in str(raised.value)
+    assert f"memory limit {peak[0] - 1} B" in str(raised.value)
     verify(GOOD, COSTS, peak)
 
 
