@@ -240,7 +240,7 @@ def _question(
     from synth.plan.comparison import Question
 
     kind, sizes = read_objective(objective), read_sizes(partition)
-    sought = is_searched(partition)
+    search_partitions = is_searched(partition)
     return Question(
         profile,
         ranks,
@@ -248,7 +248,7 @@ def _question(
         caps_bytes=limit.caps_bytes,
         objective=kind,
         partition=sizes,
-        partition_is_sought=sought,
+        partition_is_sought=search_partitions,
     )
 
 

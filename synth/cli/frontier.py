@@ -103,13 +103,13 @@ def command(
     Every point is a plan with a proven lower bound. Ctrl-C keeps the points found so far, and the
     same command continues from them. Only one process at a time may write a curve.
     """
-    from synth.plan.memory_curve.curve_file import check_can_be_sought
+    from synth.plan.memory_curve.curve_file import check_partitions_searchable
     from synth.plan.memory_curve.trace_curve import Effort
     from synth.schedule.placements import placement as named_placement
 
     profile, where = load_profile(profile_name, link), named_placement(placement, ranks)
-    sought = is_searched(partition)
-    given = EVEN if sought else partition
+    search_partitions = is_searched(partition)
+    given = EVEN if search_partitions else partition
     should_stop = Deadline.of(time_limit).for_partitions()
     problem = ProblemArguments(profile, micro_batches, given, objective).on(where, should_stop)
     picture = _picture(output, svg, profile_name, force)
@@ -125,8 +125,8 @@ def command(
         seed,
     )
     choice = read_recompute(recompute, problem.costs.num_stages)
-    if sought:
-        check_can_be_sought(problem, choice)
+    if search_partitions:
+        check_partitions_searchable(problem, choice)
     request = _Request(
         profile,
         problem,
@@ -135,7 +135,7 @@ def command(
         picture=picture,
         placement=placement,
         recompute=choice,
-        sought=sought,
+        search_partitions=search_partitions,
     )
     with only_writer(output, "let that end and run this again, or give another -o"):
         curve, is_cut_short = _trace(request)
@@ -180,7 +180,7 @@ class _Request:
     picture: Path
     placement: str
     recompute: "Choice" = ()
-    sought: bool = False
+    search_partitions: bool = False
 
     @property
     def title(self) -> str:
@@ -189,7 +189,7 @@ class _Request:
         return (
             f"{self.profile.name} on {problem.num_ranks} ranks ({self.placement}), "
             f"{problem.num_micro_batches} micro-batches, in "
-            f"{'any' if self.sought else 'one'} partition"
+            f"{'any' if self.search_partitions else 'one'} partition"
         )
 
     def save(self, curve: "MemoryCurve") -> None:
@@ -207,7 +207,7 @@ def _trace(request: _Request) -> "tuple[MemoryCurve, bool]":
     begun, problem, effort = _begun(request), request.problem, request.effort
     there = f"; {len(begun.points)} points are there already" if begun else ""
     sizes = ",".join(map(str, problem.partition or ()))
-    how = "in the best partition" if request.sought else f"as {sizes}"
+    how = "in the best partition" if request.search_partitions else f"as {sizes}"
     talk(
         f"{request.profile.name}: {problem.num_ranks} ranks {how}, {problem.num_micro_batches} "
         f"micro-batches;"
@@ -224,7 +224,7 @@ def _trace(request: _Request) -> "tuple[MemoryCurve, bool]":
             on_point=progress,
             stop=stop,
             recompute=request.recompute,
-            sought=request.sought,
+            search_partitions=request.search_partitions,
         )
         return traced, stop.is_set()
 
@@ -240,14 +240,19 @@ def _begun(request: _Request) -> "MemoryCurve | None":
     Raises:
         SynthError: the file is no curve, or that of another problem.
     """
-    from synth.plan.memory_curve.curve_file import MemoryCurve, difference, empty_frontier
+    from synth.plan.memory_curve.curve_file import MemoryCurve, difference, empty_curve
 
     if not request.output.exists():
         return None
     begun = MemoryCurve.load(request.output)
     differs = difference(
         begun,
-        empty_frontier(request.profile, request.problem, request.recompute, sought=request.sought),
+        empty_curve(
+            request.profile,
+            request.problem,
+            request.recompute,
+            search_partitions=request.search_partitions,
+        ),
     )
     if differs is not None:
         raise SynthError(

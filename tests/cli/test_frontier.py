@@ -201,7 +201,7 @@ def test_each_point_may_have_the_partition_that_serves_best(synth: Synth, tmp_pa
     assert all(sum(point["partition"]) == 24 for point in points)
     refused = synth(*SMALL, "4", "-o", path)
     assert refused.code == 2
-    assert "partition: sought there, (6, 6, 6, 6) here" in refused.stderr
+    assert "partition: searched there, (6, 6, 6, 6) here" in refused.stderr
 
 
 @pytest.mark.parametrize("more", [("--placement", "v"), ("--recompute", "auto")])

@@ -10,7 +10,7 @@ from synth.costs import partition_costs
 from synth.errors import SynthError
 from synth.plan.choose import trials
 from synth.plan.choose.candidates import Candidate, Partitioning, Trial, placements_to_try
-from synth.plan.choose.judging import fixed, judge
+from synth.plan.choose.judging import judge, offloading_trial
 from synth.plan.choose.published import NUM_PASSES, JudgedSchedules
 from synth.plan.choose.race import Race
 from synth.plan.choose.trials import solve_best_of
@@ -53,7 +53,7 @@ def judged(those: list[Candidate]) -> list[Trial]:
     race = Race(those, Partitioning.EVEN, 0.0)
     found = [race.new(candidate) for candidate in those]
     judge(found, lambda ops, is_plain: False, lambda trial: None)
-    return [*found, *(one for trial in found if (one := fixed(trial)) is not None)]
+    return [*found, *(one for trial in found if (one := offloading_trial(trial)) is not None)]
 
 
 def least_us(found: list[Trial]) -> int | None:

@@ -282,7 +282,7 @@ def test_a_curve_over_all_partitions_encloses_that_of_all_orders_of_all_of_them(
 ) -> None:
     profile = small_profile(layers)
     problem = replace(small_problem(), costs=partition_costs(profile, (2, 2)))
-    curve = trace(profile, problem, replace(QUICK, points=12, jobs=1), sought=True)
+    curve = trace(profile, problem, replace(QUICK, points=12, jobs=1), search_partitions=True)
     curve.check()
     truth, known = true_curve_of_any_partition(profile), knowledge_of(curve.points)
     assert curve.least_cap_bytes == curve.never_below_bytes == truth[0][0]
@@ -315,16 +315,16 @@ def test_the_least_cap_in_any_partition_is_that_of_all_orders_of_all_of_them(
 
 
 def test_a_curve_over_all_partitions_goes_on_and_is_none_of_one_partition(tmp_path: Path) -> None:
-    begun = trace(PROFILE, small_problem(), replace(QUICK, points=2), sought=True)
+    begun = trace(PROFILE, small_problem(), replace(QUICK, points=2), search_partitions=True)
     begun.save(tmp_path / "curve.json")
     loaded = MemoryCurve.load(tmp_path / "curve.json")
     assert loaded == begun
-    more = trace(PROFILE, small_problem(), replace(QUICK, points=4), loaded, sought=True)
+    more = trace(PROFILE, small_problem(), replace(QUICK, points=4), loaded, search_partitions=True)
     assert {cap_of(point) for point in begun.points} < {cap_of(point) for point in more.points}
-    with pytest.raises(SynthError, match=r"partition: sought there, \(2, 2\) here"):
+    with pytest.raises(SynthError, match=r"partition: searched there, \(2, 2\) here"):
         trace(PROFILE, small_problem(), QUICK, loaded)
-    with pytest.raises(SynthError, match=r"partition: \(2, 2\) there, sought here"):
-        trace(PROFILE, small_problem(), QUICK, traced()[0], sought=True)
+    with pytest.raises(SynthError, match=r"partition: \(2, 2\) there, searched here"):
+        trace(PROFILE, small_problem(), QUICK, traced()[0], search_partitions=True)
 
 
 def test_partitions_are_sought_where_there_are_bounds_of_all_only() -> None:
@@ -332,6 +332,6 @@ def test_partitions_are_sought_where_there_are_bounds_of_all_only() -> None:
     several = Problem(partition_costs(PROFILE, (1, 1, 1, 1)), where, 3, partition=(1, 1, 1, 1))
     for problem, recompute in ((several, ()), (small_problem(), (0,)), (small_problem(), None)):
         with pytest.raises(SynthError, match="exist only for one stage per rank"):
-            trace(PROFILE, problem, QUICK, recompute=recompute, sought=True)
+            trace(PROFILE, problem, QUICK, recompute=recompute, search_partitions=True)
         with pytest.raises(SynthError, match="exist only for one stage per rank"):
             least_cap(problem, TimeTarget(time_us=9), recompute=recompute, profile=PROFILE)

@@ -140,7 +140,7 @@ def preview_candidates(request: Request, candidates: Candidates, format: Format)
     Raises:
         Infeasible: no schedule is within the memory limits on any of them.
     """
-    from synth.plan.choose.race import nothing_fits
+    from synth.plan.choose.race import why_all_infeasible
     from synth.plan.recompute.choice import needs_bytes, why_infeasible
 
     asked = [(candidate.problem, candidate.choice) for candidate in candidates.them]
@@ -169,4 +169,4 @@ def preview_candidates(request: Request, candidates: Candidates, format: Format)
         answer("\n".join((table(header, rows), "", *refused, request.limit.explanation)))
     if all(shortages):
         least = needs.index(min(needs))
-        raise Infeasible(nothing_fits(candidates.them[least].name, shortages[least] or ""))
+        raise Infeasible(why_all_infeasible(candidates.them[least].name, shortages[least] or ""))

@@ -68,7 +68,7 @@ def _pass(
         trial.found = _result(published.best_problem, best, trial.lower_bound_us)
 
 
-def fixed(trial: Trial) -> Trial | None:
+def offloading_trial(trial: Trial) -> Trial | None:
     """Return a trial of its own for the best schedule that offloads activations; None without one.
 
     Its bound is that without memory limits, as offloaded activations take no memory.
@@ -83,7 +83,7 @@ def fixed(trial: Trial) -> Trial | None:
     return Trial(candidate, least_us, found, is_over=True, is_fixed=True)
 
 
-def nothing_fits(trial: Trial) -> Result | None:
+def infeasible_result(trial: Trial) -> Result | None:
     """Return an infeasible result if closed forms prove it; else None."""
     message = why_infeasible(trial.problem, trial.candidate.choice)
     if message is None or trial.value_us is not None:

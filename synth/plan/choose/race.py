@@ -238,7 +238,7 @@ class Race:
             return found
         least = min(self.trials, key=lambda trial: max(needed_bytes(trial.candidate.problem)))
         assert least.found is not None
-        return replace(found, message=nothing_fits(least.name, least.found.message or ""))
+        return replace(found, message=why_all_infeasible(least.name, least.found.message or ""))
 
     def _baselines(self) -> Iterator[Baseline]:
         """Yield the published schedules on the best candidate of each placement, each name once."""
@@ -268,6 +268,6 @@ class Race:
         return StoppedBy.EXHAUSTED if is_over else StoppedBy.TIME_LIMIT
 
 
-def nothing_fits(name: str, message: str) -> str:
+def why_all_infeasible(name: str, message: str) -> str:
     """Return why no placement is feasible, with the message of the one that needs the least."""
     return f"infeasible on all placements; on {name}, which needs the least memory: {message}"

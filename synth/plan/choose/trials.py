@@ -18,7 +18,13 @@ from dataclasses import replace
 from synth.certificate import Certificate, ProverName
 from synth.plan.choose.announcer import Announcer
 from synth.plan.choose.candidates import Candidate, Chosen, Partitioning, Trial
-from synth.plan.choose.judging import fixed, judge, nothing_fits, num_ops, repartitioned_trials
+from synth.plan.choose.judging import (
+    infeasible_result,
+    judge,
+    num_ops,
+    offloading_trial,
+    repartitioned_trials,
+)
 from synth.plan.choose.partition_trials import FEW, WORTH, PartitionTrials
 from synth.plan.choose.race import Race
 from synth.plan.choose.race_clock import RaceClock
@@ -121,7 +127,7 @@ class _RaceRun:
         self._judge(race.trials, until_s, self.clock.moment_s(_JUDGING_PUBLISHED_SHARE))
         race.is_judged = race.best_us is not None
         for trial in race.trials:
-            if not self.stop.is_set() and (nothing := nothing_fits(trial)) is not None:
+            if not self.stop.is_set() and (nothing := infeasible_result(trial)) is not None:
                 trial.take(nothing)
         if race.partitioning != Partitioning.GIVEN:
             self._repartition(until_s)
@@ -170,7 +176,9 @@ class _RaceRun:
                 trial.candidate = trial.candidate._replace(choice=None)
                 trial.published = ()  # the table shows those without recomputation
                 race.trials.append(trial)
-        race.trials += [one for trial in race.trials if (one := fixed(trial)) is not None]
+        race.trials += [
+            one for trial in race.trials if (one := offloading_trial(trial)) is not None
+        ]
 
     def run(self) -> Chosen:
         self._begin()

@@ -16,8 +16,8 @@ from synth.objective import BoundScope
 from synth.plan.choose.candidates import Candidate, Partitioning
 from synth.plan.choose.trials import solve_best_of
 from synth.plan.memory_curve.cap_breakpoints import CapBreakpoints
-from synth.plan.memory_curve.cap_knowledge import CapKnowledge, Enough, Found
-from synth.plan.memory_curve.curve_file import check_can_be_sought
+from synth.plan.memory_curve.cap_knowledge import CapKnowledge, ConditionalStop, Found
+from synth.plan.memory_curve.curve_file import check_partitions_searchable
 from synth.plan.memory_curve.least_cap import LeastCap
 from synth.plan.memory_curve.target import NOT_REPEATABLE, TimeTarget
 from synth.plan.partition.balance import smallest_limit_of_any
@@ -70,7 +70,7 @@ def least_cap(
 
     Raises:
         SynthError: the problem has memory limits; or the search is to be deterministic, which it is
-            not; or partitions cannot be searched for (`check_can_be_sought`).
+            not; or partitions cannot be searched for (`check_partitions_searchable`).
     """
     if problem.caps_bytes is not None:
         raise SynthError("the problem has memory limits; their minimum is searched without any")
@@ -79,7 +79,7 @@ def least_cap(
         raise SynthError(NOT_REPEATABLE)
     stop = stop or threading.Event()
     if profile is not None:
-        check_can_be_sought(problem, recompute)
+        check_partitions_searchable(problem, recompute)
     return _Bisection(
         problem,
         target,
@@ -198,7 +198,7 @@ class _Bisection:
                 target_us = max(target_us, self.target.in_us(bound_us))
             return now.value_us <= target_us or bound_us > target_us
 
-        enough = Enough(self.stop, is_decided)
+        enough = ConditionalStop(self.stop, is_decided)
         result = self._solve(cap, share, enough, enough)
         # What does not fit in the partitions tried may fit in another one.
         is_impossible = result.stopped_by == StoppedBy.INFEASIBLE and self.profile is None
@@ -210,7 +210,7 @@ class _Bisection:
         self._tell()
 
     def _solve(
-        self, cap: int | None, share: float, stop: threading.Event, enough: Enough | None
+        self, cap: int | None, share: float, stop: threading.Event, enough: ConditionalStop | None
     ) -> Result:
         left_s = self._left_s()
         limit_s = min(left_s, max(_SHORTEST_S, share * left_s))
@@ -240,7 +240,7 @@ class _Bisection:
         best: Found | None,
         options: SolveOptions,
         stop: threading.Event,
-        enough: Enough | None,
+        enough: ConditionalStop | None,
     ) -> Result:
         """Solve with a search for partitions, from that of the best plan that fits."""
         start = (

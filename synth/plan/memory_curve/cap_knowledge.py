@@ -111,7 +111,7 @@ class CapKnowledge:
         return max(holding, key=lambda bound: bound.lower_bound_us, default=Bound(0, None))
 
 
-class Enough(threading.Event):
+class ConditionalStop(threading.Event):
     """A stop event that is also set once an incumbent satisfies a condition.
 
     Args:

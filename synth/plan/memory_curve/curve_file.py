@@ -27,7 +27,7 @@ from synth.solve.problem import Problem
 from synth.solve.result import StoppedBy, relative_gap
 
 # Word for a curve whose points have partitions of their own.
-_SOUGHT = "sought"
+_SEARCHED = "searched"
 
 # Name of the time limit in a point's arguments.
 TIME_LIMIT = "time_limit_s"
@@ -108,7 +108,7 @@ class MemoryCurve(FileRecord):
         for plan in self.points:
             if difference(self, plan) is not None:
                 raise ValueError(f"the point at {cap_of(plan)} bytes is of another problem")
-            had_s(plan)
+            time_limit_of_s(plan)
         return self
 
     def check(self) -> None:
@@ -127,7 +127,7 @@ def cap_of(plan: Plan) -> int:
     return plan.caps_bytes[0]
 
 
-def had_s(plan: Plan) -> float:
+def time_limit_of_s(plan: Plan) -> float:
     """Return the time limit of a point's search, in seconds.
 
     Raises:
@@ -159,7 +159,7 @@ def difference(one: MemoryCurve | Plan, other: MemoryCurve | Plan) -> str | None
             return f"{name.replace('_', ' ')}: {mine} there, {others} here"
     mine, others = _cut(one), _cut(other)
     is_point = isinstance(one, Plan) or isinstance(other, Plan)
-    if mine != others and not (is_point and _SOUGHT in (mine, others)):
+    if mine != others and not (is_point and _SEARCHED in (mine, others)):
         return f"partition: {mine} there, {others} here"
     mine, others = _recompute(one), _recompute(other)
     if None not in (mine, others) and mine != others:
@@ -170,7 +170,7 @@ def difference(one: MemoryCurve | Plan, other: MemoryCurve | Plan) -> str | None
 
 def _cut(of: MemoryCurve | Plan) -> tuple[int, ...] | str:
     """Return the partition of all points, or a word if each has its own."""
-    return _SOUGHT if isinstance(of, MemoryCurve) and of.partition_is_sought else of.partition
+    return _SEARCHED if isinstance(of, MemoryCurve) and of.partition_is_sought else of.partition
 
 
 def _recompute(of: MemoryCurve | Plan) -> str | None:
@@ -182,24 +182,24 @@ def _objective(of: MemoryCurve | Plan) -> str:
     return of.objective if isinstance(of, MemoryCurve) else of.claim.objective
 
 
-def empty_frontier(
-    profile: Profile, problem: Problem, recompute: Choice = (), *, sought: bool = False
+def empty_curve(
+    profile: Profile, problem: Problem, recompute: Choice = (), *, search_partitions: bool = False
 ) -> MemoryCurve:
     """Return the curve of a problem, without points.
 
     Args:
         problem: without caps, with its partition.
         recompute: the stages that do.
-        sought: search a partition for each point.
+        search_partitions: each point has a partition of its own.
 
     Raises:
-        SynthError: there is no partition; or it is sought, and ranks hold several stages, or
-            stages recompute, of which there are no bounds of all partitions.
+        SynthError: there is no partition; or there are no bounds over all partitions to search
+            for one (`check_partitions_searchable`).
     """
     if problem.partition is None:
         raise SynthError("a curve needs the problem's partition, the layers of each stage")
-    if sought:
-        check_can_be_sought(problem, recompute)
+    if search_partitions:
+        check_partitions_searchable(problem, recompute)
         least = never = smallest_limit_of_any(profile, problem.num_ranks)
     else:
         never, least = limits_bytes(problem, recompute)
@@ -207,7 +207,7 @@ def empty_frontier(
         profile_name=profile.name,
         profile_fingerprint=profile.fingerprint(),
         partition=problem.partition,
-        partition_is_sought=sought,
+        partition_is_sought=search_partitions,
         placement=problem.placement.ranks,
         num_micro_batches=problem.num_micro_batches,
         objective=str(problem.objective),
@@ -217,7 +217,7 @@ def empty_frontier(
     )
 
 
-def check_can_be_sought(problem: Problem, recompute: Choice) -> None:
+def check_partitions_searchable(problem: Problem, recompute: Choice) -> None:
     """Refuse problems without bounds over all partitions: a bound would not hold for other points.
 
     Raises:

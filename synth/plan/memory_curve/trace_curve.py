@@ -20,10 +20,10 @@ from synth.plan.memory_curve.curve_file import (
     cap_of,
     closed,
     difference,
-    empty_frontier,
-    had_s,
+    empty_curve,
     knowledge_of,
     plan_of,
+    time_limit_of_s,
     value_of,
 )
 from synth.plan.memory_curve.workers import Task, TaskResult, Workers
@@ -93,7 +93,7 @@ def trace(
     stop: threading.Event | None = None,
     recompute: Choice = (),
     *,
-    sought: bool = False,
+    search_partitions: bool = False,
 ) -> MemoryCurve:
     """Trace the curve: the best time and its lower bound under limits that are one for all ranks.
 
@@ -110,15 +110,15 @@ def trace(
         on_point: called in this thread after every search.
         stop: set it, from any thread, to return the curve so far within about a second.
         recompute: the stages that recompute at every point; None: chosen at each point.
-        sought: search the best partition for each point.
+        search_partitions: search the best partition for each point.
 
     Raises:
-        SynthError: the problem has caps or no partition, or `begun` is of another problem; or
-            partitions are sought where that cannot be (`frontier.check_can_be_sought`).
+        SynthError: the problem has memory limits or no partition; `begun` is of another problem;
+            or partitions cannot be searched for (`check_partitions_searchable`).
     """
     if problem.caps_bytes is not None:
         raise SynthError("the problem has memory limits, which a curve varies; give none")
-    curve = empty_frontier(profile, problem, recompute, sought=sought)
+    curve = empty_curve(profile, problem, recompute, search_partitions=search_partitions)
     if begun is not None:
         differs = difference(begun, curve)
         if differs is not None:
@@ -195,8 +195,8 @@ class _Tracing:
 
     def _is_done(self, plan: Plan, cap: int) -> bool:
         whole = plan.claim.stopped_by != StoppedBy.INTERRUPT
-        had_enough = whole and had_s(plan) >= self.effort.time_limit_s
-        return had_enough or plan.claim.gap <= self.effort.gap or cap in self.pending
+        had_time = whole and time_limit_of_s(plan) >= self.effort.time_limit_s
+        return had_time or plan.claim.gap <= self.effort.gap or cap in self.pending
 
     def _ranges(self) -> list[_Range]:
         """Yield ranges of limits, wide enough to search, in which the curve may still improve."""

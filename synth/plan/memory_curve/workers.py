@@ -20,7 +20,7 @@ from synth.certificate import Certificate
 from synth.errors import RunFailure, SynthError
 from synth.plan.choose.candidates import Candidate, Partitioning
 from synth.plan.choose.trials import solve_best_of
-from synth.plan.memory_curve.cap_knowledge import Enough, Found
+from synth.plan.memory_curve.cap_knowledge import ConditionalStop, Found
 from synth.plan.recompute.choice import Choice, solve_with
 from synth.profile import Profile
 from synth.solve.options import SolveOptions
@@ -181,7 +181,9 @@ def _listen(
 
 def _solve(task: Task, stop: threading.Event) -> TaskResult:
     gap = task.options.gap
-    enough = Enough(stop, lambda now: relative_gap(now.value_us, task.known_bound_us) <= gap)
+    enough = ConditionalStop(
+        stop, lambda now: relative_gap(now.value_us, task.known_bound_us) <= gap
+    )
     if task.profile is None:
         result = solve_with(task.problem, task.recompute, task.options, enough.watch, enough)
     else:

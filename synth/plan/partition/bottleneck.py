@@ -120,7 +120,7 @@ class _EvenPartition:
         self.bands = [Band(table.static_up_to, max(given))] if len(given) == self.num_stages else []
 
     def some_largest_us(self) -> int:
-        """No less than the largest work in the partition that is sought."""
+        """Upper bound on the largest work in the best partition."""
         edges: tuple[int, ...] = (0, self.table.num_layers)
         if not self.has_caps:
             edges = nearly_even(self.table.work_up_to, self.num_stages)
