@@ -20,7 +20,7 @@ from synth.record import is_stream
 
 try:
     import fcntl
-except ImportError:  # not on Windows, where nothing is locked
+except ImportError:  # absent on Windows, where nothing is locked
     fcntl = None  # type: ignore[assignment]
 
 

@@ -27,7 +27,7 @@ _Parsed = TypeVar("_Parsed", bound="FileRecord")
 _BRIEF = reprlib.Repr()
 _BRIEF.maxstring = _BRIEF.maxother = 60
 
-# Characters of a key that is shown as it is.
+# The most characters of a key that is shown unshortened.
 _LONGEST_KEY = 60
 
 # Characters of a name that are put into the name of the temporary file that is renamed to it.

@@ -9,7 +9,7 @@ from synth.errors import SynthError
 from synth.reading import parse_json, read_bytes
 from synth.record import is_stream
 
-# Bytes of a file by which its kind is told.
+# The bytes at the beginning of a file that tell its kind.
 _HEAD_BYTES = 4096
 
 

@@ -14,7 +14,7 @@ _FOREIGN_BREAK = re.compile(r"\n(?!  )")
 _LONGEST_LINE = 4_000
 _MOST_LINES = 60
 
-# The share of a long line that is kept at its end, where messages say the way out.
+# One part in this many of a shortened line is kept at its end, where messages give advice.
 _END_SHARE = 4
 
 

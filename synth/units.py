@@ -10,7 +10,7 @@ _FACTORS: dict[str, int] = {
     **{f"{p}IB": 1 << (10 * i + 10) for i, p in enumerate("KMGT")},
 }
 
-# A pebibyte, and 35 years in microseconds: up to here whatever is added up stays exact in 64 bits.
+# A pebibyte, and 35 years in microseconds: sums of numbers up to here stay exact in 64 bits.
 MOST_SUMMABLE = 1 << 50
 
 _MOST_SECONDS = MOST_SUMMABLE / 1e6

@@ -10,7 +10,7 @@ from synth.schedule import Schedule, lower, peak_bytes
 from synth.schedule.ops import Op
 from synth.solve import Problem, SolveOptions, solve
 
-# A solved schedule gets so much of the activations that 1F1B holds on its first rank.
+# The memory of a solved schedule, as a share of the activations on 1F1B's first rank.
 _SOLVED_SHARE = 0.75
 _SAVED_BYTES = 1000
 

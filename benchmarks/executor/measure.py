@@ -64,7 +64,7 @@ def measure_case(
     (such as receive buffers) plus the rise during the second one.
     """
     batch = build_batch(case)
-    gc.collect()  # what an earlier case left behind must not be freed inside a window
+    gc.collect()  # garbage of an earlier case must not be freed inside a window
     runtimes: dict[str, Runtime] = {}
     samples = {name: Sample() for name in names}
     answers: dict[str, tuple[Tensor | None, list[Tensor]]] = {}

@@ -134,7 +134,7 @@ class TensorFile:
             mapped = self._open.get_tensor(name)
         except SafetensorError as error:
             raise Damaged(f"{self._path.name} is damaged: {error}") from None
-        tensor: Tensor = mapped.clone()  # the file may change under what is mapped
+        tensor: Tensor = mapped.clone()  # the file may change while it is mapped
         if hashlib.sha256(_bytes_of(tensor)).hexdigest() != stored.sha256:
             raise Damaged(f"{self._path.name} is damaged: the checksum of {name} does not hold")
         if stored.dtype.startswith("complex") and tensor.is_floating_point():

@@ -72,7 +72,7 @@ def read_metadata(path: Path) -> Metadata:
     try:
         found = _Unpickler(content).load()
         names = {str(info.relative_path) for info in found.storage_data.values()}
-    except Exception as error:  # whatever damage makes of a pickle
+    except Exception as error:  # a damaged pickle can raise anything
         raise Damaged(f".metadata is damaged: {error}") from None
     if not isinstance(found, Metadata):
         raise Damaged(".metadata is damaged: it describes no tensors")

@@ -93,7 +93,9 @@ class _MeasuredMicroBatch:
         self._like = torch.empty_like(like, device="meta")
         self._put("x", self._window(sample.x.clone))
         if sample.is_first:
-            self.sizes["x"] = 0  # token ids: what the layer keeps of them is its own
+            self.sizes["x"] = (
+                0  # token ids: the bytes that the layer saves of them count as its own
+            )
 
     def forward(self) -> None:
         """F."""

@@ -199,7 +199,7 @@ class _SplitFunction(torch.autograd.Function):
         before = (None,) * 6
         x_gradient: Tensor | None = None
         if grad is not None:
-            # Nothing here is to be differentiated again, not even where B is asked to record.
+            # Nothing here is differentiated again, even if B is run with recording.
             with torch.no_grad(), without_autocast(grad.device.type):
                 call = _saved_call(ctx)
                 if ctx.needs_input_grad[len(before)]:

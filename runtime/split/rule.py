@@ -14,7 +14,7 @@ from synth.errors import SynthError
 Gradients = tuple[Tensor | None, ...]
 
 
-@dataclass(slots=True, eq=False)  # not frozen, which would triple what making one costs
+@dataclass(slots=True, eq=False)  # not frozen, which would triple the cost of making one
 class Call:
     """One call of a function that has a rule, in F as in B and W.
 

@@ -88,7 +88,7 @@ def accumulate(parameter: Tensor, gradient: Tensor) -> None:
         return
     total = parameter.grad
     if total is not None:
-        if total.is_sparse:  # what autograd has delivered of a sparse embedding
+        if total.is_sparse:  # autograd's part of the gradient of a sparse embedding
             parameter.grad = gradient + total
         else:
             total.add_(gradient)

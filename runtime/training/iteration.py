@@ -123,7 +123,7 @@ class Iteration:
             self._untold = share
         told = self._hear(telling)
         end = time.perf_counter()
-        if self._steps.late:  # what is paid is from end to end; ranks begin when they like
+        if self._steps.late:  # the time from end to end; begins overlap
             start, self._last_end = self._last_end or start, end
             last_start = start if len(batches) == 1 else last_start
         return StepOutcome(told.losses, told.stops, end - start, end - last_start)
@@ -149,7 +149,7 @@ class Iteration:
 
     def _tell(self, loss: _Loss | None, stops: bool = False) -> _Telling:
         """Start summing the losses, and the requests to stop, over all ranks."""
-        # Filled on the device: a copy from pageable memory would have the host wait for it.
+        # Filled on the device: a copy from pageable memory would make the host wait.
         told = torch.zeros(2, device=self._pipeline.device)
         if stops:
             told[1].fill_(1.0)

@@ -210,10 +210,10 @@ class RankTrainer:
     def _memory_window(self, result: RankResult) -> Iterator[None]:
         """Measure the memory of a step and store it in the result."""
         if self._checkpointer is not None:
-            self._checkpointer.wait()  # what its thread allocates is not the step's
+            self._checkpointer.wait()  # its thread's allocations are not the step's
         modules = (stage.module for stage in self._stages.values())
         result.static_bytes = held_bytes(modules, self._optimizer)
-        self._optimizer.finish()  # gathers what another thread would else free meanwhile
+        self._optimizer.finish()  # its norm would be freed meanwhile by another thread
         with measure(self._world.device) as found:
             yield
             self._optimizer.finish()

@@ -93,7 +93,7 @@ def end_without(launcher: int) -> None:
     def watch() -> None:
         while os.getppid() == launcher:
             time.sleep(_POLL_S)
-        with suppress(OSError):  # who read it may be gone as well
+        with suppress(OSError):  # the reader may be gone as well
             print("the launcher is gone: its ranks end", file=sys.stderr, flush=True)
         os._exit(1)
 

@@ -14,7 +14,7 @@ def make(setting: Setting) -> Programs:
 
 def building_block(num_ranks: int) -> Callable[[int], Block]:
     """The slots of micro-batch 0 on a rank."""
-    # Without the gap, passes of the two halves would meet where D is even.
+    # Without the gap, passes of the two halves would collide for even D.
     gap = 3 if num_ranks % 2 == 0 else 0
 
     def block(rank: int) -> Block:

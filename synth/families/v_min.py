@@ -14,7 +14,7 @@ def make(setting: Setting) -> Programs:
 
 def building_block(num_ranks: int) -> Callable[[int], Block]:
     """The slots of micro-batch 0 on a rank."""
-    # Without the gap, F of the one half and B of the other would meet where 3 divides D.
+    # Without the gap, F of one half and B of the other would collide if 3 divides D.
     gap = 2 if num_ranks % 3 == 0 else 0
 
     def block(rank: int) -> Block:

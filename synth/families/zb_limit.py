@@ -22,7 +22,7 @@ def make(setting: Setting) -> Programs:
     def make_at(limits_bytes: Sequence[int]) -> Programs:
         return greedy("zb-limit", setting, limits_bytes)
 
-    least = [0] * setting.num_ranks  # the greedy says itself what it needs
+    least = [0] * setting.num_ranks  # the greedy reports its minimum itself
     tried = list(within_caps(setting, make_at, left_bytes(setting), least, _MOST_ATTEMPTS))
     over = tried[-1].over_bytes
     if any(over):

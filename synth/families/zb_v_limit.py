@@ -41,7 +41,7 @@ from synth.schedule.ops import Op
 _MOST_GREEDY_OPS = 150_000
 
 # Ops of a schedule up to which drawn orders are fitted at limits D / 4 and D activations apart,
-# beyond that 2D. Each takes about 0.1 ms per op where it is not given up early.
+# beyond that 2D. Each takes about 0.1 ms per op unless it is stopped early.
 _OPS_FOR_QUARTERS, _OPS_FOR_WHOLES = 3_000, 8_000
 
 
