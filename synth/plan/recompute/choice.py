@@ -49,7 +49,7 @@ def solve_with(
     on_improvement: OnImprovement | None = None,
     stop: threading.Event | None = None,
 ) -> Result:
-    """Solve with just these stages recomputing; arguments as of `portfolio.solve`."""
+    """Solve with just these stages recomputing; arguments as of `synth.solve.solve`."""
     if choice is None:
         return solve_choosing(problem, options, on_improvement, stop)
     return solve_recomputing(problem, choice, options, on_improvement, stop)
