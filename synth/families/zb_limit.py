@@ -17,7 +17,9 @@ _MOST_ATTEMPTS = 6
 def make(setting: Setting) -> Programs:
     """Run the greedy within the memory that static bytes leave, less the excess of its schedule."""
     if setting.caps_bytes is None:
-        raise SynthError("zb-limit needs memory limits; give them, or take zb-1p or zb-2p")
+        raise SynthError(
+            "zb-limit needs memory limits, given none; give them, or take zb-1p or zb-2p"
+        )
 
     def make_at(limits_bytes: Sequence[int]) -> Programs:
         return greedy("zb-limit", setting, limits_bytes)

@@ -69,7 +69,7 @@ def test_a_copy_of_the_parameters_that_the_caps_do_not_hold_is_refused(
 ) -> None:
     ended = run(plan_path, text, "--post-validation")
     assert ended.returncode != 0
-    assert "needs" in ended.stderr and "its cap is" in ended.stderr
+    assert "needs" in ended.stderr and "limit is" in ended.stderr
     assert "adamw+post-validation" in ended.stderr
     assert "Traceback" not in ended.stderr
 
