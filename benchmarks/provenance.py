@@ -4,6 +4,7 @@ import os
 import platform
 import subprocess
 from datetime import UTC, datetime
+from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 
@@ -11,7 +12,7 @@ _ROOT = Path(__file__).parent.parent
 
 
 def provenance() -> dict[str, str | int | None]:
-    """The origin as stored in a file of results; a changed tree has `+` behind its commit."""
+    """The origin as stored in a file of results."""
     return {
         "commit": commit(),
         "date": datetime.now(UTC).date().isoformat(),
@@ -24,13 +25,17 @@ def provenance() -> dict[str, str | int | None]:
 
 
 def commit() -> str:
-    """The short hash of the checkout; changes in the package that are not committed add `+`."""
+    """The short hash of the checkout; changes that are not committed add `+` and their hash."""
+    package = ("synth", "runtime", "profiles")
     try:
         found = _git("rev-parse", "--short=10", "HEAD")
-        changed = _git("status", "--porcelain", "--", "synth", "runtime", "profiles")
+        changed = _git("status", "--porcelain", "--", *package)
+        difference = _git("diff", "HEAD", "--", *package)
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-    return found + ("+" if changed else "")
+    if not changed:
+        return found
+    return f"{found}+{sha256((changed + difference).encode()).hexdigest()[:6]}"
 
 
 def _git(*arguments: str) -> str:

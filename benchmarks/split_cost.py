@@ -142,7 +142,7 @@ class Ours:
         self.edge, self.shape = get_gradient_edge(y), (y.shape, y.dtype, y.device)
 
     def grad(self) -> Tensor | None:
-        """What the next stage would send back."""
+        """The gradient that the next stage would send back."""
         shape, dtype, device = self.shape
         return torch.ones(shape, dtype=dtype, device=device) if shape else None
 

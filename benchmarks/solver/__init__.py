@@ -1,4 +1,4 @@
-"""How good the solver is, and how fast: suites of problems, each run to a table.
+"""Quality and speed of the solver: suites of problems, each run to a table.
 
     python -m benchmarks.solver SUITE [--time-limit 60] [--only 8,32] [--json out.json]
     python -m benchmarks.solver --markdown table.json v.json

@@ -24,7 +24,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Look:
-    """What a suite adds to a row: columns of its own, and claims that turned out to be wrong."""
+    """Additions of a suite to a row: columns of its own, and claims that turned out to be wrong."""
 
     columns: Mapping[str, Cell] = field(default_factory=dict)
     failures: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ class Suite:
 
 @dataclass(frozen=True)
 class Row:
-    """What came of a case; times of schedules in µs, those of the search in seconds."""
+    """The result of a case; times of schedules in µs, those of the search in seconds."""
 
     label: str
     seed: int
@@ -131,7 +131,7 @@ def _gain_percent(best: Baseline | None, result: Result) -> float | None:
 
 
 def _failures(case: Case, result: Result, best: Baseline | None) -> Iterator[str]:
-    """What must never be, in words."""
+    """Yield results that must never occur, in words."""
     value_us, bound_us, known = result.value_us, result.lower_bound_us, case.known
     if known is not None and bound_us > known.value_us:
         yield f"the bound {bound_us} is above a value found before, {known.value_us}"
@@ -153,7 +153,7 @@ def _failures(case: Case, result: Result, best: Baseline | None) -> Iterator[str
 
 
 def _wrong_schedule(result: Result) -> Iterator[str]:
-    """What the verifier has against the schedule, or against what is said of it."""
+    """Yield the verifier's objections to the schedule, and wrong figures in the result."""
     problem, schedule = result.problem, result.schedule
     assert schedule is not None
     try:

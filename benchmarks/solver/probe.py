@@ -66,7 +66,7 @@ class Probe:
 
 
 def _part_of(frame: FrameType | None) -> str:
-    """Which part of the program a stack is in, '' for none of them."""
+    """Return the part of the program that a stack is in, '' for none of them."""
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
         while module:

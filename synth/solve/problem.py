@@ -41,12 +41,11 @@ class Problem:
             raise SynthError(
                 f"{self.num_micro_batches} micro-batches given; at least one is needed"
             )
-        num_ops = 3 * self.num_micro_batches * num_stages
-        if num_ops > SEARCH.most_ops:
+        if self.num_ops > SEARCH.most_ops:
             raise SynthError(
-                f"{self.num_micro_batches} micro-batches in {num_stages} stages make {num_ops:,} "
-                f"ops, more than the {SEARCH.most_ops:,} that the solver handles; give at most "
-                f"{SEARCH.most_ops // (3 * num_stages):,} micro-batches"
+                f"{self.num_micro_batches} micro-batches in {num_stages} stages make "
+                f"{self.num_ops:,} ops, more than the {SEARCH.most_ops:,} that the solver handles; "
+                f"give at most {SEARCH.most_ops // (3 * num_stages):,} micro-batches"
             )
         if self.placement.num_stages != num_stages:
             raise SynthError(
@@ -81,6 +80,11 @@ class Problem:
         caps = None if cap_bytes is None else (cap_bytes,) * costs.num_stages
         placement = Placement.linear(costs.num_stages)
         return cls(costs, placement, num_micro_batches, caps, objective)
+
+    @property
+    def num_ops(self) -> int:
+        """Number of F, B and W of all stages and micro-batches."""
+        return 3 * self.num_micro_batches * self.costs.num_stages
 
     @property
     def num_ranks(self) -> int:

@@ -11,7 +11,7 @@ from synth.errors import SynthError
 from synth.plan.choose import trials
 from synth.plan.choose.candidates import Candidate, Partitioning, Trial, placements_to_try
 from synth.plan.choose.judging import judge, offloading_trial
-from synth.plan.choose.published import NUM_PASSES, JudgedSchedules
+from synth.plan.choose.published import JudgedSchedules, Pass
 from synth.plan.choose.race import Race
 from synth.plan.choose.trials import solve_best_of
 from synth.plan.compare import compare
@@ -135,6 +135,18 @@ def test_layers_are_chosen_and_orders_are_kept_with_the_fewest_stages_recomputin
         assert evaluate(looped.problem, least, "") is None
 
 
+def test_what_offloads_is_of_the_problem_without_recomputed_layers() -> None:
+    cap_bytes = 30_000_000_000
+    found = judged(layered_candidates(cap_bytes)[:1])
+    layered, offloading = found
+    assert layered.problem.recomputed_layers and offloading.is_fixed
+    assert offloading.problem.recomputed_layers == ()
+    assert offloading.found is not None and offloading.found.schedule is not None
+    costs, caps = offloading.problem.costs, offloading.problem.caps_bytes
+    _, line = verify(offloading.found.schedule, costs, caps)
+    assert line.makespan_us == offloading.value_us
+
+
 def replaced_profile(trial: Trial) -> Candidate:
     """The same candidate without a profile: only whole stages may be recomputed."""
     problem = without_layers(trial.candidate.problem)
@@ -154,8 +166,8 @@ def test_without_a_choice_what_rebuilds_or_moves_is_a_row_and_no_answer() -> Non
     asked = question(4)
     for candidate in candidates(asked, ()):
         published = JudgedSchedules(candidate.problem, ())
-        for number in range(NUM_PASSES):
-            published.run(number, lambda schedules=1: False)
+        for step in Pass:
+            published.run(step, lambda schedules=1: False)
         assert published.moved is None
         assert published.best is None or not recomputed(published.best.schedule)
 

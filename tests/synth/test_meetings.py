@@ -1,4 +1,4 @@
-"""What ranks that are not modelled must keep, against schedules of all ranks and against optima."""
+"""Passing pairs on omitted ranks, against schedules of all ranks and against optima."""
 
 import random
 from dataclasses import replace
@@ -65,7 +65,7 @@ def any_solution(rng: random.Random, instance: Instance) -> TimedOrders:
 
 
 def keeps(instance: Instance, scope: tuple[int, ...], known: TimedOrders) -> bool:
-    """Whether the model of some ranks, with meetings, allows what they do in a schedule."""
+    """Return True if the model of some ranks, with passing pairs, admits a schedule's order."""
     model = ExactModel(instance, Objective.MAKESPAN, 10**6, scope, passing_pairs=True)
     for key, variable in model.start.items():
         model.cp.add(variable == known.starts[key])
@@ -73,7 +73,7 @@ def keeps(instance: Instance, scope: tuple[int, ...], known: TimedOrders) -> boo
 
 
 def is_feasible(model: ExactModel) -> bool:
-    """Whether there is any solution."""
+    """Return True if there is any solution."""
     model.cp.clear_objective()
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1

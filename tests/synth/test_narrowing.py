@@ -1,4 +1,4 @@
-"""Which periods of a round are tried, how long, and in which order."""
+"""The search for the period of a modulo schedule: periods, their order and their time."""
 
 from dataclasses import replace
 
@@ -122,7 +122,7 @@ def test_where_brief_tries_take_as_long_thorough_ones_follow_the_first_found(
 
 
 def test_thorough_tries_are_made_once() -> None:
-    """What they leave open too is given up."""
+    """Periods that they leave open too are given up."""
     never = range(1100, 10**6)
     briefly, _ = narrowed(10**6, never, 2000)
     tried, found = narrowed(10**6, never, 2000, seconds=TIME_S, still_open_us=never)
@@ -156,7 +156,7 @@ def test_a_try_has_its_share_and_is_thorough_when_that_is_asked(
 def test_a_size_whose_first_try_takes_most_of_its_effort_is_given_up_after_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What it leaves is for others, which may be found sooner."""
+    """The time that it leaves is for others, which may be found sooner."""
     asked: list[float] = []
 
     def solve_none(

@@ -75,7 +75,7 @@ def test_random_schedules_keep_their_period(seed: int) -> None:
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 10**9), st.integers(1, 3))
 def test_iterations_are_those_of_one_long_program(seed: int, num_iterations: int) -> None:
-    """Where buffers are unlimited, so that it does not matter when to post and to wait."""
+    """With unlimited buffers, so that it does not matter when to post and to wait."""
     rng = random.Random(seed)
     schedule = replace(random_schedule(rng), buffering=Buffering(10**6, 10**6))
     costs = plain.random_costs(rng, schedule.placement.num_stages, schedule.num_ranks)

@@ -1,4 +1,4 @@
-"""What becomes of a verified schedule without another search."""
+"""Improvement of a verified schedule without another search."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which sizes of windows get the effort."""
+"""The bandit that distributes effort over window sizes."""
 
 import random
 from collections import Counter, defaultdict

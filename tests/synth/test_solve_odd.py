@@ -1,4 +1,4 @@
-"""What the solver claims, against random valid schedules of odd problems; and traps once met."""
+"""Claims of the solver, against random valid schedules of odd problems; and traps once met."""
 
 import random
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What each part of the search is worth: each regime with all of them, and without each.
+"""Contribution of each part of the search: each regime with all parts, and without each.
 
 Who found the answer of a full run stands in its row.
 """

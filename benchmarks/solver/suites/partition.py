@@ -37,7 +37,7 @@ def problem(name: str, num_ranks: int, share: float) -> Problem:
 
 
 def _look(result: Result) -> Look:
-    """What is found where the partition is sought too."""
+    """Return the columns of a search over partitions too."""
     asked, profile = result.problem, Profile.load(find(PROFILE))
     options = SolveOptions(SECONDS)
     found = solve_best_of([Candidate("", asked)], profile, Partitioning.SEARCHED, options).result

@@ -1,4 +1,4 @@
-"""Whether a claimed period is the time per iteration: iterations run back to back.
+"""Claimed periods against the time per iteration: iterations run back to back.
 
 k iterations may take the makespan and k − 1 periods at most. The claim is about iterations that
 nothing but a rank's own STEPs separate (*overlap*). The executor besides waits, where iterations

@@ -1,4 +1,4 @@
-"""What slack is worth: the mean time in scenarios other than those that it was chosen in.
+"""Gain of the robustness moves: mean time in other scenarios than those they were chosen in.
 
 Each problem is solved without that part; then ops are moved for slack, and both schedules run in
 scenarios of other seeds: where every op and transfer deviates by 5 % (standard deviation) on its

@@ -1,4 +1,4 @@
-"""What more time is worth: each regime under growing limits, every one a run of its own."""
+"""Value by time limit: each regime under growing limits, every one a run of its own."""
 
 from collections.abc import Iterator
 

@@ -28,7 +28,7 @@ class Memory(NamedTuple):
     saved_w: int
 
     def __str__(self) -> str:
-        """What F, B and W add."""
+        """The label of the bytes that F, B and W add."""
         return f"+{self.saved}/{self.saved_w - self.saved}/{-self.saved_w}"
 
 

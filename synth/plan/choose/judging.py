@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from synth.plan.choose.candidates import Trial
-from synth.plan.choose.published import NUM_PASSES, NUM_PLAIN_PASSES, JudgedSchedules
+from synth.plan.choose.published import JudgedSchedules, Pass
 from synth.plan.recompute.choice import bound_us, why_infeasible
 from synth.plan.recompute.choosing import counts_tried
 from synth.plan.recompute.repartition import repartitioned
@@ -23,16 +23,25 @@ from synth.solve.problem import Problem
 from synth.solve.result import Result, StoppedBy
 
 # Approximate time of each pass, relative to the first one.
-_COSTS = (1, 3, 3, 1, 1, 4, 12, 12)
+_COSTS = {
+    Pass.UNTIMED: 1,
+    Pass.TIMED: 3,
+    Pass.AVERAGED: 3,
+    Pass.UNTIMED_WITH_R: 1,
+    Pass.WITH_FEWER_R: 1,
+    Pass.WITH_LAYERS: 4,
+    Pass.TIMED_WITH_R: 12,
+    Pass.AVERAGED_WITH_R: 12,
+}
 
 # Schedules up to this multiple of the best value get partitions for the stages that they recompute.
 _NEAR = 1.15
 
 # Called before each schedule with its number of ops, and True if it is as published; True ends it.
-IsLate = Callable[[int, bool], bool]
+IsLateForOps = Callable[[int, bool], bool]
 
 
-def judge(those: Sequence[Trial], is_late: IsLate, on_found: Callable[[Trial], None]) -> None:
+def judge(those: Sequence[Trial], is_late: IsLateForOps, on_found: Callable[[Trial], None]) -> None:
     """Set the best published schedule of each trial as its result.
 
     Args:
@@ -41,28 +50,28 @@ def judge(those: Sequence[Trial], is_late: IsLate, on_found: Callable[[Trial], N
         on_found: called with a trial after each pass.
     """
     pairs = [(trial, JudgedSchedules(trial.problem, trial.candidate.choice)) for trial in those]
-    steps = [(*pair, number) for pair in pairs for number in range(NUM_PASSES)]
-    for trial, published, number in sorted(steps, key=_cost):
-        _pass(trial, published, number, is_late, _best_us(those))
+    steps = [(*pair, step) for pair in pairs for step in Pass]
+    for trial, published, step in sorted(steps, key=_cost):
+        _run(trial, published, step, is_late, _best_us(those))
         on_found(trial)
     for trial, published in pairs:
         trial.published, trial.moved = tuple(published.baselines), published.moved
         trial.is_judged = published.is_complete
 
 
-def _cost(step: tuple[Trial, JudgedSchedules, int]) -> tuple[bool, int, int]:
+def _cost(of: tuple[Trial, JudgedSchedules, Pass]) -> tuple[bool, int, int]:
     """Sort key of a pass: its cost by the square of the size, as large schedules rarely help."""
-    trial, published, number = step
-    tier = (number >= NUM_PLAIN_PASSES) + (number > NUM_PLAIN_PASSES)
-    return published.is_hopeless, tier, num_ops(trial.problem) ** 2 * _COSTS[number]
+    trial, published, step = of
+    # First all as published, then all orders with R, which is cheap.
+    tier = (not step.is_plain) + (step > Pass.UNTIMED_WITH_R)
+    return published.is_hopeless, tier, trial.problem.num_ops**2 * _COSTS[step]
 
 
-def _pass(
-    trial: Trial, published: JudgedSchedules, number: int, is_late: IsLate, best_us: int | None
+def _run(
+    trial: Trial, published: JudgedSchedules, step: Pass, is_late: IsLateForOps, best_us: int | None
 ) -> None:
-    size = num_ops(trial.problem)
-    is_plain = number < NUM_PLAIN_PASSES
-    published.run(number, lambda schedules=1: is_late(schedules * size, is_plain), best_us)
+    num_ops = trial.problem.num_ops
+    published.run(step, lambda schedules=1: is_late(schedules * num_ops, step.is_plain), best_us)
     best = published.best
     if best is not None and (trial.value_us is None or best.value_us < trial.value_us):
         trial.found = _result(published.best_problem, best, trial.lower_bound_us)
@@ -75,11 +84,12 @@ def offloading_trial(trial: Trial) -> Trial | None:
     """
     if trial.moved is None:
         return None
-    free = replace(trial.problem, caps_bytes=None)
+    problem = trial.candidate.problem  # the best schedule's may have layers recomputed
+    free = replace(problem, caps_bytes=None)
     least_us = work_bound_us(relaxed_for_fusion(free), free.objective)
     name = f"{trial.name} ({trial.moved.schedule.name})"
-    found = _result(trial.problem, trial.moved, least_us)
-    candidate = trial.candidate._replace(name=name, problem=trial.problem)
+    found = _result(problem, trial.moved, least_us)
+    candidate = trial.candidate._replace(name=name)
     return Trial(candidate, least_us, found, is_over=True, is_fixed=True)
 
 
@@ -141,11 +151,6 @@ def _neighbours(trial: Trial) -> Iterator[tuple[int, ...]]:
 def _best_us(those: Sequence[Trial]) -> int | None:
     values = (trial.value_us for trial in those)
     return min((us for us in values if us is not None), default=None)
-
-
-def num_ops(problem: Problem) -> int:
-    """Return the number of ops of a schedule."""
-    return 3 * problem.num_micro_batches * problem.costs.num_stages
 
 
 def _result(problem: Problem, found: EvaluatedSchedule, least_us: int) -> Result:

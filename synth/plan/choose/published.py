@@ -14,9 +14,9 @@ Eight passes. Those of all candidates are taken in the order of their cost (see 
 A pass ends when its time is over. Schedules that were not judged are left to the trials.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
+from enum import IntEnum
 from typing import NamedTuple, Protocol
 
 from synth.costs import Costs
@@ -31,9 +31,6 @@ from synth.solve.improve.published import with_mean_times
 from synth.solve.infeasibility import find_shortage
 from synth.solve.problem import Problem
 from synth.solve.result import Baseline
-
-NUM_PASSES, NUM_PLAIN_PASSES = 8, 3
-_UNTIMED_WITH_R, _WITH_FEWER_R, _WITH_LAYERS, _TIMED_WITH_R = 3, 4, 5, 6
 
 # An order is tried with fewer stages recomputing if it is at most this many times as long as the
 # best schedule of all candidates.
@@ -54,8 +51,26 @@ _BUFFERINGS = (BUFFERINGS[0], Buffering(0, 0))
 _Made = Iterator[tuple[str, Schedule]]
 
 
+class Pass(IntEnum):
+    """The passes in the order of this module's docstring."""
+
+    UNTIMED = 0
+    TIMED = 1
+    AVERAGED = 2
+    UNTIMED_WITH_R = 3
+    WITH_FEWER_R = 4
+    WITH_LAYERS = 5
+    TIMED_WITH_R = 6
+    AVERAGED_WITH_R = 7
+
+    @property
+    def is_plain(self) -> bool:
+        """True if schedules are judged as they were published."""
+        return self <= Pass.AVERAGED
+
+
 class IsLate(Protocol):
-    """True if there is no time to make and judge some more schedules; asked before each."""
+    """True if there is no time to make and judge some more schedules; called before each."""
 
     def __call__(self, schedules: int = 1) -> bool: ...
 
@@ -98,50 +113,43 @@ class JudgedSchedules:
         self._orders: list[tuple[str, Schedule]] = []  # of families that read no times
         self._fitted: list[_Fitted] = []  # those of them that fit if stages recompute
 
-    def run(self, number: int, is_late: IsLate, best_us: int | None = None) -> None:
-        """Run one of the passes, counted from 0.
+    def run(self, step: Pass, is_late: IsLate, best_us: int | None = None) -> None:
+        """Run one of the passes.
 
         Args:
-            is_late: asked before each schedule is made.
+            is_late: called before each schedule is made.
             best_us: the best value of all candidates; schedules that cannot be better are skipped.
         """
-        if number == _UNTIMED_WITH_R:
+        if step.is_plain:
+            self._run_plain(step, is_late)
+        elif self.is_hopeless:
+            return
+        elif step == Pass.UNTIMED_WITH_R:
             self._run_untimed_with_r(is_late, best_us)
-            return
-        if number == _WITH_FEWER_R:
+        elif step == Pass.WITH_FEWER_R:
             self._run_with_fewer_r(is_late, best_us)
-            return
-        if number == _WITH_LAYERS:
+        elif step == Pass.WITH_LAYERS:
             self._run_with_layers(is_late)
-            return
-        for made, judge in self._work(number, is_late, best_us):
-            while not (is_over := is_late()) and (one := next(made, None)) is not None:
-                judge(*one)
-            if is_over:
-                self.is_complete = False
-                return
+        else:
+            self._run_timed_with_r(step, is_late, best_us)
 
-    def _work(
-        self, number: int, is_late: IsLate, best_us: int | None
-    ) -> Iterator[tuple[_Made, Callable[[str, Schedule], object]]]:
-        """The schedules of a pass, and how each group of them is judged."""
-        problem = self.problem
-        if number >= NUM_PLAIN_PASSES:
-            if self.is_hopeless:
-                return
-            for stages in self._stages_tried():
-                if is_late():
-                    self.is_complete = False
-                    return
-                if self._can_win(stages, best_us):
-                    seen = replace(problem, costs=merged(problem.costs, stages))
-                    made = _timed(seen) if number == _TIMED_WITH_R else _averaged(seen)
-                    yield made, partial(self._judge_with_r, stages)
-        elif self.choice in ((), None):
-            made = (_untimed, _timed, _averaged)[number](problem)
-            yield made, partial(self._judge, is_order=number == 0)
-        elif number == 0:
-            yield _untimed(problem), self._keep_order
+    def _is_over(self, is_late: bool) -> bool:
+        """Note that a pass ran out of time, if so."""
+        self.is_complete = self.is_complete and not is_late
+        return is_late
+
+    def _run_plain(self, step: Pass, is_late: IsLate) -> None:
+        """Judge families as they were published; if stages are given, keep their orders only."""
+        is_untimed = step == Pass.UNTIMED
+        if self.choice and not is_untimed:
+            return
+        made = {Pass.UNTIMED: _untimed, Pass.TIMED: _timed, Pass.AVERAGED: _averaged}[step]
+        schedules = made(self.problem)
+        while not self._is_over(is_late()) and (one := next(schedules, None)) is not None:
+            if self.choice:
+                self._keep_order(*one)
+            else:
+                self._judge(*one, is_order=is_untimed)
 
     def _keep_order(self, name: str, schedule: Schedule) -> None:
         if schedule.keeps_saved:
@@ -197,19 +205,15 @@ class JudgedSchedules:
         """Judge all families on the choices of layers that list scheduling finds best."""
         problem = self.problem
         is_asked = self.choice is None and problem.caps_bytes is not None and applies(problem)
-        if not is_asked or self.is_hopeless:
+        if not is_asked or self._is_over(is_late(_LAYER_SEARCH_COUNTS_AS)):
             return
-        if is_late(_LAYER_SEARCH_COUNTS_AS):
-            self.is_complete = False
-            return
-        num_ops = 3 * problem.num_micro_batches * problem.costs.num_stages
-        effort_s = _LAYER_SEARCH_SCHEDULES * num_ops / _LAYER_SEARCH_OPS_PER_S
+        effort_s = _LAYER_SEARCH_SCHEDULES * problem.num_ops / _LAYER_SEARCH_OPS_PER_S
         search = LayerSearch(problem, effort_s, lambda: is_late(0))
         search.run()
         for chosen in search.best(_LAYER_CHOICES):
             judged = JudgedSchedules(chosen, ())
-            for number in range(NUM_PLAIN_PASSES):
-                judged.run(number, is_late)
+            for step in (Pass.UNTIMED, Pass.TIMED, Pass.AVERAGED):
+                judged.run(step, is_late)
             self.is_complete = self.is_complete and judged.is_complete
             if judged.best is not None and _better(self.best, judged.best) is judged.best:
                 self.best, self.best_problem = judged.best, chosen
@@ -221,13 +225,10 @@ class JudgedSchedules:
 
         With more of them it would take longer.
         """
-        if self.is_hopeless:
-            return
         choices = [stages for stages in self._stages_tried() if self._can_win(stages, best_us)]
         for name, schedule in self._orders:
             for stages in choices:
-                if is_late():
-                    self.is_complete = False
+                if self._is_over(is_late()):
                     return
                 value_us = self._judge_with_r(stages, name, schedule)
                 if value_us is not None:
@@ -243,12 +244,23 @@ class JudgedSchedules:
             return
         stages = best.stages
         for stage in reversed(best.stages):
-            if is_late():
-                self.is_complete = False
+            if self._is_over(is_late()):
                 return
             fewer = tuple(other for other in stages if other != stage)
             if self._judge_with_r(fewer, best.name, best.schedule) is not None:
                 stages = fewer
+
+    def _run_timed_with_r(self, step: Pass, is_late: IsLate, best_us: int | None) -> None:
+        """Judge families that are made anew for each number of recomputing stages."""
+        make = _timed if step == Pass.TIMED_WITH_R else _averaged
+        for stages in self._stages_tried():
+            if self._is_over(is_late()):
+                return
+            if not self._can_win(stages, best_us):
+                continue
+            made = make(replace(self.problem, costs=merged(self.problem.costs, stages)))
+            while not self._is_over(is_late()) and (one := next(made, None)) is not None:
+                self._judge_with_r(stages, *one)
 
     def _stages_tried(self) -> Iterator[tuple[int, ...]]:
         if self.choice:

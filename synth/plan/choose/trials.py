@@ -21,7 +21,6 @@ from synth.plan.choose.candidates import Candidate, Chosen, Partitioning, Trial
 from synth.plan.choose.judging import (
     infeasible_result,
     judge,
-    num_ops,
     offloading_trial,
     repartitioned_trials,
 )
@@ -209,7 +208,7 @@ class _RaceRun:
         near = self.race.near(WORTH, is_first_round=True)
         untried = [trial for trial in near if not trial.num_searches]
         limit_s = _FIRST_SHARE * self.clock.left_s(self.options.time_limit_s)
-        most = limit_s / (_TRIAL_S_PER_OP * num_ops(self.race.candidates[0].problem))
+        most = limit_s / (_TRIAL_S_PER_OP * self.race.candidates[0].problem.num_ops)
         return untried[: max(1, int(most))]
 
     def _try_further(self) -> bool:
