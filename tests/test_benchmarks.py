@@ -94,6 +94,18 @@ def test_a_run_of_several_seeds_goes_on_where_it_was_cut_off(
     assert "time_limit_s 60.0, not 7.0" in capsys.readouterr().err
 
 
+def test_a_file_of_an_earlier_format_or_a_damaged_one_is_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved = tmp_path / "old.json"
+    for text in ('{"format": "synth-solver-benchmark", "rows": []}', '{"format": ', "[]"):
+        saved.write_text(text)
+        assert main(["--markdown", str(saved)]) == 2
+        assert main(["table", "--only", SMALL.label, "--json", str(saved), "--resume"]) == 2
+        lines = capsys.readouterr().err.splitlines()
+        assert len(lines) == 2 and all(str(saved) in line for line in lines)
+
+
 def test_rows_that_name_a_line_and_a_column_make_a_pivoted_table_of_medians() -> None:
     def row(seed: int, column: str, value_us: int, gap: float) -> dict[str, object]:
         cells = {"label": f"v {column}", "seed": seed, "cell": ["v", column]}

@@ -12,7 +12,7 @@ from benchmarks.provenance import provenance
 from benchmarks.solver.case import Row
 from synth.errors import SynthError
 
-_FORMAT = "synth-solver-benchmark"
+_FORMAT = "synth-solver-benchmark-2"  # 1 had no seeds, commit and date
 _HEAD = ("problem", "published that fits", "value", "bound", "gap %", "gain %", "s", "first s")
 _LINE = "{:<30} {:>22} {:>10} {:>10} {:>6} {:>6} {:>7} {:>7}  {}"
 

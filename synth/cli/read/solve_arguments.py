@@ -85,7 +85,6 @@ def read_solve(given: SolveArguments) -> AskedSolve:
         SynthError: an option is wrong, or options do not go together.
     """
     from synth.schedule.files.plan_file import check_replaceable
-    from synth.solve.instance.instance import SPLIT
 
     deadline = Deadline.of(given.time_limit, is_clock=not given.deterministic)
     check_outputs(given.output, inputs=[given.profile_name])
@@ -112,8 +111,7 @@ def read_solve(given: SolveArguments) -> AskedSolve:
     candidates, problem = _problem(given, chosen, asked, deadline)
     if problem.partition is None:
         raise ValueError("a problem of the command line has a partition")
-    num_ops = len(SPLIT) * given.micro_batches * problem.costs.num_stages
-    deadline = deadline.without_answer(num_ops)
+    deadline = deadline.without_answer(problem.num_ops)
     request = Request(
         profile,
         problem.partition,
