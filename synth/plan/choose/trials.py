@@ -47,7 +47,7 @@ _PARTITIONS_SHARE = 0.15
 
 # Shares of the time for judging published schedules, before all: as they are, and with R.
 _JUDGING_PUBLISHED_SHARE = 0.6
-_JUDGING_SHARE = 0.35
+_JUDGING_SHARE = 0.5
 
 # Ops judged per second: as counted by a deterministic search, and seconds per op by the clock.
 _JUDGED_OPS_PER_S = 20_000
