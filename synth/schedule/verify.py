@@ -54,16 +54,26 @@ def verify(
         ScheduleError: an op is missing, repeated, misplaced or out of order; the programs
             deadlock; a memory limit is exceeded. The message names the first rank and op.
     """
+    lowered = lower_checked(schedule, costs)
+    timeline = check_deadlock(lowered)
+    if caps_bytes is not None:
+        _check_caps(lowered, caps_bytes)
+    return lowered, timeline
+
+
+def lower_checked(schedule: Schedule, costs: Costs) -> Lowered:
+    """Lower a schedule, and check all that does not depend on when its ops run.
+
+    Raises:
+        ScheduleError: an op is missing, repeated, misplaced or out of order.
+    """
     _check_shape(schedule, costs)
     arrays = OpArrays.of(schedule)
     _check_ops_exist(arrays)
     _check_complete(arrays)
     lowered = lower_arrays(arrays, costs)
     _check_local_order(lowered)
-    timeline = _check_deadlock(lowered)
-    if caps_bytes is not None:
-        _check_caps(lowered, caps_bytes)
-    return lowered, timeline
+    return lowered
 
 
 def _check_shape(schedule: Schedule, costs: Costs) -> None:
@@ -256,7 +266,12 @@ def _find_bad_order(effects: Effects, rank: int, program: Sequence[Op]) -> None:
             raise ScheduleError(f"rank {rank}, op {place} ({op}): runs before {maker}")
 
 
-def _check_deadlock(lowered: Lowered) -> Timeline:
+def check_deadlock(lowered: Lowered) -> Timeline:
+    """Simulate a lowered schedule.
+
+    Raises:
+        ScheduleError: ranks wait for each other.
+    """
     try:
         return simulate(lowered)
     except DeadlockError as error:

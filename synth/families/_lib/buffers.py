@@ -21,7 +21,7 @@ def patient(setting: Setting, schedule: Schedule) -> Buffering:
     """The smallest buffering of a doubling sequence with which no rank waits for a free buffer.
 
     With memory limits it is the first with the least time among those within the limits, if there
-    are any.
+    are any. More buffers never take less memory: behind one that exceeds a limit, all do.
     """
     most = unlimited(schedule)
     fastest = outcome_of(setting, schedule, most)
@@ -32,7 +32,9 @@ def patient(setting: Setting, schedule: Schedule) -> Buffering:
         outcome = outcome_of(setting, schedule, buffering)
         if outcome is not None and (outcome < best or (outcome == best and found == most)):
             best, found = outcome, buffering
-        if found != most and best.without_waiting(fastest):
+        if found == most or outcome is None:
+            continue
+        if best.is_as_fast_as(fastest) or (outcome.exceeds_caps and not best.exceeds_caps):
             break
     return found
 
@@ -44,9 +46,9 @@ class BufferingOutcome(NamedTuple):
     period_us: int
     makespan_us: int
 
-    def without_waiting(self, fastest: "BufferingOutcome") -> bool:
-        """True if this fits, and takes no longer than with unlimited buffers."""
-        return not self.exceeds_caps and self[1:] <= fastest[1:]
+    def is_as_fast_as(self, fastest: "BufferingOutcome") -> bool:
+        """True if this takes no longer than with unlimited buffers."""
+        return self[1:] <= fastest[1:]
 
 
 def _row() -> Iterator[Buffering]:

@@ -1,9 +1,9 @@
 """The published schedules of all candidates, judged before the first trial.
 
-The passes (see `published`) of all candidates run in the order of their cost: first those with the
-schedules as published, then those with recomputation. Candidates on which nothing can fit come
-last, as they only give rows of the table. Then the model is partitioned again, counting R as work,
-for the stages that recompute in the best schedules, and these partitions are judged too.
+The passes (see `published`) of all candidates run in the order of their cost, those that need most
+recomputation last. Candidates on which nothing can fit come behind all others, as they only give
+rows of the table. Then the model is partitioned again, counting R as work, for the stages that
+recompute in the best schedules, and these partitions are judged too.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -62,8 +62,8 @@ def judge(those: Sequence[Trial], is_late: IsLateForOps, on_found: Callable[[Tri
 def _cost(of: tuple[Trial, JudgedSchedules, Pass]) -> tuple[bool, int, int]:
     """Sort key of a pass: its cost by the square of the size, as large schedules rarely help."""
     trial, published, step = of
-    # First all as published, then all orders with R, which is cheap.
-    tier = (not step.is_plain) + (step > Pass.UNTIMED_WITH_R)
+    # First all orders that read no times, alone and then with R, which is cheap.
+    tier = (step != Pass.UNTIMED) + (step > Pass.UNTIMED_WITH_R)
     return published.is_hopeless, tier, trial.problem.num_ops**2 * _COSTS[step]
 
 

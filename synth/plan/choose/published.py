@@ -112,6 +112,7 @@ class JudgedSchedules:
         self.is_hopeless = why_infeasible(problem, choice) is not None
         self._orders: list[tuple[str, Schedule]] = []  # of families that read no times
         self._fitted: list[_Fitted] = []  # those of them that fit if stages recompute
+        self._bounds_us: dict[tuple[int, ...], int | None] = {}  # by stages that recompute
 
     def run(self, step: Pass, is_late: IsLate, best_us: int | None = None) -> None:
         """Run one of the passes.
@@ -271,12 +272,19 @@ class JudgedSchedules:
 
     def _can_win(self, stages: tuple[int, ...], best_us: int | None) -> bool:
         """True if a schedule may fit with these stages recomputing, and be faster."""
-        problem = self.problem
-        if find_shortage(replace(problem, costs=merged(problem.costs, stages))) is not None:
-            return False
+        if stages not in self._bounds_us:
+            self._bounds_us[stages] = self._bound_us(stages)
+        bound_us = self._bounds_us[stages]
         own_us = None if self.best is None else self.best.value_us
         values = [us for us in (best_us, own_us) if us is not None]
-        return not values or problem.objective.value_us(bounds(problem, stages)) < min(values)
+        return bound_us is not None and bound_us < min(values, default=bound_us + 1)
+
+    def _bound_us(self, stages: tuple[int, ...]) -> int | None:
+        """Return a lower bound with these stages recomputing; None if nothing can fit."""
+        problem = self.problem
+        if find_shortage(replace(problem, costs=merged(problem.costs, stages))) is not None:
+            return None
+        return problem.objective.value_us(bounds(problem, stages))
 
     def _judge_with_r(self, stages: tuple[int, ...], name: str, schedule: Schedule) -> int | None:
         """Judge a schedule with R's written out.

@@ -24,8 +24,9 @@ from synth.plan.recompute.stages import (
     held_stages,
     relaxed,
 )
-from synth.solve.bounds.closed_form import rank_bounds, work_bounds
+from synth.solve.bounds.closed_form import rank_bound, rank_bounds, work_bounds
 from synth.solve.infeasibility import needed_bytes
+from synth.solve.instance.instance import Instance
 from synth.solve.instance.memory_models import relaxed_for_fusion
 from synth.solve.problem import Problem
 
@@ -136,7 +137,7 @@ def _of_rank(base: Problem, own: Sequence[Sequence[_Own]], rank: int) -> Spans:
     """Return a rank's least bound over its own choices, all other stages at their least times."""
     held = held_stages(base)[rank]
     return Spans.least(
-        _with(base, dict(zip(held, chosen, strict=True)))[rank]
+        _with(base, dict(zip(held, chosen, strict=True))).bound_of(rank)
         for chosen in product(*(own[stage] for stage in held))
     )
 
@@ -151,7 +152,7 @@ def _of_all_ranks(base: Problem, own: Sequence[Sequence[_Own]]) -> Iterator[Span
             for stages in held
             for stage, place in zip(stages, places, strict=False)
         }
-        found.append(_with(base, chosen))
+        found.append(_with(base, chosen).bounds())
     return (Spans.least(of_rank) for of_rank in zip(*found, strict=True))
 
 
@@ -163,8 +164,23 @@ def _apart(base: Problem, stage: int, own: _Own) -> _Own:
     return _Own(costs, own.added_us + again_us)
 
 
-def _with(base: Problem, chosen: dict[int, _Own]) -> list[Spans]:
-    """Return the closed forms of each rank, with chosen costs of some stages."""
+class _Relaxed(NamedTuple):
+    """An instance, and the work of each rank that it leaves out, in µs."""
+
+    instance: Instance
+    added_us: list[int]
+
+    def bound_of(self, rank: int) -> Spans:
+        """Return the closed forms of one rank."""
+        return rank_bound(self.instance, rank, self.added_us[rank])
+
+    def bounds(self) -> list[Spans]:
+        """Return the closed forms of each rank."""
+        return rank_bounds(self.instance, self.added_us)
+
+
+def _with(base: Problem, chosen: dict[int, _Own]) -> _Relaxed:
+    """Return the problem as bounds see it, with chosen costs of some stages."""
     added = [0] * base.num_ranks
     for replica, ranks in enumerate(base.placement.ranks):
         _, count = base.share(replica)
@@ -175,7 +191,7 @@ def _with(base: Problem, chosen: dict[int, _Own]) -> list[Spans]:
         for stage, costs in enumerate(base.costs.stages)
     )
     seen = replace(base, costs=base.costs.replace(stages=stages))
-    return rank_bounds(relaxed_for_fusion(seen), added)
+    return _Relaxed(relaxed_for_fusion(seen), added)
 
 
 def _least(stages: Sequence[StageCosts]) -> StageCosts:

@@ -31,12 +31,17 @@ def rank_bounds(instance: Instance, added_us: Sequence[int] | None = None) -> li
         added_us: further work of each rank, at any time after its first F.
     """
     added_us = added_us or [0] * instance.num_ranks
-    return [
-        Spans(
-            *(max(_RankBounds(instance, is_period, r, added_us[r])) for is_period in (False, True))
-        )
-        for r in range(instance.num_ranks)
-    ]
+    return [rank_bound(instance, rank, added_us[rank]) for rank in range(instance.num_ranks)]
+
+
+def rank_bound(instance: Instance, rank: int, added_us: int = 0) -> Spans:
+    """Closed-form bounds from the work and the memory of one rank alone.
+
+    Args:
+        added_us: further work of the rank, at any time after its first F.
+    """
+    of_kind = (_RankBounds(instance, is_period, rank, added_us) for is_period in (False, True))
+    return Spans(*map(max, of_kind))
 
 
 class _RankBounds:
