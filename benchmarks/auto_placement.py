@@ -1,4 +1,4 @@
-"""The plan that is found with everything left to the search, against every published schedule.
+"""Compares the plan of a search over all choices with every published schedule.
 
     python benchmarks/auto_placement.py [--profiles 40] [--limit 10] [--seed 0] [--workers 2]
 

@@ -76,7 +76,7 @@ class PublishedModel:
 
     @property
     def stage_us(self) -> dict[OpKind, int]:
-        """What the paper prints, by op."""
+        """The printed values of the paper, by op."""
         forward, weight = self.forward_us, self.backward_weight_us
         backward = self.backward_input_us
         times = (forward, backward, weight, backward + weight, 0)

@@ -1,4 +1,4 @@
-"""Loss scaling for float16: `torch.amp.GradScaler`, with one verdict for all ranks of a pipeline.
+"""Loss scaling for float16: `torch.amp.GradScaler`, with one decision for all ranks of a pipeline.
 
     scaler = PipelineGradScaler(pipeline)
     loss = pipeline.step(batch, scaler=scaler)
@@ -7,7 +7,7 @@
     scaler.step(optimizer)
     scaler.update()
 
-A stage sees only its own gradients. Without a common verdict some ranks would skip a step that
+A stage sees only its own gradients. Without a common decision some ranks would skip a step that
 others take, and their scales would diverge. (FSDP's `ShardedGradScaler` does the same for shards.)
 """
 

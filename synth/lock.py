@@ -25,7 +25,7 @@ except ImportError:  # absent on Windows, where nothing is locked
 
 
 class Taken(Exception):
-    """Another process holds the lock; its words are which, as far as it could say."""
+    """Another process holds the lock; the message names it, if it is known."""
 
 
 def take(lock: Path) -> int | None:

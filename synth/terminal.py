@@ -1,13 +1,13 @@
-"""Text from files and users as a terminal may get it: no control characters, of bounded length."""
+"""Text from files and users for a terminal: without control characters, of bounded length."""
 
 import re
 
-# Control characters but tab and newline, line separators, and those that reverse the direction of
-# what follows: a terminal would obey them, or hide the real text.
+# Control characters except tab and newline, line separators, and characters that reverse the
+# direction of the following text. A terminal would obey them, or hide the real text.
 _OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
-# A line break that is not of our own making: messages of several lines indent all but the first. It
-# is that of a file's name, or of others' text.
+# A line break in quoted text, such as a file's name. Those of our own messages are followed by
+# two spaces.
 _FOREIGN_BREAK = re.compile(r"\n(?!  )")
 
 # Characters of one line of a message, and lines of a message.

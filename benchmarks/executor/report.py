@@ -1,4 +1,4 @@
-"""From the ranks' samples to one line of the table."""
+"""Summarizes the samples of all ranks as lines of the table."""
 
 import math
 import statistics
@@ -38,7 +38,7 @@ class Row:
 
 
 def summarize(case: Case, ranks: Sequence[Mapping[str, Sample]]) -> list[Row]:
-    """One row for each rival.
+    """Return one row for each of PyTorch's runtimes.
 
     Raises:
         AssertionError: the runtimes' losses or gradients differ by more than rounding.

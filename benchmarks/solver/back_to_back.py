@@ -41,7 +41,7 @@ class _Turn(NamedTuple):
 
 
 def iteration_ends_us(lowered: Lowered, num_iterations: int, *, overlap: bool = False) -> list[int]:
-    """When the last op of each iteration ends, from the first op of all, in µs.
+    """The end of the last op of each iteration, from the first op of all, in µs.
 
     Args:
         overlap: what moves where iterations meet holds nobody up, see (1) and (2).

@@ -39,7 +39,7 @@ class Checkpointer:
 
     Only rank 0 names and clears folders. Saving copies the tensors to host memory and returns; a
     thread writes them, over a process group of its own. A checkpoint that cannot be written is
-    reported and dropped: training goes on, and the previous checkpoint stays.
+    reported and dropped: training continues, and the previous checkpoint stays.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class Checkpointer:
         load_tensors(path, manifest, self._targets(manifest.names, manifest.step))
 
     def _load_version_1(self, path: Path, state: TrainingState) -> None:
-        from .version_1 import load_version_1, read_metadata  # takes its time to import
+        from .version_1 import load_version_1, read_metadata  # slow to import
 
         names = self._agree(lambda: set(read_metadata(path).state_dict_metadata))
         targets = together(lambda: self._targets(names, state.step), self._group)
@@ -206,7 +206,7 @@ class Checkpointer:
         """Start writing a checkpoint; waits for the one before.
 
         Raises:
-            TrainingDiverged: a parameter is no number any more.
+            TrainingDiverged: a parameter is NaN or infinite.
             SynthError: a tensor is of a kind that cannot be stored.
         """
         self.wait()

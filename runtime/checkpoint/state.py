@@ -43,7 +43,7 @@ class TrainingState(FileRecord):
     layers: tuple[str, ...]
     plan: str
     optimizer: str | None = None
-    """The form in options, without `+post-validation`, which changes no number; None: unknown."""
+    """The form in options, without `+post-validation`, which changes no result; None: unknown."""
     data: DataFingerprint | None = None
     """None: unknown."""
 

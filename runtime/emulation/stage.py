@@ -84,7 +84,7 @@ class EmulatedStage:
             self._again[microbatch] = _hold(self._costs.output_bytes)
 
     def take_saved(self, microbatch: int) -> Tensors:
-        """O: give up the held bytes."""
+        """O: release the held bytes."""
         return (self._held.pop(microbatch),)
 
     def saved_sizes(self, microbatch: int) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""The norm of all ranks' gradients, gathered asynchronously, and the verdict on a step."""
+"""The norm of all ranks' gradients, gathered asynchronously, and the decision on a step."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class GradientNorm:
     """Gathers each rank's sum of squares and judges by their sum.
 
     Sums are added in the order of the ranks, with each addition rounded by IEEE 754, so that all
-    ranks reach the same verdict on any hardware.
+    ranks reach the same decision on any hardware.
     """
 
     def __init__(

@@ -74,8 +74,8 @@ def allocated_bytes(tensor: Tensor) -> int:
 class _MeasuredMicroBatch:
     """One micro-batch through one layer, every allocation inside a measuring window.
 
-    `level` is what is allocated now. A boundary tensor (input x, output y, the gradient of y) that
-    was dropped but still lives is held by the layer; it is told by its storage.
+    `level` is the number of bytes allocated now. A boundary tensor (input x, output y, the gradient
+    of y) that was dropped but still exists is held by the layer; it is recognised by its storage.
     """
 
     def __init__(self, sample: Sample, *, fused: bool = False) -> None:
@@ -116,7 +116,7 @@ class _MeasuredMicroBatch:
         self._run(OpKind.BW, lambda: self.stage.backward(0, (self._tensors["gradient"],)))
 
     def drop(self, *names: str) -> int:
-        """Let go of boundary tensors; what the layer holds then, besides those that still live."""
+        """Drop boundary tensors; return the bytes that the layer holds besides those alive."""
         self._window(lambda: [self._tensors.pop(name, None) for name in names] and None)
         return self.level - sum(self.sizes[name] for name in self.alive())
 

@@ -12,7 +12,7 @@ import torch
 
 from synth.conditions import Conditions
 
-# The kernel's 1-minute load average forgets with this time constant.
+# The time constant of the kernel's 1-minute load average.
 _LOAD_DECAY_S = 60.0
 
 _ASKING_S = 20
@@ -27,7 +27,7 @@ def load_average() -> float | None:
 
 
 def processes_on(device: torch.device) -> int | None:
-    """Count the processes that compute on a CUDA device; None if the driver does not tell.
+    """Count the processes that compute on a CUDA device; None if the driver does not report them.
 
     From inside most containers the driver sees no processes, and then lists none.
     """

@@ -87,7 +87,7 @@ def can_apply(rule: Rule, call: Call, left: Collection[int] = ()) -> bool:
 def in_function_transform() -> bool:
     """True if `torch.func` (vmap, grad, jvp) or forward-mode differentiation is at work.
 
-    There tensors stand for other ones, or carry tangents through which parameters have gradients.
+    There tensors are proxies of others, or carry tangents through which parameters have gradients.
     """
     return (
         torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0

@@ -46,7 +46,7 @@ class Call:
 
 
 class Rule(ABC):
-    """How one function's backward splits; one instance serves every call.
+    """The split of one function's backward; one instance serves every call.
 
     All methods but `bind` run without gradient recording and outside autocast. Returned gradients
     must be new tensors of their parameter's shape. `needs` holds, per parameter, True if its

@@ -98,7 +98,7 @@ def _killing_on_ctrl_c() -> Iterator[None]:
 def _interrupted(places: Sequence[LastSeen | str], signal_number: signal.Signals) -> SynthError:
     """Return the error for a signal, with the places of the ranks.
 
-    SIGKILL stands for Ctrl-C, for which the ranks are killed.
+    SIGKILL means Ctrl-C, for which the ranks are killed.
     """
     if signal_number == signal.SIGKILL:
         signal_number = signal.SIGINT

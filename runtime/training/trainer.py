@@ -278,7 +278,7 @@ class RankTrainer:
         )
         if self._checkpointer is None:
             return fresh
-        # Post-validation changes no number, so it may be another before and after.
+        # Post-validation does not change results, so the checkpoint may differ in it.
         spec = (options.optimizer or plan.workload.optimizer).replace(post_validation=False)
         fresh = fresh.replace(optimizer=str(spec), data=self._data.fingerprint())
         found = self._checkpointer.restore(

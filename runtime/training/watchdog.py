@@ -21,7 +21,7 @@ _POLL_S = 0.5
 _PROC = Path("/proc")
 _STOPPED = ("T", "t")
 
-# What is common to the ranks of one start by torchrun or its engine.
+# Variables that are the same for all ranks of one start by torchrun or its engine.
 _OF_ONE_START = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "WORLD_SIZE")
 
 
@@ -40,8 +40,8 @@ class ProcessWatchdog:
         Args:
             pids: of this machine's ranks.
             own: this rank.
-            on_end: told the rank that is about to be ended, and what it did instead of going on.
-            stuck: the ranks that hang, and for how many seconds.
+            on_end: called with the rank that is about to be ended, and its state.
+            hanging: returns the ranks that hang, and for how many seconds.
         """
         self._pids, self._own, self._on_end = dict(pids), own, on_end
         self._hanging = hanging
@@ -111,7 +111,7 @@ def is_stopped(pid: int) -> bool:
 def sibling_pids() -> dict[int, int]:
     """The processes that the same launcher has started for ranks on this machine, joined or not.
 
-    Their environment tells the rank, and the start of the ranks that they belong to.
+    Their environment names the rank, and the start of the ranks to which it belongs.
     """
     if not _PROC.is_dir():
         return {}

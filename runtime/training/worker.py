@@ -151,8 +151,8 @@ def work_inside_torchrun(
 ) -> list[RankResult] | None:
     """Train (or emulate) as the rank that torchrun made of this process; results as `work`.
 
-    A rank that fails does not return: it says so and is gone at once, so that torchrun sees it.
-    Threads that write a checkpoint with ranks that are dead would hold up an orderly exit.
+    A rank that fails does not return: it reports the failure and exits at once, so that torchrun
+    detects it. Threads that write a checkpoint with dead ranks would delay an orderly exit.
     """
     with _torchruns_folder() as folder:
         try:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from synth.schedule.measured.trace import Trace
 
 # Bytes per second that loopback transfers without delaying much else, and the slowdown above which
-# a # run tells little.
+# a run shows little.
 _LOOPBACK_BYTES_PER_S = 500e6
 _TOO_SLOW = 1.5
 _LABEL = (

@@ -12,7 +12,7 @@ from synth.families._lib.family import Family, Programs, Setting
 from synth.families._lib.v_greedy import ALL_CHOICES, NoRoomError, repeated_run
 from synth.families._lib.v_passes import PassCosts, averaged, costs_by_pass, units_bytes
 
-# Limits tried within caps: boundary values and uneven stages take room that the averages miss.
+# Limits tried within caps: boundary values and uneven stages take memory that the averages miss.
 _MOST_ATTEMPTS = 6
 
 

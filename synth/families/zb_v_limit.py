@@ -134,7 +134,7 @@ class _Search:
                 self._offer(fitted_below(self.setting, made.order, limits, most_us))
 
     def _have_room(self, limits_bytes: Sequence[int]) -> bool:
-        """True if the caps leave room for all the limits."""
+        """True if the caps allow all the limits."""
         rooms = self.rooms
         return rooms is None or all(
             limit <= room for limit, room in zip(limits_bytes, rooms, strict=True)

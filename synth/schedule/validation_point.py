@@ -1,4 +1,4 @@
-"""Validation points: how far a rank may run into an iteration before the last step is validated.
+"""Validation points: the places up to which ranks may run before the last step is validated.
 
 With optimizer post-validation a rank begins an iteration while other ranks still finish the
 previous one. Up to its validation point it runs only F's, moves of their saved activations, and
@@ -34,7 +34,7 @@ class ValidationPoints:
     ends: tuple[int, ...]
 
     def half_open(self, lowered: Lowered, rank: int) -> HalfOpenTransfers:
-        """The transfers of a rank that are half open when all ranks stand at their points.
+        """The transfers of a rank that are half open when all ranks are at their points.
 
         Transfers to and from the host have both ends on the rank and are never half open.
         """

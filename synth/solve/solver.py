@@ -40,14 +40,14 @@ def solve(
     """Find the best schedule within the caps, and prove how good it is.
 
     Never returns a schedule that exceeds a cap, nor one worse than a published family that fits,
-    keeps what F saves where it is, and that there was time to look at. Where a cap admits the
-    serial schedule, there is an answer.
+    neither recomputes nor offloads, and was evaluated in time. If the caps allow the serial
+    schedule, there is always an answer.
 
     Args:
         options: limits and seeds.
         on_improvement: called in this thread for every better verified schedule or bound.
         stop: set it, from any thread, to get the best so far within about a second. The MILP
-            solver heeds it only between its runs.
+            solver checks it only between its runs.
     """
     return _Search(SearchState(problem, options or SolveOptions(), on_improvement, stop)).run()
 
@@ -137,7 +137,7 @@ class _Search:
             without=self.options.without,
             num_ops=self.fusion_relaxed.num_ops,
             holds_several=self.fusion_relaxed.holds_several,
-            # A search that serves another one leaves exact memory to that.
+            # A search for another one leaves exact memory to that one.
             buffers_matter=bool(self.problem.caps_bytes)
             and not self.state.is_within
             and unbuffered != self.relaxed_memory,

@@ -82,7 +82,7 @@ class StageProtocol(Protocol):
         ...
 
     def take_saved(self, microbatch: int) -> Tensors:
-        """O: give up the activations that F or R saved, as bytes, one tensor per storage."""
+        """O: release the activations that F or R saved, as bytes, one tensor per storage."""
         ...
 
     def saved_sizes(self, microbatch: int) -> tuple[int, ...]:

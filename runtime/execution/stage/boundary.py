@@ -93,7 +93,7 @@ def can_have_gradient(tensor: Tensor) -> bool:
 def settled(tensor: Tensor) -> Tensor:
     """Return the tensor itself, or the awaited result of a collective (tensor parallelism).
 
-    The wrapper that stands for such a result has no memory that could be sent.
+    The wrapper of such a result has no memory that could be sent.
     """
     if type(tensor) is Tensor or not hasattr(tensor, "trigger_wait"):
         return tensor

@@ -1,7 +1,7 @@
 """The sizes of saved activations that move to another rank, so that it can allocate buffers.
 
-The owner of a stage knows them once it has saved them, but the other rank needs them before.
-Therefore a forward of each kind is tried once, with its graph, and its rank tells the others.
+The owner of a stage knows them once it has saved the activations, but the other rank needs them
+before. Therefore a forward of each kind is run once, with its graph, and its rank sends the sizes.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence

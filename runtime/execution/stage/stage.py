@@ -63,8 +63,8 @@ class LayerChain(nn.Module):
 class Stage:
     """F, R, B, W and BW of a module.
 
-    A stage keeps neither its input nor its output alive: the graph hangs on gradient edges, and
-    inputs enter without a leaf. Tensors that autograd saved of them live as long as it needs them.
+    A stage keeps neither its input nor its output alive: gradient edges hold the graph, and inputs
+    enter without a leaf. Tensors that autograd saved of them live as long as it needs them.
     """
 
     def __init__(
@@ -310,7 +310,7 @@ def _picked(gradients: Tensors, wanted: Sequence[int]) -> list[Tensor]:
 
 
 def _enter(tensors: Tensors, entry: Boundary) -> tuple[tuple[Any, ...], list[GradientBox]]:
-    """Return the arguments that a tuple of tensors stands for, and boxes for their gradients."""
+    """Return the arguments made of a tuple of tensors, and boxes for their gradients."""
     boxes, twins = [], []
     for tensor, leaf in zip(tensors, entry.leaves, strict=True):
         if leaf.differentiable:

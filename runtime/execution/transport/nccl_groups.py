@@ -184,7 +184,7 @@ def limit_ctas(options: Any, environment: Mapping[str, str]) -> None:
     `NCCL_MAX_CTAS`, where it is set, holds for all of NCCL; else `SYNTH_LINK_CTAS` for links alone.
 
     Raises:
-        SynthError: the variable is no number above 0.
+        SynthError: the variable is not a whole number above 0.
     """
     config: Any = getattr(options, "config", None)
     if "NCCL_MAX_CTAS" in environment or not hasattr(config, "max_ctas"):

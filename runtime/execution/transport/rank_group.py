@@ -1,4 +1,4 @@
-"""The ranks of one pipeline over any transport, and what they tell each other around a step."""
+"""The ranks of one pipeline over any transport, and their messages before and after a step."""
 
 import warnings
 from abc import ABC, abstractmethod

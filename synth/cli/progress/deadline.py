@@ -58,7 +58,7 @@ class Deadline:
         return replace(self, limit_s=self.limit_s - min(answer_s, self.limit_s / 2))
 
     def for_partitions(self, part: int = 1, of: int = 1) -> Callable[[], bool]:
-        """Return a function that tells if the time for a placement's partition is over."""
+        """Return a function that is true once the time for a placement's partition is over."""
         if self.limit_s is None:
             return lambda: False
         most_s = _PARTITION_SHARE * self.limit_s * part / of

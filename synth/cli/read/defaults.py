@@ -18,7 +18,7 @@ from synth.profile import Profile
 AUTO, LINEAR, NONE = "auto", "linear", "none"
 
 # Seconds per layer of the model to make the menus of recomputed layers on a placement. They are
-# made # if they take at most this share of the time limit, for about this many placements.
+# made if they take at most this share of the time limit, for about this many placements.
 _S_PER_LAYER = 1e-3
 _LAYERS_SHARE = 0.2
 _PLACEMENTS = 9

@@ -77,7 +77,7 @@ def finish(
 
 
 class NoSchedule(SynthError):
-    """No schedule was found; the exit code tells if that is proven."""
+    """No schedule was found; the exit code shows if that is proven."""
 
     def __init__(self, result: "Result") -> None:
         super().__init__(result.message or "no schedule was found")

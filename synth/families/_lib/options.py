@@ -22,7 +22,7 @@ Options = Mapping[str, int | str]
 
 @dataclass(frozen=True)
 class Count:
-    """A number of at least `least`; `default` stands for no number, and may be below `least`."""
+    """A number of at least `least`; `default` is used if none is given, and may be smaller."""
 
     name: str
     default: int

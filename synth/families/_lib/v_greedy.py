@@ -8,7 +8,7 @@ The passes 0 to 3 of a micro-batch are those of `v_passes.py`.
 2. 2m rounds of one B and one F on each rank. While a rank waits for its input it runs W's that fit
    into the gap. A gap too small for a W is filled all the same where the rank would otherwise idle
    longer than any rank has so far; W's also make room within the limit.
-3. At the end what is left of the W's.
+3. At the end the remaining W's.
 
 The released program tries both answers to two questions (`VGreedyChoices`). It runs each again with
 the idle time that every rank could have had in addition, as long as that is shorter. It takes one
@@ -51,7 +51,7 @@ ALL_CHOICES = tuple(VGreedyChoices(f, b) for b in (True, False) for f in (True, 
 
 
 class NoRoomError(SynthError):
-    """The next op has no room within the limit."""
+    """The next op does not fit within the limit."""
 
 
 def repeated_run(
@@ -60,7 +60,7 @@ def repeated_run(
     """Run the greedy, and again with the idle time left over, as long as that is shorter.
 
     Raises:
-        NoRoomError: a limit leaves no room.
+        NoRoomError: an op does not fit within a limit.
     """
     best = VGreedyRun(pass_costs, limits_bytes, choices)
     best.run()
@@ -145,7 +145,7 @@ class VGreedyRun:
         """Make the programs; True if the period is below `most_us`, else it may be incomplete.
 
         Raises:
-            StuckError: a limit leaves no room.
+            NoRoomError: an op does not fit within a limit.
         """
         self._warm_up()
         left = 2 * self.m * self.d

@@ -6,7 +6,7 @@ One stage per rank, measured times, a limit on what a rank keeps between its F's
 2. Rounds of one F going down the ranks and one B coming up. While a rank waits for its input it
    runs W's that fit into the gap. A gap too small for a W is filled all the same where the rank
    would otherwise idle longer than any rank has so far; W's also make room for an F.
-3. At the end what is left of the W's.
+3. At the end the remaining W's.
 
 Three decisions cut both ways, so the paper tries both answers to each and takes the best of the
 eight schedules (`ZbGreedyChoices`). Unlike the released code, every stage has its own times and

@@ -1,4 +1,4 @@
-"""The time of a race between candidates, by the clock or as it was granted."""
+"""The time of a race between candidates, by the clock or as allotted."""
 
 import threading
 import time
@@ -48,7 +48,7 @@ class RaceClock:
         return not self._stop.is_set() and self.left_s(until_s) > _LEAST_SHARE * self.limit_s
 
     def deadline(self, limit_s: float) -> Callable[[], bool]:
-        """Return a function that tells if so many seconds are over, or if the race is stopped."""
+        """Return a function that is true after `limit_s` seconds, or once the race is stopped."""
         return partial(self._is_late, time.monotonic() + limit_s)
 
     def _is_late(self, at_s: float) -> bool:

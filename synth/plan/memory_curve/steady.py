@@ -21,8 +21,8 @@ from synth.solve.instance.timing import number, timed
 from synth.solve.options import SolveOptions
 from synth.solve.problem import Problem
 
-# Shares of the time limit: for the proof, for a pattern that fits, and for its shortest span; and
-# all # of them together.
+# Shares of the time limit: for each of the proof, a pattern that fits, and its shortest span; and
+# for all of them together.
 _SHARE = 0.2
 SHARE = 3 * _SHARE
 

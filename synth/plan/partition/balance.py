@@ -10,15 +10,15 @@ from synth.plan.partition.stage_table import StageTable
 from synth.profile import Profile
 from synth.schedule.model import Placement
 
-# Exact passes that count the caps take about 2 ms a layer. Up to so many layers they are not
-# stopped: what stands in for their answer may not fit where their answer does.
+# Exact passes that count the caps take about 2 ms per layer. Up to this number of layers they are
+# not stopped, because the answer without them may not fit although theirs does.
 _FEW_LAYERS = 100
 
 
 def is_proven_best(placement: Placement, given: Sequence[int] | None) -> bool:
     """Return True if the partition is proven best: a balanced one with stage k on rank k.
 
-    `given` is the partition that was asked for; none: `balance` made it.
+    `given` is the partition that was asked for; None: `balance` made it.
     """
     return given is None and placement == Placement.linear(placement.num_ranks)
 
@@ -33,17 +33,17 @@ def balance(
 ) -> tuple[int, ...]:
     """Choose how many layers each stage gets.
 
-    Of the partitions in which every rank can run one micro-batch under its cap, the one with the
-    least largest work (F + B + W) of a rank, then the least sum of squares of the work. Where no
-    partition keeps the caps, the one that fits under the smallest limit for all ranks alike.
+    Of the partitions in which every rank can run one micro-batch under its cap, it is the one with
+    the least largest work (F + B + W) of a rank, then the least sum of squares of the work. If no
+    partition keeps the caps, it is the one that fits under the smallest limit for all ranks alike.
 
     With stage k on rank k that is exact, by dynamic programming over all cuts. Where ranks hold
     more, local search: see `local_search`.
 
     Args:
-        caps_bytes: one for each rank; none: memory does not matter.
+        caps_bytes: one for each rank; None: memory does not matter.
         num_micro_batches: shared by the replicas; None: each gets the same number.
-        recompute: stages whose work is R's time too; what they need is taken as without R.
+        recompute: stages whose work includes R's time; their memory is taken as without R.
         should_stop: ends the local search where it stands. It ends exact passes over many layers,
             too; the answer is the most even partition without caps then.
 

@@ -1,8 +1,9 @@
-"""Moves of stage boundaries, and what all of them change at once.
+"""Moves of stage boundaries, and the changes of values by all of them at once.
 
 A move shifts one boundary, or several neighbouring ones together, by a layer. The stage on one side
 gets a layer more, the stage on the other side one less, and those between slide along. So a change
-is a sum of three: what ends one layer on, what slides, what begins one layer on.
+is a sum of three parts: the stage whose end moves, the stages that slide, and the stage whose begin
+moves.
 """
 
 from collections.abc import Callable

@@ -24,7 +24,7 @@ _Array = npt.NDArray[np.int64]
 _Column = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 
 # Effort: random kicks in all, and kicks in a row without success that end the search; exact memory
-# # evaluations in all, and those before a local optimum is accepted.
+# evaluations in all, and those before a local optimum is accepted.
 _KICKS = 60
 _KICKS_IN_VAIN = 20
 _LOOKS = 400

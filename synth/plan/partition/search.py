@@ -35,8 +35,8 @@ from synth.solve.options import SolveOptions
 from synth.solve.order_pool import split_timing
 from synth.solve.problem import Problem
 
-# Priority rules tried on each partition, twice as many if ranks hold several stages. The best one
-# so # far comes first; no more of them after a value of this multiple of the best.
+# Priority rules tried on each partition, twice as many if ranks hold several stages. The best rule
+# so far comes first; the others are skipped if its value exceeds this multiple of the best value.
 _RULES = 12
 _FAR = 1.15
 

@@ -1,9 +1,9 @@
 """Choosing layers to recompute: for every stage one of the choices on its menu.
 
-A stage holds what F keeps for as many micro-batches as are under way behind it. How many that
-should be is not known, so choices are made for several numbers of them: each stage takes the choice
-that costs B least time with which its rank has room for so many. List schedules tell which of these
-serves best, and then whether a stage should recompute a little more or less.
+A stage holds what F keeps for each micro-batch that is in flight. The best number of micro-batches
+in flight is not known, so choices are made for several numbers: each stage takes the choice with
+the least time of B that leaves headroom for this number on its rank. List schedules show which
+number is best, and then if a stage should recompute a little more or less.
 
     1F1B's number   rank 0 keeps for 4   for 3   for 2   for 1     layers recomputed:  6 4 2 0
     half of it                     2       2       1       1                           2 2 0 0
@@ -29,14 +29,15 @@ from synth.solve.problem import Problem
 # For each stage, the number of its choice.
 Picks = tuple[int, ...]
 
-# Numbers of micro-batches in flight to make room for, as shares of 1F1B's. Those that are best most
+# Numbers of micro-batches in flight that must fit, as shares of 1F1B's. Those that are best most
 # often come first, as there may be no time for all.
 _SHARES = (1.0, 0.75, 0.5, 1.5, 1.25, 2.0, 0.25, 0.0)
 
 # Repetitions if a rank's estimated memory was too low.
 _CORRECTIONS = 8
 
-# Priority rules tried on each choice; no more of them after a value of this multiple of the best.
+# Priority rules tried on each choice; the rest is skipped if a value exceeds this multiple of the
+# best value.
 _RULES = 12
 _FAR = 1.15
 
@@ -215,7 +216,7 @@ class LayerSearch:
         return replace(self._with(picks), num_micro_batches=self.num_micro_batches)
 
     def _may_fit(self, picks: Picks) -> bool:
-        """True if every rank has room for one micro-batch at a time."""
+        """True if one micro-batch at a time fits on every rank."""
         needed, caps = needed_bytes(self._with(picks)), self.problem.caps_bytes or ()
         return all(need <= cap for need, cap in zip(needed, caps, strict=False))
 

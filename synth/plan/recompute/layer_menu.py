@@ -1,10 +1,10 @@
 """Menus of recomputation: the Pareto-optimal choices of layers for each stage.
 
 Layers are added to a stage one after another, each kept or recomputed. Of two choices for the same
-layers, of which the last is treated alike, one is left out where the other takes no longer and
-needs no more bytes in any figure: whatever layers follow change both alike. So of many equal layers
-nearly only their number is left, and the first ones are recomputed: B comes to them last, when
-most of what the others keep is freed.
+layers that treat the last one alike, one is dropped if the other takes no longer and needs no more
+bytes in any figure, because all layers that follow change both alike. So of many equal layers
+mostly only the number matters, and the first ones are recomputed: B comes to them last, when most
+of what the others keep is freed.
 
 Where too many choices are left, there are two sets of them: some of those that can be made
 (`options`), and figures that no choice is below in every respect (`floors`), for bounds.
@@ -23,9 +23,9 @@ from synth.kinds import OpKind
 from synth.profile import LayerProfile, Profile
 from synth.recomputing import is_recomputed_already, recomputed, recomputing
 
-# Choices for a row of layers that are followed further, for each treatment of the last layer: at
-# most so many, and fewer in long rows, so that a menu takes some milliseconds. The work grows with
-# the layers, and with the square of the choices.
+# Largest and smallest number of choices for a row of layers that are followed further, for each
+# treatment of the last layer. The work grows with the layers and with the square of the choices;
+# this bound on the product keeps a menu at some milliseconds.
 _MOST_FOLLOWED = 48
 _LEAST_FOLLOWED = 4
 _FOLLOWED_SQUARED = 25_000

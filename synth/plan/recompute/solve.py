@@ -1,4 +1,4 @@
-"""Solving with given stages recomputing: the search does not know R, which is written out later."""
+"""Solving with given recomputing stages: the search has no R, which is inserted afterwards."""
 
 import threading
 from collections.abc import Callable, Collection
@@ -139,7 +139,7 @@ def without_schedule(found: Result, problem: Problem, stages: Collection[int]) -
 
 
 def why_nothing_fits(problem: Problem, stages: Collection[int]) -> str | None:
-    """Return why no schedule fits, whatever recomputes; None if one may fit."""
+    """Return why no schedule fits with any recomputation; None if one may fit."""
     caps = problem.caps_bytes or ()
     needed = least_needed_bytes(problem, stages)
     for rank, (need, cap) in enumerate(zip(needed, caps, strict=False)):

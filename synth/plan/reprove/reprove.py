@@ -69,7 +69,7 @@ class Reproof:
         verdict: of the claim, as far as `holds_for` goes.
         reached_us: the bound that was proven here.
         holds_for: the schedules that the bound was proven for.
-        on_trust: the part of the claim that is not looked at here; None: all of it is.
+        on_trust: the part of the claim that is not verified here; None: all of it is verified.
         witness_us: the value of a schedule that is below the claimed bound, if one was found.
         seconds: the time spent.
         proven_from: the provers used, in words.
@@ -342,5 +342,5 @@ class _Either(threading.Event):
         self._other = other
 
     def is_set(self) -> bool:
-        """Tell whether one of both is set."""
+        """Return True if one of the two is set."""
         return super().is_set() or self._other.is_set()

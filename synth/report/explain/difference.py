@@ -1,16 +1,16 @@
 r"""Causes of the difference between a measured and the predicted iteration.
 
-The measured critical path is walked from its end: each op or transfer leads to the one it waited
-for.
+The measured critical path is followed from its end: each op or transfer leads to the one for which
+it waited.
 
     F0.0 ──act──▶ F1.0 ── gap ── F1.1 ──…── last op           length of the path   = measured
     the same ops and transfers in the plan, and some room     length + its room    = predicted
 
 An op or transfer on the path takes longer than planned either always (its median over all traced
 iterations is longer) or in this iteration (jitter). Between them lie gaps, in which a rank was idle
-although its inputs were there (executor overhead). The path need not be the critical path of the
-plan: the difference of their planned lengths is slack that delays use up first, called room here.
-So the pieces add up exactly:
+although its inputs had arrived (executor overhead). The path need not be the critical path of the
+plan: the difference of their planned lengths is slack that delays use up first (`room_us`). So the
+pieces add up exactly:
 
     measured − predicted = ops + transfers + gaps + norm + jitter + outside − room
 """

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from synth.report.text.canvas import Canvas, letter
 
 # Schedules beyond this multiple of the fastest are drawn at the upper edge, to keep the scale of
-# the # others.
+# the others.
 _SHOWN = 2.2
 
 

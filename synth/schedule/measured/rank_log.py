@@ -75,7 +75,7 @@ def join_logs(log: Sequence[RankLog]) -> ExecutionTrace:
 
 
 class _End(NamedTuple):
-    """The end of a wait, ordered by how well it tells the end of the transfer: the smallest counts.
+    """The end of a wait, ordered by how well it shows the end of the transfer: the smallest counts.
 
     Waits that blocked come first; among them receivers before senders, which may be done when the
     data is in a buffer; then the earliest.

@@ -54,7 +54,7 @@ class _Agenda:
     def __init__(self, growths: Iterable[_Growth]) -> None:
         self._queues: defaultdict[End, deque[_Growth]] = defaultdict(deque)
         self._spent_s: defaultdict[End, float] = defaultdict(float)
-        self._seen: set[_Growth] = set()  # larger ones are come by in several ways
+        self._seen: set[_Growth] = set()  # larger ones are reached in several ways
         for growth in growths:
             self._add(growth)
 

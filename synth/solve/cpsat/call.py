@@ -71,14 +71,14 @@ def ask(
 
 
 def _said(death: WorkerDied) -> str:
-    """A line for CP-SAT's log."""
+    """Return a line for CP-SAT's log."""
     return f"CP-SAT's process ended without an answer: {death}"
 
 
 def _what_is_left(
     parameters: cp_model.SatParameters, clock_s: float, deterministic_s: float
 ) -> cp_model.SatParameters | None:
-    """Parameters for the second worker; None where nothing is left of the limit."""
+    """Return the parameters for the second worker; None if nothing is left of the limit."""
     left = without_aborts(parameters)
     left.max_time_in_seconds -= clock_s
     left.max_deterministic_time -= deterministic_s
@@ -96,7 +96,7 @@ class _Told:
     deterministic_s: float = 0.0
 
     def note(self, events: list[Event]) -> None:
-        """Take in reports."""
+        """Record reports."""
         for event in events:
             if isinstance(event, FoundSolution):
                 self.deterministic_s = max(self.deterministic_s, event.deterministic_s)
@@ -125,7 +125,7 @@ class _Told:
         """Return the second worker's answer, with the first one's reports where they are better."""
         if answer.status in (cp_model.OPTIMAL, cp_model.INFEASIBLE, cp_model.MODEL_INVALID):
             return answer
-        if answer.status in FOUND:  # what it told as it went, if that was asked for, has been noted
+        if answer.status in FOUND:  # its earlier reports, if any were requested, have been noted
             self.note([FoundSolution(answer.objective, 0.0, answer.values)])
         if math.isfinite(answer.bound):
             self.note([answer.bound])

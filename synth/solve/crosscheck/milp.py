@@ -172,7 +172,7 @@ def run_milp(
     `sol_status` is read because PuLP calls a solve that ran out of time "Optimal" too.
     """
     with warnings.catch_warnings():
-        # PuLP 3.3 announces 4.0's way to make variables, which 2.9 does not have yet.
+        # PuLP 3.3 deprecates this way to make variables, but 2.9 does not have the new one.
         warnings.simplefilter("ignore", DeprecationWarning)
         program = _Program(instance, objective, horizon_us)
         program.lp.solve(pulp.PULP_CBC_CMD(msg=False, timeLimit=limit_s, gapRel=0))

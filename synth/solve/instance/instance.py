@@ -155,7 +155,7 @@ class Instance:
         return 3 * sum(copy.num_micro_batches for copy in self.copies)
 
     def headroom_of(self, copy: int) -> int | None:
-        """The room on a stage copy's rank."""
+        """The headroom of a stage copy's rank in bytes; None without a cap."""
         return self.headroom_bytes[self.copies[copy].rank]
 
     @cached_property
@@ -199,7 +199,7 @@ class Instance:
         passes = range(self.copies[copy].num_micro_batches)
         return (OpIndex(kind, k) for kind in SPLIT for k in passes)
 
-    # Ways between stage copies, with nothing to wait for
+    # Times between stage copies, if no op waits
 
     def chain_above(self, copy: int) -> Iterator[int]:
         """Yield the copies before this one, nearest first."""

@@ -78,7 +78,7 @@ class EagerLinks:
         except BaseException as error:
             group.announce(error)
             for end in (*mine.values(), *accepted):
-                end.close()  # wakes the other end, although this process may live on
+                end.close()  # wakes the other end, even if this process continues
             raise
 
     def _connect(
@@ -152,7 +152,7 @@ def _listen(listener: socket.socket, folder: Path, most: int) -> str | None:
 
 
 def _connected(address: str | None, link: Link) -> socket.socket | None:
-    """Return a socket to the listener, which is told link and buffer size; None: nobody listens."""
+    """Return a socket to the listener, and send it link and buffer size; None: nobody listens."""
     if address is None:
         return None
     end = socket.socket(socket.AF_UNIX)
