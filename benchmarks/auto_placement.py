@@ -42,7 +42,7 @@ _SHARES = (0.15, 0.3, 0.5, 0.75, 1.0)
 
 
 class Outcome(NamedTuple):
-    """The values found for one question; None: nothing was found."""
+    """The values found for one generated problem; None: nothing was found."""
 
     question: Question
     auto: Entry | None

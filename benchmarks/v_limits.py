@@ -1,4 +1,4 @@
-"""V-shaped schedules beside ZB-V's released greedy, in its own memory, and beside printed rates.
+"""V-shaped schedules against ZB-V's released greedy, in its own memory, and printed rates.
 
     python -m benchmarks.v_limits [--only 1.5b]
 

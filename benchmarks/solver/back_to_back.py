@@ -1,17 +1,17 @@
-"""Several iterations back to back: ranks as processes that run their full programs again and again.
+"""Simulates several iterations back to back: every rank runs its full program repeatedly.
 
-What the period claims is about more than one iteration, and a schedule is one. Here every rank
-executes the instructions of its lowered program, as the executor does: a receive is posted, a send
-started and later waited for, a reduction started; behind the last instruction it begins again with
-the first. A transfer starts when it was sent, its receive is posted and the one before it on its
-link is over. Nothing of this is shared with the simulator, so one iteration also checks that one.
+The period is a claim about more than one iteration, but a schedule is only one. Here every rank
+executes the instructions of its lowered program, as the executor does: it posts receives, starts
+sends and later waits for them, and starts reductions. After the last instruction it begins again
+with the first. A transfer starts when it was sent, its receive is posted and the previous transfer
+on its link has ended. No code is shared with the simulator, so one iteration also checks that one.
 
     rank r   … | last op | (1) SENT  ||  (2) RECV | first op | …
 
-Where iterations meet, a rank waits for its last sends (1), and only then posts its first receives
-(2), so that what they wait for can only then set out. A period counts neither. With `overlap`
-neither costs time: receives are posted in good time, and sends are waited for in the background.
-The host's memory takes what is sent there at once, and sends it back when the receive is posted.
+Between iterations, a rank waits for its last sends (1), and only then posts its first receives (2),
+so their transfers can only start then. The period counts neither. With `overlap` neither costs
+time: receives are posted early enough, and sends are waited for in the background. The host's
+memory accepts every value at once, and sends it back when the receive is posted.
 """
 
 from collections import defaultdict
@@ -44,7 +44,7 @@ def iteration_ends_us(lowered: Lowered, num_iterations: int, *, overlap: bool = 
     """The end of the last op of each iteration, from the first op of all, in µs.
 
     Args:
-        overlap: what moves where iterations meet holds nobody up, see (1) and (2).
+        overlap: no rank waits at (1), and receives of (2) are posted early enough.
 
     Raises:
         RuntimeError: the programs wait for each other.
@@ -53,11 +53,11 @@ def iteration_ends_us(lowered: Lowered, num_iterations: int, *, overlap: bool = 
 
 
 def executed_period_us(timeline: Timeline) -> int:
-    """A time per iteration that is kept where (1) and (2) cost time, in µs.
+    """Return a time per iteration that holds although (1) and (2) cost time, in µs.
 
-    The largest over ranks from the start of its first op, or of a transfer that (2) posts, to the
-    end of its last op, or of a transfer that (1) waits for. Let every iteration run as the first
-    one does, so much later than the one before: then nothing of it meets what is left of that.
+    It is the largest time of a rank from the start of its first op, or of a transfer that (2)
+    posts, to the end of its last op, or of a transfer that (1) waits for. If every iteration runs
+    like the first one and starts this much later than the previous one, the two do not overlap.
     """
     lowered = timeline.lowered
     num_ops, transfers = lowered.first_node[-1], lowered.transfers
@@ -133,7 +133,7 @@ class _Ranks:
         ]
 
     def _advance(self, rank: int) -> bool:
-        """Run a rank as far as it goes; whether it went at all."""
+        """Run a rank as far as possible; return True if it ran anything."""
         program, before = self.programs[rank], self.places[rank]
         iteration, place = before
         while iteration < self.num_iterations and self._execute(rank, iteration, place):
@@ -144,7 +144,7 @@ class _Ranks:
         return self.places[rank] != before
 
     def _execute(self, rank: int, iteration: int, place: int) -> bool:
-        """One instruction; False: what it waits for is not known yet."""
+        """Run one instruction; return False if it waits for an event that is not known yet."""
         instruction, now = self.programs[rank][place], self.clock_us[rank]
         match instruction.action:
             case Action.RECV:
@@ -207,7 +207,7 @@ class _Ranks:
         return any(reduction.stage == stage for reduction in self.lowered.reductions)
 
     def _serve(self, link: tuple[int, int]) -> bool:
-        """Move what a link can; whether there was anything."""
+        """Run the transfers that a link can run now; return True if there were any."""
         queue, before = self.queues[link], self.served[link]
         while self.served[link] < len(queue):
             arrival, sent, took = queue[self.served[link]]

@@ -1,4 +1,4 @@
-"""Published schedules on the problems' costs: what an answer is compared with."""
+"""Published schedules on the problems' costs, with which results are compared."""
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -12,19 +12,19 @@ from synth.solve.improve.published import with_mean_times
 
 
 class Baseline(NamedTuple):
-    """A published schedule: what it takes, and whether it keeps the problem's caps."""
+    """The value of a published schedule; `fits` is True if it keeps the problem's caps."""
 
     name: str
     value_us: int
     fits: bool
 
     def __str__(self) -> str:
-        """For a table: its value, in brackets where it does not fit."""
+        """For a table: its value, in brackets if it does not fit."""
         return str(self.value_us) if self.fits else f"({self.value_us})"
 
 
 def published(problem: Problem) -> Iterator[Baseline]:
-    """Every family on the problem's placement and costs that keeps what F saves where it is."""
+    """Yield all families on the problem's placement that neither recompute nor offload."""
     made = generate_for(
         problem.placement, problem.num_micro_batches, problem.costs, problem.caps_bytes
     )
@@ -55,9 +55,10 @@ def peak_of(name: str, num_ranks: int, num_micro_batches: int, costs: Costs) -> 
 
 
 def share_of_1f1b(costs: Costs, num_micro_batches: int, share: float) -> int:
-    """A cap for all ranks: static bytes, and a share of what 1F1B holds besides, in bytes.
+    """Return a cap for all ranks: static bytes plus a share of 1F1B's activations, in bytes.
 
-    One stage per rank. The largest over the ranks, that is, of rank 0 where stages are equal.
+    There is one stage per rank. The cap is the largest over the ranks; with equal stages it is that
+    of rank 0.
     """
     schedule = generate("1f1b", costs.num_stages, num_micro_batches)
     peaks = peak_bytes(lower(schedule, costs))

@@ -1,4 +1,4 @@
-"""One row of a suite: the problem, the run, and what the answer is checked against."""
+"""One row of a suite: the problem, the run, and the checks of the result."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from synth.solve import Objective, Part, Problem, Result, SolveOptions, solve
 
 @dataclass(frozen=True)
 class Known:
-    """A bound proven and a value found before, in µs; they are the same where it is closed."""
+    """A bound and a value known before, in µs; equal if the problem is solved."""
 
     bound_us: int
     value_us: int
@@ -35,13 +35,13 @@ class Case:
     """A problem to solve.
 
     Attributes:
-        label: of the row; `--only` looks in it.
-        time_limit_s: where the suite's own does not do.
+        label: of the row; `--only` selects rows that contain a text.
+        time_limit_s: replaces that of the suite.
         without: parts of the search to leave out.
-        look: at the result, for the suite's own columns.
-        cell: where a pivoted table has it: the name of its line and of its column.
-        is_large: show memory and where the time goes; and take the published schedules from the
-            result, since making them once more would take minutes.
+        look: makes the suite's own columns from the result.
+        cell: the names of its line and its column in a pivoted table.
+        is_large: True shows memory and time by part, and takes the published schedules from the
+            result, because making them again would take minutes.
     """
 
     label: str
@@ -131,7 +131,7 @@ def _gain_percent(best: Baseline | None, result: Result) -> float | None:
 
 
 def _failures(case: Case, result: Result, best: Baseline | None) -> Iterator[str]:
-    """Yield results that must never occur, in words."""
+    """Yield descriptions of results that must never occur."""
     value_us, bound_us, known = result.value_us, result.lower_bound_us, case.known
     if known is not None and bound_us > known.value_us:
         yield f"the bound {bound_us} is above a value found before, {known.value_us}"

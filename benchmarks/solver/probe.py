@@ -13,7 +13,7 @@ Cell = int | float | str | None
 _EVERY_S = 0.01
 _PROCESS = Path("/proc/self")
 
-# Of these the innermost on the stack counts, with all native code that it calls.
+# The innermost of these modules on the stack counts, with all native code that it calls.
 _MODULES = {
     "synth.schedule": "lowering",
     "synth.families": "families",
@@ -27,7 +27,7 @@ _MODULES = {
 
 
 class Probe:
-    """While the context is open, looks at the stack of the thread that opened it, 100 times a s."""
+    """Samples the stack of the thread that opened the context, 100 times per second."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -36,7 +36,7 @@ class Probe:
         self._sampler = threading.Thread(target=self._sample, daemon=True)
 
     def __enter__(self) -> Self:
-        """Begin; what was the peak before is forgotten where the system can."""
+        """Begin, and reset the peak if the system supports that."""
         _forget_peak()
         self._thread_id = threading.get_ident()
         self._sampler.start()
@@ -78,7 +78,7 @@ def _part_of(frame: FrameType | None) -> str:
 
 
 def _forget_peak() -> None:
-    """Linux: 5 sets the peak to what is resident now (proc(5), clear_refs)."""
+    """On Linux, reset the peak to the resident memory: 5 does that (proc(5), clear_refs)."""
     try:
         (_PROCESS / "clear_refs").write_text("5")
     except OSError:
@@ -86,7 +86,7 @@ def _forget_peak() -> None:
 
 
 def _peak_mib() -> int | None:
-    """Linux: the most that was ever resident since; elsewhere not known."""
+    """Return the largest resident memory since then on Linux; None elsewhere."""
     try:
         status = (_PROCESS / "status").read_text(encoding="utf-8")
     except OSError:

@@ -22,7 +22,7 @@ SavedRow = dict[str, Any]
 
 @dataclass(frozen=True)
 class Run:
-    """The request that rows answer; `time_limit_s` is None where each row has its own."""
+    """The run that rows belong to; `time_limit_s` is None if each row has its own."""
 
     suite: str
     about: str
@@ -37,7 +37,7 @@ def head() -> str:
 
 
 def line(row: Row) -> str:
-    """A row for people, with what the suite adds at its end."""
+    """Format a row for reading, with the suite's own columns at its end."""
     added = "  ".join(f"{name}: {_shown(cell)}" for name, cell in row.columns.items())
     found = f"{row.found_by or 'nothing'} ({row.stopped_by})  {added}"
     return _LINE.format(*_cells([asdict(row)]), found).rstrip()

@@ -1,4 +1,4 @@
-"""`synth check` notices what was changed by hand, and says what it cannot know."""
+"""`synth check` detects changes made by hand, and reports what it cannot verify."""
 
 import json
 from collections.abc import Callable

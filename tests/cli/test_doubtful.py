@@ -20,7 +20,7 @@ SIZES = ("--ranks", "2", "--micro-batches", "2")
 
 
 def warnings(ended: Ended) -> list[str]:
-    """The lines of stderr that warn; the command did what it was asked for."""
+    """Return the warnings on stderr of a command that succeeded."""
     assert ended.code == 0, ended
     return [line for line in ended.stderr.splitlines() if line.startswith("warning: ")]
 

@@ -33,7 +33,7 @@ WHERE = r"(in step \d+, at \w+|between steps \d+ and \d+)"
 def started(
     command: list[str], *arguments: Any, temporary: Path | None = None
 ) -> "Iterator[subprocess.Popen[str]]":
-    """A run under way; whatever is left of it at the end is ended."""
+    """A running run; its remaining processes are killed at the end."""
     loopback = "lo0" if sys.platform == "darwin" else "lo"
     process = subprocess.Popen(
         [*command, *map(str, arguments), "--device", "cpu"],

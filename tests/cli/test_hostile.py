@@ -1,4 +1,4 @@
-"""Files, names and numbers that nobody means well: one clear line each, and nothing written."""
+"""Malicious files, names and numbers: one clear error each, and nothing is written."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""`synth solve`: what it answers."""
+"""`synth solve`: its output."""
 
 import json
 import re

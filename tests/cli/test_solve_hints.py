@@ -1,4 +1,4 @@
-"""`synth solve --hint` and `--placement`: where to start from, and where stages are."""
+"""`synth solve --hint` and `--placement`: the schedule to start from, and the mapping of stages."""
 
 import json
 import re

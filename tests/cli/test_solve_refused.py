@@ -1,4 +1,4 @@
-"""`synth solve`: what it refuses, each time with the way out."""
+"""`synth solve`: refused options, each with a hint to the solution."""
 
 import os
 from pathlib import Path

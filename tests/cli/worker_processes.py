@@ -1,4 +1,4 @@
-"""Finding the processes of a run, to do them harm."""
+"""Finding the processes of a run, in order to stop or kill them."""
 
 import os
 import signal

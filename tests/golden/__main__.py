@@ -26,7 +26,7 @@ _ALL = "--deterministic --seed 0 --workers 2 --format json"
 
 
 def plan_of(command: str) -> dict[str, Any]:
-    """Solve; what its plan claims, and a hash of its programs."""
+    """Solve; return the claim of the plan and a hash of its programs."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "plan.json"
         done = CliRunner().invoke(app, shlex.split(f"solve {_PLAIN} {command} {_ALL} -o {file}"))
@@ -41,7 +41,7 @@ def plan_of(command: str) -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the cases; see this module's words."""
+    """Run the cases; see the docstring of this module."""
     recorded = json.loads(RECORDED.read_text()) if RECORDED.exists() else {}
     wanted = [word for word in arguments if not word.startswith("--")]
     found, differing = dict(recorded), 0

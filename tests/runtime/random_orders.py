@@ -1,4 +1,4 @@
-"""Random valid schedules, to be thrown at the executor."""
+"""Random valid schedules for tests of the executor."""
 
 import random
 

@@ -71,7 +71,7 @@ def replay(rank: int, size: int, schedules: list[Schedule]) -> list[tuple[set[in
 
 
 def _same(schedule: Schedule, stage: nn.Module, wanted: list[Tensor]) -> bool:
-    """Bit for bit; to rounding where copies of a stage add up what each has."""
+    """Check equality bit for bit, or to rounding if gradients of copies of a stage are summed."""
     found = [gradient_of(parameter) for parameter in stage.parameters()]
     if len(schedule.placement.ranks) == 1:
         return all(map(torch.equal, found, wanted))

@@ -1,4 +1,4 @@
-"""A rank fails and its process lives on: all others end, each saying where it was."""
+"""A rank fails but its process continues: all others end, each with its own rank and op."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A rank fails while the pipeline is made and its process lives on: all others end, and say why."""
+"""A rank fails while the pipeline is made, but its process continues: all others end, too."""
 
 import socket
 import time

@@ -98,7 +98,7 @@ def refusal(pool: Any, folder: Path, **options: Any) -> str:
 
 
 def flips(rank: int, world_size: int, folder: str, path: str, bits: list[int]) -> list[str]:
-    """Flip each of some bits of a file in turn; what a load of each says."""
+    """Flip each of some bits of a file in turn; return the message of each load."""
     file, messages = Path(path), []
     whole = file.read_bytes()
     for bit in bits:

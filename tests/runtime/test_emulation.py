@@ -64,7 +64,7 @@ def solved() -> Schedule:
 def emulate(
     rank: int, size: int, cases: list[tuple[Schedule, Costs]], steps: int, late: bool = False
 ) -> list[Any]:
-    """Run schedules one after another; what each rank measured, and what it still holds."""
+    """Run schedules one after another; return each rank's result and held values."""
     from synth.runtime.emulation.rank import EmulationOptions, RankEmulation
     from synth.runtime.world import World
 

@@ -168,7 +168,7 @@ def test_random_valid_schedules_give_autograds_gradients(pool: Any, num_ranks: i
 
 
 def with_rebuilds(schedule: Schedule, seed: int) -> Schedule:
-    """Some forwards keep nothing, and R stands anywhere between them and their backwards."""
+    """Some forwards keep nothing, and R is anywhere between them and their backwards."""
     rng, programs = random.Random(seed), []
     for listed in schedule.programs:
         program = list(listed)

@@ -1,4 +1,4 @@
-"""A batch that does not fit, such as a smaller last one: all ranks read the cause."""
+"""A batch that does not fit, such as a smaller last one: all ranks report the cause."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Communicators as on NCCL, on groups of gloo's in their place: there is no GPU here."""
+"""Communicators as on NCCL, with gloo groups in their place, since tests have no GPU."""
 
 import os
 import threading
@@ -24,7 +24,7 @@ from synth.runtime.execution.transport.nccl_groups import (
 
 
 class Fake:
-    """A communicator that notes what is done to it."""
+    """A communicator that records its calls."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error

@@ -46,7 +46,7 @@ def plain_autograd(schedule: Schedule, seed: int) -> list[list[Tensor]]:
 
 
 def replay(rank: int, size: int, schedules: list[tuple[int, Schedule]]) -> list[Any]:
-    """This rank's gradients by stage, and what it still holds, of each schedule."""
+    """Return this rank's gradients by stage, and the values still held, for each schedule."""
     from synth.runtime.batch import Batch
     from synth.runtime.pipeline import Pipeline
 

@@ -1,4 +1,4 @@
-"""Checkpoints of what is not plainly one float32 copy of each parameter per run."""
+"""Checkpoints of shared, sharded, complex or low-precision parameters."""
 
 from pathlib import Path
 from typing import Any

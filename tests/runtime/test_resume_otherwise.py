@@ -1,4 +1,4 @@
-"""A resumed run notices other data and another optimizer, and goes on with them if told to."""
+"""A resumed run detects other data or another optimizer, and accepts them if asked to."""
 
 from pathlib import Path
 from typing import Any

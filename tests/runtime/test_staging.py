@@ -13,7 +13,7 @@ CPU = torch.device("cpu")
 
 @dataclass
 class Events:
-    """Notes what is done with two events, and with the buffers of theirs."""
+    """Records the calls on two events, and the use of their buffers."""
 
     log: list[str] = field(default_factory=list)
     made: int = 0

@@ -1,4 +1,4 @@
-"""SIGTERM: the first asks for an end in good order, a second one ends at once."""
+"""SIGTERM: the first requests a graceful end, a second one ends the run at once."""
 
 import signal
 from pathlib import Path

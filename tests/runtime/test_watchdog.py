@@ -1,4 +1,4 @@
-"""Stopped processes, told by the state that the system gives them."""
+"""Stopped processes, recognised by their state in the system."""
 
 import ast
 import ctypes

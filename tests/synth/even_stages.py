@@ -1,4 +1,4 @@
-"""The problem that most is known of: equal stages, one per rank."""
+"""The best-known problem: equal stages, one per rank."""
 
 from synth.kinds import OpKind
 from synth.solve.instance.instance import SPLIT, Instance, StageCopy

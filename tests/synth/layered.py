@@ -1,4 +1,4 @@
-"""Profiles of invented layers, for tests of what is recomputed."""
+"""Profiles of invented layers, for tests of recomputation."""
 
 import random
 from collections.abc import Sequence

@@ -39,7 +39,7 @@ class Route(NamedTuple):
 
 
 class Ring(NamedTuple):
-    """A reduction: of what stage, among whom, how long; on each rank the place it stands behind."""
+    """A reduction: its stage, ranks and duration, and by rank the place behind which it starts."""
 
     stage: int
     ranks: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""Certificates of bounds: what they name proves the bound again; nothing in them is believed."""
+"""Certificates of bounds: the models that they name prove the bound again; they are not trusted."""
 
 import json
 from collections.abc import Iterator

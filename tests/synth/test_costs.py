@@ -1,4 +1,4 @@
-"""Adding up layers to stages, against a walk over single values."""
+"""The sum of layers to stages, against a simulation of single values."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""CP-SAT in processes of its own: whatever becomes of them, the search goes on."""
+"""CP-SAT in worker processes: the search continues if they abort, hang or are killed."""
 
 import logging
 import math

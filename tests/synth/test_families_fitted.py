@@ -126,7 +126,7 @@ def test_v_min_fits_unequal_times_within_the_memory_that_it_is_drawn_with() -> N
 
 
 def test_v_min_fits_where_more_than_what_is_kept_is_held() -> None:
-    """With parameters, buffers and room for ops on top of what is kept."""
+    """With parameters, boundary tensors and workspace of ops besides the saved activations."""
     assert v_min_within(None, 10) == (236, 25642)
     for cap in (235, 226, 216):
         assert v_min_within(cap, 10) == (216, 26044)

@@ -1,4 +1,4 @@
-"""Plans, profiles and traces with anything anywhere are read, or refused in words."""
+"""Plans, profiles and traces with arbitrary values are read, or refused with a message."""
 
 import copy
 import json
@@ -49,7 +49,7 @@ def places(data: object, way: Place = ()) -> Iterator[Place]:
 
 
 def damage(rng: random.Random, data: Any, place: Place) -> None:
-    """Put something odd there, or take away what is there."""
+    """Put an unusual value there, or remove the value."""
     for key in place[:-1]:
         data = data[key]
     if rng.random() < 0.1:

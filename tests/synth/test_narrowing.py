@@ -87,7 +87,7 @@ def test_what_is_a_little_longer_than_what_stays_open_is_found() -> None:
 
 
 def test_what_stays_open_is_looked_at_thoroughly_where_there_is_time() -> None:
-    """Between what is refuted and what is found, also where brief tries found nothing at all."""
+    """Between refuted and found periods, also if brief tries found nothing at all."""
     for shortest_us, open_us in ((1150, range(1100, 1300)), (1150, range(1050, 10**6))):
         for is_challenger in (False, True):
             tried, found = narrowed(

@@ -1,4 +1,4 @@
-"""Makespan, period, and the time of so many iterations."""
+"""Makespan, period, and the time of K iterations."""
 
 import pytest
 

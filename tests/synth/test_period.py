@@ -1,4 +1,4 @@
-"""The period is the time per iteration: iterations back to back take no longer than it claims."""
+"""The period is the time per iteration: iterations back to back take no longer."""
 
 import random
 from collections.abc import Sequence

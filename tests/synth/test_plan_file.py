@@ -35,7 +35,7 @@ COSTS = uniform_costs(
 
 
 def plan_of(schedule: Schedule, costs: Costs) -> Plan:
-    """A plan that claims what is so, with caps as tight as can be."""
+    """A plan with true claims, and the tightest caps for it."""
     claim = Claim.of(schedule, costs)
     claim = claim.replace(lower_bound_us=claim.makespan_us, gap=0)
     return Plan(
@@ -428,7 +428,7 @@ FILES_PER_DAMAGE = 40
 
 
 def damaged_files(damage: Damage) -> Iterator[tuple[dict[str, Any], list[str]]]:
-    """Files that this damage makes invalid, with what must be said of them."""
+    """Files that this damage makes invalid, with the expected messages."""
     for seed in range(FILES_PER_DAMAGE):
         rng = random.Random(f"{damage.__name__} {seed}")
         data = whole(rng)

@@ -143,7 +143,7 @@ def test_the_bound_of_any_choice_is_no_higher_than_that_of_one_where_copies_are_
 
 
 def tight_problem(where: Placement, cap_bytes: int) -> Problem:
-    """F keeps much more than what passes between stages."""
+    """F keeps much more than a boundary tensor."""
     costs: Costs = uniform_costs(
         where.num_stages,
         forward_us=10,

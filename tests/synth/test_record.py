@@ -1,4 +1,4 @@
-"""Files are written whole or not at all, and never over what is no file."""
+"""Files are written whole or not at all, and never over anything that is not a file."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Cutting the model for the stages that recompute: even with R counted, kept where it pays."""
+"""Partitions for recomputing stages: balanced with R included, kept if they are better."""
 
 from collections.abc import Callable
 from itertools import combinations, pairwise

@@ -1,4 +1,4 @@
-"""Bounds that plans claim: proven again where they are true, disproved where they are not."""
+"""Claimed bounds of plans: true ones are proven again, false ones are disproved."""
 
 import threading
 from dataclasses import replace
@@ -114,7 +114,7 @@ def test_the_largest_work_is_the_bound_of_what_was_not_searched() -> None:
 
 
 def chosen(problem: Problem) -> Plan:
-    """The plan of a search that chose what is recomputed."""
+    """The plan of a search that chose the recomputation."""
     result = solve_choosing(problem, OPTIONS)
     assert result.schedule is not None
     return Plan.of(

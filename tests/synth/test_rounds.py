@@ -1,4 +1,4 @@
-"""Repeating rounds of several micro-batches: exact times, caps, and the shortest that there are."""
+"""Modulo schedules of several micro-batches: exact times, caps, and the shortest period."""
 
 import random
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""CP-SAT, the MILP and brute force over all orders agree; bounds bound; caps hold."""
+"""CP-SAT, the MILP and brute force over all orders agree; bounds hold; caps are kept."""
 
 import random
 from collections.abc import Iterator

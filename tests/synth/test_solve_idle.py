@@ -1,4 +1,4 @@
-"""Bounds from idle times at a rank's beginning and end: never above what there is, and not idle."""
+"""Bounds from idle times in warm-up and drain: never above a schedule, and not trivial."""
 
 import random
 from dataclasses import replace
@@ -47,7 +47,7 @@ def best_bound(problem: Problem, value_us: int, seconds: float) -> int | None:
 
 
 def test_called_again_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing that was solved is asked for twice; what was not comes first, at either end."""
+    """No solved model is solved again; unsolved ones come first, at either end."""
     bounds = idle_bounds(v_shaped.problem(8, 16, 0.5), 40_000)
     asked: list[_Growth] = []
     solves = iter([True, False, *[True] * 5, *[False] * 3, *[True] * 100])

@@ -1,4 +1,4 @@
-"""Claims of the solver, against random valid schedules of odd problems; and traps once met."""
+"""Claims of the solver, against random valid schedules of unusual problems; and former bugs."""
 
 import random
 from dataclasses import replace

@@ -145,7 +145,7 @@ def test_any_placement_is_solved_within_its_caps(
 def test_the_two_views_of_memory_bracket_the_verifiers(
     seed: int, name: str, num_ranks: int, m: int
 ) -> None:
-    """Whatever fits in truth fits in the certain instance, whatever fits in the safe one fits."""
+    """An order that fits also fits the relaxed instance; one that fits the safe instance fits."""
     rng = random.Random(seed)
     problem = random_problem(seed, name, num_ranks, m, boundary=True)
     buffering = Buffering(rng.randint(0, 2), rng.randint(0, 2))

@@ -1,4 +1,4 @@
-"""Bounds from how far apart a few forwards must be, against optima and against random schedules."""
+"""Bounds from forward spacings, against optima and against random schedules."""
 
 import random
 import threading
@@ -244,7 +244,7 @@ def test_the_last_rank_is_far_from_the_first_where_they_hold_several_stages() ->
 
 
 def test_a_search_goes_on_where_it_was() -> None:
-    """And asks again only what stayed open."""
+    """And only open models are solved again."""
     problem = Problem(table_costs(8), placement("v", 4), 32, (8,) * 4)
     found = SpacingProver(relaxed_for_fusion(problem), counted(20), lambda: None, lambda: False)
     asked: list[tuple[forward_spacing._Question, bool]] = []

@@ -30,7 +30,7 @@ def problem(name: str, num_ranks: int, m: int, times: tuple[int, int, int], lag:
 
 
 def least(asked: Problem) -> SteadyCap:
-    """Look for the least cap for a moment, and run what comes out through the verifier."""
+    """Search the least cap briefly, and verify the result."""
     found = least_steady(asked, SolveOptions(time_limit_s=20, workers=1))
     assert found is not None
     lowered, _ = verify(found.schedule, asked.costs, (found.cap_bytes,) * asked.num_ranks)

@@ -1,4 +1,4 @@
-"""Windows and slack in turns: whose turn it is, and when it ends."""
+"""Windows and robustness moves in turns: their order, and the end of each turn."""
 
 import math
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ def begun(problem: Problem, family: str, **options: Any) -> tuple[RobustWindows,
 
 
 class Fruitless:
-    """Windows that find nothing, and slack that finds something so many times."""
+    """Windows that find nothing, and robustness moves that gain `gains` times."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, gains: int, last: int) -> None:
         self.patience: list[float] = []

@@ -1,4 +1,4 @@
-"""Sizes and times, typed and shown."""
+"""Sizes and times, parsed and formatted."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Validation points: nothing before one waits for what stands behind another."""
+"""Validation points: no instruction before one waits for an instruction behind another."""
 
 import random
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The verifier: what it refuses, and what it says."""
+"""The verifier: the schedules that it refuses, and its messages."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""The processes of CP-SAT that a process has, to do them harm."""
+"""The CP-SAT workers of a process, in order to stop or kill them."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ def kill_workers(what: signal.Signals = signal.SIGKILL) -> list[int]:
 
 
 def is_running(process: int) -> bool:
-    """True while it runs; a zombie, which nobody has waited for, does not."""
+    """True while it runs; a zombie does not run."""
     stat = Path(f"/proc/{process}/stat")
     if Path("/proc").is_dir():
         try:

@@ -62,7 +62,7 @@ def _named(seed: int) -> Iterator[None]:
 
 @contextmanager
 def _limited(seconds: float) -> Iterator[None]:
-    """End what takes longer."""
+    """Kill a command that takes longer."""
 
     def give_up(signum: int, frame: FrameType | None) -> None:
         raise TookTooLong(f"an example takes more than {seconds:g} s")

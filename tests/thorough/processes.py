@@ -1,4 +1,4 @@
-"""Commands as processes that can be found again, whatever has become of their parents."""
+"""Commands as processes that can be found again after their parents have ended."""
 
 import os
 import signal
@@ -83,7 +83,7 @@ class Started:
 
 @contextmanager
 def started(arguments: Sequence[Any], folder: Path) -> Iterator[Started]:
-    """A command under way; whatever is left of it at the end is ended."""
+    """A running command; its remaining processes are killed at the end."""
     command = Started(arguments, folder)
     try:
         yield command

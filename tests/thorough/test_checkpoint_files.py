@@ -1,4 +1,4 @@
-"""Checkpoints changed at random: refused in words, or what is loaded is what was saved."""
+"""Checkpoints changed at random: either refused with a message, or loaded as saved."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""Files of every kind, changed at random: read, or refused in one message; what passes is right."""
+"""Files of every kind, changed at random: refused with one message, or read correctly."""
 
 import json
 import random
@@ -89,7 +89,7 @@ def test_a_changed_file_is_read_or_refused_in_one_message(
 
 
 def read_or_refuse(read: Callable[[], object]) -> None:
-    """Nothing but the error that is shown in words may come of it."""
+    """Only an error with a message is allowed."""
     try:
         read()
     except SynthError as error:

@@ -1,4 +1,4 @@
-"""Training ended at random moments and gone on with: the numbers of a run that nobody disturbed."""
+"""Training killed at random moments and resumed: the results of an undisturbed run."""
 
 import json
 import random
@@ -88,7 +88,7 @@ def test_a_run_that_is_killed_and_goes_on_ends_with_the_same_numbers(
 
 
 def harm(draw: random.Random, run: Started, usual_s: float) -> str:
-    """Signal a process at a random moment; returns what was done."""
+    """Signal a process at a random moment; return a description."""
     if draw.random() < 0.5:
         pause_s = draw.uniform(0, usual_s)
     else:

@@ -1,4 +1,4 @@
-"""Short searches of random problems: whatever CP-SAT does, each ends with a right answer."""
+"""Short searches of random problems: each ends with a correct result although CP-SAT is killed."""
 
 import logging
 import random
@@ -65,7 +65,7 @@ def test_short_searches_end_with_a_right_answer_whatever_becomes_of_their_worker
 
 
 def random_problem(draw: random.Random) -> Problem:
-    """Any placement and objective; no cap, or about what a random order needs."""
+    """Any placement and objective; no cap, or about the memory of a random order."""
     num_ranks = draw.choice((2, 2, 3, 4))
     where = placement(draw.choice([p for p in PLACEMENTS if is_possible(p, num_ranks)]), num_ranks)
     costs = odd_costs(draw, where.num_stages, num_ranks)

@@ -27,7 +27,7 @@ _SLICE_US, _SLICE_BYTES = 100, 4
 
 
 def model(num_ranks: int, num_stages: int, split: bool) -> Costs:
-    """The same model on so many ranks, cut into D or 2D stages."""
+    """The same model, partitioned into D or 2D stages."""
     parts = num_stages // num_ranks
     forward_us, saved_bytes = _SLICE_US // parts, _SLICE_BYTES // parts
     return uniform_costs(

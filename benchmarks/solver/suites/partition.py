@@ -1,8 +1,8 @@
-"""The even partition against the one that is sought, under caps below what 1F1B needs and above.
+"""The even partition against the result of the partition search, under caps around 1F1B's memory.
 
-A row's value is of the even partition; the columns behind are of `--partition search` in as much
-time, its bound holds for all partitions where ranks hold one stage, and for those that were tried
-where they hold several. 1F1B's memory is that on the even partition.
+A row's value is that of the even partition; the further columns are of `--partition search` in the
+same time. Its bound holds for all partitions if ranks hold one stage, and for those that were tried
+if they hold several. 1F1B's memory is that on the even partition.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ SECONDS = 20.0
 
 
 def problem(name: str, num_ranks: int, share: float) -> Problem:
-    """The model cut evenly, under a share of what 1F1B needs with one stage per rank."""
+    """The even partition, under a share of the memory of 1F1B with one stage per rank."""
     profile, where = Profile.load(find(PROFILE)), placement(name, num_ranks)
     plain = partition_costs(profile, balance(profile, placement("linear", num_ranks)))
     caps = (share_of_1f1b(plain, NUM_MICRO_BATCHES, share),) * num_ranks

@@ -1,10 +1,10 @@
 """Claimed periods against the time per iteration: iterations run back to back.
 
-k iterations may take the makespan and k − 1 periods at most. The claim is about iterations that
-nothing but a rank's own STEPs separate (*overlap*). The executor besides waits, where iterations
-meet, for what was sent and what it then posts receives for (*executor*), which is held against a
-period that counts this. The time per iteration is that between the ends of the last two; it may be
-less than the claim, where the first iteration only waits because it starts cold.
+k iterations take at most the makespan and k − 1 periods. The claim is about iterations that only a
+rank's own STEPs separate (*overlap*). The executor also waits between iterations for its sends and
+for the receives that it then posts (*executor*); it is compared with a period that includes this.
+The time per iteration is the time between the ends of the last two. It may be less than the claim
+if the first iteration waits only because the pipeline is empty.
 """
 
 from collections.abc import Iterator

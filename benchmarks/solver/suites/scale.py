@@ -1,7 +1,7 @@
-"""Large problems: found, verified and bounded, in how much memory, and where the time goes.
+"""Large problems: value, bound, peak memory, and time by part of the program.
 
-A rank with two stages holds twice as many ops. Models and lowering are what the solver does itself
-before and between searches; families are made once.
+A rank with two stages has twice as many ops. "Models" and "lowering" are the solver's own work
+before and between calls of CP-SAT; families are made once.
 """
 
 from collections.abc import Iterator

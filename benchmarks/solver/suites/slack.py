@@ -1,8 +1,9 @@
 """Gain of the robustness moves: mean time in other scenarios than those they were chosen in.
 
-Each problem is solved without that part; then ops are moved for slack, and both schedules run in
-scenarios of other seeds: where every op and transfer deviates by 5 % (standard deviation) on its
-own; and where, besides, the profile is wrong by 5 % for each stage and kind of op.
+Each problem is solved without these moves. Then ops are moved for robustness, and both schedules
+are timed in scenarios of other seeds. In the first kind of scenario every op and transfer deviates
+by 5 % (standard deviation) on its own. In the second kind, the profile is also wrong by 5 % for
+each stage and kind of op.
 """
 
 from collections.abc import Iterator

@@ -1,10 +1,9 @@
-"""Stages that are not alike: jitter, a heavy head, a large vocabulary, slow links.
+"""Unequal stages: jitter, a heavy head, a large vocabulary, slow links.
 
-8 ranks, 32 micro-batches; the period, which the zero-bubble greedy minimises. The greedy comes
-twice: given the costs of every stage, and given their average but simulated on the true ones,
-which is what the released system does. It is ZB-1p at 1F1B's memory, where the order follows from
-memory and both are the same; below, where ZB-1p cannot fit, and above, it is the greedy under the
-caps.
+The problems have 8 ranks and 32 micro-batches; the objective is the period, which the zero-bubble
+greedy minimises. The greedy runs twice: with the costs of every stage, and with their average but
+simulated on the true costs, like the released system. At 1F1B's memory it is ZB-1p, whose order
+follows from memory, so both are the same. At other limits it is the greedy under the caps.
 """
 
 import random
@@ -28,7 +27,7 @@ _FORWARD_US, _BACKWARD_US, _LAG_US = 10_600, 21_000, 200
 
 
 def equal(lag_us: int = _LAG_US) -> Costs:
-    """Stages alike; memory as in the zero-bubble paper's table 1, without attention."""
+    """Return equal stages, with memory as in the zero-bubble paper's table 1, without attention."""
     return uniform_costs(
         NUM_RANKS,
         forward_us=_FORWARD_US,
@@ -52,13 +51,13 @@ def jittered(seed: int) -> Costs:
 
 
 def with_head(factor: float) -> Costs:
-    """A last stage that takes so many times as long."""
+    """Return costs with a last stage that takes `factor` times as long."""
     times = _times(equal().stages[-1])
     return _with_last(*(round(factor * us) for us in times))
 
 
 def with_vocabulary() -> Costs:
-    """A last stage with the output layer of a large vocabulary: F 36.8 ms, B and W 26 ms."""
+    """Return costs with the output layer of a large vocabulary: F 36.8 ms, B and W 26 ms."""
     return _with_last(36_800, 26_000, 26_000)
 
 

@@ -1,1 +1,1 @@
-"""Kinds of module as people build them, each replayed with its backward split."""
+"""Common kinds of module, each replayed with its backward split."""
