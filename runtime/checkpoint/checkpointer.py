@@ -15,17 +15,17 @@ from synth.errors import Mismatch, SynthError, TrainingDiverged
 
 from ..optimize import StageSteps
 from .agreement import agree, together
-from .damage import Damaged
+from .errors import Damaged
 from .folder import CheckpointFolder
 from .loading import find_targets, load_tensors
 from .manifest import Manifest
-from .named import named_tensors
 from .optimizer_state import optimizer_state_of
 from .options import LAST_GOOD, CheckpointOptions
-from .regular import read_regular
+from .regular_files import read_regular
 from .saving import NotWritten, Saving, reason, stage
 from .shares import Holding, Shares, holding_of, share
 from .state import TrainingState
+from .tensor_names import named_tensors
 
 T = TypeVar("T")
 

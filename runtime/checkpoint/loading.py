@@ -11,9 +11,9 @@ from synth.errors import Mismatch
 
 from ..optimize.multi_tensor import is_sharded
 from .manifest import Manifest
-from .named import named_tensors, optimizer_prefixes
 from .optimizer_state import OptimizerState
 from .tensor_file import TensorFile
+from .tensor_names import named_tensors, optimizer_prefixes
 
 
 def find_targets(

@@ -14,7 +14,7 @@ from synth.errors import SynthError
 from synth.record import Record
 from synth.units import shown
 
-from .damage import Damaged
+from .errors import Damaged
 from .state import TrainingState
 
 MANIFEST = "training.json"

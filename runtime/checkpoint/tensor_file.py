@@ -17,9 +17,9 @@ from torch import Tensor
 
 from synth.errors import SynthError
 
-from .damage import Damaged
+from .errors import Damaged
 from .manifest import StoredFile, StoredTensor
-from .regular import check_regular
+from .regular_files import check_regular
 
 _BLOCK_BYTES = 1 << 24
 _LENGTH_BYTES = 8

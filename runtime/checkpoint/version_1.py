@@ -20,8 +20,8 @@ from torch.distributed.checkpoint.state_dict_loader import load
 
 from synth.units import shown
 
-from .damage import Damaged
-from .regular import check_regular, read_regular
+from .errors import Damaged
+from .regular_files import check_regular, read_regular
 
 _CHECKPOINT = "torch.distributed.checkpoint"
 _ADMITTED = {

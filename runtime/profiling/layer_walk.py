@@ -11,7 +11,7 @@ from synth.errors import SynthError
 from synth.profile import Workload
 
 from ..models import layer_signature, num_safe_ids
-from ..training.layered import LayerCall
+from ..training.layered_stage import LayerCall
 from .sample import Sample
 
 _CPU = torch.device("cpu")

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from ..execution.core.stage_protocol import ForwardInput
 from ..execution.stage.boundary import Boundary, Tensors
 from ..execution.stage.stage import Stage
-from ..training.layered import LayerCall, LayeredStage
+from ..training.layered_stage import LayerCall, LayeredStage
 
 
 @dataclass(frozen=True)

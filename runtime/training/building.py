@@ -14,7 +14,7 @@ from ..dtypes import dtype_of
 from ..execution.stage.stage import Stage
 from ..models import build_model, trusted_spec
 from ..optimize import static_bytes
-from .layered import LayerCall, LayeredStage, Randomness, layer_calls
+from .layered_stage import LayerCall, LayeredStage, Randomness, layer_calls
 
 
 def prepare_device(workload: Workload, device: torch.device) -> None:

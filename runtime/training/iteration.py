@@ -20,7 +20,7 @@ from ..execution.core.failure import describe_failure
 from ..optimize import StageSteps, StepSettings
 from ..pipeline import Pipeline
 from .batches import MiniBatch
-from .layered import Randomness
+from .layered_stage import Randomness
 
 
 @dataclass(frozen=True)

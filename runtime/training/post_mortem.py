@@ -17,7 +17,7 @@ from synth.record import write_atomically
 from synth.schedule.lowering.lower import Instruction, Lowered
 
 from ..execution.core.progress import last_place
-from .place import place_name
+from .process_grid import place_name
 
 
 def attempt_folder(folder: Path, attempt: int) -> Path:

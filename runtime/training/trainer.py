@@ -24,9 +24,9 @@ from .batches import Batches, MiniBatch
 from .building import build_stages, prepare_device
 from .data import TokenData, check_ids, load_tokens
 from .iteration import Iteration, StepOutcome
-from .layered import Randomness
+from .layered_stage import Randomness
 from .optimizer_headroom import extra_bytes
-from .place import Place
+from .process_grid import Place
 from .rank_result import RankResult
 from .train_options import DEFAULT_STEPS, TrainOptions
 

@@ -23,7 +23,6 @@ from ..emulation.rank import EmulationOptions, RankEmulation
 from ..execution.core.progress import RankProgress, counted_place
 from ..world import World, join_world, restarts
 from .hang_detector import HangDetector
-from .place import place_name
 from .post_mortem import (
     attempt_folder,
     explain,
@@ -32,6 +31,7 @@ from .post_mortem import (
     note_ended,
     write_failure_report,
 )
+from .process_grid import place_name
 from .rank_result import RankResult, of_first_pipeline
 from .stopping import StopRequest
 from .train_options import TrainOptions

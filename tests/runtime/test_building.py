@@ -33,8 +33,9 @@ class Late(nn.Module):
 
 def fail_to_build(rank: int, size: int, what: str, failing: int) -> tuple[str, float]:
     """Return the error, and after how many seconds it came; a rank that failed lives on."""
-    from synth.runtime import pipeline, pipeline_connections
+    from synth.runtime import pipeline
     from synth.runtime.execution.transport.gloo import eager_links
+    from synth.runtime.pipeline import connections
 
     name = "chimera" if what == "shared" else "1f1b"
     given: dict[str, Any] = {"schedule": generate(name, size, 4), "tied": {}}
@@ -42,7 +43,7 @@ def fail_to_build(rank: int, size: int, what: str, failing: int) -> tuple[str, f
     given["stages"] = {stage: nn.Linear(4, 4) for stage in held}
     undo = pytest.MonkeyPatch()
     if rank == failing:
-        _break(what, given, undo, pipeline_connections, eager_links)
+        _break(what, given, undo, connections, eager_links)
     world: Any = dist.group.WORLD
     store, before = world.get_group_store(), time.monotonic()
     try:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from synth.errors import SynthError
 from synth.profile import Workload
 from synth.runtime.profiling.layer_walk import VisitedLayer, walk_layers
-from synth.runtime.training.layered import LayerCall
+from synth.runtime.training.layered_stage import LayerCall
 
 DEVICE = torch.device("meta")  # stands for one with too little memory for all layers
 WORKLOAD = Workload(model="of this test", micro_batch_size=2, sequence_length=4)

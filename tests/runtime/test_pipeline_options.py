@@ -9,7 +9,7 @@ from torch import nn
 from synth.families import generate
 from synth.runtime.execution.transport.in_process.ranks import InProcessGroup, run_ranks
 from synth.runtime.pipeline import Pipeline
-from synth.runtime.pipeline_options import PipelineKeywords, PipelineOptions
+from synth.runtime.pipeline.options import PipelineKeywords, PipelineOptions
 
 
 def test_each_option_is_a_keyword_too() -> None:

@@ -18,7 +18,7 @@ from synth.recomputing import recomputing
 from synth.runtime.execution.core.stage_protocol import ForwardInput
 from synth.runtime.execution.stage.stage import Stage
 from synth.runtime.profiling.profile_model import profile_model
-from synth.runtime.training.layered import LayeredStage, Randomness, layer_calls
+from synth.runtime.training.layered_stage import LayeredStage, Randomness, layer_calls
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.placements import placement
 from synth.schedule.verify import ScheduleError, verify

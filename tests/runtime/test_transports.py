@@ -13,7 +13,7 @@ from synth.families import family_placement, generate
 from synth.profile import Link, Links
 from synth.runtime.execution.transport.channels import Channels, open_channels
 from synth.runtime.pipeline import Pipeline
-from synth.runtime.pipeline_groups import group_of
+from synth.runtime.pipeline.groups import group_of
 from synth.schedule.lowering.lower import Transfer
 from synth.schedule.model import Schedule
 from synth.schedule.ops import Value, ValueKind

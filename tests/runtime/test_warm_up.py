@@ -181,7 +181,7 @@ def train_layered(rank: int, size: int) -> list[Any]:
     """Layers with dropout seeded by the data, one recomputed; evaluated before the first step."""
     from synth.runtime.batch import Batch
     from synth.runtime.pipeline import Pipeline
-    from synth.runtime.training.layered import LayeredStage, Randomness, layer_calls
+    from synth.runtime.training.layered_stage import LayeredStage, Randomness, layer_calls
 
     answers = []
     for warm in (False, True):

@@ -17,8 +17,8 @@ from synth.schedule.ops import Op, ValueKind
 from synth.schedule.validation_point import HalfOpenTransfers, find_validation_points
 
 from ...batch import Batch
+from ..gradients.copies_and_ties import Reducer
 from ..gradients.data_parallel import DataParallel
-from ..gradients.reducer import Reducer
 from ..stage.boundary import Tensors
 from ..stage.loss_terms import LossTerms
 from ..stage.saved_moves import Moves

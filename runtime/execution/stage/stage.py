@@ -14,7 +14,7 @@ from synth.errors import SynthError
 
 from ...split import GradientBox, Recorder, SplitTape, enter, run_backward
 from ..core.stage_protocol import ForwardInput, OutputTap
-from ..gradients.sync import GradientSync
+from ..gradients.ddp_fsdp import GradientSync
 from .boundary import Boundary, Tensors, can_have_gradient, flatten, settled
 from .replay_input import Replay, ReplayRecorder
 from .running_statistics import RunningStatistics

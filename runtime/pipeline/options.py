@@ -7,10 +7,10 @@ from typing import Self, TypedDict, Unpack
 import torch
 from torch import nn
 
-from .execution.core.clock import OpClock
-from .execution.core.progress import RankProgress
-from .execution.stage.stage import Loss
-from .pipeline_groups import Ranks
+from ..execution.core.clock import OpClock
+from ..execution.core.progress import RankProgress
+from ..execution.stage.stage import Loss
+from .groups import Ranks
 
 
 class PipelineKeywords(TypedDict, total=False):

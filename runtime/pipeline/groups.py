@@ -11,8 +11,8 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from synth.errors import RunFailure
 
-from .execution.transport.groups import Group
-from .execution.transport.in_process.ranks import InProcessGroup
+from ..execution.transport.groups import Group
+from ..execution.transport.in_process.ranks import InProcessGroup
 
 Ranks = ProcessGroup | DeviceMesh | InProcessGroup
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from synth.errors import SynthError
-from synth.runtime.training.place import Place, place_name
+from synth.runtime.training.process_grid import Place, place_name
 from synth.runtime.world import World
 
 

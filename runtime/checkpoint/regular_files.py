@@ -4,7 +4,7 @@ import os
 import stat
 from pathlib import Path
 
-from .damage import Damaged
+from .errors import Damaged
 
 # Far more than the manifest of a million tensors.
 MOST_BYTES = 1 << 30

@@ -12,7 +12,7 @@ from synth.families import generate
 from synth.profile import Profile, Workload
 from synth.runtime.execution.core.stage_protocol import ForwardInput
 from synth.runtime.profiling.profile_model import profile_model
-from synth.runtime.training.layered import LayeredStage, Randomness, layer_calls
+from synth.runtime.training.layered_stage import LayeredStage, Randomness, layer_calls
 from synth.runtime.training.rank_result import RankResult
 from synth.runtime.training.train_options import TrainOptions
 from synth.runtime.training.trainer import RankTrainer

@@ -23,21 +23,21 @@ from torch.distributed import ReduceOp
 from synth.errors import RunFailure, SynthError
 from synth.schedule.lowering.lower import Lowered
 
-from .batch import Batch
-from .execution.core.clock import OpClock
-from .execution.core.executor import Executor
-from .execution.core.forward_only import forward_only
-from .execution.core.stepper import Stepper
-from .execution.stage.loss_terms import LossTerms, Weights
-from .execution.stage.stage import Stage
-from .execution.transport.channels import WithHost
-from .execution.transport.rank_group import RankGroup, Refused
-from .optimize.gradients import Gradients
-from .optimize.norm import GradientNorm
-from .pipeline_connections import connect
-from .pipeline_groups import PipelineGroups
-from .pipeline_options import PipelineKeywords, PipelineOptions
-from .pipeline_parts import AnySchedule, Modules, prepare_rank
+from ..batch import Batch
+from ..execution.core.clock import OpClock
+from ..execution.core.executor import Executor
+from ..execution.core.forward_only import forward_only
+from ..execution.core.stepper import Stepper
+from ..execution.stage.loss_terms import LossTerms, Weights
+from ..execution.stage.stage import Stage
+from ..execution.transport.channels import WithHost
+from ..execution.transport.rank_group import RankGroup, Refused
+from ..optimize.gradients import Gradients
+from ..optimize.norm import GradientNorm
+from .connections import connect
+from .groups import PipelineGroups
+from .options import PipelineKeywords, PipelineOptions
+from .rank_parts import AnySchedule, Modules, prepare_rank
 
 Scale = Callable[[Tensor], Tensor]
 

@@ -15,9 +15,9 @@ from synth.schedule.lowering.lower import Lowered
 from synth.schedule.model import Schedule
 from synth.schedule.verify import verify
 
-from .execution.stage.stage import Loss, Stage
-from .execution.transport.rank_group import RankGroup
-from .pipeline_options import PipelineOptions
+from ..execution.stage.stage import Loss, Stage
+from ..execution.transport.rank_group import RankGroup
+from .options import PipelineOptions
 
 Modules = nn.Module | Sequence[nn.Module] | Mapping[int, nn.Module | Sequence[nn.Module] | Stage]
 AnySchedule = Plan | Schedule | Lowered | str | Path

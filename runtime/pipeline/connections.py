@@ -4,20 +4,20 @@ from dataclasses import dataclass
 
 from synth.schedule.files.plan_file import schedule_fingerprint
 
-from .execution.core.clock import OpClock
-from .execution.core.executor import Executor
-from .execution.gradients.data_parallel import DataParallel
-from .execution.gradients.layout import GradientLayout
-from .execution.gradients.reducer import GradientReducer
-from .execution.stage.saved_sizes import SizeFinder
-from .execution.stage.shapes import ShapeFinder
-from .execution.stage.warm_up import WarmUp
-from .execution.transport.channels import Channels, open_channels
-from .execution.transport.rank_group import RankGroup
-from .execution.transport.traced_channels import TracedChannels
-from .pipeline_groups import PipelineGroups
-from .pipeline_options import PipelineOptions
-from .pipeline_parts import RankParts, check_same
+from ..execution.core.clock import OpClock
+from ..execution.core.executor import Executor
+from ..execution.gradients.copies_and_ties import GradientReducer
+from ..execution.gradients.data_parallel import DataParallel
+from ..execution.gradients.layout import GradientLayout
+from ..execution.stage.saved_sizes import SizeFinder
+from ..execution.stage.shapes import ShapeFinder
+from ..execution.stage.warm_up import WarmUp
+from ..execution.transport.channels import Channels, open_channels
+from ..execution.transport.rank_group import RankGroup
+from ..execution.transport.traced_channels import TracedChannels
+from .groups import PipelineGroups
+from .options import PipelineOptions
+from .rank_parts import RankParts, check_same
 
 
 @dataclass(frozen=True)
