@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from synth.costs import partition_costs
 from synth.families import generate
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.plan.compare import compare
 from synth.plan.comparison import Entry, Question, Search
 from synth.plan.partition.balance import balance

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from synth.costs import Costs, uniform_costs
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.profile import Link, Links
 from synth.record import write_atomically
 from synth.report.svg.scale import Scale

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from synth.costs import Costs, StageCosts
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.profile import Link, Links
 from synth.schedule import Buffering, Op, Schedule, ScheduleError, peak_bytes, verify
 from synth.solve import Part, Problem, Result, SolveOptions, StoppedBy, solve

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import torch
 
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.report.text.tables import table
 from synth.runtime.execution.core.clock import OpClock
 from synth.schedule.lowering.lower import Transfer

@@ -24,7 +24,7 @@ from synth.errors import SynthError
 from synth.families import generate
 from synth.families._lib.v_passes import averaged, costs_by_pass
 from synth.families.zb_v_greedy import released
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.plan.partition.balance import balance
 from synth.profile import Link, Links, Profile
 from synth.profiles import find, names

@@ -27,7 +27,7 @@ vocabulary is not printed, weigh what the layer weighs that they replace.
 from dataclasses import dataclass
 from pathlib import Path
 
-from synth.kinds import MEASURED, OpKind
+from synth.op_kinds import MEASURED, OpKind
 from synth.profile import (
     Layer,
     LayerProfile,

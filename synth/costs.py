@@ -15,7 +15,7 @@ from pydantic import (
 )
 
 from synth.errors import SynthError
-from synth.kinds import MEASURED, MOVES, OpKind
+from synth.op_kinds import MEASURED, MOVES, OpKind
 from synth.profile import LayerProfile, Link, Links, Profile, check_held_until
 from synth.record import Record
 from synth.units import MOST_SUMMABLE

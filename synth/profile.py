@@ -16,9 +16,9 @@ from pydantic import (
     model_validator,
 )
 
-from synth.conditions import Conditions
 from synth.errors import SynthError
-from synth.kinds import MEASURED, OpKind
+from synth.measurement_conditions import Conditions
+from synth.op_kinds import MEASURED, OpKind
 from synth.optimizer import OptimizerSpec
 from synth.record import FileRecord, Record
 from synth.units import MOST_SUMMABLE, shown

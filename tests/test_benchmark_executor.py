@@ -8,7 +8,7 @@ from benchmarks.executor.case import SIZES, Case
 from benchmarks.executor.measure import Sample
 from benchmarks.executor.processes import run_cases
 from benchmarks.executor.report import summarize
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 
 CASE = Case("1f1b", 1, 4, "linear", checkpoint=False, split=False, size=SIZES["tiny"])
 

@@ -12,7 +12,7 @@ from benchmarks.solver.__main__ import main
 from benchmarks.solver.baselines import averaged, published, share_of_1f1b
 from benchmarks.solver.case import Known, measure
 from benchmarks.solver.suites import SUITES, bidirectional, table, unequal, v_shaped
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.solve import Problem, find_shortage
 
 SMALL = next(case for case in SUITES["table"].cases() if case.label == "4,8,1.5")

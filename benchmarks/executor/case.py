@@ -5,7 +5,7 @@ from functools import cache
 
 from synth.costs import Costs, uniform_costs
 from synth.families import generate
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.schedule import Schedule, lower, peak_bytes
 from synth.schedule.ops import Op
 from synth.solve import Problem, SolveOptions, solve

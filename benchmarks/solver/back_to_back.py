@@ -18,7 +18,7 @@ from collections import defaultdict
 from typing import NamedTuple
 
 from synth.costs import HOST
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.schedule import Lowered, Timeline
 from synth.schedule.lowering.programs import Action, Instruction, Transfer
 from synth.schedule.lowering.reductions import Reduction

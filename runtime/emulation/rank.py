@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from synth.costs import HOST
 from synth.errors import SynthError
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.record import Record
 from synth.schedule.lowering.lower import Lowered
 from synth.schedule.memory import static_bytes

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from synth.costs import StageCosts
 from synth.errors import RunFailure
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 
 from ..execution.core.stage_protocol import ForwardInput
 from ..execution.stage.boundary import Boundary, Leaf, Tensors

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 
 from ..execution.stage.boundary import Tensors
 from .meter import measure

@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 
 import synth
-from synth.conditions import Conditions, spread_of
-from synth.kinds import OpKind
+from synth.measurement_conditions import Conditions, spread_of
+from synth.op_kinds import OpKind
 from synth.profile import Layer, LayerProfile, Links, Profile, Provenance, Workload
 from synth.units import format_bytes
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from synth.kinds import MEASURED, OpKind
+from synth.op_kinds import MEASURED, OpKind
 from synth.optimizer import OptimizerSpec
 from synth.profile import LayerProfile, Timing
 from synth.schedule.ops import Op

@@ -12,7 +12,7 @@ the device, so such hangs are not detected here.
 import time
 from collections.abc import Callable
 
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.schedule.lowering.lower import Action, Lowered
 from synth.schedule.ops import Value
 

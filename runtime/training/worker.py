@@ -17,7 +17,7 @@ from synth.errors import SynthError
 from synth.record import Record
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.lowering.lower import Lowered
-from synth.terminal import as_message
+from synth.terminal_text import as_message
 
 from ..emulation.rank import EmulationOptions, RankEmulation
 from ..execution.core.progress import RankProgress, counted_place

@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from synth.cli.read.arguments import refuse_empty
 from synth.errors import ExitCode, SynthError
-from synth.terminal import as_message
+from synth.terminal_text import as_message
 
 __all__ = ["BEGAN", "app", "main"]
 

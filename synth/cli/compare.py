@@ -38,9 +38,9 @@ from synth.cli.read.options import (
 )
 from synth.cli.read.plans import save_plans
 from synth.errors import ExitCode, SynthError
+from synth.overwrite_guard import PICTURE, check_replaceable
 from synth.profile import Profile
 from synth.record import check_folder, check_outputs, write_atomically
-from synth.replacing import PICTURE, check_replaceable
 from synth.units import parse_fraction, parse_seconds, shown
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from synth.cli.answer.run import iterations_us, trace_of
 from synth.cli.read.options import MOST_COLUMNS, ForceOption
 from synth.cli.read.plans import load_checked
 from synth.cli.read.run_options import WEEK_S
+from synth.overwrite_guard import TRACE, check_replaceable
 from synth.processors import num_processors
 from synth.record import check_outputs
-from synth.replacing import TRACE, check_replaceable
 from synth.units import format_bytes
 
 if TYPE_CHECKING:

@@ -32,8 +32,8 @@ def command(
     The file is verified first. For torch, load it with `_PipelineScheduleRuntime._load_csv`.
     """
     from synth.interop.torch_csv import to_torch_csv
+    from synth.overwrite_guard import TORCH_CSV, check_replaceable
     from synth.record import check_outputs, write_atomically
-    from synth.replacing import TORCH_CSV, check_replaceable
     from synth.report.text.tables import places
 
     check_outputs(output, inputs=[plan_path])

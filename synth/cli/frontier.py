@@ -32,10 +32,10 @@ from synth.cli.read.plans import save_plans
 from synth.cli.read.problem_arguments import ProblemArguments
 from synth.errors import SynthError
 from synth.lock import only_writer
+from synth.overwrite_guard import PICTURE, check_replaceable
 from synth.processors import num_processors
 from synth.profile import Profile
 from synth.record import check_folder, check_outputs, write_atomically
-from synth.replacing import PICTURE, check_replaceable
 from synth.units import format_bytes, format_us, parse_fraction, parse_seconds
 
 if TYPE_CHECKING:

@@ -26,8 +26,8 @@ def command(
     """
     from synth.interop.torch_csv import from_torch_csv
     from synth.plan.partition.balance import balance
-    from synth.reading import read_text
     from synth.record import check_outputs
+    from synth.safe_read import read_text
     from synth.schedule.files.plan_file import Plan, check_replaceable
 
     check_outputs(output, inputs=[schedule_path, profile_name])

@@ -16,8 +16,8 @@ from synth.cli.read.optimizer import (
 )
 from synth.cli.read.options import ForceOption
 from synth.errors import SynthError
+from synth.overwrite_guard import PROFILE, check_replaceable
 from synth.record import check_outputs
-from synth.replacing import PROFILE, check_replaceable
 from synth.units import format_bytes, format_us
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ def _measure(
 
 def _summary(profile: "Profile") -> str:
     """Return a table with a line per distinct layer: times in ms, bytes per micro-batch."""
-    from synth.kinds import OpKind
+    from synth.op_kinds import OpKind
 
     kinds = (OpKind.F, OpKind.B, OpKind.W, OpKind.BW, OpKind.STEP)
     head = "layer             count" + "".join(f"{kind + ' ms':>10s}" for kind in kinds)

@@ -14,8 +14,8 @@ from synth.cli.read.options import MOST_COLUMNS, ForceOption
 from synth.cli.read.own_model import ModelOption, TrustOption, read_model
 from synth.cli.read.plans import load_checked
 from synth.errors import SynthError
+from synth.overwrite_guard import RUN, TRACE, check_replaceable
 from synth.record import check_outputs
-from synth.replacing import RUN, TRACE, check_replaceable
 
 if TYPE_CHECKING:
     from synth.runtime.training.rank_result import RankResult

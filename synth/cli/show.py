@@ -17,8 +17,8 @@ from synth.cli.answer.output import (
 )
 from synth.cli.read.options import MOST_COLUMNS, ForceOption
 from synth.cli.read.plans import load_checked
+from synth.overwrite_guard import PERFETTO, TRACE, check_replaceable
 from synth.record import check_outputs
-from synth.replacing import PERFETTO, TRACE, check_replaceable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from synth.families import one_f_one_b
 from synth.families._lib.family import Family, Programs, Setting
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.schedule.lowering.lower import lower
 from synth.schedule.model import Buffering, Schedule
 from synth.schedule.ops import Op

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from synth.families._lib.family import Family, Programs, Setting, forwards
 from synth.families._lib.options import rounds
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.schedule.model import Buffering, Schedule
 from synth.schedule.ops import Op
 

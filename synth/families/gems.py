@@ -7,7 +7,7 @@ rate (D − 1) / (D + 1/2) for many micro-batches and B = 2F.
 """
 
 from synth.families._lib.family import Family, Programs, Setting
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.schedule.ops import Op
 
 

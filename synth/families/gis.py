@@ -18,7 +18,7 @@ from synth.families._lib.buffers import patient
 from synth.families._lib.family import Family, Programs, Setting
 from synth.families._lib.options import ChoiceOption, rounds
 from synth.families.interleaved import even_groups, in_groups
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.schedule.ops import Op
 
 _FULL, _HALF, _UNIFORM = "full", "half", "uniform"

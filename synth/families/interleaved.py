@@ -16,7 +16,7 @@ from itertools import accumulate
 from synth.errors import SynthError
 from synth.families._lib.family import Family, Programs, Setting
 from synth.families._lib.options import Count, rounds
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.schedule.model import Buffering, Schedule
 from synth.schedule.ops import Op
 

@@ -2,7 +2,7 @@
 
 from synth.families._lib.family import Family, Programs, Setting, forwards
 from synth.families._lib.rebuild import RECOMPUTE, recomputed
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.schedule.ops import Op
 
 

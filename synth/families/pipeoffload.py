@@ -23,7 +23,7 @@ from synth.families import gis, interleaved, one_f_one_b
 from synth.families._lib.buffers import patient
 from synth.families._lib.family import Family, Programs, Setting
 from synth.families._lib.options import ChoiceOption, rounds
-from synth.kinds import MOVES, OpKind
+from synth.op_kinds import MOVES, OpKind
 from synth.schedule.lowering.lower import lower
 from synth.schedule.memory import peak_bytes
 from synth.schedule.model import Buffering, Schedule

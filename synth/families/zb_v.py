@@ -5,7 +5,7 @@ from collections import Counter
 from synth.families._lib.buffers import patient
 from synth.families._lib.family import Family, Programs, Setting
 from synth.families._lib.v_shape import Drawn, fitted_to_memory
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.schedule.ops import Op
 
 F, B, W = OpKind.F, OpKind.B, OpKind.W

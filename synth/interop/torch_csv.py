@@ -10,7 +10,7 @@ import io
 import re
 
 from synth.errors import SynthError
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.schedule.model import Buffering, Placement, Schedule
 from synth.schedule.ops import Op
 from synth.units import shown

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from synth.costs import IntArray
-from synth.kinds import MEASURED, OpKind
+from synth.op_kinds import MEASURED, OpKind
 from synth.schedule.model import Schedule
 from synth.schedule.ops import Op
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from synth.kinds import MEASURED
+from synth.op_kinds import MEASURED
 from synth.schedule.ops import Op
 
 

@@ -4,7 +4,7 @@ import re
 from enum import StrEnum
 from typing import NamedTuple
 
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 
 
 class Op(NamedTuple):

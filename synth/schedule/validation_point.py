@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from synth.costs import HOST
-from synth.kinds import MOVES, OpKind
+from synth.op_kinds import MOVES, OpKind
 from synth.schedule.lowering.lower import Action, Instruction, Lowered, Transfer
 from synth.schedule.ops import Value
 

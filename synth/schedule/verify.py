@@ -7,7 +7,7 @@ import numpy as np
 
 from synth.costs import Costs
 from synth.errors import ExitCode, SynthError
-from synth.kinds import MOVES, OpKind
+from synth.op_kinds import MOVES, OpKind
 from synth.schedule.arrays import KIND_CODES, OpArrays
 from synth.schedule.lowering.effects import Effects
 from synth.schedule.lowering.lower import Action, Lowered, lower_arrays

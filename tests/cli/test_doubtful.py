@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from synth.conditions import Conditions
+from synth.measurement_conditions import Conditions
 from synth.profile import Profile
 from synth.profiles import find
 from synth.runtime.profiling.machine_watch import Senses

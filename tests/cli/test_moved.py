@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.profile import Link, Profile, Timing
 from synth.report.explain.overlay import overlay
 from synth.schedule.files.plan_file import Plan

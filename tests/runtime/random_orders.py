@@ -2,7 +2,7 @@
 
 import random
 
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.schedule.model import Buffering, Placement, Schedule
 from synth.schedule.ops import Op
 

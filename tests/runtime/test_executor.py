@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from synth.costs import uniform_costs
 from synth.families import generate
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.schedule.model import Schedule
 from synth.schedule.verify import verify
 from tests.runtime.gradients import gradient_of

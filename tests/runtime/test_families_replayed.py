@@ -4,7 +4,7 @@ import pytest
 
 from synth.costs import uniform_costs
 from synth.families import families, family_placement, family_variants, generate
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.profile import Link, Links
 from synth.schedule.model import Schedule
 from tests.runtime.rank_threads import RankThreads

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from synth.costs import uniform_costs
 from synth.families import generate
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.runtime.execution.core.progress import RankProgress, counted_place, last_place
 from synth.runtime.training.hang_detector import HangDetector
 from synth.runtime.training.train_options import TrainOptions

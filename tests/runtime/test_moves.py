@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from synth.errors import SynthError
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.runtime.batch import Batch
 from synth.runtime.execution.core.stage_protocol import ForwardInput
 from synth.runtime.execution.core.step_table import Slots, StepTable

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from synth.costs import uniform_costs
 from synth.families import generate
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.optimizer import OptimizerKind, OptimizerSpec
 from synth.profile import Link, Links
 from synth.schedule.lowering.lower import Lowered

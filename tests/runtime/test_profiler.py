@@ -8,7 +8,7 @@ from torch import Tensor
 
 from synth.costs import partition_costs
 from synth.errors import SynthError
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.profile import Profile, Workload
 from synth.runtime.execution.stage.stage import LayerChain
 from synth.runtime.models import ModelSpec, build_layers

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from synth.costs import partition_costs
 from synth.families import generate
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.plan.recompute.choice import needs_bytes, solve_with
 from synth.profile import Link, Links, Profile, Timing, Workload
-from synth.recomputing import recomputing
+from synth.recomputed_layers import recomputing
 from synth.runtime.execution.core.stage_protocol import ForwardInput
 from synth.runtime.execution.stage.stage import Stage
 from synth.runtime.profiling.profile_model import profile_model

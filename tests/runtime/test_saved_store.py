@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from synth.errors import SynthError
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.runtime.execution.core.stage_protocol import ForwardInput
 from synth.runtime.execution.core.step_table import Slots, StepTable
 from synth.runtime.execution.stage.boundary import Boundary, Leaf

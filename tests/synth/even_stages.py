@@ -1,6 +1,6 @@
 """The best-known problem: equal stages, one per rank."""
 
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.solve.instance.instance import SPLIT, Instance, StageCopy
 
 F, B, W = SPLIT

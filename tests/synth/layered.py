@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 
 from synth.costs import partition_costs
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.profile import Layer, LayerProfile, Profile, Provenance, Timing, Workload
 from synth.schedule.placements import placement
 from synth.solve import Problem

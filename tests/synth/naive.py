@@ -7,7 +7,7 @@ import random
 from collections import defaultdict
 
 from synth.costs import Costs
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.ops import Op
 from tests.synth import plain

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from synth.costs import Costs, StageCosts
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.profile import Link, Links, PairLink
 from synth.schedule import Op
 from synth.solve import Problem

@@ -7,7 +7,7 @@ import pytest
 
 from synth.costs import partition_costs
 from synth.errors import SynthError
-from synth.kinds import MEASURED, OpKind
+from synth.op_kinds import MEASURED, OpKind
 from synth.plan.partition.balance import balance
 from synth.plan.partition.local_search import _Search, _State
 from synth.profile import Layer, LayerProfile, Profile, Provenance, Timing, Workload

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from synth.costs import StageCosts, partition_costs, uniform_costs
 from synth.errors import SynthError
-from synth.kinds import MEASURED, MOVES, OpKind
+from synth.op_kinds import MEASURED, MOVES, OpKind
 from synth.profile import (
     Layer,
     LayerProfile,

@@ -11,7 +11,7 @@ from synth.costs import Costs, partition_costs, uniform_costs
 from synth.errors import SynthError
 from synth.families import generate
 from synth.families._lib.activations import activation_bytes, peak_activation_bytes
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.profile import Link, Links, Profile
 from synth.profiles import find
 from synth.schedule import Buffering, peak_bytes, verify

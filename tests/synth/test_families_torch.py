@@ -12,7 +12,7 @@ from torch.distributed.pipelining import schedules as theirs
 
 from synth.costs import uniform_costs
 from synth.families import generate
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.schedule import Op, Schedule, peak_bytes, verify
 
 KINDS = {"F": OpKind.F, "I": OpKind.B, "W": OpKind.W, "B": OpKind.BW}

@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from synth.kinds import OpKind
 from synth.objective import Objective
+from synth.op_kinds import OpKind
 from synth.schedule.placements import placement
 from synth.solve import Problem
 from synth.solve.improve.list_scheduling import search

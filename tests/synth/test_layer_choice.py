@@ -10,7 +10,7 @@ from operator import le
 import pytest
 
 from synth.costs import StageCosts, partition_costs
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.plan.recompute.choice import limits_bytes, needs_bytes, solve_with
 from synth.plan.recompute.choosing import solve_choosing
 from synth.plan.recompute.layer_bounds import bounds_of_every_choice, needed_whatever_is_recomputed
@@ -20,7 +20,7 @@ from synth.plan.recompute.repartition import solve_repartitioning
 from synth.plan.recompute.solve import solve_recomputing
 from synth.plan.recompute.stages import recomputed
 from synth.profile import LayerProfile, Profile, Timing
-from synth.recomputing import recomputing
+from synth.recomputed_layers import recomputing
 from synth.schedule.memory import peak_bytes
 from synth.schedule.verify import verify
 from synth.solve import Incumbent, Problem, SolveOptions, solve

@@ -11,8 +11,8 @@ from itertools import accumulate
 import pytest
 
 from benchmarks.solver.suites import table, v_shaped
-from synth.kinds import OpKind
 from synth.objective import Objective
+from synth.op_kinds import OpKind
 from synth.schedule.placements import placement
 from synth.schedule.verify import verify
 from synth.solve import Problem, SolveOptions, solve

@@ -7,7 +7,7 @@ import pytest
 
 from synth.costs import Costs, StageCosts
 from synth.families import generate
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.profile import Link, Links
 from synth.schedule import Buffering, Schedule, ScheduleError, peak_bytes, verify
 from synth.schedule.placements import placement

@@ -7,7 +7,7 @@ from itertools import combinations
 import pytest
 from ortools.sat.python import cp_model
 
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.schedule import Placement
 from synth.schedule.placements import placement
 from synth.solve import Objective, Problem

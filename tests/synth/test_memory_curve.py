@@ -13,7 +13,7 @@ import pytest
 
 from synth.costs import partition_costs, uniform_costs
 from synth.errors import RunFailure, SynthError
-from synth.kinds import MEASURED, OpKind
+from synth.op_kinds import MEASURED, OpKind
 from synth.plan.memory_curve.bisection import least_cap
 from synth.plan.memory_curve.cap_knowledge import CapKnowledge
 from synth.plan.memory_curve.curve_file import MemoryCurve, cap_of, closed, knowledge_of, value_of

@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.solver.suites import bidirectional, table
 from synth.families import generate
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.schedule.placements import placement
 from synth.solve import Part, SolveOptions, solve
 from synth.solve.evaluate import evaluate

@@ -10,8 +10,8 @@ import pytest
 from synth.costs import Costs, partition_costs, uniform_costs
 from synth.errors import SynthError
 from synth.families import generate
-from synth.kinds import OpKind
 from synth.objective import Objective
+from synth.op_kinds import OpKind
 from synth.plan.memory_curve.bisection import least_cap
 from synth.plan.memory_curve.curve_file import knowledge_of
 from synth.plan.memory_curve.least_cap import LeastCap

@@ -6,8 +6,8 @@ from itertools import combinations, pairwise
 import pytest
 
 from synth.costs import partition_costs
-from synth.kinds import OpKind
 from synth.objective import Objective
+from synth.op_kinds import OpKind
 from synth.plan.partition.balance import balance
 from synth.plan.recompute.repartition import repartitioned, solve_repartitioning
 from synth.plan.recompute.stages import bounds, recomputed

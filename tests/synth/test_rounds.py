@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.solver.suites import table
-from synth.kinds import OpKind
 from synth.objective import Objective
+from synth.op_kinds import OpKind
 from synth.schedule.placements import placement
 from synth.solve import Problem, SolveOptions, solve
 from synth.solve.evaluate.evaluate import BUFFERINGS

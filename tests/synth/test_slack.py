@@ -7,8 +7,8 @@ import pytest
 
 from synth.costs import uniform_costs
 from synth.families import generate
-from synth.kinds import OpKind
 from synth.objective import Objective
+from synth.op_kinds import OpKind
 from synth.schedule import Op, Schedule, verify
 from synth.solve import Problem
 from synth.solve.evaluate.evaluate import EvaluatedSchedule, evaluate

@@ -9,7 +9,7 @@ import pytest
 from synth.costs import Costs, StageCosts, uniform_costs
 from synth.errors import SynthError
 from synth.families import generate
-from synth.kinds import MEASURED, OpKind
+from synth.op_kinds import MEASURED, OpKind
 from synth.profile import Link, Links
 from synth.schedule import Op, Placement, Schedule, peak_bytes, verify
 from synth.solve import Incumbent, Objective, Problem, SolveOptions, StoppedBy, find_shortage, solve

@@ -8,8 +8,8 @@ from itertools import permutations, product
 import pytest
 
 from synth.costs import Costs, StageCosts
-from synth.kinds import OpKind
 from synth.objective import Spans
+from synth.op_kinds import OpKind
 from synth.profile import Link, Links, PairLink
 from synth.schedule import Buffering, Op, Schedule, ScheduleError, verify
 from synth.solve import Objective, Problem, Result, SolveOptions, SolverName, StoppedBy, solve

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ortools.sat.python import cp_model
 
 from synth.costs import Costs, StageCosts
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.schedule import Buffering, Op, Placement, Schedule, ScheduleError, peak_bytes, verify
 from synth.schedule.placements import placement
 from synth.solve import Objective, Problem, StoppedBy, solve

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from synth.costs import Costs
 from synth.errors import SynthError
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.profile import Link, Links
 from synth.schedule import Buffering, Op, Schedule, ScheduleError, verify
 from synth.schedule.placements import placement

@@ -7,7 +7,7 @@ import pytest
 
 from synth.costs import uniform_costs
 from synth.families import generate
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.profile import Link, Links
 from synth.schedule.lowering.lower import Action, Lowered, lower
 from synth.schedule.model import Buffering, Placement, Schedule

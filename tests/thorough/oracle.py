@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 
 from synth.costs import Costs
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.model import Schedule
 from tests.synth.plain import HOST, MOVED_OUT, Plain, Ring, Route, refusal

@@ -17,7 +17,7 @@ from benchmarks.solver.probe import Cell
 from synth.costs import Costs, StageCosts, uniform_costs
 from synth.errors import SynthError
 from synth.families import generate
-from synth.kinds import MEASURED, OpKind
+from synth.op_kinds import MEASURED, OpKind
 from synth.profile import Link, Links
 from synth.solve import Objective, Problem, Result
 

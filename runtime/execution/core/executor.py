@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from synth.errors import RunFailure, SynthError
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.schedule.lowering.lower import Action, Instruction, Lowered, Transfer
 from synth.schedule.ops import Op, ValueKind
 from synth.schedule.validation_point import HalfOpenTransfers, find_validation_points

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.schedule.lowering.lower import Lowered, lower
 from synth.schedule.ops import Op
 from synth.schedule.simulate import DeadlockError, simulate

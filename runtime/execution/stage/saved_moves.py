@@ -13,7 +13,7 @@ from functools import partial
 import torch
 
 from synth.errors import SynthError
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.schedule.ops import Op, ValueKind
 
 from ..core.stage_protocol import StageProtocol

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from synth.errors import SynthError
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.schedule.lowering.lower import Lowered
 
 from ...batch import Batch

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from synth.errors import SynthError
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.schedule.ops import Op, ValueKind
 
 from ..core.stage_protocol import ForwardInput, StageProtocol

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from synth.costs import HOST
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.schedule.lowering.lower import Action, Lowered
 
 from ...batch import Batch

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from synth.terminal import escaped
+from synth.terminal_text import escaped
 from synth.units import format_us
 
 if TYPE_CHECKING:
-    from synth.conditions import Conditions
+    from synth.measurement_conditions import Conditions
 
 
 class Format(StrEnum):

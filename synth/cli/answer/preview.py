@@ -3,7 +3,7 @@
 from synth.cli.answer.output import Format, answer, answer_json
 from synth.cli.read.request import Request
 from synth.errors import ExitCode, SynthError
-from synth.kinds import MEASURED
+from synth.op_kinds import MEASURED
 from synth.report.text.tables import milliseconds, size_unit, table
 
 

@@ -30,7 +30,7 @@ from synth.cli.read.request import Request
 from synth.errors import SynthError
 from synth.plan.memory_curve.target import NOT_REPEATABLE, TimeTarget
 from synth.profile import Profile
-from synth.recomputing import recomputing
+from synth.recomputed_layers import recomputing
 from synth.record import check_outputs
 from synth.units import parse_fraction, parse_seconds
 

@@ -8,7 +8,7 @@ that of its lowered programs.
 from collections.abc import Sequence
 
 from synth.costs import Costs
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.schedule.ops import Op
 
 F, B, W = OpKind.F, OpKind.B, OpKind.W

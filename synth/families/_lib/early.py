@@ -14,7 +14,7 @@ from enum import Enum, auto
 from heapq import heappop, heappush
 
 from synth.families._lib.family import Setting
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.schedule.ops import Op
 
 F, BW = OpKind.F, OpKind.BW

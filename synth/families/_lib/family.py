@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from synth.costs import Costs, uniform_costs
 from synth.errors import SynthError
 from synth.families._lib.options import SYNC, Option, Options, spelled
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.profile import Link, Links
 from synth.schedule.model import Buffering, Placement, Schedule
 from synth.schedule.ops import Op

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from synth.families._lib.family import Programs, Setting
 from synth.families._lib.options import ChoiceOption
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.schedule.ops import Op
 
 _KEPT, _REBUILT = "kept", "recompute"

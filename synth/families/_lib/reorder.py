@@ -16,7 +16,7 @@ from heapq import heappop, heappush
 
 from synth.families._lib.activations import growth_bytes
 from synth.families._lib.family import Programs, Setting
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.profile import Links
 from synth.schedule.ops import Op
 

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 from synth.errors import SynthError
 from synth.families._lib.family import Programs, Setting
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.schedule.ops import Op
 
 Slots = list[list[tuple[int, Op]]]

@@ -32,7 +32,7 @@ from synth.families._lib.v_passes import (
     PassCosts,
     stage_of,
 )
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.schedule.ops import Op
 
 W = OpKind.W

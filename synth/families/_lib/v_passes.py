@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from synth.costs import Costs
 from synth.families._lib.activations import growth_bytes
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 
 F, B, W = OpKind.F, OpKind.B, OpKind.W
 

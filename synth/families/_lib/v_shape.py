@@ -18,7 +18,7 @@ from synth.families._lib.activations import activation_bytes, peak_activation_by
 from synth.families._lib.capped import left_bytes, within_caps
 from synth.families._lib.family import Programs, Setting
 from synth.families._lib.reorder import fitted
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.schedule.ops import Op
 
 INTERVAL = 6

@@ -21,7 +21,7 @@ from itertools import product
 from synth.errors import SynthError
 from synth.families._lib.activations import activation_bytes, growth_bytes
 from synth.families._lib.family import Programs, Setting
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.schedule.ops import Op
 
 F, B, W = OpKind.F, OpKind.B, OpKind.W

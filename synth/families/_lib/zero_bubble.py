@@ -1,7 +1,7 @@
 """The common part of ZB-H1 and ZB-H2 (Qi et al. 2023, arXiv 2401.10241, section 2)."""
 
 from synth.families._lib.family import forwards
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.schedule.ops import Op
 
 

@@ -10,7 +10,7 @@ from bisect import bisect_right
 
 import numpy as np
 
-from synth.kinds import MEASURED
+from synth.op_kinds import MEASURED
 from synth.solve.instance.instance import B, F, Instance, W
 from synth.solve.instance.memory_models import relaxed_for_fusion, relaxed_memory
 from synth.solve.problem import Problem

@@ -19,7 +19,7 @@ from operator import add
 from typing import NamedTuple
 
 from synth.certificate import MOST_PARTS, Certificate, LayerRun, PartitionProof, ProverName
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.plan.partition.paths import NEVER, Least, PartitionPaths, RankLayers, Sizes, runs_of
 from synth.plan.partition.stage_table import StageTable
 from synth.schedule.model import Placement

@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 
 from synth.costs import IntArray
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.profile import LayerProfile, Profile
 
 B, BW, F, STEP, W = OpKind.B, OpKind.BW, OpKind.F, OpKind.STEP, OpKind.W

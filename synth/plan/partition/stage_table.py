@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from synth.costs import Costs, IntArray, StageCosts, partition_costs
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.profile import Profile
 from synth.solve.infeasibility import needed_bytes
 from synth.solve.problem import Problem

@@ -14,8 +14,8 @@ from operator import le
 from typing import NamedTuple
 
 from synth.costs import StageCosts
-from synth.kinds import OpKind
 from synth.objective import Spans
+from synth.op_kinds import OpKind
 from synth.plan.recompute.layer_choice import applies, without_layers
 from synth.plan.recompute.layer_menu import menus
 from synth.plan.recompute.stages import (

@@ -16,7 +16,7 @@ from math import prod
 from typing import NamedTuple
 
 from synth.costs import StageCosts
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.plan.recompute.layer_menu import Menu, Option, costs_with, menus
 from synth.schedule.model import Buffering
 from synth.solve.bounds import closed_form

@@ -19,9 +19,9 @@ from typing import NamedTuple
 import numpy as np
 
 from synth.costs import Costs, StageCosts, added_up, partition_costs
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.profile import LayerProfile, Profile
-from synth.recomputing import is_recomputed_already, recomputed, recomputing
+from synth.recomputed_layers import is_recomputed_already, recomputed, recomputing
 
 # Largest and smallest number of choices for a row of layers that are followed further, for each
 # treatment of the last layer. The work grows with the layers and with the square of the choices;

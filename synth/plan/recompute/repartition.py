@@ -17,7 +17,7 @@ from synth.plan.recompute.choice import Choice, solve_with
 from synth.plan.recompute.choosing import Listeners, solve_choosing_partition
 from synth.plan.recompute.solve import OnImprovement
 from synth.profile import Profile
-from synth.recomputing import recomputing
+from synth.recomputed_layers import recomputing
 from synth.solve.options import SolveOptions
 from synth.solve.problem import Problem
 from synth.solve.result import Incumbent, Result, rank_key

@@ -13,8 +13,8 @@ from dataclasses import replace
 from itertools import compress, product
 
 from synth.costs import Costs, StageCosts
-from synth.kinds import OpKind
 from synth.objective import Spans
+from synth.op_kinds import OpKind
 from synth.schedule.model import Schedule
 from synth.schedule.ops import Op
 from synth.solve.bounds.closed_form import rank_bounds, work_bounds

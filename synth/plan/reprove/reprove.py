@@ -29,7 +29,7 @@ from synth.plan.recompute.solve import solve_recomputing
 from synth.plan.recompute.stages import bounds, bounds_of_any_choice, recomputed, without_recompute
 from synth.plan.reprove.recheck_partitions import own_certificate, recheck_all
 from synth.profile import Profile
-from synth.recomputing import recomputing
+from synth.recomputed_layers import recomputing
 from synth.schedule.files.plan_file import NOT_SEARCHED, Plan
 from synth.schedule.model import Placement, Schedule
 from synth.schedule.simulate import Timeline

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Literal
 
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.record import Record
 from synth.report.explain.difference import Difference, explain_difference
 from synth.report.explain.overlapping import explain_overlapping

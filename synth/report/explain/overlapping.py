@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from synth.kinds import MOVES, OpKind
+from synth.op_kinds import MOVES, OpKind
 from synth.report.explain.difference import (
     Difference,
     Measured,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.schedule.ops import Op
 
 

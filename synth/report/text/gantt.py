@@ -15,7 +15,7 @@ from itertools import groupby
 from rich.console import Console
 from rich.text import Text
 
-from synth.kinds import MOVES, OpKind
+from synth.op_kinds import MOVES, OpKind
 from synth.report.text.axis import axis
 from synth.report.text.drawing import IDLE, LOOKS, Drawing
 from synth.schedule.measured.execution_trace import OpSpan, OpSpans

@@ -9,14 +9,14 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from synth import __version__
 from synth.certificate import Certificate
-from synth.conditions import Conditions
 from synth.costs import Costs, partition_costs
 from synth.errors import SynthError
+from synth.measurement_conditions import Conditions
 from synth.objective import BoundScope, Objective
 from synth.profile import PlainText, Profile, Workload
-from synth.reading import parse_json, read_bytes
-from synth.recomputing import recomputing
+from synth.recomputed_layers import recomputing
 from synth.record import FileRecord, Record, is_stream
+from synth.safe_read import parse_json, read_bytes
 from synth.schedule.files.fingerprint import KEY as FINGERPRINT
 from synth.schedule.files.fingerprint import Fingerprint
 from synth.schedule.lowering.lower import Lowered

@@ -6,7 +6,7 @@ from typing import Any
 from synth.costs import partition_costs
 from synth.errors import SynthError
 from synth.profile import Profile
-from synth.recomputing import recomputing
+from synth.recomputed_layers import recomputing
 from synth.schedule.files.plan_file import Plan
 
 

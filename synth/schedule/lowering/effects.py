@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from synth.costs import Costs, CostTable, IntArray, StageCosts
-from synth.kinds import MEASURED, OpKind
+from synth.op_kinds import MEASURED, OpKind
 from synth.schedule.arrays import SAVED_MODES, Cell, SavedMode
 from synth.schedule.ops import Op, Value, ValueKind
 

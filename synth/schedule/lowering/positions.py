@@ -3,7 +3,7 @@
 import numpy as np
 
 from synth.costs import IntArray
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.schedule.arrays import KIND_CODES, OpArrays
 
 

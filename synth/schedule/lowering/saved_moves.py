@@ -16,7 +16,7 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from synth.costs import HOST, IntArray
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.schedule.arrays import KIND_CODES, OpArrays
 from synth.schedule.lowering.def_use import DefUse
 from synth.schedule.lowering.effects import MOVED_BACK, MOVED_OUT, VALUE_CODES, EffectTable

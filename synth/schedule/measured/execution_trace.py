@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.schedule.lowering.programs import Transfer
 from synth.schedule.lowering.reductions import Reduction
 from synth.schedule.ops import Op, ValueKind

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from ortools.sat.python import cp_model
 
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.solve.cpsat.fusion import Fusion
 from synth.solve.instance.instance import BW, B, F, Instance, Node, OpIndex
 

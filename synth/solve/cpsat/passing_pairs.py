@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from ortools.sat.python import cp_model
 
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.solve.instance.instance import B, F, Instance, Node, OpIndex
 from synth.solve.tuning import EXACT_MODEL
 

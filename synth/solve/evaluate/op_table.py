@@ -11,7 +11,7 @@ is awaited; or, if that depends on the order, at the latest of some ops and that
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.schedule.lowering.effects import Effects
 from synth.schedule.ops import Op, Value
 from synth.solve.instance.instance import BW, SPLIT, STEP, B, F, W

@@ -10,8 +10,8 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from synth.kinds import OpKind
 from synth.objective import Objective, Spans
+from synth.op_kinds import OpKind
 from synth.solve.instance.completion_reserve import CompletionReserve
 from synth.solve.instance.instance import BW, STEP, B, F, Instance, W
 from synth.solve.instance.timing import ScoredOrders

@@ -7,7 +7,7 @@ from itertools import chain
 from synth.costs import Costs
 from synth.errors import SynthError
 from synth.families import families, generate_for
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.schedule.model import Schedule
 from synth.schedule.verify import ScheduleError, verify
 from synth.solve import infeasibility

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.solve.instance.instance import BW, SPLIT, B, F, Instance, Node, OpIndex, W
 
 # Stands for no op, no link, or no time yet.

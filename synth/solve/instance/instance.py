@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from synth.kinds import OpKind
 from synth.objective import Objective
+from synth.op_kinds import OpKind
 from synth.schedule.ops import Op
 
 F, B, W, BW, STEP = OpKind.F, OpKind.B, OpKind.W, OpKind.BW, OpKind.STEP

@@ -6,7 +6,7 @@ relaxed one from below, the safe one nearly always from above.
 
 from collections.abc import Iterable
 
-from synth.kinds import MEASURED, OpKind
+from synth.op_kinds import MEASURED, OpKind
 from synth.schedule.model import Buffering
 from synth.solve.instance.instance import (
     BW,

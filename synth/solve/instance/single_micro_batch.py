@@ -9,7 +9,7 @@ import heapq
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.solve.instance.instance import BW, B, F, Instance, W
 from synth.solve.tuning import SEARCH
 

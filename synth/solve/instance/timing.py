@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from synth.kinds import OpKind
 from synth.objective import Objective, Spans
+from synth.op_kinds import OpKind
 from synth.schedule.ops import Op
 from synth.solve.instance.event_graph import Graph
 from synth.solve.instance.instance import BW, STEP, B, F, Instance, OpIndex, W

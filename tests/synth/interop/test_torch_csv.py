@@ -5,7 +5,7 @@ import pytest
 from synth.errors import SynthError
 from synth.families import generate
 from synth.interop.torch_csv import from_torch_csv, to_torch_csv
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.schedule.ops import Op
 
 

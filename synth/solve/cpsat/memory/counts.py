@@ -11,7 +11,7 @@ from itertools import pairwise
 from ortools.sat.python import cp_model
 from ortools.sat.python.cp_model_helper import Literal
 
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.solve.instance.instance import F, Instance, Node, OpIndex, W
 
 

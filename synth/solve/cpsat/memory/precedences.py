@@ -11,7 +11,7 @@ change on memory.
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.solve.instance.instance import BW, SPLIT, B, F, OpIndex, StageCopy, W
 
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from ortools.sat.python import cp_model
 
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.solve.instance.instance import StageCopy
 
 

@@ -16,7 +16,7 @@ from itertools import pairwise
 
 from ortools.sat.python import cp_model
 
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.solve.cpsat.memory.precedences import (
     Alternative,
     Before,

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from ortools.sat.python import cp_model
 
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.solve.cpsat.run import Values, solve_briefly
 from synth.solve.instance.instance import SPLIT, STEP, B, F, Instance, W
 from synth.solve.tuning import ONE_MICRO_BATCH

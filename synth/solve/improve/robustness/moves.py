@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from synth.costs import IntArray
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.schedule.arrays import Flags
 from synth.solve.improve.robustness.scenarios import NOTHING_US, ScenarioTimes, SpanTimes, Times
 from synth.solve.tuning import ROBUSTNESS

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.record import Record
 
 if TYPE_CHECKING:

@@ -5,9 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from synth.conditions import BUSY_LOAD, BUSY_WAITING_SHARE, WIDE_SPREAD, Conditions, spread_of
 from synth.families import generate
-from synth.kinds import OpKind
+from synth.measurement_conditions import (
+    BUSY_LOAD,
+    BUSY_WAITING_SHARE,
+    WIDE_SPREAD,
+    Conditions,
+    spread_of,
+)
+from synth.op_kinds import OpKind
 from synth.profile import Profile, Timing
 from synth.profiles import find
 from synth.schedule.files.plan_file import Plan

@@ -7,9 +7,9 @@ import pytest
 from synth.costs import partition_costs
 from synth.errors import SynthError
 from synth.families import generate
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.profile import Layer, LayerProfile, Profile, Provenance, Timing, Workload
-from synth.recomputing import recomputed, recomputing
+from synth.recomputed_layers import recomputed, recomputing
 from synth.schedule.files.plan_file import Plan
 from synth.schedule.files.rederive import differences
 

@@ -12,7 +12,7 @@ import fnmatch
 from collections.abc import Collection, Iterable
 
 from synth.errors import SynthError
-from synth.kinds import OpKind
+from synth.op_kinds import OpKind
 from synth.profile import LayerProfile, Profile, Timing
 
 _BACKWARDS = (OpKind.B, OpKind.BW)
