@@ -287,7 +287,7 @@ class RankTrainer:
         return fresh if found is None else fresh.replace(step=found.step, sequences=found.sequences)
 
     def _open_checkpoints(self, saved: CheckpointOptions) -> "Checkpointer":
-        from ..checkpoint.checkpointer import Checkpointer  # takes its time to import
+        from ..checkpoint.checkpointer import Checkpointer  # slow to import
 
         return Checkpointer(
             saved,

@@ -1,7 +1,7 @@
 """Worker processes that run CP-SAT: started when there is need, kept, and fed through pipes.
 
 Each simultaneous call has a worker of its own; idle ones are used again. A worker that dies, in an
-abort of OR-Tools or for want of memory, ends its call with `WorkerDied` and nothing else.
+abort of OR-Tools or for lack of memory, ends its call with `WorkerDied` and nothing else.
 """
 
 import atexit
