@@ -70,6 +70,45 @@ class Ends(nn.Module):
         return self.head(torch.tanh(self.table(tokens))) @ self.table.weight
 
 
+class Memo:
+    """An object that is no module, and remembers tensors by length."""
+
+    def __init__(self) -> None:
+        self.cosines: list[dict[int, tuple[Tensor]]] = [{}]
+
+
+class Remembered(nn.Module):
+    """Angles that are computed once for each length."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.memo, self.speeds = Memo(), nn.Buffer(1.0 / torch.arange(1, D + 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        known, length = self.memo.cosines[0], x.shape[1]
+        if length not in known:
+            positions = torch.arange(length, device=x.device)[:, None]
+            known[length] = ((positions * self.speeds).cos(),)
+        return known[length][0]
+
+
+def remembered(angles: Any) -> nn.Module:
+    return nn.Sequential(Layer(angles), Layer(angles))
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["empty", "filled"])
+def test_a_trial_without_data_leaves_no_tensors_in_a_cache(known: bool) -> None:
+    angles, x = Remembered(), torch.randn(2, 5, D)
+    module = remembered(angles)
+    if known:
+        module(x[:, :2])
+    stage = Stage(module, is_first=False, is_last=False)
+    output = _run(stage, (), Boundary.of(x, trained=True), {}, torch.device("meta"))
+    assert output.is_meta
+    assert list(angles.memo.cosines[0]) == ([2] if known else [])
+    assert not module(x).is_meta
+
+
 def normed() -> nn.Module:
     return nn.Sequential(parametrizations.weight_norm(nn.Linear(D, D)), Tied())
 

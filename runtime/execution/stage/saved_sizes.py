@@ -19,7 +19,7 @@ from ..core.stage_protocol import ForwardInput
 from ..core.step_table import SavedSizes, Shapes
 from ..transport.rank_group import RankGroup
 from .boundary import Boundary
-from .shapes import same_buffers, unchanged
+from .side_effects import same_buffers, unchanged
 from .stage import Stage
 
 Sizes = tuple[int, ...]

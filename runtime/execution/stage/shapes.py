@@ -1,12 +1,11 @@
 """The boundaries between stages, found by passing one micro-batch through without autograd."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from synth.errors import SynthError
@@ -15,6 +14,7 @@ from synth.schedule.model import Placement
 from ...batch import Batch
 from ..transport.rank_group import RankGroup
 from .boundary import Boundary
+from .side_effects import same_buffers, unchanged
 from .stage import Stage
 
 _REMEMBERED = 64
@@ -157,35 +157,3 @@ def _like(tensor: Tensor, device: torch.device) -> Tensor:
     if tensor.is_meta and device.type != "meta":
         return torch.zeros_like(tensor, device=device)
     return tensor.to(device)
-
-
-@contextmanager
-def same_buffers(module: nn.Module) -> Iterator[None]:
-    """Restore a module's buffers, such as running statistics, after the block."""
-    before = [(buffer, buffer.clone()) for buffer in module.buffers()]
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for buffer, kept in before:
-                buffer.copy_(kept)
-
-
-_REGISTRIES = ("_parameters", "_buffers", "_modules")
-
-
-@contextmanager
-def unchanged(module: nn.Module) -> Iterator[None]:
-    """Restore the attributes, parameters and buffers of a module's parts after the block.
-
-    `functional_call` itself leaves the trial's tensors in a module that has several names.
-    """
-    kept = [vars(part) for part in module.modules()]
-    kept += [own[name] for own in kept for name in _REGISTRIES if type(own.get(name)) is dict]
-    before = [dict(entries) for entries in kept]
-    try:
-        yield
-    finally:
-        for entries, found in zip(kept, before, strict=True):
-            entries.clear()
-            entries.update(found)

@@ -32,7 +32,7 @@ from ..core.stage_protocol import ForwardInput, OutputTap
 from ..core.step_table import Shapes
 from .host_link import HostMove
 from .loss_terms import LossTerms
-from .shapes import same_buffers, unchanged
+from .side_effects import same_buffers, unchanged
 from .stage import Stage
 
 # In the first pass the stage is observed; in the second its rules apply, and gradients add up.
