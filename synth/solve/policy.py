@@ -2,7 +2,7 @@
 
 The solver (`solver.py`) runs the steps from the first to the last and ends as soon as the incumbent
 is proven or the time is up. Numbers are in `tuning.py`, the order of the bounds among each other in
-`bounds/policy.py`.
+`bounds/bound_policy.py`.
 """
 
 from collections.abc import Callable, Iterator

@@ -12,10 +12,10 @@ from synth.schedule.model import Buffering
 from synth.solve import infeasibility
 from synth.solve.bounds import closed_form
 from synth.solve.bounds.prover import Prover
-from synth.solve.improve import list_schedules
-from synth.solve.improve.anneal_pool import PoolAnnealing
+from synth.solve.improve import list_scheduling_step
+from synth.solve.improve.annealing_step import AnnealingStep
 from synth.solve.improve.exact import ExactSearch
-from synth.solve.improve.lns.robust_windows import RobustWindows
+from synth.solve.improve.lns.window_step import WindowStep
 from synth.solve.improve.modulo import several_micro_batches
 from synth.solve.improve.modulo.unroll import ModuloSchedules
 from synth.solve.improve.polish import finish, polish
@@ -69,7 +69,7 @@ class _Search:
             self.prover.num_workers_left,
             on_optimum=self.prover.stop,
         )
-        self.annealing = PoolAnnealing(state)
+        self.annealing = AnnealingStep(state)
         self.baselines: list[Baseline] = []
         self.short_instance_share = 0.0
 
@@ -105,7 +105,7 @@ class _Search:
         setting = self._setting()
         first_in_background = not setting.waits_for_first_bounds
         run: dict[SearchAction, Callable[[float], None]] = {
-            SearchAction.QUICK_LIST_SCHEDULING: lambda _: list_schedules.quick(self.state),
+            SearchAction.QUICK_LIST_SCHEDULING: lambda _: list_scheduling_step.quick(self.state),
             SearchAction.POLISH: lambda _: self._polish(),
             SearchAction.MILP: self._run_exact,
             SearchAction.BOUNDS_ONE_BY_ONE: lambda _: self.prover.one_by_one(),
@@ -117,7 +117,7 @@ class _Search:
                 share, ends_stalled=True
             ),
             SearchAction.SHORT_INSTANCE: lambda _: self._run_short_instance(),
-            SearchAction.LIST_SCHEDULING: lambda _: list_schedules.thorough(
+            SearchAction.LIST_SCHEDULING: lambda _: list_scheduling_step.thorough(
                 self.state, has_rounds=self.has_rounds
             ),
             SearchAction.MODULO: lambda _: self._run_modulo(),
@@ -179,7 +179,7 @@ class _Search:
         """Search windows; on small problems the exact model may find more than a patient search."""
         budget = self.state.budget
         effort_share = SEARCH.window_share if budget.is_deterministic else 1
-        windows = RobustWindows(self.state, self.prover.num_workers_left)
+        windows = WindowStep(self.state, self.prover.num_workers_left)
         windows.run(
             share * budget.left_s(), effort_share * budget.time_limit_s, is_patient=not is_small
         )

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from synth.solve.improve.modulo import period_search
-from synth.solve.improve.modulo.model import ModuloModel, PeriodicSchedule
 from synth.solve.improve.modulo.period_search import PeriodSearch
+from synth.solve.improve.modulo.round_model import ModuloModel, PeriodicSchedule
 from synth.solve.tuning import PERIOD_SEARCH
 from tests.synth.even_stages import even
 

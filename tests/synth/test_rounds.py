@@ -12,8 +12,8 @@ from synth.schedule.placements import placement
 from synth.solve import Problem, SolveOptions, solve
 from synth.solve.evaluate.evaluate import BUFFERINGS
 from synth.solve.improve.modulo import one_micro_batch, several_micro_batches
-from synth.solve.improve.modulo.model import ModuloModel, PeriodicSchedule
 from synth.solve.improve.modulo.period_search import PeriodSearch
+from synth.solve.improve.modulo.round_model import ModuloModel, PeriodicSchedule
 from synth.solve.instance.instance import SPLIT, Instance, OpIndex
 from synth.solve.instance.memory_models import relaxed_memory, safe_memory
 from synth.solve.instance.timing import keeps_caps, number, timed

@@ -13,8 +13,8 @@ from synth.schedule import Op, Schedule, verify
 from synth.solve import Problem
 from synth.solve.evaluate.evaluate import EvaluatedSchedule, evaluate
 from synth.solve.improve.robustness.robustness import improve_robustness
-from synth.solve.improve.robustness.scenarios import ScenarioFactors, ScenarioTimes
 from synth.solve.infeasibility import serial_schedule
+from synth.solve.scenarios import ScenarioFactors, ScenarioTimes
 from tests.synth.test_solve_placements import random_problem
 
 W = OpKind.W

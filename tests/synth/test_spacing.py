@@ -14,9 +14,9 @@ from synth.schedule import Buffering, Placement, Schedule, ScheduleError, peak_b
 from synth.schedule.placements import placement
 from synth.solve import Objective, Problem, SolveOptions, solve, solver
 from synth.solve.bounds import forward_spacing
+from synth.solve.bounds.bound_policy import BoundPolicy, ProofState
 from synth.solve.bounds.forward_spacing import SpacingProver, far_apart, lengths
 from synth.solve.bounds.forward_spacing_model import SpacingModel, Spacings
-from synth.solve.bounds.policy import BoundPolicy, ProofState
 from synth.solve.bounds.rank_subsets import RankSubsets, Reference
 from synth.solve.cpsat.run import ModelOutcome
 from synth.solve.infeasibility import find_shortage

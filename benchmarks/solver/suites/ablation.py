@@ -6,13 +6,13 @@ Who found the answer of a full run stands in its row.
 from collections.abc import Iterator
 
 from benchmarks.solver.case import Case, Suite
-from benchmarks.solver.regimes import regimes
+from benchmarks.solver.sample_problems import sample_problems
 from benchmarks.solver.suites import table
 from synth.solve import Part
 
 
 def _cases() -> Iterator[Case]:
-    for name, problem in {**regimes(), "32 ranks": table.problem(32, 256, 0.75)}.items():
+    for name, problem in {**sample_problems(), "32 ranks": table.problem(32, 256, 0.75)}.items():
         yield Case(f"{name}, all", problem, cell=(name, "all"))
         for part in Part:
             without = frozenset({part})

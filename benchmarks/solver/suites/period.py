@@ -13,7 +13,7 @@ from dataclasses import replace
 from benchmarks.solver.back_to_back import executed_period_us, iteration_ends_us
 from benchmarks.solver.case import Case, Look, Suite
 from benchmarks.solver.probe import Cell
-from benchmarks.solver.regimes import regimes
+from benchmarks.solver.sample_problems import sample_problems
 from synth.solve import Objective, Result
 
 ITERATIONS = 4
@@ -44,7 +44,7 @@ def late(how: str, ends_us: list[int], makespan_us: int, period_us: int) -> list
 
 
 def _cases() -> Iterator[Case]:
-    for name, problem in regimes().items():
+    for name, problem in sample_problems().items():
         yield Case(name, replace(problem, objective=Objective.PERIOD), look=look)
 
 

@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 
 from benchmarks.solver.case import Case, Suite
-from benchmarks.solver.regimes import regimes
+from benchmarks.solver.sample_problems import sample_problems
 
 LIMITS_S = (1, 3, 10, 30, 100)
 
 
 def _cases() -> Iterator[Case]:
-    for name, problem in regimes().items():
+    for name, problem in sample_problems().items():
         for limit_s in LIMITS_S:
             label = f"{name} {limit_s} s"
             yield Case(label, problem, time_limit_s=limit_s, cell=(name, f"{limit_s} s"))

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from synth.objective import Objective
 from synth.schedule.model import Schedule
 from synth.solve.evaluate.evaluate import BUFFERINGS, evaluate_order
-from synth.solve.improve.modulo.one_micro_batch import Pattern, find, least_memory
+from synth.solve.improve.modulo.one_micro_batch import find, least_memory
+from synth.solve.improve.modulo.pattern_model import Pattern
 from synth.solve.instance.instance import Instance
 from synth.solve.instance.memory_models import relaxed_memory, safe_memory
 from synth.solve.instance.timing import number, timed

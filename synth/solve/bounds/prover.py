@@ -7,7 +7,7 @@ from dataclasses import replace
 from synth.certificate import Proven
 from synth.solve.bounds import forward_spacing
 from synth.solve.bounds.background import Background
-from synth.solve.bounds.policy import BoundPolicy, ProofState
+from synth.solve.bounds.bound_policy import BoundPolicy, ProofState
 from synth.solve.bounds.rank_subsets import Reference
 from synth.solve.evaluate.evaluate import EvaluatedSchedule
 from synth.solve.instance.instance import Instance

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from synth.solve.improve.modulo.model import ModuloModel, PeriodicSchedule, num_ops
+from synth.solve.improve.modulo.round_model import ModuloModel, PeriodicSchedule, num_ops
 from synth.solve.instance.instance import Instance
 from synth.solve.tuning import PERIOD_SEARCH
 

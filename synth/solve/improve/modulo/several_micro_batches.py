@@ -1,16 +1,16 @@
 """Modulo scheduling of several micro-batches per period, for several sizes.
 
 Under caps below the need of 1F1B, the best schedules repeat bursts and not single micro-batches
-(`one_micro_batch`). Models of a fixed period (`model`) are decided quickly, so the shortest period
-is found by trying (`period_search`).
+(`one_micro_batch`). Models of a fixed period (`round_model`) are decided quickly, so the shortest
+period is found by trying (`period_search`).
 """
 
 import math
 from collections.abc import Callable, Iterator
 from itertools import islice
 
-from synth.solve.improve.modulo.model import PeriodicSchedule, num_ops
 from synth.solve.improve.modulo.period_search import PeriodSearch
+from synth.solve.improve.modulo.round_model import PeriodicSchedule, num_ops
 from synth.solve.instance.instance import Instance
 from synth.solve.tuning import SEVERAL_MICRO_BATCHES
 

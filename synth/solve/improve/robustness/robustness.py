@@ -14,8 +14,8 @@ import numpy as np
 from synth.schedule.ops import Op
 from synth.solve.evaluate.evaluate import EvaluatedSchedule, evaluate, never
 from synth.solve.improve.robustness.moves import weighed_moves
-from synth.solve.improve.robustness.scenarios import ScenarioFactors, ScenarioTimes
 from synth.solve.problem import Problem
+from synth.solve.scenarios import ScenarioFactors, ScenarioTimes
 from synth.solve.tuning import ROBUSTNESS
 
 

@@ -19,7 +19,7 @@ from synth.solve.search_state import SearchState
 from synth.solve.tuning import WINDOWS
 
 
-class RobustWindows:
+class WindowStep:
     """Large-neighbourhood search from the best orders known, in the strictest instance they fit in.
 
     Args:

@@ -7,7 +7,7 @@ from synth.solve.search_state import SearchState
 from synth.solve.tuning import ANNEALING, SEARCH
 
 
-class PoolAnnealing:
+class AnnealingStep:
     """Annealing that is called several times and goes on where it ended."""
 
     def __init__(self, state: SearchState) -> None:

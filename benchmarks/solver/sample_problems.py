@@ -5,7 +5,7 @@ from benchmarks.solver.suites import bidirectional, published, table, unequal, v
 from synth.solve import Problem
 
 
-def regimes() -> dict[str, Problem]:
+def sample_problems() -> dict[str, Problem]:
     """By name; from tight caps to where a published schedule is optimal already."""
     return {
         "half": table.problem(8, 32, 0.5),
