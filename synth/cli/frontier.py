@@ -40,7 +40,7 @@ from synth.units import format_bytes, format_us, parse_fraction, parse_seconds
 
 if TYPE_CHECKING:
     from synth.plan.memory_curve.curve_file import MemoryCurve
-    from synth.plan.memory_curve.trace_curve import Effort
+    from synth.plan.memory_curve.curve_search import Effort
     from synth.plan.recompute.choice import Choice
     from synth.schedule.files.plan_file import Plan
     from synth.solve.problem import Problem
@@ -104,7 +104,7 @@ def command(
     same command continues from them. Only one process at a time may write a curve.
     """
     from synth.plan.memory_curve.curve_file import check_partitions_searchable
-    from synth.plan.memory_curve.trace_curve import Effort
+    from synth.plan.memory_curve.curve_search import Effort
     from synth.schedule.placements import placement as named_placement
 
     profile, where = load_profile(profile_name, link), named_placement(placement, ranks)
@@ -202,7 +202,7 @@ class _Request:
 
 def _trace(request: _Request) -> "tuple[MemoryCurve, bool]":
     """Return the curve, and True if a stop was asked for."""
-    from synth.plan.memory_curve.trace_curve import trace
+    from synth.plan.memory_curve.curve_search import trace
 
     begun, problem, effort = _begun(request), request.problem, request.effort
     there = f"; {len(begun.points)} points are there already" if begun else ""

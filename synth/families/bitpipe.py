@@ -9,10 +9,16 @@ from collections.abc import Iterator
 from itertools import product
 
 from synth.families._lib.buffers import patient
-from synth.families._lib.early import Alternation, First, Listed, RunAheadRule, list_schedule
+from synth.families._lib.concatenated_units import check_even, concatenated
+from synth.families._lib.early_forwarding import (
+    Alternation,
+    First,
+    Listed,
+    RunAheadRule,
+    list_schedule,
+)
 from synth.families._lib.family import Family, Programs, Setting
 from synth.families._lib.options import SYNC, ChoiceOption, rounds
-from synth.families._lib.units import check_even, concatenated
 from synth.schedule.model import Buffering, Schedule
 
 # The most ops that all rules together list; larger schedules try fewer rules.

@@ -13,9 +13,9 @@ Gradients of the two copies are added up eagerly (section 3.2), or, with `late-s
 """
 
 from synth.errors import SynthError
+from synth.families._lib.concatenated_units import check_even, concatenated
 from synth.families._lib.family import Family, Programs, Setting
 from synth.families._lib.options import SYNC, ChoiceOption
-from synth.families._lib.units import check_even, concatenated
 
 _WAYS = ChoiceOption("scale", ("concatenation", "doubling", "halving"), untried=("halving",))
 

@@ -1,7 +1,7 @@
 """DualPipe: two streams from both ends at once (DeepSeek-AI 2024, arXiv 2412.19437)."""
 
 from synth.errors import SynthError
-from synth.families._lib.dual import Stream, program
+from synth.families._lib.dualpipe_streams import Stream, program
 from synth.families._lib.family import Family, Programs, Setting
 
 

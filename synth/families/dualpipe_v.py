@@ -5,7 +5,7 @@ both stages once, and the stream that came from the other end is the one that ha
 """
 
 from synth.errors import SynthError
-from synth.families._lib.dual import Stream, program
+from synth.families._lib.dualpipe_streams import Stream, program
 from synth.families._lib.family import Family, Programs, Setting
 
 

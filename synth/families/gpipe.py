@@ -1,7 +1,7 @@
 """GPipe: all forwards, then all backwards (Huang et al. 2019, arXiv 1811.06965)."""
 
 from synth.families._lib.family import Family, Programs, Setting, forwards
-from synth.families._lib.rebuild import RECOMPUTE, recomputed
+from synth.families._lib.recompute_option import RECOMPUTE, recomputed
 from synth.op_kinds import OpKind
 from synth.schedule.ops import Op
 

@@ -4,9 +4,9 @@ The parameter is the number of waves W; each wave has two stages on every rank. 
 without the second copy: the work of the mirrored ranks runs on the way back.
 """
 
+from synth.families._lib.concatenated_units import concatenated
 from synth.families._lib.family import Family, Programs, Setting
 from synth.families._lib.options import rounds
-from synth.families._lib.units import concatenated
 
 
 def make(setting: Setting) -> Programs:

@@ -9,7 +9,7 @@ forwards that a first rank can run before its first B, beside its work for the o
 """
 
 from synth.families._lib.buffers import patient
-from synth.families._lib.early import Alternation, First, RunAheadRule, list_schedule
+from synth.families._lib.early_forwarding import Alternation, First, RunAheadRule, list_schedule
 from synth.families._lib.family import Family, Programs, Setting
 from synth.families._lib.options import Count
 

@@ -1,7 +1,7 @@
 """1F1B (PipeDream-Flush, DAPPLE): Narayanan et al. 2021 (arXiv 2006.09503), Fan et al. 2021."""
 
 from synth.families._lib.family import Family, Programs, Setting, forwards
-from synth.families._lib.rebuild import RECOMPUTE, recomputed
+from synth.families._lib.recompute_option import RECOMPUTE, recomputed
 from synth.op_kinds import OpKind
 from synth.schedule.ops import Op
 

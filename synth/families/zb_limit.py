@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from synth.errors import SynthError
 from synth.families._lib.buffers import patient
-from synth.families._lib.capped import left_bytes, within_caps
 from synth.families._lib.family import Family, Programs, Setting
+from synth.families._lib.fit_to_caps import left_bytes, within_caps
 from synth.families._lib.zb_greedy import greedy
 
 _MOST_ATTEMPTS = 6

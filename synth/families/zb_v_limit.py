@@ -19,8 +19,8 @@ from synth.errors import SynthError
 from synth.families import v_half, v_min, zb_v
 from synth.families._lib.activations import peak_activation_bytes
 from synth.families._lib.buffers import outcome_of, patient, unlimited
-from synth.families._lib.capped import left_bytes
 from synth.families._lib.family import Family, Programs, Setting
+from synth.families._lib.fit_to_caps import left_bytes
 from synth.families._lib.reorder import fitted_below
 from synth.families._lib.v_greedy import (
     ALL_CHOICES,

@@ -196,7 +196,7 @@ GRIDS = {
         .. f4 F0 f5 F1 f6 X0 -- F2 x4 -- f7 X1 -- F3 x5 -- X2 -- x6 -- X3 -- x7 -- .. ..
         f4 f5 f6 F0 X0 -- f7 F1 X1 -- F2 x4 -- X2 -- F3 X3 -- x5 -- .. x6 -- .. .. x7 --
     """,
-    # 2410.19367 without the V: by hand from the slots that units.py states.
+    # 2410.19367 without the V: by hand from the slots that concatenated_units.py states.
     ("bitpipe-loop", 4, 4, 0): """
         F0 F1 .. f2 f0 f3 f1 f2 x2 f3 x3 x0 x2 x1 x3 X0 .. X1
         .. F0 f2 F1 f3 f0 f2 f1 f3 x2 x0 x3 x1 x2 X0 x3 X1 ..

@@ -9,7 +9,7 @@ from synth.costs import partition_costs
 from synth.errors import SynthError
 from synth.op_kinds import MEASURED, OpKind
 from synth.plan.partition.balance import balance
-from synth.plan.partition.local_search import _Search, _State
+from synth.plan.partition.several_stages_per_rank import _Search, _State
 from synth.profile import Layer, LayerProfile, Profile, Provenance, Timing, Workload
 from synth.schedule import Placement, ScheduleError, verify
 from synth.schedule.placements import placement

@@ -17,8 +17,8 @@ from synth.op_kinds import MEASURED, OpKind
 from synth.plan.memory_curve.bisection import least_cap
 from synth.plan.memory_curve.cap_knowledge import CapKnowledge
 from synth.plan.memory_curve.curve_file import MemoryCurve, cap_of, closed, knowledge_of, value_of
+from synth.plan.memory_curve.curve_search import Effort, trace
 from synth.plan.memory_curve.target import TimeTarget
-from synth.plan.memory_curve.trace_curve import Effort, trace
 from synth.plan.memory_curve.workers import Task, Workers
 from synth.profile import Layer, LayerProfile, Profile, Provenance, Timing, Workload
 from synth.schedule.files.plan_file import Plan
@@ -157,7 +157,7 @@ def test_a_curve_is_continued_and_what_is_there_is_kept(tmp_path: Path) -> None:
 
 def test_a_curve_that_is_done_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     curve, _ = traced()
-    monkeypatch.delattr("synth.plan.memory_curve.trace_curve.Workers")
+    monkeypatch.delattr("synth.plan.memory_curve.curve_search.Workers")
     searches: list[MemoryCurve] = []
     enough = replace(QUICK, points=len(curve.points))
     assert trace(PROFILE, small_problem(), enough, curve, searches.append) == curve

@@ -14,9 +14,9 @@ from synth.objective import Objective
 from synth.op_kinds import OpKind
 from synth.plan.memory_curve.bisection import least_cap
 from synth.plan.memory_curve.curve_file import knowledge_of
+from synth.plan.memory_curve.curve_search import Effort, trace
 from synth.plan.memory_curve.least_cap import LeastCap
 from synth.plan.memory_curve.target import TimeTarget
-from synth.plan.memory_curve.trace_curve import Effort, trace
 from synth.plan.recompute.choice import limits_bytes, solve_with
 from synth.plan.recompute.choosing import solve_choosing
 from synth.plan.recompute.solve import solve_recomputing

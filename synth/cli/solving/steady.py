@@ -13,7 +13,7 @@ from synth.cli.solving.search import finish, search
 from synth.units import format_bytes, format_bytes_both, parse_seconds
 
 if TYPE_CHECKING:
-    from synth.plan.memory_curve.steady import SteadyCap
+    from synth.plan.memory_curve.steady_cap import SteadyCap
     from synth.solve.result import Result
 
 # Smaller bubble rates are rounding: times are whole microseconds.
@@ -33,7 +33,7 @@ def solve_steady(request: Request, format: Format) -> None:
 
 def _search(request: Request, stop: threading.Event) -> "tuple[Request, Result]":
     """Return the request under the limit found, and its result."""
-    from synth.plan.memory_curve.steady import SHARE, least_steady
+    from synth.plan.memory_curve.steady_cap import SHARE, least_steady
 
     began = time.monotonic()
     found = least_steady(request.problem, request.options, stop)

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from synth.families._lib.activations import activation_bytes, peak_activation_bytes
-from synth.families._lib.capped import left_bytes, within_caps
 from synth.families._lib.family import Programs, Setting
+from synth.families._lib.fit_to_caps import left_bytes, within_caps
 from synth.families._lib.reorder import fitted
 from synth.op_kinds import OpKind
 from synth.schedule.ops import Op

@@ -7,7 +7,7 @@ from synth.plan.choose.candidates import Candidate, Trial
 from synth.plan.choose.race import Race
 from synth.plan.choose.race_clock import RaceClock
 from synth.plan.partition.queue import PartitionQueue
-from synth.plan.partition.search import PartitionSearch
+from synth.plan.partition.tight_cap_search import PartitionSearch
 from synth.plan.recompute.layer_choice import without_layers
 from synth.plan.recompute.stages import recomputed, without_recompute
 from synth.profile import Profile

@@ -4,8 +4,8 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import pairwise
 
 from synth.errors import SynthError
-from synth.plan.partition.bottleneck import Stopped, most_even, smallest_limit_bytes
-from synth.plan.partition.local_search import rebalance
+from synth.plan.partition.one_stage_per_rank import Stopped, most_even, smallest_limit_bytes
+from synth.plan.partition.several_stages_per_rank import rebalance
 from synth.plan.partition.stage_table import StageTable
 from synth.profile import Profile
 from synth.schedule.model import Placement

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from synth.plan.partition.bounds import PartitionBounds
 from synth.plan.partition.paths import Sizes
-from synth.plan.partition.search import PartitionSearch
+from synth.plan.partition.tight_cap_search import PartitionSearch
 from synth.solve.options import SolveOptions
 from synth.solve.problem import Problem
 from synth.solve.result import relative_gap

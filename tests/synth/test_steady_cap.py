@@ -3,7 +3,7 @@
 import pytest
 
 from synth.costs import uniform_costs
-from synth.plan.memory_curve.steady import SteadyCap, least_steady
+from synth.plan.memory_curve.steady_cap import SteadyCap, least_steady
 from synth.profile import Link, Links
 from synth.schedule import peak_bytes, verify
 from synth.schedule.placements import placement

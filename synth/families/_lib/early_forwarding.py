@@ -1,10 +1,10 @@
 """Early forwarding in two directions: which micro-batches enter when, and a rank's next op.
 
-If B takes twice as long as F, units in fixed slots (`units.py`) leave bubbles where they meet.
-Running later forwards there removes the bubbles and holds more activations. MixPipe regulates the
-number K of micro-batches that each direction injects at the beginning; BitPipe calls it early
-forwarding (arXiv 2410.19367, appendix B). Here both are list scheduling: a free rank runs one of
-the ops whose input has arrived, chosen by a rule. Times are the papers' F = 1 and B = 2.
+If B takes twice as long as F, units in fixed slots (`concatenated_units.py`) leave bubbles where
+they meet. Running later forwards there removes the bubbles and holds more activations. MixPipe
+regulates the number K of micro-batches that each direction injects at the beginning; BitPipe calls
+it early forwarding (arXiv 2410.19367, appendix B). Here both are list scheduling: a free rank runs
+one of the ops whose input has arrived, chosen by a rule. Times are the papers' F = 1 and B = 2.
 """
 
 from collections import deque

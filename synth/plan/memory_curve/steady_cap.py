@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from synth.objective import Objective
 from synth.schedule.model import Schedule
 from synth.solve.evaluate.evaluate import BUFFERINGS, evaluate_order
-from synth.solve.improve.modulo.one_micro_batch import find, least_memory
+from synth.solve.improve.modulo.one_micro_batch import LeastMemory, find, least_memory
 from synth.solve.improve.modulo.pattern_model import Pattern
 from synth.solve.instance.instance import Instance
 from synth.solve.instance.memory_models import relaxed_memory, safe_memory
@@ -72,18 +72,34 @@ def least_steady(
         until = time.monotonic() + seconds
         return lambda: stop.is_set() or (not options.deterministic and time.monotonic() > until)
 
-    searched = (static, seconds, options.seed, workers)
-    proof = least_memory(relaxed_memory(free), *searched, late())
+    def minimized(instance: Instance) -> LeastMemory | None:
+        return least_memory(
+            instance,
+            static,
+            seconds,
+            seed=options.seed,
+            workers=workers,
+            should_stop=late(),
+        )
+
+    proof = minimized(relaxed_memory(free))
     if proof is None or stop.is_set():
         return None
-    runnable = least_memory(safe_memory(free, BUFFERINGS[0]), *searched, late())
+    runnable = minimized(safe_memory(free, BUFFERINGS[0]))
     if runnable is None or stop.is_set():
         return None
     capped = replace(problem, caps_bytes=(runnable.cap_bytes,) * problem.num_ranks)
     instance = safe_memory(capped, BUFFERINGS[0])
     ticks = runnable.ticks
-    settings = {"seed": options.seed, "workers": workers}
-    found = find(instance, 1.0, seconds, ticks=ticks, **settings, should_stop=late())
+    found = find(
+        instance,
+        1.0,
+        seconds,
+        ticks=ticks,
+        seed=options.seed,
+        workers=workers,
+        should_stop=late(),
+    )
     if found is None:
         return None
     programs = tuple(number(instance, order) for order in found.orders(instance))

@@ -162,10 +162,10 @@ class _EvenPartition:
 
     def _works(self, runs: Runs) -> _Array:
         """The work of each run, a row for each stage where stages differ in that."""
-        asked, behind = (runs.first, runs.stop), slice(runs.start - runs.first - 1, None)
-        works = self.table.works_us(*asked)[None, behind]
+        behind = slice(runs.start - runs.first - 1, None)
+        works = self.table.works_us(runs.first, runs.stop)[None, behind]
         with_r = self.with_r[runs.stages]
         if with_r.any():
-            more = self.table.works_us(*asked, recompute=True)[behind]
+            more = self.table.works_us(runs.first, runs.stop, recompute=True)[behind]
             works = np.where(with_r[:, None], more, works)
         return works
