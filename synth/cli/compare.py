@@ -11,16 +11,9 @@ from synth.cli.answer.compare import as_json, as_text, drawn
 from synth.cli.answer.output import Format, FormatOption, answer, answer_json, talk
 from synth.cli.progress.deadline import Deadline
 from synth.cli.progress.interrupt import Interrupted, run_interruptibly
+from synth.cli.read.arguments import word
 from synth.cli.read.defaults import AUTO
-from synth.cli.read.limits import (
-    MemoryLimit,
-    is_least,
-    is_searched,
-    read_limit,
-    read_recompute,
-    read_sizes,
-    word,
-)
+from synth.cli.read.memory_limit import MemoryLimit, is_least, read_limit
 from synth.cli.read.options import (
     MOST_COLUMNS,
     ChosenRecomputeOption,
@@ -36,7 +29,9 @@ from synth.cli.read.options import (
     load_profile,
     read_objective,
 )
+from synth.cli.read.partition import is_searched, read_sizes
 from synth.cli.read.plans import save_plans
+from synth.cli.read.recompute import read_recompute
 from synth.errors import ExitCode, SynthError
 from synth.overwrite_guard import PICTURE, check_replaceable
 from synth.profile import Profile

@@ -11,7 +11,6 @@ from synth.cli.answer.frontier import as_json, as_text, drawn
 from synth.cli.answer.output import Format, FormatOption, answer, answer_json, talk
 from synth.cli.progress.deadline import Deadline
 from synth.cli.progress.interrupt import Interrupted, run_interruptibly
-from synth.cli.read.limits import EVEN, is_searched, read_recompute
 from synth.cli.read.options import (
     MOST_AT_ONCE,
     MOST_COLUMNS,
@@ -28,8 +27,10 @@ from synth.cli.read.options import (
     SeedOption,
     load_profile,
 )
+from synth.cli.read.partition import EVEN, is_searched
 from synth.cli.read.plans import save_plans
 from synth.cli.read.problem_arguments import ProblemArguments
+from synth.cli.read.recompute import read_recompute
 from synth.errors import SynthError
 from synth.lock import only_writer
 from synth.overwrite_guard import PICTURE, check_replaceable

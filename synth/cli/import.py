@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from synth.cli.answer.output import talk
-from synth.cli.read.limits import read_partition
 from synth.cli.read.options import LinkOption, PartitionOption, ProfileArgument, load_profile
+from synth.cli.read.partition import read_partition
 
 
 def command(

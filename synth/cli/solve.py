@@ -7,7 +7,6 @@ import typer
 
 from synth.cli.answer.output import Format, FormatOption
 from synth.cli.answer.preview import preview
-from synth.cli.read.limits import is_steady
 from synth.cli.read.options import (
     MOST_AT_ONCE,
     AnyPlacementOption,
@@ -23,6 +22,7 @@ from synth.cli.read.options import (
     SeedOption,
 )
 from synth.cli.read.solve_arguments import SolveArguments, read_solve
+from synth.cli.read.target import is_steady
 from synth.cli.solving.least import solve_least
 from synth.cli.solving.search import solve_within_limits
 from synth.cli.solving.steady import solve_steady

@@ -1,4 +1,4 @@
-"""Checks of option values that hold for all commands."""
+"""Checks of option values for all commands, and the comparison with keywords."""
 
 import functools
 import math
@@ -53,3 +53,8 @@ def within_limits(command: Callable[..., None]) -> Callable[..., None]:
         command(**values)
 
     return checked
+
+
+def word(text: str) -> str:
+    """Normalize text for comparison with an option's keywords."""
+    return text.strip().lower()

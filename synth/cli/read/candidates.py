@@ -5,18 +5,13 @@ from typing import TYPE_CHECKING
 
 from synth.cli.answer.output import talk
 from synth.cli.progress.deadline import Deadline
+from synth.cli.read.arguments import word
 from synth.cli.read.defaults import AUTO, FOR_ALL, SolveChoices
-from synth.cli.read.limits import (
-    EVEN,
-    SEARCH,
-    is_searched,
-    is_steady,
-    read_recompute,
-    read_sizes,
-    word,
-)
 from synth.cli.read.options import read_objective
+from synth.cli.read.partition import EVEN, SEARCH, is_searched, read_sizes
 from synth.cli.read.problem_arguments import ProblemArguments
+from synth.cli.read.recompute import read_recompute
+from synth.cli.read.target import is_steady
 from synth.errors import SynthError
 from synth.units import shown
 

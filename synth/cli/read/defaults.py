@@ -12,7 +12,8 @@ cause an error:
 from dataclasses import dataclass
 from pathlib import Path
 
-from synth.cli.read.limits import EVEN, read_sizes, word
+from synth.cli.read.arguments import word
+from synth.cli.read.partition import EVEN, read_sizes
 from synth.profile import Profile
 
 AUTO, LINEAR, NONE = "auto", "linear", "none"

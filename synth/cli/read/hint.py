@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from synth.cli.answer.output import talk
-from synth.cli.read.limits import LAYERS
+from synth.cli.read.recompute import LAYERS
 from synth.errors import SynthError
 from synth.profile import Profile
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from synth.cli.answer.output import talk
 from synth.cli.progress.deadline import Deadline
-from synth.cli.read.limits import MemoryLimit, is_searched, read_sizes
+from synth.cli.read.memory_limit import MemoryLimit
+from synth.cli.read.partition import is_searched, read_sizes
 from synth.errors import ExitCode
 from synth.profile import Profile
 from synth.record import is_stream

@@ -14,19 +14,12 @@ from synth.cli.read.candidates import (
 )
 from synth.cli.read.defaults import SolveChoices, choices, chooses_layers
 from synth.cli.read.hint import read_hint
-from synth.cli.read.limits import (
-    LEAST,
-    STEADY,
-    is_least,
-    is_steady,
-    read_layers,
-    read_limit,
-    read_recompute,
-    read_target,
-)
+from synth.cli.read.memory_limit import LEAST, is_least, read_limit
 from synth.cli.read.options import load_profile
 from synth.cli.read.problem_arguments import ProblemArguments
+from synth.cli.read.recompute import read_layers, read_recompute
 from synth.cli.read.request import Request
+from synth.cli.read.target import STEADY, is_steady, read_target
 from synth.errors import SynthError
 from synth.plan.memory_curve.target import NOT_REPEATABLE, TimeTarget
 from synth.profile import Profile
