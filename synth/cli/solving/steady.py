@@ -33,7 +33,8 @@ def solve_steady(request: Request, format: Format) -> None:
 
 def _search(request: Request, stop: threading.Event) -> "tuple[Request, Result]":
     """Return the request under the limit found, and its result."""
-    from synth.plan.memory_curve.steady_cap import SHARE, least_steady
+    from synth.plan.memory_curve.steady_cap import least_steady
+    from synth.plan.tuning import STEADY_CAP
 
     began = time.monotonic()
     found = least_steady(request.problem, request.options, stop)
@@ -42,7 +43,7 @@ def _search(request: Request, stop: threading.Event) -> "tuple[Request, Result]"
         return request, _nothing(request, spent_s, stop)
     limit_s = request.options.time_limit_s
     if request.options.deterministic:
-        spent_s = SHARE * limit_s
+        spent_s = STEADY_CAP.share * limit_s
     limited = _limited(request, found, max(0.0, limit_s - spent_s))
     talk(limited.limit.explanation)
     result = search(limited, stop)

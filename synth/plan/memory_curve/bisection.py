@@ -25,23 +25,12 @@ from synth.plan.partition.bounds import with_partition
 from synth.plan.partition.stage_table import StageTable
 from synth.plan.recompute.choice import Choice, limits_bytes, solve_with
 from synth.plan.recompute.repartition import repartitioned
+from synth.plan.tuning import LEAST_CAP
 from synth.profile import Profile
 from synth.solve.evaluate.evaluate import evaluate
 from synth.solve.options import SolveOptions
 from synth.solve.problem import Problem
 from synth.solve.result import Baseline, Incumbent, Result, StoppedBy
-
-# Shares of the remaining time: for the problem without a limit, and for each limit tried.
-_FREE_SHARE = 0.25
-_CAP_SHARE = 0.2
-
-# If a range of limits without open ones is narrower than this fraction of all that are undecided,
-# open ones are searched again, with the share multiplied by this factor.
-_RANGES = 16
-_MORE_TIME = 2.0
-
-# Shortest useful search in seconds: the published schedules alone take as long.
-_SHORTEST_S = 0.2
 
 OnProgress = Callable[[LeastCap], None]
 
@@ -117,7 +106,7 @@ class _Bisection:
         self.breakpoints = CapBreakpoints(problem) if recompute == () and profile is None else None
         self.not_below = self._least_need()
         self.open: list[int] = []
-        self.share, self.num_looks = _CAP_SHARE, 0
+        self.share, self.num_looks = LEAST_CAP.cap_share, 0
         self.baselines: tuple[Baseline, ...] = ()
         self.baselines_partition = problem.partition
 
@@ -143,10 +132,10 @@ class _Bisection:
         to.
         """
         if self.target.time_us is None:
-            self._solve(None, _FREE_SHARE, self.stop, None)
+            self._solve(None, LEAST_CAP.free_share, self.stop, None)
             self._tell()
         else:
-            self._look(None, _FREE_SHARE)
+            self._look(None, LEAST_CAP.free_share)
         while self._least() is None and not self._finished():
             self._look(None, 1.0)
 
@@ -168,9 +157,9 @@ class _Bisection:
         last = least - 1
         self.open = [cap for cap in self.open if self.not_below <= cap <= last]
         first, end = self._widest(last)
-        if end - first <= max(1, (last - self.not_below) // _RANGES):
+        if end - first <= max(1, (last - self.not_below) // LEAST_CAP.ranges):
             self.open.clear()
-            self.share = min(1.0, self.share * _MORE_TIME)
+            self.share = min(1.0, self.share * LEAST_CAP.more_time)
             first, end = self.not_below, last
         return min(end, self._largest_like((first + end) // 2))
 
@@ -213,7 +202,7 @@ class _Bisection:
         self, cap: int | None, share: float, stop: threading.Event, enough: ConditionalStop | None
     ) -> Result:
         left_s = self._left_s()
-        limit_s = min(left_s, max(_SHORTEST_S, share * left_s))
+        limit_s = min(left_s, max(LEAST_CAP.shortest_s, share * left_s))
         caps = None if cap is None else (cap,) * self.problem.num_ranks
         best = self.knowledge.best_within(cap)
         # A limit that is searched again is searched with another seed.

@@ -11,12 +11,10 @@ from bisect import bisect_right
 import numpy as np
 
 from synth.op_kinds import MEASURED
+from synth.plan.tuning import LEAST_CAP
 from synth.solve.instance.instance import B, F, Instance, W
 from synth.solve.instance.memory_models import relaxed_for_fusion, relaxed_memory
 from synth.solve.problem import Problem
-
-# With more sums the table is not worth its time.
-_MOST = 2_000_000
 
 
 class CapBreakpoints:
@@ -26,7 +24,7 @@ class CapBreakpoints:
         self._breakpoints: list[int] = []
         m = problem.num_micro_batches
         alone = all(len(held) == 1 for held in problem.placement.held)
-        if alone and problem.num_ranks * (m + 1) ** 3 <= _MOST:
+        if alone and problem.num_ranks * (m + 1) ** 3 <= LEAST_CAP.most_sums:
             instances = (relaxed_memory(problem), relaxed_for_fusion(problem))
             found = {
                 level

@@ -29,6 +29,7 @@ from synth.plan.memory_curve.curve_file import (
 from synth.plan.memory_curve.workers import Task, TaskResult, Workers
 from synth.plan.recompute.choice import Choice
 from synth.plan.recompute.repartition import repartitioned
+from synth.plan.tuning import CURVE
 from synth.profile import Profile
 from synth.schedule.files.plan_file import Plan
 from synth.solve.options import SolveOptions
@@ -36,11 +37,6 @@ from synth.solve.problem import Problem
 from synth.solve.result import Baseline, StoppedBy
 
 OnPoint = Callable[[MemoryCurve], None]
-
-# Ranges of limits narrower than this part of the whole are not searched.
-_FINEST = 1 / 512
-
-_POLL_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -152,7 +148,7 @@ class _Tracing:
                 while workers.has_free and not stop.is_set() and (caps := self._next()):
                     self.pending.append(caps[0])
                     workers.start(self._task(caps[0]))
-                for outcome in workers.outcomes(_POLL_S):
+                for outcome in workers.outcomes(CURVE.poll_s):
                     self._take(outcome)
                 if stop.is_set() and not stopping:
                     stopping = True
@@ -201,7 +197,7 @@ class _Tracing:
     def _ranges(self) -> list[_Range]:
         """Yield ranges of limits, wide enough to search, in which the curve may still improve."""
         points = self.curve.points
-        finest = max(2, round((cap_of(points[-1]) - cap_of(points[0])) * _FINEST))
+        finest = max(2, round((cap_of(points[-1]) - cap_of(points[0])) * CURVE.finest_share))
         ranges = []
         for plan, after in pairwise(points):
             # A plan serves from its peak on, so the range between that and its limit is known.

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from synth.objective import Objective
+from synth.plan.tuning import STEADY_CAP
 from synth.schedule.model import Schedule
 from synth.solve.evaluate.evaluate import BUFFERINGS, evaluate_order
 from synth.solve.improve.modulo.one_micro_batch import LeastMemory, find, least_memory
@@ -21,14 +22,6 @@ from synth.solve.instance.memory_models import relaxed_memory, safe_memory
 from synth.solve.instance.timing import number, timed
 from synth.solve.options import SolveOptions
 from synth.solve.problem import Problem
-
-# Shares of the time limit: for each of the proof, a pattern that fits, and its shortest span; and
-# for all of them together.
-_SHARE = 0.2
-SHARE = 3 * _SHARE
-
-# Repetitions of the pattern to measure the time of one more micro-batch.
-_ROUNDS = 8
 
 
 @dataclass(frozen=True)
@@ -58,14 +51,14 @@ def least_steady(
 
     Args:
         problem: its caps do not matter.
-        options: of the time limit `SHARE` is for this.
+        options: of the time limit `STEADY_CAP.share` is for this.
         stop: set it, from any thread, to return None soon.
     """
     stop = stop or threading.Event()
     free = replace(problem, caps_bytes=None)
     ranks = range(problem.num_ranks)
     static = [problem.static_bytes(rank) for rank in ranks]
-    seconds, workers = _SHARE * options.time_limit_s, options.num_workers
+    seconds, workers = STEADY_CAP.step_share * options.time_limit_s, options.num_workers
 
     def late() -> Callable[[], bool]:
         """Return True if wall-clock time is over: deterministic seconds may take longer."""
@@ -117,7 +110,7 @@ def least_steady(
 
 def _each_us(problem: Problem, pattern: Pattern) -> float:
     """Return the time of one more micro-batch in the steady state."""
-    few = _ROUNDS * problem.num_ranks * problem.num_replicas
+    few = STEADY_CAP.micro_batches_per_rank * problem.num_ranks * problem.num_replicas
     times = [_makespan_us(_instance(problem, count), pattern) for count in (few, 2 * few)]
     # Each copy runs one micro-batch per period.
     return (times[1] - times[0]) / (few // problem.num_replicas)

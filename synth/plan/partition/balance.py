@@ -7,12 +7,9 @@ from synth.errors import SynthError
 from synth.plan.partition.one_stage_per_rank import Stopped, most_even, smallest_limit_bytes
 from synth.plan.partition.several_stages_per_rank import rebalance
 from synth.plan.partition.stage_table import StageTable
+from synth.plan.tuning import BALANCE
 from synth.profile import Profile
 from synth.schedule.model import Placement
-
-# Exact passes that count the caps take about 2 ms per layer. Up to this number of layers they are
-# not stopped, because the answer without them may not fit although theirs does.
-_FEW_LAYERS = 100
 
 
 def is_proven_best(placement: Placement, given: Sequence[int] | None) -> bool:
@@ -85,7 +82,7 @@ def _balance_linear(
     assert free is not None
     if caps_bytes is None or _keeps(table, free, caps_bytes):
         return free
-    if table.num_layers <= _FEW_LAYERS:
+    if table.num_layers <= BALANCE.few_layers:
         should_stop = _never
     try:
         fitting = most_even(table, caps_bytes, recompute, should_stop)

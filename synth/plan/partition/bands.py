@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-_Array = npt.NDArray[Any]
+from synth.plan.tuning import BALANCE
 
-# Steps of halving by which a limit is narrowed down.
-_HALVINGS = 50
+_Array = npt.NDArray[Any]
 
 # Sums are kept as floats, which are exact up to this share.
 _EXACT_TO = 1e-9
@@ -95,7 +94,7 @@ def nearly_even(up_to: _Array, num_stages: int) -> tuple[int, ...]:
     """The edges of stages of which the largest sum is nearly the least: a limit, halved."""
     low, high = 0.0, float(up_to[-1])
     sums = up_to.astype(np.float64)
-    for _ in range(_HALVINGS):
+    for _ in range(BALANCE.halvings):
         middle = (low + high) / 2
         if _edges_within(sums, num_stages, middle) is None:
             low = middle

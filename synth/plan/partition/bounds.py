@@ -22,6 +22,7 @@ from synth.certificate import MOST_PARTS, Certificate, LayerRun, PartitionProof,
 from synth.op_kinds import OpKind
 from synth.plan.partition.paths import NEVER, Least, PartitionPaths, RankLayers, Sizes, runs_of
 from synth.plan.partition.stage_table import StageTable
+from synth.plan.tuning import PARTITION_BOUNDS
 from synth.schedule.model import Placement
 from synth.solve.bounds.closed_form import rank_bounds
 from synth.solve.bounds.forward_spacing_model import Spacings
@@ -33,16 +34,8 @@ from synth.solve.options import SolveOptions
 from synth.solve.problem import Problem
 from synth.solve.result import relative_gap
 
-# Of the time, for the exact model of a rank when it is first looked at; then twice as long. Seconds
-# for the closed forms of one, about.
-_FIRST_SHARE = 0.1
-_CLOSED_S = 0.001
-
-# With more runs of layers even a first bound of each takes seconds.
-MOST_RUNS = 200_000
-
 # Sums of times that are no whole numbers are exact to so many microseconds.
-_TINY = 1e-3
+_TINY_US = 1e-3
 
 
 @dataclass
@@ -72,8 +65,8 @@ def with_partition(table: StageTable, problem: Problem, sizes: Sizes) -> Problem
 
 
 def applies(problem: Problem) -> bool:
-    """True with one stage per rank, stage k on rank k, and at most `MOST_RUNS` runs of layers."""
-    return is_linear(problem) and num_runs(problem) <= MOST_RUNS
+    """True with one stage per rank, stage k on rank k, and not too many runs of layers."""
+    return is_linear(problem) and num_runs(problem) <= PARTITION_BOUNDS.most_runs
 
 
 def is_linear(problem: Problem) -> bool:
@@ -149,10 +142,11 @@ class PartitionBounds:
             if unknown:
                 for run in unknown:
                     self.close(run)
-                spent_s += _CLOSED_S * len(unknown)
+                spent_s += PARTITION_BOUNDS.closed_form_s * len(unknown)
                 continue
             run = min(open_runs, key=self._turn)
-            share_s = max(_FIRST_SHARE * options.time_limit_s, 2 * self.run_bounds[run].looked_s)
+            first_s = PARTITION_BOUNDS.first_share * options.time_limit_s
+            share_s = max(first_s, 2 * self.run_bounds[run].looked_s)
             part = replace(options, time_limit_s=min(left_s, share_s), gap=0.0, workers=1)
             spent_s += self._look_at(run, value_us, part, should_stop)
         return Raised(least, spent_s)
@@ -335,5 +329,5 @@ class _Layers:
         Args:
             roundings: of how many rounded numbers the stages' times are sums and differences.
         """
-        rounding_us = 0 if self.is_whole else roundings / 2 + _TINY
+        rounding_us = 0 if self.is_whole else roundings / 2 + _TINY_US
         return max(0, math.ceil(sum(times_us) - rounding_us))

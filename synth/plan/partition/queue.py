@@ -7,15 +7,10 @@ from typing import NamedTuple
 from synth.plan.partition.bounds import PartitionBounds
 from synth.plan.partition.paths import Sizes
 from synth.plan.partition.tight_cap_search import PartitionSearch
+from synth.plan.tuning import PARTITION_QUEUE
 from synth.solve.options import SolveOptions
 from synth.solve.problem import Problem
 from synth.solve.result import relative_gap
-
-# Share of the time for the bounds by which one partition is chosen.
-_SHARE = 0.1
-
-# Seconds that choosing a partition counts in a deterministic search.
-_CHOOSING_S = 0.01
 
 
 class NextPartition(NamedTuple):
@@ -71,8 +66,9 @@ class PartitionQueue:
             options: the time limit is for choosing the partition.
         """
         if self.bounds is None or value_us is None:
-            return NextPartition(self._next_shown(tried), _CHOOSING_S)
-        part, spent_s = replace(options, time_limit_s=_SHARE * options.time_limit_s), 0.0
+            return NextPartition(self._next_shown(tried), PARTITION_QUEUE.choice_s)
+        part = replace(options, time_limit_s=PARTITION_QUEUE.share * options.time_limit_s)
+        spent_s = 0.0
         self.search.should_stop = should_stop
         while not should_stop() and spent_s < options.time_limit_s:
             without = {*tried, *self.out, *self.poor}
@@ -99,7 +95,7 @@ class PartitionQueue:
         bound_us, sizes = self.bounds.least({*tried, *self.out})
         if sizes is None or relative_gap(value_us, bound_us) <= gap:
             return NextPartition(None)
-        return NextPartition(self.bounds.problem_on(sizes), _CHOOSING_S)
+        return NextPartition(self.bounds.problem_on(sizes), PARTITION_QUEUE.choice_s)
 
     def _next_shown(self, tried: Collection[Sizes]) -> Problem | None:
         for problem in self.search.all():

@@ -4,9 +4,7 @@ import numpy as np
 
 from synth.costs import IntArray
 from synth.plan.partition.stage_table import StageTable
-
-# With more layers a table of all runs takes too much memory.
-_MOST_IN_TABLE = 2_000
+from synth.plan.tuning import BALANCE
 
 
 class RunWorks:
@@ -22,7 +20,7 @@ class RunWorks:
 
     def of(self, first: IntArray, end: IntArray, *, recompute: bool = False) -> IntArray:
         """Return the work of layers first … end − 1, with R if asked for, for arrays of both."""
-        if self._table.num_layers > _MOST_IN_TABLE:
+        if self._table.num_layers > BALANCE.most_layers_in_table:
             return self._table.nearly_works_us(first, end, recompute=recompute)
         if recompute not in self._all:
             self._all[recompute] = self._of_all(recompute=recompute)

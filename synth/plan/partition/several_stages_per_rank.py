@@ -16,19 +16,13 @@ import numpy.typing as npt
 from synth.plan.partition.boundary_moves import BoundaryMoves
 from synth.plan.partition.run_works import RunWorks
 from synth.plan.partition.stage_table import StageTable
+from synth.plan.tuning import SEVERAL_STAGES
 from synth.schedule.model import Placement
 from synth.solve.infeasibility import needed_bytes
 from synth.solve.problem import Problem
 
 _Array = npt.NDArray[np.int64]
 _Column = npt.NDArray[np.int64] | npt.NDArray[np.float64]
-
-# Effort: random kicks in all, and kicks in a row without success that end the search; exact memory
-# evaluations in all, and those before a local optimum is accepted.
-_KICKS = 60
-_KICKS_IN_VAIN = 20
-_LOOKS = 400
-_TRIES = 12
 
 
 class _Score(NamedTuple):
@@ -102,8 +96,9 @@ class _Search:
         rng = np.random.default_rng(0)
         best = self._descend(self._state(self._even_start()))
         in_vain = 0
-        for _ in range(_KICKS):
-            if in_vain == _KICKS_IN_VAIN or self._is_perfect(best) or self._is_tired():
+        for _ in range(SEVERAL_STAGES.kicks):
+            is_vain = in_vain == SEVERAL_STAGES.kicks_in_vain
+            if is_vain or self._is_perfect(best) or self._is_tired():
                 break
             found = self._descend(self._state(self._kicked(best.edges, rng)))
             in_vain = 0 if found.score < best.score else in_vain + 1
@@ -111,7 +106,8 @@ class _Search:
         return best
 
     def _is_tired(self) -> bool:
-        return self.should_stop() or (self.caps is not None and len(self.exact) > _LOOKS)
+        most = SEVERAL_STAGES.memory_evaluations
+        return self.should_stop() or (self.caps is not None and len(self.exact) > most)
 
     # Tables
 
@@ -172,7 +168,7 @@ class _Search:
         if len(moves) == 0:
             return None
         order = np.lexsort(self._estimate(moves, state)[::-1])
-        for index in order[: _TRIES if self.caps is not None else 1]:
+        for index in order[: SEVERAL_STAGES.tries_at_optimum if self.caps is not None else 1]:
             found = self._state(self.moves.moved(state.edges, moves[index]))
             if found.score < state.score:
                 return found

@@ -16,7 +16,7 @@ deterministic.
 import random
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, repeat
 from typing import NamedTuple
 
 from synth.plan.partition import bounds
@@ -24,6 +24,7 @@ from synth.plan.partition.bounds import PartitionBounds, with_partition
 from synth.plan.partition.paths import Sizes
 from synth.plan.partition.stage_table import StageTable
 from synth.plan.recompute.stages import merged
+from synth.plan.tuning import TIGHT_CAPS
 from synth.profile import Profile
 from synth.schedule.model import Buffering, Schedule
 from synth.solve.bounds import closed_form
@@ -35,35 +36,8 @@ from synth.solve.options import SolveOptions
 from synth.solve.order_pool import split_timing
 from synth.solve.problem import Problem
 
-# Priority rules tried on each partition, twice as many if ranks hold several stages. The best rule
-# so far comes first; the others are skipped if its value exceeds this multiple of the best value.
-_RULES = 12
-_FAR = 1.15
-
-# Approximate ops that list scheduling places per second.
-_OPS_PER_S = 100_000
-
-# The smallest buffering, so that partitions are found that fit with it only.
-_BUFFERING = Buffering(0, 0)
-
-# Choices up to this multiple of the best value are worth a trial.
-_NEAR = 1.05
-
-# Partitions are judged with all micro-batches up to this many ops, else with this many per rank.
-_FEW_OPS = 2_000
-_MICRO_BATCHES_PER_RANK = 3
-
-# Partitions of the least bounds that are tried before neighbours, and after them.
-_LEAPS = 4
-_EVERY = 1 << 30
-
-# Share of the remaining time for bounds, to find the next of those.
-_LEAP_SHARE = 0.3
-
-# Neighbours whose bounds are computed in one step, and the effort of a bound, in ops placed per
-# rank.
-_MOST_NEIGHBOURS = 400
-_BOUND_OPS = 10
+# With it partitions are found that fit with no larger buffering.
+_SMALLEST_BUFFERING = Buffering(0, 0)
 
 
 class _Judged(NamedTuple):
@@ -97,7 +71,7 @@ class PartitionSearch:
             order: a good schedule of any partition; partitions are judged in this order, too.
         """
         self.problem, self.should_stop = problem, should_stop
-        self.effort_ops = round(_OPS_PER_S * effort_s)
+        self.effort_ops = round(TIGHT_CAPS.ops_per_s * effort_s)
         self.recompute, self.options = recompute, options or SolveOptions(0)
         self.table, self.rng = StageTable(profile), random.Random(0)
         self.num_micro_batches = min(problem.num_micro_batches, _most_micro_batches(problem))
@@ -121,15 +95,15 @@ class PartitionSearch:
         """Move layers while that helps; return False if the first partition has no schedule."""
         at, best = self.start, self._judge(self.start)
         while best is not None:
-            better = self._leap(best, _LEAPS) or self._step(at, best) or self._leap(best)
+            better = self._leap(best, TIGHT_CAPS.leaps) or self._step(at, best) or self._leap(best)
             if better is None:
                 break
             at, best = better, self.judged[better]
         return self.judged[self.start] is not None
 
-    def _leap(self, best: _Judged, most: int = _EVERY) -> Sizes | None:
+    def _leap(self, best: _Judged, most: int | None = None) -> Sizes | None:
         """Return the first improvement among the partitions of the least bounds."""
-        for _ in range(most):
+        for _ in islice(repeat(None), most):
             if (sizes := self._farther(best)) is None:
                 break
             judged = self._judge(sizes, best)
@@ -142,10 +116,10 @@ class PartitionSearch:
         if self.bounds is None or self._is_over():
             return None
         left_s = self.options.time_limit_s
-        options = replace(self.options, time_limit_s=_LEAP_SHARE * left_s)
+        options = replace(self.options, time_limit_s=TIGHT_CAPS.leap_share * left_s)
         raised = self.bounds.raise_least(best.value_us, self.judged, options, self.should_stop)
         self.options = replace(options, time_limit_s=max(0.0, left_s - raised.spent_s))
-        self.effort_ops -= _BOUND_OPS * self.problem.num_ranks
+        self.effort_ops -= TIGHT_CAPS.bound_ops * self.problem.num_ranks
         return raised.least.sizes if raised.least.bound_us < best.value_us else None
 
     def best(self, most: int) -> list[Problem]:
@@ -157,7 +131,8 @@ class PartitionSearch:
             most: the largest number to return, at least 1.
         """
         ranked = self._ranked()
-        chosen = [sizes for value_us, sizes in ranked[:most] if value_us <= _NEAR * ranked[0][0]]
+        near_us = TIGHT_CAPS.near * ranked[0][0] if ranked else 0
+        chosen = [sizes for value_us, sizes in ranked[:most] if value_us <= near_us]
         if not chosen or (self.start not in chosen and most > 1):
             chosen[most - 1 :] = [self.start]
         return [self._problem(sizes) for sizes in chosen]
@@ -173,7 +148,7 @@ class PartitionSearch:
         judged = self.judged[sizes] if sizes in self.judged else self._judge(sizes, best)
         if judged is None or best is None:
             return judged is not None
-        return judged.value_us <= _NEAR * best.value_us
+        return judged.value_us <= TIGHT_CAPS.near * best.value_us
 
     @property
     def best_us(self) -> int | None:
@@ -184,7 +159,7 @@ class PartitionSearch:
     def judging_s(self) -> float:
         """Approximate seconds to judge one partition."""
         num_ops = len(SPLIT) * self.num_micro_batches * self.problem.costs.num_stages
-        return _RULES * num_ops / _OPS_PER_S
+        return TIGHT_CAPS.rules * num_ops / TIGHT_CAPS.ops_per_s
 
     def _ranked(self) -> list[tuple[int, Sizes]]:
         judged = ((found, sizes) for sizes, found in self.judged.items())
@@ -212,8 +187,8 @@ class PartitionSearch:
 
     def _neighbours(self, at: Sizes) -> list[Sizes]:
         """Return the neighbours of a partition; a random sample if there are too many."""
-        every = list(dict.fromkeys(_moved(at)))
-        return every if len(every) <= _MOST_NEIGHBOURS else self.rng.sample(every, _MOST_NEIGHBOURS)
+        every, most = list(dict.fromkeys(_moved(at))), TIGHT_CAPS.most_neighbours
+        return every if len(every) <= most else self.rng.sample(every, most)
 
     def _problem(self, sizes: Sizes) -> Problem:
         if sizes == self.problem.partition:
@@ -232,7 +207,7 @@ class PartitionSearch:
             return self.bounds.bound_us(sizes)
         if sizes not in self.bounds_us:
             problem = self._sample(sizes)
-            self.effort_ops -= _BOUND_OPS * problem.num_ranks
+            self.effort_ops -= TIGHT_CAPS.bound_ops * problem.num_ranks
             self.bounds_us[sizes] = (
                 closed_form.work_bound_us(relaxed_for_fusion(problem), problem.objective)
                 if _may_fit(problem)
@@ -246,7 +221,7 @@ class PartitionSearch:
         if _may_fit(problem):
             found = self._in_order(problem)
             if found is None or best is None or found.value_us >= best.value_us:
-                listed = self._scheduled(problem, safe_memory(problem, _BUFFERING), best)
+                listed = self._scheduled(problem, safe_memory(problem, _SMALLEST_BUFFERING), best)
                 found = min((one for one in (found, listed) if one is not None), default=None)
         self.judged[sizes] = found
         return found
@@ -266,7 +241,7 @@ class PartitionSearch:
         self, problem: Problem, instance: Instance, best: _Judged | None
     ) -> _Judged | None:
         builder = list_scheduling.Builder(instance, problem.objective)
-        count = _RULES if len(instance) == instance.num_ranks else 2 * _RULES
+        count = TIGHT_CAPS.rules if len(instance) == instance.num_ranks else 2 * TIGHT_CAPS.rules
         rules = list(islice(list_scheduling.variants(instance), count))
         order = list(range(len(rules)))
         if best is not None:
@@ -277,7 +252,7 @@ class PartitionSearch:
             draft = builder.build(rules[rule])
             if draft is not None and (found is None or draft.value_us < found.value_us):
                 found = _Judged(draft.value_us, rule)
-            is_far = found and best and found.value_us > _FAR * best.value_us
+            is_far = found and best and found.value_us > TIGHT_CAPS.far * best.value_us
             if is_far or (found and self.should_stop()):
                 break
         return found
@@ -286,8 +261,8 @@ class PartitionSearch:
 def _most_micro_batches(problem: Problem) -> int:
     """Return the most micro-batches with which partitions are judged."""
     copies = problem.num_replicas
-    few = copies * _FEW_OPS // (len(SPLIT) * problem.costs.num_stages)
-    return max(copies, few, _MICRO_BATCHES_PER_RANK * problem.num_ranks)
+    few = copies * TIGHT_CAPS.few_ops // (len(SPLIT) * problem.costs.num_stages)
+    return max(copies, few, TIGHT_CAPS.micro_batches_per_rank * problem.num_ranks)
 
 
 def _may_fit(problem: Problem) -> bool:

@@ -28,6 +28,7 @@ from synth.plan.recompute.layer_bounds import bounds_of_every_choice
 from synth.plan.recompute.solve import solve_recomputing
 from synth.plan.recompute.stages import bounds, bounds_of_any_choice, recomputed, without_recompute
 from synth.plan.reprove.recheck_partitions import own_certificate, recheck_all
+from synth.plan.tuning import REPROVE
 from synth.profile import Profile
 from synth.recomputed_layers import recomputing
 from synth.schedule.files.plan_file import NOT_SEARCHED, Plan
@@ -48,9 +49,6 @@ _WITHOUT = frozenset({Part.FEWER, Part.PATTERNS, Part.WINDOWS, Part.SLACK})
 _NO_PROOFS = frozenset({Part.BOUNDS, Part.EXACT})
 
 _ANY_STAGES = "whichever stages recompute"
-
-# If all provers run: share of the time for the partition of the plan; the rest is for all others.
-_OWN_SHARE = 0.5
 
 
 class ProofVerdict(StrEnum):
@@ -315,7 +313,8 @@ class _Reproving:
             all_bounds = PartitionBounds(StageTable(profile), self.problem)
             found = recheck_all(all_bounds, certificate, self.claimed_us, limited, self._is_over)
             return self._verdict(self._take(found, certificate, begin), holds_for)
-        least_us = self._raise(self.problem, begin, _OWN_SHARE * self.options.time_limit_s)
+        share = REPROVE.own_partition_share
+        least_us = self._raise(self.problem, begin, share * self.options.time_limit_s)
         if least_us < self.claimed_us:
             return self._verdict(least_us, holds_for)
         all_bounds, proven = (
@@ -323,7 +322,7 @@ class _Reproving:
             {self.plan.partition},
         )
         while not self._is_over():
-            part = replace(self.options, time_limit_s=_OWN_SHARE * self._left_s(), gap=0.0)
+            part = replace(self.options, time_limit_s=share * self._left_s(), gap=0.0)
             least = all_bounds.raise_least(self.claimed_us, proven, part, self._is_over).least
             if least.sizes is None or least.bound_us >= self.claimed_us:
                 return self._verdict(self.claimed_us, holds_for)
