@@ -311,6 +311,10 @@ class Workload(Record):
     arguments: ModelArguments = Field(default_factory=dict)
     micro_batch_size: int = Field(gt=0, lt=_TOO_MANY)
     sequence_length: int = Field(gt=0, lt=_TOO_MANY)
+    inputs: PlainText | None = Field(
+        default=None,
+        description="function of the user's own that makes micro-batches; else token ids",
+    )
     dtype: str = "float32"
     autocast: str | None = Field(
         default=None, description="dtype in which the layers compute where torch.autocast says so"
@@ -330,12 +334,12 @@ class Workload(Record):
     def _without_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Workloads without them read and count as they did before there were any."""
         fields: dict[str, Any] = handler(self)
-        optional = ("autocast", "recomputed_layers")
+        optional = ("inputs", "autocast", "recomputed_layers")
         return {name: value for name, value in fields.items() if name not in optional or value}
 
     @property
     def tokens(self) -> int:
-        """The tokens of a micro-batch."""
+        """The tokens of a micro-batch; the samples, if they are no token ids."""
         return self.micro_batch_size * self.sequence_length
 
 

@@ -14,9 +14,17 @@ from synth.errors import SynthError
 
 
 def import_function(address: str) -> Callable[..., Any]:
-    """The function; SynthError if file, module or function is not there or cannot be imported."""
+    """Import a function, and what it imports from its own folder, as `python file.py` would.
+
+    A package is looked for in the current folder first.
+
+    Raises:
+        SynthError: file, module or function is not there or cannot be imported.
+    """
     place, _, name = address.rpartition(":")
-    module = _from_file(Path(place)) if place.endswith(".py") else _from_package(place)
+    file = Path(os.path.realpath(Path(place).expanduser())) if place.endswith(".py") else None
+    _search_first(Path.cwd() if file is None else file.parent)
+    module = _from_package(place) if file is None else _from_file(file)
     function = getattr(module, name, None)
     if not callable(function):
         offered = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
@@ -25,8 +33,13 @@ def import_function(address: str) -> Callable[..., Any]:
     return found
 
 
+def _search_first(folder: Path) -> None:
+    """Let modules be imported from a folder, before others."""
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
 def _from_file(path: Path) -> ModuleType:
-    path = Path(os.path.realpath(path.expanduser()))
     if not path.is_file():
         raise SynthError(
             f"there is no file {path}; give a path that exists, relative to the current folder"

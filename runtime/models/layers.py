@@ -13,31 +13,41 @@ from .llama import LlamaEmbedding
 
 SIMPLE = (int, float, str, bool, type(None), torch.dtype, torch.device, torch.Size)
 
+_BLOCK = "block"
+
 # `position`, `embed_positions`, `pos_emb`; GPT-2's own is `wpe`.
 _OF_POSITIONS = re.compile("(^|_)pos|^wpe$")
 
 
 def layer_names(layers: Sequence[nn.Module]) -> list[str]:
     """Unique, readable names: "embedding", "block.0", …, "head"; a user's by class and index."""
+    return unique_names([base_name(layer) for layer in layers])
+
+
+def base_name(layer: nn.Module) -> tuple[str, bool]:
+    """A layer's name without its index, and whether it is a kind that the built-in models have."""
+    if isinstance(layer, CheckpointedBlock):
+        return _BLOCK, True
+    if isinstance(layer, GptEmbedding | LlamaEmbedding):
+        return "embedding", True
+    if isinstance(layer, Head):
+        return "head", True
+    return type(layer).__name__, False
+
+
+def unique_names(bases: Sequence[tuple[str, bool]]) -> list[str]:
+    """Names of layers in order, from those of `base_name`."""
     names, blocks = [], 0
-    for index, layer in enumerate(layers):
-        if isinstance(layer, CheckpointedBlock):
-            names.append(f"block.{blocks}")
+    for index, (base, is_built_in) in enumerate(bases):
+        if is_built_in and base == _BLOCK:
+            names.append(f"{base}.{blocks}")
             blocks += 1
         else:
-            names.append(_name(layer, index))
+            names.append(base if is_built_in else f"{base}.{index}")
     # A user's list may repeat built-in layers.
     return [
         name if names.count(name) == 1 else f"{name}.{index}" for index, name in enumerate(names)
     ]
-
-
-def _name(layer: nn.Module, index: int) -> str:
-    if isinstance(layer, GptEmbedding | LlamaEmbedding):
-        return "embedding"
-    if isinstance(layer, Head):
-        return "head"
-    return f"{type(layer).__name__}.{index}"
 
 
 def layer_signature(layer: nn.Module) -> Hashable:

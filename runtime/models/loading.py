@@ -3,10 +3,11 @@
 import hashlib
 import inspect
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -14,25 +15,52 @@ from torch import nn
 from synth.errors import Mismatch, SynthError
 
 from .imports import import_function
-from .layers import layer_names
+from .layers import base_name, unique_names
 from .sizes import SIZES
 from .spec import ModelSpec
-from .ties import find_ties, keep_tied
+from .ties import Tie, TieFinder, keep_tied
 
-Factory = Callable[..., list[nn.Module]]
+Factory = Callable[..., Iterable[nn.Module]]
 
 
 def load_layers(spec: ModelSpec) -> list[nn.Module]:
-    """All layers of the model, initialised from torch's current random state.
+    """All layers of the model, initialised from torch's current random state; see `each_layer`."""
+    return list(each_layer(spec))
 
-    SynthError: no such model, file, module or function; arguments it does not take; or a result
-    that is not a list of modules, at least one.
+
+def each_layer(spec: ModelSpec) -> Iterator[nn.Module]:
+    """Yield the layers of the model in order; a function that yields them makes one at a time.
+
+    Raises:
+        SynthError: no such model, file, module or function; arguments it does not take; or a result
+            that is neither a list of modules nor yields any.
     """
     size = SIZES.get(spec.factory)
     if size is not None:
         _check_arguments(spec, size.factory)
-        return size.factory(**{**size.arguments, **spec.arguments})
-    return _checked(spec, _call(spec, _own_factory(spec)))
+        yield from size.factory(**{**size.arguments, **spec.arguments})
+        return
+    factory = _own_factory(spec)
+    _bind(spec, factory)
+    made = _running(spec, lambda: factory(**spec.arguments))
+    if not isinstance(made, list | Generator):
+        raise SynthError(
+            f"{spec.factory} returned a {type(made).__name__}; return a list of nn.Module, the "
+            "pipeline's layers in order (list(sequential) makes one of an nn.Sequential), or yield "
+            "them one by one"
+        )
+    layers, index = iter(made), 0
+    while (layer := _running(spec, lambda: next(layers, _ENDED))) is not _ENDED:
+        if not isinstance(layer, nn.Module):
+            raise SynthError(
+                f"{spec.factory} returned a {type(layer).__name__} as layer {index}; "
+                "every layer needs to be an nn.Module: wrap functions in one"
+            )
+        yield layer
+        index += 1
+    if index == 0:
+        how = "an empty list" if isinstance(made, list) else "no layers"
+        raise SynthError(f"{spec.factory} returned {how}; the pipeline needs one layer at least")
 
 
 def check_spec(spec: ModelSpec) -> None:
@@ -47,6 +75,18 @@ def check_spec(spec: ModelSpec) -> None:
         _check_arguments(spec, size.factory)
     else:
         _bind(spec, _own_factory(spec))
+
+
+_ENDED = object()
+
+
+def makes_one_at_a_time(spec: ModelSpec) -> bool:
+    """True for a user's function that yields its layers.
+
+    Raises:
+        SynthError: there is no such function.
+    """
+    return spec.factory not in SIZES and inspect.isgeneratorfunction(_own_factory(spec))
 
 
 @dataclass(frozen=True)
@@ -84,35 +124,64 @@ def build_model(
     """Build the layers at `indices` (all if None), by index, on `device`, reproducibly by seed.
 
     Layers do not depend on the device or on the choice of layers. Of a built-in model no memory is
-    allocated for the other layers. A user's model is built as a whole on the CPU, and the other
-    layers are dropped. torch's random state is left unchanged.
+    allocated for the other layers. A user's model is made on the CPU, and the other layers are
+    dropped: one by one if the function yields them. torch's random state is left unchanged.
 
     Raises:
-        SynthError: as `load_layers`; an index is out of range; `names` are given and differ from
+        SynthError: as `each_layer`; an index is out of range; `names` are given and differ from
             the names of the layers.
     """
+    wanted = None if indices is None else list(indices)
     built_in = spec.factory in SIZES
     if built_in:
-        with torch.device("meta"):
-            layers = load_layers(spec)
+        picked = _pick(outline_of(spec), wanted)
     else:
         with _seeded(seed):
-            layers = load_layers(spec)
-    ties = find_ties(layers)
+            picked = _pick(each_layer(spec), wanted)
     if names is not None:
-        _check_names(spec, names, layer_names(layers))
-    chosen = range(len(layers)) if indices is None else list(indices)
-    _check_indices(spec, chosen, len(layers))
+        _check_names(spec, names, picked.names)
+    chosen = range(len(picked.names)) if wanted is None else wanted
+    _check_indices(spec, chosen, len(picked.names))
+    layers = {index: picked.layers[index] for index in chosen}
     built = {
-        index: (_materialise(layers[index], seed, index) if built_in else layers[index]).to(
+        index: (materialise(layer, seed, index) if built_in else layer).to(
             device=device, dtype=dtype
         )
-        for index in chosen
+        for index, layer in layers.items()
     }
-    return BuiltModel(built, keep_tied(built, ties))
+    return BuiltModel(built, keep_tied(built, picked.ties))
 
 
-def _materialise(layer: nn.Module, seed: int, index: int) -> nn.Module:
+def outline_of(spec: ModelSpec) -> list[nn.Module]:
+    """All layers without data, on the meta device.
+
+    Raises:
+        SynthError: as `each_layer`; a user's function may not be able to make them so.
+    """
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        return load_layers(spec)
+
+
+class _Picked(NamedTuple):
+    """Some layers by index, and the names and ties of all."""
+
+    layers: dict[int, nn.Module]
+    names: list[str]
+    ties: tuple[Tie, ...]
+
+
+def _pick(layers: Iterable[nn.Module], indices: Collection[int] | None) -> _Picked:
+    """Keep the layers at the indices, all if None."""
+    kept, bases, finder = {}, [], TieFinder()
+    for index, layer in enumerate(layers):
+        bases.append(base_name(layer))
+        finder.add(index, layer)
+        if indices is None or index in indices:
+            kept[index] = layer
+    return _Picked(kept, unique_names(bases), finder.ties())
+
+
+def materialise(layer: nn.Module, seed: int, index: int) -> nn.Module:
     """Allocate and initialise a built-in layer, whose `reset_parameters` sets all its values."""
     layer.to_empty(device="cpu")
     digest = hashlib.sha256(f"{seed}/{index}".encode()).digest()
@@ -183,35 +252,20 @@ def _bind(spec: ModelSpec, factory: Factory) -> None:
         ) from None
 
 
-def _call(spec: ModelSpec, factory: Factory) -> object:
-    _bind(spec, factory)
+def _running(spec: ModelSpec, action: Callable[[], Any]) -> Any:
+    """Run a user's code; an error of it names the line."""
     try:
-        return factory(**spec.arguments)
+        return action()
     except Exception as error:
-        frame = _last_of_the_user(traceback.extract_tb(error.__traceback__))
+        frame = last_of_the_user(error)
         raise SynthError(
             f"{spec.factory} failed: {type(error).__name__}: {error} "
             f"(in {frame.filename}, line {frame.lineno}, {frame.name})"
         ) from error
 
 
-def _last_of_the_user(frames: Sequence[traceback.FrameSummary]) -> traceback.FrameSummary:
+def last_of_the_user(error: Exception) -> traceback.FrameSummary:
     """The last place in the user's code before a failure in torch."""
+    frames = traceback.extract_tb(error.__traceback__)
     of_torch = str(Path(torch.__file__).parent)
     return next((f for f in reversed(frames) if not f.filename.startswith(of_torch)), frames[-1])
-
-
-def _checked(spec: ModelSpec, layers: object) -> list[nn.Module]:
-    if not isinstance(layers, list) or not layers:
-        given = "an empty list" if layers == [] else f"a {type(layers).__name__}"
-        raise SynthError(
-            f"{spec.factory} returned {given}; return a list of nn.Module, the pipeline's layers "
-            "in order (list(sequential) makes one of an nn.Sequential)"
-        )
-    for index, layer in enumerate(layers):
-        if not isinstance(layer, nn.Module):
-            raise SynthError(
-                f"{spec.factory} returned a {type(layer).__name__} as layer {index}; "
-                "every layer needs to be an nn.Module: wrap functions in one"
-            )
-    return layers

@@ -1,5 +1,6 @@
 """Parameters that several layers of a model share, such as an embedding's weight and a head's."""
 
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -18,13 +19,29 @@ class Tie(NamedTuple):
         return f"{index}.{name}"
 
 
-def find_ties(layers: Sequence[nn.Module]) -> tuple[Tie, ...]:
-    """The parameters that more than one layer holds."""
-    places: dict[int, list[tuple[int, str]]] = {}
-    for index, layer in enumerate(layers):
+class TieFinder:
+    """Finds the parameters that several layers hold; layers may be dropped after they were added.
+
+    A parameter that nothing else holds is gone with its layer, and its id may be another's then.
+    """
+
+    def __init__(self) -> None:
+        self._places: list[list[tuple[int, str]]] = []
+        self._known: dict[int, tuple[weakref.ref[nn.Parameter], list[tuple[int, str]]]] = {}
+
+    def add(self, index: int, layer: nn.Module) -> None:
+        """Look at the next layer."""
         for name, parameter in layer.named_parameters():
-            places.setdefault(id(parameter), []).append((index, name))
-    return tuple(Tie(tuple(found)) for found in places.values() if len(found) > 1)
+            reference, places = self._known.get(id(parameter), (None, []))
+            if reference is None or reference() is not parameter:
+                places = []
+                self._places.append(places)
+                self._known[id(parameter)] = weakref.ref(parameter), places
+            places.append((index, name))
+
+    def ties(self) -> tuple[Tie, ...]:
+        """The parameters of several layers, of those that were added."""
+        return tuple(Tie(tuple(found)) for found in self._places if len(found) > 1)
 
 
 def keep_tied(layers: Mapping[int, nn.Module], ties: Sequence[Tie]) -> dict[str, nn.Parameter]:

@@ -1,12 +1,13 @@
 """The memory of a layer: bytes held after F and after B, and the rise of each op; exact."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils import _pytree as pytree
 
 from synth.op_kinds import OpKind
 
@@ -71,31 +72,58 @@ def allocated_bytes(tensor: Tensor) -> int:
     return -(-size // 512) * 512 if tensor.is_cuda else size
 
 
+class _Watched(NamedTuple):
+    """A storage of a boundary, and the bytes that count while it lives."""
+
+    storage: Any
+    size: int
+
+    @property
+    def lives(self) -> bool:
+        return not self.storage.expired()
+
+
+def _living_bytes(found: Sequence[_Watched]) -> int:
+    return sum(watched.size for watched in found if watched.lives)
+
+
+def _counts_as_alive(found: Sequence[_Watched]) -> bool:
+    total = sum(watched.size for watched in found)
+    if not total:  # the storages of another boundary
+        return any(watched.lives for watched in found)
+    return 2 * _living_bytes(found) >= total
+
+
+def _tensors_of(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def _place(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
 class _MeasuredMicroBatch:
     """One micro-batch through one layer, every allocation inside a measuring window.
 
-    `level` is the number of bytes allocated now. A boundary tensor (input x, output y, the gradient
-    of y) that was dropped but still exists is held by the layer; it is recognised by its storage.
+    `level` is the number of bytes allocated now. Boundary tensors (input x, output y, the gradient
+    of y) that were dropped but still exist are held by the layer; they are recognised by their
+    storages.
     """
 
     def __init__(self, sample: Sample, *, fused: bool = False) -> None:
         self.stage = sample.stage()
         self.fused = fused
         self.sample = sample
-        self.device = sample.x.device
+        self.device = sample.device
         self.level = 0
         self.rises: dict[OpKind, int] = {}
-        self.sizes: dict[str, int] = {}
         self.output_bytes = 0
-        self._tensors: dict[str, Tensor] = {}
-        self._watched: dict[str, Any] = {}
-        like = sample.output_like(self.stage)
-        self._like = torch.empty_like(like, device="meta")
-        self._put("x", self._window(sample.x.clone))
-        if sample.is_first:
-            self.sizes["x"] = (
-                0  # token ids: the bytes that the layer saves of them count as its own
-            )
+        self._tensors: dict[str, Any] = {}
+        self._watched: dict[str, list[_Watched]] = {}
+        self._like = sample.gradients_like(self.stage, "meta")
+        self._put("x", self._window(sample.copy_of_x))
+        if sample.is_first:  # the bytes that the layer saves of its own inputs count as its own
+            self._watched["x"] = [watched._replace(size=0) for watched in self._watched["x"]]
 
     def forward(self) -> None:
         """F."""
@@ -104,7 +132,7 @@ class _MeasuredMicroBatch:
     def backward_input(self) -> None:
         """B, with a gradient that it is given."""
         self._put("gradient", self._window(self._make_gradient))
-        self._run(OpKind.B, lambda: self.stage.backward_input(0, (self._tensors["gradient"],)))
+        self._run(OpKind.B, lambda: self.stage.backward_input(0, self._tensors["gradient"]))
 
     def backward_weight(self) -> None:
         """W."""
@@ -113,31 +141,41 @@ class _MeasuredMicroBatch:
     def backward_fused(self) -> None:
         """BW."""
         self._put("gradient", self._window(self._make_gradient))
-        self._run(OpKind.BW, lambda: self.stage.backward(0, (self._tensors["gradient"],)))
+        self._run(OpKind.BW, lambda: self.stage.backward(0, self._tensors["gradient"]))
 
     def drop(self, *names: str) -> int:
         """Drop boundary tensors; return the bytes that the layer holds besides those alive."""
         self._window(lambda: [self._tensors.pop(name, None) for name in names] and None)
-        return self.level - sum(self.sizes[name] for name in self.alive())
+        return self.level - sum(_living_bytes(self._watched[name]) for name in self.alive())
 
     def alive(self) -> list[str]:
-        """The boundary tensors whose storage lives."""
-        return [name for name, watched in self._watched.items() if not watched.expired()]
+        """The names of the boundaries that count as alive: of which half of the bytes are.
+
+        Of others, such as activations that come with a mask, the rest counts as the layer's own.
+        """
+        return [name for name, found in self._watched.items() if _counts_as_alive(found)]
 
     def _forward(self) -> None:
-        (y,) = self.sample.forward(self.stage, self._tensors["x"], fused=self.fused)
-        self.output_bytes = allocated_bytes(y)
+        y = self.sample.forward(self.stage, self._tensors["x"], fused=self.fused)
+        self.output_bytes = sum({_place(t): allocated_bytes(t) for t in y}.values())
         self._put("y", y)
 
-    def _make_gradient(self) -> Tensor:
-        return torch.full_like(self._like, 1e-3, device=self.device)
+    def _make_gradient(self) -> Tensors:
+        return tuple(torch.full_like(like, 1e-3, device=self.device) for like in self._like)
 
-    def _put(self, name: str, tensor: Tensor) -> None:
-        self._tensors[name] = tensor
-        self._watched[name] = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
-        places = {t.untyped_storage().data_ptr() for n, t in self._tensors.items() if n != name}
-        is_alias = tensor.untyped_storage().data_ptr() in places  # of an in-place layer: x is y
-        self.sizes[name] = 0 if is_alias else allocated_bytes(tensor)
+    def _put(self, name: str, tree: Any) -> None:
+        """Hold the tensors of a boundary; a storage that is held already has no size here.
+
+        An in-place layer returns such a storage, and so does one that passes a mask on.
+        """
+        others = [other for key, other in self._tensors.items() if key != name]
+        held = {_place(tensor) for tensor in _tensors_of(others)}
+        self._tensors[name], self._watched[name] = tree, []
+        for tensor in _tensors_of(tree):
+            size = 0 if _place(tensor) in held else allocated_bytes(tensor)
+            held.add(_place(tensor))
+            storage = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
+            self._watched[name].append(_Watched(storage, size))
 
     def _run(self, kind: OpKind, action: Callable[[], Tensors | None]) -> None:
         """An op in a window; what it returns is held, as the gradient to send back."""
@@ -146,7 +184,7 @@ class _MeasuredMicroBatch:
         self.level += found.net_bytes
         self.rises[kind] = found.peak_bytes
         if returned:
-            (self._tensors["returned"],) = returned
+            self._tensors["returned"] = returned
 
     def _window(self, action: Callable[[], Any]) -> Any:
         with measure(self.device) as found:

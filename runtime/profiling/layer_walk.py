@@ -1,18 +1,20 @@
 """Walks a model with one micro-batch, with at most one of its layers on the device."""
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from synth.errors import SynthError
 from synth.profile import Workload
 
+from ..input_function import MicroBatch
 from ..models import layer_signature, num_safe_ids
 from ..training.layered_stage import LayerCall
-from .sample import Sample
+from .sample import Sample, positional
 
 _CPU = torch.device("cpu")
 
@@ -33,26 +35,27 @@ class VisitedLayer:
 def walk_layers(
     calls: Sequence[LayerCall],
     names: Sequence[str],
-    workload: Workload,
+    batch: MicroBatch,
     device: torch.device,
-    seed: int,
+    fill: Callable[[LayerCall], LayerCall] = lambda call: call,
 ) -> Iterator[VisitedLayer]:
-    """Walk the model with one random micro-batch, so that each layer gets a real input.
+    """Walk the model with one micro-batch, so that each layer gets a real input.
 
     A layer is moved to the device to be run, and back. It is not run if it is identical to an
     earlier layer whose output looks like its own input; that input is passed on.
 
     Args:
-        calls: the layers, on the CPU.
+        calls: the layers, on the CPU, or on the meta device if `fill` is given.
         names: of the layers.
-        workload: the shape of a micro-batch.
+        batch: the inputs of the first layer, and the targets of the last one.
         device: the device to run them on.
-        seed: of the micro-batch.
+        fill: makes a layer with data of one without, when it is its turn to be run.
 
     Raises:
-        SynthError: a layer cannot take the output of the previous one, or returns no tensor.
+        SynthError: a layer cannot take the output of the previous one, or returns something else
+            than a tensor or a tree of tensors.
     """
-    x, targets = _micro_batch(calls, workload, device, seed)
+    x, targets = pytree.tree_map_only(Tensor, lambda t: t.to(device), tuple(batch))
     first: dict[Hashable, str] = {}
     given: dict[str, Hashable] = {}
     for index, (call, name) in enumerate(zip(calls, names, strict=True)):
@@ -62,22 +65,21 @@ def walk_layers(
         if same_as != name and given[same_as] == _look(x):
             yield VisitedLayer(name, same_as, None)
             continue
-        call.module.to(device)
-        x = _output(name, sample, call)
+        sample = sample.of(fill(call))
+        sample.layer.to(device)
+        x = _output(name, sample)
         given[name] = _look(x)
         yield VisitedLayer(name, same_as, sample if same_as == name else None)
-        call.module.to(_CPU)
+        if sample.call is call:
+            call.module.to(_CPU)
 
 
-def _micro_batch(
-    calls: Sequence[LayerCall], workload: Workload, device: torch.device, seed: int
-) -> tuple[Tensor, Tensor]:
+def random_tokens(first_layer: nn.Module, workload: Workload, seed: int) -> MicroBatch:
     """Random inputs and targets, int64 [micro_batch_size, sequence_length]."""
     generator = torch.Generator().manual_seed(seed)
     shape = (workload.micro_batch_size, workload.sequence_length)
-    vocabulary = num_safe_ids(calls[0].module) or 256
-    x, targets = (torch.randint(vocabulary, shape, generator=generator) for _ in range(2))
-    return x.to(device), targets.to(device)
+    vocabulary = num_safe_ids(first_layer) or 256
+    return MicroBatch(*(torch.randint(vocabulary, shape, generator=generator) for _ in range(2)))
 
 
 def _signature(sample: Sample, call: LayerCall) -> Hashable:
@@ -86,33 +88,52 @@ def _signature(sample: Sample, call: LayerCall) -> Hashable:
     return layer_signature(sample.layer), place, _look(sample.x)
 
 
-def _look(x: Tensor) -> Hashable:
-    return x.shape, x.stride(), x.dtype
+def _look(x: Any) -> Hashable:
+    """The properties of an input that costs can depend on."""
+    if isinstance(x, Tensor):
+        return x.shape, x.stride(), x.dtype
+    leaves, spec = pytree.tree_flatten(x)
+    return str(spec), *(_look(leaf) if isinstance(leaf, Tensor) else repr(leaf) for leaf in leaves)
 
 
-def _output(name: str, sample: Sample, call: LayerCall) -> Tensor:
-    x, targets = sample.x, sample.targets
+def _output(name: str, sample: Sample) -> Any:
+    is_last = sample.targets is not None
     try:
         with torch.no_grad():
-            y: Any = call((x,) if targets is None else (x, targets))
+            y = sample.run()
     except Exception as error:
-        raise _misfit(name, x, targets is not None, error) from error
-    if not isinstance(y, Tensor):
+        raise _misfit(name, sample, error) from error
+    if is_last and not (isinstance(y, Tensor) and y.numel() == 1):
+        returned = f"{shown_tree(y)}" if isinstance(y, Tensor) else f"a {type(y).__name__}"
         raise SynthError(
-            f"layer {name!r} returned a {type(y).__name__}; needed: one tensor (from the last "
-            f"layer: the scalar loss); join several into one, or make them in each layer"
+            f"the last layer {name!r} returned {returned}; needed: the scalar loss of (x, targets)"
         )
-    if targets is not None and y.numel() != 1:
-        raise SynthError(
-            f"the last layer {name!r} returned a tensor of shape {tuple(y.shape)}; "
-            f"needed: the scalar loss of (x, targets)"
-        )
+    for leaf in pytree.tree_leaves(y):
+        if not isinstance(leaf, Tensor):
+            raise SynthError(
+                f"layer {name!r} returned a {type(y).__name__} with a {type(leaf).__name__} in it; "
+                f"needed: a tensor, or a tuple, list or dictionary of tensors (from the last "
+                f"layer: the scalar loss)"
+            )
     return y
 
 
-def _misfit(name: str, x: Tensor, is_last: bool, error: Exception) -> SynthError:
-    call = "layer(x, targets)" if is_last else "layer(x)"
-    return SynthError(
-        f"layer {name!r}, called as {call} with x of shape {tuple(x.shape)} and {x.dtype}, failed: "
-        f"{error}"
+def _misfit(name: str, sample: Sample, error: Exception) -> SynthError:
+    given = positional(sample.x, is_first=sample.is_first)
+    names = ["x"] if len(given) == 1 else [f"x{number}" for number in range(len(given))]
+    described = " and ".join(
+        f"{x} {shown_tree(value)}" for x, value in zip(names, given, strict=True)
     )
+    called = ", ".join(names if sample.targets is None else [*names, "targets"])
+    return SynthError(
+        f"layer {name!r}, called as layer({called}) with {described}, failed: {error}"
+    )
+
+
+def shown_tree(value: Any) -> str:
+    """Describe a tensor, or a tree of tensors, for a message."""
+    if isinstance(value, Tensor):
+        return f"of shape {tuple(value.shape)} and {value.dtype}"
+    leaves = [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor)]
+    inside = ", ".join(f"{list(leaf.shape)} {leaf.dtype}" for leaf in leaves)
+    return f"a {type(value).__name__} of {inside or 'no tensors'}"

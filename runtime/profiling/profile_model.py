@@ -3,23 +3,27 @@
 import datetime
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 
 import synth
+from synth.errors import SynthError
 from synth.measurement_conditions import Conditions, spread_of
 from synth.op_kinds import OpKind
+from synth.optimizer import OptimizerSpec
 from synth.profile import Layer, LayerProfile, Links, Profile, Provenance, Workload
 from synth.units import format_bytes
 
-from ..dtypes import dtype_of
-from ..models import ModelSpec, build_layers, layer_names
+from ..input_function import InputFunction, MicroBatch
 from ..optimize import commit_bytes
-from ..training.building import calls_of, prepare_device
+from ..training.building import prepare_device
 from ..world import describe_device
-from .layer_walk import walk_layers
+from .layer_source import LayerSource
+from .layer_walk import random_tokens, walk_layers
 from .machine_watch import MachineWatch
 from .profiler import profile_layer
 
@@ -38,13 +42,15 @@ def profile_model(
     tell: Tell = lambda line: None,
     watch: MachineWatch | None = None,
 ) -> Profile:
-    """Measure a model's layers on a device.
+    """Measure a model's layers on a device: the times (µs) and bytes of F, B, W, BW and STEP.
 
-    Identical layers (same class, shapes and settings) are measured once and share the result. The
-    model is built in host memory; its layers are on the device one at a time.
+    Identical layers (same class, shapes and settings) are measured once and share the result. A
+    built-in model, or one whose function yields its layers, has one layer at a time in memory; of
+    a function that returns a list all layers are in the host's memory, and one on the device.
 
     Args:
-        workload: the model and the shape of a micro-batch.
+        workload: the model and the micro-batch: token ids of the given shape, or the first
+            micro-batch of the function `workload.inputs`.
         device: the device to measure.
         warmup: warm-up iterations per layer.
         iterations: measured iterations per layer.
@@ -53,26 +59,100 @@ def profile_model(
         watch: of the machine, begun before; None: a new one.
 
     Raises:
-        SynthError: the model cannot be built, or a layer cannot take the output of the previous
-            one.
+        SynthError: the model or its inputs cannot be made, or a layer cannot take the output of the
+            previous one.
     """
-    watch = watch or MachineWatch(threads=workload.threads)
     prepare_device(workload, device)
-    spec = ModelSpec(workload.model, workload.arguments)
-    built = build_layers(spec, seed=_SEED, dtype=dtype_of(workload.dtype))
-    names = layer_names(list(built.values()))
-    calls = calls_of(workload, built, names)
+    watch = watch or MachineWatch(threads=workload.threads)
+    source = LayerSource.of(workload, _SEED)
+    if workload.inputs is None:
+        batch = random_tokens(source.calls[0].module, workload, _SEED)
+    else:
+        batch = InputFunction(workload.inputs).of(0)
+    rounds = _Rounds(warmup, iterations)
+    return _measure(workload, source, batch, device, rounds, links, tell, watch)
+
+
+def profile_layers(
+    layers: Sequence[nn.Module],
+    inputs: Any,
+    targets: Any,
+    *,
+    name: str = "model",
+    device: torch.device | str = "cpu",
+    optimizer: OptimizerSpec | None = None,
+    autocast: str | None = None,
+    warmup: int = 3,
+    iterations: int = 20,
+    links: Links | None = None,
+) -> Profile:
+    """Measure layers of a program's own: the times (µs) and bytes of F, B, W, BW and STEP.
+
+    Each layer is moved to the device when it is its turn, and back to the CPU after it. The profile
+    names no model that `synth run` could build; it serves for solving, and its plans for a
+    `Pipeline`.
+
+    Args:
+        layers: the pipeline's layers in order, on the CPU. The first is called with the inputs,
+            every other with the output of the previous one (a tuple or list is spread into
+            arguments), the last with the targets in addition; it returns the scalar loss.
+        inputs: of one micro-batch: a tensor, a tuple of positional arguments, or a tree of
+            tensors; the first dimension of the first tensor is the number of samples.
+        targets: of the same micro-batch: a tensor or a tree of tensors.
+        name: of the profile.
+        device: the device to measure.
+        optimizer: that will train the layers, such as `OptimizerSpec.parse("sgd")`; None: AdamW.
+        autocast: the dtype to compute in under `torch.autocast`, such as "bfloat16".
+        warmup: warm-up iterations per layer.
+        iterations: measured iterations per layer.
+        links: between ranks; None: transfers take no time.
+
+    Raises:
+        SynthError: there are no layers, or one cannot take the output of the previous one.
+    """
+    if not layers:
+        raise SynthError("there are no layers to measure; give one at least")
+    batch = MicroBatch(inputs, targets)
+    workload = Workload(
+        model=name,
+        micro_batch_size=batch.num_samples,
+        sequence_length=batch.sequence_length,
+        autocast=autocast,
+        optimizer=optimizer or OptimizerSpec(),
+        threads=torch.get_num_threads(),
+        runnable=False,
+    )
+    source, rounds = LayerSource.of_layers(workload, layers), _Rounds(warmup, iterations)
+    watch = MachineWatch(threads=workload.threads)
+    return _measure(
+        workload, source, batch, torch.device(device), rounds, links, lambda line: None, watch
+    )
+
+
+class _Rounds(NamedTuple):
+    warmup: int
+    iterations: int
+
+
+def _measure(
+    workload: Workload,
+    source: LayerSource,
+    batch: MicroBatch,
+    device: torch.device,
+    rounds: _Rounds,
+    links: Links | None,
+    tell: Tell,
+    watch: MachineWatch,
+) -> Profile:
     profiles: dict[str, LayerProfile] = {}
     entries = []
     rise_bytes = 0
-    for visited in walk_layers(calls, names, workload, device, _SEED):
+    for visited in walk_layers(source.calls, source.names, batch, device, source.fill):
         entries.append(Layer(name=visited.name, profile=visited.same_as))
         if visited.sample is None:
             continue
         with watch.measuring():
-            profile = profile_layer(
-                visited.sample, workload.optimizer, warmup=warmup, iterations=iterations
-            )
+            profile = profile_layer(visited.sample, workload.optimizer, **rounds._asdict())
         profiles[visited.name] = profile
         if workload.optimizer.post_validation:
             own_bytes = commit_bytes([visited.sample.layer], workload.optimizer)

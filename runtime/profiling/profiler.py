@@ -12,6 +12,7 @@ from synth.profile import LayerProfile, Timing
 from synth.schedule.ops import Op
 
 from ..execution.core.clock import OpClock
+from ..execution.stage.boundary import Tensors
 from ..optimize import StageOptimizer, StepSettings, widen_gradients, zero_gradient
 from .held_bytes import held_bytes
 from .meter import measure
@@ -38,7 +39,7 @@ def profile_layer(
     update = _Update(sample.layer, spec)
     times = _measure_times(sample, update if parameters else None, warmup, iterations)
     held = held_bytes(sample)
-    rises = held.rise_bytes | {OpKind.STEP: _rise(update, sample.x.device)}
+    rises = held.rise_bytes | {OpKind.STEP: _rise(update, sample.device)}
     profile = LayerProfile(
         time_us={kind: _timing(times.get(kind, [])) for kind in MEASURED},
         parameter_bytes=_bytes([*sample.layer.parameters(), *sample.layer.buffers()]),
@@ -62,21 +63,21 @@ def _measure_times(
     sample: Sample, update: Callable[[], None] | None, warmup: int, iterations: int
 ) -> Mapping[OpKind, list[float]]:
     """Alternate F+B+W and F+BW, so that drift of the machine hits both alike."""
-    stage, clock = sample.stage(), OpClock(sample.x.device)
-    gradient = _output_gradient(sample)
+    stage, clock = sample.stage(), OpClock(sample.device)
+    gradients = _output_gradients(sample)
     for round_number in range(warmup + iterations):
         if round_number in (0, warmup):
             clock.begin()
-        x = sample.x.clone()  # a layer may change its input in place
+        x = sample.copy_of_x()
         with clock.measure(Op(OpKind.F, 0)):
             sample.forward(stage, x)
         with clock.measure(Op(OpKind.B, 0)):
-            stage.backward_input(0, (gradient,))
+            stage.backward_input(0, gradients)
         with clock.measure(Op(OpKind.W, 0)):
             stage.backward_weight(0)
-        sample.forward(stage, sample.x.clone(), fused=True)
+        sample.forward(stage, sample.copy_of_x(), fused=True)
         with clock.measure(Op(OpKind.BW, 0)):
-            stage.backward(0, (gradient,))
+            stage.backward(0, gradients)
         if update is not None:
             with clock.measure(Op(OpKind.STEP, 0)):
                 update()
@@ -86,9 +87,10 @@ def _measure_times(
     return times
 
 
-def _output_gradient(sample: Sample) -> Tensor:
-    """A gradient of the output's shape, dense and small, as training has."""
-    return torch.full_like(sample.output_like(sample.stage()), 1e-3)
+def _output_gradients(sample: Sample) -> Tensors:
+    """Gradients of the output's shapes, dense and small, as training has."""
+    empty = sample.gradients_like(sample.stage(), sample.device)
+    return tuple(gradient.fill_(1e-3) for gradient in empty)
 
 
 def _timing(samples_us: Sequence[float]) -> Timing:
@@ -131,8 +133,8 @@ def _rise(action: Callable[[], None], device: torch.device) -> int:
 def _deferred_share(sample: Sample, parameters: Sequence[Tensor]) -> float:
     """The share of the parameters' elements whose gradient W computes."""
     stage = sample.stage()
-    sample.forward(stage, sample.x.clone())
-    stage.backward_input(0, (_output_gradient(sample),))
+    sample.forward(stage, sample.copy_of_x())
+    stage.backward_input(0, _output_gradients(sample))
     deferred = sum(p.numel() for p in stage.deferred(0))
     stage.backward_weight(0)
     total = sum(p.numel() for p in parameters)

@@ -1,27 +1,53 @@
 """A layer together with a micro-batch as it meets it in the model: the unit that is profiled."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
+import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from ..execution.core.stage_protocol import ForwardInput
-from ..execution.stage.boundary import Boundary, Tensors
+from ..execution.stage.boundary import Boundary, Tensors, can_have_gradient, flatten
 from ..execution.stage.stage import Stage
 from ..training.layered_stage import LayerCall, LayeredStage
+
+
+def positional(x: Any, *, is_first: bool) -> tuple[Any, ...]:
+    """Return a layer's positional arguments: a tuple is spread, and an output that is a list."""
+    spread = isinstance(x, tuple) if is_first else isinstance(x, tuple | list)
+    return tuple(x) if spread else (x,)
 
 
 @dataclass(frozen=True)
 class Sample:
     """One layer on its device.
 
+    `x` are the inputs of the first layer, or the output of the previous one: a tensor or a tree.
     `targets` are for the last layer only; `call` is set if the layer is called in a special way.
     """
 
     layer: nn.Module
-    x: Tensor
-    targets: Tensor | None
+    x: Any
+    targets: Any | None
     is_first: bool
     call: LayerCall | None = None
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the inputs; the CPU if none is a tensor."""
+        leaves = pytree.tree_leaves(self.x)
+        return next((leaf.device for leaf in leaves if isinstance(leaf, Tensor)), _CPU)
+
+    def of(self, call: LayerCall) -> Self:
+        """The same place of the model, with another call."""
+        return replace(self, layer=call.module, call=call)
+
+    def run(self) -> Any:
+        """Run the layer, targets included."""
+        given = positional(self.x, is_first=self.is_first)
+        arguments = given if self.targets is None else (*given, self.targets)
+        return self.layer(*arguments) if self.call is None else self.call(arguments)
 
     def stage(self) -> Stage:
         """Make a stage of the layer alone, so that a run's own code is measured."""
@@ -30,13 +56,25 @@ class Sample:
             return Stage([self.layer], is_first=self.is_first, is_last=is_last)
         return LayeredStage([self.call], is_first=self.is_first, is_last=is_last)
 
-    def forward(self, stage: Stage, x: Tensor, *, fused: bool = False) -> Tensors:
+    def copy_of_x(self) -> Any:
+        """Copy the inputs, since a layer may change them in place."""
+        return pytree.tree_map_only(Tensor, torch.clone, self.x)
+
+    def forward(self, stage: Stage, x: Any, *, fused: bool = False) -> Tensors:
         """F of the layer, of a micro-batch like `x`, as in the middle of a pipeline; `fused` as
         `ForwardInput` means it."""
-        entry = None if self.is_first else Boundary.of(x, trained=True)
-        return stage.forward(0, ForwardInput((x,), entry, self.targets, fused=fused))
+        if self.is_first:
+            given = ForwardInput(positional(x, is_first=True), None, self.targets, fused=fused)
+        else:
+            entry = Boundary.of(x, trained=True)
+            given = ForwardInput(flatten(x)[0], entry, self.targets, fused=fused)
+        return stage.forward(0, given)
 
-    def output_like(self, stage: Stage) -> Tensor:
-        """Return the output of F, made without autograd."""
-        output: Tensor = stage.output_like((self.x.clone(),), self.targets)
-        return output
+    def gradients_like(self, stage: Stage, device: torch.device | str) -> Tensors:
+        """Make empty gradients of the output of F, which is run without autograd to find them."""
+        arguments = positional(self.copy_of_x(), is_first=self.is_first)
+        output, _ = flatten(stage.output_like(arguments, self.targets))
+        return tuple(torch.empty_like(y, device=device) for y in output if can_have_gradient(y))
+
+
+_CPU = torch.device("cpu")

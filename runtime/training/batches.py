@@ -1,14 +1,17 @@
 """The mini-batches of a run, in order, on this rank's device."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from synth.schedule.files.plan_file import Plan
 
 from ..batch import Batch
 from ..checkpoint import TrainingState
 from .data import TokenData
+from .function_data import FunctionData
 from .staging import Copy, PinnedStaging, PlainStaging
 
 
@@ -28,7 +31,7 @@ class Batches:
 
     def __init__(
         self,
-        data: TokenData,
+        data: TokenData | FunctionData,
         plan: Plan,
         *,
         per_step: int,
@@ -96,7 +99,7 @@ class Batches:
     def _make_staging(self, device: torch.device) -> PinnedStaging | PlainStaging:
         """Make the staging to the device; on CUDA with pinned memory if this rank needs data."""
         sides = self._inputs + self._targets
-        if device.type != "cuda" or not sides:
+        if device.type != "cuda" or not sides or isinstance(self._data, FunctionData):
             return PlainStaging(device)
         workload = self._plan.workload
         shape = (workload.micro_batch_size, workload.sequence_length)
@@ -110,6 +113,10 @@ class Batches:
         size = plan.workload.micro_batch_size
         pairs = list(self._data.mini_batch(first, plan.num_micro_batches, size))
         return Batch(
-            [copy(x) for x, _ in pairs] if self._inputs else None,
-            [copy(y) for _, y in pairs] if self._targets else None,
+            [_copied(x, copy) for x, _ in pairs] if self._inputs else None,
+            [_copied(y, copy) for _, y in pairs] if self._targets else None,
         )
+
+
+def _copied(tree: Any, copy: Copy) -> Any:
+    return pytree.tree_map_only(Tensor, copy, tree)

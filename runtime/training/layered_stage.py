@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
 from synth.errors import SynthError
@@ -198,6 +199,9 @@ def layer_calls(
 
 def _device_of(arguments: tuple[Any, ...]) -> torch.device:
     found = next((a for a in arguments if isinstance(a, Tensor)), None)
+    if found is None:
+        leaves = pytree.tree_leaves(arguments)
+        found = next((leaf for leaf in leaves if isinstance(leaf, Tensor)), None)
     return found.device if found is not None else torch.device("cpu")
 
 

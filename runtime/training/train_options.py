@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import NonNegativeInt, PositiveInt, model_validator
 
 from synth.optimizer import OptimizerSpec
 from synth.record import Record
@@ -19,7 +19,10 @@ DEFAULT_STEPS = 20
 class TrainOptions(Record):
     """The options of a run; `steps` counts from the run's beginning, also if it is resumed."""
 
-    data: Path
+    data: Path | None = None
+    """Text or token ids; one of `data` and `inputs` is given."""
+    inputs: str | None = None
+    """The user's own function that makes micro-batches, instead of data."""
     steps: PositiveInt | None = None
     """The number of steps; None: that of the epochs, or 20 without epochs."""
     epochs: PositiveInt | None = None
@@ -47,6 +50,12 @@ class TrainOptions(Record):
     model: str | None = None
     """The user's own model, imported in place of the plan's; None: built-in models only."""
 
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.data is None) == (self.inputs is None):
+            raise ValueError("either data or inputs are needed, and not both")
+        return self
+
     def step_settings(self, learning_rate: float) -> StepSettings:
         """The settings of a step with this learning rate."""
         settings = StepSettings(learning_rate, self.weight_decay)
@@ -56,6 +65,6 @@ class TrainOptions(Record):
         """The same for a process in another folder."""
         saved = self.checkpoint
         return self.replace(
-            data=self.data.resolve(),
+            data=self.data and self.data.resolve(),
             checkpoint=saved and saved.replace(folder=saved.folder.resolve()),
         )

@@ -23,6 +23,7 @@ from ..world import World
 from .batches import Batches, MiniBatch
 from .building import build_stages, prepare_device
 from .data import TokenData, check_ids, load_tokens
+from .function_data import FunctionData
 from .iteration import Iteration, StepOutcome
 from .layered_stage import Randomness
 from .optimizer_headroom import extra_bytes
@@ -305,11 +306,16 @@ class RankTrainer:
             for index, layer in zip(plan.layers_of(number), stage.layers, strict=True)
         }
 
-    def _load_data(self) -> TokenData:
-        """All of it, looked through where the layer is that knows which ids there may be."""
-        options, length = self._options, self._plan.workload.sequence_length
-        tokens = load_tokens(options.data, length)
+    def _load_data(self) -> TokenData | FunctionData:
+        """All of it; token ids are checked where the layer is that knows which there may be."""
+        options, workload = self._options, self._plan.workload
+        if options.inputs is not None:
+            return FunctionData(
+                options.inputs, workload.micro_batch_size, options.seed, options.epochs
+            )
+        assert options.data is not None
+        tokens = load_tokens(options.data, workload.sequence_length)
         first = self._stages.get(0)
         if first is not None:
             check_ids(options.data, tokens, vocabulary_size(first.layers[0]))
-        return TokenData(tokens, length, options.seed, options.epochs)
+        return TokenData(tokens, workload.sequence_length, options.seed, options.epochs)

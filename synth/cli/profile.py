@@ -40,8 +40,22 @@ def command(
         list[str] | None,
         typer.Option("--arg", help="Argument name=value of the model's function. Can be repeated."),
     ] = None,
-    micro_batch_size: Annotated[int, typer.Option(min=1, help="Sequences per micro-batch.")] = 1,
-    seq_len: Annotated[int, typer.Option(min=1, help="Tokens per sequence.")] = 1024,
+    inputs: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE.py:FUNCTION",
+            help="Function that returns or yields (inputs, targets) of a micro-batch, also as "
+            "package.module:function; without it, inputs are random token ids.",
+        ),
+    ] = None,
+    micro_batch_size: Annotated[
+        int | None,
+        typer.Option(min=1, help="Sequences per micro-batch.", show_default="1, or of --inputs"),
+    ] = None,
+    seq_len: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens per sequence.", show_default="1024, or of --inputs"),
+    ] = None,
     dtype: Annotated[str, typer.Option(help="Parameter type: float32 or bfloat16.")] = "float32",
     optimizer: OptimizerOption = "adamw",
     master_weights: MasterWeightsOption = False,
@@ -73,7 +87,8 @@ def command(
 
     Under torchrun, rank 0 measures the layers, and all ranks the links between them.
     """
-    check_outputs(output, inputs=[model.rpartition(":")[0] or None])
+    named = [given.rpartition(":")[0] or None for given in (model, inputs) if given is not None]
+    check_outputs(output, inputs=named)
     check_replaceable(output, PROFILE, "-o", force)
     from synth.profile import Workload
     from synth.runtime.dtypes import dtype_of
@@ -81,18 +96,21 @@ def command(
     from synth.runtime.profiling.machine_watch import MachineWatch
     from synth.runtime.world import pick_device, under_torchrun
 
+    spec = ModelSpec(model, _parse_arguments(arguments or []))
+    check_spec(spec)
+    size, length = _shape(inputs, micro_batch_size, seq_len)
     workload = Workload(
         model=model,
-        arguments=_parse_arguments(arguments or []),
-        micro_batch_size=micro_batch_size,
-        sequence_length=seq_len,
+        arguments=dict(spec.arguments),
+        micro_batch_size=size,
+        sequence_length=length,
+        inputs=inputs,
         dtype=dtype,
         autocast=autocast,
         recomputed_layers=tuple(recompute) if recompute else None,
         optimizer=read_optimizer(optimizer, master_weights, float32_gradients, post_validation),
         threads=threads,
     )
-    check_spec(ModelSpec(workload.model, workload.arguments))
     for name in filter(None, (dtype, autocast)):
         dtype_of(name)
     if under_torchrun():
@@ -102,6 +120,26 @@ def command(
     watch = MachineWatch(processes=ranks or 1, threads=threads)
     links = _links_of_this_machine(ranks, chosen)
     _measure(workload, chosen, warmup=warmup, iters=iters, links=links, output=output, watch=watch)
+
+
+def _shape(inputs: str | None, size: int | None, length: int | None) -> tuple[int, int]:
+    """Return samples per micro-batch and tokens per sample, as given or of the first micro-batch.
+
+    Raises:
+        SynthError: they are given although a function makes the inputs, or the function fails.
+    """
+    if inputs is None:
+        return size or 1, length or 1024
+    if size is not None or length is not None:
+        option = "--seq-len" if size is None else "--micro-batch-size"
+        raise SynthError(
+            f"{option} is given, and --inputs {inputs}, which makes the micro-batches; leave "
+            f"{option} out"
+        )
+    from synth.runtime.input_function import InputFunction
+
+    batch = InputFunction(inputs).of(0)
+    return batch.num_samples, batch.sequence_length
 
 
 def _parse_arguments(given: list[str]) -> "ModelArguments":

@@ -11,7 +11,7 @@ from synth.cli.read import run_checkpoints as saved
 from synth.cli.read import run_options as options
 from synth.cli.read.optimizer import read_optimizer
 from synth.cli.read.options import MOST_COLUMNS, ForceOption
-from synth.cli.read.own_model import ModelOption, TrustOption, read_model
+from synth.cli.read.own_model import ModelOption, TrustOption, read_inputs, read_model
 from synth.cli.read.plans import load_checked
 from synth.errors import SynthError
 from synth.overwrite_guard import RUN, TRACE, check_replaceable
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 def command(
     plan: Annotated[Path, typer.Argument(help="Plan file of `synth solve`.")],
-    data: options.DataOption,
+    data: options.DataOption = None,
+    inputs: options.InputsOption = None,
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", help="Write losses and times of the run here, as JSON."),
@@ -69,13 +70,15 @@ def command(
     output_format: FormatOption = Format.TEXT,
 ) -> None:
     """Train under PLAN: launch one process per rank, or run as a worker under torchrun."""
-    check_outputs(output, trace, inputs=[plan, data])
+    named = [given.rpartition(":")[0] or None for given in (model, inputs) if given is not None]
+    check_outputs(output, trace, inputs=[plan, data, *named])
     check_replaceable(output, RUN, "-o", force)
     check_replaceable(trace, TRACE, "--trace", force)
     checked, lowered, _ = load_checked(plan)
     _check_runnable(checked)
     from synth.runtime.training.train_options import TrainOptions
 
+    made_by = read_inputs(checked.workload, data, inputs, trust)
     stepped_by = read_optimizer(
         optimizer or str(checked.workload.optimizer),
         master_weights,
@@ -84,6 +87,7 @@ def command(
     )
     chosen = TrainOptions(
         data=data,
+        inputs=made_by,
         steps=steps,
         epochs=epochs,
         data_parallel=data_parallel,
@@ -126,12 +130,16 @@ def _train(
 ) -> "list[RankResult] | None":
     """Return all ranks' results; None on a torchrun worker that is not the first."""
     from synth.runtime.training.data import load_tokens
+    from synth.runtime.training.function_data import FunctionData
     from synth.runtime.training.launch import launch
     from synth.runtime.training.worker import work_inside_torchrun
     from synth.runtime.world import pick_device, under_torchrun
 
     pick_device(chosen.device)
-    load_tokens(chosen.data, plan.workload.sequence_length)
+    if chosen.data is not None:
+        load_tokens(chosen.data, plan.workload.sequence_length)
+    else:
+        FunctionData(chosen.inputs, plan.workload.micro_batch_size, chosen.seed, chosen.epochs)
     if is_first_process():
         warn_of(plan.conditions, f"profile {plan.profile_name} of this plan")
     if under_torchrun():

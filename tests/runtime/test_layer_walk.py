@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from synth.errors import SynthError
 from synth.profile import Workload
-from synth.runtime.profiling.layer_walk import VisitedLayer, walk_layers
+from synth.runtime.profiling.layer_walk import VisitedLayer, random_tokens, walk_layers
 from synth.runtime.training.layered_stage import LayerCall
 
 DEVICE = torch.device("meta")  # stands for one with too little memory for all layers
@@ -37,8 +37,9 @@ def walked(layers: list[Recorded]) -> list[VisitedLayer]:
     """Every step of the walk, looking at where the layers are at each."""
     calls = [LayerCall(index, layer) for index, layer in enumerate(layers)]
     names = [str(index) for index in range(len(layers))]
+    batch = random_tokens(layers[0], WORKLOAD, seed=0)
     steps = []
-    for visited in walk_layers(calls, names, WORKLOAD, DEVICE, seed=0):
+    for visited in walk_layers(calls, names, batch, DEVICE):
         there = [layer for layer in layers if layer._device == "meta"]
         assert there in ([], [layers[int(visited.name)]])
         assert visited.sample is None or (there, visited.sample.layer) == (

@@ -1,6 +1,7 @@
 """The profiler's bytes of a layer equal those that a stage of such layers really holds."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,9 @@ from synth.errors import SynthError
 from synth.op_kinds import OpKind
 from synth.profile import Profile, Workload
 from synth.runtime.execution.stage.stage import LayerChain
-from synth.runtime.models import ModelSpec, build_layers
+from synth.runtime.models import ModelSpec, build_layers, build_model, materialise
+from synth.runtime.models.imports import import_function
+from synth.runtime.profiling import layer_source
 from synth.runtime.profiling.held_bytes import held_bytes
 from synth.runtime.profiling.profile_model import profile_model, reserve_advice
 from synth.runtime.profiling.sample import Sample
@@ -130,3 +133,82 @@ def test_a_layer_that_changes_its_input_in_place_is_measured(tmp_path: Path) -> 
     )
     profile = profiled(Workload(model=f"{file}:layers", micro_batch_size=2, sequence_length=4))
     assert [layer.name.split(".")[0] for layer in profile.layers][1] == "ReLU"
+
+
+YIELDED = """
+import weakref
+from torch import nn
+MADE, ALIVE, MOST = 0, weakref.WeakSet(), 0
+class Counted(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        global MADE, MOST
+        self.linear = nn.Linear(width, 64)
+        if not self.linear.weight.is_meta:
+            ALIVE.add(self)
+            MADE, MOST = MADE + 1, max(MOST, len(ALIVE))
+    def forward(self, x):
+        return self.linear(x)
+class Head(Counted):
+    def forward(self, x, targets):
+        return nn.functional.cross_entropy(self.linear(x).flatten(0, 1), targets.flatten())
+def layers():
+    yield nn.Embedding(64, 64)
+    for _ in range(6):
+        yield Counted(64)
+    yield Head(64)
+def tied():
+    first = Counted(64)
+    yield nn.Embedding(64, 64)
+    yield first
+    for _ in range(4):
+        yield Counted(64)
+    last = Counted(64)
+    last.linear.weight = first.linear.weight
+    yield last
+    yield Head(64)
+"""
+
+
+@pytest.fixture
+def yielded(tmp_path: Path) -> Path:
+    file = tmp_path / "yielded.py"
+    file.write_text(YIELDED)
+    return file
+
+
+def globals_of(file: Path) -> dict[str, Any]:
+    return import_function(f"{file}:layers").__globals__
+
+
+def test_layers_that_a_function_yields_are_made_one_at_a_time(yielded: Path) -> None:
+    workload = Workload(model=f"{yielded}:layers", micro_batch_size=2, sequence_length=4)
+    profile = profiled(workload)
+    assert [layer.profile for layer in profile.layers] == [
+        "Embedding.0", *["Counted.1"] * 6, "Head.7"
+    ]  # fmt: skip
+    counts = globals_of(yielded)
+    assert counts["MADE"] == 7 and counts["MOST"] <= 2  # the next one while one is dropped
+
+
+def test_a_rank_keeps_its_own_of_yielded_layers_and_their_ties(yielded: Path) -> None:
+    built = build_model(ModelSpec(f"{yielded}:tied"), seed=0, indices=[0, 1])
+    assert list(built.layers) == [0, 1]
+    assert list(built.tied) == ["1.linear.weight"]
+    assert globals_of(yielded)["MOST"] <= 3
+    other = build_model(ModelSpec(f"{yielded}:tied"), seed=0, indices=[6, 7])
+    assert torch.equal(other.tied["1.linear.weight"], built.tied["1.linear.weight"])
+
+
+def test_a_built_in_model_has_data_in_measured_layers_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = []
+
+    def noted(layer: torch.nn.Module, seed: int, index: int) -> torch.nn.Module:
+        made.append(index)
+        return materialise(layer, seed, index)
+
+    monkeypatch.setattr(layer_source, "materialise", noted)
+    profiled(tiny())
+    assert made == [0, 1, 4]

@@ -1,5 +1,6 @@
-"""Reading `--model` and `--trust`, without which `synth run` imports no code that a plan names."""
+"""Reading `--model`, `--inputs` and `--trust`, without which no code that a plan names is run."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -23,8 +24,8 @@ TrustOption = Annotated[
     bool,
     typer.Option(
         "--trust",
-        help="Import the model that PLAN names, which runs its code; not needed for built-in "
-        "models.",
+        help="Import the model and the inputs that PLAN names, which runs their code; not needed "
+        "for built-in models and --data.",
     ),
 ]
 
@@ -52,3 +53,37 @@ def read_model(workload: "Workload", model: str | None, trust: bool) -> str | No
         return workload.model
     trusted_spec(workload, model)
     return model
+
+
+def read_inputs(
+    workload: "Workload", data: Path | None, inputs: str | None, trust: bool
+) -> str | None:
+    """Return the address of the function that makes micro-batches; None: --data is given.
+
+    Raises:
+        SynthError: both --data and --inputs are given, or none and the plan's function may not be
+            imported; or --data is given for a model that does not take token ids.
+    """
+    if data is not None and inputs is not None:
+        raise SynthError(f"--data {data} and --inputs {inputs} are both given; give one of them")
+    named = workload.inputs
+    if data is not None and named is not None:
+        raise SynthError(
+            f"--data {data} has token ids, and the plan was profiled with the inputs of {named}; "
+            f"give --inputs {named}"
+        )
+    if data is not None or inputs is not None:
+        return inputs
+    if named is None:
+        raise SynthError(
+            "there is nothing to train on; give --data PATH, or --inputs FILE.py:FUNCTION"
+        )
+    if not trust:
+        raise SynthError(
+            f"the plan names a function that makes its inputs, {named!r}, and to import it runs "
+            f"its code; give --inputs path/to/file.py:function to say which code makes them, or "
+            f"--trust to import what the plan names"
+        )
+    if is_first_process():
+        talk(f"importing {named}, as the plan names it")
+    return named

@@ -19,11 +19,19 @@ LAST_PANEL = "Checkpoints and restarts"
 
 
 DataOption = Annotated[
-    Path,
+    Path | None,
     typer.Option(
         help="Training data: a text file or a folder of .txt, .md, .rst and .py files, whose bytes "
         "are the tokens (folders named test, tests, site-packages or __pycache__ are skipped); or "
-        "an .npy file of token ids."
+        "an .npy file of token ids. Or give --inputs."
+    ),
+]
+InputsOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE.py:FUNCTION",
+        help="Function that makes the micro-batches instead of --data: called with the number of a "
+        "micro-batch it returns (inputs, targets), or called without it yields them.",
     ),
 ]
 StepsOption = Annotated[

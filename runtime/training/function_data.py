@@ -1,0 +1,91 @@
+"""Training data that a user's function makes, micro-batch by micro-batch."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from synth.errors import SynthError
+
+from ..input_function import InputFunction
+from .data import EndOfData
+
+
+class FunctionData:
+    """Micro-batches of a user's function, as `TokenData` has windows of tokens.
+
+    They are counted in samples, of which each micro-batch has the same number. Without epochs an
+    iterable that has ended begins anew.
+    """
+
+    def __init__(self, address: str, micro_batch_size: int, seed: int, epochs: int | None) -> None:
+        """Import the function.
+
+        Args:
+            address: of the function.
+            micro_batch_size: samples of each micro-batch, as profiled.
+            seed: of torch's generator while the function runs.
+            epochs: number of passes through what it returns; None: without end.
+
+        Raises:
+            SynthError: there is no such function; or epochs are given, and its length is unknown.
+        """
+        self._function = InputFunction(address, seed)
+        self._size, self._epochs = micro_batch_size, epochs
+        self._length = None if epochs is None else self._function.length()
+        if epochs is not None and self._length is None:
+            raise SynthError(
+                f"--epochs {epochs} needs the number of micro-batches, and {address} returns "
+                f"nothing that has a length; return a list or a DataLoader, or give --steps"
+            )
+
+    @property
+    def sequences_per_epoch(self) -> int:
+        """The number of samples in an epoch; 0 if it is unknown."""
+        return (self._length or 0) * self._size
+
+    @property
+    def num_sequences(self) -> int | None:
+        """The number of samples in all epochs together; None: unlimited."""
+        return None if self._epochs is None else self._epochs * self.sequences_per_epoch
+
+    def fingerprint(self) -> None:
+        """Nothing identifies what a function makes."""
+
+    def check_enough(self, sequences_per_step: int) -> None:
+        """Check that the data suffices for one step.
+
+        Raises:
+            SynthError: all epochs together hold less.
+        """
+        held = self.num_sequences
+        if held is not None and held < sequences_per_step:
+            raise SynthError(
+                f"{self._epochs} epoch(s) of {self._function.address} hold {held} samples, one "
+                f"optimizer step takes {sequences_per_step}; give more data or --epochs"
+            )
+
+    def mini_batch(
+        self, first: int, num_micro_batches: int, micro_batch_size: int
+    ) -> Iterator[tuple[Any, Any]]:
+        """Inputs and targets per micro-batch.
+
+        Args:
+            first: the number of the first sample to take.
+            num_micro_batches: the number of pairs.
+            micro_batch_size: samples in each.
+
+        Raises:
+            EndOfData: the last epoch holds fewer.
+            SynthError: a micro-batch has another number of samples.
+        """
+        end = first + num_micro_batches * micro_batch_size
+        if self.num_sequences is not None and end > self.num_sequences:
+            raise EndOfData
+        for number in range(first // micro_batch_size, end // micro_batch_size):
+            batch = self._function.of(number)
+            if batch.num_samples != micro_batch_size:
+                raise SynthError(
+                    f"{self._function.address} gave {batch.num_samples} samples as micro-batch "
+                    f"{number}, {micro_batch_size} were profiled; give as many (a DataLoader does "
+                    f"with drop_last=True), or profile again"
+                )
+            yield batch.inputs, batch.targets
