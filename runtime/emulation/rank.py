@@ -27,9 +27,9 @@ from ..profiling.meter import measure
 from ..training.rank_result import RankResult
 from ..world import World
 from .device_time import DeviceTime, now_ns
+from .gradient_sums import EmulatedReducer
 from .host_link import EmulatedHostLink
 from .links import EmulatedLinks
-from .reducer import EmulatedReducer
 from .stage import EmulatedStage, boundary_of, moved_bytes
 
 _CPU = torch.device("cpu")

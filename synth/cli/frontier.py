@@ -32,7 +32,7 @@ from synth.cli.read.plans import save_plans
 from synth.cli.read.problem_arguments import ProblemArguments
 from synth.cli.read.recompute import read_recompute
 from synth.errors import SynthError
-from synth.lock import only_writer
+from synth.file_lock import only_writer
 from synth.overwrite_guard import PICTURE, check_replaceable
 from synth.processors import num_processors
 from synth.profile import Profile

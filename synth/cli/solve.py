@@ -23,9 +23,9 @@ from synth.cli.read.options import (
 )
 from synth.cli.read.solve_arguments import SolveArguments, read_solve
 from synth.cli.read.target import is_steady
-from synth.cli.solving.least import solve_least
+from synth.cli.solving.least_cap import solve_least
 from synth.cli.solving.search import solve_within_limits
-from synth.cli.solving.steady import solve_steady
+from synth.cli.solving.steady_cap import solve_steady
 from synth.cli.solving.trials import preview_candidates, solve_candidates
 
 

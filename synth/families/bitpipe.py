@@ -8,7 +8,7 @@ the ablation "w/o E" of its Table 5, without eager gradient synchronization.
 from collections.abc import Iterator
 from itertools import product
 
-from synth.families._lib.buffers import patient
+from synth.families._lib.buffering_choice import patient
 from synth.families._lib.concatenated_units import check_even, concatenated
 from synth.families._lib.early_forwarding import (
     Alternation,

@@ -14,7 +14,7 @@ PipeOffload uses this schedule (`pipeoffload.py`), because its activations leave
 from itertools import zip_longest
 from math import gcd
 
-from synth.families._lib.buffers import patient
+from synth.families._lib.buffering_choice import patient
 from synth.families._lib.family import Family, Programs, Setting
 from synth.families._lib.options import ChoiceOption, rounds
 from synth.families.interleaved import even_groups, in_groups

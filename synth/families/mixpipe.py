@@ -8,7 +8,7 @@ with the largest useful K. This rule holds as many with K = 3D / 2 − 2, which 
 forwards that a first rank can run before its first B, beside its work for the other direction.
 """
 
-from synth.families._lib.buffers import patient
+from synth.families._lib.buffering_choice import patient
 from synth.families._lib.early_forwarding import Alternation, First, RunAheadRule, list_schedule
 from synth.families._lib.family import Family, Programs, Setting
 from synth.families._lib.options import Count

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from synth.errors import SynthError
 from synth.families import gis, interleaved, one_f_one_b
-from synth.families._lib.buffers import patient
+from synth.families._lib.buffering_choice import patient
 from synth.families._lib.family import Family, Programs, Setting
 from synth.families._lib.options import ChoiceOption, rounds
 from synth.op_kinds import MOVES, OpKind

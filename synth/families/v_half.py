@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from synth.families._lib.buffers import patient
+from synth.families._lib.buffering_choice import patient
 from synth.families._lib.family import Family, Programs, Setting
 from synth.families._lib.v_shape import Block, repeated
 

@@ -1,6 +1,6 @@
 """ZB-2p: the zero-bubble greedy within twice 1F1B's memory (Qi et al. 2023, arXiv 2401.10241)."""
 
-from synth.families._lib.buffers import patient
+from synth.families._lib.buffering_choice import patient
 from synth.families._lib.family import Family, Programs, Setting
 from synth.families._lib.zb_greedy import greedy, micro_batches_bytes
 

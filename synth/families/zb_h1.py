@@ -1,7 +1,7 @@
 """ZB-H1: 1F1B's memory, a third of its bubble (Qi et al. 2023, arXiv 2401.10241, figure 2)."""
 
 from synth.families._lib.family import Family, Programs, Setting
-from synth.families._lib.zero_bubble import program
+from synth.families._lib.zb_handcrafted import program
 
 
 def make(setting: Setting) -> Programs:

@@ -1,7 +1,7 @@
 """ZB-H2: no bubble for F = B = W, at 2p − 1 micro-batches (Qi et al. 2023, arXiv 2401.10241)."""
 
 from synth.families._lib.family import Family, Programs, Setting
-from synth.families._lib.zero_bubble import program
+from synth.families._lib.zb_handcrafted import program
 
 
 def make(setting: Setting) -> Programs:

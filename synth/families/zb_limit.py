@@ -6,7 +6,7 @@ ZB-1p and ZB-2p are this greedy at the limits that the paper measures.
 from collections.abc import Sequence
 
 from synth.errors import SynthError
-from synth.families._lib.buffers import patient
+from synth.families._lib.buffering_choice import patient
 from synth.families._lib.family import Family, Programs, Setting
 from synth.families._lib.fit_to_caps import left_bytes, within_caps
 from synth.families._lib.zb_greedy import greedy

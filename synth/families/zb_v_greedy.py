@@ -6,7 +6,7 @@ Qi et al. 2023, arXiv 2401.10241; 2024, arXiv 2405.15362; sail-sg/zero-bubble-pi
 """
 
 from synth.errors import SynthError
-from synth.families._lib.buffers import patient
+from synth.families._lib.buffering_choice import patient
 from synth.families._lib.family import Family, Programs, Setting
 from synth.families._lib.fit_to_caps import left_bytes, over_bytes
 from synth.families._lib.v_greedy import ALL_CHOICES, NoRoomError, repeated_run

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from synth.errors import SynthError
 from synth.families import v_half, v_min, zb_v
 from synth.families._lib.activations import peak_activation_bytes
-from synth.families._lib.buffers import outcome_of, patient, unlimited
+from synth.families._lib.buffering_choice import outcome_of, patient, unlimited
 from synth.families._lib.family import Family, Programs, Setting
 from synth.families._lib.fit_to_caps import left_bytes
 from synth.families._lib.reorder import fitted_below

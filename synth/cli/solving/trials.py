@@ -143,9 +143,8 @@ def preview_candidates(request: Request, candidates: Candidates, format: Format)
     from synth.plan.choose.race import why_all_infeasible
     from synth.plan.recompute.choice import needs_bytes, why_infeasible
 
-    asked = [(candidate.problem, candidate.choice) for candidate in candidates.them]
-    shortages = [why_infeasible(*each) for each in asked]
-    needs = [max(needs_bytes(*each)) for each in asked]
+    shortages = [why_infeasible(each.problem, each.choice) for each in candidates.them]
+    needs = [max(needs_bytes(each.problem, each.choice)) for each in candidates.them]
     factor, unit = size_unit(max(needs))
     rows, found = [], []
     for (name, problem, _), shortage, need in zip(candidates.them, shortages, needs, strict=True):

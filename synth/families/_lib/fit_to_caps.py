@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from synth.errors import SynthError
 from synth.families._lib.activations import peak_activation_bytes
-from synth.families._lib.buffers import patient
+from synth.families._lib.buffering_choice import patient
 from synth.families._lib.family import Programs, Setting
 from synth.schedule.lowering.lower import lower
 from synth.schedule.memory import peak_bytes
