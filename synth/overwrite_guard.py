@@ -63,6 +63,9 @@ PICTURE = FileKind(
 PERFETTO = FileKind(
     "a Perfetto file made by synth", re.compile(r'\{"displayTimeUnit": "ms", "traceEvents": \[')
 )
+PAGE = FileKind(
+    "a page made by synth", re.compile(r'<!doctype html>\n<html lang="en" data-made-by="synth">')
+)
 TORCH_CSV = FileKind("a schedule of PyTorch's", re.compile(r'\s*[",]*\(?\d+[A-Z]'))
 
 

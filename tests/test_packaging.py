@@ -112,3 +112,11 @@ def test_the_license_and_typing_marker_are_there() -> None:
 def test_the_shipped_profiles_are_package_data() -> None:
     assert SETTINGS["tool"]["setuptools"]["package-data"]["synth.profiles"] == ["*.json"]
     assert list((ROOT / "profiles").glob("*.json"))
+
+
+def test_the_parts_of_the_page_are_package_data() -> None:
+    patterns = SETTINGS["tool"]["setuptools"]["package-data"]["synth.report.html"]
+    folder = ROOT / "synth" / "report" / "html"
+    parts = {path.name for path in folder.iterdir() if path.suffix not in (".py", "")}
+    assert parts == {path.name for pattern in patterns for path in folder.glob(pattern)}
+    assert parts

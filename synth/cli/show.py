@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from synth.cli.answer.html import chart_against, is_file_name, write_page
 from synth.cli.answer.output import (
     Format,
     FormatOption,
@@ -17,7 +18,8 @@ from synth.cli.answer.output import (
 )
 from synth.cli.read.options import MOST_COLUMNS, ForceOption
 from synth.cli.read.plans import load_checked
-from synth.overwrite_guard import PERFETTO, TRACE, check_replaceable
+from synth.errors import SynthError
+from synth.overwrite_guard import PAGE, PERFETTO, TRACE, check_replaceable
 from synth.record import check_outputs
 
 if TYPE_CHECKING:
@@ -51,6 +53,20 @@ def command(
         Path | None,
         typer.Option(help="Write the chart here, for ui.perfetto.dev or chrome://tracing."),
     ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write charts and memory curves here, as one page for a browser that zooms and "
+            "needs no network."
+        ),
+    ] = None,
+    against: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Another plan file, or a published schedule on the costs of PLAN, to draw above "
+            "it in the --html page. Can be repeated."
+        ),
+    ] = None,
     force: ForceOption = False,
     format: FormatOption = Format.TEXT,
 ) -> None:
@@ -60,20 +76,23 @@ def command(
     """
     from synth.report.explain.overlay import Overlay, overlay, write_charts
     from synth.report.text.gantt import render
-    from synth.schedule.measured.execution_trace import moved_spans, planned_execution
+    from synth.schedule.measured.execution_trace import moved_spans
 
-    check_outputs(trace, perfetto, inputs=[plan_path, measured])
+    others = against or []
+    if others and html is None:
+        raise SynthError("--against is for the page of --html; give --html FILE as well")
+    files = filter(is_file_name, others)
+    check_outputs(trace, perfetto, html, inputs=[plan_path, measured, *files])
     check_replaceable(trace, TRACE, "--trace", force)
     check_replaceable(perfetto, PERFETTO, "--perfetto", force)
+    check_replaceable(html, PAGE, "--html", force)
     plan, lowered, timeline = load_checked(plan_path)
-    overlaid = (
-        Overlay(planned_execution(timeline))
-        if measured is None
-        else overlay(plan, lowered, measured)
-    )
+    overlaid = Overlay(timeline) if measured is None else overlay(plan, lowered, measured)
     write_charts(plan, timeline, overlaid, trace, perfetto)
     for path in filter(None, (trace, perfetto)):
         talk(f"written: {path}")
+    if html is not None:
+        write_page(html, plan, overlaid, [chart_against(text, plan) for text in others])
     if format == Format.JSON:
         answer_json(as_json(plan, lowered, timeline) | overlaid.as_json())
         return

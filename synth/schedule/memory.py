@@ -6,6 +6,7 @@ the send has been waited for.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -52,11 +53,40 @@ def memory_usage(lowered: Lowered, rank: int) -> MemoryUsage:
     return MemoryUsage(base, highest, after)
 
 
+class SlotLevels(NamedTuple):
+    """Memory levels in bytes, by slot (see `synth.schedule.arrays`), static bytes included.
+
+    `waiting` is the highest level from the end of the op before until the slot's own op starts,
+    with its receives posted. `running` is the highest while that op runs; a rank's last slot has no
+    op.
+    """
+
+    waiting: IntArray
+    running: IntArray
+
+
+def slot_levels(lowered: Lowered) -> SlotLevels:
+    """Return the memory curves of all ranks at once."""
+    waiting, running, start, base = _relative_levels(lowered)
+    lengths = np.diff(start, append=len(waiting))
+    base = np.array([static_bytes(lowered, r) for r in range(lowered.num_ranks)]) - base
+    each = np.repeat(base, lengths)
+    return SlotLevels(waiting + each, running + each)
+
+
 def peak_bytes(lowered: Lowered) -> tuple[int, ...]:
-    """The peak of every rank's memory curve, computed for all ranks at once.
+    """The peak of every rank's memory curve, computed for all ranks at once."""
+    waiting, running, start, base = _relative_levels(lowered)
+    peaks = np.maximum.reduceat(np.maximum(waiting, running), start) - base
+    return tuple(peak + static_bytes(lowered, rank) for rank, peak in enumerate(peaks.tolist()))
+
+
+def _relative_levels(lowered: Lowered) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+    """Return the levels before and during each slot's op, each rank's first slot and its level.
 
     Within a slot the level is highest when the receives are posted or while the op runs. The level
-    at its end is the level at the start of the next slot.
+    at its end is the level at the start of the next slot. All levels are relative to the same zero;
+    a rank's own zero, without its static bytes, is the level at its first slot.
     """
     arrays, num_ranks = lowered.arrays, lowered.num_ranks
     first_slot = np.array(arrays.first_node) + np.arange(num_ranks + 1)
@@ -70,10 +100,8 @@ def peak_bytes(lowered: Lowered) -> tuple[int, ...]:
     change = received - waited + made - ended
     before = change.cumsum() - change
     posted = before + received
-    top = np.maximum(posted, posted - waited + rise)
     start = first_slot[:-1]
-    peaks = np.maximum.reduceat(top, start) - before[start]
-    return tuple(peak + static_bytes(lowered, rank) for rank, peak in enumerate(peaks.tolist()))
+    return posted, posted - waited + rise, start, before[start]
 
 
 def _flows(

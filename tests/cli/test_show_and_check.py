@@ -1,6 +1,7 @@
 """`synth show` and `synth check`."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -132,3 +133,52 @@ def test_a_trace_of_another_plan_is_not_drawn(
     ended = synth("show", plan_file, "--measured", trace)
     assert (ended.code, ended.stdout) == (5, "")
     assert "give the plan that was run" in ended.stderr
+
+
+def test_show_writes_a_page_with_another_schedule_and_the_run(
+    synth: Synth, plan_file: Path, tmp_path: Path
+) -> None:
+    trace, html = tmp_path / "trace.json", tmp_path / "page.html"
+    assert synth("show", plan_file, "--trace", trace).code == 0
+    ended = synth("show", plan_file, "--measured", trace, "--html", html, "--against", "1f1b")
+    assert (ended.code, ended.stderr) == (0, f"written: {html}\n")
+    titles = re.findall(r'"title": "([^"]*)"', html.read_text())
+    assert titles == ["1f1b", "planned", "measured"]
+    again = synth("show", plan_file, "--html", html, "--against", plan_file)
+    assert again.code == 0
+    assert re.findall(r'"title": "([^"]*)"', html.read_text()) == ["zb-h1", "zb-h1"]
+
+
+def test_a_page_replaces_no_file_of_someone_else(
+    synth: Synth, plan_file: Path, tmp_path: Path
+) -> None:
+    html = tmp_path / "page.html"
+    html.write_text("<html>mine</html>")
+    ended = synth("show", plan_file, "--html", html)
+    assert (ended.code, ended.stdout) == (2, "")
+    assert "would replace a file that is not a page made by synth" in ended.stderr
+    assert html.read_text() == "<html>mine</html>"
+    assert synth("show", plan_file, "--html", html, "--force").code == 0
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ("zb-v", "has 8 stages, the plan has the costs of 4"),
+        ("best", "is neither a plan file nor a published schedule; on its placement there are: "),
+        ("gone.json", "cannot read gone.json"),
+    ],
+)
+def test_a_schedule_that_cannot_stand_above_the_plan_is_refused(
+    synth: Synth, plan_file: Path, tmp_path: Path, other: str, message: str
+) -> None:
+    ended = synth("show", plan_file, "--html", tmp_path / "page.html", "--against", other)
+    assert ended.code == 2
+    assert message in ended.stderr
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_a_schedule_to_stand_above_needs_a_page(synth: Synth, plan_file: Path) -> None:
+    ended = synth("show", plan_file, "--against", "1f1b")
+    assert ended.code == 2
+    assert "give --html FILE as well" in ended.stderr

@@ -84,7 +84,7 @@ class NodeClass(NamedTuple):
     is_op: bool
 
 
-class _Link(NamedTuple):
+class PathLink(NamedTuple):
     """A node of the critical path: its time, and the gap before it."""
 
     node: int
@@ -117,7 +117,7 @@ def explain_difference(
     every = [by_node(nodes, execution) for execution in executions]
     classes = classes_of(lowered)
     typical = typical_us_of(classes, every)
-    path = _critical_path(lowered, every[index])
+    path = critical_path(lowered, every[index])
     found: defaultdict[str, float] = defaultdict(float)
     parts: defaultdict[NodeClass, list[tuple[float, float]]] = defaultdict(list)
     for node, taken_us, gap_us in path:
@@ -201,17 +201,17 @@ def typical_us_of(
     return {each: statistics.median(found) for each, found in times.items()}
 
 
-def _critical_path(lowered: Lowered, measured: Measured) -> list[_Link]:
+def critical_path(lowered: Lowered, measured: Measured) -> list[PathLink]:
     """Return the path from the first op to the last end; times and gaps add up to that."""
     ops = [n for n in measured.end_us if n < lowered.first_node[-1]]
     node: int | None = max(ops, key=measured.end_us.__getitem__, default=None)
-    path: list[_Link] = []
+    path: list[PathLink] = []
     while node is not None:
         before = last_awaited(lowered.predecessors[node], measured)
         ready_us = measured.end_us[before] if before is not None else 0
         start_us = measured.start_us[node]
         taken_us = measured.end_us[node] - max(start_us, ready_us)
-        path.append(_Link(node, taken_us, max(0, start_us - ready_us)))
+        path.append(PathLink(node, taken_us, max(0, start_us - ready_us)))
         node = before
     return path[::-1]
 

@@ -1,6 +1,7 @@
 """A trace overlaid on its plan, and both as files for other viewers."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,22 @@ from synth.schedule.simulate import Timeline
 
 @dataclass(frozen=True)
 class Overlay:
-    """A plan overlaid with the median iteration of a trace of it, and their difference."""
+    """A plan overlaid with the median iteration of a trace of it, and their difference.
 
-    planned: ExecutionTrace
+    `timeline` is the prediction. `late` iterations overlap, so that they have no critical path.
+    """
+
+    timeline: Timeline
     measured: ExecutionTrace | None = None
     source: Source = Source.SIMULATED
     step: int = 0
     difference: Difference | None = None
+    late: bool = False
+
+    @cached_property
+    def planned(self) -> ExecutionTrace:
+        """The predicted spans."""
+        return planned_execution(self.timeline)
 
     def as_json(self) -> dict[str, Any]:
         """Return the difference for scripts."""
@@ -66,7 +76,7 @@ def overlay(plan: Plan, lowered: Lowered, path: Path) -> Overlay:
     execution, difference = executions[middle], None
     if not trace.late:
         difference = explain_difference(timeline, executions, middle, step.step_us)
-    return Overlay(planned_execution(timeline), execution, trace.source, step.step, difference)
+    return Overlay(timeline, execution, trace.source, step.step, difference, trace.late)
 
 
 def write_charts(

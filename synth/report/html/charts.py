@@ -1,0 +1,70 @@
+"""The charts of a page: timed schedules with the words around them."""
+
+from dataclasses import dataclass
+from typing import Self
+
+from synth.report.explain.overlay import Overlay
+from synth.report.html.timed import TimedSchedule
+from synth.report.text.tables import places
+from synth.schedule.files.plan_file import Plan
+from synth.schedule.memory import peak_bytes
+from synth.schedule.simulate import Timeline
+from synth.units import format_bytes, format_us
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A timed schedule with its title.
+
+    Attributes:
+        title: the name of the schedule.
+        note: its figures in one line.
+        stages: the layers of each stage, in words.
+        caps_bytes: the memory limit of each rank, if there is one.
+    """
+
+    title: str
+    note: str
+    timed: TimedSchedule
+    stages: tuple[str, ...]
+    caps_bytes: tuple[int, ...] | None = None
+
+    @classmethod
+    def planned(cls, title: str, plan: Plan, timeline: Timeline) -> Self:
+        """Make the chart of a simulated schedule in the partition and limits of a plan."""
+        timed = TimedSchedule.of_timeline(timeline)
+        return cls(title, _figures(timeline), timed, _stage_names(plan), plan.caps_bytes)
+
+    @classmethod
+    def measured(cls, title: str, plan: Plan, overlaid: Overlay) -> Self:
+        """Make the chart of the traced iteration of an overlay."""
+        assert overlaid.measured is not None
+        timed = TimedSchedule.of_trace(
+            overlaid.timeline.lowered, overlaid.measured, late=overlaid.late
+        )
+        note = f"step {overlaid.step}, {overlaid.source}; memory as planned"
+        return cls(title, note, timed, _stage_names(plan), plan.caps_bytes)
+
+
+def _figures(timeline: Timeline) -> str:
+    makespan_us = timeline.makespan_us
+    peak = max(peak_bytes(timeline.lowered), default=0)
+    return (
+        f"makespan {format_us(makespan_us)}, period {format_us(timeline.period_us)}, "
+        f"bubble rate {timeline.bubble_rate(makespan_us):.1%}, "
+        f"mean idle {timeline.mean_idle(makespan_us):.1%} of the makespan, "
+        f"highest peak {format_bytes(peak)}"
+    )
+
+
+def _stage_names(plan: Plan) -> tuple[str, ...]:
+    """Return the layers of each stage: `layers 0–2 (embedding … block.1)`."""
+    recomputed = set(plan.recomputed_layers or ())
+    names = []
+    for stage in range(len(plan.partition)):
+        layers = plan.layers_of(stage)
+        ends = list(dict.fromkeys((plan.layers[layers[0]], plan.layers[layers[-1]])))
+        again = places(recomputed.intersection(layers))
+        more = f"; recomputed {again}" if again else ""
+        names.append(f"layers {places(layers)} ({' … '.join(ends)}{more})")
+    return tuple(names)

@@ -1,0 +1,143 @@
+"""One HTML file with charts of schedules; it opens from disk and loads nothing."""
+
+import json
+import re
+from collections.abc import Sequence
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+
+from synth import __version__
+from synth.op_kinds import OpKind
+from synth.report.html.charts import Chart
+from synth.report.html.packing import Numbers, pack
+from synth.report.html.palette import COLOURS, LIGHTEST
+from synth.report.html.timed import NOTHING, TimedSchedule
+from synth.report.text.drawing import LOOKS
+from synth.schedule.lowering.effects import VALUE_CODES
+from synth.schedule.lowering.lower import Lowered
+from synth.schedule.memory import peak_bytes, slot_levels, static_bytes
+from synth.schedule.ops import ValueKind
+
+# The beginning of each page; `synth.overwrite_guard` knows a page by it.
+HEAD = '<!doctype html>\n<html lang="en" data-made-by="synth">\n'
+
+# Parts of the page, as package data.
+_SKELETON, _STYLE = "page.html", "page.css"
+_SCRIPTS = ("data.js", "raster.js", "describe.js", "viewer.js")
+
+# The names of values in sentences.
+_VALUES = {
+    ValueKind.ACT: "activation",
+    ValueKind.GRAD: "output gradient",
+    ValueKind.MOVED_OUT: "saved activations out",
+    ValueKind.MOVED_BACK: "saved activations back",
+}
+
+# Arrays of which the differences are packed.
+_DELTAS = frozenset({"start", "path", "waiting", "running"})
+
+
+def page(title: str, charts: Sequence[Chart], *, by_rank: bool = False) -> str:
+    """Render charts, one above the other, on one time axis.
+
+    Args:
+        title: of the page.
+        charts: from the top.
+        by_rank: the rows of a rank stand under each other, instead of those of a schedule.
+    """
+    data = {
+        "byRank": by_rank,
+        "lightest": LIGHTEST,
+        "kinds": [_kind(kind) for kind in OpKind],
+        "values": [_VALUES.get(kind, str(kind)) for kind in VALUE_CODES],
+        "charts": [_chart(chart) for chart in charts],
+    }
+    folder = files(__package__)
+    scripts = "\n".join(folder.joinpath(name).read_text("utf-8") for name in _SCRIPTS)
+    parts = {
+        "@title@": escape(title),
+        "@version@": escape(__version__),
+        "@style@": folder.joinpath(_STYLE).read_text("utf-8"),
+        "@data@": json.dumps(data).replace("<", "\\u003c"),
+        "@scripts@": scripts,
+    }
+    skeleton = folder.joinpath(_SKELETON).read_text("utf-8")
+    return HEAD + re.sub("@[a-z]+@", lambda match: parts[match[0]], skeleton)
+
+
+def _kind(kind: OpKind) -> dict[str, Any]:
+    look = LOOKS.get(kind)
+    meaning = kind.name.lower().replace("_", " ") if look is None else look.meaning
+    return {
+        "name": kind.value,
+        "meaning": meaning.removeprefix(f"{kind.value}, "),
+        "colour": COLOURS.get(kind),
+    }
+
+
+def _chart(chart: Chart) -> dict[str, Any]:
+    """Return a chart as JSON; its arrays are by node, memory levels by slot."""
+    timed, lowered = chart.timed, chart.timed.lowered
+    packed = pack(_arrays(timed), _DELTAS)
+    return {
+        "title": chart.title,
+        "note": chart.note,
+        "isMeasured": timed.is_measured,
+        "firstNode": lowered.first_node,
+        "numMicroBatches": lowered.schedule.num_micro_batches,
+        "numTransfers": len(lowered.transfer_table),
+        "stages": chart.stages,
+        "shades": _shades(lowered),
+        "staticBytes": [static_bytes(lowered, rank) for rank in range(lowered.num_ranks)],
+        "peakBytes": peak_bytes(lowered),
+        "capBytes": chart.caps_bytes,
+        "reductions": [[r.stage, r.ranks, r.num_bytes] for r in lowered.reductions],
+        **packed._asdict(),
+    }
+
+
+def _shades(lowered: Lowered) -> list[list[float]]:
+    """Return the share of each stage copy's place among those of its rank, [replica][stage]."""
+    placement = lowered.schedule.placement
+    most = max(map(len, placement.held))
+    shades = [[0.0] * placement.num_stages for _ in placement.ranks]
+    for held in placement.held:
+        for place, (stage, replica) in enumerate(held):
+            shades[replica][stage] = place / max(1, most - 1)
+    return shades
+
+
+def _arrays(timed: TimedSchedule) -> dict[str, Numbers]:
+    """Return all arrays of a chart: of ops, of all nodes, of transfers, and of memory levels."""
+    lowered = timed.lowered
+    ops, moved = lowered.arrays, lowered.transfer_table
+    node = np.arange(len(timed.start_us))
+    # A value's number is the index of its kind times the number of cells, plus its cell.
+    kind, cell = np.divmod(moved.value, lowered.table.num_cells)
+    copy, microbatch = np.divmod(cell, lowered.schedule.num_micro_batches)
+    replica, stage = np.divmod(copy, ops.num_stages)
+    levels = slot_levels(lowered)
+    return {
+        "kind": ops.kind,
+        "stage": ops.stage,
+        "microbatch": ops.microbatch,
+        "replica": ops.replica,
+        "start": timed.start_us,
+        "duration": timed.end_us - timed.start_us,
+        # The distance to the node that was awaited; 0: none.
+        "back": np.where(timed.awaited == NOTHING, 0, node - timed.awaited),
+        "path": timed.path,
+        "inexact": timed.inexact.nonzero()[0],
+        "movedKind": kind,
+        "movedStage": stage,
+        "movedMicrobatch": microbatch,
+        "movedReplica": replica,
+        "movedFrom": moved.source,
+        "movedTo": moved.target,
+        "movedBytes": moved.num_bytes,
+        "waiting": levels.waiting,
+        "running": levels.running,
+    }

@@ -1,0 +1,96 @@
+"""A schedule in time, planned or measured: what a chart of it shows."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from synth.costs import IntArray
+from synth.report.explain.difference import (
+    Measured,
+    by_node,
+    critical_path,
+    last_awaited,
+    number_nodes,
+)
+from synth.schedule.arrays import Flags
+from synth.schedule.lowering.lower import Lowered
+from synth.schedule.measured.execution_trace import ExecutionTrace
+from synth.schedule.simulate import Timeline
+
+NOTHING = -1
+
+
+@dataclass(frozen=True, eq=False)
+class TimedSchedule:
+    """The times of the nodes of a lowered schedule, in microseconds, by node.
+
+    Attributes:
+        lowered: the DAG whose nodes are timed.
+        start_us: a node that a trace does not have takes no time.
+        end_us: see `start_us`.
+        inexact: true if the end is only known to lie before it was asked for.
+        awaited: the dependence that ended last, or `NOTHING`.
+        path: the nodes of the critical path, in order; empty if there is none.
+        is_measured: the times are of a run.
+    """
+
+    lowered: Lowered
+    start_us: IntArray
+    end_us: IntArray
+    inexact: Flags
+    awaited: IntArray
+    path: IntArray
+    is_measured: bool = False
+
+    @classmethod
+    def of_timeline(cls, timeline: Timeline) -> Self:
+        """Take the times of a simulation."""
+        start_us, end_us = (dict(enumerate(each)) for each in (timeline.start_us, timeline.end_us))
+        return cls._of(timeline.lowered, Measured(start_us, end_us, set()), has_path=True)
+
+    @classmethod
+    def of_trace(cls, lowered: Lowered, execution: ExecutionTrace, *, late: bool = False) -> Self:
+        """Take the times of a traced iteration.
+
+        Args:
+            lowered: the plan that was run.
+            execution: the trace.
+            late: iterations overlap, so that one of them has no critical path.
+        """
+        times = by_node(number_nodes(lowered), execution)
+        return cls._of(lowered, times, has_path=not late, is_measured=True)
+
+    @classmethod
+    def _of(
+        cls, lowered: Lowered, times: Measured, *, has_path: bool, is_measured: bool = False
+    ) -> Self:
+        num_nodes = len(lowered.durations)
+        awaited = np.full(num_nodes, NOTHING)
+        for node in times.end_us:
+            before = last_awaited(lowered.predecessors[node], times)
+            awaited[node] = NOTHING if before is None else before
+        inexact = np.zeros(num_nodes, dtype=np.bool_)
+        inexact[list(times.inexact)] = True
+        path = [link.node for link in critical_path(lowered, times)] if has_path else []
+        return cls(
+            lowered,
+            *_filled(lowered, times),
+            inexact,
+            awaited,
+            np.array(path, dtype=np.int64),
+            is_measured,
+        )
+
+
+def _filled(lowered: Lowered, times: Measured) -> tuple[IntArray, IntArray]:
+    """Return starts and ends; an op without times is an instant at the end of the one before."""
+    first = set(lowered.first_node)
+    start_us, end_us = np.zeros((2, len(lowered.durations)), dtype=np.int64)
+    before_us = 0
+    for node in range(len(start_us)):
+        if node in first:
+            before_us = 0
+        start_us[node] = times.start_us.get(node, before_us)
+        before_us = end_us[node] = times.end_us.get(node, before_us)
+    return start_us, end_us
