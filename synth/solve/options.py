@@ -1,6 +1,6 @@
 """Options of a search: limits, seed, exact solver, and the parts to leave out."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -11,7 +11,10 @@ from synth.solve.result import Result
 
 
 class Part(StrEnum):
-    """A part of the search, which can be left out to measure its worth."""
+    """A part of the search, which can be left out to measure its worth.
+
+    `BOUNDS` stands for all bounds that take time (`GROUPS`).
+    """
 
     FAMILIES = "families"
     LIST_SCHEDULING = "list scheduling"
@@ -20,8 +23,26 @@ class Part(StrEnum):
     WINDOWS = "windows"
     LOCAL_SEARCH = "local search"
     BOUNDS = "bounds"
+    CLOSED_FORMS = "closed forms"
+    RANK_SUBSETS = "rank subsets"
+    FORWARD_SPACING = "forward spacing"
+    IDLE_TIME = "idle time"
+    PASSING_PAIRS = "passing pairs"
     EXACT = "exact"
     SLACK = "slack"
+
+
+# Parts that stand for several others.
+GROUPS = {
+    Part.BOUNDS: frozenset({Part.RANK_SUBSETS, Part.FORWARD_SPACING, Part.IDLE_TIME}),
+}
+
+
+def with_groups(parts: Iterable[Part]) -> frozenset[Part]:
+    """Add the members of each group, and each group of which all members are there."""
+    given = frozenset(parts)
+    all_parts = given.union(*(GROUPS[part] for part in given & GROUPS.keys()))
+    return all_parts | {group for group, members in GROUPS.items() if members <= all_parts}
 
 
 class SolverName(StrEnum):
@@ -43,7 +64,7 @@ class SolveOptions:
         hint: a schedule to begin from.
         hint_found_by: the name under which the hint is reported.
         verbose: called with each line of CP-SAT's log.
-        without: parts that are left out.
+        without: parts that are left out, with the members of groups and the groups of all members.
     """
 
     time_limit_s: float = 60.0
@@ -60,6 +81,7 @@ class SolveOptions:
     def __post_init__(self) -> None:
         if self.seed < 0:
             raise SynthError(f"the seed is {self.seed}; give 0 or more")
+        object.__setattr__(self, "without", with_groups(self.without))
 
     @property
     def num_workers(self) -> int:

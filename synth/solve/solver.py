@@ -7,10 +7,8 @@ them. Every schedule passes the verifier and is simulated exactly before it coun
 import threading
 from collections.abc import Callable
 
-from synth.certificate import Proven
 from synth.schedule.model import Buffering
 from synth.solve import infeasibility
-from synth.solve.bounds import closed_form
 from synth.solve.bounds.prover import Prover
 from synth.solve.improve import list_scheduling_step
 from synth.solve.improve.annealing_step import AnnealingStep
@@ -65,7 +63,7 @@ class _Search:
         self.exact = ExactSearch(
             state,
             self.fusion_relaxed,
-            closed_form.work_bounds(self.fusion_relaxed),
+            self.prover.work,
             self.prover.num_workers_left,
             on_optimum=self.prover.stop,
         )
@@ -79,8 +77,7 @@ class _Search:
         self._begin(is_feasible=shortage is None)
         if shortage is not None:
             return self._result(StoppedBy.INFEASIBLE, str(shortage))
-        closed_us = closed_form.work_bound_us(self.fusion_relaxed, self.problem.objective)
-        self.state.raise_bound(Proven.by_closed_forms(closed_us))
+        self.prover.closed_forms()
         try:
             self._run_steps()
             self.prover.stop()

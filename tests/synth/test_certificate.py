@@ -23,10 +23,11 @@ from synth.schedule.files.plan_file import Plan
 from synth.schedule.model import Placement
 from synth.schedule.placements import placement
 from synth.solve import Part, Problem, SolveOptions, SolverName, solve
+from synth.solve.bounds.bound import Reference
 from synth.solve.bounds.closed_form import work_bounds
 from synth.solve.bounds.forward_spacing import SpacingProver
 from synth.solve.bounds.idle_time import IdleBounds
-from synth.solve.bounds.rank_subsets import RankSubsets, Reference
+from synth.solve.bounds.rank_subsets import RankSubsets
 from synth.solve.bounds.recheck import Recheck, recheck
 from synth.solve.cpsat.model import ExactModel
 from synth.solve.instance.memory_models import relaxed_for_fusion
@@ -49,14 +50,14 @@ def _never() -> bool:
 
 def ranks_of(problem: Problem) -> Iterator[Proven]:
     instance, known = relaxed_for_fusion(problem), Reference(100_000, None)
-    yield from RankSubsets(instance, problem.objective, counted(2), lambda: known, _never).together(
+    yield from RankSubsets(instance, problem.objective, counted(2), lambda: known, _never).prove(
         2.0
     )
 
 
 def spacings_of(problem: Problem) -> Iterator[Proven]:
     asked = (relaxed_for_fusion(problem), counted(2), lambda: None, _never)
-    yield from SpacingProver(*asked, objective=problem.objective).bounds(2.0)
+    yield from SpacingProver(*asked, objective=problem.objective).prove(2.0)
 
 
 def idle_times_of(problem: Problem) -> Iterator[Proven]:
@@ -64,15 +65,15 @@ def idle_times_of(problem: Problem) -> Iterator[Proven]:
     asked = (instance, problem.objective, counted(2), work_bounds(instance), lambda: known, _never)
     bounds = IdleBounds(*asked)
     yield from bounds.one_by_one(0.1)
-    yield from bounds.together(0.1)
+    yield from bounds.prove(0.1)
 
 
 def ranks_with_spacings_of(problem: Problem) -> Iterator[Proven]:
     instance, known = relaxed_for_fusion(problem), Reference(100_000, None)
     apart = SpacingProver(instance, counted(2), lambda: None, _never)
-    assert list(apart.bounds(2.0))
+    assert list(apart.prove(2.0))
     asked = (instance, problem.objective, counted(2), lambda: known, _never)
-    yield from RankSubsets(*asked, spacings=apart.known).together(2.0)
+    yield from RankSubsets(*asked, spacings=apart.known).prove(2.0)
 
 
 def exact_of(problem: Problem) -> Iterator[Proven]:

@@ -14,10 +14,11 @@ from synth.schedule import Buffering, Placement, Schedule, ScheduleError, peak_b
 from synth.schedule.placements import placement
 from synth.solve import Objective, Problem, SolveOptions, solve, solver
 from synth.solve.bounds import forward_spacing
-from synth.solve.bounds.bound_policy import BoundPolicy, ProofState
+from synth.solve.bounds.bound import BoundSetting, ProofState, Reference
+from synth.solve.bounds.bound_policy import BoundPolicy
 from synth.solve.bounds.forward_spacing import SpacingProver, far_apart, lengths
 from synth.solve.bounds.forward_spacing_model import SpacingModel, Spacings
-from synth.solve.bounds.rank_subsets import RankSubsets, Reference
+from synth.solve.bounds.rank_subsets import RankSubsets
 from synth.solve.cpsat.run import ModelOutcome
 from synth.solve.infeasibility import find_shortage
 from synth.solve.instance.instance import B, F, OpIndex, W
@@ -38,7 +39,7 @@ def spacings(problem: Problem, seconds: float = 5.0) -> tuple[SpacingProver, lis
     found = SpacingProver(
         instance, options, lambda: None, lambda: False, objective=problem.objective
     )
-    return found, [proven.bound_us for proven in found.bounds(seconds)]
+    return found, [proven.bound_us for proven in found.prove(seconds)]
 
 
 # On one rank all stages; the first two on one; the first one on the last rank, and going round.
@@ -113,7 +114,7 @@ def test_no_bound_is_above_the_optimum(name: str, seed: int) -> None:
     rank_subsets = RankSubsets(
         instance, problem.objective, counted(20), lambda: beyond, lambda: False, {}, apart.known
     )
-    of_ranks = [proven.bound_us for proven in rank_subsets.together(20.0)]
+    of_ranks = [proven.bound_us for proven in rank_subsets.prove(20.0)]
     assert max(of_ranks) == of_ranks[-1] == best.value_us
 
 
@@ -122,7 +123,7 @@ def test_one_micro_batch_at_a_time_is_a_whole_way_apart() -> None:
     found = SpacingProver(
         instance, SolveOptions(workers=1, deterministic=True), lambda: None, lambda: False
     )
-    of_spacings = [proven.bound_us for proven in found.bounds(5.0)]
+    of_spacings = [proven.bound_us for proven in found.prove(5.0)]
     way_us = 3 * 55 + 3 * 58 + 4 * 2 + 35
     assert found.known.apart_us[1] == way_us
     assert of_spacings[0] == of_spacings[-1] == 12 * way_us
@@ -208,7 +209,7 @@ def test_what_a_schedule_reaches_is_not_asked_for_again(
     prove = SpacingProver._prove
     monkeypatch.setattr(SpacingProver, "_prove", looked_at)
     found = SpacingProver(instance, counted(20), lambda: hint, lambda: False)
-    list(found.bounds(seconds))
+    list(found.prove(seconds))
     assert asked and len(set(asked)) == len(asked)
     assert all(question.model is SpacingModel for question in asked) == (name == "linear")
 
@@ -255,9 +256,9 @@ def test_a_search_goes_on_where_it_was() -> None:
         return ModelOutcome(100, None, optimal=not is_open, infeasible=False, spent_s=1.0)
 
     found._prove = prove  # type: ignore[method-assign]
-    assert len(list(found.bounds(20.0))) == 7  # until one stays open
-    assert len(list(found.bounds(5.0))) == 5  # for so long
-    assert len(list(found.bounds(1e9))) > 20
+    assert len(list(found.prove(20.0))) == 7  # until one stays open
+    assert len(list(found.prove(5.0))) == 5  # for so long
+    assert len(list(found.prove(1e9))) > 20
     questions = [question for question, _ in asked]
     assert questions[7] == questions[6]
     assert len(set(questions)) == len(questions) - 1
@@ -292,16 +293,17 @@ def test_idle_times_and_spacings_have_a_trial_each(
             asked.append(name)
             yield Proven.by_closed_forms(us)
 
-        return SimpleNamespace(bounds=bounds, together=bounds, bound_us=us)
+        return SimpleNamespace(prove=bounds, bound_us=us)
 
-    apart, idle = (
-        None if us is None else said(name, us)
-        for name, us in (("apart", apart_us), ("idle", idle_us))
-    )
-    monkeypatch.setattr(BoundPolicy, "_idle", idle)
-    monkeypatch.setattr(BoundPolicy, "_spacing_prover", apart)
-    monkeypatch.setattr(forward_spacing, "is_worth", lambda _: apart is not None)
-    policy = BoundPolicy(
+    begun = {
+        part: None if us is None else said(name, us)
+        for part, name, us in (
+            (Part.FORWARD_SPACING, "apart", apart_us),
+            (Part.IDLE_TIME, "idle", idle_us),
+        )
+    }
+    monkeypatch.setattr(BoundPolicy, "_bound", lambda _, part: begun[part])
+    setting = BoundSetting(
         instance,
         Objective.MAKESPAN,
         counted(1),
@@ -309,8 +311,9 @@ def test_idle_times_and_spacings_have_a_trial_each(
         ProofState(known_us),
         lambda: False,
     )
-    for turn in policy._first():
-        list(turn.bounds(1.0))
+    for turn in BoundPolicy(setting)._first():
+        if turn.bound is not None:
+            list(turn.bound.prove(1.0))
     assert asked == turns
 
 
@@ -340,7 +343,7 @@ def test_a_stop_is_heeded_where_nothing_is_left_to_ask() -> None:
         asked += 1
 
     found = SpacingProver(even(4, 9, 128), SolveOptions(), reference, lambda: True)
-    assert not list(found.bounds(5.0)) and asked == 0
+    assert not list(found.prove(5.0)) and asked == 0
 
 
 def test_an_interrupted_search_leaves_no_thread_behind(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,10 +15,10 @@ from synth.profile import Link, Links
 from synth.schedule import Buffering, Schedule, ScheduleError, peak_bytes, verify
 from synth.schedule.placements import placement
 from synth.solve import Part, Problem, SolveOptions, StoppedBy, solve
+from synth.solve.bounds.bound import Reference
 from synth.solve.bounds.closed_form import work_bounds
 from synth.solve.bounds.idle_time import IdleBounds, _Growth
 from synth.solve.bounds.idle_time_model import IdleTimeModel, Stretch, base_length_us
-from synth.solve.bounds.rank_subsets import Reference
 from synth.solve.cpsat.run import ModelOutcome, run
 from synth.solve.instance.memory_models import relaxed_for_fusion
 from tests.synth.effort import counted
@@ -42,7 +42,7 @@ def best_bound(problem: Problem, value_us: int, seconds: float) -> int | None:
     if problem.objective.periods and bounds.instance.origins_us is None:
         return None
     list(bounds.one_by_one(seconds))
-    list(bounds.together(seconds))
+    list(bounds.prove(seconds))
     return bounds.bound_us
 
 
@@ -60,12 +60,12 @@ def test_called_again_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
         return ModelOutcome(0, None, optimal=optimal, infeasible=False, spent_s=1.0)
 
     monkeypatch.setattr(IdleBounds, "_solve", answer)
-    assert len(list(bounds.together(2.0))) == 2  # of the pairs, of which there are four
-    assert len(list(bounds.together(8.0))) == 8
+    assert len(list(bounds.prove(2.0))) == 2  # of the pairs, of which there are four
+    assert len(list(bounds.prove(8.0))) == 8
     assert asked[1] == asked[2]
     unsolved = asked[7:]
     assert {growth.end.is_opening for growth in unsolved} == {True, False}
-    assert len(list(bounds.together(9.0))) == 9
+    assert len(list(bounds.prove(9.0))) == 9
     for end in {growth.end for growth in unsolved}:
         first = [growth for growth in unsolved if growth.end == end]
         assert [growth for growth in asked[10:] if growth.end == end][: len(first)] == first

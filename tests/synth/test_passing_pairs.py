@@ -11,8 +11,9 @@ from synth.op_kinds import OpKind
 from synth.schedule import Placement
 from synth.schedule.placements import placement
 from synth.solve import Objective, Problem
+from synth.solve.bounds.bound import Reference
 from synth.solve.bounds.forward_spacing_model import SpacingModel, Spacings
-from synth.solve.bounds.rank_subsets import RankSubsets, Reference
+from synth.solve.bounds.rank_subsets import RankSubsets
 from synth.solve.cpsat import passing_pairs as module
 from synth.solve.cpsat.model import ExactModel
 from synth.solve.cpsat.run import run
@@ -152,7 +153,7 @@ def test_two_ranks_of_sixteen_prove_what_all_take_a_minute_for() -> None:
     rank_subsets = RankSubsets(
         instance, Objective.MAKESPAN, counted(60), lambda: reference, lambda: False, {}, known
     )
-    assert next(rank_subsets.together(100.0)).bound_us == 6838
+    assert next(rank_subsets.prove(100.0)).bound_us == 6838
 
 
 @pytest.mark.parametrize("most", [10**6, 200, 40, 10])

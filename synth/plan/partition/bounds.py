@@ -24,9 +24,10 @@ from synth.plan.partition.paths import NEVER, Least, PartitionPaths, RankLayers,
 from synth.plan.partition.stage_table import StageTable
 from synth.plan.tuning import PARTITION_BOUNDS
 from synth.schedule.model import Placement
+from synth.solve.bounds.bound import Reference
 from synth.solve.bounds.closed_form import rank_bounds
 from synth.solve.bounds.forward_spacing_model import Spacings
-from synth.solve.bounds.rank_subsets import RankSubsets, Reference, model_of
+from synth.solve.bounds.rank_subsets import RankSubsets, model_of
 from synth.solve.cpsat.model import ExactModel
 from synth.solve.instance.instance import BW, STEP, B, F, Instance, StageCopy, W
 from synth.solve.instance.memory_models import relaxed_for_fusion

@@ -15,15 +15,16 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple, Self
 
 from synth.certificate import Certificate, ForwardSpacing, Proven, ProverName
 from synth.objective import Objective
+from synth.solve.bounds.bound import BoundSetting
 from synth.solve.bounds.forward_spacing_model import SpacingModel, Spacings, SpacingToEndModel
 from synth.solve.cpsat.run import ModelOutcome, TimedBounds, run
 from synth.solve.instance.instance import B, F, Instance, OpIndex, W
 from synth.solve.instance.timing import TimedOrders
-from synth.solve.options import SolveOptions
+from synth.solve.options import Part, SolveOptions
 from synth.solve.tuning import FORWARD_SPACING
 
 
@@ -121,12 +122,28 @@ class SpacingProver:
         objective: of the bounds.
     """
 
+    part: ClassVar[Part] = Part.FORWARD_SPACING
+
     instance: Instance
     options: SolveOptions
     reference: Callable[[], TimedOrders | None]
     should_stop: Callable[[], bool]
     known: Spacings = field(default_factory=Spacings)
     objective: Objective = Objective.MAKESPAN
+
+    @classmethod
+    def of(cls, setting: BoundSetting) -> Self | None:
+        """Begin from the spacings known; None if they are not worth it (`is_worth`)."""
+        if not is_worth(setting.instance):
+            return None
+        return cls(
+            setting.instance,
+            setting.exact_options,
+            lambda: setting.reference().hint,
+            setting.should_stop,
+            setting.known.spacings,
+            setting.objective,
+        )
 
     def __post_init__(self) -> None:
         self._left = self._questions()
@@ -139,7 +156,7 @@ class SpacingProver:
         """The bound of the whole from the spacings so far."""
         return self.objective.iterations * self.known.whole_us(self._last)
 
-    def bounds(self, limit_s: float) -> TimedBounds:
+    def prove(self, limit_s: float) -> TimedBounds:
         """Yield bounds of the whole as spacings are proven, until one takes too long.
 
         A second call goes on from there.
@@ -184,7 +201,12 @@ class SpacingProver:
         """Prove the least time from the first forward to the last, or to the end of the rank."""
         began_s = time.monotonic()
         model, length = question
-        asked = model(of_few(self.instance, length + 1), self.known.ranks, self.known)
+        asked = model(
+            of_few(self.instance, length + 1),
+            self.known.ranks,
+            self.known,
+            passing_pairs=Part.PASSING_PAIRS not in self.options.without,
+        )
         outcome = run(asked, self.options, limit_s, should_stop=self.should_stop, began_s=began_s)
         if model is SpacingToEndModel:
             known_us = self.known.whole_us(length)
@@ -210,3 +232,6 @@ class SpacingProver:
             for copy in self.instance.held[rank]
         )
         return nearest_us, max(ends) + self.instance.step_us(rank) - at[self._last - length]
+
+
+BOUND = SpacingProver

@@ -121,17 +121,27 @@ class SpacingModel(ExactModel):
     Args:
         instance: its micro-batches are the forwards.
         known: spacings of it and of longer instances.
+        passing_pairs: let ops pass each other on omitted ranks one at a time.
     """
 
     most_counted = EXACT_MODEL.most_counted_ops_of_spacing
 
-    def __init__(self, instance: Instance, scope: Iterable[int], known: Spacings) -> None:
+    def __init__(
+        self,
+        instance: Instance,
+        scope: Iterable[int],
+        known: Spacings,
+        *,
+        passing_pairs: bool = True,
+    ) -> None:
         self._known = known
         each_us = sum(c.work_us + c.down_us + c.up_us for c in instance.copies)
         steps_us = sum(map(instance.step_us, range(instance.num_ranks)))
         # All ops one after the other: no schedule needs more.
         longest_us = each_us * instance.copies[0].num_micro_batches + steps_us
-        super().__init__(instance, Objective.MAKESPAN, longest_us, scope, passing_pairs=True)
+        super().__init__(
+            instance, Objective.MAKESPAN, longest_us, scope, passing_pairs=passing_pairs
+        )
 
     def tune(self, parameters: cp_model.SatParameters) -> None:
         """Search from below: only the least value is needed, not its schedule."""

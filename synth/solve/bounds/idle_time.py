@@ -4,34 +4,24 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple, Self
 
 from synth.certificate import Certificate, IdleTime, Proven, ProverName
 from synth.objective import Objective, Spans
-from synth.solve.bounds.idle_time_model import IdleTimeModel, Stretch, base_length_us
-from synth.solve.bounds.rank_subsets import Reference
+from synth.solve.bounds.bound import BoundSetting, Reference, rank_by_rank
+from synth.solve.bounds.closed_form import work_bounds
+from synth.solve.bounds.idle_time_model import (
+    End,
+    IdleTimeModel,
+    IdleTimes,
+    LeastIdle,
+    Stretch,
+    base_length_us,
+)
 from synth.solve.cpsat.run import ModelOutcome, TimedBounds, run
 from synth.solve.instance.instance import Instance
-from synth.solve.options import SolveOptions
+from synth.solve.options import Part, SolveOptions
 from synth.solve.tuning import IDLE_TIME
-
-
-class End(NamedTuple):
-    """The warm-up (`is_opening`) or the drain of a rank."""
-
-    rank: int
-    is_opening: bool
-
-
-class LeastIdle(NamedTuple):
-    """A proven idle time of a rank, and the ranks of the model that proved it."""
-
-    least_us: int
-    ranks: tuple[int, ...] = ()
-
-
-# For each end of a rank, its idle time by the length of the stretch in microseconds.
-IdleTimes = dict[End, dict[int, LeastIdle]]
 
 
 @dataclass(frozen=True)
@@ -108,6 +98,8 @@ class IdleBounds:
         least_us: proven idle times by the length of the stretch.
     """
 
+    part: ClassVar[Part] = Part.IDLE_TIME
+
     instance: Instance
     objective: Objective
     options: SolveOptions
@@ -116,9 +108,28 @@ class IdleBounds:
     should_stop: Callable[[], bool]
     least_us: IdleTimes = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, setting: BoundSetting) -> Self | None:
+        """Begin from the idle times known.
+
+        None where the origins of the ranks vary and the period counts.
+        """
+        if setting.objective.periods and setting.instance.origins_us is None:
+            return None
+        return cls(
+            setting.instance,
+            setting.objective,
+            # One worker searches from below; further ones would look for schedules.
+            replace(setting.exact_options, workers=1),
+            work_bounds(setting.instance),
+            setting.reference,
+            setting.should_stop,
+            setting.known.idle_us,
+        )
+
     def __post_init__(self) -> None:
         # Idle times of pairs of ranks in the warm-up; the agenda, once all pairs are solved; and
-        # models not solved since `together` was called.
+        # models not solved since `prove` was called.
         self._pairs: dict[_Growth, int] = {}
         self._agenda: _Agenda | None = None
         self._unsolved: list[_Growth] = []
@@ -213,18 +224,16 @@ class IdleBounds:
         Args:
             limit_s: for all of them; seconds of the clock, or deterministic ones.
         """
-        left_s = limit_s
-        for rank in range(self.instance.num_ranks):
-            # The first rank waits longest for its first B.
-            share = (
-                IDLE_TIME.first_rank_share if rank == 0 else 1 / (self.instance.num_ranks - rank)
-            )
-            left_s -= self._solve(_Growth(End(rank, True), (rank,)), share * left_s).spent_s
-            yield self._proven()
-            if self.should_stop():
-                return
 
-    def together(self, limit_s: float) -> TimedBounds:
+        def prove(rank: int, limit_s: float) -> tuple[Proven, float]:
+            spent_s = self._solve(_Growth(End(rank, True), (rank,)), limit_s).spent_s
+            return self._proven(), spent_s
+
+        yield from rank_by_rank(
+            self.instance.num_ranks, IDLE_TIME.first_rank_share, limit_s, prove, self.should_stop
+        )
+
+    def prove(self, limit_s: float) -> TimedBounds:
         """Yield bounds of the most promising rank, from more ranks and longer stretches.
 
         The warm-up, which is solved more quickly, selects the ranks to add. A stretch whose growth
@@ -325,3 +334,6 @@ class IdleBounds:
         proven = LeastIdle(outcome.bound_us, growth.ranks)
         known[length_us] = max(known.get(length_us, proven), proven)
         return outcome
+
+
+BOUND = IdleBounds

@@ -12,6 +12,7 @@ micro-batches, and stretches that do not overlap add up.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from ortools.sat.python import cp_model
 
@@ -20,6 +21,24 @@ from synth.solve.cpsat.model import ExactModel
 from synth.solve.cpsat.run import search_from_below
 from synth.solve.instance.instance import SPLIT, F, Instance, OpIndex, W
 from synth.solve.tuning import EXACT_MODEL
+
+
+class End(NamedTuple):
+    """The warm-up (`is_opening`) or the drain of a rank."""
+
+    rank: int
+    is_opening: bool
+
+
+class LeastIdle(NamedTuple):
+    """A proven idle time of a rank, and the ranks of the model that proved it."""
+
+    least_us: int
+    ranks: tuple[int, ...] = ()
+
+
+# For each end of a rank, its idle time by the length of the stretch in microseconds.
+IdleTimes = dict[End, dict[int, LeastIdle]]
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from synth.certificate import Proven
+from synth.objective import Spans
 from synth.solve.bounds import forward_spacing
 from synth.solve.bounds.background import Background
-from synth.solve.bounds.bound_policy import BoundPolicy, ProofState
-from synth.solve.bounds.rank_subsets import Reference
+from synth.solve.bounds.bound import BoundSetting, ProofState, Reference
+from synth.solve.bounds.bound_policy import BoundPolicy
+from synth.solve.bounds.closed_form import work_bounds
 from synth.solve.evaluate.evaluate import EvaluatedSchedule
 from synth.solve.instance.instance import Instance
 from synth.solve.options import Part
@@ -42,6 +44,18 @@ class Prover:
     def in_background(self) -> bool:
         """True if bounds are proven in a thread during the search."""
         return self._num_workers_in_background > 0
+
+    @property
+    def work(self) -> Spans:
+        """Closed-form bounds of makespan and period; 0 if they are left out."""
+        if Part.CLOSED_FORMS in self._state.options.without:
+            return Spans(0, 0)
+        return work_bounds(self._fusion_relaxed)
+
+    def closed_forms(self) -> None:
+        """Bound by closed forms, which takes no time."""
+        for proven in self._policy(1, self._state.should_stop).closed_forms():
+            self._state.raise_bound(proven)
 
     def one_by_one(self) -> None:
         """Bound by one rank at a time, before the search goes on."""
@@ -110,12 +124,14 @@ class Prover:
 
     def _policy(self, workers: int, should_stop: Callable[[], bool]) -> BoundPolicy:
         return BoundPolicy(
-            self._fusion_relaxed,
-            self._state.problem.objective,
-            replace(self._state.options, workers=workers),
-            self._reference,
-            self._proven,
-            should_stop,
+            BoundSetting(
+                self._fusion_relaxed,
+                self._state.problem.objective,
+                replace(self._state.options, workers=workers),
+                self._reference,
+                self._proven,
+                should_stop,
+            )
         )
 
     def _reference(self) -> Reference:

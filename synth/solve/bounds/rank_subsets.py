@@ -3,33 +3,21 @@
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import ClassVar, Self
 
 from ortools.sat.python import cp_model
 
 from synth.certificate import Certificate, Proven, ProverName
 from synth.objective import Objective
+from synth.solve.bounds.bound import BoundSetting, Reference, rank_by_rank
 from synth.solve.bounds.closed_form import work_bounds
 from synth.solve.bounds.forward_spacing import far_apart
 from synth.solve.bounds.forward_spacing_model import SpacingModel, Spacings
 from synth.solve.cpsat.model import ExactModel
-from synth.solve.cpsat.run import ModelOutcome, run, search_from_below
+from synth.solve.cpsat.run import ModelOutcome, TimedBounds, run, search_from_below
 from synth.solve.instance.instance import SPLIT, F, Instance, OpIndex
-from synth.solve.instance.timing import TimedOrders
-from synth.solve.options import SolveOptions
+from synth.solve.options import Part, SolveOptions
 from synth.solve.tuning import RANK_SUBSETS
-
-
-class Reference(NamedTuple):
-    """A value that is known to be attained; proofs need not look above it.
-
-    Attributes:
-        value_us: in the model's terms.
-        hint: a schedule of that value; restricted to some ranks it solves their relaxation.
-    """
-
-    value_us: int
-    hint: TimedOrders | None
 
 
 @dataclass
@@ -50,6 +38,8 @@ class RankSubsets:
         proven_us: the best bound so far; each proof begins there and raises it.
     """
 
+    part: ClassVar[Part] = Part.RANK_SUBSETS
+
     instance: Instance
     objective: Objective
     options: SolveOptions
@@ -59,30 +49,50 @@ class RankSubsets:
     spacings: Spacings = field(default_factory=Spacings)
     proven_us: int = 0
 
+    @classmethod
+    def of(cls, setting: BoundSetting) -> Self:
+        """Begin from the best bound known."""
+        return cls(
+            setting.instance,
+            setting.objective,
+            setting.exact_options,
+            setting.reference,
+            setting.should_stop,
+            setting.known.of_rank,
+            setting.known.spacings,
+            setting.known.bound_us,
+        )
+
+    @property
+    def bound_us(self) -> int:
+        """The best bound so far, or that with which the proofs began."""
+        return self.proven_us
+
     def one_by_one(self, limit_s: float) -> Iterator[Proven]:
         """Yield bounds from each rank alone.
 
         Args:
             limit_s: for all of them; seconds of the clock, or deterministic ones.
         """
-        left_s = limit_s
-        for rank in range(self.instance.num_ranks):
-            # Rank 0 waits longest for its first B, so memory binds there first when caps are alike.
-            share = (
-                RANK_SUBSETS.first_rank_share if rank == 0 else 1 / (self.instance.num_ranks - rank)
-            )
-            outcome = self.alone(rank, share * left_s)
-            left_s -= outcome.spent_s
+
+        def prove(rank: int, limit_s: float) -> tuple[Proven, float]:
+            outcome = self.alone(rank, limit_s)
             self.of_rank[rank] = outcome.bound_us
-            yield self._proven(outcome, (rank,))
-            if left_s <= 0 or self.should_stop():
-                return
+            return self._proven(outcome, (rank,)), outcome.spent_s
+
+        yield from rank_by_rank(
+            self.instance.num_ranks,
+            RANK_SUBSETS.first_rank_share,
+            limit_s,
+            prove,
+            self.should_stop,
+        )
 
     def alone(self, rank: int, limit_s: float) -> ModelOutcome:
         """Bound by one rank; never above the reference's value."""
         return self._solve((rank,), limit_s)
 
-    def together(self, limit_s: float) -> Iterator[Proven]:
+    def prove(self, limit_s: float) -> TimedBounds:
         """Yield bounds from a growing set of ranks, each time by the rank that raises it most.
 
         Sets of two and three ranks get a share of the time. The rest goes to all ranks at once, or
@@ -97,12 +107,13 @@ class RankSubsets:
             share_s = left_s * self._share(tried) / len(tried)
             for wider in tried:
                 if left_s <= 0 or self.should_stop():
-                    return
+                    return limit_s - left_s
                 outcome = self._solve(wider, max(share_s, RANK_SUBSETS.shortest_trial_s))
                 left_s -= outcome.spent_s
                 found.append((outcome.bound_us, wider))
                 yield self._proven(outcome, wider)
             chosen = max(found)[1]
+        return limit_s - left_s
 
     def _share(self, tried: list[tuple[int, ...]]) -> float:
         """Return the share of the remaining time for these sets."""
@@ -142,7 +153,14 @@ class RankSubsets:
     def _solve(self, ranks: tuple[int, ...], limit_s: float) -> ModelOutcome:
         began_s = time.monotonic()
         value_us, hint = self.reference()
-        model = model_of(self.instance, self.objective, value_us, ranks, self.spacings)
+        model = model_of(
+            self.instance,
+            self.objective,
+            value_us,
+            ranks,
+            self.spacings,
+            passing_pairs=Part.PASSING_PAIRS not in self.options.without,
+        )
         model.at_least(min(self.proven_us, value_us))
         if hint is not None:
             model.hint(hint, value_us)
@@ -171,14 +189,19 @@ def model_of(
     value_us: int,
     ranks: tuple[int, ...],
     spacings: Spacings,
+    *,
+    passing_pairs: bool = True,
 ) -> ExactModel:
     """Make the exact model of some ranks, with the spacings that are known.
 
     Args:
         value_us: upper limit of the objective.
+        passing_pairs: let ops pass each other on omitted ranks one at a time.
     """
     part = _Counted if spacings.say_more and len(ranks) <= RANK_SUBSETS.few_ranks else _Part
-    model = part(instance, objective, value_us, ranks, passing_pairs=len(ranks) > 1)
+    model = part(
+        instance, objective, value_us, ranks, passing_pairs=passing_pairs and len(ranks) > 1
+    )
     model.both_at_least(work_bounds(instance))
     if (0, OpIndex(F, 0)) in model.start:
         spacings.kept_by(model)
@@ -209,3 +232,6 @@ def _spread(ranks: list[int], most: int) -> list[int]:
     """Return a few of the ranks, far apart."""
     size = min(len(ranks), most)
     return [ranks[(2 * i + 1) * len(ranks) // (2 * size)] for i in range(size)]
+
+
+BOUND = RankSubsets

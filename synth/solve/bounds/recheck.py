@@ -14,11 +14,12 @@ from ortools.sat.python import cp_model
 
 from synth.certificate import Certificate, ForwardSpacing, IdleTime, ProverName, Relaxation
 from synth.solve.bounds import forward_spacing
+from synth.solve.bounds.bound import Reference
 from synth.solve.bounds.closed_form import work_bounds
 from synth.solve.bounds.forward_spacing_model import SpacingModel, Spacings, SpacingToEndModel
-from synth.solve.bounds.idle_time import End, IdleBounds, IdleTimes, LeastIdle
-from synth.solve.bounds.idle_time_model import IdleTimeModel, Stretch
-from synth.solve.bounds.rank_subsets import Reference, model_of
+from synth.solve.bounds.idle_time import IdleBounds
+from synth.solve.bounds.idle_time_model import End, IdleTimeModel, IdleTimes, LeastIdle, Stretch
+from synth.solve.bounds.rank_subsets import model_of
 from synth.solve.cpsat.model import ExactModel
 from synth.solve.cpsat.run import ModelOutcome, run
 from synth.solve.crosscheck.milp import run_milp

@@ -1,0 +1,53 @@
+"""The parts of the search: found by their folders, and left out one by one."""
+
+from dataclasses import replace
+
+import pytest
+
+from synth.schedule.placements import placement
+from synth.solve import Part, Problem, SolveOptions, solve
+from synth.solve.bounds import bounds
+from synth.solve.bounds.bound import BoundSetting, ProofState, Reference
+from synth.solve.bounds.bound_policy import BoundPolicy
+from synth.solve.instance.memory_models import relaxed_for_fusion
+from synth.solve.options import GROUPS, with_groups
+from tests.synth.effort import counted
+from tests.synth.test_solve import table_costs
+
+# A rank holds two stages, and memory binds: every bound applies.
+TURNS = Problem(table_costs(4), placement("v", 2), 16, (8,) * 2)
+
+
+def test_every_bound_of_the_folder_is_a_part() -> None:
+    assert bounds().keys() == GROUPS[Part.BOUNDS] | {Part.CLOSED_FORMS}
+
+
+def test_a_group_stands_for_its_members_and_the_other_way_round() -> None:
+    members = GROUPS[Part.BOUNDS]
+    assert with_groups({Part.BOUNDS}) == with_groups(members) == members | {Part.BOUNDS}
+    assert with_groups({Part.IDLE_TIME}) == {Part.IDLE_TIME}
+    assert SolveOptions(without=members).without == members | {Part.BOUNDS}
+
+
+@pytest.mark.parametrize("part", bounds())
+def test_each_bound_is_left_out_by_itself(part: Part) -> None:
+    options = replace(counted(1), without=frozenset({part}))
+    setting = BoundSetting(
+        relaxed_for_fusion(TURNS),
+        TURNS.objective,
+        options,
+        lambda: Reference(100_000, None),
+        ProofState(),
+        lambda: False,
+    )
+    begun = {other for other in bounds() if BoundPolicy(setting)._bound(other) is not None}
+    assert begun == bounds().keys() - {part}
+
+
+@pytest.mark.parametrize("part", Part)
+def test_the_search_does_without_each_part(part: Part) -> None:
+    problem = Problem(table_costs(2), placement("linear", 2), 4, (4,) * 2)
+    best = solve(problem, counted(1))
+    found = solve(problem, replace(counted(1), without=frozenset({part})))
+    assert best.value_us == best.lower_bound_us == found.value_us
+    assert found.lower_bound_us <= found.value_us
